@@ -75,6 +75,7 @@ impl<'a> Arbitrary<'a> for Case {
             height: at_least_one(u.arbitrary()?),
             width: at_least_one(u.arbitrary()?),
             memory_limit: 0,
+            limit_counts_weights: false,
             objective: Objective::Balanced,
             hints: Vec::new(),
         };
@@ -93,7 +94,7 @@ impl<'a> Arbitrary<'a> for Case {
         let mut under_way = None;
         if let Some(running) = Option::<Answered>::arbitrary(u)?.filter(|_| request.frames > 1) {
             let mut running = running.plan();
-            under_way = oracle::checked(&mut running, &request, &capabilities, None)
+            under_way = oracle::check_answer(&mut running, &request, &capabilities, None)
                 .ok()
                 .map(|_| UnderWay { frames_done: 1, plan: running });
         }
@@ -108,12 +109,12 @@ fn named(number: u8) -> Dtype {
 fuzz_target!(|case: Case| {
     let Case { request, capabilities, under_way, mut answer } = case;
     let under_way = under_way.as_ref();
-    if oracle::checked(&mut answer, &request, &capabilities, under_way).is_err() {
+    if oracle::check_answer(&mut answer, &request, &capabilities, under_way).is_err() {
         return;
     }
-    let breaches = oracle::illegal(&answer, &request, &capabilities, under_way);
+    let breaches = oracle::find_breaches(&answer, &request, &capabilities, under_way);
     assert!(breaches.is_empty(), "{breaches:?}: {answer:?}");
     let once = answer.clone();
-    assert_eq!(oracle::checked(&mut answer, &request, &capabilities, under_way), Ok(Vec::new()), "{once:?}");
+    assert_eq!(oracle::check_answer(&mut answer, &request, &capabilities, under_way), Ok(Vec::new()), "{once:?}");
     assert_eq!(answer, once);
 });

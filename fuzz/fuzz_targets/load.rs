@@ -29,6 +29,7 @@ static REQUEST: LazyLock<(Request, Device, Capabilities)> = LazyLock::new(|| {
         height: 1024,
         width: 1024,
         memory_limit: 1 << 30,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     };
@@ -77,7 +78,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (request, device, offer) = &*REQUEST;
     for stage in [Stage::Decode, Stage::Encode] {
         let decision = policy.decide(&Question::new(stage, request, device, offer), Arc::new(Nothing));
-        let breaches = oracle::illegal(&decision.plan, request, offer, None);
+        let breaches = oracle::find_breaches(&decision.plan, request, offer, None);
         assert!(breaches.is_empty(), "{breaches:?}: {:?}", decision.plan);
     }
 });

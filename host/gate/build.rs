@@ -1,4 +1,5 @@
-//! Hands a fingerprint of the host's own text to `env!`: a verdict holds no longer than that.
+//! Passes a fingerprint of the host's own text to `env!`: a verdict is valid only for the same
+//! text.
 
 use std::{
     fs,
@@ -7,7 +8,7 @@ use std::{
     path::Path,
 };
 
-/// All text that a verdict depends on: this crate, the host that runs policies, and the words that
+/// All text that a verdict depends on: this crate, the host that runs policies, and the types that
 /// both share with the rest.
 const SOURCES: [&str; 5] = ["src", "../policy/src", "../plan/src", "../../wit", "../../Cargo.lock"];
 

@@ -1,4 +1,5 @@
-//! Wrong arguments and hostile files: one clear line, the right exit status, and no file left behind.
+//! Wrong arguments and hostile files: one clear line, the right exit status, and no file left
+//! behind.
 
 use std::fs;
 

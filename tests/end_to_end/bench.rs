@@ -1,4 +1,5 @@
-//! Measuring: what is reported, in which shape, and what is generated. No time is held against anything.
+//! Measuring: what is reported, in which shape, and what is generated. No time is held against
+//! anything.
 
 use std::{
     fs,
@@ -31,7 +32,8 @@ fn bench(place: &Place, inputs: &[String], options: &[&str]) -> crate::program::
     place.run(&arguments)
 }
 
-/// The names in an object, each with the kind of its value; what is below `plan`, `device` and so on is the record's.
+/// The names in an object, each with the kind of its value; what is below `plan`, `device` and so
+/// on is the record's.
 fn shape(value: &Value) -> String {
     let kind = |value: &Value| match value {
         Value::Null => "null",
@@ -104,7 +106,8 @@ fn clips_are_compared_frame_by_frame() {
 #[test]
 fn tables_say_what_figures_do_not() {
     let place = Place::new();
-    // Overflows in f16: the host's default stands in, or f16 is not offered here and is adjusted. Either has to be said.
+    // Overflows in f16: the host's default stands in, or f16 is not offered here and is adjusted.
+    // Either has to be said.
     let file = place.write("large.safetensors", latent(&[1, 16, 8, 8], 1e6));
     let inputs = [file, "--vae".into(), fixture("flux-bfl/ae.safetensors")];
     let text = bench(&place, &inputs, &["--policy", "fixed:precision=f16", "--against", "none"]).succeeded().stdout();

@@ -1,7 +1,9 @@
-//! The book: each of its commands is run as a reader would run it, page by page, in a folder of its own with `examples/` in it.
+//! The book: each of its commands is run as a reader would run it, page by page, in a folder of its
+//! own with `examples/` in it.
 //!
-//! A page's ```` ```console ```` blocks hold the commands, after `$ `; `# ends with N` behind one says its exit status. A block after
-//! `<!-- file: PATH -->` is a file that the reader writes. `<!-- needs: WHAT -->` names tools that `TILEWRIGHT_WITHOUT_WHAT` leaves out.
+//! A page's ```` ```console ```` blocks hold the commands, after `$ `; `# ends with N` behind one
+//! says its exit status. A block after `<!-- file: PATH -->` is a file that the reader writes.
+//! `<!-- needs: WHAT -->` names tools that `TILEWRIGHT_WITHOUT_WHAT` leaves out.
 
 use std::{
     fmt::Write as _,
@@ -23,7 +25,7 @@ enum Step {
     Command { line: String, status: i32 },
 }
 
-/// What a page wants run, and the tools that it needs.
+/// The steps of a page, and the tools that it needs.
 #[derive(Debug, Default, PartialEq)]
 struct Page {
     needs: Vec<String>,
@@ -148,7 +150,7 @@ fn every_command_in_the_book_does_what_it_says() {
         symlink(root().join("examples"), place.path("examples")).unwrap();
         let mut command = Command::new("bash");
         command.arg("-c").arg(script(&page, &place.path(""))).current_dir(place.path(""));
-        // What tests of the program leave out a reader has: a home and tool-chains.
+        // A reader has things that tests of the program leave out: a home and tool-chains.
         command.env("XDG_CONFIG_HOME", place.path(".config")).env("TILEWRIGHT_HISTORY", place.history());
         command.env("OMP_NUM_THREADS", "1");
         with_tools(&mut command);

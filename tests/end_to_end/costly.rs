@@ -1,5 +1,5 @@
-//! Modules made to be costly to compile, through every verb that takes a module: it ends soon, with a reason and in
-//! little memory, the compiling process included, and the next command works.
+//! Modules made to be costly to compile, through every verb that takes a module: it ends soon, with
+//! a reason and in little memory, the compiling process included, and the next command works.
 
 use std::{
     fs,
@@ -85,7 +85,8 @@ fn resident(process: &str) -> u64 {
     own + children.split_whitespace().map(resident).sum::<u64>()
 }
 
-/// A command's standard error, its processor seconds and its peak of resident bytes, its children included.
+/// A command's standard error, its processor seconds and its peak of resident bytes, its children
+/// included.
 fn measured(place: &Place, arguments: &[&str]) -> (String, f64, u64) {
     let program = place.command(&[] as &[&str]);
     // The shell's builtin `times` knows the processor time of all that it waited for.

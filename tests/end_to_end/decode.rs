@@ -231,3 +231,39 @@ fn sixteen_bit_overflow_is_decoded_again_in_a_wider_type() {
     assert!(record["attempts"][0]["failure"]["values"].as_u64().unwrap() > 0);
     assert_eq!(record["outcome"]["attempts"], record["attempts"].as_array().unwrap().len() + 1);
 }
+
+#[test]
+fn a_memory_limit_says_if_it_counts_the_weights() {
+    let place = Place::new();
+    let decode = |limit: &[&str]| {
+        let whole = ["--policy", "fixed", "--set", "space=whole", "--set", "precision=f32", "--no-history"];
+        let options = [&whole[..], limit, &["--json", "-o", "x.png"]].concat();
+        let record = place.decode(&bundled(), &options).json();
+        let bytes = |of: &str| record[of]["peak_bytes"].as_u64().unwrap();
+        (bytes("estimate"), bytes("outcome"), record)
+    };
+    let (aside_estimate, aside, record) = decode(&[]);
+    assert!(record["request"].get("limit_counts_weights").is_none(), "{record}");
+    let (within_estimate, within, record) = decode(&["--count-weights"]);
+    assert_eq!(record["request"]["limit_counts_weights"], true);
+    let weights = within_estimate - aside_estimate;
+    assert!(weights >= record["request"]["model"]["parameter_bytes"].as_u64().unwrap(), "{weights}");
+    assert!(within.abs_diff(aside + weights) < aside / 50, "{within}, {aside} and {weights}");
+    // A limit that the rest alone keeps within: with the weights, the whole picture does not fit.
+    let limit = (aside + weights / 2).to_string();
+    let (.., record) = decode(&["--memory-limit", &limit]);
+    assert_eq!(record["attempts"], serde_json::json!([]));
+    let options = ["--memory-limit", &limit, "--count-weights", "--no-history", "--json", "-o", "x.png"];
+    let record = place.decode(&bundled(), &options).json();
+    assert_ne!(record["plan"]["space"]["kind"], "whole", "{record}");
+    assert!(record["outcome"]["peak_bytes"].as_u64().unwrap() <= limit.parse().unwrap(), "{record}");
+
+    let table = |options: &[&str]| {
+        let run = place.decode(&bundled(), &[options, &["--dry-run", "-o", "y.png"]].concat());
+        run.succeeded();
+        run.stdout() + &run.stderr()
+    };
+    assert!(table(&[]).contains(", weights aside\n") && table(&["--count-weights"]).contains(", weights included\n"));
+    let run = place.decode(&bundled(), &["--memory-limit", "1MiB", "--count-weights", "-o", "y.png"]);
+    run.failed(2, ", weights included (tiles of");
+}

@@ -145,7 +145,8 @@ fn other_formats_are_read_and_turned() {
     image::codecs::jpeg::JpegEncoder::new_with_quality(fs::File::create(place.path("x.jpg")).unwrap(), 100)
         .encode_image(&picture)
         .unwrap();
-    // The same lying on its side, with the camera's note that says so: Exif in a JPEG's APP1 segment, orientation 6.
+    // The same lying on its side, with the camera's note that says so: Exif in a JPEG's APP1
+    // segment, orientation 6.
     let jpeg = |picture: &RgbImage| {
         let mut bytes = Vec::new();
         image::codecs::jpeg::JpegEncoder::new_with_quality(&mut bytes, 100).encode_image(picture).unwrap();

@@ -1,4 +1,5 @@
-//! Encoding clips: agreement with diffusers' latents, the files that clips come from, what is recorded, what is refused.
+//! Encoding clips: agreement with diffusers' latents, the files that clips come from, what is
+//! recorded, what is refused.
 
 use std::{env, fs, path::Path};
 
@@ -89,7 +90,7 @@ fn frames_and_sides_that_are_over_are_left_out_and_said() {
     let ((shape, some), said) = found(&["--frames", "5"]);
     assert_eq!(shape, [1, 16, 2, 8, 9]);
     assert!(!said.contains("frames are encoded"), "{said}");
-    // What comes later does not change what came before.
+    // Later frames do not change the latents of earlier ones.
     for channel in 0..16 {
         let (from, of) = (&all[channel * 3 * 72..][..2 * 72], &some[channel * 2 * 72..][..2 * 72]);
         assert!(largest_difference(from, of) < 1e-5);
@@ -132,7 +133,7 @@ fn clips_from_folders_and_videos_decode_to_what_they_were() {
     assert_eq!(video_shape, shape);
     let power: f32 = latent.iter().map(|value| value * value).sum();
     let error: f32 = latent.iter().zip(&video).map(|(one, other)| (one - other).powi(2)).sum();
-    // What H.264 loses.
+    // The loss of H.264.
     assert!(error < 0.1 * power, "{error} of {power}");
 }
 

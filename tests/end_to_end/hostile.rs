@@ -1,14 +1,17 @@
-//! Hostile policies through the program: one that fails before it is put to work ends with two; one that fails in a decision is
-//! replaced by the host's default, the picture still comes, and the record says why.
+//! Hostile policies through the program: one that fails before it is put to work ends with two; one
+//! that fails in a decision is replaced by the host's default, the picture still comes, and the
+//! record says why.
 
 use crate::program::{Place, bundled, fixture};
 
-/// A policy as a core module: healthy answers are whole, f32, batch 1. `describe` and `decide` run before them.
+/// A policy as a core module: healthy answers are whole, f32, batch 1. `describe` and `decide` run
+/// before them.
 pub fn guest(describe: &str, decide: &str) -> Vec<u8> {
     module(describe, decide, "(call $decide (local.get 0))")
 }
 
-/// One that passes the load gate where `decide` does well: after a failure it knows no better, and says so.
+/// One that passes the load gate where `decide` does well: after a failure it knows no better, and
+/// says so.
 pub fn careful(decide: &str) -> Vec<u8> {
     module("", decide, "(i32.const 2048)")
 }
@@ -108,7 +111,8 @@ fn tiles(side: u32, together: u32) -> String {
     )
 }
 
-/// A quarter of the whole picture's expected memory: neither the whole nor large tiles fit; small ones do.
+/// A quarter of the whole picture's expected memory: neither the whole nor large tiles fit; small
+/// ones do.
 fn tight(place: &Place) -> String {
     let peak = |options: &[&str]| {
         let all = [&["--dry-run", "--json", "--no-history", "--policy", "fixed"], options].concat();

@@ -1,5 +1,5 @@
-//! Hostile files against every verb that reads them: no panic, no signal, one line, at most 20 s of processor time and
-//! 1 GiB more than good files take, and nothing left behind.
+//! Hostile files against every verb that reads them: no panic, no signal, one line, at most 20 s of
+//! processor time and 1 GiB more than good files take, and nothing left behind.
 
 #[path = "hostile_files/corpus.rs"]
 mod corpus;

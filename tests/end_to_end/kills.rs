@@ -1,5 +1,6 @@
-//! Clips under way are killed and interrupted at moments all over their decode: what stands under the final name is whole, whoever is told to end
-//! leaves nothing lying about, and what was decoded before the end is gone on from, to the same bytes.
+//! Clips under way are killed and interrupted at moments all over their decode: what stands under
+//! the final name is whole, whoever is told to end leaves nothing lying about, and what was decoded
+//! before the end is gone on from, to the same bytes.
 //!
 //! TILEWRIGHT_KILLS=100 kills more often than the 24 times that every run of the tests does.
 
@@ -18,15 +19,16 @@ use crate::{
     video::{ffmpeg, model, with_path},
 };
 
-/// How often, where nothing else is asked for.
+/// Kills, if the environment asks for no other number.
 const KILLS: usize = 24;
 
-/// How long a process is waited for that hangs.
+/// The longest wait for a process that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SIGNALS: [&str; 3] = ["KILL", "INT", "TERM"];
 
-/// What is written, and a plan for each: how an output is begun, grows and ends depends on one, and where a decode goes on from on the other.
+/// Outputs, each with a plan: the way an output begins, grows and ends depends on the output, and
+/// the point that a decode goes on from depends on the plan.
 const FORMS: [(&str, &[&str]); 4] = [
     ("clip.mp4", &["space=whole", "time=carried", "chunk=8"]),
     ("clip.gif", &["space=whole"]),
@@ -74,7 +76,7 @@ fn decode(place: &Place, latent: &Path, form: usize, resume: bool) -> Command {
     command
 }
 
-/// What the output shows: a video's frames, and else the bytes.
+/// The contents of the output: a video's frames, and else the bytes.
 fn contents(place: &Place, name: &str) -> Option<Vec<u8>> {
     let path = place.path(name);
     if path.is_dir() {
@@ -125,7 +127,7 @@ fn children(place: &Place) -> usize {
     fs::read_dir("/proc").unwrap().flatten().filter(|entry| here(&entry.path())).count()
 }
 
-/// What became of the processes that got a signal.
+/// The ends of the processes that got a signal.
 #[derive(Default)]
 struct Tally {
     ends: BTreeMap<String, usize>,
@@ -141,7 +143,8 @@ fn killed_decodes_leave_nothing_half_written_and_go_on_to_the_same_bytes() {
     let inputs = Place::new();
     let latent = inputs.path(&inputs.write("latent.safetensors", latent(&mut random)));
 
-    // Undisturbed: what is to come out, and how long it takes. Once before, so that the machine has been measured.
+    // Undisturbed: what is to come out, and how long it takes. Once before, so that the machine has
+    // been measured.
     let mut undisturbed = BTreeMap::new();
     for form in [&forms[..1], &forms].concat() {
         let place = Place::new();

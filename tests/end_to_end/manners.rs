@@ -1,4 +1,4 @@
-//! How the program behaves towards terminals, pipes, signals and scripts.
+//! The program's behaviour towards terminals, pipes, signals and scripts.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -99,7 +99,8 @@ fn a_reader_that_has_gone_is_no_failure() {
     }
 }
 
-/// True if the process handles SIGINT and SIGTERM, signals 2 and 15, by the mask in its status (proc(5)).
+/// True if the process handles SIGINT and SIGTERM, signals 2 and 15, by the mask in its status
+/// (proc(5)).
 fn listens(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -184,7 +185,8 @@ fn a_configuration_that_is_not_there_is_refused_everywhere() {
 fn weights_that_cannot_be_loaded_are_no_outcome_of_a_plan() {
     let place = Place::new();
     let [latent, _, vae] = bundled();
-    // F8 is a dtype that headers may have but no decoder computes with; each value is one byte of the file.
+    // F8 is a dtype that headers may have but no decoder computes with; each value is one byte of
+    // the file.
     let bytes = std::fs::read(vae).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();

@@ -62,7 +62,7 @@ impl Place {
         names
     }
 
-    /// Where the program keeps its history.
+    /// The path of the program's history.
     pub fn history(&self) -> PathBuf {
         self.home.path().join("history.sqlite")
     }
@@ -88,7 +88,8 @@ impl Place {
             .env("HOME", self.home.path())
             .env("XDG_CACHE_HOME", cache())
             .env("TILEWRIGHT_HISTORY", self.history());
-        // Tests run side by side: threads that wait for each other on busy cores are many times slower than one alone.
+        // Tests run side by side: threads that wait for each other on busy cores are many times
+        // slower than one alone.
         command.env("OMP_NUM_THREADS", "1");
         command.args(arguments.iter().map(AsRef::as_ref));
         command

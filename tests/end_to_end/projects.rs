@@ -1,7 +1,9 @@
-//! Policies of one's own: a project is begun, its own test passes, it is built, looked into, and decides a decode, in every language.
+//! Policies of one's own: a project is begun, its own test passes, it is built, looked into, and
+//! decides a decode, in every language.
 //!
-//! The tool-chains are those that `cargo xtask test` lays out in `.tools`. A language whose tool-chain is missing fails, unless
-//! TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON or TILEWRIGHT_WITHOUT_JS says that it is not to be tested.
+//! The tool-chains are those that `cargo xtask test` lays out in `.tools`. A language whose
+//! tool-chain is missing fails, unless TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON or
+//! TILEWRIGHT_WITHOUT_JS says that it is not to be tested.
 
 use std::{
     env, fs,
@@ -17,10 +19,10 @@ use crate::{
     registry::Registry,
 };
 
-/// Where cargo and rustup keep what they have, if not in the home folder.
+/// The folders of cargo and rustup, if not in the home folder.
 const HOMES: [(&str, &str); 2] = [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")];
 
-/// Whether a language is to be tested.
+/// True if a language is to be tested.
 fn wanted(language: &str) -> bool {
     let variable = format!("TILEWRIGHT_WITHOUT_{language}");
     let without = env::var_os(&variable).is_some();
@@ -30,7 +32,8 @@ fn wanted(language: &str) -> bool {
     !without
 }
 
-/// Lets a command find the tool-chains: those of `.tools` before the machine's, and nothing by network.
+/// Lets a command find the tool-chains: those of `.tools` before the machine's, and nothing by
+/// network.
 pub fn with_tools(command: &mut Command) {
     let tools = root().join(".tools");
     let machine = env::var_os("PATH").unwrap_or_default();
@@ -42,11 +45,13 @@ pub fn with_tools(command: &mut Command) {
     for (variable, folder) in HOMES {
         command.env(variable, env::var_os(variable).map_or_else(|| home.join(folder), PathBuf::from));
     }
-    // Which toolchain of Rust runs this is settled already, and so is the one that its rustup would choose.
+    // Which toolchain of Rust runs this is settled already, and so is the one that its rustup would
+    // choose.
     if let Some(toolchain) = env::var_os("RUSTUP_TOOLCHAIN") {
         command.env("RUSTUP_TOOLCHAIN", toolchain);
     }
-    // One for all test runs: building twice should cost once. What `policy build` makes stays in the project all the same.
+    // One for all test runs: building twice should cost once. What `policy build` makes stays in
+    // the project all the same.
     let zig = Path::new(env!("CARGO_TARGET_TMPDIR")).join("projects-zig");
     command.env("CARGO_TARGET_DIR", kept_target("projects-rust")).env("ZIG_GLOBAL_CACHE_DIR", zig);
 }
@@ -89,7 +94,8 @@ fn begun(language: &str, files: &[&str]) -> Place {
     place
 }
 
-/// Builds the project, which has to end well, and looks into what came of it with what the build says that it needs.
+/// Builds the project, which has to end well, and looks into what came of it with what the build
+/// says that it needs.
 fn built(place: &Place) -> (Value, Vec<String>) {
     let built = run(place, &["policy", "build", "mine", "--json"]).json();
     assert_eq!(built["policy"]["name"], "mine", "{built}");
@@ -114,7 +120,8 @@ fn strs(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Decodes a bundled latent under the project's policy: whole with much memory, in tiles with little, and by its own answer every time.
+/// Decodes a bundled latent under the project's policy: whole with much memory, in tiles with
+/// little, and by its own answer every time.
 fn decodes(place: &Place, grants: &[String]) {
     for (limit, space) in [("8GiB", "whole"), ("60MiB", "blended")] {
         let options = ["--policy", "mine/mine.wasm", "--set", "tile=256", "--memory-limit", limit, "--json"];
@@ -129,14 +136,14 @@ fn decodes(place: &Place, grants: &[String]) {
     place.decode(&bundled(), &wrong).failed(2, "256 to 4096");
 }
 
-/// What a project begins with is right: it passes the gate, with nothing but notes.
+/// A new project is right: it passes the gate, with nothing but notes.
 fn passes_the_gate(place: &Place, grants: &[String]) {
     let checked = place.run(&[&["policy", "check", "mine/mine.wasm", "--json"], &strs(grants)[..]].concat()).json();
     let findings = checked["findings"].as_array().unwrap();
     assert!(findings.iter().all(|finding| finding["severity"] == "note"), "{checked}");
 }
 
-/// What an author does with a policy beside decoding, in this language as in any other.
+/// An author's other uses of a policy work in this language as in any other.
 fn every_verb_works(place: &Place, grants: &[String]) {
     let run = |words: &[&str]| place.run(&[&["policy"], words, &strs(grants)].concat());
     let policy = "mine/mine.wasm";

@@ -1,5 +1,5 @@
-//! Push and pull, with a registry that is started for the test: Debian's docker-registry, on a free port of this machine, in a folder of
-//! its own, gone when the test ends.
+//! Push and pull, with a registry that is started for the test: Debian's docker-registry, on a free
+//! port of this machine, in a folder of its own, gone when the test ends.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
 /// `ada` and `secret`, as htpasswd writes it.
 const PASSWORDS: &str = "ada:$2y$04$BpiTsF76nbK1YhYhw8kPw.qROwFzxAj2uiRG6OIaVr8C4/2xt4AsO\n";
 
-/// How long a registry may take to begin.
+/// The longest wait for a registry to begin.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Registry {
@@ -37,7 +37,8 @@ impl Registry {
         Self::start(|_| String::new())
     }
 
-    /// `more` is what else to configure, with files in this folder. Nothing where the registry was left out on purpose: that is said.
+    /// `more` is what else to configure, with files in this folder. Nothing where the registry was
+    /// left out on purpose: that is said.
     fn start(more: impl Fn(&TempDir) -> String) -> Option<Self> {
         if std::env::var_os("TILEWRIGHT_WITHOUT_REGISTRY").is_some() {
             println!("not tested: TILEWRIGHT_WITHOUT_REGISTRY is set");
@@ -88,7 +89,8 @@ impl Registry {
         format!("{}/{rest}", self.address)
     }
 
-    /// Copies a folder of the registry's repositories, as its operator could: a tag, or all that stands under a name.
+    /// Copies a folder of the registry's repositories, as its operator could: a tag, or all that
+    /// stands under a name.
     fn copied(&self, from: &str, to: &str) {
         let repositories = self.folder.path().join("store/docker/registry/v2/repositories");
         let to = repositories.join(to);
@@ -96,7 +98,7 @@ impl Registry {
         assert!(Command::new("cp").arg("-rT").arg(repositories.join(from)).arg(to).status().unwrap().success());
     }
 
-    /// Where the registry keeps the bytes of this digest.
+    /// The path at which the registry keeps the bytes of this digest.
     fn blob(&self, digest: &str) -> PathBuf {
         let hex = digest.trim_start_matches("sha256:");
         self.folder.path().join(format!("store/docker/registry/v2/blobs/sha256/{}/{hex}/data", &hex[..2]))
@@ -172,7 +174,7 @@ fn what_was_signed_for_another_name_or_version_is_refused_and_what_says_nothing_
     signer.place.run(&["policy", "push", "p.wasm", &old]).failed(2, "it was signed as version 1.0.0");
     registry.copied(&tags[0], &tags[1]);
     pull(&old).failed(1, "it was signed as version 1.0.0");
-    // What is not signed says nothing of itself.
+    // A policy without a signature says nothing of itself.
     fs::remove_file(signer.place.path("p.wasm.minisig")).unwrap();
     signer.place.run(&["policy", "push", "p.wasm", &old]).succeeded();
 }
@@ -234,7 +236,7 @@ fn what_is_unsigned_or_changed_is_not_kept() {
     let place = Place::new();
     let pull = |name: &str| place.run(&["policy", "pull", name, "-o", "p.wasm"]);
     assert!(pull(&signed).succeeded().stdout().contains("not among the trusted ones"));
-    // What isn't signed doesn't keep the signature of what stood there.
+    // An unsigned policy does not keep the signature of the one that stood there.
     assert!(pull(&unsigned).succeeded().stdout().contains("without a signature"));
     assert_eq!(place.files(), ["p.wasm"]);
     fs::remove_file(place.path("p.wasm")).unwrap();
@@ -280,7 +282,7 @@ fn a_registry_with_passwords_is_told_who_asks() {
         Run(command.output().unwrap())
     };
     let push = |user: &str, password: &str| push_to(&registry.address, user, password);
-    // Who is not named is told nothing.
+    // A registry that is not named gets no password.
     push_to("ghcr.io", "ada", "secret").failed(1, "is not allowed");
     push_to("", "ada", "secret").failed(2, "TILEWRIGHT_REGISTRY, which says who may be told, is not");
     push("", "").failed(1, "is not allowed");

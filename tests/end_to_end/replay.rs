@@ -1,5 +1,5 @@
-//! Full records, and decisions made again from them: pictures, clips and batches, failures on the way, other policies, damage. And devices that
-//! are only a table.
+//! Full records, and decisions made again from them: pictures, clips and batches, failures on the
+//! way, other policies, damage. And devices that are only a table.
 
 use std::fs;
 
@@ -86,7 +86,8 @@ fn trials_failures_and_batches_are_decided_again() {
     }
     let told = &lines(&place)[2]["exchange"]["calls"][0]["heard"]["trials"][0]["trials"];
     assert_eq!(told.as_array().unwrap().len(), 2, "{told}");
-    // Too little memory for what is asked for by hand: the attempt fails, and the policy is asked again.
+    // Too little memory for what is asked for by hand: the attempt fails, and the policy is asked
+    // again.
     let whole = place.decode(&bundled(), &["--policy", "fixed", "--json", "-o", "x.png"]).json();
     let limit = (whole["outcome"]["peak_bytes"].as_u64().unwrap() / 2).to_string();
     record(&place, &bundled(), &["--policy", "fixed", "--set", "space=whole", "--memory-limit", &limit, "-o", "x.png"]);
@@ -209,7 +210,8 @@ fn another_policy_is_compared_as_far_as_the_records_tell() {
         let run = replay(&place, &[options, &["--json"]].concat());
         serde_json::from_str::<Value>(&run.stdout()).unwrap_or_else(|error| panic!("{error}: {}", run.stderr()))
     };
-    // It asks for nothing, and so what it would have decided is known of all; what that is worth of those that were priced.
+    // It asks for nothing, and so what it would have decided is known of all; what that is worth of
+    // those that were priced.
     let found = report(&[
         "--policy",
         "fixed",
@@ -226,7 +228,7 @@ fn another_policy_is_compared_as_far_as_the_records_tell() {
         let (verdict, both) = (&row["verdict"], row["other_worth"].is_object() && row["recorded_worth"].is_object());
         assert!(verdict == "not-priced" || both, "{row}");
     }
-    // What adaptive asks is in its own record alone, which is of the same request.
+    // The questions of adaptive are in its own record alone, which is of the same request.
     let found = report(&["--policy", "adaptive"]);
     let known: Vec<_> =
         found["decisions"].as_array().unwrap().iter().map(|row| row["verdict"] != "not-known").collect();

@@ -16,3 +16,5 @@ mod kills;
 mod policies;
 #[path = "service/server.rs"]
 mod server;
+#[path = "service/weights.rs"]
+mod weights;

@@ -126,7 +126,7 @@ fn where_signed_policies_are_asked_for_no_other_is_put_to_work() {
     let inputs = [fixture("flux-bfl/latent.safetensors"), "--vae".into(), fixture("flux-bfl/ae.safetensors")];
     let bench = [&["bench".to_owned()], &inputs[..], &["--policy".to_owned(), "p.wasm".to_owned()]].concat();
     signer.place.run(&bench).failed(2, "it is not signed");
-    // What ships is part of the program.
+    // A shipped policy is part of the program.
     signer.decide("gfx1151").succeeded();
 
     signer.sign().succeeded();

@@ -1,4 +1,5 @@
-//! Clips: agreement with the references, every format, what is refused, and what is left when a decode fails.
+//! Clips: agreement with the references, every format, what is refused, and what is left when a
+//! decode fails.
 
 use std::{
     fs,
@@ -40,7 +41,8 @@ fn pair() -> [String; 3] {
     ]
 }
 
-/// Whether ffmpeg is to be tested; without it tests fail, unless they are told that it is not there.
+/// True if ffmpeg is to be tested; without it tests fail, unless they are told that it is not
+/// there.
 pub fn ffmpeg() -> bool {
     let without = std::env::var_os("TILEWRIGHT_WITHOUT_FFMPEG").is_some();
     if without {
@@ -348,7 +350,7 @@ fn a_limit_holds_or_is_refused_with_the_least_that_serves() {
     let run = decode(&place, &shapes(), &["--memory-limit", "1MiB", "-o", "y.gif"]);
     run.failed(2, "a memory limit of 1.00 MiB is too little for this clip: the least is about ");
     assert_eq!(place.files(), ["x.gif"]);
-    // What is called the least is rounded.
+    // The least that the message names is rounded.
     let least = run.stderr().split("about ").nth(1).unwrap().split(" MiB").next().unwrap().parse::<f64>().unwrap();
     let least = ((least + 0.1) * f64::from(1 << 20)) as u64;
     assert!(least < whole * 3 / 4, "{least} of {whole}");
@@ -440,7 +442,7 @@ fn frames_of_another_decode_are_not_gone_on_from() {
     place.write("x.safetensors", values(0.5));
     decode(&place, &inputs, &[&resumed[..], &["--set", "precision=bf16"]].concat()).failed(2, words);
 
-    // Whoever forgets --resume is told.
+    // A decode without --resume says that frames are kept.
     let run = decode(&place, &inputs, &alone);
     assert!(run.succeeded().stderr().contains("--resume goes on from them"), "{}", run.stderr());
     let run = decode(&place, &inputs, &[&resumed[..], &["--json"]].concat());

@@ -182,6 +182,10 @@ pub(crate) fn decode(
 pub(crate) struct Ear<'a>(pub &'a mut dyn Watch);
 
 impl Observer for Ear<'_> {
+    fn loading_progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
+        Cancelled::unless(self.0.goes_on())
+    }
+
     fn progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
         Cancelled::unless(self.0.goes_on())
     }

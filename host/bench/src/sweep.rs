@@ -1,5 +1,5 @@
-//! Is a policy's choice the best there is? Every plan of a list is measured by hand, then the policy chooses, case by case. The same
-//! measurements say how honest the host's estimates are.
+//! Is a policy's choice the best there is? Every plan of a list is measured by hand, then the
+//! policy chooses, case by case. The same measurements say how honest the host's estimates are.
 
 mod judge;
 mod plans;
@@ -61,10 +61,10 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What is swept.
+/// A sweep over plans.
 #[derive(Debug)]
 pub struct Sweep<'a> {
-    /// Where it runs.
+    /// The machine.
     pub machine: &'a Machine,
     /// The weights.
     pub model: &'a Model,
@@ -76,7 +76,7 @@ pub struct Sweep<'a> {
     pub objectives: Vec<Objective>,
     /// Runs of each plan.
     pub iterations: usize,
-    /// Whose choices are judged.
+    /// The policy whose choices are judged.
     pub policy: Spelling,
     /// The most plans per size; the list starts with what matters most.
     pub plans: Option<usize>,
@@ -185,7 +185,8 @@ impl Sweep<'_> {
             }
         }
         let (places, mut runners): (Vec<usize>, Vec<_>) = runners.into_iter().unzip();
-        // What the host would adjust runs as something else: it is not that plan's measurement, so it need not run.
+        // A plan that the host would adjust runs as another one: that is no measurement of it, so
+        // it need not run.
         for (place, runner) in places.iter().zip(&mut runners) {
             let (record, _) = job.decide(runner.planner.as_mut());
             if !is_same_work(&record.plan, &rows[*place].plan) {
@@ -194,7 +195,8 @@ impl Sweep<'_> {
             }
         }
         let rounds = |iterations| Rounds { first_apart: false, warmup: 0, iterations };
-        // The first decode of a size compiles kernels and touches memory for all that follow: it counts for none.
+        // The first decode of a size compiles kernels and touches memory for all that follow: it
+        // counts for none.
         let mut ended = Ok(());
         let mut warm = Vec::new();
         for (place, runner) in places.iter().zip(&mut runners) {
@@ -311,8 +313,8 @@ impl Sweep<'_> {
         }
     }
 
-    /// Compares the policy's plan with the best one. A plan that is not on the list is measured now, in turns with the best one, so
-    /// that neither profits from the machine's drift.
+    /// Compares the policy's plan with the best one. A plan that is not on the list is measured
+    /// now, in turns with the best one, so that neither profits from the machine's drift.
     fn settle(
         &self,
         case: &mut CaseRow,

@@ -6,6 +6,7 @@ pub mod start;
 use std::{io::Write, path::PathBuf, sync::OnceLock};
 
 use tilewright_config::{Config, ConfigSource};
+use tilewright_plan::bytes;
 
 use crate::{
     args::ConfigCommand,
@@ -94,7 +95,13 @@ fn describe_server(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
         rows.push(("model", format!("{name}: {} ({})", opened.facts().family, model.vae.display())));
     }
     for (name, device) in config.devices() {
-        rows.push(("device", format!("{name}: {}", device.device)));
+        let limit = device.memory_limit_bytes.map_or_else(String::new, |limit| {
+            let weights = if device.count_weights { "included" } else { "aside" };
+            format!(", jobs of at most {}, weights {weights}", bytes::display(limit))
+        });
+        let kept = device.weights_memory_bytes;
+        let kept = kept.map_or_else(String::new, |most| format!(", at most {} of weights kept", bytes::display(most)));
+        rows.push(("device", format!("{name}: {}{limit}{kept}", device.device)));
     }
     let policies = config.policies.named.iter();
     rows.extend(policies.map(|(name, policy)| ("policy", format!("{name}: from {}", policy.source))));

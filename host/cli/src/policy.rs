@@ -23,7 +23,7 @@ use std::{
     path::Path,
 };
 
-use tilewright_gate::{Admission, Admitted, Verdict};
+use tilewright_gate::{Admission, AdmittedPolicy, Verdict};
 use tilewright_plan::{Recorder, bytes};
 use tilewright_policy::{CacheDir, LoadedPolicy, PolicyError, PolicyHost};
 
@@ -62,7 +62,11 @@ pub fn configured(
 /// Loads a policy by name or file, the only way to do so: a shipped policy is part of the program,
 /// and a file is verified by the configuration and passes the gate. A file that does not pass gets
 /// a warning.
-pub fn verify_and_load(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Outcome<Admitted> {
+pub fn verify_and_load(
+    host: &PolicyHost,
+    name_or_file: &str,
+    settings: &[(String, String)],
+) -> Outcome<AdmittedPolicy> {
     let config = config::load()?;
     let loaded = verify(host, name_or_file)?.load(host)?;
     let admission = Admission { require_checked: config.policies.require_checked };

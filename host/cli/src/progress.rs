@@ -145,11 +145,24 @@ impl Observer for Progress {
         }
     }
 
+    fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+        match &self.bar {
+            Some(bar) => bar.set_position((share * STEPS as f64) as u64),
+            None if self.spoken.elapsed() > INTERVAL => {
+                self.spoken = Instant::now();
+                tell!("loading weights: {:3.0} %", share * 100.0);
+            }
+            None => {}
+        }
+        Cancelled::unless(!signals::is_received())
+    }
+
     fn loaded(&mut self) {
         // The estimate leaves the loading out.
         self.pace.started = Instant::now();
         if let Some(bar) = &self.bar {
             bar.set_message(self.plan.clone());
+            bar.set_position(0);
         }
     }
 

@@ -119,12 +119,13 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
         (
             "request",
             format!(
-                "{samples}{}×{}{} {}, at most {}",
+                "{samples}{}×{}{} {}, at most {}, weights {}",
                 request.width,
                 request.height,
                 if request.frames > 1 { format!(", {} frames,", request.frames) } else { String::new() },
                 request.model.family,
-                bytes::display(request.memory_limit)
+                bytes::display(request.memory_limit),
+                if request.limit_counts_weights { "included" } else { "aside" }
             ),
         ),
         (

@@ -1,4 +1,4 @@
-//! What a route asks of a job.
+//! Conditions of a route on a job.
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::Stage;
@@ -11,7 +11,8 @@ const MOST: u64 = 1_000_000_000_000;
 /// The families that jobs are of, as the engine names them.
 pub(crate) const FAMILIES: [&str; 7] = ["sd", "sdxl", "sd3", "flux", "kl", "wan-2.1", "wan-2.2"];
 
-/// What a route takes: a job that meets every condition. A list that is empty, and what is `None`, was left out and is met by all.
+/// The jobs that a route takes: those that meet every condition. An empty list or `None` is a
+/// condition that was left out, which every job meets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Conditions {
     /// Decoding or encoding.
@@ -32,7 +33,7 @@ pub struct Conditions {
     /// The job's tag; a job without one meets none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tag: Vec<String>,
-    /// Whether the model's weights are quantized.
+    /// True if the model's weights have to be quantized, false if they must not be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantized: Option<bool>,
     /// Height times width of a frame, in pixels of the output.
@@ -43,7 +44,8 @@ pub struct Conditions {
     pub frames: Option<Between>,
 }
 
-/// A range whose ends both count; one that is left out is open. It is never empty, and one end is given.
+/// A range that includes both ends; an end that is left out is open. It is never empty, and at
+/// least one end is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Between {
@@ -55,7 +57,7 @@ pub struct Between {
     pub to: Option<u64>,
 }
 
-/// A job, as far as routes look at it.
+/// A job's facts for routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case<'a> {
     /// Decoding or encoding.
@@ -68,9 +70,9 @@ pub struct Case<'a> {
     pub arch: &'a str,
     /// The device's name in the configuration.
     pub device: &'a str,
-    /// What the job says of itself.
+    /// The tag that the job has.
     pub tag: Option<&'a str>,
-    /// Whether the model's weights are quantized.
+    /// True if the model's weights are quantized.
     pub quantized: bool,
     /// Height times width of a frame, in pixels of the output.
     pub pixels: u64,
@@ -79,7 +81,7 @@ pub struct Case<'a> {
 }
 
 impl Conditions {
-    /// Whether the job meets every condition.
+    /// True if the job meets every condition.
     pub fn matches(&self, case: &Case<'_>) -> bool {
         let texts = [
             (&self.family, Some(case.family)),
@@ -97,12 +99,13 @@ impl Conditions {
             && self.frames.is_none_or(|frames| frames.contains(u64::from(case.frames)))
     }
 
-    /// Whether every job meets them, as there are none.
+    /// True if there are no conditions, so that every job meets them.
     pub fn is_unconditional(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether every job that meets the others meets these, too, as far as that can be told from each condition by itself.
+    /// True if every job that meets the others certainly meets these, judged by each condition
+    /// alone.
     pub(crate) fn cover(&self, others: &Self) -> bool {
         fn texts(Conditions { family, model, arch, device, tag, .. }: &Conditions) -> [&[String]; 5] {
             [family, model, arch, device, tag]
@@ -115,7 +118,7 @@ impl Conditions {
     }
 }
 
-/// Whether one list lets everything pass that another does.
+/// True if one list allows everything that another does.
 fn all<T: PartialEq>(these: &[T], those: &[T]) -> bool {
     these.is_empty() || (!those.is_empty() && those.iter().all(|one| these.contains(one)))
 }
@@ -128,7 +131,7 @@ fn within(these: Option<Between>, those: Option<Between>) -> bool {
 }
 
 impl Between {
-    /// Whether the number lies in it.
+    /// True if the range includes the number.
     pub fn contains(self, number: u64) -> bool {
         let (from, to) = self.ends();
         (from..=to).contains(&number)

@@ -21,6 +21,12 @@ pub struct Device {
     /// The most memory that a job may hold at once, in bytes; by default 80 % of the free memory.
     #[serde(rename = "memory-limit", deserialize_with = "values::memory_limit")]
     pub memory_limit_bytes: Option<u64>,
+    /// True if the memory limit of every job counts the weights, too.
+    pub count_weights: bool,
+    /// The most weights that are kept on the hardware, in use or idle, in bytes; by default half of
+    /// its memory.
+    #[serde(rename = "weights-memory", deserialize_with = "values::size")]
+    pub weights_memory_bytes: Option<u64>,
 }
 
 /// A choice of hardware.
@@ -87,7 +93,13 @@ mod tests {
             ("[devices.a]\nthreads = 1025", 2, "expected a whole number from 1 to 1024"),
             ("[devices.a]\nmemory-limit = \"0\"", 2, "'0' is not a size"),
             ("[devices.a]\nmemory-limit = \"1000B\"", 2, "allowed is 1MiB or more: no job fits into less"),
-            ("[devices.a]\nmemory = \"1GiB\"", 2, "expected one of `device`, `threads`, `memory-limit`"),
+            (
+                "[devices.a]\nmemory = \"1GiB\"",
+                2,
+                "expected one of `device`, `threads`, `memory-limit`, `count-weights`",
+            ),
+            ("[devices.a]\nweights-memory = \"much\"", 2, "'much' is not a size"),
+            ("[devices.a]\ncount-weights = \"yes\"", 2, "expected a boolean"),
         ] {
             let message = expect_error(text, line);
             assert!(message.contains(words), "{message}");

@@ -71,9 +71,9 @@ pub struct Config {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct RawConfig {
     server: Server,
-    #[serde(deserialize_with = "values::named")]
+    #[serde(deserialize_with = "values::read_named")]
     models: BTreeMap<String, Model>,
-    #[serde(deserialize_with = "values::named")]
+    #[serde(deserialize_with = "values::read_named")]
     devices: BTreeMap<String, Device>,
     policies: Policies,
     routes: Vec<routes::RawRoute>,

@@ -123,11 +123,11 @@ impl<'de> Visitor<'de> for Own<'_> {
 
 /// `trusted`
 #[derive(Deserialize)]
-struct Keys(#[serde(deserialize_with = "trusted")] TrustList);
+struct Keys(#[serde(deserialize_with = "read_trusted")] TrustList);
 
 /// Checks names: they appear in tables and messages, and two keys of one name could not be told
 /// apart.
-fn trusted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TrustList, D::Error> {
+fn read_trusted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TrustList, D::Error> {
     let mut keys: Vec<Trusted> = Vec::new();
     for entry in Vec::<Trusted>::deserialize(deserializer)? {
         let wrong = match entry.name.as_str() {

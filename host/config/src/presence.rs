@@ -69,7 +69,7 @@ fn expect(at: &str, path: &Path, kind: Kind, may_be_missing: bool) -> Result<(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("{}: is not there: name {wanted} that is", path.display())
         }
-        Err(error) => format!("{}: can't be looked at ({error}): name {wanted} that can", path.display()),
+        Err(error) => format!("{}: can't be read ({error}): name {wanted} that can", path.display()),
     };
     Err(Fault { at: at.into(), detail })
 }

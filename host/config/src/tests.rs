@@ -89,7 +89,13 @@ fn every_key_says_what_it_says() {
         shift_factor: Some(0.1159),
     };
     assert_eq!(config.models, BTreeMap::from([("flux".to_owned(), flux)]));
-    let main = Device { device: Choice::Gpu(1), threads: Some(2), memory_limit_bytes: Some(8 << 30) };
+    let main = Device {
+        device: Choice::Gpu(1),
+        threads: Some(2),
+        memory_limit_bytes: Some(8 << 30),
+        count_weights: true,
+        weights_memory_bytes: Some(4 << 30),
+    };
     assert_eq!(config.devices(), &BTreeMap::from([("main".to_owned(), main)]));
 
     assert!(config.policies.require_checked && !config.policies.require_signed);

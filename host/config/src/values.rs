@@ -92,7 +92,7 @@ impl<T> Visitor<'_> for Text<T> {
 }
 
 /// A table of the user's own names.
-pub(crate) fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn read_named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, T>, D::Error> {
     let named = BTreeMap::<Name, T>::deserialize(deserializer)?;

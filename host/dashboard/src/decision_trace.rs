@@ -58,7 +58,7 @@ fn request(record: &Record) -> Markup {
                 (device.name) ", " (device.arch) ", " (size(device.free_bytes)) " of " (size(device.total_bytes)) " free"
                 @if device.unified { ", shared with the host" }
             }
-            dt { "Memory limit" } dd { (size(request.memory_limit)) }
+            dt { "Memory limit" } dd { (size(request.memory_limit)) @if request.limit_counts_weights { ", weights included" } }
             @if let Some(of) = &record.capabilities {
                 dt { "Capabilities" }
                 dd { ul.plain { @for (name, value) in capabilities(of) { li { code { (name) "=" (value) } } } } }

@@ -45,7 +45,7 @@ fn card(view: &DeviceView) -> Markup {
             p.memory {
                 strong { (words) } " (" (percent(used)) ")"
                 span.key.held { (size(held)) " held by Tilewright" }
-                @if limit > 0 { span.key.limit { (size(limit)) " at most per job" } }
+                @if limit > 0 { span.key.limit { (size(limit)) " at most per job" @if device.counts_weights { ", weights included" } } }
             }
             dl.pair {
                 div { dt { "Running" } dd { (count(device.running.into())) } }

@@ -140,6 +140,7 @@ impl Fixture {
             finished: state.is_end().then(|| stamp(12.0)),
             position: (state == JobState::Queued).then_some(0),
             progress: is_started.then_some(share),
+            loading: None,
             attempt: is_started.then_some(1),
             error: (state == JobState::Failed).then(|| {
                 self.text("out of memory three times (412 MiB more were needed): choose the objective leanest")
@@ -235,6 +236,8 @@ impl Fixture {
             device: DeviceBody {
                 name: self.text(name),
                 memory_limit_bytes: facts.total_bytes / 2,
+                counts_weights: false,
+                weights_memory_bytes: facts.total_bytes / 2,
                 in_use_bytes: facts.total_bytes / 4,
                 pooled_bytes: facts.total_bytes / 16,
                 facts,

@@ -6,8 +6,8 @@ use tilewright_service_api::{JobResult, JobState};
 use crate::decision_trace::decision_trace;
 use crate::frame::page;
 use crate::grid::grid;
-use crate::lists::{cancel, decider, share};
-use crate::units::{NONE, between, coarse, extent, moment, parse, percent, size, span, when};
+use crate::lists::{cancel, decider, share, stage};
+use crate::units::{between, coarse, extent, moment, parse, size, span, when};
 use crate::views::{JobPage, JobView};
 use crate::{address, phrases};
 
@@ -102,7 +102,7 @@ fn result(view: &JobView) -> Markup {
             @let share = share(job);
             div.progress {
                 progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
-                span { (share.map_or_else(|| NONE.to_owned(), |share| percent((share * 100.0).floor() / 100.0))) }
+                span { (stage(job, share)) }
             }
         }
     }

@@ -58,7 +58,7 @@ fn card(frame: &PageFrame, view: &JobView) -> Markup {
                 @let share = share(job);
                 div.progress {
                     progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
-                    span { (share.map_or_else(|| NONE.to_owned(), |share| percent((share * 100.0).floor() / 100.0))) }
+                    span { (stage(job, share)) }
                 }
                 p.times {
                     @if let Some(elapsed) = elapsed { (coarse(elapsed)) " so far" }
@@ -86,6 +86,15 @@ fn card(frame: &PageFrame, view: &JobView) -> Markup {
 pub(crate) fn duration(job: &Job) -> String {
     let times = job.started.as_deref().zip(job.finished.as_deref());
     times.map_or_else(|| NONE.to_owned(), |(from, to)| span(between(parse(from), parse(to))))
+}
+
+/// The share that is done in words, or that of the weights that is loaded before.
+pub(crate) fn stage(job: &Job, share: Option<f64>) -> String {
+    let floored = |share: f64| percent((share * 100.0).floor() / 100.0);
+    match job.loading {
+        Some(loading) => format!("loading weights, {}", floored(loading)),
+        None => share.map_or_else(|| NONE.to_owned(), floored),
+    }
 }
 
 /// The share that is done; none if that is no number.

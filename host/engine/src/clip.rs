@@ -7,7 +7,7 @@ use tch::{Device, Tensor};
 use tilewright_plan::{Capabilities, LEAST_TILE, MOST_AHEAD, Objective, Planner, Request, Stage};
 
 use self::{decoding::ClipDecoding, price::ClipEstimator};
-use crate::{Finished, Job, Machine, Observer, Result, Unfinished, VideoVae, run::run};
+use crate::{Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
 
 /// Takes frames as they are decoded.
 pub trait Sink {
@@ -34,7 +34,8 @@ pub struct ClipLatents<'a> {
 pub type ClipJob<'a> = Job<'a, ClipLatents<'a>>;
 
 impl<'a> ClipJob<'a> {
-    /// A decode of latents [N, C, T, h, w] in the autoencoder's own space, within a limit in bytes, weights aside.
+    /// A decode of latents [N, C, T, h, w] in the autoencoder's own space, within a limit: a number of
+    /// bytes leaves the weights aside.
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
@@ -42,18 +43,20 @@ impl<'a> ClipJob<'a> {
         machine: &'a Machine,
         vae: &'a VideoVae,
         latents: &'a Tensor,
-        memory_limit: u64,
+        memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
         let (batch, _, latent_frames, height, width) = latents.size5()?;
         let scale = vae.config.spatial_scale();
+        let limit = memory_limit.into();
         let request = Request {
             model: vae.model.clone(),
             batch: batch as u32,
             frames: vae.config.frames(latent_frames as u32),
             height: height as u32 * scale,
             width: width as u32 * scale,
-            memory_limit,
+            memory_limit: limit.bytes,
+            limit_counts_weights: limit.counts_weights,
             objective,
             hints: Vec::new(),
         };

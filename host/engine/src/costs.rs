@@ -2,8 +2,11 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use tilewright_plan::{Cost, CostModel, Dtype, Layout, Outcome, Plan, Precision, Record, Trial};
+use tch::Device;
+use tilewright_plan::{Cost, CostModel, Dtype, Layout, Outcome, Plan, Precision, Record, Request, Trial};
 use tilewright_torch::probe::Measured;
+
+use crate::limit::StoredWeights;
 
 /// The price of a plan for one job.
 pub(crate) trait PlanCost: Debug + Send + Sync {
@@ -18,44 +21,65 @@ pub(crate) trait PlanCost: Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
     prices: Arc<dyn PlanCost>,
+    weights: StoredWeights,
+    /// Peaks are told with the weights.
+    counts_weights: bool,
     /// Newest first.
     trials: Vec<Trial>,
 }
 
 impl Costs {
-    pub fn new(prices: impl PlanCost + 'static) -> Self {
-        Self { prices: Arc::new(prices), trials: Vec::new() }
+    /// The costs of a request's plans by these prices, which leave the weights aside.
+    pub fn new(prices: impl PlanCost + 'static, request: &Request, device: Device) -> Self {
+        let (weights, counts_weights) = (StoredWeights::of(request, device), request.limit_counts_weights);
+        Self { prices: Arc::new(prices), weights, counts_weights, trials: Vec::new() }
     }
 
     /// The same prices with what these records, newest first, make likely for this job.
     pub fn with_history(&self, records: &[Record]) -> Self {
         let trials = records.iter().filter_map(|record| self.trial(record)).collect();
-        Self { prices: self.prices.clone(), trials }
+        Self { trials, ..self.clone() }
+    }
+
+    /// The bytes of a plan's weights, if they are counted; else 0.
+    fn counted(&self, plan: &Plan, counts_weights: bool) -> u64 {
+        if counts_weights { self.weights.bytes(plan) } else { 0 }
+    }
+
+    fn cost(&self, plan: &Plan) -> Result<Cost, String> {
+        let cost = self.prices.cost(plan)?;
+        let peak_bytes = cost.peak_bytes.saturating_add(self.counted(plan, self.counts_weights));
+        Ok(Cost { peak_bytes, ..cost })
     }
 
     /// The outcome of earlier work at this job's size: the price for now, times measured over estimated then.
     fn trial(&self, record: &Record) -> Option<Trial> {
         let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
-        let now = self.prices.cost(&record.plan).ok()?;
+        let plan = &record.plan;
+        let now = self.prices.cost(plan).ok()?;
+        // The weights are known: what was measured says something of the rest alone.
+        let weights = self.counted(plan, record.request.limit_counts_weights);
+        let rest = |peak_bytes: u64| peak_bytes.saturating_sub(weights) as f64;
         let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
         let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
-        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
+        let memory = ratio(rest(outcome.peak_bytes), rest(then.peak_bytes))?;
         let outcome = Outcome {
             elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
-            peak_bytes: (now.peak_bytes as f64 * memory) as u64,
+            peak_bytes: ((now.peak_bytes as f64 * memory) as u64)
+                .saturating_add(self.counted(plan, self.counts_weights)),
             ..outcome
         };
-        Some(Trial { plan: record.plan.clone(), outcome })
+        Some(Trial { plan: plan.clone(), outcome })
     }
 }
 
 impl CostModel for Costs {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.prices.cost(plan)).collect()
+        plans.iter().map(|plan| self.cost(plan)).collect()
     }
 
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
-        self.prices.cost(plan)
+        self.cost(plan)
     }
 
     fn trials(&self, most: u32) -> Vec<Trial> {

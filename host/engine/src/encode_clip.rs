@@ -10,7 +10,7 @@ use tilewright_models::wan::EncoderConfig;
 use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage};
 
 use self::{encoding::ClipEncoding, price::ClipEncodeEstimator};
-use crate::{Finished, Job, Machine, Observer, Result, Unfinished, VideoVae, run::run};
+use crate::{Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
 
 /// The extents of what is encoded: one clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct ClipSource<'a> {
 pub type ClipEncodeJob<'a> = Job<'a, ClipSource<'a>>;
 
 impl<'a> ClipEncodeJob<'a> {
-    /// An encode of a clip of these extents, within a limit in bytes, weights aside.
+    /// An encode of a clip of these extents, within a limit: a number of bytes leaves the weights aside.
     ///
     /// # Errors
     /// The file has no encoder, or the extents are no multiples of its scales; [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
@@ -55,7 +55,7 @@ impl<'a> ClipEncodeJob<'a> {
         machine: &'a Machine,
         vae: &'a VideoVae,
         source: ClipExtents,
-        memory_limit: u64,
+        memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
         let (config, model) = vae.encoding()?;
@@ -68,7 +68,10 @@ impl<'a> ClipEncodeJob<'a> {
             );
             return Err(tilewright_models::Error::Clip { reason }.into());
         }
-        let request = Request { model, batch: 1, frames, height, width, memory_limit, objective, hints: Vec::new() };
+        let MemoryLimit { bytes: memory_limit, counts_weights: limit_counts_weights } = memory_limit.into();
+        let (batch, hints) = (1, Vec::new());
+        let request =
+            Request { model, batch, frames, height, width, memory_limit, limit_counts_weights, objective, hints };
         let on_cpu = machine.device == Device::Cpu;
         let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured, on_cpu);
         let capabilities = Capabilities {

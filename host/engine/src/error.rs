@@ -1,5 +1,7 @@
 //! Why a job can't be started or did not end in a picture.
 
+use std::path::PathBuf;
+
 use thiserror::Error;
 use tilewright_plan::{Failure, bytes, words::counted};
 
@@ -15,10 +17,19 @@ pub enum Error {
     /// libtorch or the device failed.
     #[error(transparent)]
     Torch(#[from] tilewright_torch::Error),
+    /// Overrides for a file that has nothing to override.
+    #[error(
+        "{}: a video VAE's scaling is one per channel, from its config.json or as published: leave family, scaling factor and shift factor out",
+        path.display()
+    )]
+    NothingToOverride {
+        /// The file.
+        path: PathBuf,
+    },
     /// No plan fits in the memory limit.
     #[error(
-        "a memory limit of {} is too little for this {what}: the least is about {} (tiles of {tile} pixels)",
-        bytes::display(*limit), bytes::display(*least)
+        "a memory limit of {} is too little for this {what}: the least is about {}{} (tiles of {tile} pixels)",
+        bytes::display(*limit), bytes::display(*least), if *counts_weights { ", weights included" } else { "" }
     )]
     DoesNotFit {
         /// "picture" or "clip".
@@ -27,6 +38,8 @@ pub enum Error {
         limit: u64,
         /// What the leanest plan would need, in bytes.
         least: u64,
+        /// The limit counts the weights, and so does the least.
+        counts_weights: bool,
         /// The side of its tiles.
         tile: u32,
     },
@@ -67,7 +80,11 @@ impl Error {
             | Error::Torch(_) => true,
             // The record tells how far it came; the history leaves it out.
             Error::Exhausted { .. } | Error::Interrupted => true,
-            Error::Model(_) | Error::DoesNotFit { .. } | Error::Sink(_) | Error::Source(_) => false,
+            Error::Model(_)
+            | Error::NothingToOverride { .. }
+            | Error::DoesNotFit { .. }
+            | Error::Sink(_)
+            | Error::Source(_) => false,
         }
     }
 
@@ -78,7 +95,7 @@ impl Error {
             Error::Torch(tilewright_torch::Error::Device { .. }) => true,
             Error::Model(tilewright_models::Error::Torch(_) | tilewright_models::Error::Cancelled)
             | Error::Torch(_) => false,
-            Error::Model(_) | Error::DoesNotFit { .. } | Error::Source(_) => true,
+            Error::Model(_) | Error::NothingToOverride { .. } | Error::DoesNotFit { .. } | Error::Source(_) => true,
             Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,
         }
     }

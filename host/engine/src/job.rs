@@ -68,7 +68,7 @@ impl<'a, I> Job<'a, I> {
         prices: impl PlanCost + 'static,
         input: I,
     ) -> Result<Self> {
-        let costs = Arc::new(Costs::new(prices));
+        let costs = Arc::new(Costs::new(prices, &request, machine.device));
         let job = Self { machine, stage, request, capabilities, costs, input };
         job.check()?;
         Ok(job)
@@ -112,6 +112,11 @@ impl<'a, I> Job<'a, I> {
         (self.record(planner, &decision, Vec::new(), None), candidates)
     }
 
+    /// The bytes of weights in use that the memory limit counts.
+    pub(crate) const fn counted(&self, weights_bytes: u64) -> u64 {
+        if self.request.limit_counts_weights { weights_bytes } else { 0 }
+    }
+
     /// The question before anything was carried out.
     pub(crate) fn question(&self) -> Question<'_> {
         Question::new(self.stage, &self.request, &self.machine.facts, &self.capabilities)
@@ -123,7 +128,8 @@ impl<'a, I> Job<'a, I> {
         if least.peak_bytes > self.request.memory_limit {
             let tile = plan.space.tile().map_or(self.request.height.max(self.request.width), |tile| tile.height);
             let what = if self.request.frames > 1 { "clip" } else { "picture" };
-            return Err(Error::DoesNotFit { what, limit: self.request.memory_limit, least: least.peak_bytes, tile });
+            let Request { memory_limit: limit, limit_counts_weights: counts_weights, .. } = self.request;
+            return Err(Error::DoesNotFit { what, limit, least: least.peak_bytes, counts_weights, tile });
         }
         Ok(())
     }
@@ -187,10 +193,11 @@ impl<'a, I> Job<'a, I> {
                     space.push_str(&format!(" --set time=carried --set chunk={frames}"));
                 }
                 format!(
-                    "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {})",
+                    "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {}{})",
                     plan.precision,
                     plan.layout,
-                    tilewright_plan::bytes::display(least.peak_bytes)
+                    tilewright_plan::bytes::display(least.peak_bytes),
+                    if self.request.limit_counts_weights { ", weights included" } else { "" }
                 )
             }
         }
@@ -219,7 +226,7 @@ impl<'a, I> Job<'a, I> {
             decision: decision.elapsed,
             fuel: decision.fuel,
             estimate: self.costs.estimate_one(&decision.plan).ok(),
-            expected: tilewright_plan::expected(&*self.costs, &decision.plan),
+            expected: tilewright_plan::predict_cost(&*self.costs, &decision.plan),
             attempts,
             outcome,
             resumed_frames: 0,

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod autoencoder;
 mod clip;
 mod costs;
 mod encode_clip;
@@ -11,6 +12,7 @@ mod error;
 mod estimate;
 mod grid;
 mod job;
+mod limit;
 mod machine;
 mod observer;
 mod picture;
@@ -18,19 +20,19 @@ mod run;
 mod task;
 mod tiles;
 mod vae;
-mod video;
 mod weights;
 
+pub use autoencoder::{Autoencoder, Kl, Overrides, Wan};
 pub use clip::{ClipJob, ClipLatents, Sink};
 pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
 pub use grid::{Axis, Grid};
 pub use job::{Finished, Job, Unfinished};
+pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use observer::{Cancelled, Next, Observer};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
-pub use vae::{Overrides, Vae};
-pub use video::VideoVae;
+pub use vae::{Vae, VideoVae};
 pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore};
 
 use estimate::Estimator;

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 use tilewright_models::{
-    ComputeFormat,
+    ComputeFormat, LoadStep,
     kl::{Decoder, Encoder, EncoderConfig},
 };
 use tilewright_plan::{Capabilities, Hint, LEAST_TILE, MOST_BATCH, Objective, Outcome, Plan, Planner, Request, Stage};
 
 use crate::{
-    Estimator, Finished, Job, Machine, Observer, Result, Unfinished, Vae,
+    Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, Vae,
     run::run,
     task::{AttemptContext, AttemptError, Task, load, measure},
     tiles::{Network, Pass},
@@ -48,7 +48,12 @@ trait Direction {
     fn input(&self) -> &Tensor;
 
     /// The weights, leased until they are dropped, and the time that loading them took.
-    fn lease(&self, format: ComputeFormat, device: tch::Device) -> Result<(Lease<Self::Network>, Duration)>;
+    fn lease(
+        &self,
+        format: ComputeFormat,
+        device: Device,
+        step: LoadStep<'_>,
+    ) -> Result<(Lease<Self::Network>, Duration)>;
 }
 
 impl Direction for Latents<'_> {
@@ -58,8 +63,8 @@ impl Direction for Latents<'_> {
         self.latents
     }
 
-    fn lease(&self, format: ComputeFormat, device: tch::Device) -> Result<(Lease<Decoder>, Duration)> {
-        self.vae.decoder(format, device)
+    fn lease(&self, format: ComputeFormat, device: Device, step: LoadStep<'_>) -> Result<(Lease<Decoder>, Duration)> {
+        self.vae.decoder(format, device, step)
     }
 }
 
@@ -70,8 +75,8 @@ impl Direction for Pictures<'_> {
         self.pictures
     }
 
-    fn lease(&self, format: ComputeFormat, device: tch::Device) -> Result<(Lease<Encoder>, Duration)> {
-        self.vae.encoder(&self.config, format, device)
+    fn lease(&self, format: ComputeFormat, device: Device, step: LoadStep<'_>) -> Result<(Lease<Encoder>, Duration)> {
+        self.vae.encoder(&self.config, format, device, step)
     }
 }
 
@@ -93,14 +98,11 @@ impl<D: Direction> Task for Picture<'_, D> {
     ) -> std::result::Result<(Tensor, Outcome), AttemptError> {
         let (device, direction) = (self.job.machine.device, &self.job.input);
         let format = ComputeFormat::new(plan.precision, plan.layout)?;
-        let network = load(context, |load| {
-            let (network, took) = direction.lease(format, device)?;
-            *load += took;
-            Ok(network)
-        })?;
+        let network = load(context, |step| direction.lease(format, device, step))?;
+        let weights = self.job.counted(network.bytes());
         let pass = || Pass { network: &*network, input: &self.input, plan, device, context }.carry_out();
-        let (output, outcome) = measure(device, self.job.request.memory_limit, 0, pass)?;
-        Ok((output.f_to_device(tch::Device::Cpu)?.f_contiguous()?, outcome))
+        let (output, outcome) = measure(device, self.job.request.memory_limit, weights, 0, pass)?;
+        Ok((output.f_to_device(Device::Cpu)?.f_contiguous()?, outcome))
     }
 }
 
@@ -123,7 +125,8 @@ impl<D: Direction> Job<'_, D> {
 }
 
 impl<'a> DecodeJob<'a> {
-    /// A decode of latents [N, C, h, w] in the autoencoder's own space, within a limit in bytes, weights aside.
+    /// A decode of latents [N, C, h, w] in the autoencoder's own space, within a limit: a number of bytes leaves the
+    /// weights aside.
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
@@ -131,18 +134,20 @@ impl<'a> DecodeJob<'a> {
         machine: &'a Machine,
         vae: &'a Vae,
         latents: &'a Tensor,
-        memory_limit: u64,
+        memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
         let (batch, _, height, width) = latents.size4()?;
         let scale = vae.config.spatial_scale();
+        let limit = memory_limit.into();
         let request = Request {
             model: vae.model.clone(),
             batch: batch as u32,
             frames: 1,
             height: height as u32 * scale,
             width: width as u32 * scale,
-            memory_limit,
+            memory_limit: limit.bytes,
+            limit_counts_weights: limit.counts_weights,
             objective,
             hints: hints(vae),
         };
@@ -153,7 +158,7 @@ impl<'a> DecodeJob<'a> {
 }
 
 impl<'a> EncodeJob<'a> {
-    /// An encode of pictures [N, 3, H, W] in −1…1, within a limit in bytes, weights aside.
+    /// An encode of pictures [N, 3, H, W] in −1…1, within a limit, as a decode.
     ///
     /// # Errors
     /// The file has no encoder, or the pictures' sides are no multiples of its scale; [`crate::Error::DoesNotFit`] if not
@@ -162,19 +167,21 @@ impl<'a> EncodeJob<'a> {
         machine: &'a Machine,
         vae: &'a Vae,
         pictures: &'a Tensor,
-        memory_limit: u64,
+        memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
         let (config, model) = vae.encoding()?;
         config.check(pictures)?;
         let (batch, _, height, width) = pictures.size4()?;
+        let limit = memory_limit.into();
         let request = Request {
             model,
             batch: batch as u32,
             frames: 1,
             height: height as u32,
             width: width as u32,
-            memory_limit,
+            memory_limit: limit.bytes,
+            limit_counts_weights: limit.counts_weights,
             objective,
             hints: hints(vae),
         };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use tch::Device;
-use tilewright_models::Error as ModelError;
+use tilewright_models::{Error as ModelError, LoadStep};
 use tilewright_plan::{Failure, Outcome, Plan, PoolStatistics, UnderWay};
 use tilewright_torch::{Error as TorchError, memory};
 
@@ -83,16 +83,18 @@ impl<E: Into<Error>> From<E> for AttemptError {
     }
 }
 
-/// Carries out what `attempt` says under a memory limit and measures it. Of the limit, `held` bytes are in use already.
+/// Carries out what `attempt` says under a memory limit and measures it. Of the limit, `held` bytes are in use already,
+/// and so are `weights` bytes of weights that it counts.
 pub(crate) fn measure<T>(
     device: Device,
     memory_limit: u64,
+    weights: u64,
     held: u64,
     attempt: impl FnOnce() -> std::result::Result<T, AttemptError>,
 ) -> std::result::Result<(T, Outcome), AttemptError> {
     memory::reset_peak(device)?;
     let before = memory::of(device)?;
-    let limit = memory::Limit::new(device, memory_limit.saturating_sub(held));
+    let limit = memory::Limit::new(device, memory_limit.saturating_sub(weights).saturating_sub(held));
     let start = Instant::now();
     let output = attempt();
     let elapsed = start.elapsed();
@@ -103,7 +105,7 @@ pub(crate) fn measure<T>(
     let outcome = Outcome {
         elapsed,
         load: Duration::ZERO,
-        peak_bytes: (after.peak + held).saturating_sub(before.in_use),
+        peak_bytes: (after.peak + held).saturating_sub(before.in_use).saturating_add(weights),
         attempts: 1,
         pool: PoolStatistics {
             hits: (after.allocations - before.allocations).saturating_sub(misses),
@@ -143,10 +145,20 @@ pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> std::r
     Ok(())
 }
 
-/// The weights of a network that a plan asks for, loaded within the observer's hearing.
-pub(crate) fn load<T>(context: &mut AttemptContext<'_>, load: impl FnOnce(&mut Duration) -> Result<T>) -> Result<T> {
+/// The weights of a network that a plan asks for, leased within the observer's hearing, which can cancel a load. The
+/// second value of `lease` is the time that loading took.
+pub(crate) fn load<T>(
+    context: &mut AttemptContext<'_>,
+    lease: impl FnOnce(LoadStep<'_>) -> Result<(T, Duration)>,
+) -> Result<T> {
     context.observer.loading();
-    let loaded = load(&mut *context.load)?;
+    let observer = &mut *context.observer;
+    let mut step = |share| match observer.loading_progress(share) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(Cancelled) => Err(ModelError::Cancelled),
+    };
+    let (weights, took) = lease(&mut step)?;
+    *context.load += took;
     context.observer.loaded();
-    Ok(loaded)
+    Ok(weights)
 }

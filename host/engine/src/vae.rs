@@ -4,119 +4,115 @@ use std::{path::Path, time::Duration};
 
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Family, Identity, Scaling,
-    kl::{Config, Decoder, Encoder, EncoderConfig},
+    Checkpoint, ComputeFormat, Destination, Family, Identity, Latent, LatentFile, LoadStep, Scaling,
 };
 use tilewright_plan::Model;
-use tilewright_torch::probe;
+use tilewright_torch::{memory, probe};
 
 use crate::{
-    Result,
+    Autoencoder, Kl, Overrides, Result, Wan,
     weights::{Budget, Lease, Part, WeightKey, WeightStore},
 };
 
-/// What the user knows better than the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Overrides {
-    /// The family, which names the scaling and shift.
-    pub family: Option<Family>,
-    /// The scaling factor.
-    pub scaling: Option<f64>,
-    /// The shift.
-    pub shift: Option<f64>,
-}
-
 /// An autoencoder whose decoder can be run.
 #[derive(Debug)]
-pub struct Vae {
+pub struct Vae<A: Autoencoder = Kl> {
     file: Checkpoint,
     identity: Identity,
     /// The architecture.
-    pub config: Config,
-    /// What policies are told of it.
+    pub config: A::Config,
+    /// The decoder as policies are told of it.
     pub model: Model,
     /// The store that loaded weights are leased from.
     weights: WeightStore,
 }
 
-impl Vae {
+/// An autoencoder of clips.
+pub type VideoVae = Vae<Wan>;
+
+impl<A: Autoencoder> Vae<A> {
     /// Opens a file and reads the architecture off its tensors' names and shapes.
     ///
     /// # Errors
-    /// The file is unsound, holds no decoder that can be run, lacks tensors that tell the
-    /// architecture, or is of another family than `overrides` says.
+    /// The file is unsound, or holds no decoder that can be run; as [`Autoencoder::read`].
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let identity = Identity::of_decoder(&file)?;
-        let mut config = Config::read(&file, &identity)?;
-        if let Some(family) = overrides.family {
-            // The configuration beside the file may say what its tensors don't.
-            if family != config.family {
-                identity.check_family(&file, family)?;
-            }
-            config.family = family;
-            if let Some((factor, shift)) = family.scaling() {
-                config.scaling = Some(factor);
-                config.shift = shift;
-            }
-        }
-        config.scaling = overrides.scaling.or(config.scaling);
-        config.shift = overrides.shift.unwrap_or(config.shift);
-        let model = config.model(&file, &identity);
+        let config = A::read(&file, &identity, overrides)?;
+        let model = A::model(&file, &identity, &config);
         Ok(Self { file, identity, config, model, weights: WeightStore::new(Budget::Last) })
     }
 
     /// Leases weights from this store, which other models may share, instead of from one of its own.
+    #[must_use]
     pub fn sharing(self, weights: &WeightStore) -> Self {
         Self { weights: weights.clone(), ..self }
     }
 
-    /// The decoder in a format on a device, and the time that loading it took: none if its weights were there.
-    pub(crate) fn decoder(&self, format: ComputeFormat, device: Device) -> Result<(Lease<Decoder>, Duration)> {
-        self.lease(Part::Decoder, format, device, self.model.parameter_bytes, || {
-            Ok(Decoder::load(&self.file, &self.identity, &self.config, format, device)?)
+    /// The decoder in a format on a device, and the time that loading it took: none if its weights
+    /// were there. `step` is called with the share of a load that is done; an error from it ends the
+    /// load and leaves nothing of it.
+    pub(crate) fn decoder(
+        &self,
+        format: ComputeFormat,
+        device: Device,
+        step: LoadStep<'_>,
+    ) -> Result<(Lease<A::Decoder>, Duration)> {
+        self.lease(Part::Decoder, &self.model, format, device, step, |destination| {
+            A::load_decoder(&self.file, &self.identity, &self.config, format, destination)
         })
     }
 
-    /// The encoder's architecture, and what policies are told of it.
+    /// The encoder's architecture, and the encoder as policies are told of it.
     ///
     /// # Errors
-    /// The file holds no encoder, lacks tensors of it, or has them in a type that can't be computed from.
-    pub fn encoding(&self) -> Result<(EncoderConfig, Model)> {
-        let config = EncoderConfig::read(&self.file, &self.identity)?;
-        config.check_weights(&self.file, &self.identity)?;
-        let model = config.model(self.config.family, &self.file, &self.identity);
-        Ok((config, model))
+    /// The file holds no encoder, lacks tensors of it, or has them in a type that can't be computed
+    /// from.
+    pub fn encoding(&self) -> Result<(A::EncoderConfig, Model)> {
+        let encoder = A::read_encoder(&self.file, &self.identity)?;
+        let model = A::encoder_model(&self.file, &self.identity, &self.config, &encoder);
+        Ok((encoder, model))
     }
 
     /// The encoder, as [`Self::decoder`].
     pub(crate) fn encoder(
         &self,
-        config: &EncoderConfig,
+        config: &A::EncoderConfig,
         format: ComputeFormat,
         device: Device,
-    ) -> Result<(Lease<Encoder>, Duration)> {
-        let stored = config.model(self.config.family, &self.file, &self.identity).parameter_bytes;
-        self.lease(Part::Encoder, format, device, stored, || {
-            Ok(Encoder::load(&self.file, &self.identity, config, format, device)?)
+        step: LoadStep<'_>,
+    ) -> Result<(Lease<A::Encoder>, Duration)> {
+        let model = A::encoder_model(&self.file, &self.identity, &self.config, config);
+        self.lease(Part::Encoder, &model, format, device, step, |destination| {
+            A::load_encoder(&self.file, &self.identity, config, format, destination)
         })
     }
 
     fn lease<N: Send + 'static>(
         &self,
         part: Part,
+        model: &Model,
         format: ComputeFormat,
         device: Device,
-        stored_bytes: u64,
-        load: impl FnOnce() -> Result<N>,
+        step: LoadStep<'_>,
+        load: impl FnOnce(Destination<'_>) -> Result<N>,
     ) -> Result<(Lease<N>, Duration)> {
         let key = WeightKey { file: self.file.id().clone(), part, device, format };
-        let bytes = format.weight_bytes(stored_bytes, self.model.stored, device);
-        self.weights.lease(&key, bytes, || {
-            let network = load()?;
+        let bytes = format.weight_bytes(model.parameter_bytes, model.stored, device);
+        let mut step = |share| {
+            hold_up();
+            step(share)
+        };
+        let leased = self.weights.lease(&key, bytes, || {
+            let network = load(Destination::with_steps(device, &mut step))?;
             probe::synchronize(device);
             Ok(network)
-        })
+        });
+        if leased.is_err() {
+            // The tensors that were loaded until then don't stay in the pool.
+            memory::trim(device)?;
+        }
+        leased
     }
 
     /// Frees the weights that no task uses.
@@ -124,14 +120,20 @@ impl Vae {
         self.weights.forget(self.file.id());
     }
 
-    /// The family, and another one that the file may be of as far as its names and shapes tell.
-    pub fn families(&self) -> (Family, Option<Family>) {
-        (self.config.family, self.identity.or_family.filter(|_| self.config.family == self.identity.family))
+    /// The way from latents saved by diffusers into the autoencoder's own space, if the family
+    /// tells.
+    pub fn scaling(&self) -> Option<Scaling> {
+        A::scaling(&self.config)
     }
 
-    /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.
-    pub fn scaling(&self) -> Option<Scaling> {
-        self.config.scaling.map(|factor| Scaling::Factor { factor, shift: self.config.shift })
+    /// Opens a latent and compares its header with the model, before its values are read.
+    ///
+    /// # Errors
+    /// The file is unsound or of another model.
+    pub fn open_latent(&self, path: &Path, tensor: Option<&str>) -> Result<LatentFile> {
+        let file = LatentFile::open(path, tensor)?;
+        A::check_header(&self.config, &file)?;
+        Ok(file)
     }
 
     /// Checks that the decoder's weights can be loaded, by their names, shapes and types.
@@ -139,6 +141,30 @@ impl Vae {
     /// # Errors
     /// The first tensor that is missing or can't be computed from.
     pub fn check_weights(&self) -> Result<()> {
-        Ok(self.config.check_weights(&self.file, &self.identity)?)
+        A::check_weights(&self.file, &self.identity, &self.config)
+    }
+
+    /// Checks that a latent is of this model.
+    ///
+    /// # Errors
+    /// It is of another one.
+    pub fn check(&self, latent: &Latent) -> Result<()> {
+        A::check_latent(&self.config, latent)
+    }
+}
+
+impl Vae<Kl> {
+    /// The family, and another one that the file may be of as far as its names and shapes tell.
+    pub fn families(&self) -> (Family, Option<Family>) {
+        (self.config.family, self.identity.or_family.filter(|_| self.config.family == self.identity.family))
+    }
+}
+
+/// Holds a load up before each tensor by the milliseconds that a test's environment asks for: the
+/// time that a disk takes is nothing to rely on.
+fn hold_up() {
+    #[cfg(debug_assertions)]
+    if let Some(milliseconds) = std::env::var("TILEWRIGHT_SLOW_LOAD_MS").ok().and_then(|text| text.parse().ok()) {
+        std::thread::sleep(Duration::from_millis(milliseconds));
     }
 }

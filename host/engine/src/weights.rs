@@ -11,6 +11,7 @@ use std::{
 
 use tch::Device;
 use tilewright_models::{ComputeFormat, FileId};
+use tilewright_torch::memory;
 
 use crate::Result;
 
@@ -73,8 +74,6 @@ pub struct WeightStore {
 
 struct Shared {
     default: Budget,
-    /// The devices whose budgets differ from the default.
-    budgets: Vec<(Device, Budget)>,
     // Loading takes seconds, so that the lock is never held meanwhile; neither are weights freed
     // under it.
     state: Mutex<State>,
@@ -85,6 +84,8 @@ struct State {
     /// The least recently used first.
     idle: Vec<Idle>,
     usage: Vec<(Device, Usage)>,
+    /// The devices whose budgets differ from the default.
+    budgets: Vec<(Device, Budget)>,
 }
 
 struct Idle {
@@ -123,19 +124,22 @@ impl State {
 
 impl WeightStore {
     /// A store with this budget for every device.
-    pub fn new(budget: Budget) -> Self {
-        Self::with_budgets(budget, Vec::new())
+    pub fn new(default: Budget) -> Self {
+        Self { shared: Arc::new(Shared { default, state: Mutex::default() }) }
     }
 
-    /// A store with budgets of their own for some devices, and a default for all others.
-    pub fn with_budgets(default: Budget, budgets: Vec<(Device, Budget)>) -> Self {
-        Self { shared: Arc::new(Shared { default, budgets, state: Mutex::default() }) }
+    /// Gives a device a budget of its own. Idle weights beyond it go when weights are next given
+    /// back or loaded there.
+    pub fn set_budget(&self, device: Device, budget: Budget) {
+        let mut state = self.state();
+        state.budgets.retain(|(of, _)| *of != device);
+        state.budgets.push((device, budget));
     }
 
     /// The budget of a device.
     pub fn budget(&self, device: Device) -> Budget {
-        let own = self.shared.budgets.iter().find(|(of, _)| *of == device);
-        own.map_or(self.shared.default, |(_, budget)| *budget)
+        let own = self.state().budgets.iter().find(|(of, _)| *of == device).map(|(_, budget)| *budget);
+        own.unwrap_or(self.shared.default)
     }
 
     /// The weights that the store holds on a device, and its work there.
@@ -163,9 +167,10 @@ impl WeightStore {
                 Duration::ZERO,
             ));
         }
+        let budget = self.budget(key.device);
         let evicted = {
             let mut state = self.state();
-            let evicted = match self.budget(key.device) {
+            let evicted = match budget {
                 Budget::Last => state.evict(key.device, |usage| usage.idle_bytes == 0),
                 Budget::Bytes(most) => state.evict(key.device, |usage| {
                     usage.idle_bytes.saturating_add(usage.leased_bytes).saturating_add(bytes) <= most
@@ -174,9 +179,13 @@ impl WeightStore {
             state.usage(key.device).leased_bytes += bytes;
             evicted
         };
-        drop(evicted);
         // An empty lease gives the room back if loading fails or panics.
         let mut lease = Lease { weights: None, key: key.clone(), bytes, store: self.clone() };
+        if !evicted.is_empty() {
+            drop(evicted);
+            // Freed weights lie in the pool in their own sizes: others have no use for them there.
+            memory::trim(key.device)?;
+        }
         let start = Instant::now();
         lease.weights = Some(load()?);
         self.state().usage(key.device).loads += 1;

@@ -16,7 +16,7 @@ fn blended_decodes_agree_with_numpy_in_batches_and_both_memory_orders() {
         let latents = stored_latent(&case);
         let expected = reference(&case);
         let tolerance = 1e-4 * largest(&expected).max(1.0);
-        let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Fastest).unwrap();
+        let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 30, Objective::Fastest).unwrap();
         let number = |value: &serde_json::Value| value.as_u64().unwrap() as u32;
         let tile = Tile {
             height: number(&case["tile"][0]),

@@ -6,24 +6,25 @@ use std::{ops::ControlFlow, path::PathBuf};
 
 use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use tch::{Kind, Tensor};
-use tilewright_engine::{Cancelled, ClipJob, Error, Next, Observer, Sink, VideoVae};
+use tilewright_engine::{Cancelled, ClipJob, Error, Next, Observer, Overrides, Sink, VideoVae};
 use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Tile, Time};
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
 fn tiny() -> VideoVae {
-    VideoVae::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors")).unwrap()
+    VideoVae::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
 }
 
 /// The bundled network, whose activations are those of a trained one.
 fn trained() -> VideoVae {
     let path: PathBuf = fixtures().join("../../examples/models/wan-tiny/Wan2.1_VAE.safetensors");
-    VideoVae::open(&path).unwrap()
+    VideoVae::open(&path, Overrides::default()).unwrap()
 }
 
 /// WAN 2.2: shortcuts past whole blocks, and patches of four pixels.
 fn newer() -> VideoVae {
-    VideoVae::open(&fixtures().join("wan22-diffusers/diffusion_pytorch_model.safetensors")).unwrap()
+    VideoVae::open(&fixtures().join("wan22-diffusers/diffusion_pytorch_model.safetensors"), Overrides::default())
+        .unwrap()
 }
 
 /// A latent that is the same in every run.
@@ -76,7 +77,7 @@ impl Kept {
 }
 
 fn decoded(vae: &VideoVae, latents: &Tensor, plan: Plan) -> (Tensor, usize) {
-    let job = ClipJob::new(machine(), vae, latents, 1 << 34, Objective::Balanced).unwrap();
+    let job = ClipJob::new(machine(), vae, latents, 1_u64 << 34, Objective::Balanced).unwrap();
     let mut kept = Kept::default();
     job.run(&mut Scripted::new([plan]), &mut Quiet, &mut kept, &[]).unwrap();
     (kept.clip(), kept.deliveries)
@@ -137,7 +138,7 @@ fn a_clip_goes_on_where_it_ended() {
     for space in [Space::Whole, square(64, 16)] {
         let (whole, _) = decoded(&vae, &latents, through(space, carried(4)));
         for done in [[1, 0], [7, 0], [21, 5], [21, 20]] {
-            let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+            let job = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
             struct Rest<'a>(&'a Tensor, Vec<u32>);
             impl Sink for Rest<'_> {
                 fn frames(
@@ -177,7 +178,7 @@ fn memory_that_runs_out_on_the_way_costs_no_frame() {
     let vae = trained();
     let latents = latents([1, vae.config.latent_channels as i64, 9, 12, 12]);
     let (whole, _) = decoded(&vae, &latents, through(Space::Whole, carried(4)));
-    let generous = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+    let generous = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
     let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
     let (many, few) = (through(Space::Whole, carried(32)), through(Space::Whole, carried(1)));
     assert!(peak(&few) * 11 < peak(&many) * 10, "{} {}", peak(&few), peak(&many));
@@ -204,7 +205,7 @@ fn a_policy_hears_of_every_chunk() {
     let _alone = alone();
     let vae = tiny();
     let latents = latents([1, 16, 6, 8, 8]);
-    let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+    let job = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
     let mut planner = Scripted::new([through(Space::Whole, carried(4))]);
     let finished = job.run(&mut planner, &mut Quiet, &mut Kept::default(), &[]).unwrap();
     // Neither the first frame alone nor the last chunk, but the whole.
@@ -229,7 +230,7 @@ fn a_tile_that_is_not_finite_is_redone_alone_in_a_wider_type() {
     let wide = through(square(64, 16), carried(4));
     let (expected, _) = decoded(&vae, &latents, wide.clone());
     let narrow = Plan { precision: Precision::Uniform(Dtype::F16), ..wide.clone() };
-    let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+    let job = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
     let (mut hears, mut kept) = (Hears::default(), Kept::default());
     let mut planner = Scripted::new([narrow.clone(), wide]);
     job.run(&mut planner, &mut hears, &mut kept, &[]).unwrap();
@@ -256,7 +257,7 @@ fn an_interrupted_clip_has_delivered_what_was_done() {
             Cancelled::unless(self.0 < 150)
         }
     }
-    let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+    let job = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
     let mut kept = Kept::default();
     let mut planner = Scripted::new([through(Space::Whole, carried(4))]);
     let unfinished = job.run(&mut planner, &mut Impatient(0), &mut kept, &[]).unwrap_err();
@@ -279,7 +280,7 @@ fn frames_that_can_t_be_kept_end_the_decode() {
     }
     let vae = tiny();
     let latents = latents([1, 16, 2, 8, 8]);
-    let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+    let job = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
     let mut planner = Scripted::new([through(Space::Whole, carried(4))]);
     let unfinished = job.run(&mut planner, &mut Quiet, &mut Full, &[]).unwrap_err();
     assert_eq!(unfinished.error.to_string(), "the disk is full");
@@ -309,7 +310,7 @@ fn peaks_of_clips_are_estimated_before_they_are_measured() {
         let scale = vae.config.spatial_scale();
         for (index, [frames, height, width]) in shapes.into_iter().enumerate() {
             let latents = latents([1, vae.config.latent_channels as i64, frames, height, width]);
-            let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+            let job = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
             for space in [Space::Whole, bands(3 * scale), square(8 * scale, 2 * scale)] {
                 // Every second of a size's plans, or it takes too long.
                 for (number, (time, precision)) in
@@ -355,7 +356,7 @@ fn another_plan_takes_over_between_chunks_and_the_clip_is_the_same() {
     let vae = tiny();
     let latents = latents([1, vae.config.latent_channels as i64, 7, 8, 10]);
     let (whole, _) = decoded(&vae, &latents, through(Space::Whole, Time::Whole));
-    let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+    let job = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
     let plans = [through(Space::Whole, carried(4)), through(bands(32), carried(4)), through(Space::Whole, carried(8))];
     let mut planner = Scripted::new(plans.clone());
     let mut kept = Kept::default();

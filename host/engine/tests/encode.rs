@@ -153,7 +153,7 @@ fn what_is_encoded_can_be_decoded_again() {
     for space in [Space::Whole, square(128, 32)] {
         let latents = encoded(&job, single(space));
         assert_eq!(latents.size(), [1, 16, 32, 24]);
-        let decode = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+        let decode = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
         let back = decode.run(&mut Scripted::new([single(Space::Whole)]), &mut Quiet).unwrap().output;
         let error = f64::try_from((back - &pictures).square().mean(Kind::Float)).unwrap();
         let decibels = 10.0 * (4.0 / error).log10();
@@ -190,7 +190,7 @@ fn what_does_not_fit_whole_is_encoded_in_tiles_at_a_third_of_it() {
     vae.release();
     assert_eq!(in_use(), before, "everything was given back");
     // Not even the leanest.
-    let refused = EncodeJob::new(machine(), &vae, &pictures, 1 << 16, Objective::Leanest).unwrap_err();
+    let refused = EncodeJob::new(machine(), &vae, &pictures, 1_u64 << 16, Objective::Leanest).unwrap_err();
     assert!(matches!(refused, Error::DoesNotFit { .. }) && refused.is_input(), "{refused}");
 }
 
@@ -258,7 +258,7 @@ fn requests_say_which_stage_they_are_for() {
     assert!(record.outcome.is_none());
 
     let latents = Tensor::zeros([1, 16, 8, 8], (Kind::Float, tch::Device::Cpu));
-    let decode = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let decode = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 30, Objective::Balanced).unwrap();
     assert_eq!(
         (decode.stage(), record.stage, record.capabilities.as_ref()),
         (Stage::Decode, Some(Stage::Encode), Some(encode.capabilities()))
@@ -270,7 +270,7 @@ fn requests_say_which_stage_they_are_for() {
 fn what_cannot_be_encoded_is_refused_before_anything_is_loaded() {
     let _alone = alone();
     let refusal = |vae: &Vae, shape: [i64; 4]| {
-        let error = EncodeJob::new(machine(), vae, &picture(shape), 1 << 30, Objective::Balanced).unwrap_err();
+        let error = EncodeJob::new(machine(), vae, &picture(shape), 1_u64 << 30, Objective::Balanced).unwrap_err();
         assert!(error.is_input());
         error.to_string()
     };

@@ -9,7 +9,7 @@ use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, pl
 use serde_json::Value;
 use tch::{Kind, Tensor};
 use tilewright_engine::{
-    Cancelled, ClipEncodeJob, ClipExtents, EncodedClip, Error, Finished, Observer, Unfinished, VideoVae,
+    Cancelled, ClipEncodeJob, ClipExtents, EncodedClip, Error, Finished, Observer, Overrides, Unfinished, VideoVae,
 };
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile, Time};
@@ -18,7 +18,7 @@ use tilewright_torch::memory;
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
 fn vae(path: &str) -> VideoVae {
-    VideoVae::open(&fixtures().join(path)).unwrap()
+    VideoVae::open(&fixtures().join(path), Overrides::default()).unwrap()
 }
 
 fn tiny() -> VideoVae {
@@ -254,7 +254,7 @@ fn memory_does_not_grow_with_the_clip_but_for_its_latents() {
     let peak = |frames: i64, space: Space| {
         let clip = clip(1, 96, 96);
         let extents = ClipExtents { frames: frames as u32, height: 96, width: 96 };
-        let job = ClipEncodeJob::new(machine(), &vae, extents, 1 << 34, Objective::Balanced).unwrap();
+        let job = ClipEncodeJob::new(machine(), &vae, extents, 1_u64 << 34, Objective::Balanced).unwrap();
         let mut planner = Scripted::new([through(space, carried(8))]);
         let done = job.run(&mut planner, &mut Quiet, &mut |count| Ok(clip.repeat([i64::from(count), 1, 1, 1])));
         done.unwrap().record.outcome.unwrap().peak_bytes as i64
@@ -330,7 +330,8 @@ fn requests_say_what_can_be_done() {
     let all: Value = serde_json::from_str(&text).unwrap();
     let mut alone = all["cases"].as_array().unwrap().iter().filter(|case| case["encoder"] == false);
     let file = alone.next().expect("a file without an encoder is among the fixtures")["vae"].as_str().unwrap();
-    let error = VideoVae::open(&fixtures().join(file)).unwrap().encoding().unwrap_err().to_string();
+    let error =
+        VideoVae::open(&fixtures().join(file), Overrides::default()).unwrap().encoding().unwrap_err().to_string();
     assert!(error.contains("no encoder in it"), "{error}");
 }
 

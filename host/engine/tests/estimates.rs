@@ -31,7 +31,7 @@ fn peaks_are_estimated_before_they_are_measured() {
         let scale = vae.config.spatial_scale();
         for samples in [1, 2] {
             let latents = latent([samples, channels, side, side + 3]);
-            let job = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+            let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
             for precision in precisions {
                 // Where f16 is emulated, the others would take minutes.
                 if precision.dtype() == Dtype::F16 && (samples > 1 || !file.starts_with("five-levels")) {
@@ -69,7 +69,7 @@ fn what_was_measured_at_another_size_is_told_as_what_it_makes_likely_here() {
     let _alone = alone();
     let vae = vae(&fixtures().join("flux-bfl/ae.safetensors"));
     let (small, large) = (latent([1, 16, 12, 12]), latent([1, 16, 24, 24]));
-    let job = |latents| DecodeJob::new(machine(), &vae, latents, 1 << 32, Objective::Balanced).unwrap();
+    let job = |latents| DecodeJob::new(machine(), &vae, latents, 1_u64 << 32, Objective::Balanced).unwrap();
     let whole = plan(Space::Whole, 1, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
     let mut record = job(&small).decide(&mut Scripted::new([whole.clone()])).0;
     let then = record.estimate.unwrap();

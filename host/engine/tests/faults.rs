@@ -22,7 +22,7 @@ fn what_does_not_fit_is_recorded_and_tiles_that_fit_succeed() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 40, 40]);
-    let generous = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let generous = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
     let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
     let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
     let limit = (peak(&whole) + peak(&tiled)) / 2;
@@ -61,7 +61,7 @@ fn four_failures_are_the_end() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 24, 24]);
-    let generous = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let generous = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
     let limit = generous.estimate(&single(Space::Whole)).unwrap().peak_bytes / 2;
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let before = in_use();
@@ -89,7 +89,7 @@ fn the_last_attempts_are_the_host_s_own() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 40, 40]);
-    let generous = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let generous = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
     let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
     let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
     let limit = (peak(&whole) + peak(&tiled)) / 2;
@@ -124,7 +124,7 @@ fn a_limit_that_nothing_fits_in_says_the_least_that_does() {
     let _alone = alone();
     let vae = flux();
     for latents in [latent([1, 16, 24, 24]), latent([2, 16, 9, 30]), latent([1, 16, 5, 6])] {
-        let refused = DecodeJob::new(machine(), &vae, &latents, 1 << 16, Objective::Leanest).unwrap_err();
+        let refused = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 16, Objective::Leanest).unwrap_err();
         assert!(refused.is_input());
         let message = refused.to_string();
         let Error::DoesNotFit { limit, least, tile, .. } = refused else { panic!("{message}") };
@@ -169,7 +169,7 @@ fn what_overflows_in_half_precision_is_decoded_again_in_f32() {
     // Past f16's range, and far within f32's.
     let vae = damaged(folder.path(), "decoder.up.0.block.0.conv1.bias", 1e6);
     let latents = latent([1, 16, 5, 6]);
-    let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 30, Objective::Balanced).unwrap();
     let before = in_use();
     let half = plan(Space::Whole, 1, Precision::Uniform(Dtype::F16), Layout::ChannelsFirst);
     let mut planner = Scripted::new([half.clone(), single(Space::Whole)]);
@@ -197,7 +197,7 @@ fn what_is_not_finite_in_f32_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let vae = damaged(folder.path(), "decoder.conv_out.bias", f32::NAN);
     let latents = latent([1, 16, 5, 6]);
-    let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 30, Objective::Balanced).unwrap();
     for space in [Space::Whole, square(32, 8)] {
         let mut planner = Scripted::new([single(space)]);
         let unfinished = job.run(&mut planner, &mut Quiet).unwrap_err();
@@ -229,7 +229,7 @@ fn an_interrupted_job_leaves_nothing_behind() {
     }
     let case = cases("blends").into_iter().find(|case| case["name"] == "blend-flux").unwrap();
     let (vae, latents) = (flux(), stored_latent(&case));
-    let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 30, Objective::Balanced).unwrap();
     let before = in_use();
     for space in [Space::Whole, square(48, 8)] {
         for after in [1, 3, 30] {

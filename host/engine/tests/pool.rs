@@ -45,7 +45,7 @@ fn decodes_of_changing_sizes_reuse_memory_and_lose_none() {
     let (mut hits, mut requests) = (0, 0);
     for (index, (height, width, plan)) in decodes().take(200).enumerate() {
         let latents = latent([1, 16, height, width]);
-        let job = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+        let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
         let finished = job.run(&mut Scripted::new([plan]), &mut Quiet).unwrap();
         let pool = finished.record.outcome.unwrap().pool;
         if index > 0 {
@@ -66,7 +66,7 @@ fn the_second_decode_finds_what_the_first_one_took() {
     let _alone = alone();
     let vae = vae(&fixtures().join("flux-bfl/ae.safetensors"));
     let latents = latent([1, 16, 24, 24]);
-    let job = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
     for space in [Space::Whole, Space::Exact(Tile { height: 64, width: 192, overlap: 0 }), square(96, 16)] {
         let plan =
             Plan { release: Release::Keep, ..plan(space, 1, Precision::Uniform(Dtype::F32), Layout::ChannelsLast) };

@@ -27,7 +27,7 @@ fn a_record_has_the_names_of_the_design() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 40, 40]);
-    let generous = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let generous = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
     let whole = plan(Space::Whole, 1, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
     let tiled = plan(square(96, 16), 2, Precision::Mixed(Dtype::Bf16), Layout::ChannelsLast);
     let limit = generous.estimate(&whole).unwrap().peak_bytes * 9 / 10;
@@ -99,7 +99,7 @@ fn a_decision_without_a_decode_has_no_outcome() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 8, 8]);
-    let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 30, Objective::Balanced).unwrap();
     let whole = plan(Space::Whole, 1, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
     let (record, candidates) = job.decide(&mut Scripted::new([whole.clone()]));
     assert_eq!(record.plan, whole);

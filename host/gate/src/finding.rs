@@ -1,22 +1,22 @@
-//! What the gate finds, and what to do about it.
+//! The gate's findings, and advice on each.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Keeps the policy from passing.
     Error,
-    /// Costs someone time or memory.
+    /// Costs users time or memory.
     Warning,
-    /// Good to know.
+    /// Information only.
     Note,
 }
 
-/// The steps of the gate, in order; where one fails, the later ones are not reached.
+/// The steps of the gate, in order. If one fails, the later ones are not reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
@@ -24,7 +24,7 @@ pub enum Step {
     Parse,
     /// It uses no feature that is off.
     Features,
-    /// It imports what is offered and exports what is asked for, with the right types.
+    /// Its imports are offered, and it exports what the contract requires, with the right types.
     World,
     /// It starts within the limits.
     Limits,
@@ -37,7 +37,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All of them, in order, with what each looks at.
+    /// All of them, in order, each with the property that it checks.
     pub const ALL: [(Step, &'static str, &'static str); 7] = [
         (Step::Parse, "parse", "the file is WebAssembly"),
         (Step::Features, "features", "no feature that is off is used"),
@@ -56,7 +56,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// A function of the contract that a policy was called by.
+/// The function of the contract that was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
@@ -64,7 +64,7 @@ pub enum Call {
     Decide,
     /// Another plan after failures.
     Recover,
-    /// Told of an outcome.
+    /// An outcome to learn from.
     Learn,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Call {
 
 macro_rules! problems {
     ($($(#[doc = $doc:literal])+ $id:ident $name:literal $advice:literal)+) => {
-        /// What is wrong, for programs to tell apart.
+        /// The problem, for programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Problem {
             $($(#[doc = $doc])+ #[serde(rename = $name)] $id,)+
@@ -92,7 +92,7 @@ macro_rules! problems {
                 match self { $(Problem::$id => $name,)+ }
             }
 
-            /// What to do.
+            /// The advice to the author.
             pub const fn advice(self) -> &'static str {
                 match self { $(Problem::$id => $advice,)+ }
             }
@@ -101,15 +101,15 @@ macro_rules! problems {
 }
 
 problems! {
-    /// A feature of WebAssembly is used that is off here.
+    /// It uses a feature of WebAssembly that is off here.
     Feature "feature" "build without it: for Rust, wasm32-unknown-unknown and no extra target features"
     /// Imports, exports or their types are not the contract's.
     World "world" "build it against the contract, wit/policy.wit; 'tilewright policy new' makes a project that does"
-    /// It needs what a policy gets only where a user grants it.
-    Grant "grant" "give the option that grants it, here and wherever the policy is run: that is for whoever runs it to say"
+    /// It needs something that a user has to grant.
+    Grant "grant" "the user who runs the policy has to give the option that grants it, here and in every run"
     /// It fails before it can be asked anything.
     Start "start" "a policy has to start within the limits that 'tilewright policy inspect' shows: less static data, no work at start"
-    /// It fails while it describes itself, or what it says can't be used.
+    /// It fails while it describes itself, or its description can't be used.
     Description "description" "describe has to answer at once, with a name, a version and settings that can be written on a command line"
     /// It fails while it is configured, or refuses its own defaults.
     Settings "settings" "configure has to take the defaults that describe gives"
@@ -119,50 +119,50 @@ problems! {
     OutOfFuel "out-of-fuel" "look for a loop that does not end, or search fewer plans"
     /// The guest uses up its time.
     Timeout "timeout" "look for a loop that does not end, or search fewer plans"
-    /// The guest wants more memory than it may have.
-    OutOfMemory "out-of-memory" "look for what grows with every call, or with the size of a request"
-    /// An answer that means nothing.
+    /// The guest goes over its memory limit.
+    OutOfMemory "out-of-memory" "look for data that grows with every call, or with the size of a request"
+    /// An answer without a meaning.
     Nonsense "nonsense" "a tile, a chunk and a batch have to be at least 1"
     /// An answer that has failed before.
     Repeats "repeats" "compare with the attempts after clamping as the host does: a tile that covers the picture is the whole picture"
-    /// An answer that holds more than is allowed, where something else would not.
+    /// An answer over the memory limit, although another plan would fit.
     OverLimit "over-limit" "ask what the plan costs and keep within request.memory-limit, or answer with an error"
-    /// An error where a plan would have fitted.
+    /// An error, although a plan would have fitted.
     Declines "declines" "the host's default decides instead; answer with the leanest plan if nothing better fits"
     /// An answer that the host has to change.
     Adjusted "adjusted" "keep to the offer: see the hints offer.* in the contract"
     /// An answer that the host can't price.
     Unpriced "unpriced" "answer only plans that estimate has a price for"
-    /// After memory ran out: a plan that is not expected to hold less.
+    /// A plan after out of memory that is not expected to hold less.
     NotLeaner "not-leaner" "after out-of-memory and over-limit, answer a plan whose peak is well below the failed one's"
-    /// After values overflowed: a type that keeps no more.
+    /// A plan after an overflow whose type keeps no more.
     NotWider "not-wider" "after non-finite, answer a wider type: mixed, then f32"
     /// Two fresh instances answer the same inputs differently.
     NotSame "not-same" "the same inputs have to give the same answer and the same fuel: look for what is not initialised"
-    /// An instance answers otherwise than a fresh one, though it was told nothing.
+    /// An instance that was used answers differently from a new one, although it learned nothing.
     Remembers "remembers" "decide and recover may not change what later ones answer; only learn may, and at work a fresh instance is asked"
     /// More than half of a limit.
     NearLimit "near-limit" "a slower machine or a larger request goes over it"
-    /// The set was not tried to its end.
-    CutShort "cut-short" "mend what uses up its limits, then check again"
+    /// The set was not run to its end.
+    CutShort "cut-short" "correct the calls that use up the limits, then check again"
 }
 
-/// Something that the gate found.
+/// A finding of the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// At which step.
+    /// The step of the gate.
     pub step: Step,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
-    /// Which of the golden requests.
+    /// The golden request.
     pub request: Option<String>,
-    /// In which call.
+    /// The call.
     pub call: Option<Call>,
-    /// What was found, in one line.
+    /// The details, in one line.
     pub found: String,
-    /// What to do, in one line.
+    /// The advice, in one line.
     pub advice: String,
 }
 

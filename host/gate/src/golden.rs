@@ -1,7 +1,7 @@
-//! The golden set: the requests that every policy is asked before it is put to work. Some are rows of the table in
-//! `rows`, the others are drawn from a seed.
+//! The golden set: the requests that every policy is asked before it is put to work. Some are rows
+//! of the table in `rows`, the others are drawn from a seed.
 
-mod drawn;
+mod draw;
 mod play;
 mod rows;
 
@@ -17,26 +17,26 @@ use crate::{
     prices::Prices,
 };
 
-pub use drawn::{any_seed, drawn, is_drawn, shuffled};
-pub use play::Heard;
+pub use draw::{any_seed, draw, is_drawn, shuffle};
+pub use play::CallResult;
 
-/// How much memory there is.
+/// The memory limit of a request.
 #[derive(Clone, Copy, Debug)]
-enum Room {
+enum MemoryLimit {
     /// 80 % of what the device has free, as by default.
     Plenty,
-    /// So many percent of what the whole decode takes in f32.
+    /// A percentage of the memory of the whole decode in f32.
     Percent(u64),
     /// 1 MiB, which nothing fits into.
     Hopeless,
 }
 
-/// A plan in few words.
+/// The main properties of a plan.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     form: Form,
     precision: Precision,
-    /// Frames that are carried on at once; 0 for whole in time.
+    /// Frames of a carried chunk; 0 for whole in time.
     chunk: u32,
 }
 
@@ -47,27 +47,29 @@ enum Form {
     Tiles(u32),
 }
 
-/// How an attempt fails.
+/// The kind of failure of an attempt.
 #[derive(Clone, Copy, Debug)]
-enum Fails {
+enum FailureKind {
     OutOfMemory,
     OverLimit,
     NonFinite,
 }
 
-/// What happens after the first decision.
+/// The events after the first decision.
 #[derive(Clone, Copy, Debug)]
-enum Then {
+enum FollowUp {
     Nothing,
-    /// What the policy decided fails like that, one after the other.
-    Fail(&'static [Fails]),
-    /// A clip is under way in this shape, and so many frames have left; then it fails like that.
-    UnderWay(Shape, u32, &'static [Fails]),
-    /// The outcome is told, of this plan and of one that the policy did not answer, and the policy decides again.
+    /// The policy's plans fail in these ways, one after the other.
+    Fail(&'static [FailureKind]),
+    /// A clip is under way in this shape, with this many frames delivered; then it fails in these
+    /// ways.
+    UnderWay(Shape, u32, &'static [FailureKind]),
+    /// The policy learns from an outcome of this plan and of one that it did not answer, and
+    /// decides again.
     Learn,
 }
 
-/// One request of the set, as a row of the table.
+/// One request of the set: a row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     machine: &'static Machine,
@@ -76,31 +78,31 @@ struct Row {
     height: u32,
     frames: u32,
     batch: u32,
-    room: Room,
+    room: MemoryLimit,
     objective: Objective,
     stage: Stage,
-    /// The host has nothing beyond f32.
+    /// The host can run f32 only.
     is_bare: bool,
-    /// Measured before: the plan, and what it took of its price in time and memory.
+    /// Earlier measurements: the plan, and the ratios of its time and memory to its price.
     tried: &'static [(Shape, f64, f64)],
-    then: Then,
+    then: FollowUp,
 }
 
-/// A request that policies are tried with, and what happens after.
+/// A request that policies are tried with, and the events after it.
 #[derive(Clone)]
 pub struct GoldenRequest {
-    /// In a few words; no two have the same.
+    /// A unique name of a few words.
     pub name: String,
-    /// The kind of work.
+    /// The stage.
     pub stage: Stage,
-    /// What is asked for.
+    /// The request itself.
     pub request: Request,
-    /// On what.
+    /// The device.
     pub device: Device,
-    /// What can be carried out.
+    /// The plans that can be carried out.
     pub capabilities: Capabilities,
     costs: Arc<Prices>,
-    then: Then,
+    then: FollowUp,
     under_way: Option<UnderWay>,
 }
 
@@ -109,12 +111,13 @@ pub fn set() -> Vec<GoldenRequest> {
     rows::ROWS.iter().map(GoldenRequest::new).collect()
 }
 
-/// Prices by formula for any request: for records that carry none. They tell plans apart and say little about a device.
+/// Prices by formula for any request: for records that carry none. They differ between plans and
+/// say little about a device.
 pub fn prices(stage: Stage, request: &Request, device: &Device, capabilities: &Capabilities) -> Arc<dyn CostModel> {
     Arc::new(Prices::new(stage, request, device, capabilities))
 }
 
-/// The capabilities that a record tells, in a field or in hints; the engine's where it tells none.
+/// The capabilities in a record's field or hints; the engine's if it has neither.
 pub fn capabilities_of(record: &Record) -> Capabilities {
     if let Some(capabilities) = &record.capabilities {
         return capabilities.clone();
@@ -139,9 +142,10 @@ pub fn capabilities_of(record: &Record) -> Capabilities {
 }
 
 impl GoldenRequest {
-    /// Whether what came of the first plan is told, which later decisions may be made from.
+    /// True if the policy learns from an outcome of the first plan, which may change later
+    /// decisions.
     pub fn learns(&self) -> bool {
-        matches!(self.then, Then::Learn)
+        matches!(self.then, FollowUp::Learn)
     }
 
     fn new(row: &Row) -> Self {
@@ -167,14 +171,15 @@ impl GoldenRequest {
             height,
             width,
             memory_limit: device.free_bytes / 10 * 8,
+            limit_counts_weights: false,
             objective: row.objective,
             hints: Vec::new(),
         };
         let prices = Prices::new(row.stage, &request, &device, &capabilities);
         request.memory_limit = match row.room {
-            Room::Plenty => request.memory_limit,
-            Room::Hopeless => 1 << 20,
-            Room::Percent(percent) => {
+            MemoryLimit::Plenty => request.memory_limit,
+            MemoryLimit::Hopeless => 1 << 20,
+            MemoryLimit::Percent(percent) => {
                 let whole = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 0 };
                 prices.estimate_one(&whole.plan(row)).map_or(1 << 30, |cost| cost.peak_bytes / 100 * percent)
             }
@@ -183,15 +188,15 @@ impl GoldenRequest {
             request.hints.push(Hint { name: "sample-size".into(), value: weights.sample_size.to_string() });
         }
         let tried: Vec<_> = row.tried.iter().map(|(shape, time, memory)| (shape.plan(row), *time, *memory)).collect();
-        let costs = Arc::new(Prices::new(row.stage, &request, &device, &capabilities).tried(&tried));
+        let costs = Arc::new(Prices::new(row.stage, &request, &device, &capabilities).with_trials(&tried));
         let under_way = match row.then {
-            Then::UnderWay(shape, frames_done, _) => Some(UnderWay { frames_done, plan: shape.plan(row) }),
+            FollowUp::UnderWay(shape, frames_done, _) => Some(UnderWay { frames_done, plan: shape.plan(row) }),
             _ => None,
         };
         Self { name: row.name(), stage: row.stage, request, device, capabilities, costs, then: row.then, under_way }
     }
 
-    /// The question that a policy is asked first.
+    /// The first question to a policy.
     pub fn question(&self) -> Question<'_> {
         Question::new(self.stage, &self.request, &self.device, &self.capabilities)
     }
@@ -243,9 +248,9 @@ impl Row {
             name += &format!(" ×{batch}");
         }
         name += &match self.room {
-            Room::Plenty => " plenty".to_owned(),
-            Room::Percent(percent) => format!(" {percent}%"),
-            Room::Hopeless => " hopeless".to_owned(),
+            MemoryLimit::Plenty => " plenty".to_owned(),
+            MemoryLimit::Percent(percent) => format!(" {percent}%"),
+            MemoryLimit::Hopeless => " hopeless".to_owned(),
         };
         name += match self.objective {
             Objective::Fastest => " fastest",
@@ -261,11 +266,11 @@ impl Row {
         if !self.tried.is_empty() {
             name += ", measured";
         }
-        let list = |fails: &[Fails]| fails.iter().map(|fails| fails.name()).collect::<Vec<_>>().join(" and ");
+        let list = |fails: &[FailureKind]| fails.iter().map(|fails| fails.name()).collect::<Vec<_>>().join(" and ");
         match self.then {
-            Then::Nothing => {}
-            Then::Fail(fails) => name += &format!(", after {}", list(fails)),
-            Then::UnderWay(shape, _, fails) => {
+            FollowUp::Nothing => {}
+            FollowUp::Fail(fails) => name += &format!(", after {}", list(fails)),
+            FollowUp::UnderWay(shape, _, fails) => {
                 let form = match shape.form {
                     Form::Whole => "whole",
                     Form::Bands(_) => "in bands",
@@ -273,18 +278,18 @@ impl Row {
                 };
                 name += &format!(", under way {form}, after {}", list(fails));
             }
-            Then::Learn => name += ", learns",
+            FollowUp::Learn => name += ", learns",
         }
         name
     }
 }
 
-impl Fails {
+impl FailureKind {
     const fn name(self) -> &'static str {
         match self {
-            Fails::OutOfMemory => "out-of-memory",
-            Fails::OverLimit => "over-limit",
-            Fails::NonFinite => "non-finite",
+            FailureKind::OutOfMemory => "out-of-memory",
+            FailureKind::OverLimit => "over-limit",
+            FailureKind::NonFinite => "non-finite",
         }
     }
 }

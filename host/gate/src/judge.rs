@@ -1,4 +1,5 @@
-//! What is made of an answer: does it make sense, does it keep to the limits, does it get further than what failed.
+//! Judges an answer: does it make sense, does it keep to the limits, is it an improvement on the
+//! failed attempts.
 
 use tilewright_plan::{Decision, Failure, FallbackReason, Layout, Plan, Precision, Space, Tile, Time, bytes};
 
@@ -9,10 +10,11 @@ use tilewright_policy::{
 
 use crate::{
     finding::{Call, Finding, Problem, Severity, Step},
-    golden::{GoldenRequest, Heard},
+    golden::{CallResult, GoldenRequest},
 };
 
-/// What a reason for a fallback is called here. An honest error is judged by what would have fitted.
+/// The problem for each reason of a fallback. An honest error is judged by the plans that would
+/// have fitted.
 const FAILURES: [(FallbackReason, Problem); 4] = [
     (FallbackReason::Trap, Problem::Trap),
     (FallbackReason::OutOfFuel, Problem::OutOfFuel),
@@ -20,7 +22,7 @@ const FAILURES: [(FallbackReason, Problem); 4] = [
     (FallbackReason::OutOfMemory, Problem::OutOfMemory),
 ];
 
-/// The problem that a guest's failure is.
+/// The problem of a guest's failure.
 pub(crate) fn failure(reason: FallbackReason) -> Option<Problem> {
     FAILURES.iter().find(|(known, _)| *known == reason).map(|(_, problem)| *problem)
 }
@@ -28,14 +30,14 @@ pub(crate) fn failure(reason: FallbackReason) -> Option<Problem> {
 /// Collects findings about one call.
 struct Judge<'a> {
     golden: &'a GoldenRequest,
-    heard: &'a Heard,
+    result: &'a CallResult,
     findings: Vec<Finding>,
 }
 
-/// Everything that is to be said of an answer taken by itself.
-pub(crate) fn judge(golden: &GoldenRequest, heard: &Heard) -> Vec<Finding> {
-    let mut judge = Judge { golden, heard, findings: Vec::new() };
-    if let Some(decision) = &heard.decision {
+/// The findings about an answer by itself.
+pub(crate) fn judge(golden: &GoldenRequest, result: &CallResult) -> Vec<Finding> {
+    let mut judge = Judge { golden, result, findings: Vec::new() };
+    if let Some(decision) = &result.decision {
         judge.decision(decision);
     }
     judge.findings
@@ -44,7 +46,7 @@ pub(crate) fn judge(golden: &GoldenRequest, heard: &Heard) -> Vec<Finding> {
 impl Judge<'_> {
     fn find(&mut self, severity: Severity, problem: Problem, found: String) {
         let found = Finding::new(severity, Step::Golden, problem, found);
-        self.findings.push(found.at(self.golden, self.heard.call));
+        self.findings.push(found.at(self.golden, self.result.call));
     }
 
     fn decision(&mut self, decision: &Decision) {
@@ -56,24 +58,25 @@ impl Judge<'_> {
         }
         match fallback.reason {
             FallbackReason::Nonsense if fallback.detail == REPEATED => {
-                let tried = decision.answer.as_ref().map_or(String::new(), |plan| format!(": {}", shown(plan)));
+                let tried = decision.answer.as_ref().map_or(String::new(), |plan| format!(": {}", show_plan(plan)));
                 self.find(Severity::Error, Problem::Repeats, format!("{}{tried}", fallback.detail));
             }
-            // Of its failures before, each is told of already.
+            // Each of its earlier failures has a finding already.
             FallbackReason::OutOfService => {}
             FallbackReason::Nonsense => self.find(Severity::Error, Problem::Nonsense, fallback.detail.clone()),
-            _ => self.declined(decision, &fallback.detail),
+            _ => self.judge_error(decision, &fallback.detail),
         }
     }
 
-    /// An error is an answer; where the host's default has a plan that fits, it is one that could have been better.
-    fn declined(&mut self, decision: &Decision, words: &str) {
+    /// An error is an answer; if the host has a plan that fits, the policy could have given a
+    /// better one.
+    fn judge_error(&mut self, decision: &Decision, words: &str) {
         let limit = self.golden.request.memory_limit;
         let fits =
             self.golden.costs().estimate_one(&decision.plan).ok().filter(|cost| cost.peak_bytes <= limit).map(|cost| {
-                format!(" where {} would fit, at {}", shown(&decision.plan), bytes::display(cost.peak_bytes))
+                format!(" where {} would fit, at {}", show_plan(&decision.plan), bytes::display(cost.peak_bytes))
             });
-        let severity = match (&fits, self.heard.call) {
+        let severity = match (&fits, self.result.call) {
             (Some(_), Call::Decide) => Severity::Warning,
             _ => Severity::Note,
         };
@@ -87,16 +90,17 @@ impl Judge<'_> {
         let (facts, plan) = (self.golden.costs(), &decision.plan);
         let limit = self.golden.request.memory_limit;
         match facts.estimate_one(plan) {
-            Err(why) => self.find(Severity::Warning, Problem::Unpriced, format!("{}: {why}", shown(plan))),
+            Err(why) => self.find(Severity::Warning, Problem::Unpriced, format!("{}: {why}", show_plan(plan))),
             Ok(cost) if cost.peak_bytes > limit => self.over_limit(decision, cost.peak_bytes),
             Ok(_) => {}
         }
-        if self.heard.call == Call::Recover {
+        if self.result.call == Call::Recover {
             self.progress(plan);
         }
     }
 
-    /// Whoever asked for prices knew better; a rule that never asks is only told.
+    /// An error for a policy that asked for the price and so knew it; a warning for a rule that
+    /// never asks.
     fn over_limit(&mut self, decision: &Decision, peak: u64) {
         let limit = self.golden.request.memory_limit;
         let Some((least, leanest)) = self.leanest().filter(|(least, _)| *least <= limit) else { return };
@@ -105,33 +109,34 @@ impl Judge<'_> {
         let how = if asked { "" } else { " without asking for its price" };
         let found = format!(
             "{}{how}: {} of {} allowed, where {} takes {}",
-            shown(&decision.plan),
+            show_plan(&decision.plan),
             bytes::display(peak),
             bytes::display(limit),
-            shown(&leanest),
+            show_plan(&leanest),
             bytes::display(least),
         );
         self.find(severity, Problem::OverLimit, found);
     }
 
-    /// The plan that holds least of all that are offered here.
+    /// The plan with the lowest memory use of all that can be run here.
     fn leanest(&self) -> Option<(u64, Plan)> {
-        let (golden, heard) = (self.golden, self.heard);
+        let (golden, result) = (self.golden, self.result);
         let facts = golden.costs();
-        let (capabilities, under_way) = (&golden.capabilities, heard.under_way.as_ref());
-        let legal =
-            |mut plan: Plan| oracle::checked(&mut plan, &golden.request, capabilities, under_way).ok().map(|_| plan);
+        let (capabilities, under_way) = (&golden.capabilities, result.under_way.as_ref());
+        let legal = |mut plan: Plan| {
+            oracle::check_answer(&mut plan, &golden.request, capabilities, under_way).ok().map(|_| plan)
+        };
         let priced = |plan: Plan| Some((facts.estimate_one(&plan).ok()?.peak_bytes, plan));
         candidates(golden).filter_map(legal).filter_map(priced).min_by_key(|(peak, _)| *peak)
     }
 
-    /// After a failure something has to change for the better.
+    /// A plan after a failure has to change something for the better.
     fn progress(&mut self, plan: &Plan) {
-        let Some(last) = self.heard.attempts.last() else { return };
+        let Some(last) = self.result.attempts.last() else { return };
         let facts = self.golden.costs();
         match last.failure {
             Failure::NonFinite { .. } => {
-                if check::kept(plan.precision) <= check::kept(last.plan.precision) {
+                if check::rank_precision(plan.precision) <= check::rank_precision(last.plan.precision) {
                     let found = format!("{} after {} overflowed", plan.precision, last.plan.precision);
                     self.find(Severity::Warning, Problem::NotWider, found);
                 }
@@ -143,9 +148,9 @@ impl Judge<'_> {
                 {
                     let found = format!(
                         "{} at {} after {} at {} failed for memory",
-                        shown(plan),
+                        show_plan(plan),
                         bytes::display(next),
-                        shown(&last.plan),
+                        show_plan(&last.plan),
                         bytes::display(failed)
                     );
                     self.find(Severity::Warning, Problem::NotLeaner, found);
@@ -155,7 +160,7 @@ impl Judge<'_> {
     }
 }
 
-/// The leanest plans of every kind: which of them is the leanest depends on the request.
+/// The leanest plans of every kind; the request decides which of them is the leanest.
 fn candidates(golden: &GoldenRequest) -> impl Iterator<Item = Plan> + '_ {
     let request = &golden.request;
     let least = golden.capabilities.tile_least;
@@ -181,18 +186,18 @@ fn candidates(golden: &GoldenRequest) -> impl Iterator<Item = Plan> + '_ {
 }
 
 /// A plan in a few words: `blended 512×512/64, carried 4, bf16`.
-pub(crate) fn shown(plan: &Plan) -> String {
+pub(crate) fn show_plan(plan: &Plan) -> String {
     let time = if plan.time == Time::Whole { String::new() } else { format!(", {}", plan.time) };
     let batch = if plan.batch > 1 { format!(", {} together", plan.batch) } else { String::new() };
     format!("{}{time}, {}{batch}", plan.space, plan.precision)
 }
 
-/// What differs between two answers to the same question, in one line; none where nothing does.
-pub(crate) fn difference(one: &Heard, other: &Heard) -> Option<String> {
+/// The difference between two answers to the same question, in one line; `None` if they are equal.
+pub(crate) fn difference(one: &CallResult, other: &CallResult) -> Option<String> {
     let (Some(first), Some(second)) = (&one.decision, &other.decision) else { return None };
     let said = |decision: &Decision| match (&decision.fallback, &decision.answer) {
         (Some(fallback), _) => format!("{} ({})", fallback.reason, fallback.detail),
-        (None, Some(answer)) => format!("{} ({})", shown(answer), answer.reason),
+        (None, Some(answer)) => format!("{} ({})", show_plan(answer), answer.reason),
         (None, None) => "nothing".into(),
     };
     if said(first) != said(second) || first.plan != second.plan || first.answer != second.answer {
@@ -209,7 +214,7 @@ pub(crate) fn difference(one: &Heard, other: &Heard) -> Option<String> {
 }
 
 impl Finding {
-    /// The same, of this request.
+    /// The same finding, for this request and call.
     pub(crate) fn at(self, golden: &GoldenRequest, call: Call) -> Self {
         Self { request: Some(golden.name.clone()), call: Some(call), ..self }
     }
@@ -250,11 +255,11 @@ mod tests {
         }
     }
 
-    fn heard(policy: &mut Always, name: &str) -> (GoldenRequest, Vec<Heard>) {
+    fn play(policy: &mut Always, name: &str) -> (GoldenRequest, Vec<CallResult>) {
         let golden = golden::set().into_iter().find(|golden| golden.name.starts_with(name)).unwrap();
-        let mut turns = Vec::new();
-        golden.play(policy, |_, turn| turns.push(turn));
-        (golden, turns)
+        let mut calls = Vec::new();
+        golden.play(policy, |_, turn| calls.push(turn));
+        (golden, calls)
     }
 
     fn whole() -> Plan {
@@ -263,7 +268,7 @@ mod tests {
 
     #[test]
     fn differences_are_of_the_plan_its_words_and_its_fuel() {
-        let said = |plan: Plan, fuel| heard(&mut Always(plan, fuel), "gfx1030 sd-f16").1.remove(0);
+        let said = |plan: Plan, fuel| play(&mut Always(plan, fuel), "gfx1030 sd-f16").1.remove(0);
         let one = said(whole(), 10);
         assert_eq!(difference(&one, &said(whole(), 10)), None, "the clock does not count");
         assert_eq!(difference(&one, &said(whole(), 11)).unwrap(), "10 units of fuel, then 11");
@@ -277,12 +282,12 @@ mod tests {
 
     #[test]
     fn the_leanest_of_all_is_what_limits_are_held_against() {
-        let (golden, heard) = heard(&mut Always(whole(), 1), "x86_v4 flux-f32 1664×928 30%");
-        let judge = Judge { golden: &golden, heard: &heard[0], findings: Vec::new() };
+        let (golden, result) = play(&mut Always(whole(), 1), "x86_v4 flux-f32 1664×928 30%");
+        let judge = Judge { golden: &golden, result: &result[0], findings: Vec::new() };
         let (least, plan) = judge.leanest().unwrap();
         assert!(least < golden.request.memory_limit && matches!(plan.space, Space::Blended(_)), "{plan:?}");
-        assert_eq!(super::judge(&golden, &heard[0])[0].problem, Problem::OverLimit);
-        let (golden, heard) = super::tests::heard(&mut Always(whole(), 1), "x86_v4 flux-f32 1024×1024 hopeless");
-        assert_eq!(super::judge(&golden, &heard[0]), [], "nothing fits, so nothing is wrong");
+        assert_eq!(super::judge(&golden, &result[0])[0].problem, Problem::OverLimit);
+        let (golden, result) = super::tests::play(&mut Always(whole(), 1), "x86_v4 flux-f32 1024×1024 hopeless");
+        assert_eq!(super::judge(&golden, &result[0]), [], "nothing fits, so nothing is wrong");
     }
 }

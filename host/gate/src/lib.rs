@@ -1,21 +1,29 @@
-//! The gate that every policy passes before it is put to work: is it WebAssembly, without features that are off, of the contract's
-//! world, within the limits; does it describe itself and take its settings; and what does it answer to the golden requests.
+//! The gate that every policy passes before it is put to work. It checks, in order:
 //!
-//! [`check`] passes the whole verdict on. [`admit`] puts a policy to work and remembers what the gate found: a
-//! policy that fails golden requests still decides, under the sandbox's protection, unless only policies that pass are wanted. The
-//! policies that ship pass in tests and not again where they run.
+//! 1. The file is WebAssembly.
+//! 2. It uses no feature that is off.
+//! 3. Its imports and exports are those of the contract.
+//! 4. It starts within the limits.
+//! 5. It describes itself.
+//! 6. It takes its settings.
+//! 7. It answers the golden requests.
+//!
+//! [`check`] returns the whole verdict. [`admit`] puts a policy to work and caches the verdict. A
+//! policy that fails golden requests still decides, under the sandbox's protection, unless only
+//! policies that pass are wanted. The shipped policies pass in tests, and not again on a user's
+//! machine.
 
 #![deny(unsafe_code)]
 
 mod finding;
 pub mod golden;
 mod judge;
-mod kept;
 mod machines;
 mod prices;
 mod refusal;
 mod trial;
 mod verdict;
+mod verdict_cache;
 
 use std::{borrow::Cow, path::Path, time::Instant};
 
@@ -28,23 +36,23 @@ pub use verdict::{Counts, GoldenSet, StageSet, State, StepState, Verdict, Worst}
 
 use trial::Trial;
 
-/// The demands on a policy from a file before it is put to work.
+/// The requirements on a policy from a file before it is put to work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// Refuse what fails golden requests, rather than to warn of it.
+    /// A policy that fails golden requests is refused instead of only warned about.
     pub require_checked: bool,
 }
 
 /// A policy that was put to work.
-pub struct Admitted {
-    /// At work.
+pub struct AdmittedPolicy {
+    /// The policy, ready to decide.
     pub policy: Policy,
-    /// The gate's verdict; none for the policies that ship.
+    /// The gate's verdict; none for the shipped policies.
     pub verdict: Option<Verdict>,
 }
 
-impl Admitted {
-    /// The line for the user, if the policy does not pass.
+impl AdmittedPolicy {
+    /// A line for the user, if the policy does not pass.
     pub fn warning(&self) -> Option<String> {
         let verdict = self.verdict.as_ref().filter(|verdict| !verdict.passes())?;
         let policy = &verdict.policy;
@@ -52,11 +60,12 @@ impl Admitted {
     }
 }
 
-/// Everything that the gate finds out about a policy: one that ships, by its name, or a file. Some requests of the
-/// golden set are drawn: a check with a seed can be repeated, and without one every check draws its own.
+/// The gate's verdict on a policy: a shipped one, by its name, or a file. Some requests of the
+/// golden set are drawn: a check with a seed can be repeated, and without one every check draws its
+/// own.
 ///
 /// # Errors
-/// [`PolicyError`] where there is no policy to speak of (no such file, not WebAssembly, broken), or where it has no such setting.
+/// [`PolicyError`] if the policy can't be found or read, or has no such setting.
 pub fn check(
     host: &PolicyHost,
     name_or_file: &str,
@@ -66,7 +75,7 @@ pub fn check(
     check_module(host, name_or_file, &bytes(host, name_or_file)?, settings, seed)
 }
 
-/// The same of a module at hand; `origin` names it in errors.
+/// The same for a module in memory; `origin` names it in errors.
 ///
 /// # Errors
 /// As [`check`].
@@ -82,53 +91,59 @@ pub fn check_module(
         Ok(Verdict::new(origin, sha256(bytes), vec![finding]))
     };
     let judged = host.load(origin, bytes).and_then(|policy| {
-        let verdict = judged(&policy, settings, seed)?;
-        // A check renews the kept verdict, which may be from another day; but not for a chosen seed, whose requests
-        // a module may know.
+        let verdict = judge_policy(&policy, settings, seed)?;
+        // A check renews the cached verdict, which may be from another day. A chosen seed does not:
+        // a module may know its requests.
         if seed.is_none() {
-            kept::keep(host, &kept::name(host, &policy, settings), &verdict);
+            verdict_cache::keep(host, &verdict_cache::name(host, &policy, settings), &verdict);
         }
         Ok(verdict)
     });
     judged.or_else(refused)
 }
 
-/// Puts a policy to work. One that does not ship passes the gate first; what was found is kept, so that it does so once.
+/// Puts a policy to work. A policy that is not shipped passes the gate first; the verdict is
+/// cached, so that it does so once.
 ///
 /// # Errors
-/// Any [`PolicyError`] of a policy that can't be put to work; [`PolicyError::NotAdmitted`] where it has to pass and does not.
+/// Any [`PolicyError`] of a policy that can't be put to work; [`PolicyError::NotAdmitted`] if it
+/// has to pass and does not.
 pub fn admit(
     host: &PolicyHost,
     loaded: &LoadedPolicy,
     settings: &[(String, String)],
     admission: Admission,
-) -> Result<Admitted, PolicyError> {
+) -> Result<AdmittedPolicy, PolicyError> {
     let policy = loaded.configure(settings)?;
     if loaded.ships() {
-        return Ok(Admitted { policy, verdict: None });
+        return Ok(AdmittedPolicy { policy, verdict: None });
     }
-    let name = kept::name(host, loaded, settings);
-    let verdict = match kept::find(host, &name, loaded.origin()) {
+    let name = verdict_cache::name(host, loaded, settings);
+    let verdict = match verdict_cache::find(host, &name, loaded.origin()) {
         Some(verdict) => verdict,
         None => {
-            let verdict = judged(loaded, settings, None)?;
-            kept::keep(host, &name, &verdict);
+            let verdict = judge_policy(loaded, settings, None)?;
+            verdict_cache::keep(host, &name, &verdict);
             verdict
         }
     };
     if admission.require_checked && !verdict.passes() {
         return Err(PolicyError::NotAdmitted { policy: loaded.origin().into(), fails: verdict.fails() });
     }
-    Ok(Admitted { policy, verdict: Some(verdict) })
+    Ok(AdmittedPolicy { policy, verdict: Some(verdict) })
 }
 
 /// The verdict on a policy that describes itself.
-fn judged(policy: &LoadedPolicy, settings: &[(String, String)], seed: Option<u32>) -> Result<Verdict, PolicyError> {
+fn judge_policy(
+    policy: &LoadedPolicy,
+    settings: &[(String, String)],
+    seed: Option<u32>,
+) -> Result<Verdict, PolicyError> {
     let started = Instant::now();
     let description = policy.description();
     let identity = tilewright_plan::Planner::identity(&policy.configure(settings)?).clone();
     let seed = seed.unwrap_or_else(golden::any_seed);
-    // Its log would be told a few hundred times.
+    // Its log would be repeated for hundreds of requests.
     let Trial { set, stages, worst, findings } =
         with_default(NoSubscriber::default(), || trial::try_out(policy, settings, seed))?;
     let verdict = Verdict::new(policy.origin(), identity.digest, findings);

@@ -1,14 +1,14 @@
-//! The devices and weights that the golden set is made of: one row each. Speeds are round figures of what convolutions reach there,
-//! good enough to tell plans apart; they promise nothing about a device.
+//! The devices and weights of the golden set, one row each. Speeds are rounded figures for
+//! convolutions, good enough to tell plans apart; they promise nothing about a device.
 
 use tilewright_plan::{Backend, Device, Dtype, Model};
 
 use Dtype::{Bf16, F8E4m3, F16, F32, I4, I8};
 
-/// A device, and how fast it is.
+/// A device and its speed.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// What the golden set calls it.
+    /// Its name in the golden set.
     pub label: &'static str,
     pub backend: Backend,
     pub arch: &'static str,
@@ -16,15 +16,15 @@ pub(crate) struct Machine {
     pub units: u32,
     pub gibibytes: u64,
     pub unified: bool,
-    /// What convolutions run in.
+    /// The types that convolutions run in.
     pub dtypes: &'static [Dtype],
-    /// Those no slower than f32, fastest first.
+    /// The types no slower than f32, fastest first.
     pub fast: &'static [Dtype],
     /// Operations per second of f32 convolutions, in 10¹².
     pub tera: f64,
-    /// How much faster the fast types are; the others take twice as long as f32.
+    /// The speed of the fast types over that of f32; the others take twice as long as f32.
     pub gain: f64,
-    /// What channels-last takes of the time of channels-first.
+    /// The time of channels-last over that of channels-first.
     pub last: f64,
 }
 
@@ -44,7 +44,7 @@ impl Machine {
         }
     }
 
-    /// The row that comes nearest to a device: of its architecture, else of its kind.
+    /// The row nearest to a device: of its architecture, else of its backend.
     pub fn near(device: &Device) -> &'static Machine {
         let alike = |machine: &&&Machine| machine.backend == device.backend && machine.arch == device.arch;
         let of_kind = |machine: &&&Machine| machine.backend == device.backend;
@@ -64,7 +64,8 @@ macro_rules! machines {
     };
 }
 
-// Kind, architecture, name; size; unified; types; fast types; 10¹²/s in f32; gain of fast types; channels-last.
+// Kind, architecture, name; size; unified; types; fast types; 10¹²/s in f32; gain of fast types;
+// channels-last.
 machines! {
     GFX1030: Rocm "gfx1030" "AMD Radeon RX 6800 XT",      72 units,  16 GiB, false, &[F32, F16], &[F16],       10.0, 1.6, 1.3;
     GFX1100: Rocm "gfx1100" "AMD Radeon RX 7900 XTX",     96 units,  24 GiB, false, ALL,         &[F16, Bf16], 20.0, 2.5, 1.4;
@@ -81,7 +82,7 @@ machines! {
     ARM:     Cpu  "aarch64" "Cortex-A76",                  4 units,   8 GiB, true,  &[F32, F16], &[F16],       0.05, 1.3, 0.9;
 }
 
-/// Published weights, and what their decoder holds and does per output pixel.
+/// Published weights, with the memory and work of their decoder per output pixel.
 #[derive(Debug)]
 pub(crate) struct Weights {
     pub label: &'static str,
@@ -94,7 +95,7 @@ pub(crate) struct Weights {
     pub scale: u32,
     /// Output frames per latent frame.
     pub frames: u32,
-    /// As the model's configuration says; 0 where it doesn't.
+    /// The sample size in the model's configuration; 0 if it has none.
     pub sample_size: u32,
 }
 

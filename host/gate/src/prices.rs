@@ -1,23 +1,26 @@
-//! Prices by formula, for the golden set and for recorded requests without prices of their own: no libtorch, no probe, the same on
-//! every machine.
+//! Prices by formula, for the golden set and for recorded requests without prices of their own: no
+//! libtorch, no probe, the same on every machine.
 //!
-//! **Memory** is activations, causal state and gathered output:
+//! **Memory** is activations, causal cache and gathered output:
 //!
-//! - activations: `values` per pixel (560 in an image decoder, 1,400 per frame in WAN 2.1's, 1,600 in 2.2's; this project's measurements) × bytes per
-//!   value (4, 2; 3 where types are mixed) × pixels held × frames at once × batch. Whole holds the picture and blended tiles hold one tile;
-//!   exact bands hold three quarters of a picture and a quarter of their band (of a clip, a tenth and the band).
-//! - state, of clips: 1,000 values per pixel of the picture, or of the tile where tiles run over the whole clip or the others wait in host
-//!   memory.
-//! - output: 12 bytes per pixel and frame where it is gathered rather than handed on.
+//! - activations: `values` per pixel (560 in an image decoder, 1,400 per frame in WAN 2.1's, 1,600
+//!   in 2.2's; this project's measurements) × bytes per value (4, 2; 3 if types are mixed) × pixels
+//!   held × frames at once × batch. Whole holds the picture and blended tiles hold one tile; exact
+//!   bands hold three quarters of a picture and a quarter of their band (of a clip, a tenth and the
+//!   band).
+//! - causal cache, of clips: 1,000 values per pixel of the picture; of the tile if tiles run over
+//!   the whole clip or the others wait in host memory.
+//! - output: 12 bytes per pixel and frame if it is gathered before it is delivered.
 //!
 //! An encoder holds less than its decoder: by the figures that ComfyUI gives of both
 //! (`memory_used_encode` and `memory_used_decode` in its `comfy/sd.py`) four fifths of an image
-//! decoder's, six sevenths of WAN 2.1's and two fifths of WAN 2.2's. It does about half the work: one
-//! block fewer at each size.
+//! decoder's, six sevenths of WAN 2.1's and two fifths of WAN 2.2's. It does about half the work:
+//! one block fewer at each size.
 //!
-//! **Time** is work (9.4 MFLOP per pixel of an image, 8.6 per pixel and frame of a clip; counted) × pixels computed / speed of the type and
-//! memory order + 0.2 ms per tile and chunk on a GPU. Small pieces leave a device idle: the speed is times n / (n + 1,024 per compute unit),
-//! with n the pixels worked on at once.
+//! **Time** is work (9.4 MFLOP per pixel of an image, 8.6 per pixel and frame of a clip; counted) ×
+//! pixels computed / speed of the type and memory order + 0.2 ms per tile and chunk on a GPU. Small
+//! tiles leave a device idle: the speed is times n / (n + 1,024 per compute unit), with n the
+//! pixels computed at once.
 
 use std::time::Duration;
 
@@ -28,7 +31,7 @@ use tilewright_plan::{
 
 use crate::machines::Machine;
 
-/// Values that a family's decoder or encoder holds, and the operations that it does, per pixel.
+/// Values that a family's decoder or encoder holds, and its operations, per pixel.
 struct Network {
     family: &'static str,
     values: f64,
@@ -36,21 +39,21 @@ struct Network {
     work: f64,
 }
 
-/// By the beginning of the family's name; the last is for all others.
+/// Decoders by the beginning of the family's name; the last is for all others.
 const DECODERS: [Network; 3] = [
     Network { family: "wan-2.2", values: 1600.0, state: 1000.0, work: 9.8e6 },
     Network { family: "wan", values: 1400.0, state: 1000.0, work: 8.6e6 },
     Network { family: "", values: 560.0, state: 0.0, work: 9.4e6 },
 ];
 
-/// The same of encoders.
+/// Encoders, in the same way.
 const ENCODERS: [Network; 3] = [
     Network { family: "wan-2.2", values: 650.0, state: 400.0, work: 4.9e6 },
     Network { family: "wan", values: 1200.0, state: 850.0, work: 4.3e6 },
     Network { family: "", values: 450.0, state: 0.0, work: 4.7e6 },
 ];
 
-/// Seconds that each tile or chunk takes on a GPU beyond its work.
+/// Seconds that each tile or chunk takes on a GPU besides its work.
 const LAUNCH: f64 = 2e-4;
 
 /// Pixels per compute unit at which a device reaches half of its speed.
@@ -84,8 +87,8 @@ impl Prices {
         }
     }
 
-    /// The same prices, and plans that were measured at so many times their price: time and memory.
-    pub fn tried(mut self, tried: &[(Plan, f64, f64)]) -> Self {
+    /// Adds measurements: plans with the ratios of their time and memory to their price.
+    pub fn with_trials(mut self, tried: &[(Plan, f64, f64)]) -> Self {
         let trial = |(plan, time, memory): &(Plan, f64, f64)| {
             let cost = self.estimate_one(plan).ok()?;
             let outcome = Outcome {
@@ -101,14 +104,14 @@ impl Prices {
         self
     }
 
-    /// How fast convolutions run, f32 channels-first being 1.
+    /// The speed of convolutions, relative to f32 channels-first.
     fn speed(&self, precision: Precision, layout: Layout) -> f64 {
         let by_type = match precision.dtype() {
             Dtype::F32 => 1.0,
             dtype if self.machine.fast.contains(&dtype) => self.machine.gain,
             _ => 0.5,
         };
-        // Norms in f32 take back some of what convolutions gain.
+        // Norms in f32 cancel a part of the gain.
         let mixed = if matches!(precision, Precision::Mixed(_)) { 0.93 } else { 1.0 };
         let ordered = if layout == Layout::ChannelsLast { 1.0 / self.machine.last } else { 1.0 };
         by_type * mixed * ordered
@@ -236,7 +239,8 @@ mod tests {
     fn a_picture_costs_what_was_measured() {
         let golden = of("sm_90 flux-bf16 1024×1024");
         let facts = golden.costs();
-        // 1024² in f32 was measured at 2,339 MiB whole and 1,828 MiB in bands (README): within a fifth.
+        // Measured for 1024² in f32: 2,339 MiB whole and 1,828 MiB in bands (README); within a
+        // fifth.
         let near = |plan: &Plan, mebibytes: f64| {
             let found = facts.estimate_one(plan).unwrap().peak_bytes as f64 / f64::from(1 << 20);
             assert!((found / mebibytes - 1.0).abs() < 0.2, "{found} MiB");

@@ -1,10 +1,11 @@
-//! What kept a policy from being put to work, as the step of the gate that it failed at.
+//! Errors of loading and configuring a policy, as the step of the gate that failed.
 
 use tilewright_policy::{Fault, PolicyError};
 
 use crate::finding::{Finding, Problem, Severity, Step};
 
-/// The finding that a refusal is; the refusal itself where there is no policy to speak of, or where the user asked for the wrong thing.
+/// The finding for a refusal. The error itself if there is no policy at all, or if the user's
+/// settings are wrong.
 pub(crate) fn finding(error: PolicyError, has_settings: bool) -> Result<Finding, PolicyError> {
     let (step, problem) = match &error {
         PolicyError::Invalid { fault: Fault::Broken, .. } => return Err(error),
@@ -21,7 +22,7 @@ pub(crate) fn finding(error: PolicyError, has_settings: bool) -> Result<Finding,
             (Step::Describe, Problem::Description)
         }
         PolicyError::Failed { .. } => (Step::Configure, Problem::Settings),
-        // What it refuses of what it declared itself is its own fault.
+        // A policy that refuses its own defaults is at fault.
         PolicyError::Refused { .. } if !has_settings => (Step::Configure, Problem::Settings),
         PolicyError::Unknown { .. }
         | PolicyError::Unreadable { .. }
@@ -33,7 +34,7 @@ pub(crate) fn finding(error: PolicyError, has_settings: bool) -> Result<Finding,
         | PolicyError::Refused { .. }
         | PolicyError::NotAdmitted { .. }
         | PolicyError::Sandbox { .. } => return Err(error),
-        // Imports and exports, of whatever version of the contract.
+        // Imports and exports, of any version of the contract.
         _ => (Step::World, Problem::World),
     };
     Ok(Finding::new(Severity::Error, step, problem, error.bare()))

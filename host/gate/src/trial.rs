@@ -1,6 +1,6 @@
-//! The run of a policy through the golden set: each request twice in fresh instances, and once in an instance that
-//! lives through the whole set. At work no instance does; a policy that remembers there has an author who counts on it,
-//! or means harm.
+//! The run of a policy through the golden set: each request twice in new instances, and once in an
+//! instance that lives through the whole set. In normal use no instance does. A policy that
+//! remembers in it relies on memory that it will not have, or is hostile.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -9,43 +9,44 @@ use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{
     finding::{Call, Finding, Problem, Severity, Step},
-    golden::{self, GoldenRequest, Heard},
+    golden::{self, CallResult, GoldenRequest},
     judge,
     verdict::{GoldenSet, StageSet, Worst},
 };
 
-/// Requests that may end by fuel or time before the rest is left out: each takes as long as a call may.
+/// Requests that may end by fuel or time before the rest is left out: each takes as long as a call
+/// may.
 const MOST_EXHAUSTED: u32 = 3;
 
-/// Fuel for the whole set, as a multiple of a call's limit. If every call keeps within its limit, all of them together
-/// may still take a minute.
+/// Fuel for the whole set, as a multiple of a call's limit. Even calls within their limits may take
+/// a minute together.
 const MOST_CALLS: u64 = 30;
 
-/// Units of fuel that a price asked for by a policy counts as: about the cost of working it out.
+/// Units of fuel that a price asked for by a policy counts as: about the cost of computing it.
 const PRICE_FUEL: u64 = 2000;
 
-/// The share of a limit from which on it is mentioned.
+/// The share of a limit above which a finding mentions it.
 const NEAR: f64 = 0.5;
 
-/// A call, what came of it and what it took.
-struct Turn {
-    heard: Heard,
-    /// Why an outcome could not be learnt from.
-    unlearnt: Option<(FallbackReason, String)>,
+/// A call, its result and its cost.
+struct MeasuredCall {
+    result: CallResult,
+    /// The reason why the policy did not learn from an outcome.
+    learn_failure: Option<(FallbackReason, String)>,
     fuel: u64,
     elapsed: Duration,
     memory_bytes: usize,
 }
 
-impl Turn {
+impl MeasuredCall {
     /// Units of fuel, including the host's work on the policy's behalf.
     fn spent(&self) -> u64 {
-        let prices = self.heard.decision.as_ref().map_or(0, |decision| decision.candidates.len() as u64);
+        let prices = self.result.decision.as_ref().map_or(0, |decision| decision.candidates.len() as u64);
         self.fuel.saturating_add(prices * PRICE_FUEL)
     }
 }
 
-/// What the golden set showed.
+/// The results of the golden set.
 pub(crate) struct Trial {
     pub set: GoldenSet,
     pub stages: Vec<StageSet>,
@@ -53,19 +54,19 @@ pub(crate) struct Trial {
     pub findings: Vec<Finding>,
 }
 
-/// Tries a policy with these settings on every request of the stages that it answers, in an order drawn
-/// from the seed.
+/// Tries a policy with these settings on every request of the stages that it answers, in an order
+/// drawn from the seed.
 ///
 /// # Errors
-/// Where a fresh instance can't be put to work.
+/// If a new instance can't be put to work.
 pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed: u32) -> Result<Trial, PolicyError> {
     let limits = policy.inspection().limits;
     let answered = &policy.description().stages;
-    let mut requests = golden::shuffled([golden::set(), golden::drawn(seed)].concat(), seed);
+    let mut requests = golden::shuffle([golden::set(), golden::draw(seed)].concat(), seed);
     requests.retain(|golden| answered.contains(&golden.stage));
     let drawn = requests.iter().filter(|golden| golden::is_drawn(&golden.name)).count();
-    let patience = limits.patience(requests.len());
-    let policy = &policy.clone().within(patience);
+    let time_budget = limits.time_budget(requests.len());
+    let policy = &policy.clone().with_time_budget(time_budget);
     let mut set = GoldenSet { requests: requests.len() as u32, seed, tried: 0, failing: 0 };
     let mut worst = Worst::default();
     let mut findings = Vec::new();
@@ -80,35 +81,36 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     for golden in &requests {
         set.tried += 1;
         let first = play(golden, &mut policy.configure(settings)?, &mut spent);
-        let mut found: Vec<Finding> = first.iter().flat_map(|turn| told(golden, turn)).collect();
+        let mut found: Vec<Finding> = first.iter().flat_map(|call| judge_call(golden, call)).collect();
         let failed = found.iter().any(|finding| finding.severity == Severity::Error);
         if first.iter().any(is_exhausted) {
             exhausted += 1;
         } else {
             let second = play(golden, &mut policy.configure(settings)?, &mut spent);
-            // By the clock alone: the fuel would have ended both.
+            // These ended by the clock alone: the fuel would have ended both runs.
             if second.iter().any(is_exhausted) {
-                found.extend(second.iter().flat_map(|turn| told(golden, turn)));
+                found.extend(second.iter().flat_map(|call| judge_call(golden, call)));
             } else {
-                found.extend(not_same(golden, &first, &second));
+                found.extend(find_nondeterminism(golden, &first, &second));
                 measure(golden, &first, &second, &mut worst);
             }
-            if !failed && first.iter().all(|turn| turn.heard.call != Call::Learn) {
+            if !failed && first.iter().all(|call| call.result.call != Call::Learn) {
                 let living = match &mut resident {
                     Some(living) => living,
                     none => none.insert(policy.configure(settings)?.lasting()),
                 };
-                let turns = play(golden, living, &mut spent);
-                // A call that ended by fuel or time shows nothing, and its instance is of no more use.
-                if turns.iter().any(is_exhausted) {
+                let calls = play(golden, living, &mut spent);
+                // A call that ended by fuel or time shows nothing, and its instance can't be used
+                // again.
+                if calls.iter().any(is_exhausted) {
                     resident = None;
                 } else {
-                    found.extend(remembers(golden, &first, &turns));
+                    found.extend(find_memory(golden, &first, &calls));
                 }
             }
         }
-        if policy.check_patience().is_err() {
-            // Some of its answers were the host's.
+        if policy.check_time_budget().is_err() {
+            // Some answers were the host's.
             set.tried -= 1;
             break;
         }
@@ -119,14 +121,15 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     }
     if set.tried < set.requests {
         let left = set.requests - set.tried;
-        // Requests that ended by fuel or time have findings of their own; untried requests may hide anything.
+        // Requests that ended by fuel or time have findings of their own; untried requests may hide
+        // anything.
         let tried = counted(set.tried, "request");
         let (severity, found) = if exhausted == MOST_EXHAUSTED {
             (Severity::Note, format!("{} ended by fuel or time", counted(exhausted, "request")))
         } else if spent > most_spent {
             (Severity::Error, format!("more than {most_spent} units of fuel for {tried}"))
         } else {
-            let seconds = patience.as_secs_f64();
+            let seconds = time_budget.as_secs_f64();
             (Severity::Error, format!("more than {seconds:.2} s of processor time for {tried} and the next"))
         };
         let found = format!("{found}; {left} more were not tried");
@@ -147,18 +150,19 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     Ok(Trial { set, stages, worst, findings })
 }
 
-/// A rule of thumb may choose badly on one drawn request in this many.
+/// The share of drawn requests on which a rule of thumb may choose badly: one in this many.
 const EXCUSED: usize = 4;
 
-/// Turns bad choices on drawn requests into notes, unless there are many. An honest rule of thumb chooses badly now and
-/// then, and a verdict must not depend on the draw; a module that only knows the fixed requests chooses badly on most
-/// others.
+/// Turns bad choices on drawn requests into notes, unless there are many. An honest rule of thumb
+/// chooses badly now and then, and a verdict must not depend on the draw. A module that only knows
+/// the fixed requests chooses badly on most others.
 fn excuse(findings: &mut [Finding], drawn: usize) {
     let is_choice = |finding: &Finding| {
         matches!(finding.problem, Problem::OverLimit | Problem::Repeats)
             && finding.request.as_deref().is_some_and(golden::is_drawn)
     };
-    // A warning fails no module, so that it does not count here: a policy that keeps to a rule of its own may have many.
+    // A warning fails no module, so it does not count here: a policy with a rule of its own may
+    // have many.
     let chosen = findings.iter().filter(|finding| is_choice(finding) && finding.severity == Severity::Error);
     let requests: BTreeSet<&str> = chosen.filter_map(|finding| finding.request.as_deref()).collect();
     if requests.len() * EXCUSED <= drawn {
@@ -166,64 +170,68 @@ fn excuse(findings: &mut [Finding], drawn: usize) {
     }
 }
 
-/// Puts a request to a policy with all that follows from it, and adds the cost to `spent`, in units of fuel.
-fn play(golden: &GoldenRequest, policy: &mut Policy, spent: &mut u64) -> Vec<Turn> {
-    let mut turns = Vec::new();
-    golden.play(policy, |policy, heard| {
-        let decision = heard.decision.as_ref();
-        let fuel = decision.map_or(heard.report.fuel, |decision| decision.fuel);
-        let unlearnt = heard.report.failure.clone().map(|failure| (failure.reason, failure.detail));
+/// Asks a policy a request with all calls that follow, and adds the cost to `spent`, in units of
+/// fuel.
+fn play(golden: &GoldenRequest, policy: &mut Policy, spent: &mut u64) -> Vec<MeasuredCall> {
+    let mut calls = Vec::new();
+    golden.play(policy, |policy, result| {
+        let decision = result.decision.as_ref();
+        let fuel = decision.map_or(result.report.fuel, |decision| decision.fuel);
+        let learn_failure = result.report.failure.clone().map(|failure| (failure.reason, failure.detail));
         let memory_bytes = policy.memory_bytes();
         let elapsed = decision.map_or(Duration::ZERO, |decision| decision.elapsed);
-        turns.push(Turn { unlearnt, fuel, elapsed, memory_bytes, heard });
+        calls.push(MeasuredCall { learn_failure, fuel, elapsed, memory_bytes, result });
     });
-    *spent = turns.iter().fold(*spent, |spent, turn| spent.saturating_add(turn.spent()));
-    turns
+    *spent = calls.iter().fold(*spent, |spent, call| spent.saturating_add(call.spent()));
+    calls
 }
 
-fn is_exhausted(turn: &Turn) -> bool {
-    let fallback = turn.heard.decision.as_ref().and_then(|decision| decision.fallback.as_ref());
-    let reason = fallback.map(|fallback| fallback.reason).or(turn.unlearnt.as_ref().map(|(reason, _)| *reason));
+fn is_exhausted(call: &MeasuredCall) -> bool {
+    let fallback = call.result.decision.as_ref().and_then(|decision| decision.fallback.as_ref());
+    let reason = fallback.map(|fallback| fallback.reason).or(call.learn_failure.as_ref().map(|(reason, _)| *reason));
     matches!(reason, Some(FallbackReason::OutOfFuel | FallbackReason::Timeout))
 }
 
-/// What there is to say of a call by itself.
-fn told(golden: &GoldenRequest, turn: &Turn) -> Vec<Finding> {
-    match &turn.unlearnt {
+/// The findings about a call by itself.
+fn judge_call(golden: &GoldenRequest, call: &MeasuredCall) -> Vec<Finding> {
+    match &call.learn_failure {
         Some((reason, detail)) => {
             let problem = judge::failure(*reason).unwrap_or(Problem::Trap);
             let found = Finding::new(Severity::Error, Step::Golden, problem, detail.clone());
-            vec![found.at(golden, turn.heard.call)]
+            vec![found.at(golden, call.result.call)]
         }
-        None => judge::judge(golden, &turn.heard),
+        None => judge::judge(golden, &call.result),
     }
 }
 
-/// Where two fresh instances part: the first difference, since later calls follow from it.
-fn not_same(golden: &GoldenRequest, first: &[Turn], second: &[Turn]) -> Option<Finding> {
-    let (call, found) = first.iter().zip(second).find_map(|(one, other)| parted(one, other))?;
+/// The first difference between two new instances; later ones follow from it.
+fn find_nondeterminism(golden: &GoldenRequest, first: &[MeasuredCall], second: &[MeasuredCall]) -> Option<Finding> {
+    let (call, found) = first.iter().zip(second).find_map(|(one, other)| find_difference(one, other))?;
     Some(Finding::new(Severity::Error, Step::Golden, Problem::NotSame, found).at(golden, call))
 }
 
-/// The first answer of an instance with earlier requests that differs from a fresh one's. Other fuel does not matter:
-/// memory that was allocated before need not be allocated again.
-fn remembers(golden: &GoldenRequest, fresh: &[Turn], living: &[Turn]) -> Option<Finding> {
-    let answer =
-        |turn: &Turn| turn.heard.decision.as_ref().map(|decision| (decision.plan.clone(), decision.answer.clone()));
+/// The first answer of an instance with earlier requests that differs from a new one's. A
+/// difference in fuel does not matter: memory that was allocated before need not be allocated
+/// again.
+fn find_memory(golden: &GoldenRequest, fresh: &[MeasuredCall], living: &[MeasuredCall]) -> Option<Finding> {
+    let answer = |call: &MeasuredCall| {
+        call.result.decision.as_ref().map(|decision| (decision.plan.clone(), decision.answer.clone()))
+    };
     let (one, other) = fresh.iter().zip(living).find(|(one, other)| answer(one) != answer(other))?;
-    let (call, found) = parted(one, other)?;
+    let (call, found) = find_difference(one, other)?;
     let found = format!("{found}, in an instance that decided before");
     Some(Finding::new(Severity::Error, Step::Golden, Problem::Remembers, found).at(golden, call))
 }
 
-fn parted(one: &Turn, other: &Turn) -> Option<(Call, String)> {
-    let by_answer = judge::difference(&one.heard, &other.heard);
+fn find_difference(one: &MeasuredCall, other: &MeasuredCall) -> Option<(Call, String)> {
+    let by_answer = judge::difference(&one.result, &other.result);
     let by_fuel = || (one.fuel != other.fuel).then(|| format!("{} units of fuel, then {}", one.fuel, other.fuel));
-    Some((one.heard.call, by_answer.or_else(by_fuel)?))
+    Some((one.result.call, by_answer.or_else(by_fuel)?))
 }
 
-/// The most that calls took. Of two times the lower counts: what only one of them took, something else took.
-fn measure(golden: &GoldenRequest, first: &[Turn], second: &[Turn], worst: &mut Worst) {
+/// The highest cost of a call. The lower of two times counts: other work on the machine makes one
+/// longer.
+fn measure(golden: &GoldenRequest, first: &[MeasuredCall], second: &[MeasuredCall], worst: &mut Worst) {
     for (one, other) in first.iter().zip(second) {
         if one.fuel >= worst.fuel {
             worst.fuel = one.fuel;
@@ -238,7 +246,7 @@ fn measure(golden: &GoldenRequest, first: &[Turn], second: &[Turn], worst: &mut 
     }
 }
 
-/// Whole nanoseconds, so that JSON gives back what it was given.
+/// Whole nanoseconds, so that the number survives JSON.
 pub(crate) fn milliseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }

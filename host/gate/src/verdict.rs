@@ -1,4 +1,4 @@
-//! The gate's verdict, as it is printed and kept.
+//! The gate's verdict, as it is printed and cached.
 
 use std::collections::BTreeMap;
 
@@ -10,39 +10,39 @@ use crate::{
     trial::reasons,
 };
 
-/// How a step went.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Nothing of severity error was found.
+    /// It has no finding of severity error.
     Passed,
-    /// Something was.
+    /// It has one.
     Failed,
     /// An earlier step failed.
     NotReached,
 }
 
-/// A step and how it went.
+/// A step and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepState {
-    /// Which one.
+    /// The step.
     pub step: Step,
-    /// How it went.
+    /// The result.
     pub state: State,
 }
 
-/// How many findings there are of each severity.
+/// The number of findings of each severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Those that keep the policy from passing.
+    /// Findings that keep the policy from passing.
     pub errors: u32,
-    /// Those that cost something.
+    /// Findings that cost time or memory.
     pub warnings: u32,
     /// The others.
     pub notes: u32,
 }
 
-/// How much of the golden set was tried.
+/// The part of the golden set that was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoldenSet {
     /// Requests in the set, including the drawn ones.
@@ -55,7 +55,7 @@ pub struct GoldenSet {
     pub failing: u32,
 }
 
-/// How much of a stage's golden requests was tried.
+/// The part of a stage's golden requests that was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSet {
     /// The stage.
@@ -68,62 +68,62 @@ pub struct StageSet {
     pub failing: u32,
 }
 
-/// The most that single calls took.
+/// The highest costs of single calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Worst {
     /// Fuel of a call.
     pub fuel: u64,
-    /// For which request.
+    /// The request of that call.
     pub fuel_request: Option<String>,
     /// Milliseconds of a decision, checking included.
     pub elapsed_ms: f64,
-    /// For which request.
+    /// The request of that call.
     pub elapsed_request: Option<String>,
     /// Bytes of linear memory after a call.
     pub memory_bytes: u64,
 }
 
-/// What the gate has to say of a policy with its settings.
+/// The gate's verdict on a policy with its settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// As asked for: a name or a file.
     pub policy: String,
-    /// As it describes itself; empty where it was not reached.
+    /// As it describes itself; empty if that step was not reached.
     pub name: String,
-    /// As it describes itself; empty where it was not reached.
+    /// As it describes itself; empty if that step was not reached.
     pub version: String,
     /// `sha256:` and the digest of the file, in hexadecimal.
     pub digest: String,
-    /// What it was configured with, defaults included.
+    /// Its settings, defaults included.
     pub settings: BTreeMap<String, Value>,
     /// The host's version.
     pub tilewright: String,
-    /// Whether there is nothing of severity error.
+    /// True if there is no finding of severity error.
     pub passes: bool,
     /// Every step.
     pub steps: Vec<StepState>,
-    /// How much of the golden set was tried.
+    /// The part of the golden set that was tried.
     pub golden: GoldenSet,
     /// The same by stage, of the stages that the policy answers.
     #[serde(default)]
     pub stages: Vec<StageSet>,
-    /// How many findings there are.
+    /// The number of findings.
     pub counts: Counts,
-    /// The most that single calls took.
+    /// The highest costs of single calls.
     pub worst: Worst,
-    /// The findings, the gravest first.
+    /// The findings, the most severe first.
     pub findings: Vec<Finding>,
-    /// Milliseconds that the golden set took; 0 where it was not reached.
+    /// Milliseconds that the golden set took; 0 if it was not reached.
     pub elapsed_ms: f64,
 }
 
 impl Verdict {
-    /// Whether there is nothing of severity error.
+    /// True if there is no finding of severity error.
     pub fn passes(&self) -> bool {
         self.passes
     }
 
-    /// What a policy fails, in a few words: `fails 12 of 64 golden requests (trap)`.
+    /// The failures in a few words: `fails 12 of 64 golden requests (trap)`.
     pub fn fails(&self) -> String {
         let reasons = reasons(&self.findings).join(", ");
         let GoldenSet { requests, tried, failing, .. } = self.golden;
@@ -139,7 +139,8 @@ impl Verdict {
         }
     }
 
-    /// A verdict on what is known so far. The last step reached is where an error was found, or the last of all.
+    /// A verdict on the findings so far. The last step reached is the one with an error, or the
+    /// last of all.
     pub(crate) fn new(policy: &str, digest: String, findings: Vec<Finding>) -> Self {
         let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count() as u32;
         let counts =

@@ -1,35 +1,35 @@
-//! The gate: what ships passes it, and each kind of finding is found.
+//! The gate: the shipped policies pass it, and each kind of problem is found.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use tilewright_gate::{
-    Admission, Admitted, Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict, admit, golden,
+    Admission, AdmittedPolicy, Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict, admit, golden,
 };
 use tilewright_plan::Planner;
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_names};
 
-/// A guest in the canonical ABI by hand. Its memory: at 256 the description, at 384 configure's result, at 1024 decide's (whole, f32,
-/// batch 1), at 1200 an error, from 8192 the heap.
+/// A guest in the canonical ABI by hand. Its memory: at 256 the description, at 384 configure's
+/// result, at 1024 decide's (whole, f32, batch 1), at 1200 an error, from 8192 the heap.
 #[derive(Clone, Copy)]
 struct Guest {
     /// Further fields of the module.
     fields: &'static str,
-    /// Run in each function before it answers; `$request` is the address of the request.
+    /// Code that runs in each function before it answers; `$request` is the address of the request.
     describe: &'static str,
     configure: &'static str,
     decide: &'static str,
-    /// What `recover` does; an error where it is empty.
+    /// The body of `recover`; an error if it is empty.
     recover: &'static str,
     learn: &'static str,
 }
 
-/// Answers whole in f32, whatever is asked, and gives up after a failure.
+/// Answers whole in f32 to every request, and gives up after a failure.
 const HEALTHY: Guest = Guest { fields: "", describe: "", configure: "", decide: "", recover: "", learn: "" };
 
-/// The problems that an endless loop ends by: the fuel, or the clock if the machine is busy.
+/// The problems that an endless loop may end by: the fuel, or the clock if the machine is busy.
 const EXHAUSTED: [Problem; 2] = [Problem::OutOfFuel, Problem::Timeout];
 
-/// What stands for longer texts in guests.
+/// Abbreviations for longer texts in guests.
 const WORDS: [(&str, &str); 3] = [
     ("IS_CLIP", "(i32.gt_u (i32.load offset=92 (local.get $request)) (i32.const 1))"),
     ("HAS_16", "(i32.eq (i32.load offset=88 (local.get $request)) (i32.const 16))"),
@@ -49,7 +49,7 @@ fn admitted_by(
     name_or_file: &str,
     settings: &[(String, String)],
     admission: Admission,
-) -> Result<Admitted, PolicyError> {
+) -> Result<AdmittedPolicy, PolicyError> {
     admit(host, &host.find(name_or_file)?, settings, admission)
 }
 
@@ -120,8 +120,8 @@ fn of(verdict: &Verdict, problem: Problem) -> Vec<&Finding> {
     verdict.findings.iter().filter(|finding| finding.problem == problem).collect()
 }
 
-/// The verdict has findings of this problem, all of this severity and step; they are given back. A few bad choices on
-/// drawn requests are excused, and so notes.
+/// The verdict's findings of this problem, all of this severity and step. A few bad choices on
+/// drawn requests are excused, and so are notes.
 fn found(verdict: &Verdict, problem: Problem, severity: Severity, step: Step) -> Vec<Finding> {
     let is_excused = |finding: &&Finding| {
         finding.severity == Severity::Note && finding.request.as_deref().is_some_and(golden::is_drawn)
@@ -208,7 +208,7 @@ fn instances_that_are_slow_to_begin_are_cut_short_as_well() {
 fn a_trap_on_clips_is_told_of_clips() {
     let verdict = check(Guest { decide: "(if IS_CLIP (then (unreachable)))", ..HEALTHY });
     let traps = found(&verdict, Problem::Trap, Severity::Error, Step::Golden);
-    let set = [golden::set(), golden::drawn(verdict.golden.seed)].concat();
+    let set = [golden::set(), golden::draw(verdict.golden.seed)].concat();
     for finding in &traps {
         let golden = set.iter().find(|golden| Some(&golden.name) == finding.request.as_ref()).unwrap();
         assert!(golden.request.frames > 1, "{finding:?}");
@@ -317,14 +317,15 @@ fn state_that_leaks_between_decisions_is_an_error_and_at_work_there_is_none() {
     // An allocator that has its memory already takes less: the answers are what counts.
     let slower = check(Guest { decide: fuel, ..HEALTHY });
     assert!(slower.passes() && of(&slower, Problem::Remembers).is_empty(), "{slower:#?}");
-    // What is learnt may change answers.
+    // Learning may change answers.
     let learnt = check(Guest { learn: "(i32.store8 (i32.const 1062) (i32.const 1))", ..HEALTHY });
     assert!(learnt.passes() && of(&learnt, Problem::Remembers).is_empty(), "{learnt:#?}");
 }
 
 #[test]
 fn what_is_learnt_outlives_the_instance_and_nothing_else_does() {
-    // Answers in the other memory order after it has learnt three times, and traps if an instance is asked twice.
+    // Answers in the other memory order after it has learnt three times, and traps if an instance
+    // is asked twice.
     let guest = Guest {
         fields: "(global $asked (mut i32) (i32.const 0))",
         decide: "(if (global.get $asked) (then (unreachable)))
@@ -363,7 +364,7 @@ fn a_seed_draws_requests_that_can_be_asked_again() {
         ..HEALTHY
     };
     let (_place, path) = Place::with(&rare);
-    let seed = (0..200).find(|seed| golden::drawn(*seed).iter().any(|golden| golden.request.frames == 37)).unwrap();
+    let seed = (0..200).find(|seed| golden::draw(*seed).iter().any(|golden| golden.request.frames == 37)).unwrap();
     let check = |seed| tilewright_gate::check(&host(), &path, &[], Some(seed)).unwrap();
     let verdict = check(seed);
     only(&verdict, Problem::Trap);
@@ -478,7 +479,7 @@ fn a_file_is_admitted_with_a_warning_or_not_at_all() {
     );
     let strict = Admission { require_checked: true };
     let error = admitted_by(&host, &path, &[], strict).err().unwrap();
-    // What a module is called does not make it one that ships.
+    // A module's name does not make it a shipped one.
     let named = host.load("fixed", &std::fs::read(&path).unwrap()).unwrap();
     assert!(matches!(admit(&host, &named, &[], strict), Err(PolicyError::NotAdmitted { .. })));
     assert!(admit(&host, &host.find("fixed").unwrap(), &[], strict).unwrap().verdict.is_none());
@@ -504,7 +505,8 @@ fn a_verdict_is_kept_with_the_compiled_code() {
         entries.filter(|path| path.extension().is_some_and(|ending| ending == "verdict")).collect()
     };
     assert_eq!(verdicts().len(), 1);
-    // Down to the milliseconds that the golden set took: it was read, not found again.
+    // The time of the golden set is the same to the millisecond: the verdict was read, not made
+    // again.
     assert_eq!(admit(), first);
     let limits = Limits { fuel: 40_000_000, ..Limits::default() };
     admitted_by(&PolicyHost::new(limits, &CacheDir::At(place.cache())).unwrap(), &path, &[], Admission::default())

@@ -33,13 +33,13 @@ pub enum Error {
         cause: io::Error,
     },
     /// The file is no database, or a damaged one.
-    #[error("{}: the history is damaged: the next decode, or 'history clear', puts it aside and begins anew", path.display())]
+    #[error("{}: the history is damaged: the next decode, or 'history clear', quarantines it and starts a new one", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
     },
     /// A damaged file can't be renamed.
-    #[error("{}: the history is damaged and can't be put aside", path.display())]
+    #[error("{}: the history is damaged and can't be quarantined", path.display())]
     Stuck {
         /// The file.
         path: PathBuf,

@@ -132,7 +132,7 @@ impl History {
         })
     }
 
-    /// Visits records by time until `visit` breaks; an unreadable record is none.
+    /// Visits records by time until `visit` breaks; unreadable records are skipped.
     fn each(
         &self,
         filter: &Filter,

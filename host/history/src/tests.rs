@@ -49,6 +49,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             height,
             width,
             memory_limit: 1 << 30,
+            limit_counts_weights: false,
             objective: Objective::Balanced,
             hints: Vec::new(),
         },

@@ -1,4 +1,4 @@
-//! What policies are told: what was measured on this device, for this model, at about this size.
+//! Trials for policies: measurements on this device, for this model, at about this size.
 
 use std::{collections::HashMap, ops::RangeInclusive};
 
@@ -10,22 +10,22 @@ use crate::{Error, History, Result};
 /// "About this size": at most this many times the output, and at least one in this many.
 const ABOUT: u128 = 4;
 
-/// The number of newest measurements of one plan that are given; of older ones the 16th, the 32nd and so on are.
-/// Several, so that a noisy one stands out, and old ones, so that a machine that is busy for a while does not look as
-/// if it had always been.
+/// The number of newest measurements of one plan that are returned; of older ones the 16th, the
+/// 32nd and so on are. Several, so that an outlier shows, and old ones, so that a machine that is
+/// busy for a while is not taken for a slow one.
 const NEWEST_OF_PLAN: u32 = 8;
 
-/// Measurements of about this size that are looked at for plans not seen yet, which bounds the time where the same few plans were run
-/// many thousand times.
+/// Measurements of about this size that are examined for plans not found yet. This bounds the time
+/// if the same few plans were run thousands of times.
 const LOOKED_AT: u32 = 4096;
 
-/// Uses the index alone: the records of rows that are passed over are never touched. Of no more rows than are kept, which bounds the
-/// time where a file has more for once.
+/// Uses the index alone: the records of rows that are skipped are never read. The number of rows is
+/// limited, which bounds the time if a file has more.
 pub(crate) const NEWEST: &str = "
     SELECT id, size, plan FROM trial INDEXED BY trial_of_policies
     WHERE stage = ?1 AND device = ?2 AND model = ?3 AND failed = 0 ORDER BY time DESC, id DESC LIMIT ?4";
 
-/// Which trials are worth comparing with.
+/// A search for trials to compare with.
 #[derive(Clone, Copy, Debug)]
 pub struct Query<'a> {
     /// The device's fingerprint: everything that changes its speed. Matched exactly.
@@ -39,10 +39,10 @@ pub struct Query<'a> {
 }
 
 impl History {
-    /// Records of successful runs of this model on this device, at a quarter to four times this size (batch · frames ·
-    /// height · width), newest first, the later-added first at the same time. Of each plan, whatever its reason, the
-    /// newest eight and few older ones; of the newest 4096 that match. A file found damaged here is put aside, as in
-    /// [`History::open`].
+    /// Records of successful runs of this model on this device, at a quarter to four times this
+    /// size (batch · frames · height · width), newest first, the later-added first at the same
+    /// time. Of each plan, whatever its reason, the newest eight and few older ones; of the newest
+    /// 4096 that match. A damaged file is quarantined, as in [`History::open`].
     ///
     /// # Errors
     /// SQLite can't read.
@@ -91,23 +91,24 @@ fn columns(row: &rusqlite::Row<'_>) -> rusqlite::Result<[i64; 3]> {
 /// The sizes that a request is compared with.
 fn about(request: &Request) -> RangeInclusive<i64> {
     let size = exact_size(request);
-    saturated(size.div_ceil(ABOUT))..=saturated(size.saturating_mul(ABOUT))
+    saturate(size.div_ceil(ABOUT))..=saturate(size.saturating_mul(ABOUT))
 }
 
 /// Output pixels over samples and frames.
 pub(crate) fn size(request: &Request) -> i64 {
-    saturated(exact_size(request))
+    saturate(exact_size(request))
 }
 
 fn exact_size(request: &Request) -> u128 {
     [request.batch, request.frames, request.height, request.width].into_iter().map(u128::from).product()
 }
 
-fn saturated(size: u128) -> i64 {
+fn saturate(size: u128) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-/// Tells plans apart by everything but the reason: a 64-bit FNV-1a of its JSON, the same in every build.
+/// A key of everything in a plan but the reason: a 64-bit FNV-1a of its JSON, the same in every
+/// build.
 pub(crate) fn plan_key(plan: &Plan) -> Result<i64> {
     let plan = Plan { reason: String::new(), ..plan.clone() };
     let text = serde_json::to_vec(&plan).map_err(Error::Record)?;

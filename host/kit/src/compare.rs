@@ -15,8 +15,8 @@ use tilewright_gate::{Call, golden};
 use tilewright_plan::{Cost, Decision, Fallback, Plan, Planner, PolicyIdentity, Release, records::Damage};
 use tilewright_policy::{LoadedPolicy, PolicyError};
 
-use facts::Priced;
 pub use facts::Pricing;
+use facts::RequestPrices;
 pub use records::{RecordedRequest, read};
 
 /// The reason why policies can't be compared.
@@ -170,7 +170,7 @@ pub struct Comparison {
 /// [`CompareError::Policy`] if one can't be loaded.
 pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, CompareError> {
     let requests = golden::set();
-    let both = [a, b].map(|contender| contender.patient(requests.len()));
+    let both = [a, b].map(|contender| contender.limit_time(requests.len()));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, "golden".into())?;
     for golden in requests {
@@ -181,20 +181,20 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
             golden.play(&mut policy, |_, turn| heard.push(turn));
             Ok::<_, PolicyError>(heard)
         });
-        let facts = Priced::by_formula(golden.costs());
-        let mut told_alike = true;
+        let facts = RequestPrices::by_formula(golden.costs());
+        let mut has_same_inputs = true;
         for (one, other) in first?.into_iter().zip(second?) {
             // The inputs differ from here on: the failure, or the result of another plan.
-            if one.attempts != other.attempts || !told_alike {
+            if one.attempts != other.attempts || !has_same_inputs {
                 break;
             }
-            let plan = |turn: &golden::Heard| turn.decision.as_ref().map(|decision| decision.plan.clone());
-            told_alike = !golden.learns() || plan(&one) == plan(&other);
+            let plan = |turn: &golden::CallResult| turn.decision.as_ref().map(|decision| decision.plan.clone());
+            has_same_inputs = !golden.learns() || plan(&one) == plan(&other);
             if let (Some(one), Some(other), call) = (one.decision, other.decision, one.call) {
                 comparison.add(&golden.name, call, golden.request.memory_limit, &facts, one, other);
             }
         }
-        both.iter().try_for_each(LoadedPolicy::check_patience)?;
+        both.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     }
     Ok(comparison.sum_up())
 }
@@ -209,7 +209,7 @@ pub fn on_records(
     from: &str,
     requests: &[RecordedRequest],
 ) -> Result<Comparison, CompareError> {
-    let both = [a, b].map(|contender| contender.patient(requests.len()));
+    let both = [a, b].map(|contender| contender.limit_time(requests.len()));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, from.into())?;
     for recorded in requests {
@@ -222,7 +222,7 @@ pub fn on_records(
         };
         let call = if attempts.is_empty() { Call::Decide } else { Call::Recover };
         let (one, other) = (decide(a)?, decide(b)?);
-        both.iter().try_for_each(LoadedPolicy::check_patience)?;
+        both.iter().try_for_each(LoadedPolicy::check_time_budget)?;
         comparison.add(&recorded.name, call, request.memory_limit, &costs, one, other);
     }
     Ok(comparison.sum_up())
@@ -230,8 +230,8 @@ pub fn on_records(
 
 impl Contender<'_> {
     /// The policy with processor time for this number of requests.
-    fn patient(&self, requests: usize) -> LoadedPolicy {
-        self.policy.clone().within(self.policy.inspection().limits.patience(requests))
+    fn limit_time(&self, requests: usize) -> LoadedPolicy {
+        self.policy.clone().with_time_budget(self.policy.inspection().limits.time_budget(requests))
     }
 }
 
@@ -253,7 +253,7 @@ impl Comparison {
         })
     }
 
-    fn add(&mut self, request: &str, call: Call, limit: u64, facts: &Priced, a: Decision, b: Decision) {
+    fn add(&mut self, request: &str, call: Call, limit: u64, facts: &RequestPrices, a: Decision, b: Decision) {
         self.compared += 1;
         let fields = fields(&a.plan, &b.plan);
         if fields.is_empty() {

@@ -1,7 +1,7 @@
-//! What a policy costs: how long each of its functions takes and how much fuel, the first time and warm, and how much memory it holds.
+//! A policy's costs: time and fuel of each function, the first time and warm, and memory.
 //!
-//! A call is measured as the host makes it: with everything around the guest that a decision needs, the check of its answer included.
-//! The clock's own time is taken off.
+//! A call is measured as the host makes it: with the work around the guest that a decision needs,
+//! including the check of its answer. The clock's own time is subtracted.
 
 mod report;
 mod requests;
@@ -23,24 +23,25 @@ use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, Pol
 
 pub use self::{
     report::{Call, Cold, Estimates, Function, Lasting, Memory, Report},
-    requests::{Asked, requests},
+    requests::{BenchRequest, requests},
     spread::Spread,
 };
 
-/// Nanoseconds above which a load is timed once: a language's runtime takes many seconds to compile.
+/// Nanoseconds above which a load is timed once: a language's runtime takes many seconds to
+/// compile.
 const SLOW_LOAD: f64 = 0.4e9;
 
-/// A way to load the policy that is measured, into any host.
+/// A function that loads the measured policy into any host.
 pub type Load<'a> = dyn Fn(&PolicyHost) -> Result<LoadedPolicy, PolicyError> + 'a;
 
-/// How long to measure.
+/// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Runs of every function; by default as many as fit into `budget`.
     pub iterations: Option<u32>,
-    /// Time for all functions together, loading aside.
+    /// Time for all functions together, without loading.
     pub budget: Duration,
-    /// What the policy may use.
+    /// The policy's limits.
     pub limits: Limits,
 }
 
@@ -53,30 +54,33 @@ impl Default for Options {
 /// Loads a policy and measures it, on the requests of the stages that it answers.
 ///
 /// # Errors
-/// Any [`PolicyError`] of a policy that can't be loaded or refuses its settings. A policy that fails later is measured with its failures.
+/// Any [`PolicyError`] of a policy that can't be loaded or refuses its settings. Later failures are
+/// part of the measurement.
 pub fn measure(
     load: &Load<'_>,
     settings: &[(String, String)],
-    asked: &[Asked],
+    asked: &[BenchRequest],
     options: &Options,
 ) -> Result<Report, PolicyError> {
     let clock = clock();
     let (loaded, load_ns, cached_ns) = loads(load, options.limits)?;
-    // A module that is costly to compile has had its time already.
+    // A module that is costly to compile has used its time already.
     let budget = if load_ns < SLOW_LOAD { options.budget } else { options.budget / 4 };
     let options = &Options { budget, ..*options };
-    // Five functions and decisions in an instance that lasts, each run at most as often again to warm up.
+    // Five functions, and decisions in an instance that lasts; each runs at most as often again to
+    // warm up.
     let runs = 12 * options.iterations.unwrap_or(0) as usize;
-    let loaded = loaded.within(budget + options.limits.patience(runs));
+    let loaded = loaded.with_time_budget(budget + options.limits.time_budget(runs));
     let stages = &loaded.description().stages;
-    let asked: &[Asked] = &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
+    let asked: &[BenchRequest] =
+        &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
     let cold = first(&loaded, settings, asked, load_ns, cached_ns)?;
     let mut bench = Bench { loaded: &loaded, settings, asked, options, clock };
     let (describe, configure) = (bench.describe()?, bench.configure()?);
     let mut policy = loaded.configure(settings)?;
     let decide = bench.decide(&mut policy)?;
     let estimates = bench.estimates(&mut policy, decide.typical_ns);
-    let lasting = bench.lasting(estimates.as_ref())?;
+    let lasting = bench.measure_lasting(estimates.as_ref())?;
     let recover = bench.recover(&mut policy)?;
     let learn = bench.learn(&mut policy)?;
     let inspection = loaded.inspection();
@@ -98,8 +102,8 @@ pub fn measure(
     })
 }
 
-/// Loads a policy in two ways, compiled anew and from a cache of its own, and returns the nanoseconds of both: of a
-/// policy that loads quickly, the least of a few loads each.
+/// Loads a policy in two ways, compiled and from a cache of its own, and returns the nanoseconds of
+/// both. A policy that loads quickly is loaded a few times, and the lowest time counts.
 fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), PolicyError> {
     let timed = |host: &PolicyHost| -> Result<(LoadedPolicy, f64), PolicyError> {
         let started = Instant::now();
@@ -116,7 +120,8 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
     };
     let place = tempfile::tempdir();
     let cache = place.as_ref().map_or(CacheDir::Off, |place| CacheDir::At(place.path().join("policies")));
-    // The first load fills the cache, so that a policy that is costly to compile is compiled only once.
+    // The first load fills the cache, so that a policy that is costly to compile is compiled only
+    // once.
     let cached = PolicyHost::new(limits, &cache)?;
     let (loaded, first) = timed(&cached)?;
     let load_ns = least(&PolicyHost::new(limits, &CacheDir::Off)?, first)?;
@@ -128,7 +133,7 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
 fn first(
     loaded: &LoadedPolicy,
     settings: &[(String, String)],
-    asked: &[Asked],
+    asked: &[BenchRequest],
     load_ns: f64,
     cached_ns: f64,
 ) -> Result<Cold, PolicyError> {
@@ -163,17 +168,17 @@ fn nanoseconds(elapsed: Duration) -> f64 {
     elapsed.as_nanos() as f64
 }
 
-/// What is the same for every function.
+/// The inputs that all functions share.
 struct Bench<'a> {
     loaded: &'a LoadedPolicy,
     settings: &'a [(String, String)],
-    asked: &'a [Asked],
+    asked: &'a [BenchRequest],
     options: &'a Options,
     /// Nanoseconds.
     clock: f64,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy)]
 struct Run {
     elapsed: Duration,
@@ -193,7 +198,8 @@ const RECOVER: u32 = 20;
 const LEARN: u32 = 15;
 
 impl Bench<'_> {
-    /// Runs a function as often as asked for, or as its share of the budget allows; the run is told which one it is.
+    /// Runs a function as often as asked for, or as its share of the budget allows; the function
+    /// gets the run's number.
     fn runs(
         &self,
         function: Function,
@@ -204,13 +210,13 @@ impl Bench<'_> {
         let started = Instant::now();
         for index in 0..self.options.iterations.unwrap_or(WARM_UP).min(WARM_UP) {
             run(index as usize)?;
-            self.loaded.check_patience()?;
+            self.loaded.check_time_budget()?;
             if self.options.iterations.is_none() && started.elapsed() >= budget / 4 {
                 break;
             }
         }
-        // Whole rounds, so that no request weighs more than another, unless the last round goes beyond twice the
-        // budget.
+        // Whole rounds, so that every request has the same weight, unless the last round goes
+        // beyond twice the budget.
         let round = self.asked.len().max(1);
         let (started, mut runs) = (Instant::now(), Vec::new());
         loop {
@@ -223,7 +229,7 @@ impl Bench<'_> {
                 break;
             }
             runs.push(run(runs.len())?);
-            self.loaded.check_patience()?;
+            self.loaded.check_time_budget()?;
         }
         let mut times: Vec<f64> = runs.iter().map(|run| (nanoseconds(run.elapsed) - self.clock).max(0.0)).collect();
         let medians = (0..round.min(times.len())).map(|first| {
@@ -268,19 +274,20 @@ impl Bench<'_> {
     }
 
     fn decide(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
-        self.decisions(policy, DECIDE, |bench| bench.loaded.configure(bench.settings))
+        self.run_decisions(policy, DECIDE, |bench| bench.loaded.configure(bench.settings))
     }
 
-    /// Decisions in one instance: without the making of a fresh one, only the question and its answer are left.
-    fn lasting(&mut self, estimates: Option<&Estimates>) -> Result<Lasting, PolicyError> {
+    /// Decisions in one instance: without making a new one, only the question and its answer are
+    /// left.
+    fn measure_lasting(&mut self, estimates: Option<&Estimates>) -> Result<Lasting, PolicyError> {
         let fresh = |bench: &Self| Ok(bench.loaded.configure(bench.settings)?.lasting());
-        let Call { typical_ns, .. } = self.decisions(&mut fresh(self)?, LASTING, fresh)?;
+        let Call { typical_ns, .. } = self.run_decisions(&mut fresh(self)?, LASTING, fresh)?;
         let host_ns = estimates.map_or(0.0, |estimates| estimates.host_ns);
         Ok(Lasting { typical_ns, beside_ns: (typical_ns - host_ns).max(0.0) })
     }
 
-    /// Decisions over all requests in turn. A policy that was taken out of service is measured anew.
-    fn decisions(
+    /// Decisions over all requests in turn. A policy that was taken out of service is loaded again.
+    fn run_decisions(
         &self,
         policy: &mut Policy,
         share: u32,
@@ -312,7 +319,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Last of all: what is learnt may change what is decided.
+    /// The last function, since learning may change decisions.
     fn learn(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
         let pool = PoolStatistics::default();
         let outcome = Outcome {
@@ -335,7 +342,8 @@ impl Bench<'_> {
         })
     }
 
-    /// A policy that was taken out of service is measured anew rather than as what stands in for it.
+    /// Replaces a policy that was taken out of service, so that the fallback is not measured in its
+    /// place.
     fn in_service(&self, policy: &mut Policy) -> Result<(), PolicyError> {
         if policy.is_out_of_service() {
             *policy = self.loaded.configure(self.settings)?;
@@ -343,7 +351,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The share of a decision that the host spends pricing plans, each price timed; `decide_ns` is a decision's time without that.
+    /// The share of a decision that the host spends pricing plans, each price timed. `decide_ns` is
+    /// a decision's time without that.
     fn estimates(&self, policy: &mut Policy, decide_ns: f64) -> Option<Estimates> {
         const ROUNDS: usize = 5;
         let (mut count, mut decided, mut host_ns) = (0, 0, f64::INFINITY);
@@ -359,14 +368,14 @@ impl Bench<'_> {
                 }
                 self.in_service(policy).ok()?;
                 let costs = asked.costs.clone();
-                let timed = Arc::new(Timed { costs, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
+                let timed = Arc::new(TimedCostModel { costs, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
                 let decision = policy.decide(&asked.question(), timed.clone());
                 if decision.fallback.is_some() {
-                    // The prices may be those that the host's own plan was chosen by.
+                    // The prices may be those of the search for the host's own plan.
                     continue;
                 }
                 answered += 1;
-                // Prices that the host works out for itself don't count as the policy's.
+                // Prices that the host computes for itself don't count as the policy's.
                 asked_for += decision.candidates.len() as u64;
                 elapsed += timed.elapsed_ns.load(Ordering::Relaxed) as f64;
             }
@@ -383,8 +392,8 @@ impl Bench<'_> {
     }
 }
 
-/// The decisions of a policy, made by an instance of its own and only when needed: a slow policy can't answer every
-/// request.
+/// The decisions of a policy, made by an instance of its own and only when needed: a slow policy
+/// can't answer every request.
 struct Plans<'a> {
     bench: &'a Bench<'a>,
     policy: Policy,
@@ -407,14 +416,14 @@ impl<'a> Plans<'a> {
     }
 }
 
-/// A cost model with a stop-watch.
-struct Timed {
+/// A cost model that measures its own time.
+struct TimedCostModel {
     costs: Arc<dyn CostModel>,
     count: AtomicU64,
     elapsed_ns: AtomicU64,
 }
 
-impl CostModel for Timed {
+impl CostModel for TimedCostModel {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }

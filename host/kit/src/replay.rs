@@ -1,33 +1,37 @@
-//! Makes recorded decisions again, from what `--record full` wrote down and nothing else: no model, no device, no host that prices
-//! plans.
+//! MakePlanner recorded decisions again, from what `--record full` wrote and nothing else: no
+//! model, no device, no host that prices plans.
 //!
-//! [`again`] asks the policy that decided then: every answer, plan, adjustment, fallback and unit of fuel has to be what it was, since a
-//! policy sees nothing but what the record holds. [`other`] asks another policy the same questions, and says what its plans would have
-//! been worth as far as the records tell; where they don't it says nothing.
+//! [`replay_same_policy`] asks the policy of the record. Every answer, plan, adjustment, fallback
+//! and unit of fuel must be equal, since a policy sees nothing but what the record holds.
+//! [`replay_other_policy`] asks another policy the same questions, and compares the costs of its
+//! plans as far as the records hold them.
 
-mod again;
 mod facts;
 mod gather;
-mod other;
+mod other_policy;
+mod same_policy;
 #[cfg(test)]
 mod tests;
 
-pub use again::{Again, AgainRow, AgainTotals, Difference, Verdict, again};
-pub use gather::{Recorded, ReplayError, Session, Spoken, gather};
-pub use other::{Basis, Other, OtherRow, OtherTotals, OtherVerdict, Worth, other};
+pub use gather::{Recorded, RecordedCall, ReplayError, Session, gather};
+pub use other_policy::{
+    Basis, OtherPolicyReport, OtherPolicyRow, OtherPolicyTotals, PlanCost, PlanVerdict, replay_other_policy,
+};
+pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, SamePolicyTotals, replay_same_policy};
 
 use tilewright_plan::{Device, Model, Plan, Planner, PolicyIdentity, Request, Stage};
 
-/// Puts the policy of a session to work, anew each time; its error ends the replay.
-pub type Makes<'a> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner>, String> + 'a;
+/// Puts the policy of a session to work, a new one each time; its error ends the replay.
+pub type MakePlanner<'a> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner>, String> + 'a;
 
-/// A plan without its reason, which changes nothing of how it is run.
+/// A plan without its reason, which does not affect how it runs.
 pub(crate) fn bare(plan: &Plan) -> Plan {
     Plan { reason: String::new(), ..plan.clone() }
 }
 
-/// What has to be alike for prices and measurements of one request to hold for another: the model, the device, the stage and the extents. Limits and
-/// objectives don't change what a plan costs.
+/// The properties that must be equal for prices and measurements of one request to hold for
+/// another: the model, the device, the stage and the extents. Limits and objectives don't change a
+/// plan's cost.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Work {
     model: Model,
@@ -40,7 +44,7 @@ impl Work {
     pub fn of(stage: Stage, request: &Request, device: &Device) -> Self {
         Self {
             model: request.model.clone(),
-            // What is free differs from hour to hour.
+            // Free memory differs from hour to hour.
             device: Device { free_bytes: 0, ..device.clone() },
             stage,
             extents: [request.batch, request.frames, request.height, request.width],
@@ -49,7 +53,7 @@ impl Work {
 }
 
 /// A plan in a few words.
-pub fn in_words(plan: &Plan) -> String {
+pub fn describe_plan(plan: &Plan) -> String {
     let mut words = format!("{} {} {}", plan.space, plan.precision, plan.layout);
     if plan.time != tilewright_plan::Time::Whole {
         words.push_str(&format!(", time {}", plan.time));

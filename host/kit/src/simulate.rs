@@ -1,8 +1,9 @@
-//! Devices that are only a table: plans measured on a real one, priced by its host. Policies run through whole workloads on them, on
-//! hardware that nobody has at hand, in microseconds.
+//! Devices as tables of measured and priced plans. Policies run through whole workloads on them in
+//! microseconds, without the hardware.
 //!
-//! Nothing is made up. A plan's time and memory are its own in the table, or those of the nearest plan by the rule of
-//! [`Case::nearest`], or unknown; each is counted. A price is the one that the host gave, or an error.
+//! Every number is measured. A plan's time and memory are its own in the table, or those of the
+//! nearest plan by the rule of [`Case::nearest`], or unknown; the report counts each kind. A price
+//! is the one that the host gave, or an error.
 
 mod builder;
 mod facts;
@@ -14,8 +15,8 @@ mod table;
 mod tests;
 mod workload;
 
-pub use builder::{Builder, Left};
-pub use report::{PolicyRow, RequestRow, Simulation, What};
+pub use builder::{Builder, SkippedEntries};
+pub use report::{PolicyRow, RequestResult, RequestRow, Simulation};
 pub use run::{Entrant, Options, run};
 pub use table::{Case, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};
 pub use workload::{Item, WorkloadError, builtin, from_records, read as read_workload};

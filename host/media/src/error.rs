@@ -82,9 +82,7 @@ pub enum Error {
         reason: String,
     },
     /// The journal belongs to another job.
-    #[error(
-        "{path}: was begun with another {what}: delete this folder to start anew, or use what the decode was begun with"
-    )]
+    #[error("{path}: was begun with another {what}: delete this folder to start over, or repeat the first run")]
     Job {
         /// The journal's folder.
         path: PathBuf,

@@ -18,6 +18,7 @@ pub mod wan;
 pub use checkpoint::{Checkpoint, FileId, Stored};
 pub use error::{Error, Result};
 pub use identify::{Architecture, DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
+pub use known::{Destination, LoadStep};
 pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
 pub use parts::{Part, Role};
 pub use tilewright_nn::ComputeFormat;

@@ -49,8 +49,8 @@ pub fn temporary_folder(folder: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(PREFIX).permissions(mode).tempdir_in(folder)
 }
 
-/// Returns a complete file its final name and replaces an older one. A link stays, and its target
-/// is replaced.
+/// Renames a complete file to its final name and replaces an older one. A link stays, and its
+/// target is replaced.
 ///
 /// # Errors
 /// The disk is full, or a file that has appeared there can't be replaced.
@@ -60,7 +60,7 @@ pub fn place(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.persist(place).map(drop).map_err(|error| error.error)
 }
 
-/// Returns a complete file its final name if nothing has that name, not even a link to nothing;
+/// Renames a complete file to its final name if nothing has that name, not even a link to nothing;
 /// otherwise returns the file.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! A decode, of pictures or of clips.
 
 use tch::Tensor;
-use tilewright_engine::{ClipJob, DecodeJob, Error, Finished, Machine, Observer, Sink, Unfinished};
+use tilewright_engine::{ClipJob, DecodeJob, Error, Finished, Machine, MemoryLimit, Observer, Sink, Unfinished};
 use tilewright_plan::{Candidate, Capabilities, Cost, Objective, Plan, Planner, Record, Request, Stage};
 
 use crate::{Model, Result};
@@ -26,7 +26,7 @@ macro_rules! of_job {
 }
 
 impl<'a> Decode<'a> {
-    /// A decode of latents as [`Model::tensor`] gives them, within a limit in bytes, weights aside.
+    /// A decode of latents as [`Model::tensor`] gives them, within a memory limit.
     ///
     /// # Errors
     /// [`Error::DoesNotFit`] if not even the leanest plan fits.
@@ -34,22 +34,23 @@ impl<'a> Decode<'a> {
         machine: &'a Machine,
         model: &'a Model,
         latents: &'a Tensor,
-        memory_limit: u64,
+        memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> tilewright_engine::Result<Self> {
+        let memory_limit = memory_limit.into();
         Ok(match model {
             Model::Picture(vae) => Decode::Pictures(DecodeJob::new(machine, vae, latents, memory_limit, objective)?),
             Model::Clip(vae) => Decode::Clips(ClipJob::new(machine, vae, latents, memory_limit, objective)?),
         })
     }
 
-    /// The peak of the leanest plan in bytes, weights aside.
+    /// The peak of the leanest plan in bytes, with the weights if a limit would count them.
     ///
     /// # Errors
     /// The latents are of another model.
-    pub fn least_bytes(machine: &Machine, model: &Model, latents: &Tensor) -> Result<u64> {
+    pub fn least_bytes(machine: &Machine, model: &Model, latents: &Tensor, counts_weights: bool) -> Result<u64> {
         // Nothing fits in no bytes at all: the error tells the least.
-        match Decode::new(machine, model, latents, 0, Objective::Leanest) {
+        match Decode::new(machine, model, latents, MemoryLimit { bytes: 0, counts_weights }, Objective::Leanest) {
             Err(Error::DoesNotFit { least, .. }) => Ok(least),
             Err(error) => Err(error.into()),
             Ok(_) => Ok(0),

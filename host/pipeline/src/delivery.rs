@@ -260,11 +260,13 @@ impl Sink for Delivery {
         for index in 0..frames.size()[0] {
             let frame = frame(&frames.f_get(index)?)?;
             let (sample, index) = (sample as usize, first as usize + index as usize);
-            // The journal first: the output can be written again from it, and not the other way round.
+            // The journal first: the output can be written again from it, and not the other way
+            // round.
             if let Some(journal) = &mut self.journal {
                 journal.append(sample, index, &frame)?;
             }
-            // The lock is held until the frame is shown: no half-written preview stays behind either.
+            // The lock is held until the frame is shown: no half-written preview stays behind
+            // either.
             let writing = self.writing.clone();
             let mut under_way = writing.lock();
             self.write(under_way.writer.as_mut(), sample, index, frame)?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tch::Tensor;
-use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodeJob, Finished, Machine, Observer, Unfinished};
+use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodeJob, Finished, Machine, MemoryLimit, Observer, Unfinished};
 use tilewright_plan::{Candidate, Objective, Planner, Record, Request, Stage, words::counted};
 
 use crate::{EncodeSource, Error, Model, Result};
@@ -99,7 +99,7 @@ impl EncodeInput {
 }
 
 impl<'a> Encode<'a> {
-    /// An encode within a limit in bytes, weights aside.
+    /// An encode within a memory limit.
     ///
     /// # Errors
     /// The input is of another kind than the model, or its sides are no multiples of the scale;
@@ -108,9 +108,10 @@ impl<'a> Encode<'a> {
         machine: &'a Machine,
         model: &'a Model,
         input: &'a EncodeInput,
-        memory_limit: u64,
+        memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
+        let memory_limit = memory_limit.into();
         match (model, input) {
             (Model::Picture(vae), EncodeInput::Pictures(pictures)) => {
                 Ok(Encode::Pictures(EncodeJob::new(machine, vae, pictures, memory_limit, objective)?))

@@ -35,8 +35,8 @@ impl Trials {
         Self { history: None, device: String::new(), is_full: false, report: Box::new(|_| {}) }
     }
 
-    /// The history in a file, for a device; faults go to `report`. Without `creates`, a missing file
-    /// stays missing.
+    /// The history in a file, for a device; faults go to `report`. Without `creates`, a missing
+    /// file stays missing.
     pub fn open(path: &Path, machine: &Machine, creates: bool, report: impl FnMut(HistoryFault) + 'static) -> Self {
         let mut trials =
             Self { history: None, device: machine.fingerprint.clone(), is_full: false, report: Box::new(report) };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tch::Tensor;
-use tilewright_engine::{Overrides, Vae, VideoVae};
+use tilewright_engine::{Overrides, Vae, VideoVae, WeightStore};
 use tilewright_media::{Kind, Shape};
 use tilewright_models::{Checkpoint, Family, Identity, Latent, LatentFile, Scaling};
 
@@ -47,7 +47,24 @@ impl Model {
         if overrides != Overrides::default() {
             return Err(Error::ForPictures(path.to_owned()));
         }
-        Ok(Model::Clip(Box::new(VideoVae::open(path)?)))
+        Ok(Model::Clip(Box::new(VideoVae::open(path, overrides)?)))
+    }
+
+    /// Leases weights from this store, which other models may share, instead of from one of its own.
+    #[must_use]
+    pub fn sharing(self, weights: &WeightStore) -> Self {
+        match self {
+            Model::Picture(vae) => Model::Picture(Box::new(vae.sharing(weights))),
+            Model::Clip(vae) => Model::Clip(Box::new(vae.sharing(weights))),
+        }
+    }
+
+    /// Frees the weights that no task uses.
+    pub fn release(&self) {
+        match self {
+            Model::Picture(vae) => vae.release(),
+            Model::Clip(vae) => vae.release(),
+        }
     }
 
     /// The facts that policies receive.
@@ -105,12 +122,10 @@ impl Model {
     /// # Errors
     /// The file is unsound or of another model.
     pub fn open_latent(&self, path: &Path, tensor: Option<&str>) -> Result<LatentFile> {
-        let file = LatentFile::open(path, tensor)?;
-        match self {
-            Model::Picture(vae) => file.check_kl(&vae.config)?,
-            Model::Clip(vae) => file.check_wan(&vae.config)?,
-        }
-        Ok(file)
+        Ok(match self {
+            Model::Picture(vae) => vae.open_latent(path, tensor)?,
+            Model::Clip(vae) => vae.open_latent(path, tensor)?,
+        })
     }
 
     /// Checks that a latent is of this model.
@@ -119,13 +134,13 @@ impl Model {
     /// It is of another one.
     pub fn check(&self, latent: &Latent) -> Result<()> {
         Ok(match self {
-            Model::Picture(vae) => latent.check_kl(&vae.config)?,
-            Model::Clip(vae) => latent.check_wan(&vae.config)?,
+            Model::Picture(vae) => vae.check(latent)?,
+            Model::Clip(vae) => vae.check(latent)?,
         })
     }
 
-    /// Reads a latent of this model: its header is compared with the model, then the model's weights
-    /// are checked, then the values are read. A dry run refuses what the decode would.
+    /// Reads a latent of this model: its header is compared with the model, then the model's
+    /// weights are checked, then the values are read. A dry run refuses what the decode would.
     ///
     /// # Errors
     /// The file is unsound or of another model, or the model's weights can't be loaded.

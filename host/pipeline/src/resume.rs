@@ -109,8 +109,8 @@ impl Planner for KeptPlan<'_> {
     }
 }
 
-/// A digest of everything that determines the values of a clip's frames: the latents, the weights in
-/// the file `vae`, and the policy with its settings and objective.
+/// A digest of everything that determines the values of a clip's frames: the latents, the weights
+/// in the file `vae`, and the policy with its settings and objective.
 ///
 /// # Errors
 /// The file can't be read.

@@ -11,7 +11,8 @@ pub fn texts(latent: &Latent) -> Texts {
     carried(latent.texts.clone())
 }
 
-/// The texts that pass from a picture or latent to another file: all but those about the file itself.
+/// The texts that pass from a picture or latent to another file: all but those about the file
+/// itself.
 pub fn carried(mut texts: Texts) -> Texts {
     texts.retain(|(name, _)| is_keyword(name) && name != "format" && name != RECORD_KEYWORD);
     texts

@@ -20,12 +20,13 @@ const UNITS: [(&str, u64); 14] = [
     ("", 1),
 ];
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("'{0}' is not a size: write a number above zero with a unit, as in 8GiB, 512MiB or 1.5GB")]
 pub struct NotASize(String);
 
-/// Reads `8GiB`, `512 MiB`, `1.5GB`, `4G` or a plain number of bytes. Letters' case does not matter; `K`, `M`, `G`, `T` are powers of 1024.
+/// Reads `8GiB`, `512 MiB`, `1.5GB`, `4G` or a plain number of bytes. Letters' case does not
+/// matter; `K`, `M`, `G`, `T` are powers of 1024.
 ///
 /// # Errors
 /// [`NotASize`] for anything else, and for zero or more than 2⁶³ bytes.

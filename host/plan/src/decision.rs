@@ -1,5 +1,5 @@
-//! The meeting point of engine and policies: the planner that decides ([`Planner`]), the prices that it may ask for
-//! ([`CostModel`]), and its answer ([`Decision`]).
+//! The interface between engine and policies: the planner that decides ([`Planner`]), the prices
+//! that it may ask for ([`CostModel`]), and its answer ([`Decision`]).
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Which policy decided, to the byte.
+/// The policy that decided, identified to the byte.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyIdentity {
     /// As the policy describes itself.
@@ -46,11 +46,11 @@ pub struct PolicyIdentity {
     pub settings: BTreeMap<String, Value>,
 }
 
-/// Prices and measurements that a planner may ask for while it decides. Answers must not change between calls of one
-/// decision.
+/// Prices and measurements that a planner may ask for while it decides. Answers must not change
+/// between calls of one decision.
 pub trait CostModel: Send + Sync {
-    /// The prices of plans for the request at hand, in the plans' order, one for each. A plan that can't be carried out
-    /// has an error instead, one line for the policy.
+    /// The prices of plans for the request at hand, in the plans' order, one for each. A plan that
+    /// can't be carried out has an error instead, one line for the policy.
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>>;
 
     /// The price of one plan.
@@ -75,27 +75,27 @@ pub struct Candidate {
     pub cost: Result<Cost, String>,
 }
 
-/// How much a line of a policy's log matters.
+/// The importance of a line of a policy's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
     /// For the policy's author.
     Debug,
-    /// For the curious.
+    /// For users who ask for details.
     Info,
-    /// For everybody.
+    /// For every user.
     Warn,
 }
 
 /// A line that a policy logged while it decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// How much it matters.
+    /// Its importance.
     pub level: LogLevel,
     /// The text, control characters removed.
     pub message: String,
 }
 
-/// Why the host's native default stands in for a policy's answer.
+/// The reason why the host's own plan replaces a policy's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FallbackReason {
@@ -115,13 +115,13 @@ pub enum FallbackReason {
     OutOfService,
     /// The policy's attempts are used up: the last ones are the host's own.
     Exhausted,
-    /// The policy does not answer the stage.
+    /// The policy leaves the stage to the host.
     NotAnswered,
 }
 
 impl FallbackReason {
-    /// True if the policy is to blame: not for an honest error, which is an answer, nor for a stage that it leaves to
-    /// the host.
+    /// True if the policy is to blame. An honest error is an answer, and a stage may be left to the
+    /// host: neither is a failure.
     pub const fn is_failure(self) -> bool {
         !matches!(self, FallbackReason::Error | FallbackReason::NotAnswered)
     }
@@ -143,7 +143,7 @@ impl fmt::Display for FallbackReason {
     }
 }
 
-/// The host's native default was taken, and why.
+/// The host's own plan was taken, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fallback {
     /// The kind of failure.
@@ -152,16 +152,17 @@ pub struct Fallback {
     pub detail: String,
 }
 
-/// What a planner decided, and how it came to it.
+/// A planner's decision, and what led to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What the policy answered, where it did.
+    /// The policy's answer, if it gave one.
     pub answer: Option<Plan>,
-    /// What will be carried out.
+    /// The plan that will be carried out.
     pub plan: Plan,
-    /// What was changed in the answer, a line each: `overlap 300 → 192: at most a quarter of the tile`.
+    /// The changes made to the answer, a line each: `overlap 300 → 192: at most a quarter of the
+    /// tile`.
     pub adjusted: Vec<String>,
-    /// Set where the native default stands in.
+    /// Set if the host's own plan replaces the answer.
     pub fallback: Option<Fallback>,
     /// Time spent deciding.
     pub elapsed: Duration,
@@ -169,7 +170,7 @@ pub struct Decision {
     pub fuel: u64,
     /// The plans that the policy asked the price of, in order.
     pub candidates: Vec<Candidate>,
-    /// What the policy logged.
+    /// The lines that the policy logged.
     pub log: Vec<LogLine>,
 }
 
@@ -182,16 +183,19 @@ pub struct LearnReport {
     pub failure: Option<Fallback>,
 }
 
-/// Decides how work is run. Never fails: if there is no usable answer, it falls back to a default of its own and says so.
+/// Decides how work is run. Never fails: if there is no usable answer, it falls back to a plan of
+/// its own and says so.
 pub trait Planner {
     /// The policy in whose name it decides.
     fn identity(&self) -> &PolicyIdentity;
 
-    /// Decides how a request is run; after failures, which are the question's attempts, decides again.
+    /// Decides how a request is run; after failures, which are the question's attempts, decides
+    /// again.
     fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision;
 
-    /// The host's own plan, for the attempts that are left after the planner's are used up; nothing that has failed is
-    /// tried again. `None` if no such plan is left, or if the host has no plans of its own for this planner.
+    /// The host's own plan, for the attempts that are left after the planner's are used up. No
+    /// failed plan is tried again. `None` if no such plan is left, or if the host has no plans of
+    /// its own for this planner.
     fn fallback(&mut self, _question: &Question<'_>, _costs: &dyn CostModel) -> Option<Decision> {
         None
     }

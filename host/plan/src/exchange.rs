@@ -1,5 +1,6 @@
-//! Everything that a policy was told, what it heard when it asked, and what it answered: what `--record full` adds to a record, so that
-//! the same decisions can be made again from the record alone. Sizes are bytes, times whole nanoseconds: nothing is rounded.
+//! The calls of a policy in full: the inputs of each, the host's answers to its questions, and its
+//! reply. `--record full` adds them to a record, so that the decisions can be made again from the
+//! record alone. Sizes are bytes, times whole nanoseconds: nothing is rounded.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use crate::{
     UnderWay, exact,
 };
 
-/// The calls of one policy at work that belong to one record.
+/// The calls of one policy's session that belong to one record.
 ///
-/// A policy remembers from call to call, and so all calls of a session are made again in one instance, in the order of their numbers, over
-/// as many records as they are spread.
+/// A policy remembers from call to call. So a replay makes all calls of a session in one instance,
+/// in the order of their numbers, over all records that they are spread over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Exchange {
-    /// Tells one policy at work, of one process, from every other.
+    /// Identifies one policy in use by one process.
     pub session: String,
     /// In order.
     pub calls: Vec<Call>,
@@ -28,67 +29,69 @@ pub struct Exchange {
 pub struct Call {
     /// Counted over the session, from 0.
     pub sequence: u64,
-    /// The kind of work; records of earlier programs name it in the request's hints only.
+    /// The stage; records of earlier programs name it in the request's hints only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
-    /// What was asked for, as the host put it. A guest of contract 0.1 gets the offer's hints as well, where the request lacks them.
+    /// The request as the host put it. A guest of contract 0.1 also gets the offer's hints that the
+    /// request lacks.
     pub request: Request,
-    /// What it runs on.
+    /// The device that the work runs on.
     pub device: Device,
-    /// What the policy was called for.
+    /// The function that was called, with its other inputs.
     pub question: RecordedQuestion,
-    /// What the host answered while the policy thought.
+    /// The host's answers to the policy's questions during the call.
     #[serde(default, skip_serializing_if = "HostAnswers::is_empty")]
     pub heard: HostAnswers,
-    /// What came of it.
+    /// The result of the call.
     pub reply: Reply,
 }
 
-/// What a policy is called for.
+/// The function that a policy is called for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[schemars(rename = "Question")]
 pub enum RecordedQuestion {
-    /// How the request is run.
+    /// A plan for the request.
     Decide {
-        /// What can be carried out.
+        /// The plans that can be carried out.
         offer: Offer,
     },
-    /// The same, after failures.
+    /// A plan for the request after failures.
     Recover {
-        /// What can be carried out.
+        /// The plans that can be carried out.
         offer: Offer,
-        /// In order, the latest last.
+        /// The failed attempts, the latest last.
         attempts: Vec<Attempt>,
     },
-    /// Nothing: it is told what became of a plan.
+    /// The outcome of a plan: nothing is answered.
     Learn {
-        /// What could be carried out; records of earlier programs lack it.
+        /// The plans that could be carried out; records of earlier programs lack it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offer: Option<Offer>,
-        /// How it was run.
+        /// The plan that was carried out.
         plan: Plan,
-        /// What was measured.
+        /// The measured outcome.
         measured: Measured,
     },
 }
 
-/// What can be carried out, and the clip that is under way.
+/// The plans that can be carried out, and the clip under way.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Offer {
-    /// What can be carried out.
+    /// The limits of plans.
     #[serde(flatten)]
     pub capabilities: Capabilities,
-    /// What a clip is under way with, some of its frames delivered; none before that, and for pictures.
+    /// The plan of a clip of which some frames are delivered; null before that, and for pictures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Plan>,
-    /// How many; records of earlier programs have the number in the request's hints.
+    /// Delivered frames of that clip; records of earlier programs have the number in the request's
+    /// hints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_done: Option<u32>,
 }
 
 impl Offer {
-    /// The part of a question that is recorded so.
+    /// The part of a question that is recorded this way.
     pub fn new(question: &Question<'_>) -> Self {
         Self {
             capabilities: question.capabilities.clone(),
@@ -98,20 +101,22 @@ impl Offer {
     }
 }
 
-/// What the host said when it was asked. Answers don't change within a call, so that each stands here once, in the order of first asking.
+/// The host's answers to a policy's questions. An answer does not change within a call, so each is
+/// recorded once, in the order of first asking.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Heard")]
 pub struct HostAnswers {
-    /// What plans would cost. The plans are as they were priced: after checking, and without those that make no sense.
+    /// Prices of plans. The plans are as they were priced: after checking, and without those that
+    /// make no sense.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub estimates: Vec<Estimate>,
-    /// What was measured before.
+    /// Earlier measurements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trials>,
 }
 
 impl HostAnswers {
-    /// Nothing was asked.
+    /// True if nothing was asked.
     pub const fn is_empty(&self) -> bool {
         self.estimates.is_empty() && self.trials.is_empty()
     }
@@ -120,86 +125,88 @@ impl HostAnswers {
 /// A plan and its price.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
-    /// As it was priced.
+    /// The plan as it was priced.
     pub plan: Plan,
-    /// The price, or why there is none.
+    /// The price, or the reason why there is none.
     #[serde(flatten)]
     pub price: Price,
 }
 
-/// A price, or why there is none.
+/// A price, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Price {
-    /// What it would cost.
+    /// The expected cost.
     Cost(ExactCost),
-    /// Why it can't be carried out, for the policy.
+    /// The reason why the plan can't be carried out, for the policy.
     Error(String),
 }
 
-/// A [`Cost`], to the bit.
+/// A [`Cost`], exact to the bit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExactCost {
-    /// The most held at once, weights aside, in bytes.
+    /// The highest memory use, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
-    /// Time of the work, loading aside, in nanoseconds.
+    /// Time of the work without loading, in nanoseconds.
     pub elapsed_ns: u64,
     /// Tiles in all.
     pub tiles: u32,
     /// Distinct tensor shapes.
     pub shapes: u32,
-    /// Output computed over output kept, as text: JSON's numbers have no infinity, and not every reader takes the last digit.
+    /// Output computed over output kept, as text: JSON's numbers have no infinity, and some readers
+    /// drop the last digit.
     #[serde(with = "exact")]
     #[schemars(with = "String")]
     pub rework: f64,
 }
 
-/// An answer about what was measured before.
+/// An answer to a question for earlier measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trials {
-    /// How many were asked for at most.
+    /// The most trials asked for.
     pub most: u32,
     /// Newest first.
     pub trials: Vec<ExactTrial>,
 }
 
-/// A [`Trial`], as far as policies are told of it.
+/// The part of a [`Trial`] that policies get.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExactTrial {
-    /// How it was run.
+    /// The plan that was carried out.
     pub plan: Plan,
-    /// What was measured.
+    /// The measured outcome.
     #[serde(flatten)]
     pub measured: Measured,
 }
 
-/// An [`Outcome`], as far as policies are told of it.
+/// The part of an [`Outcome`] that policies get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Measured {
     /// Time of the work that succeeded, in nanoseconds.
     pub elapsed_ns: u64,
-    /// The most held at once, weights aside, in bytes.
+    /// The highest memory use, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
     /// Attempts, the one that succeeded included.
     pub attempts: u32,
 }
 
-/// What a call came to. Of `learn` there is the fuel, and why it failed where it did.
+/// The result of a call. A call of `learn` has only the fuel and the reason of a failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Reply {
-    /// What the policy answered; null where it did not.
+    /// The policy's answer; null if it gave none.
     pub answer: Option<Plan>,
-    /// What the host made of it; null for `learn`.
+    /// The plan after checking; null for `learn`.
     pub plan: Option<Plan>,
-    /// What was changed in the answer.
+    /// The changes made to the answer.
     pub adjusted: Vec<String>,
-    /// Why there is no usable answer, or why it did not learn.
+    /// The reason why there is no usable answer, or why the policy did not learn.
     pub fallback: Option<Fallback>,
     /// Fuel that the guest used.
     pub fuel: u64,
 }
 
-/// The hint that had the number of delivered frames before it was recorded; contract 0.1 still tells it so.
+/// The hint that held the number of delivered frames before it had a field. Contract 0.1 still has
+/// it.
 const FRAMES_DONE: &str = "clip.done";
 
 /// Saturates after 584 years, as the contract does.
@@ -245,7 +252,7 @@ impl From<&Outcome> for Measured {
     }
 }
 
-/// What policies are not told of is zero.
+/// Fields that policies do not get are zero.
 impl From<Measured> for Outcome {
     fn from(measured: Measured) -> Self {
         let Measured { elapsed_ns, peak_bytes, attempts } = measured;
@@ -267,7 +274,7 @@ impl From<&ExactTrial> for Trial {
 }
 
 impl Call {
-    /// The kind of work.
+    /// The stage of the call.
     pub fn stage(&self) -> Stage {
         self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
     }
@@ -291,7 +298,8 @@ impl RecordedQuestion {
         }
     }
 
-    /// What could be carried out. Nothing is carried out for `learn`, and so calls of it may lack this.
+    /// The plans that could be carried out. A call of `learn` may lack this: it has no plan to
+    /// check.
     pub const fn offer(&self) -> Option<&Offer> {
         match self {
             RecordedQuestion::Decide { offer } | RecordedQuestion::Recover { offer, .. } => Some(offer),

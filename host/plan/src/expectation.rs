@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use crate::{Cost, CostModel, Plan};
 
-/// The most trials that are looked at, newest first, and the most of the plan itself.
+/// The most trials taken into account, newest first, and the most of the plan itself.
 const LOOKED_AT: u32 = 64;
 const OF_PLAN: usize = 5;
 
-/// A plan's price, corrected by earlier measurements; `None` if there are none, or if the plan has no price.
+/// A plan's price, corrected by earlier measurements; `None` if there are none, or if the plan has
+/// no price.
 ///
-/// The time is multiplied by the median of measured over priced time, from the newest runs of the same plan; for a plan
-/// that never ran, from all runs, which have the machine in common. The memory is multiplied by the highest such ratio
-/// of the same plan, if it ran.
-pub fn expected(costs: &dyn CostModel, plan: &Plan) -> Option<Cost> {
+/// The time is multiplied by the median of measured over priced time, from the newest runs of the
+/// same plan. For a plan that never ran, the median is over all runs, which have the machine in
+/// common. The memory is multiplied by the highest such ratio of the same plan, if it ran.
+pub fn predict_cost(costs: &dyn CostModel, plan: &Plan) -> Option<Cost> {
     let cost = costs.estimate_one(plan).ok()?;
     let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
     let asked = bare(plan);
@@ -96,10 +97,10 @@ mod tests {
     fn a_plan_that_ran_is_expected_to_take_what_it_took_and_another_what_the_machine_takes() {
         let first = |seconds, bytes| (Layout::ChannelsFirst, seconds, bytes);
         let history = History(vec![first(4.0, 900.0), first(1.5, 1200.0), first(1.4, 1000.0)]);
-        let ran = expected(&history, &plan(Layout::ChannelsFirst)).unwrap();
+        let ran = predict_cost(&history, &plan(Layout::ChannelsFirst)).unwrap();
         assert_eq!((ran.elapsed, ran.peak_bytes), (Duration::from_secs_f64(1.5), 1200), "one slow run says little");
-        let other = expected(&history, &plan(Layout::ChannelsLast)).unwrap();
+        let other = predict_cost(&history, &plan(Layout::ChannelsLast)).unwrap();
         assert_eq!((other.elapsed, other.peak_bytes), (Duration::from_secs(3), 1000));
-        assert_eq!(expected(&History(Vec::new()), &plan(Layout::ChannelsFirst)), None);
+        assert_eq!(predict_cost(&History(Vec::new()), &plan(Layout::ChannelsFirst)), None);
     }
 }

@@ -1,8 +1,8 @@
-//! The words that the host's crates share: what is asked for ([`Request`]), how it will be run ([`Plan`]),
-//! what that is expected to cost ([`Cost`]), what was measured ([`Outcome`]), and the [`Record`] of it all.
+//! The types that the host's crates share: [`Request`], [`Plan`], [`Cost`], [`Outcome`], and the
+//! [`Record`] of a decision with all of them.
 //!
-//! Nothing here runs anything: the engine carries plans out, the policy runtime makes them, and both
-//! meet in the [`Planner`] and [`CostModel`] traits.
+//! Nothing here runs anything: the engine carries plans out, the policy runtime makes them, and
+//! both meet in the [`Planner`] and [`CostModel`] traits.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub use decision::{
     Value,
 };
 pub use exchange::Exchange;
-pub use expectation::expected;
+pub use expectation::predict_cost;
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};

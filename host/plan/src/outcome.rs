@@ -1,4 +1,5 @@
-//! What a plan is expected to cost, and what became of it. Mirrors the contract's `decoding.cost`, `.outcome` and `.failure`.
+//! The expected cost of a plan, and its outcome. Mirrors the contract's `vae.cost`, `.outcome` and
+//! `.failure`.
 
 use std::{fmt, time::Duration};
 
@@ -7,41 +8,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Plan, bytes, milliseconds};
 
-/// What the host expects of a plan for the request at hand.
+/// The expected cost of a plan for the request at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
-    /// The most held at once, weights aside, in bytes.
+    /// The highest memory use, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
-    /// Time of the decode, loading aside.
+    /// Time of the work, without loading.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]
     #[schemars(with = "f64")]
     pub elapsed: Duration,
     /// Tiles in all, over samples and chunks.
     pub tiles: u32,
-    /// Distinct tensor shapes that the convolutions will see; each new one may cost a kernel search.
+    /// Distinct tensor shapes that the convolutions will see; each new one may cost a kernel
+    /// search.
     pub shapes: u32,
-    /// Output computed over output kept: 1.0 where nothing is computed twice.
+    /// Output computed over output kept: 1.0 if nothing is computed twice.
     pub rework: f64,
 }
 
-/// What the memory pool did during a decode.
+/// The memory pool's work during a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolStatistics {
     /// Requests served from memory that was held.
     pub hits: u64,
-    /// Requests that had to ask the system or the driver.
+    /// Requests that had to go to the system or the driver.
     pub misses: u64,
-    /// Bytes held when the decode ended, in use or not.
+    /// Bytes held when the work ended, in use or not.
     pub held_bytes: u64,
-    /// How broken up the memory was that was held and not in use when the decode ended, from 0 (one piece) to 1.
+    /// Fragmentation of the held memory that was not in use when the work ended, from 0 (one piece)
+    /// to 1.
     #[serde(default)]
     pub fragmentation: f64,
 }
 
-/// What was measured of a plan that was carried out.
+/// Measurements of a plan that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
-    /// Time of the decode that succeeded, loading and failed attempts aside.
+    /// Time of the attempt that succeeded, without loading and failed attempts.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]
     #[schemars(with = "f64")]
     pub elapsed: Duration,
@@ -49,35 +52,35 @@ pub struct Outcome {
     #[serde(rename = "load_ms", with = "milliseconds")]
     #[schemars(with = "f64")]
     pub load: Duration,
-    /// The most held at once, weights aside, in bytes.
+    /// The highest memory use, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
     /// Attempts, the one that succeeded included.
     pub attempts: u32,
-    /// What the memory pool did.
+    /// The memory pool's work.
     pub pool: PoolStatistics,
 }
 
-/// A plan that was carried out, and what was measured.
+/// A plan that was carried out, and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
-    /// How it was run.
+    /// The plan.
     pub plan: Plan,
-    /// What was measured.
+    /// The measurements.
     pub outcome: Outcome,
 }
 
-/// Why a plan did not end in a picture.
+/// The reason why a plan did not give an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Failure {
-    /// Memory could not be had.
+    /// An allocation failed.
     OutOfMemory {
-        /// The bytes that could not be had.
+        /// The bytes that could not be allocated.
         bytes: u64,
     },
     /// The result held NaN or infinity.
     NonFinite {
-        /// How many values were not finite.
+        /// The number of values that were not finite.
         values: u64,
     },
     /// The peak went over the limit.
@@ -97,11 +100,11 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A plan that failed, as a policy is told of it.
+/// A plan that failed, as policies see it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// How it was run.
+    /// The plan.
     pub plan: Plan,
-    /// Why it failed.
+    /// The reason of the failure.
     pub failure: Failure,
 }

@@ -1,4 +1,4 @@
-//! How a piece of work is run. Mirrors the contract's `decoding.plan`.
+//! The way in which work is run. Mirrors the contract's `vae.plan`.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Dtype;
 
-/// A tile of the decoded picture, in output pixels.
+/// A tile, in pixels of the frames' side (a decode's output, an encode's input).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Tile {
     /// Pixels.
@@ -18,20 +18,20 @@ pub struct Tile {
     pub overlap: u32,
 }
 
-/// How the picture's area is divided.
+/// The division of the picture's area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Space {
-    /// Not at all.
+    /// No division.
     Whole,
-    /// Tiles decoded alone and cross-faded where they overlap.
+    /// Tiles that run alone and are cross-faded where they overlap.
     Blended(Tile),
     /// Tiles that share borders and norm statistics: the whole picture's output, in less memory.
     Exact(Tile),
 }
 
 impl Space {
-    /// The tile, where there is one.
+    /// The tile, if the area is divided.
     pub const fn tile(&self) -> Option<Tile> {
         match self {
             Space::Whole => None,
@@ -40,18 +40,18 @@ impl Space {
     }
 }
 
-/// How a clip's frames are divided; counts are output frames.
+/// The division of a clip's frames; counts are frames of pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Time {
-    /// Not at all.
+    /// No division.
     Whole,
-    /// Chunks, the causal state carried across.
+    /// Chunks that carry the causal cache.
     Carried {
         /// Frames of a chunk.
         frames: u32,
     },
-    /// Chunks decoded alone and cross-faded.
+    /// Chunks that run alone and are cross-faded.
     Blended {
         /// Frames of a chunk.
         frames: u32,
@@ -89,24 +89,24 @@ pub enum Layout {
     ChannelsLast,
 }
 
-/// When memory that the pool holds but nothing uses is handed back.
+/// The time at which memory that the pool holds but nothing uses is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Release {
     /// Never.
     Keep,
-    /// When the decode ends.
+    /// When the work ends.
     AtEnd,
     /// After each tile or chunk.
     EachStep,
 }
 
-/// How a decode will be run.
+/// The way in which work will be run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// How the area is divided.
+    /// The division of the area.
     pub space: Space,
-    /// How the frames are divided.
+    /// The division of the frames.
     pub time: Time,
     /// Samples, or tiles of one shape, that run together.
     pub batch: u32,
@@ -114,13 +114,13 @@ pub struct Plan {
     pub precision: Precision,
     /// Memory order.
     pub layout: Layout,
-    /// When unused memory is handed back.
+    /// The time at which unused memory is freed.
     pub release: Release,
-    /// Keep activations that wait in host memory.
+    /// Activations that wait are kept in host memory.
     pub offload: bool,
     /// Inputs copied to the device ahead of their turn.
     pub prefetch: u32,
-    /// Why, in a few words, for the person who reads the decision.
+    /// The policy's reason in a few words, for the person who reads the decision.
     pub reason: String,
 }
 

@@ -1,4 +1,5 @@
-//! The question that a planner answers: what is asked for, what can be carried out, what is under way and what failed.
+//! The question that a planner answers: the request, the capabilities, the clip under way and the
+//! attempts that failed.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,8 @@ pub const MOST_BATCH: u32 = 64;
 /// Chunks of latents that may be copied ahead to a GPU.
 pub const MOST_AHEAD: u32 = 8;
 
-/// The engine's capabilities for the request at hand; answers are checked against them. The default stands for
-/// capabilities that nobody wrote down.
+/// The engine's capabilities for the request at hand; answers are checked against them. The default
+/// stands for capabilities that were not recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Capabilities {
     /// The types that convolutions can run in on this device.
@@ -28,7 +29,7 @@ pub struct Capabilities {
     pub batch_most: u32,
     /// `exact` tiles can be run.
     pub exact: bool,
-    /// Chunks with the causal state carried across can be run.
+    /// Chunks that carry the causal cache can be run.
     pub carried: bool,
     /// Activations can wait in host memory.
     pub offload: bool,
@@ -37,8 +38,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// The capabilities that a request's hints tell, as programs wrote them before records had a field for them. `None`
-    /// if a hint is missing or has no such value.
+    /// The capabilities in a request's hints, as programs wrote them before records had a field for
+    /// them. `None` if a hint is missing or its value is not valid.
     pub fn of_hints(hints: &[Hint]) -> Option<Self> {
         let of = |name: &str| hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
         let number = |name: &str| of(name)?.parse::<u32>().ok();
@@ -56,8 +57,9 @@ impl Capabilities {
     }
 }
 
-/// A clip of which some frames are delivered. Its state goes on: in one piece or bands, or in the same tiles; carried on
-/// or whole in time as it was begun; in the same memory order and no narrower type.
+/// A clip of which some frames are delivered. Its causal cache goes on under the next plan: in one
+/// piece or bands, or in the same tiles; carried or whole in time, as before; in the same memory
+/// order and in no narrower type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UnderWay {
     /// Output frames that are delivered.
@@ -79,7 +81,8 @@ pub struct Question<'a> {
     pub capabilities: &'a Capabilities,
     /// The clip that the answer goes on with; `None` before the first frame, and for pictures.
     pub under_way: Option<&'a UnderWay>,
-    /// The attempts that failed, the latest last. Empty for a first decision and after a renewed question.
+    /// The attempts that failed, the latest last. Empty for a first decision and after a renewed
+    /// question.
     pub attempts: &'a [Attempt],
 }
 

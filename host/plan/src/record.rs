@@ -1,4 +1,5 @@
-//! A decision and its outcome as one JSON object: what `--json` prints, `--record` appends and a PNG carries.
+//! A decision and its outcome as one JSON object: `--json` prints it, `--record` appends it to a
+//! file, and a PNG carries it.
 
 use std::time::Duration;
 
@@ -10,33 +11,35 @@ use crate::{
     milliseconds,
 };
 
-/// A decision, what it led to, and everything needed to make it again. Sizes are bytes, times milliseconds.
+/// A decision, its outcome, and everything needed to make the decision again. Sizes are bytes,
+/// times milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(title = "Tilewright decision record")]
 pub struct Record {
     /// The host's version.
     pub tilewright: String,
-    /// When the decision was made, RFC 3339 in UTC.
+    /// The time of the decision, RFC 3339 in UTC.
     pub time: String,
-    /// The kind of work; records of earlier programs name it in the request's hints only.
+    /// The stage; records of earlier programs name it in the request's hints only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// What could be carried out; records of earlier programs tell it in the request's hints only.
+    /// The plans that could be carried out; records of earlier programs have them in the request's
+    /// hints only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
-    /// What it runs on.
+    /// The device that the work runs on.
     pub device: Device,
-    /// Who decided.
+    /// The policy that decided.
     pub policy: PolicyIdentity,
-    /// What the policy answered; null where it did not.
+    /// The policy's answer; null if it gave none.
     pub answer: Option<Plan>,
-    /// What was carried out: the answer after checking, or the native default.
+    /// The plan that was carried out: the answer after checking, or the host's own plan.
     pub plan: Plan,
-    /// What was changed in the answer.
+    /// The changes made to the answer.
     pub adjusted: Vec<String>,
-    /// Set where the native default stood in.
+    /// Set if the host's own plan replaced the answer.
     pub fallback: Option<Fallback>,
     /// Time spent deciding.
     #[serde(rename = "decision_ms", with = "milliseconds")]
@@ -44,41 +47,43 @@ pub struct Record {
     pub decision: Duration,
     /// Fuel that the guest used.
     pub fuel: u64,
-    /// The plan's price; null where it has none.
+    /// The plan's price; null if it has none.
     pub estimate: Option<Cost>,
-    /// The price corrected by what was measured before, where anything was.
+    /// The price corrected by earlier measurements, if there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Cost>,
     /// The attempts that failed before, in order.
     pub attempts: Vec<FailedAttempt>,
-    /// What was measured; null where nothing was decoded.
+    /// The measurements; null if nothing was decoded.
     pub outcome: Option<Outcome>,
-    /// Output frames of a clip that an earlier run had left, and that this one went on from: its time is of the others alone.
+    /// Output frames of a clip that an earlier run had delivered and this run continued from: its
+    /// time is of the other frames alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed_frames: u32,
-    /// What the policy was told, heard and answered, call by call; only with `--record full`.
+    /// The policy's inputs, questions and answers, call by call; only with `--record full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<Exchange>,
 }
 
 impl Record {
-    /// The kind of work.
+    /// The stage of the work.
     pub fn stage(&self) -> Stage {
         self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
     }
 
-    /// What could be carried out, if the record tells all of it.
+    /// The plans that could be carried out, if the record holds all of it.
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.capabilities.clone().or_else(|| Capabilities::of_hints(&self.request.hints))
     }
 
-    /// The expected cost of the plan: corrected by earlier measurements if there were any, else its price.
+    /// The expected cost of the plan: corrected by earlier measurements if there were any, else its
+    /// price.
     pub fn expectation(&self) -> Option<&Cost> {
         self.expected.as_ref().or(self.estimate.as_ref())
     }
 
-    /// What was measured of the plan, where it is the plan's own: nothing of a clip that went on from an earlier run's frames, nor of one
-    /// in the middle of which this plan took over from another.
+    /// The outcome, if it is the plan's alone. `None` for a clip that continued from an earlier
+    /// run's frames, and for one of which another plan made a part.
     pub fn measured(&self) -> Option<&Outcome> {
         let is_shared = self.request.frames > 1 && !self.attempts.is_empty();
         self.outcome.as_ref().filter(|_| self.resumed_frames == 0 && !is_shared)
@@ -93,15 +98,15 @@ fn is_zero(number: &u32) -> bool {
 /// An attempt that failed, with the decision that led to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FailedAttempt {
-    /// What was tried.
+    /// The plan.
     pub plan: Plan,
-    /// Why it failed.
+    /// The reason of the failure.
     pub failure: Failure,
-    /// What the policy answered; null where it did not.
+    /// The policy's answer; null if it gave none.
     pub answer: Option<Plan>,
-    /// What was changed in the answer.
+    /// The changes made to the answer.
     pub adjusted: Vec<String>,
-    /// Set where the native default stood in.
+    /// Set if the host's own plan replaced the answer.
     pub fallback: Option<Fallback>,
     /// Fuel that the guest used.
     pub fuel: u64,

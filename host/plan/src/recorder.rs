@@ -1,4 +1,5 @@
-//! Writes down what passes between the host and a planner. A planner itself, so that nobody else has to know that it listens.
+//! Records the calls between the host and a planner. A planner itself, so that its callers need not
+//! know that it records.
 
 use std::{
     collections::HashSet,
@@ -18,7 +19,7 @@ use crate::{
 /// A planner that is listened to.
 pub struct Recorder {
     planner: Box<dyn Planner + Send>,
-    /// None where nothing is written down.
+    /// `None` if nothing is recorded.
     session: Option<String>,
     next: u64,
     calls: Vec<Call>,
@@ -30,7 +31,8 @@ impl Recorder {
         Self { planner, session: listens.then(session), next: 0, calls: Vec::new() }
     }
 
-    /// What was said since this was last asked: for the record that is about to be written. None where nobody listened.
+    /// The calls since the last time, for the record that is about to be written. `None` if the
+    /// recorder only passes calls on.
     pub fn take(&mut self) -> Option<Exchange> {
         let session = self.session.clone()?;
         Some(Exchange { session, calls: mem::take(&mut self.calls) })
@@ -43,7 +45,8 @@ impl Recorder {
     }
 }
 
-/// Names a session: no two of a machine's are called the same, nor in all likelihood of two machines'.
+/// Names a session: no two of a machine's are called the same, nor in all likelihood of two
+/// machines'.
 fn session() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

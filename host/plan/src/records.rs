@@ -1,5 +1,5 @@
-//! Reads files of records, a JSON object a line. What stands in them may come from anywhere: lines are bounded, and a record that this
-//! program would never write is refused before anything is made of it.
+//! Reads files of records, one JSON object on each line. A file may come from anywhere: lines are
+//! bounded, and a record that this program would never write is refused before it is used.
 
 use std::{io, io::BufRead};
 
@@ -7,19 +7,20 @@ use thiserror::Error;
 
 use crate::{Capabilities, Device, Record, Request, exchange::RecordedQuestion};
 
-/// The longest line that is read, in bytes: a full record of a decode after long use has a few hundred thousand.
+/// The longest line that is read, in bytes: a full record of a decode after long use has a few
+/// hundred thousand.
 pub const MOST_LINE_BYTES: usize = 16 << 20;
 
 /// The most output pixels along a side, frames, samples, or units of a tile.
 const MOST_EXTENT: u32 = 1 << 20;
 
-/// The most hints of a request, and characters of one's value.
+/// The most hints of a request, and characters of a hint's value.
 const MOST_HINTS: usize = 1024;
 
-/// The most attempts that a policy is told of at once; the engine gives up after four.
+/// The most attempts that a policy gets at once; the engine gives up after four.
 const MOST_ATTEMPTS: usize = 64;
 
-/// Why a line is no record. Each is one line that names the place, for people to find it by.
+/// The reason why a line is not a record. Each is one line that names the line's number.
 #[derive(Debug, Error)]
 pub enum Damage {
     /// The file can't be read.
@@ -27,7 +28,7 @@ pub enum Damage {
     Unreadable {
         /// Counted from 1.
         line: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Longer than any record is.
@@ -35,7 +36,7 @@ pub enum Damage {
     TooLong {
         /// Counted from 1.
         line: u64,
-        /// The most.
+        /// The limit in bytes.
         most: usize,
     },
     /// Not JSON, or JSON of something else.
@@ -43,7 +44,7 @@ pub enum Damage {
     NotARecord {
         /// Counted from 1.
         line: u64,
-        /// What the reader says, in one line.
+        /// The parser's message, in one line.
         detail: String,
     },
     /// A record that makes no sense.
@@ -51,12 +52,13 @@ pub enum Damage {
     Senseless {
         /// Counted from 1.
         line: u64,
-        /// What makes none.
+        /// The part that makes no sense.
         what: String,
     },
 }
 
-/// Records with the numbers of their lines, as they are read. Ends after what can't be read; goes on after a line that is no record.
+/// Records with the numbers of their lines, as they are read. Ends after a failure to read; goes on
+/// after a line that is not a record.
 #[derive(Debug)]
 pub struct Records<R> {
     source: R,
@@ -65,7 +67,7 @@ pub struct Records<R> {
     ended: bool,
 }
 
-/// Reads records as they come. Blank lines are passed over.
+/// Reads records one at a time. Blank lines are skipped.
 pub fn read<R: BufRead>(source: R) -> Records<R> {
     Records { source, line: 0, most: MOST_LINE_BYTES, ended: false }
 }
@@ -79,7 +81,7 @@ pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
         return Err(Damage::TooLong { line, most: MOST_LINE_BYTES });
     }
     let record: Record = serde_json::from_slice(text).map_err(|error| {
-        // Every record is one line: what the reader says of lines is always the first.
+        // Every record is one line, so the parser always names line 1.
         let detail = error.to_string().replace(" at line 1 column ", " at column ");
         let safe = |c: char| if c.is_control() { ' ' } else { c };
         Damage::NotARecord { line, detail: detail.chars().take(300).map(safe).collect() }
@@ -91,7 +93,7 @@ pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
 }
 
 impl<R: BufRead> Records<R> {
-    /// The next line without its end; none after the last.
+    /// The next line without its end; `None` after the last.
     fn line(&mut self) -> Result<Option<Vec<u8>>, Damage> {
         let mut text = Vec::new();
         self.line += 1;
@@ -112,7 +114,7 @@ impl<R: BufRead> Records<R> {
             let end = piece.iter().position(|byte| *byte == b'\n');
             let count = end.unwrap_or(piece.len());
             if text.len() + count > self.most {
-                // What follows may be as long as it likes.
+                // The rest of the line may have any length.
                 self.ended = true;
                 return Err(Damage::TooLong { line, most: self.most });
             }
@@ -141,7 +143,7 @@ impl<R: BufRead> Iterator for Records<R> {
     }
 }
 
-/// What makes no sense in a record, where something does.
+/// The part of a record that makes no sense, if any.
 fn senseless(record: &Record) -> Option<String> {
     let calls = record.exchange.iter().flat_map(|exchange| &exchange.calls);
     let request = sense_of_request(&record.request).or_else(|| sense_of_device(&record.device));
@@ -171,7 +173,7 @@ fn senseless(record: &Record) -> Option<String> {
     })
 }
 
-/// What makes no sense in a request, where something does.
+/// The part of a request that makes no sense, if any.
 pub fn sense_of_request(request: &Request) -> Option<String> {
     let extents = [
         ("samples", request.batch),
@@ -192,7 +194,7 @@ fn sense_of_device(device: &Device) -> Option<String> {
     (types > MOST_HINTS).then(|| format!("{types} fast types"))
 }
 
-/// What makes no sense in an offer, where something does.
+/// The part of an offer that makes no sense, if any.
 pub fn sense_of_capabilities(capabilities: &Capabilities) -> Option<String> {
     let extents = [("tile_unit", capabilities.tile_unit), ("tile_least", capabilities.tile_least)];
     let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));

@@ -1,4 +1,4 @@
-//! What is asked for, of which model, on which device. Mirrors the contract's `types` and `decoding.request`.
+//! The request, its model, and its device. Mirrors the contract's `types` and `vae.request`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,7 @@ pub struct Device {
     pub compute_units: u32,
     /// All memory of the device, in bytes.
     pub total_bytes: u64,
-    /// What was free when the device was looked at, in bytes.
+    /// Memory that was free when the device was examined, in bytes.
     pub free_bytes: u64,
     /// Host and device share one memory, as on an APU.
     pub unified: bool,
@@ -127,7 +127,7 @@ pub struct Model {
     pub temporal_scale: u32,
 }
 
-/// What the user wants most.
+/// The user's priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
@@ -143,13 +143,18 @@ pub enum Objective {
 /// A fact that this version of the contract has no field for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hint {
-    /// What the fact is about.
+    /// The fact's name.
     pub name: String,
     /// The fact, as text.
     pub value: String,
 }
 
-/// What a decode is asked for. Extents are pixels and frames of the decoded output.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// A request for a decode or an encode. Extents are pixels and frames of the frames' side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Request {
     /// The loaded weights.
@@ -162,9 +167,13 @@ pub struct Request {
     pub height: u32,
     /// Output width in pixels.
     pub width: u32,
-    /// The most that the decode may hold at once, weights aside, in bytes.
+    /// The memory limit of the work, in bytes.
     pub memory_limit: u64,
-    /// What the user wants most.
+    /// The memory limit counts the weights, and so do costs and measured peaks; otherwise none of
+    /// them does.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub limit_counts_weights: bool,
+    /// The user's priority.
     pub objective: Objective,
     /// Facts that have no field.
     pub hints: Vec<Hint>,

@@ -1,4 +1,4 @@
-//! The kinds of work that a request can be for.
+//! The stages that a request can be for.
 
 use std::{fmt, str::FromStr};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Hint;
 
-/// A kind of work.
+/// A stage of generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
@@ -27,7 +27,7 @@ impl Stage {
     pub const NAMES: [(Stage, &'static str); 4] =
         [(Stage::Text, "text"), (Stage::Denoise, "denoise"), (Stage::Decode, "decode"), (Stage::Encode, "encode")];
 
-    /// The hint that named the stage before records had a field for it; contract 0.1 still tells it so.
+    /// The hint that named the stage before records had a field for it. Contract 0.1 still has it.
     pub const HINT: &'static str = "stage";
 
     /// The stage's name, as in [`Stage::NAMES`].

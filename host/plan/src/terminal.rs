@@ -1,13 +1,14 @@
-//! Text from files, policies and servers on its way to a terminal: characters that would do anything there but show are
-//! written as escapes. [`Clean`] does so in everything that is printed, [`one_line`] for line breaks too.
+//! Text from files, policies and servers on its way to a terminal: characters that have any other
+//! effect there than being shown are written as escapes. [`Clean`] does so for everything that is
+//! printed, [`one_line`] for line breaks too.
 
 use std::{
     borrow::Cow,
     io::{self, Write},
 };
 
-/// True if a terminal only shows the character: it is no control character of either set, no mark of writing direction,
-/// no separator of lines or paragraphs, and no annotation.
+/// True if a terminal only shows the character: it is no control character of either set, no mark
+/// of writing direction, no separator of lines or paragraphs, and no annotation.
 pub fn is_safe(character: char) -> bool {
     !character.is_control()
         && !matches!(
@@ -18,7 +19,7 @@ pub fn is_safe(character: char) -> bool {
 
 /// The text with every unsafe character as its JSON escape, line breaks and tabs included.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    escaped(text, |_| false)
+    escape(text, |_| false)
 }
 
 /// [`one_line`] of the first `most` characters, followed by `…` if there are more.
@@ -29,9 +30,9 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// The first `most` characters with spaces for unsafe ones, followed by `…` if there are more: for text that is
-/// recorded and shown to everybody.
-pub fn blanked(text: String, most: usize) -> String {
+/// The first `most` characters with spaces for unsafe ones, followed by `…` if there are more: for
+/// text that is recorded and shown to everybody.
+pub fn blank_unsafe(text: String, most: usize) -> String {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~');
     if text.len() <= most && (text.as_bytes().iter().all(is_plain) || text.chars().all(is_safe)) {
         return text;
@@ -43,8 +44,9 @@ pub fn blanked(text: String, most: usize) -> String {
     short
 }
 
-/// Writes JSON's escapes, so that the result is right in JSON too, in which such characters occur only in strings.
-fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+/// Escapes as JSON does, so that the result is right in JSON too, where such characters occur only
+/// in strings.
+fn escape(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     let is_fine = |character: char| is_safe(character) || stays(character);
     if text.chars().all(is_fine) {
         return Cow::Borrowed(text);
@@ -62,8 +64,9 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// A writer to a terminal, or to anything that may end on one. Line breaks and tabs are the program's own and pass;
-/// every other unsafe character is escaped, and bytes that are not UTF-8 become U+FFFD.
+/// A writer to a terminal, or to anything that may end on one. Line breaks and tabs are the
+/// program's own and pass; every other unsafe character is escaped, and bytes that are not UTF-8
+/// become U+FFFD.
 #[derive(Debug)]
 pub struct Clean<W> {
     inner: W,
@@ -84,7 +87,7 @@ impl<W: Write> Write for Clean<W> {
         let mut clean = String::with_capacity(joined.len());
         let mut chunks = joined.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
-            clean += &escaped(chunk.valid(), |character| matches!(character, '\n' | '\t'));
+            clean += &escape(chunk.valid(), |character| matches!(character, '\n' | '\t'));
             let broken = chunk.invalid();
             let goes_on =
                 chunks.peek().is_none() && std::str::from_utf8(broken).is_err_and(|error| error.error_len().is_none());
@@ -132,7 +135,7 @@ mod tests {
             ("äöü", 2, "äö…"),
             ("äöü", 3, "äöü"),
         ] {
-            assert_eq!(blanked(text.into(), most), expected);
+            assert_eq!(blank_unsafe(text.into(), most), expected);
         }
     }
 

@@ -14,8 +14,8 @@ pub fn counted<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> Stri
     }
 }
 
-/// The likeness, from 0 to 1, from which one name passes for another: one wrong letter or two swapped, in short names
-/// too.
+/// The likeness, from 0 to 1, at which one name passes for another: one wrong letter or two
+/// swapped, in short names too.
 const ALIKE: f64 = 0.72;
 
 /// The known name that was probably meant, if any is close enough.
@@ -23,14 +23,16 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     let lower = given.to_lowercase();
     let likeness = |name: &str| {
         let letters = strsim::normalized_damerau_levenshtein(&lower, &name.to_lowercase());
-        // A name with the same beginning is a likelier guess than one with similar spelling elsewhere.
+        // A name with the same beginning is a likelier guess than one with similar spelling
+        // elsewhere.
         letters.max(strsim::jaro_winkler(&lower, &name.to_lowercase()) - 0.1)
     };
     let alike = known.into_iter().map(|name| (likeness(name), name)).filter(|(likeness, _)| *likeness >= ALIKE);
     alike.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
 }
 
-/// ` (did you mean NAME?)`, or nothing if no known name is close: to follow a message that the given one is unknown.
+/// ` (did you mean NAME?)`, or nothing if no known name is close: to follow a message that the
+/// given one is unknown.
 pub fn did_you_mean<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(given, known).map_or_else(String::new, |name| format!(" (did you mean {name}?)"))
 }

@@ -1,11 +1,12 @@
-//! Numbers in records come back to the last bit: what is decided again from a record must be decided from the same facts.
+//! Numbers in records are read back to the last bit: a replay must decide from the same facts.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tilewright_plan::{Cost, PoolStatistics};
 
-/// What fuzzing of records found: read with serde_json's quicker way, its last digit changes.
+/// An input that fuzzing of records found: read with serde_json's faster parser, its last digit
+/// changes.
 #[test]
 fn a_number_that_was_read_as_its_neighbour() {
     let fragmentation = 0.001_008_230_452_674_952;

@@ -60,6 +60,7 @@ fn record() -> Record {
             height: 1024,
             width: 1024,
             memory_limit: 1 << 33,
+            limit_counts_weights: false,
             objective: Objective::Leanest,
             hints: vec![Hint { name: "sample-size".into(), value: "1024".into() }],
         },

@@ -1,6 +1,11 @@
-//! What loading and deciding cost: cold, cached, a decision of every policy that ships against a host that prices at once, and below them
-//! the floor: a guest that does nothing but answer.
-//! `cargo bench -p tilewright-policy`; timings are printed, never asserted. `cargo bench -p tilewright-policy -- fixed` asks `fixed` alone.
+//! The time to load and to decide, printed and never asserted:
+//!
+//! - loading, cold and cached;
+//! - a decision of every shipped policy against a host that prices at once;
+//! - a guest that does nothing but answer, as the lower bound.
+//!
+//! `cargo bench -p tilewright-policy` runs all; `cargo bench -p tilewright-policy -- fixed` asks
+//! `fixed` alone.
 
 #[path = "../tests/hostile/guest.rs"]
 #[allow(dead_code, reason = "the hostile tests use the rest")]
@@ -93,8 +98,8 @@ fn each_case(adaptive: &LoadedPolicy) {
     }
 }
 
-/// Times blocks of calls, so that the clock does not count, and prints nanoseconds per call: the least says what it takes, the rest how busy
-/// the machine is.
+/// Times blocks of calls, so that the clock does not count, and prints nanoseconds per call: the
+/// least says what it takes, the rest how busy the machine is.
 fn per_call(what: &str, mut run: impl FnMut()) {
     const BLOCK: u32 = 64;
     (0..10 * BLOCK).for_each(|_| run());
@@ -144,6 +149,7 @@ fn request(frames: u32) -> Request {
         height: 2048,
         width: 2048,
         memory_limit: 1 << 31,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

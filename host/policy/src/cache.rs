@@ -1,10 +1,12 @@
-//! Compiled code and verdicts on disk, so that a policy is compiled and checked once. Cached code is run as it is, so
-//! it is only trusted in a directory that nobody but the user can write, under a seal that names the module. In any
-//! other directory there is no cache, and anything odd means compiling again.
+//! Compiled code and verdicts on disk, so that a policy is compiled and checked once. Cached code
+//! is run as it is, so it is only trusted in a directory that nobody but the user can write, under
+//! a seal that names the module. In any other directory there is no cache, and anything odd means
+//! compiling again.
 //!
-//! An entry is a file: a SHA-256, then all that it covers: the entry's own name, a line break, the contents. The name
-//! of compiled code carries the module's digest, wasmtime's version and the configuration, so that no entry passes for
-//! another. Together the entries stay below [`MOST_BYTES`]: the least recently used go first.
+//! An entry is a file: a SHA-256, then all that it covers: the entry's own name, a line break, the
+//! contents. The name of compiled code carries the module's digest, wasmtime's version and the
+//! configuration, so that no entry passes for another. Together the entries stay below
+//! [`MOST_BYTES`]: the least recently used go first.
 
 use std::{
     fs,
@@ -43,15 +45,15 @@ const CODE: &str = "code";
 const VERDICT: &str = "verdict";
 const PART: &str = "part";
 
-/// Where compiled policies are kept.
+/// The directory that holds compiled policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CacheDir {
     /// `$XDG_CACHE_HOME/tilewright/policies` or `~/.cache/tilewright/policies`.
     #[default]
     User,
-    /// This one; it is made where it is missing.
+    /// This one; it is created if it is missing.
     At(PathBuf),
-    /// Nowhere: every load compiles.
+    /// No directory: every load compiles.
     Off,
 }
 
@@ -77,7 +79,7 @@ impl Cache {
             CacheDir::At(dir) => dir.clone(),
             CacheDir::User => UserFolder::Cache.path()?.join("policies"),
         };
-        let opened = make(&dir).and_then(|()| private(&fs::symlink_metadata(&dir)?, true));
+        let opened = create_private_dir(&dir).and_then(|()| check_private(&fs::symlink_metadata(&dir)?, true));
         match opened {
             Ok(()) => Some(Self { dir, most_bytes: MOST_BYTES }),
             Err(error) => {
@@ -111,7 +113,8 @@ impl Cache {
         String::from_utf8(self.read(&verdict_name(name), TEXT_BYTES).ok()?).ok()
     }
 
-    /// Writes a text for the next time, or logs why not. The name begins with the module's digest in hexadecimal.
+    /// Writes a text for the next time, or logs why not. The name begins with the module's digest
+    /// in hexadecimal.
     pub fn keep_text(&self, name: &str, text: &str) {
         self.write_or_warn(&verdict_name(name), text.as_bytes());
     }
@@ -135,7 +138,7 @@ impl Cache {
         let file = options.open(self.dir.join(name))?;
         // Of the open file, not of the path, so that it is the same file that is read.
         let metadata = file.metadata()?;
-        private(&metadata, false)?;
+        check_private(&metadata, false)?;
         let sealed = (DIGEST + name.len() + 1) as u64;
         if metadata.len() > most as u64 + sealed {
             return Err(invalid("it is larger than any entry"));
@@ -149,7 +152,8 @@ impl Cache {
         if !rest.starts_with(name.as_bytes()) || rest.get(name.len()) != Some(&b'\n') {
             return Err(invalid("it is another entry's"));
         }
-        // The modification time is the time of the last use. If it can't be set, the entry goes sooner.
+        // The modification time is the time of the last use. If it can't be set, the entry goes
+        // sooner.
         let _ = file.set_modified(SystemTime::now());
         bytes.drain(..DIGEST + name.len() + 1);
         Ok(bytes)
@@ -163,7 +167,8 @@ impl Cache {
     }
 
     fn write(&self, name: &str, contents: &[u8]) -> io::Result<()> {
-        // The name is unique per process and entry: two programs may compile the same policy at once.
+        // The name is unique per process and entry: two programs may compile the same policy at
+        // once.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let (process, count) = (std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed));
         let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.subsec_nanos());
@@ -188,7 +193,8 @@ impl Cache {
         renamed
     }
 
-    /// Removes unfinished entries that were left behind, then the least recently used entries until the rest fits.
+    /// Removes unfinished entries that were left behind, then the least recently used entries until
+    /// the rest fits.
     fn shrink(&self) {
         let now = SystemTime::now();
         let (parts, mut entries): (Vec<Entry>, Vec<Entry>) =
@@ -208,7 +214,8 @@ impl Cache {
         }
     }
 
-    /// The entries that this cache, or another program's, has written. Other files are neither counted nor removed.
+    /// The entries that this cache, or another program's, has written. Other files are neither
+    /// counted nor removed.
     fn entries(&self) -> Vec<Entry> {
         let Ok(found) = fs::read_dir(&self.dir) else { return Vec::new() };
         let entry = |path: PathBuf| {
@@ -244,19 +251,20 @@ fn verdict_name(name: &str) -> String {
     format!("{name}.{VERDICT}")
 }
 
-/// Tells wasmtime's version, its configuration and the target apart. wasmtime checks them once more when it reads the code.
+/// A number that differs between versions and configurations of wasmtime and between targets.
+/// wasmtime checks them once more when it reads the code.
 pub(crate) fn compiler(engine: &Engine) -> u64 {
     let mut hasher = Fnv1a::default();
     engine.precompile_compatibility_hash().hash(&mut hasher);
     hasher.finish()
 }
 
-fn make(dir: &Path) -> io::Result<()> {
+fn create_private_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// Fails unless only the user can write the file or directory.
-fn private(metadata: &fs::Metadata, dir: bool) -> io::Result<()> {
+fn check_private(metadata: &fs::Metadata, dir: bool) -> io::Result<()> {
     let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if metadata.is_symlink() || (if dir { !metadata.is_dir() } else { !metadata.is_file() }) {
         return refused(if dir { "it is not a directory" } else { "it is not a file" });

@@ -1,8 +1,9 @@
-//! Checks a plan against what the engine offers: a table of rules, applied in order. Each either leaves the plan alone or brings one
-//! part of it into range and says so. What no range could mend is nonsense.
+//! Checks a plan against the engine's capabilities, by a table of rules that are applied in order.
+//! A rule leaves the plan alone, or brings one part of it into range with a note. A plan that no
+//! range could mend is nonsense.
 //!
-//! Where frames of a clip have left already, the causal state that their plan left behind goes on under the next one: in one piece or in
-//! bands as it was begun, in tiles as they were cut, and in no narrower type.
+//! If frames of a clip are delivered already, the causal cache of their plan goes on under the next
+//! one: in one piece or in bands as before, in the same tiles, and in no narrower type.
 
 mod bounds;
 mod rules;
@@ -14,12 +15,12 @@ use tilewright_plan::{Attempt, Dtype, Layout, Plan, Precision, Space, Tile, Time
 pub(crate) use self::bounds::Bounds;
 use self::rules::{NONSENSE, RULES};
 
-/// What is said of an answer that has failed before.
+/// The detail of a fallback for an answer that has failed before.
 pub const REPEATED: &str = "a plan that has failed before";
 
 /// A part of a plan as a note shows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Shown {
+enum Part {
     Number(u32),
     Flag(bool),
     Space(Space),
@@ -28,28 +29,29 @@ enum Shown {
     Time(Time),
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Shown::Number(number) => number.fmt(f),
-            Shown::Flag(flag) => flag.fmt(f),
-            Shown::Space(space) => space.fmt(f),
-            Shown::Precision(precision) => precision.fmt(f),
-            Shown::Layout(layout) => layout.fmt(f),
-            Shown::Time(time) => time.fmt(f),
+            Part::Number(number) => number.fmt(f),
+            Part::Flag(flag) => flag.fmt(f),
+            Part::Space(space) => space.fmt(f),
+            Part::Precision(precision) => precision.fmt(f),
+            Part::Layout(layout) => layout.fmt(f),
+            Part::Time(time) => time.fmt(f),
         }
     }
 }
 
-/// What a rule changed.
+/// A change that a rule made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Change {
-    from: Shown,
-    to: Shown,
+    from: Part,
+    to: Part,
 }
 
-/// One row of the table: what it looks at, what it does, and what it says. `{unit}`, `{least}`, `{batch}`, `{prefetch}` and `{scale}`
-/// stand for the offer's and the model's.
+/// One row of the table: the part that it is about, the reason that it gives, and the change that
+/// it makes. `{unit}`, `{least}`, `{batch}`, `{prefetch}` and `{scale}` stand for the values of the
+/// capabilities and the model.
 struct Rule {
     subject: &'static str,
     because: &'static str,
@@ -79,10 +81,11 @@ impl fmt::Display for Note<'_> {
     }
 }
 
-/// Brings a plan into the bounds and hands a note of each change to `notes`. Nothing is allocated where nothing is changed.
+/// Brings a plan into the bounds and passes a note of each change to `notes`. An unchanged plan
+/// costs no allocation.
 ///
 /// # Errors
-/// What makes no sense about the plan, which is then left as it was.
+/// The part of the plan that makes no sense; the plan is then left as it was.
 pub(crate) fn fit(plan: &mut Plan, bounds: &Bounds, notes: &mut dyn FnMut(Note<'_>)) -> Result<(), &'static str> {
     if let Some((_, nonsense)) = NONSENSE.iter().find(|(makes_none, _)| makes_none(plan)) {
         return Err(nonsense);
@@ -97,9 +100,9 @@ pub(crate) fn fit(plan: &mut Plan, bounds: &Bounds, notes: &mut dyn FnMut(Note<'
 
 /// True if a plan repeats a failed one: it differs in nothing that makes the failure less likely.
 ///
-/// Memory use and overflow come from the work that runs at once: parts of the same size, as many together, in the same
-/// type and with as much kept in host memory. Plans that differ only in the release of memory, memory order, overlap of
-/// parts or prefetch are the same plan here.
+/// Memory use and overflow come from the work that runs at once: parts of the same size, as many
+/// together, in the same type and with as much kept in host memory. Plans that differ only in the
+/// release of memory, memory order, overlap of parts or prefetch are the same plan here.
 pub(crate) fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
     let tried = &attempt.plan;
     let bare = |space: Space| match space {
@@ -114,8 +117,9 @@ pub(crate) fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
         && plan.offload == tried.offload
 }
 
-/// How much of a value a precision keeps, for comparing: range first, since what overflows is lost.
-pub fn kept(precision: Precision) -> u32 {
+/// The rank of a precision by how much of a value it keeps: range first, since a value that
+/// overflows is lost.
+pub fn rank_precision(precision: Precision) -> u32 {
     match precision {
         Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 5,
         Precision::Mixed(Dtype::Bf16) => 4,

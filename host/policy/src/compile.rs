@@ -1,7 +1,7 @@
-//! Compilation in a process of its own. The compiler's time and memory can't be bounded by counting
-//! what a module holds, and nothing ends a compilation once it has begun: so it runs in a child
-//! under limits of memory and processor time, with a deadline, and this process only loads the
-//! code that the child made.
+//! Compilation in a process of its own. Counting the parts of a module can't bound the compiler's
+//! time and memory, and a compilation can't be interrupted. So it runs in a child process under
+//! limits of memory and processor time, with a deadline. This process only loads the code that the
+//! child made.
 //!
 //! The child is this same program, run again under the name [`child::NAME`]; see [`child`].
 
@@ -25,13 +25,14 @@ use crate::{
     PolicyError,
     error::Fault,
     limits::{CompileLimits, Limits},
-    load::{self, Kind, one_line, outline::Outline},
+    load::{self, ModuleKind, one_line, outline::Outline},
 };
 
-/// The most children at once, over all hosts of this process: each may take as much memory as its limit.
+/// The most children at once, over all hosts of this process: each may take as much memory as its
+/// limit.
 const AT_ONCE: usize = 2;
 
-/// The most bytes kept of a child's standard error.
+/// The most bytes read of a child's standard error.
 const COMPLAINT: u64 = 4096;
 
 /// The interval at which a child whose output has ended is checked for its own end.
@@ -42,9 +43,9 @@ const CODE: u8 = b'c';
 /// The first byte of a child's answer: a [`Refusal`] as JSON follows.
 const REFUSAL: u8 = b'r';
 
-/// Everything that a child has to know besides the module.
+/// The child's instructions besides the module.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
+struct CompileRequest {
     policy: String,
     limits: Limits,
 }
@@ -70,12 +71,12 @@ const SIGXCPU: i32 = 24;
 /// [`PolicyError::Invalid`] if the module is broken or goes over the limits of compilation;
 /// [`PolicyError::Sandbox`] if no child can be started.
 pub(crate) fn in_child(policy: &str, bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, PolicyError> {
-    let _turn = Turn::wait();
+    let _slot = ChildSlot::wait();
     let compile = &limits.code.compile;
-    let order = Order { policy: policy.into(), limits: *limits };
+    let request = CompileRequest { policy: policy.into(), limits: *limits };
     let sandbox =
         |error: io::Error| PolicyError::Sandbox { detail: format!("no process to compile a policy in: {error}") };
-    let order = serde_json::to_vec(&order).map_err(|error| sandbox(error.into()))?;
+    let request = serde_json::to_vec(&request).map_err(|error| sandbox(error.into()))?;
     let mut child = Command::new(child::program())
         .arg0(child::NAME)
         .args([compile.memory_bytes.to_string(), compile.cpu_seconds.to_string()])
@@ -85,7 +86,7 @@ pub(crate) fn in_child(policy: &str, bytes: &[u8], limits: &Limits) -> Result<Ve
         .stderr(Stdio::piped())
         .spawn()
         .map_err(sandbox)?;
-    let answer = converse(&mut child, &order, bytes, compile);
+    let answer = exchange(&mut child, &request, bytes, compile);
     if answer.is_err() {
         // It may have ended by itself meanwhile.
         let _ = child.kill();
@@ -93,22 +94,23 @@ pub(crate) fn in_child(policy: &str, bytes: &[u8], limits: &Limits) -> Result<Ve
     let status = child.wait().map_err(sandbox)?;
     let mut complaint = String::new();
     if let Some(stderr) = child.stderr.take() {
-        // Without its words, the exit status still says what happened.
+        // Without a message, the exit status still tells the cause.
         let _ = stderr.take(COMPLAINT).read_to_string(&mut complaint);
     }
     let too_much =
         |what: String| load::broken(policy, &format!("too much to compile: it takes more than {what}"), Fault::Other);
     match answer {
-        Err(Stopped::Deadline) => Err(too_much(format!("{} s", compile.deadline_seconds))),
-        Err(Stopped::Answer) => Err(too_much(format!("{} MiB of compiled code", compile.image_bytes >> 20))),
-        Err(Stopped::Pipe(error)) => Err(sandbox(error)),
+        Err(StopReason::Deadline) => Err(too_much(format!("{} s", compile.deadline_seconds))),
+        Err(StopReason::Answer) => Err(too_much(format!("{} MiB of compiled code", compile.image_bytes >> 20))),
+        Err(StopReason::Pipe(error)) => Err(sandbox(error)),
         Ok(answer) => match (status.success(), answer.split_first()) {
             (true, Some((&CODE, code))) => Ok(code.to_vec()),
             (true, Some((&REFUSAL, refusal))) => match serde_json::from_slice(refusal) {
                 Ok(Refusal { detail, fault }) => Err(load::broken(policy, &detail, fault)),
                 Err(error) => Err(sandbox(error.into())),
             },
-            _ => Err(ended(status, &complaint, compile).map_or_else(|what| sandbox(io::Error::other(what)), too_much)),
+            _ => Err(find_exceeded_limit(status, &complaint, compile)
+                .map_or_else(|what| sandbox(io::Error::other(what)), too_much)),
         },
     }
 }
@@ -117,24 +119,25 @@ pub(crate) fn in_child(policy: &str, bytes: &[u8], limits: &Limits) -> Result<Ve
 ///
 /// # Errors
 /// [`PolicyError::Invalid`], which such a module never is.
-pub(crate) fn here(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8>, PolicyError> {
-    code(policy, bytes, engine).map_err(|detail| load::broken(policy, &detail, Fault::Other))
+pub(crate) fn in_process(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8>, PolicyError> {
+    compile_module(policy, bytes, engine).map_err(|detail| load::broken(policy, &detail, Fault::Other))
 }
 
 /// Compiles a module; a core module is made a component first.
-fn code(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8>, String> {
+fn compile_module(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8>, String> {
     if Outline::read(bytes)?.several_memories {
         return Err("a module with multiple memories".into());
     }
-    let wasm = match Kind::of(bytes) {
-        Some(Kind::CoreModule) => Cow::Owned(load::componentise(policy, bytes).map_err(|error| error.bare())?),
+    let wasm = match ModuleKind::of(bytes) {
+        Some(ModuleKind::CoreModule) => Cow::Owned(load::componentise(policy, bytes).map_err(|error| error.bare())?),
         _ => Cow::Borrowed(bytes),
     };
     engine.precompile_component(&wasm).map_err(|error| format!("{error:#}"))
 }
 
-/// The limit that a child without an answer ran into; as an error, how the child ended if it was none.
-fn ended(status: ExitStatus, complaint: &str, limits: &CompileLimits) -> Result<String, String> {
+/// The limit that a child without an answer ran into. An error if it was none: the child's exit
+/// status and message.
+fn find_exceeded_limit(status: ExitStatus, complaint: &str, limits: &CompileLimits) -> Result<String, String> {
     let is_out_of_memory = complaint.contains("memory allocation of") || complaint.contains("Cannot allocate memory");
     match status.signal() {
         Some(SIGXCPU | SIGKILL) => Ok(format!("{} s of processor time", limits.cpu_seconds)),
@@ -146,21 +149,21 @@ fn ended(status: ExitStatus, complaint: &str, limits: &CompileLimits) -> Result<
 }
 
 /// The reason to stop reading a child's answer.
-enum Stopped {
+enum StopReason {
     Deadline,
     Answer,
     Pipe(io::Error),
 }
 
-/// Hands a child its work and reads its answer, until its end or the deadline.
-fn converse(child: &mut Child, order: &[u8], module: &[u8], limits: &CompileLimits) -> Result<Vec<u8>, Stopped> {
+/// Sends a child its work and reads its answer, until its end or the deadline.
+fn exchange(child: &mut Child, request: &[u8], module: &[u8], limits: &CompileLimits) -> Result<Vec<u8>, StopReason> {
     let deadline = Instant::now() + Duration::from_secs(limits.deadline_seconds);
     let (Some(mut stdin), Some(mut stdout)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(Stopped::Pipe(io::ErrorKind::BrokenPipe.into()));
+        return Err(StopReason::Pipe(io::ErrorKind::BrokenPipe.into()));
     };
     // The child reads everything before it answers. If it dies meanwhile, its status shows that.
-    let length = (order.len() as u64).to_le_bytes();
-    let _ = stdin.write_all(&length).and_then(|()| stdin.write_all(order)).and_then(|()| stdin.write_all(module));
+    let length = (request.len() as u64).to_le_bytes();
+    let _ = stdin.write_all(&length).and_then(|()| stdin.write_all(request)).and_then(|()| stdin.write_all(module));
     drop(stdin);
     let mut answer = Vec::new();
     let mut buffer = vec![0; 64 << 10];
@@ -169,16 +172,16 @@ fn converse(child: &mut Child, order: &[u8], module: &[u8], limits: &CompileLimi
             Ok(0) => break,
             Ok(read) => answer.extend_from_slice(&buffer[..read]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Stopped::Pipe(error)),
+            Err(error) => return Err(StopReason::Pipe(error)),
         }
         if answer.len() > limits.image_bytes {
-            return Err(Stopped::Answer);
+            return Err(StopReason::Answer);
         }
     }
     // The child's output has ended, so the child is about to end.
-    while child.try_wait().map_err(Stopped::Pipe)?.is_none() {
+    while child.try_wait().map_err(StopReason::Pipe)?.is_none() {
         if Instant::now() >= deadline {
-            return Err(Stopped::Deadline);
+            return Err(StopReason::Deadline);
         }
         thread::sleep(PAUSE);
     }
@@ -186,28 +189,28 @@ fn converse(child: &mut Child, order: &[u8], module: &[u8], limits: &CompileLimi
 }
 
 /// Waits for output or for its end, until the deadline.
-fn wait_for(stdout: &ChildStdout, deadline: Instant) -> Result<bool, Stopped> {
+fn wait_for(stdout: &ChildStdout, deadline: Instant) -> Result<bool, StopReason> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Stopped::Deadline);
+            return Err(StopReason::Deadline);
         }
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         match poll(&mut [PollFd::new(stdout, PollFlags::IN)], Some(&left)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return Ok(true),
-            Err(error) => return Err(Stopped::Pipe(error.into())),
+            Err(error) => return Err(StopReason::Pipe(error.into())),
         }
     }
 }
 
-/// One of the [`AT_ONCE`] places for children.
-struct Turn;
+/// One of the [`AT_ONCE`] slots for children.
+struct ChildSlot;
 
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static ENDED: Condvar = Condvar::new();
 
-impl Turn {
+impl ChildSlot {
     fn wait() -> Self {
         let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut running =
@@ -217,7 +220,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ChildSlot {
     fn drop(&mut self) {
         *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         ENDED.notify_one();

@@ -1,9 +1,9 @@
 //! The versions of the contract that this host speaks: one adapter each, in a table that loading a
-//! policy consults once. All later code talks to an [`Instance`] in [`tilewright_plan`]'s words and
+//! policy consults once. All later code talks to an [`Instance`] in [`tilewright_plan`]'s types and
 //! never asks for the version again.
 //!
-//! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`]. A new stage is
-//! a pair of interfaces in the newest version: a row in its [`World::stages`].
+//! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`]. A new stage
+//! is a pair of interfaces in the newest version: a row in its [`World::stages`].
 
 use tilewright_plan::{Outcome, Plan, Question, Stage, Value};
 use wasmtime::{
@@ -15,7 +15,7 @@ use crate::{
     PolicyError,
     guest::Guest,
     host::Description,
-    load::Kind,
+    load::ModuleKind,
     wasi::{self, Wasi},
 };
 
@@ -49,11 +49,11 @@ pub(crate) struct World {
     pub link: Link,
 }
 
-/// An exported interface: its name, and the functions that a core module has to export for it, behind
-/// a `#`.
+/// An exported interface: its name, and the functions that a core module has to export for it,
+/// behind a `#`.
 pub(crate) type Interface = (&'static str, &'static [&'static str]);
 
-/// Puts a component together with everything that a world offers, which is added to an empty linker.
+/// Links a component with everything that a world offers, which is added to an empty linker.
 pub(crate) type Link = fn(Linker<Guest>, &Component) -> Result<Box<dyn Linked>>;
 
 /// Every version that is known, the oldest first.
@@ -65,14 +65,14 @@ pub(crate) trait Linked: Send + Sync {
     fn instantiate(&self, store: &mut Store<Guest>) -> Result<Box<dyn Instance>>;
 }
 
-/// An instance of a policy, whatever its version. Its answers are neither checked nor cleaned yet. The
-/// outer errors are wasmtime's: after one, the store is spent. The inner ones are the policy's own
-/// words. It is asked about stages that it answers only.
+/// An instance of a policy, whatever its version. Its answers are neither checked nor cleaned yet.
+/// The outer errors are wasmtime's: after one, the store can't be used any more. The inner ones are
+/// the policy's own. It is asked only about stages that it answers.
 pub(crate) trait Instance: Send + Sync {
     /// The policy's description of itself.
     fn describe(&self, store: &mut Store<Guest>) -> Result<Description>;
 
-    /// Hands the policy its settings.
+    /// Passes the policy its settings.
     fn configure(
         &self,
         store: &mut Store<Guest>,
@@ -82,12 +82,13 @@ pub(crate) trait Instance: Send + Sync {
     /// Asks for a plan, or for another one after attempts failed.
     fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<std::result::Result<Plan, String>>;
 
-    /// Tells the outcome of a plan.
+    /// Passes the policy the outcome of a plan.
     fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()>;
 }
 
 impl World {
-    /// The newest version that these exports speak; the newest of all where they speak none, to say what is missing.
+    /// The newest version that these exports speak. The newest of all if they speak none, so that
+    /// an error can name the missing exports.
     pub fn of<'a>(
         policy: &str,
         exports: impl Iterator<Item = &'a str>,
@@ -95,14 +96,14 @@ impl World {
         choose(policy, &WORLDS, exports)
     }
 
-    /// Whether a policy may import the interface.
+    /// True if a policy may import the interface.
     pub fn offers(&self, interface: &str) -> bool {
         self.offered.contains(&interface) || self.types.contains(&interface)
     }
 
     /// The exports that a policy lacks, by the names that this kind of file has for them. A policy
     /// without any stage lacks all of them.
-    pub fn missing(&self, kind: Kind, exports: &[impl AsRef<str>]) -> Vec<String> {
+    pub fn missing(&self, kind: ModuleKind, exports: &[impl AsRef<str>]) -> Vec<String> {
         let is_there = |name: &String| exports.iter().any(|export| export.as_ref() == name);
         let stages: Vec<Vec<String>> = self.stages.iter().map(|(interface, _)| names(kind, *interface)).collect();
         let begun: Vec<&Vec<String>> = stages.iter().filter(|names| names.iter().any(is_there)).collect();
@@ -117,8 +118,8 @@ impl World {
         exported.flat_map(|(_, stages)| stages.iter().copied()).collect()
     }
 
-    /// A linker that has everything that the world offers, a WASI if one is granted and nothing else,
-    /// put together with the component.
+    /// Links the component with everything that the world offers, with a WASI if one is granted,
+    /// and with nothing else.
     pub fn link(&self, engine: &Engine, component: &Component, wasi: Wasi) -> Result<Box<dyn Linked>> {
         let mut linker = Linker::new(engine);
         if wasi == Wasi::Inert {
@@ -128,11 +129,11 @@ impl World {
     }
 }
 
-/// The names of an interface's exports: of the instance in a component, of the functions in a module.
-fn names(kind: Kind, (interface, functions): Interface) -> Vec<String> {
+/// The names of an interface's exports: the instance in a component, the functions in a module.
+fn names(kind: ModuleKind, (interface, functions): Interface) -> Vec<String> {
     match kind {
-        Kind::Component => vec![interface.to_owned()],
-        Kind::CoreModule => functions.iter().map(|name| format!("{interface}#{name}")).collect(),
+        ModuleKind::Component => vec![interface.to_owned()],
+        ModuleKind::CoreModule => functions.iter().map(|name| format!("{interface}#{name}")).collect(),
     }
 }
 
@@ -144,7 +145,7 @@ fn choose<'a>(
     let mut found: Vec<&str> = exports.filter_map(version).collect();
     found.sort_unstable();
     found.dedup();
-    // A policy that names no version lacks everything: the newest says it.
+    // A policy that names no version lacks everything, by the newest version.
     match worlds.iter().rev().find(|world| found.is_empty() || found.contains(&world.version)) {
         Some(world) => Ok(world),
         None => Err(PolicyError::UnknownContract {
@@ -155,7 +156,8 @@ fn choose<'a>(
     }
 }
 
-/// The version in the name of one of the contract's interfaces, or of a function in one: at most 32 characters, for people to read.
+/// The version in the name of one of the contract's interfaces, or of a function in one: at most 32
+/// characters.
 fn version(export: &str) -> Option<&str> {
     let (_, version) = export.strip_prefix(PACKAGE)?.split_once('@')?;
     let version = version.split('#').next().unwrap_or(version);
@@ -214,14 +216,14 @@ mod tests {
             TWO.missing(kind, &exports)
         };
         let component =
-            |names: &[&str]| TWO.missing(Kind::Component, &names.iter().map(|n| full(n)).collect::<Vec<_>>());
+            |names: &[&str]| TWO.missing(ModuleKind::Component, &names.iter().map(|n| full(n)).collect::<Vec<_>>());
         assert_eq!(component(&["lifecycle", "text-policy"]), Vec::<String>::new());
         assert_eq!(component(&["lifecycle"]), [full("vae-policy"), full("text-policy")]);
         assert_eq!(component(&["vae-policy"]), [full("lifecycle")]);
         assert_eq!(TWO.exported_stages(&[full("lifecycle"), full("text-policy")]), [Stage::Text]);
         // A module that exports some of a stage's functions lacks the others.
         let module = ["lifecycle/describe", "lifecycle/configure", "text-policy/decide"];
-        assert_eq!(missing(Kind::CoreModule, &module), ["tilewright:policy/text-policy@0.2.0#learn"]);
-        assert_eq!(missing(Kind::CoreModule, &module[..2]).len(), 4);
+        assert_eq!(missing(ModuleKind::CoreModule, &module), ["tilewright:policy/text-policy@0.2.0#learn"]);
+        assert_eq!(missing(ModuleKind::CoreModule, &module[..2]).len(), 4);
     }
 }

@@ -1,4 +1,5 @@
-//! What can go wrong before a policy is put to work. Afterwards nothing fails: there is always the native default.
+//! Errors of loading and configuring a policy. Later nothing fails: there is always the host's own
+//! plan.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -8,7 +9,8 @@ use tilewright_plan::{FallbackReason, words::did_you_mean};
 
 use crate::{limits::Limits, load::grants};
 
-/// Why a policy can't be put to work. Each is one line that names the policy and says what to do.
+/// The reason why a policy can't be used. Each is one line that names the policy and says what to
+/// do.
 #[derive(Debug, Error)]
 pub enum PolicyError {
     /// Neither a shipped policy nor a file.
@@ -42,7 +44,7 @@ pub enum PolicyError {
     NotWebAssembly {
         /// The file or name.
         policy: String,
-        /// What the bytes look like.
+        /// The likely meaning of the bytes.
         found: &'static str,
     },
     /// WebAssembly that is broken, or uses a feature that is off.
@@ -55,7 +57,7 @@ pub enum PolicyError {
         /// The kind of fault.
         fault: Fault,
     },
-    /// The guest wants something that policies are not given.
+    /// The guest imports something that policies do not get.
     #[error("policy {policy}: imports {}, which policies are not given: only {} are offered", imports.join(", "), offered.join(" and "))]
     ImportNotOffered {
         /// The file or name.
@@ -66,16 +68,16 @@ pub enum PolicyError {
         offered: &'static [&'static str],
     },
     /// The guest needs more than policies get unless a user grants it.
-    #[error("policy {policy}: {why}: where you want to grant it that, give {grant}")]
+    #[error("policy {policy}: {why}: to grant it that, give {grant}")]
     Ungranted {
         /// The file or name.
         policy: String,
-        /// What it needs.
+        /// The need.
         why: String,
         /// The option that grants it.
         grant: &'static str,
     },
-    /// The guest lacks something that every policy answers.
+    /// The guest lacks an export that every policy has.
     #[error("policy {policy}: does not export {}: build it against {}", exports.join(", "), contract_text(contract))]
     MissingExport {
         /// The file or name.
@@ -92,7 +94,7 @@ pub enum PolicyError {
     UnknownContract {
         /// The file or name.
         policy: String,
-        /// What it exports, a version or several.
+        /// The versions that it exports.
         found: String,
         /// The versions that are known, the oldest first.
         known: String,
@@ -102,9 +104,9 @@ pub enum PolicyError {
     Failed {
         /// The file or name.
         policy: String,
-        /// What it was asked.
+        /// The call that failed.
         during: &'static str,
-        /// How it failed, in one line.
+        /// The failure, in one line.
         detail: String,
     },
     /// The description that the policy gives of itself can't be used.
@@ -112,7 +114,7 @@ pub enum PolicyError {
     Description {
         /// The file or name.
         policy: String,
-        /// What is wrong with it.
+        /// The fault.
         detail: String,
     },
     /// A setting that the policy does not have.
@@ -134,7 +136,7 @@ pub enum PolicyError {
         name: String,
         /// As given.
         value: String,
-        /// What is expected, with its article.
+        /// The expected value, with its article.
         expected: &'static str,
     },
     /// A setting given without a value.
@@ -148,7 +150,7 @@ pub enum PolicyError {
     Refused {
         /// The policy.
         policy: String,
-        /// Its words.
+        /// The policy's message.
         reason: String,
     },
     /// The policy fails golden requests, and only policies that pass are wanted.
@@ -158,10 +160,10 @@ pub enum PolicyError {
     NotAdmitted {
         /// The file or name.
         policy: String,
-        /// What it fails, in a few words.
+        /// The failed requests, in a few words.
         fails: String,
     },
-    /// Everything that one command asks of the policy takes too long, though no call does.
+    /// The calls of one command take too long together, though no single call does.
     #[error(
         "policy {policy}: takes more than {} s of processor time for all that is asked of it here: see 'tilewright policy bench'",
         most.as_secs_f64()
@@ -175,7 +177,7 @@ pub enum PolicyError {
     /// The sandbox itself can't be set up on this machine.
     #[error("the policy sandbox can't be set up: {detail}")]
     Sandbox {
-        /// Why, in one line.
+        /// The cause, in one line.
         detail: String,
     },
 }
@@ -209,8 +211,9 @@ impl PolicyError {
     /// `grant` of what needs as much as a language's runtime.
     pub const RUNTIME: &'static str = grants::RUNTIME;
 
-    /// A failure to load a policy; if more memory or instances would help, it names the option that grants them.
-    pub(crate) fn failed(
+    /// A failure to load a policy. If more memory or instances would help, it names the option that
+    /// grants them.
+    pub(crate) fn from_failure(
         policy: &str,
         limits: &Limits,
         during: &'static str,

@@ -1,13 +1,14 @@
-//! The host's own default, for when no policy's answer can be used: whole where that fits, else the largest tiles that do, in a type
-//! that loses nothing unless the device is known to be fast in bf16. A clip whose causal state is carried leaves a latent frame at a
-//! time, whole or in bands, and only where not even its state fits in tiles that run over the whole clip.
+//! The host's own plan, for requests without a usable answer of a policy: whole if that fits, else
+//! the largest tiles that do, in a type that loses nothing unless the device is known to be fast in
+//! bf16. A clip that carries its causal cache is decoded a latent frame at a time, whole or in
+//! bands. Only if not even its cache fits, it runs in tiles over the whole clip.
 
 use tilewright_plan::{
     Attempt, Backend, Capabilities, CostModel, Device, Dtype, Failure, Layout, Plan, Precision, Question, Release,
     Request, Space, Tile, Time,
 };
 
-use crate::check::{self, Bounds, kept};
+use crate::check::{self, Bounds, rank_precision};
 
 /// Sides of tiles to try, in output pixels, largest first.
 const SIDES: [u32; 11] = [2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64];
@@ -15,15 +16,17 @@ const SIDES: [u32; 11] = [2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64
 /// Heights of a clip's exact bands to try, in output pixels, largest first.
 const BANDS: [u32; 3] = [256, 128, 64];
 
-/// Chunks below a latent frame, for when memory is short: frames that run through the largest layers at once.
+/// Chunks below a latent frame, for when memory is short: frames that run through the largest
+/// layers at once.
 const SHORT: [u32; 2] = [2, 1];
 
-/// The plan of a request that has no usable answer: the first one, or the next one after its attempts failed.
+/// The plan of a request that has no usable answer: the first one, or the next one after its
+/// attempts failed.
 pub(crate) fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
     let &Question { request, device, capabilities, under_way, attempts, .. } = question;
     let fitting = Fitting { question, costs };
     let Some(last) = attempts.last() else {
-        let plan = Plan { precision: precision(device, capabilities), ..plain(device) };
+        let plan = Plan { precision: precision(device, capabilities), ..plain_plan(device) };
         return fitting.plan(plan, request.memory_limit, "native default");
     };
     match last.failure {
@@ -33,31 +36,32 @@ pub(crate) fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
             let wider = Plan { precision, reason: reason.into(), ..last.plan.clone() };
             match costs.estimate_one(&wider) {
                 Ok(cost) if cost.peak_bytes <= request.memory_limit && fitting.is_new(&wider) => {
-                    legal(wider, &Bounds::new(request, capabilities, under_way)).unwrap_or(last.plan.clone())
+                    make_legal(wider, &Bounds::new(request, capabilities, under_way)).unwrap_or(last.plan.clone())
                 }
                 _ => fitting.plan(wider, request.memory_limit, reason),
             }
         }
         Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
             let expected = costs.estimate_one(&last.plan).map_or(request.memory_limit, |cost| cost.peak_bytes);
-            // The measured peak lies above the expected one, so the next plan has to be expected well below.
+            // The measured peak is above the expected one, so the next plan has to be expected well
+            // below.
             let most = request.memory_limit.min(expected / 10 * 7);
-            // A type that the device is slow in would make a policy's bad choice the host's.
+            // In a type that the device is slow in, the host would repeat a policy's bad choice.
             let is_slow = |dtype: Dtype| dtype != Dtype::F32 && !device.fast_dtypes.contains(&dtype);
             let kept = Some(last.plan.precision).filter(|precision| !is_slow(precision.dtype()));
             let precision = fitting.finite(kept.unwrap_or_else(|| self::precision(device, capabilities)));
-            let plan = Plan { precision, release: Release::EachStep, ..plain(device) };
+            let plan = Plan { precision, release: Release::EachStep, ..plain_plan(device) };
             fitting.plan(plan, most, "native default: smaller after memory ran out")
         }
     }
 }
 
-/// The host's own plan for a request after the attempts of a policy are used up: the same as without a policy, except
-/// that no failed plan is run again, and that values that overflowed get the widest type. `None` if no plan is left
-/// that has not failed.
+/// The host's own plan for a request after the attempts of a policy are used up: the same as
+/// without a policy, except that no failed plan is run again, and that values that overflowed get
+/// the widest type. `None` if no plan is left that has not failed.
 ///
-/// A clip under way goes on with the state that it has. If no plan that fits can do so, it begins anew in another
-/// division; frames that have left are not delivered again.
+/// A clip under way goes on with its causal cache. If no plan that fits can do so, it begins anew
+/// in another division; delivered frames are not delivered again.
 pub(crate) fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
     let &Question { request, device, capabilities, .. } = question;
     let anew = question.going_on(None);
@@ -65,7 +69,7 @@ pub(crate) fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Opt
     let reason = "native default: the last resort";
     for question in &questions {
         let fitting = Fitting { question, costs };
-        let plan = Plan { precision: fitting.finite(precision(device, capabilities)), ..plain(device) };
+        let plan = Plan { precision: fitting.finite(precision(device, capabilities)), ..plain_plan(device) };
         let untried = question.after(&[]);
         let first = Fitting { question: &untried, costs }.plan(plan, request.memory_limit, reason);
         if fitting.is_new(&first) && fitting.fits(&first) {
@@ -101,13 +105,13 @@ struct Fitting<'a> {
 }
 
 impl Fitting<'_> {
-    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else with the least memory
-    /// possible; a plan that was tried only if no other is left.
+    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else
+    /// with the least memory possible. A plan that was tried is returned only if no other is left.
     fn plan(&self, plan: Plan, most: u64, reason: &str) -> Plan {
         let Question { request, capabilities, under_way, .. } = *self.question;
         let bounds = Bounds::new(request, capabilities, under_way);
         let plans = divisions(request, capabilities).into_iter().filter_map(|(space, time)| {
-            legal(Plan { space, time, batch: 1, reason: reason.into(), ..plan.clone() }, &bounds)
+            make_legal(Plan { space, time, batch: 1, reason: reason.into(), ..plan.clone() }, &bounds)
         });
         let mut least: Option<((bool, u64), Plan)> = None;
         for plan in plans {
@@ -135,7 +139,8 @@ impl Fitting<'_> {
     /// The type, or f32 if values were not finite in one that keeps as much.
     fn finite(&self, precision: Precision) -> Precision {
         let overflowed = |attempt: &Attempt| {
-            matches!(attempt.failure, Failure::NonFinite { .. }) && kept(attempt.plan.precision) >= kept(precision)
+            matches!(attempt.failure, Failure::NonFinite { .. })
+                && rank_precision(attempt.plan.precision) >= rank_precision(precision)
         };
         if self.question.attempts.iter().any(overflowed) { Precision::Uniform(Dtype::F32) } else { precision }
     }
@@ -156,24 +161,26 @@ fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(Space, Time
         heights.map(|height| Space::Exact(Tile { height: *height, width: request.width, overlap: 0 })).collect();
     let mut divisions: Vec<(Space, Time)> = Vec::new();
     for (index, frames) in chunks.enumerate() {
-        // Bands take more off than shorter chunks do: those only come with the smallest.
+        // Bands save more than shorter chunks do: those only come with the smallest.
         let spaces = match (index, bands.last()) {
             (0, _) => [&[Space::Whole], bands.as_slice()].concat(),
             (_, smallest) => vec![smallest.copied().unwrap_or(Space::Whole)],
         };
         divisions.extend(spaces.into_iter().map(|space| (space, Time::Carried { frames })));
     }
-    // A clip in tiles can't be taken up in the middle; where one runs in tiles already, checking keeps it in those.
+    // A clip can't go on in tiles that it did not begin in; checking keeps a clip that runs in
+    // tiles in those.
     divisions.extend(SIDES.iter().map(|side| (tile(*side), Time::Whole)));
     divisions
 }
 
-fn legal(mut plan: Plan, bounds: &Bounds) -> Option<Plan> {
+fn make_legal(mut plan: Plan, bounds: &Bounds) -> Option<Plan> {
     check::fit(&mut plan, bounds, &mut |_| {}).ok().map(|()| plan)
 }
 
-fn plain(device: &Device) -> Plan {
-    // Channels-last is about 15 % faster on AVX-512 CPUs and hurts on gfx11; NVIDIA's fast paths want it for half types.
+fn plain_plan(device: &Device) -> Plan {
+    // Channels-last is about 15 % faster on AVX-512 CPUs and slower on gfx11; NVIDIA's fast paths
+    // want it for half types.
     let layout = match device.backend {
         Backend::Cpu | Backend::Cuda => Layout::ChannelsLast,
         Backend::Rocm | Backend::Metal => Layout::ChannelsFirst,
@@ -199,8 +206,9 @@ mod tests {
 
     use super::*;
 
-    /// WAN in f32: 5,600 bytes of activations per pixel and frame at once, of which bands hold their share and a tenth; 4,000 bytes of
-    /// state per pixel of what is held of the picture; and the clip itself where it leaves together.
+    /// WAN in f32: 5,600 bytes of activations per pixel and frame at once, of which bands hold
+    /// their share and a tenth; 4,000 bytes of state per pixel that is held of the picture; and the
+    /// clip itself if it is delivered at once.
     struct Prices(Request);
 
     impl CostModel for Prices {
@@ -285,6 +293,7 @@ mod tests {
             height: 480,
             width: 832,
             memory_limit,
+            limit_counts_weights: false,
             objective: Objective::Balanced,
             hints: Vec::new(),
         }
@@ -312,7 +321,7 @@ mod tests {
     fn a_clip_under_way_is_not_cut() {
         let request = clip(2_200 << 20);
         let facts = Prices(request.clone());
-        let begun = Plan { time: Time::Carried { frames: 4 }, layout: Layout::ChannelsFirst, ..plain(&device()) };
+        let begun = Plan { time: Time::Carried { frames: 4 }, layout: Layout::ChannelsFirst, ..plain_plan(&device()) };
         let attempts = [Attempt { plan: begun.clone(), failure: Failure::OutOfMemory { bytes: 1 } }];
         let next = ask(&request, Some(&begun), &attempts, decide);
         assert!(matches!((next.space, next.time), (Space::Exact(_), Time::Carried { .. })), "{next:?}");
@@ -332,7 +341,7 @@ mod tests {
         let memory = Failure::OutOfMemory { bytes: 1 };
         let first = ask(&request, None, &[], decide);
         // A policy's failed plans say nothing about the host's own.
-        let whole = Plan { time: Time::Carried { frames: 81 }, ..plain(&device()) };
+        let whole = Plan { time: Time::Carried { frames: 81 }, ..plain_plan(&device()) };
         let told = own(&[failed(&whole, memory), failed(&whole, memory), failed(&whole, memory)]).unwrap();
         assert_eq!((told.space, told.time, told.precision), (first.space, first.time, first.precision));
         // If it has failed too, even in another form, smaller ones follow until none is left.
@@ -356,7 +365,7 @@ mod tests {
         let request = clip(2_200 << 20);
         let facts = Prices(request.clone());
         let tile = Space::Blended(Tile { height: 480, width: 416, overlap: 64 });
-        let begun = Plan { space: tile, time: Time::Carried { frames: 8 }, ..plain(&device()) };
+        let begun = Plan { space: tile, time: Time::Carried { frames: 8 }, ..plain_plan(&device()) };
         assert!(facts.estimate_one(&begun).unwrap().peak_bytes > request.memory_limit);
         let attempts = [4, 8].map(|frames| {
             let plan = Plan { time: Time::Carried { frames }, ..begun.clone() };

@@ -1,4 +1,4 @@
-//! The native default on its own, for a policy that is not to be asked at all.
+//! The host's own plan as a planner, for a policy that is not to be asked at all.
 
 use std::{sync::Arc, time::Instant};
 
@@ -8,14 +8,15 @@ use tilewright_plan::{
 
 use crate::fallback;
 
-/// Decides as the host does if no policy's answer can be used, in the name of a policy that is not asked.
+/// Decides as the host does if no policy's answer can be used, in the name of a policy that is not
+/// asked.
 pub struct FallbackPlanner {
     identity: PolicyIdentity,
     why: String,
 }
 
 impl FallbackPlanner {
-    /// Stands in for a policy; `why` goes into every record, in one line.
+    /// Replaces a policy; `why` goes into every record, in one line.
     pub fn new(identity: PolicyIdentity, why: impl Into<String>) -> Self {
         Self { identity, why: why.into() }
     }
@@ -25,7 +26,7 @@ impl FallbackPlanner {
     }
 }
 
-/// A decision of the host's own, made without a policy.
+/// A decision for the host's own plan, without a policy.
 pub(crate) fn fallback_decision(started: Instant, plan: Plan, reason: FallbackReason, detail: String) -> Decision {
     Decision {
         answer: None,

@@ -1,4 +1,4 @@
-//! What stands behind a policy's imports, and what it has used of its limits. One state struct per store.
+//! The state behind a policy's imports, and its use of its limits. One struct per store.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use tilewright_plan::terminal::blanked as clean;
+pub(crate) use tilewright_plan::terminal::blank_unsafe as clean;
 use tilewright_plan::{Candidate, Cost, CostModel, LogLevel, LogLine, Plan, Trial};
 use wasmtime::{ResourceLimiter, Result, Trap};
 
@@ -22,31 +22,31 @@ pub(crate) struct Usage {
     limits: Limits,
     memory_bytes: usize,
     table_elements: usize,
-    /// The last growth that was granted, to be undone if it fails nevertheless.
+    /// The last growth that was granted, undone if it fails nevertheless.
     granted: (usize, usize),
 }
 
-/// The guest asked for more than it may have. Ends the call.
+/// The guest went over a limit, which ends the call.
 #[derive(Clone, Debug)]
-pub(crate) enum Exceeded {
+pub(crate) enum LimitExceeded {
     Memory { asked: usize, most: usize },
     Table { asked: usize, most: usize },
     Copied { most: usize },
     Calls { most: usize },
 }
 
-impl fmt::Display for Exceeded {
+impl fmt::Display for LimitExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Exceeded::Memory { asked, most } => write!(f, "asked for {asked} bytes of memory, of {most} allowed"),
-            Exceeded::Table { asked, most } => write!(f, "asked for {asked} table elements, of {most} allowed"),
-            Exceeded::Copied { most } => write!(f, "passed more than {most} bytes to the host in one call"),
-            Exceeded::Calls { most } => write!(f, "asked the host more than {most} times in one call"),
+            LimitExceeded::Memory { asked, most } => write!(f, "asked for {asked} bytes of memory, of {most} allowed"),
+            LimitExceeded::Table { asked, most } => write!(f, "asked for {asked} table elements, of {most} allowed"),
+            LimitExceeded::Copied { most } => write!(f, "passed more than {most} bytes to the host in one call"),
+            LimitExceeded::Calls { most } => write!(f, "asked the host more than {most} times in one call"),
         }
     }
 }
 
-impl std::error::Error for Exceeded {}
+impl std::error::Error for LimitExceeded {}
 
 impl Usage {
     /// Bytes of all linear memories together.
@@ -62,7 +62,7 @@ impl ResourceLimiter for Usage {
         }
         let asked = (self.memory_bytes - current).saturating_add(desired);
         if asked > self.limits.memory_bytes {
-            return Err(Exceeded::Memory { asked, most: self.limits.memory_bytes }.into());
+            return Err(LimitExceeded::Memory { asked, most: self.limits.memory_bytes }.into());
         }
         self.memory_bytes = asked;
         self.granted.0 = desired - current;
@@ -80,7 +80,7 @@ impl ResourceLimiter for Usage {
         }
         let asked = (self.table_elements - current).saturating_add(desired);
         if asked > self.limits.table_elements {
-            return Err(Exceeded::Table { asked, most: self.limits.table_elements }.into());
+            return Err(LimitExceeded::Table { asked, most: self.limits.table_elements }.into());
         }
         self.table_elements = asked;
         self.granted.1 = desired - current;
@@ -105,7 +105,7 @@ impl ResourceLimiter for Usage {
     }
 }
 
-/// Prices that the guest may ask for while a decision is at hand.
+/// Prices that the guest may ask for while it decides.
 pub(crate) struct Prices {
     pub costs: Arc<dyn CostModel>,
     pub bounds: Bounds,
@@ -114,13 +114,13 @@ pub(crate) struct Prices {
 /// The state of a store.
 pub(crate) struct Guest {
     pub usage: Usage,
-    /// Set while a decision is at hand; without it there is nothing to ask.
+    /// Set during a decision; without it there is nothing to ask.
     pub prices: Option<Arc<Prices>>,
     pub candidates: Vec<Candidate>,
     pub log: Vec<LogLine>,
     copied_bytes: usize,
     calls: usize,
-    /// The line that is being printed, and the last whole one on the standard error.
+    /// The line that is being printed, and the last complete one on standard error.
     printed: Vec<u8>,
     complaint: Option<String>,
     is_ending: bool,
@@ -137,7 +137,7 @@ fn processor_time() -> Option<Duration> {
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Where a guest's random numbers begin, in every call.
+/// The seed of a guest's random numbers, in every call.
 const SEED: u64 = 0x7469_6c65_7772_6967;
 
 impl Guest {
@@ -160,7 +160,7 @@ impl Guest {
         }
     }
 
-    /// Forgets what the call before left.
+    /// Forgets the state of the previous call.
     pub fn begin(&mut self) {
         self.candidates.clear();
         self.log.clear();
@@ -174,11 +174,11 @@ impl Guest {
         self.ran = None;
     }
 
-    /// Notes a tick of the sandbox's clock during a call. True if the call's time has run out.
+    /// Handles a tick of the sandbox's clock during a call. True if the call's time has run out.
     ///
-    /// The number of ticks says nothing: on a busy machine some come late and some not at all. So each is only the
-    /// occasion to look at the time. A call that others kept from the processor ends as well, since somebody waits for
-    /// it, but is not to blame.
+    /// The number of ticks means nothing: on a busy machine some come late and some not at all. So
+    /// a tick is only the occasion to read the time. A call that did not get the processor ends as
+    /// well, since a user waits for it, but is not to blame.
     pub fn is_late(&mut self) -> bool {
         if let Some(now) = processor_time() {
             let first = self.ran.map_or(now, |(first, _)| first);
@@ -193,16 +193,17 @@ impl Guest {
     }
 
     /// Processor time of the call since the clock's first tick; `None` if that is not known.
-    pub fn ran(&self) -> Option<Duration> {
+    pub fn processor_time(&self) -> Option<Duration> {
         self.ran.map(|(first, last)| last.saturating_sub(first))
     }
 
-    /// The last line that the guest printed on its standard error in this call: a language's runtime says there why it gives up.
+    /// The last line that the guest printed on standard error in this call: a language's runtime
+    /// says there why it stops.
     pub fn complaint(&self) -> Option<&str> {
         self.complaint.as_deref()
     }
 
-    /// Logs the whole lines of what a guest prints.
+    /// Logs the complete lines of a guest's output.
     pub fn print(&mut self, level: LogLevel, bytes: &[u8]) -> Result<()> {
         for byte in bytes {
             match byte {
@@ -211,14 +212,14 @@ impl Guest {
                     if line.is_empty() {
                         continue;
                     }
-                    // What a runtime written in Rust says of its own end hides why it gave up.
+                    // A Rust runtime's message about its own end would hide the reason.
                     self.is_ending |= line.starts_with("thread '");
                     if level == LogLevel::Warn && !(self.is_ending && self.complaint.is_some()) {
                         self.complaint = Some(clean(line.clone(), self.limits.text_chars));
                     }
                     self.log(level, line)?;
                 }
-                // What is longer is cut in the log, anyway.
+                // A longer line is cut in the log, anyway.
                 _ if self.printed.len() < self.limits.copied_bytes => self.printed.push(*byte),
                 _ => {}
             }
@@ -234,30 +235,32 @@ impl Guest {
         mixed ^ (mixed >> 31)
     }
 
-    /// Counts a question and the bytes that came with it, and ends the guest's call if they are too many.
-    pub fn asked(&mut self, bytes: usize) -> Result<()> {
+    /// Counts a question and the bytes that came with it, and ends the guest's call if they are too
+    /// many.
+    pub fn count_question(&mut self, bytes: usize) -> Result<()> {
         self.calls += 1;
         if self.calls > self.limits.host_calls {
-            return Err(Exceeded::Calls { most: self.limits.host_calls }.into());
+            return Err(LimitExceeded::Calls { most: self.limits.host_calls }.into());
         }
-        self.copied(bytes)
+        self.count_bytes(bytes)
     }
 
     /// Counts bytes that came with a question.
-    fn copied(&mut self, bytes: usize) -> Result<()> {
+    fn count_bytes(&mut self, bytes: usize) -> Result<()> {
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
         if self.copied_bytes > self.limits.copied_bytes {
-            return Err(Exceeded::Copied { most: self.limits.copied_bytes }.into());
+            return Err(LimitExceeded::Copied { most: self.limits.copied_bytes }.into());
         }
         Ok(())
     }
 
-    /// What a guest says, for the log and the record.
+    /// Logs a message of the guest, for the log and the record.
     pub fn log(&mut self, level: LogLevel, message: String) -> Result<()> {
-        self.asked(message.len())?;
+        self.count_question(message.len())?;
         if self.log.len() < self.limits.log_lines {
             let message = clean(message, self.limits.text_chars);
-            // One warning of a call reaches whoever doesn't ask for more; a policy must not fill a terminal.
+            // Only the first warning of a call is shown by default; a policy must not fill a
+            // terminal.
             let warned = self.log.iter().any(|line| line.level == LogLevel::Warn);
             match level {
                 LogLevel::Warn if warned => tracing::info!(target: "tilewright::policy", "{message}"),
@@ -270,26 +273,26 @@ impl Guest {
         Ok(())
     }
 
-    /// The price of a guest's plan, after it was made legal.
+    /// The price of a guest's plan after checking.
     pub fn estimate(&mut self, plan: Plan) -> Result<Price> {
-        self.asked(plan.reason.len())?;
+        self.count_question(plan.reason.len())?;
         Ok(self.price(plan, None))
     }
 
-    /// The prices of a guest's plans, in their order. The clock is looked at before each of them, since
-    /// a list is one question; equal plans of a list are priced once.
+    /// The prices of a guest's plans, in their order. The clock is read before each of them, since
+    /// a list is one question. Equal plans of a list are priced once.
     pub fn estimate_all(&mut self, plans: impl ExactSizeIterator<Item = Plan>) -> Result<Vec<Price>> {
-        self.asked(0)?;
+        self.count_question(0)?;
         let mut costs = Vec::with_capacity(plans.len());
         // One plan has no equals.
         let mut known = (plans.len() > 1).then(|| HashMap::with_capacity(plans.len().min(self.limits.candidates)));
         for plan in plans {
             if self.is_over() {
-                // For the processor time that the call had.
+                // The processor time of the call so far is noted here.
                 self.is_late();
                 return Err(Trap::Interrupt.into());
             }
-            self.copied(plan.reason.len())?;
+            self.count_bytes(plan.reason.len())?;
             costs.push(self.price(plan, known.as_mut()));
         }
         Ok(costs)
@@ -321,16 +324,16 @@ impl Guest {
             Err(nonsense) => Err(nonsense.to_string()),
         };
         if self.candidates.is_empty() {
-            // A policy that asks once asks for a dozen.
+            // A policy that asks for one price usually asks for a dozen.
             self.candidates.reserve(USUAL_CANDIDATES);
         }
         self.candidates.push(Candidate { plan, cost: cost.clone() });
         cost
     }
 
-    /// What was measured before, newest first, `most` at most.
+    /// Earlier measurements, newest first, at most `most`.
     pub fn trials(&mut self, most: u32) -> Result<Vec<Trial>> {
-        self.asked(0)?;
+        self.count_question(0)?;
         let mut trials = self.prices.as_ref().map(|prices| prices.costs.trials(most.min(TRIALS))).unwrap_or_default();
         trials.truncate(most as usize);
         Ok(trials)
@@ -343,7 +346,7 @@ type Price = std::result::Result<Cost, String>;
 /// About as many plans as a policy that searches asks the price of.
 const USUAL_CANDIDATES: usize = 32;
 
-/// The most trials that are handed to a guest at once.
+/// The most trials that a guest gets at once.
 const TRIALS: u32 = 256;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The way in: a host loads policies, says what they are, and puts them to work.
+//! The entry point: a host loads policies, describes them, and puts them to work.
 
 use std::{collections::BTreeMap, io::Read, path::Path, sync::Arc, time::Duration};
 
@@ -10,13 +10,13 @@ use crate::{
     cache::{Cache, CacheDir, compiler},
     guest::clean,
     limits::Limits,
-    load::{self, Fitted, Kind},
-    patience::Patience,
+    load::{self, LinkedComponent, ModuleKind},
     probe::Probe,
-    runtime::{CallFailure, Live, Policy},
+    runtime::{CallFailure, Policy, RunningInstance},
     sandbox::Sandbox,
     settings::{self, Setting},
     shipped,
+    time_budget::TimeBudget,
 };
 
 /// The most settings that a policy may declare.
@@ -29,14 +29,14 @@ pub struct PolicyHost {
     pub(crate) cache: Option<Cache>,
 }
 
-/// What a policy says of itself.
+/// A policy's description of itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Description {
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// What it does, in a line.
+    /// Its purpose, in a line.
     pub summary: String,
     /// The stages that it answers; the host decides all others without asking.
     pub stages: Vec<Stage>,
@@ -44,64 +44,67 @@ pub struct Description {
     pub settings: Vec<Setting>,
 }
 
-/// Everything there is to know of a policy without putting it to work.
+/// Everything known about a policy before it is put to work.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
-    /// What it says of itself.
+    /// Its description of itself.
     #[serde(flatten)]
     pub description: Description,
     /// `sha256:` and the digest of the file, in hexadecimal.
     pub digest: String,
     /// Bytes of the file.
     pub size_bytes: u64,
-    /// What the file holds.
-    pub kind: Kind,
+    /// The kind of file.
+    pub kind: ModuleKind,
     /// The version of the contract that it speaks.
     pub contract: &'static str,
-    /// What it asks of the host.
+    /// The interfaces that it imports.
     pub imports: Vec<String>,
-    /// What it answers.
+    /// The interfaces that it exports.
     pub exports: Vec<String>,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
-    /// Fuel that describing itself took.
+    /// Fuel used by `describe`.
     pub describe_fuel: u64,
 }
 
-/// A policy that was loaded and has described itself; it is put to work by [`LoadedPolicy::configure`], any number of times.
+/// A policy that was loaded and has described itself; [`LoadedPolicy::configure`] puts it to work,
+/// any number of times.
 #[derive(Clone)]
 pub struct LoadedPolicy {
-    loaded: Arc<Loaded>,
+    loaded: Arc<PolicyParts>,
     inspection: Inspection,
     ships: bool,
-    patience: Option<Arc<Patience>>,
+    time_budget: Option<Arc<TimeBudget>>,
 }
 
-/// What every instance of a policy is made from.
-pub(crate) struct Loaded {
+/// The parts that every instance of a policy is made from.
+pub(crate) struct PolicyParts {
     pub sandbox: Arc<Sandbox>,
     pub limits: Limits,
-    pub fitted: Fitted,
+    pub linked: LinkedComponent,
     /// The file or name, for errors.
     origin: String,
 }
 
-impl Loaded {
-    pub fn failed(&self, during: &'static str, failure: CallFailure) -> PolicyError {
-        PolicyError::failed(&self.origin, &self.limits, during, failure.reason, &failure.detail)
+impl PolicyParts {
+    pub fn describe_failure(&self, during: &'static str, failure: CallFailure) -> PolicyError {
+        PolicyError::from_failure(&self.origin, &self.limits, during, failure.reason, &failure.detail)
     }
 }
 
 impl PolicyHost {
-    /// Sets the sandbox up.
+    /// Sets up the sandbox.
     ///
     /// # Errors
-    /// [`PolicyError::Sandbox`] where the machine does not let it. A cache that can't be used is no error: the log says so.
+    /// [`PolicyError::Sandbox`] if the machine does not allow it. A cache that can't be used is no
+    /// error: the log says so.
     pub fn new(limits: Limits, cache: &CacheDir) -> Result<Self, PolicyError> {
         Ok(Self { sandbox: Arc::new(Sandbox::new(&limits)?), limits, cache: Cache::open(cache) })
     }
 
-    /// Loads what a user asked for: a shipped policy by its name, or a file, told apart by the ending or a path separator.
+    /// Loads a policy by a user's word: a shipped policy by its name, or a file, recognised by its
+    /// ending or a path separator.
     ///
     /// # Errors
     /// Any [`PolicyError`] of a policy that can't be loaded.
@@ -112,7 +115,7 @@ impl PolicyHost {
         }
     }
 
-    /// Whether a user's word for a policy means a file, rather than one that ships.
+    /// True if a user's word for a policy means a file, not one that ships.
     pub fn names_file(name_or_file: &str) -> bool {
         name_or_file.ends_with(".wasm") || name_or_file.contains(['/', '\\'])
     }
@@ -136,7 +139,8 @@ impl PolicyHost {
         self.load(&path.display().to_string(), &self.read_file(path)?)
     }
 
-    /// Reads a policy's file without loading it, for those who look at the bytes first and load the same ones.
+    /// Reads a policy's file without loading it, for callers that examine the bytes first and load
+    /// the same ones.
     ///
     /// # Errors
     /// [`PolicyError::Unreadable`] or [`PolicyError::TooLarge`].
@@ -158,27 +162,29 @@ impl PolicyHost {
         if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
     }
 
-    /// Removes all entries of the module with this digest from a cache, under whatever limits it was compiled.
+    /// Removes all entries of the module with this digest from a cache, under whatever limits it
+    /// was compiled.
     pub fn forget(cache: &CacheDir, digest: &str) {
         if let Some(cache) = Cache::open(cache) {
             cache.forget(digest);
         }
     }
 
-    /// A text kept beside the compiled code under this name; none without a cache, or if its entry is damaged.
-    pub fn kept_text(&self, name: &str) -> Option<String> {
+    /// A text cached beside the compiled code under this name; `None` without a cache, or if its
+    /// entry is damaged.
+    pub fn cached_text(&self, name: &str) -> Option<String> {
         self.cache.as_ref()?.text(name)
     }
 
-    /// Keeps a text beside the compiled code, if there is a cache. Names begin with a module's digest in hexadecimal:
-    /// [`PolicyHost::forget`] removes the text with the module's code.
-    pub fn keep_text(&self, name: &str, text: &str) {
+    /// Caches a text beside the compiled code, if there is a cache. Names begin with a module's
+    /// digest in hexadecimal: [`PolicyHost::forget`] removes the text with the module's code.
+    pub fn cache_text(&self, name: &str, text: &str) {
         if let Some(cache) = &self.cache {
             cache.keep_text(name, text);
         }
     }
 
-    /// A number that tells versions and configurations of the compiler apart.
+    /// A number that differs between versions and configurations of the compiler.
     pub fn compiler(&self) -> u64 {
         compiler(&self.sandbox.engine)
     }
@@ -188,40 +194,42 @@ impl PolicyHost {
     /// # Errors
     /// Any [`PolicyError`] of a policy that can't be loaded.
     pub fn load(&self, origin: &str, bytes: &[u8]) -> Result<LoadedPolicy, PolicyError> {
-        let fitted = load::load(origin, bytes, &self.sandbox, &self.limits, self.cache.as_ref())?;
-        let loaded = Loaded { sandbox: self.sandbox.clone(), limits: self.limits, fitted, origin: origin.into() };
-        let mut live = Live::new(&loaded).map_err(|failure| loaded.failed(PolicyError::START, failure))?;
+        let linked = load::load(origin, bytes, &self.sandbox, &self.limits, self.cache.as_ref())?;
+        let loaded = PolicyParts { sandbox: self.sandbox.clone(), limits: self.limits, linked, origin: origin.into() };
+        let mut live =
+            RunningInstance::new(&loaded).map_err(|failure| loaded.describe_failure(PolicyError::START, failure))?;
         let (described, describe_fuel) = live.call(&loaded, |guest, store| guest.describe(store));
-        let described = described.map_err(|failure| loaded.failed("describe", failure))?;
-        let description = described_as(described, &loaded.fitted.stages, &self.limits)
+        let described = described.map_err(|failure| loaded.describe_failure("describe", failure))?;
+        let description = check_description(described, &loaded.linked.stages, &self.limits)
             .map_err(|detail| PolicyError::Description { policy: origin.into(), detail })?;
         let inspection = Inspection {
             description,
-            digest: loaded.fitted.digest.clone(),
+            digest: loaded.linked.digest.clone(),
             size_bytes: bytes.len() as u64,
-            kind: loaded.fitted.kind,
-            contract: loaded.fitted.world.version,
-            imports: loaded.fitted.imports.clone(),
-            exports: loaded.fitted.exports.clone(),
+            kind: loaded.linked.kind,
+            contract: loaded.linked.world.version,
+            imports: loaded.linked.imports.clone(),
+            exports: loaded.linked.exports.clone(),
             limits: self.limits,
             describe_fuel,
         };
-        Ok(LoadedPolicy { loaded: Arc::new(loaded), inspection, ships: false, patience: None })
+        Ok(LoadedPolicy { loaded: Arc::new(loaded), inspection, ships: false, time_budget: None })
     }
 }
 
 impl LoadedPolicy {
-    /// What the policy says of itself.
+    /// The policy's description of itself.
     pub fn description(&self) -> &Description {
         &self.inspection.description
     }
 
-    /// Everything there is to know of it.
+    /// Everything known about it.
     pub fn inspection(&self) -> &Inspection {
         &self.inspection
     }
 
-    /// Whether it was loaded as one that ships, which passed its gate when the program was built. What a module is called says nothing of that.
+    /// True if it was loaded as a shipped policy, which passed its gate when the program was built.
+    /// A module's name proves nothing about that.
     pub fn ships(&self) -> bool {
         self.ships
     }
@@ -231,30 +239,33 @@ impl LoadedPolicy {
         &self.loaded.origin
     }
 
-    /// The same policy, which may take so much processor time in all that is asked of it and of its copies from now on. Once that is spent it
-    /// is no longer asked.
+    /// The same policy with a budget of processor time for all calls of it and of its copies from
+    /// now on. After that it is no longer asked.
     #[must_use]
-    pub fn within(self, most: Duration) -> Self {
-        Self { patience: Some(Arc::new(Patience::new(most))), ..self }
+    pub fn with_time_budget(self, most: Duration) -> Self {
+        Self { time_budget: Some(Arc::new(TimeBudget::new(most))), ..self }
     }
 
-    /// Makes sure that [`LoadedPolicy::within`]'s time was enough, since answers after that are the host's own.
+    /// Checks that [`LoadedPolicy::with_time_budget`]'s time was enough, since later answers are
+    /// the host's own.
     ///
     /// # Errors
     /// [`PolicyError::TooSlow`].
-    pub fn check_patience(&self) -> Result<(), PolicyError> {
-        match self.patience.as_ref().filter(|patience| patience.is_spent()) {
-            Some(patience) => {
-                Err(PolicyError::TooSlow { policy: self.description().name.clone(), most: patience.most })
+    pub fn check_time_budget(&self) -> Result<(), PolicyError> {
+        match self.time_budget.as_ref().filter(|time_budget| time_budget.is_spent()) {
+            Some(time_budget) => {
+                Err(PolicyError::TooSlow { policy: self.description().name.clone(), most: time_budget.most })
             }
             None => Ok(()),
         }
     }
 
-    /// Puts the policy to work with these settings, as `KEY` and `VALUE`; the others keep their defaults.
+    /// Puts the policy to work with these settings, as `KEY` and `VALUE`; the others keep their
+    /// defaults.
     ///
     /// # Errors
-    /// [`PolicyError::UnknownSetting`], [`PolicyError::SettingType`], what the policy itself refuses, or its failure.
+    /// [`PolicyError::UnknownSetting`], [`PolicyError::SettingType`], what the policy itself
+    /// refuses, or its failure.
     pub fn configure(&self, given: &[(String, String)]) -> Result<Policy, PolicyError> {
         let description = self.description();
         let settings = self.settings(given)?;
@@ -265,21 +276,21 @@ impl LoadedPolicy {
             settings,
         };
         let stages = description.stages.clone();
-        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity, stages, self.patience.clone())
+        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity, stages, self.time_budget.clone())
     }
 
-    /// A fresh instance to take measurements of, with these settings to hand over.
+    /// A new instance for measurements, with these settings to pass.
     ///
     /// # Errors
-    /// As [`LoadedPolicy::configure`], but for what the policy says to the settings, which it is not asked yet.
+    /// As [`LoadedPolicy::configure`], except for a refusal by the policy, which is not asked yet.
     pub fn probe(&self, given: &[(String, String)]) -> Result<Probe, PolicyError> {
         let settings = in_order(&self.settings(given)?);
-        Patience::count(self.patience.as_deref(), || Probe::new(self.loaded.clone(), settings))
+        TimeBudget::count(self.time_budget.as_deref(), || Probe::new(self.loaded.clone(), settings))
     }
 
-    /// Bytes of the compiled code and its tables, as they lie in memory, once for all instances.
+    /// Bytes of the compiled code and its tables in memory, shared by all instances.
     pub fn code_bytes(&self) -> usize {
-        self.loaded.fitted.code_bytes
+        self.loaded.linked.code_bytes
     }
 
     /// Every setting with its value.
@@ -294,9 +305,9 @@ fn in_order(settings: &BTreeMap<String, Value>) -> Vec<(String, Value)> {
     settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Checks what a policy says of itself: its names end up in tables, records and on command lines. Of
-/// the stages that it names, those count whose interfaces it exports.
-fn described_as(said: Description, exported: &[Stage], limits: &Limits) -> Result<Description, String> {
+/// Checks a policy's description of itself: its names appear in tables, records and on command
+/// lines. Of the stages that it names, those count whose interfaces it exports.
+fn check_description(said: Description, exported: &[Stage], limits: &Limits) -> Result<Description, String> {
     let name = |what: &str, text: String| match text.chars().count() {
         0 => Err(format!("an empty {what}")),
         1..=64 if text.chars().all(|c| c.is_ascii_graphic()) => Ok(text),

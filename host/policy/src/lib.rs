@@ -1,7 +1,9 @@
-//! Policies: WebAssembly modules that say how a request is run. This crate loads them, keeps them within limits, asks them, checks
-//! what they answer, and stands in for them when they fail. It knows nothing of libtorch.
+//! Policies: WebAssembly modules that decide how a request is run. This crate loads them, enforces
+//! their limits, asks them, checks their answers, and replaces answers that can't be used. It knows
+//! nothing of libtorch.
 //!
-//! [`PolicyHost`] loads, [`LoadedPolicy`] says what was loaded, and [`Policy`] is one at work: a [`tilewright_plan::Planner`].
+//! [`PolicyHost`] loads, [`LoadedPolicy`] is a policy that was loaded, and [`Policy`] is one in
+//! use: a [`tilewright_plan::Planner`].
 
 #![deny(unsafe_code)]
 
@@ -15,17 +17,17 @@ mod fallback;
 mod fallback_planner;
 mod guest;
 mod host;
-mod lessons;
 mod limits;
 mod load;
 #[doc(hidden)]
 pub mod oracle;
-mod patience;
+mod outcome_memory;
 mod probe;
 mod runtime;
 mod sandbox;
 mod settings;
 mod shipped;
+mod time_budget;
 mod wasi;
 
 pub use cache::CacheDir;
@@ -33,7 +35,7 @@ pub use error::{Fault, PolicyError};
 pub use fallback_planner::FallbackPlanner;
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
 pub use limits::{CodeLimits, CompileLimits, Limits};
-pub use load::{Kind, as_component};
+pub use load::{ModuleKind, as_component};
 pub use probe::Probe;
 pub use runtime::Policy;
 pub use settings::{Setting, key_value};

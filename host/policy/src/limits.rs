@@ -1,4 +1,4 @@
-//! How much a policy may use, and the one place where that is handed to wasmtime.
+//! The limits of a policy, and the functions that apply them to wasmtime.
 
 use std::time::Duration;
 
@@ -8,17 +8,18 @@ use wasmtime::{Config, Enabled, OptLevel, PoolingAllocationConfig, Store, Trap, 
 
 use crate::{guest::Guest, wasi::Wasi};
 
-/// The interval of the sandbox's clock: at each tick a call looks at the time that it has had.
+/// The interval of the sandbox's clock: at each tick a call checks its time.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// The most instances at once, most of them with one memory. A policy has at most one per worker.
 const AT_ONCE: u32 = 256;
 
-/// Free places that keep their memory for the next instance of the same policy, and the bytes that each one keeps.
+/// Free slots that keep their memory for the next instance of the same policy, and the bytes that
+/// each one keeps.
 const WARM: u32 = 16;
 const KEPT_BYTES: usize = 2 << 20;
 
-/// What one policy may use. The defaults are the design's.
+/// The limits of one policy. The defaults are the design's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Instructions, roughly, per call; deterministic.
@@ -33,15 +34,18 @@ pub struct Limits {
     pub memories: usize,
     /// Tables.
     pub tables: usize,
-    /// Core instances that make up the one component instance: the module and what joins it to its imports.
+    /// Core instances that make up the one component instance: the module, and those that join it
+    /// to its imports.
     pub core_instances: usize,
     /// Bytes of the guest's own call stack.
     pub stack_bytes: usize,
-    /// Bytes of strings and lists that a guest may pass to the host per call, in its answer and in what it asks.
+    /// Bytes of strings and lists that a guest may pass to the host per call, in its answer and in
+    /// its questions.
     pub copied_bytes: usize,
     /// Questions to the host per call, of whatever kind; one more ends the call.
     pub host_calls: usize,
-    /// Plans that a policy may ask the price of per decision; further ones are answered with an error.
+    /// Plans that a policy may ask the price of per decision; further ones are answered with an
+    /// error.
     pub candidates: usize,
     /// Lines that a policy may log per call; further ones are dropped.
     pub log_lines: usize,
@@ -49,25 +53,26 @@ pub struct Limits {
     pub text_chars: usize,
     /// Bytes of the file.
     pub file_bytes: usize,
-    /// What of it is compiled.
+    /// The limits of its code.
     pub code: CodeLimits,
-    /// Failures in a row that take a policy out of service; one more than this among its last 40 calls does too.
+    /// Failures in a row that take a policy out of service; so does one more than this among its
+    /// last 40 calls.
     pub failures: u32,
-    /// What it is given of WASI.
+    /// The WASI that it gets.
     pub wasi: Wasi,
 }
 
-/// The work that a policy's file may give the compiler, over all of its modules. Counting is a first check, whose
-/// messages help an author; the real bounds of a compilation are [`CompileLimits`].
+/// The work that a policy's file may give the compiler, over all of its modules. Counting is a
+/// first check, whose messages help an author; [`CompileLimits`] bound the compilation itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeLimits {
     /// Bytes of all function bodies.
     pub code_bytes: usize,
-    /// Instructions; a call or a loop counts as 30, a function as 110, and one that passes on several values as one
-    /// more for each.
+    /// Instructions; a call or a loop counts as 30, a function as 110, and one that passes several
+    /// values as one more for each.
     pub work: usize,
-    /// Locals times the places at which a function's paths meet, over all functions; a loop counts once for every loop
-    /// that it is in. The counters of fuel and time are two more locals.
+    /// Locals times the places at which a function's paths meet, over all functions; a loop counts
+    /// once for every loop that it is in. The counters of fuel and time are two more locals.
     pub joins: usize,
     /// Parameters and results of one function, block or loop.
     pub width: usize,
@@ -81,13 +86,15 @@ pub struct CodeLimits {
     pub function_joins: usize,
     /// Bytes of initial data.
     pub data_bytes: usize,
-    /// Bytes of everything else that is not custom: types, imports, exports, and what a component is wired with.
+    /// Bytes of everything else that is not custom: types, imports, exports, and a component's
+    /// wiring.
     pub structure_bytes: usize,
     /// Core modules and components within the file, itself included.
     pub modules: usize,
     /// Instances that a component makes of its modules and components, with all that those make.
     pub instances: usize,
-    /// True if components within a component may hold code of their own, which the host joins with generated code.
+    /// True if components within a component may hold code of their own, which the host joins with
+    /// generated code.
     pub inner_code: bool,
     /// The resources that compiling may take.
     pub compile: CompileLimits,
@@ -100,7 +107,8 @@ pub struct CompileLimits {
     pub memory_bytes: u64,
     /// Seconds of processor time, over all threads.
     pub cpu_seconds: u64,
-    /// Seconds of wall-clock time: a backstop, since a busy machine gives a process little processor time.
+    /// Seconds of wall-clock time: a backstop, since a busy machine gives a process little
+    /// processor time.
     pub deadline_seconds: u64,
     /// Bytes of the compiled code with its tables.
     pub image_bytes: usize,
@@ -133,8 +141,9 @@ impl CodeLimits {
         },
     };
 
-    /// For one that brings its language's run-time along, as Python and JavaScript do: twice what CPython and SpiderMonkey need. Compiling
-    /// takes many seconds and hundreds of megabytes, so it is for files that a user says to trust that far.
+    /// For a policy that contains its language's runtime, as Python and JavaScript do: twice the
+    /// needs of CPython and SpiderMonkey. Compiling takes many seconds and hundreds of megabytes,
+    /// so it is for files that a user trusts that far.
     pub const RUNTIME: Self = Self {
         code_bytes: 24 << 20,
         work: 30_000_000,
@@ -145,7 +154,8 @@ impl CodeLimits {
         data_bytes: 48 << 20,
         structure_bytes: 2 << 20,
         modules: 256,
-        // A runtime with its WASI stubbed out is wired from many small components, each counted as large as the largest before.
+        // A runtime with its WASI stubbed out consists of many small components, each counted as
+        // large as the largest before.
         instances: 8192,
         width: 1000,
         height: 10_000,
@@ -188,8 +198,9 @@ impl Limits {
     /// Bytes of the largest file that any grant allows.
     pub const MOST_FILE_BYTES: usize = 64 << 20;
 
-    /// The same limits for a policy that a user grants more: WASI, or memory. With more memory than usual comes what a language's runtime
-    /// needs beside it: more core instances, as which its libraries are linked, their tables, stack, and a larger file.
+    /// The same limits for a policy that a user grants more: WASI, or memory. More memory than
+    /// usual also brings the other needs of a language's runtime: core instances, as which its
+    /// libraries are linked, their tables, stack, and a larger file.
     #[must_use]
     pub fn granting(self, wasi: Wasi, memory_bytes: Option<usize>) -> Self {
         let granted = Self { wasi, memory_bytes: memory_bytes.unwrap_or(self.memory_bytes), ..self };
@@ -207,14 +218,15 @@ impl Limits {
         }
     }
 
-    /// The processor time that a command may spend on a policy that it asks so many requests: a few times what a search of hundreds of plans
-    /// takes, and ten times as much for a language's runtime.
-    pub fn patience(&self, requests: usize) -> Duration {
+    /// The processor time that a command may spend on a policy for this number of requests: a few
+    /// times the time of a search of hundreds of plans, and ten times as much for a language's
+    /// runtime.
+    pub fn time_budget(&self, requests: usize) -> Duration {
         let most = Duration::from_secs(1) + Duration::from_millis(2) * requests.min(1 << 20) as u32;
         if self.code == CodeLimits::RUNTIME { most * 10 } else { most }
     }
 
-    /// Everything of the sandbox that is settled once for all policies.
+    /// Applies the limits that all policies share.
     pub(crate) fn configure(&self, config: &mut Config) {
         config
             .consume_fuel(true)
@@ -222,28 +234,32 @@ impl Limits {
             .max_wasm_stack(self.stack_bytes)
             .concurrency_support(false)
             .cranelift_nan_canonicalization(true)
-            // A policy runs for microseconds: optimising it takes a third of a cold load and saves nothing that can be measured.
+            // A policy runs for microseconds: optimising it takes a third of a cold load and saves
+            // nothing measurable.
             .cranelift_opt_level(OptLevel::None)
             .wasm_component_model(true)
             .wasm_simd(true)
             .wasm_relaxed_simd(false)
             .wasm_memory64(false)
-            // What joins two components inside a policy copies between their memories; the guest's own modules may not, see `load`.
+            // The code that joins two components inside a policy copies between their memories; the
+            // guest's own modules may not, see `load`.
             .wasm_multi_memory(true)
             .wasm_custom_page_sizes(false)
             .wasm_wide_arithmetic(false)
             .shared_memory(false)
-            // Switches what is on by default though wasmtime is built without a collector: references to small integers and to functions.
+            // References to small integers and to functions are on by default even in a wasmtime
+            // built without a collector.
             .wasm_features(WasmFeatures::GC | WasmFeatures::FUNCTION_REFERENCES, false)
-            // A policy's memory is small and is thrown away after a failure: reserve no gigabytes of address space for it.
+            // A policy's memory is small and is freed after a failure: gigabytes of address space
+            // would be wasted.
             .memory_reservation(self.memory_bytes as u64)
             .memory_guard_size(64 << 10)
             .memory_reservation_for_growth(0);
     }
 
-    /// A pool of instances: an instance answers one question, and a system call for each of its memories would cost
-    /// more than the question. `None` for a policy that was granted more than usual, which takes longer than that by
-    /// itself.
+    /// A pool of instances: an instance answers one question, and a system call for each of its
+    /// memories would cost more than the question. `None` for a policy that was granted more than
+    /// usual: it takes longer than that by itself.
     pub(crate) fn pool(&self) -> Option<PoolingAllocationConfig> {
         let usual = Self::default();
         if self.memory_bytes > usual.memory_bytes || self.core_instances > usual.core_instances {
@@ -256,7 +272,7 @@ impl Limits {
             .total_memories(AT_ONCE)
             .total_tables(each(self.tables))
             .max_memory_size(self.memory_bytes)
-            // The limits of a store refuse excess numbers and sizes, with a message.
+            // A store's own limits refuse excess numbers and sizes, with a message.
             .table_elements(1 << 20)
             .max_tables_per_module(AT_ONCE)
             .max_memories_per_module(AT_ONCE)
@@ -267,7 +283,7 @@ impl Limits {
         Some(pool)
     }
 
-    /// Everything that is settled per store.
+    /// Applies the limits of a store.
     pub(crate) fn settle(&self, store: &mut Store<Guest>) {
         store.limiter(|guest| &mut guest.usage);
         store.set_hostcall_fuel(self.copied_bytes);
@@ -283,7 +299,8 @@ impl Limits {
         Duration::from_millis(self.wall_ms)
     }
 
-    /// A fresh allowance for one call. Only fails where the sandbox was made without fuel, which it never is.
+    /// Resets the allowance for one call. Fails only if the sandbox was made without fuel, which it
+    /// never is.
     pub(crate) fn allow(&self, store: &mut Store<Guest>) -> wasmtime::Result<()> {
         store.set_fuel(self.fuel)?;
         store.set_epoch_deadline(1);

@@ -1,4 +1,4 @@
-//! From a file's bytes to a component that is linked and ready to be instantiated.
+//! Loads a component: from a file's bytes to one that is linked and can be instantiated.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::{
     code, compile,
     contract::{Linked, World},
     error::Fault,
-    guest::{Exceeded, clean},
+    guest::{LimitExceeded, clean},
     limits::{CodeLimits, Limits},
     sandbox::Sandbox,
     shipped,
@@ -35,31 +35,31 @@ const NAME_CHARS: usize = 100;
 /// Bytes before a module's first section.
 const HEADER: usize = 8;
 
-/// The number of sections that mean nothing to execution.
+/// The number of sections that execution ignores.
 const CUSTOM_SECTION: u8 = 0;
 
-/// What a policy's file holds.
+/// The kind of a policy's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ModuleKind {
     /// A component, used as it is.
     Component,
     /// A core module with the contract's canonical names, turned into a component on load.
     CoreModule,
 }
 
-impl Kind {
-    /// What the first bytes say; nothing where they are no WebAssembly.
+impl ModuleKind {
+    /// The kind that the first bytes show; `None` if they are not WebAssembly.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         sniff(bytes).ok()
     }
 }
 
 /// A component that fits the contract.
-pub(crate) struct Fitted {
+pub(crate) struct LinkedComponent {
     pub linked: Box<dyn Linked>,
     pub world: &'static World,
-    pub kind: Kind,
+    pub kind: ModuleKind,
     pub digest: String,
     pub imports: Vec<String>,
     pub exports: Vec<String>,
@@ -69,14 +69,14 @@ pub(crate) struct Fitted {
     pub code_bytes: usize,
 }
 
-/// Reads, compiles (or finds compiled) and links a policy. `policy` names it in errors.
+/// Reads, compiles (or takes from the cache) and links a policy. `policy` names it in errors.
 pub(crate) fn load(
     policy: &str,
     bytes: &[u8],
     sandbox: &Sandbox,
     limits: &Limits,
     cache: Option<&Cache>,
-) -> Result<Fitted, PolicyError> {
+) -> Result<LinkedComponent, PolicyError> {
     if bytes.len() > limits.file_bytes {
         return Err(PolicyError::TooLarge {
             policy: policy.into(),
@@ -91,12 +91,12 @@ pub(crate) fn load(
         Some(component) => component,
         None => {
             let outline = Outline::read(bytes).map_err(|detail| broken(policy, &detail, Fault::Broken))?;
-            is_policy(policy, kind, &outline, limits.wasi)?;
-            surveyed(policy, bytes, limits)?;
-            starts(policy, &outline, limits)?;
+            check_outline(policy, kind, &outline, limits.wasi)?;
+            check_compile_cost(policy, bytes, limits)?;
+            check_initial_memory(policy, &outline, limits)?;
             grants::check_instances(policy, outline.instances, limits)?;
             let code = if shipped::POLICIES.iter().any(|(_, module)| *module == bytes) {
-                compile::here(policy, bytes, engine)?
+                compile::in_process(policy, bytes, engine)?
             } else {
                 compile::in_child(policy, bytes, limits)?
             };
@@ -107,40 +107,43 @@ pub(crate) fn load(
             component
         }
     };
-    let (world, imports, exports) = fits(policy, sandbox, &component, limits.wasi)?;
+    let (world, imports, exports) = inspect_component(policy, sandbox, &component, limits.wasi)?;
     let linked = world.link(engine, &component, limits.wasi).map_err(|error| invalid(policy, &error))?;
     let image = component.image_range();
     let code_bytes = image.end.addr() - image.start.addr();
     let stages = world.exported_stages(&exports);
-    Ok(Fitted { linked, world, kind, digest, imports, exports, stages, code_bytes })
+    Ok(LinkedComponent { linked, world, kind, digest, imports, exports, stages, code_bytes })
 }
 
-/// Fails unless a file's imports and exports are those of a policy, before anything else is done with it.
-fn is_policy(policy: &str, kind: Kind, outline: &Outline<'_>, wasi: Wasi) -> Result<(), PolicyError> {
+/// Fails unless a file's imports and exports are those of a policy, before anything else is done
+/// with it.
+fn check_outline(policy: &str, kind: ModuleKind, outline: &Outline<'_>, wasi: Wasi) -> Result<(), PolicyError> {
     let Outline { imports, exports, .. } = outline;
     match kind {
-        Kind::Component => check_component(policy, imports, exports, wasi).map(drop),
-        Kind::CoreModule => {
+        ModuleKind::Component => check_component(policy, imports, exports, wasi).map(drop),
+        ModuleKind::CoreModule => {
             let world = World::of(policy, exports.iter().copied())?;
             check_names(policy, world, imports, kind, exports)
         }
     }
 }
 
-/// The component that loading makes of a core module that speaks the contract's canonical names; `origin` names it in errors.
+/// The component that loading makes of a core module with the contract's canonical names; `origin`
+/// names it in errors.
 ///
 /// # Errors
-/// [`PolicyError::Invalid`], or what the module lacks or wants beyond the contract.
+/// [`PolicyError::Invalid`], or an error about missing exports or imports beyond the contract.
 pub fn as_component(origin: &str, module: &[u8]) -> Result<Vec<u8>, PolicyError> {
     match sniff(module) {
-        Ok(Kind::CoreModule) => componentise(origin, module),
-        Ok(Kind::Component) => Ok(module.to_vec()),
+        Ok(ModuleKind::CoreModule) => componentise(origin, module),
+        Ok(ModuleKind::Component) => Ok(module.to_vec()),
         Err(found) => Err(PolicyError::NotWebAssembly { policy: origin.into(), found }),
     }
 }
 
-/// Refuses what would take too long to compile; where it would do with the grants of a language's runtime, with words that say so.
-fn surveyed(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyError> {
+/// Refuses a file that would take too long to compile. If the grants of a language's runtime would
+/// do, the error says so.
+fn check_compile_cost(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyError> {
     let Err(detail) = Survey::of(bytes, &limits.code) else { return Ok(()) };
     if limits.code == CodeLimits::POLICY && Survey::of(bytes, &CodeLimits::RUNTIME).is_ok() {
         return Err(PolicyError::Ungranted { policy: policy.into(), why: detail, grant: grants::RUNTIME });
@@ -149,21 +152,21 @@ fn surveyed(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyErr
 }
 
 /// Refuses a file with more initial memory than a policy may have.
-fn starts(policy: &str, outline: &Outline<'_>, limits: &Limits) -> Result<(), PolicyError> {
+fn check_initial_memory(policy: &str, outline: &Outline<'_>, limits: &Limits) -> Result<(), PolicyError> {
     let (asked, most) = (outline.memory_bytes as usize, limits.memory_bytes);
     if asked <= most {
         return Ok(());
     }
-    let detail = Exceeded::Memory { asked, most }.to_string();
-    Err(PolicyError::failed(policy, limits, PolicyError::START, FallbackReason::OutOfMemory, &detail))
+    let detail = LimitExceeded::Memory { asked, most }.to_string();
+    Err(PolicyError::from_failure(policy, limits, PolicyError::START, FallbackReason::OutOfMemory, &detail))
 }
 
-/// What the first bytes say, or what they look like instead.
-fn sniff(bytes: &[u8]) -> Result<Kind, &'static str> {
+/// The kind that the first bytes show, or their likely meaning if they are no WebAssembly.
+fn sniff(bytes: &[u8]) -> Result<ModuleKind, &'static str> {
     match bytes {
         [] => Err("the file is empty"),
-        [b'\0', b'a', b's', b'm', 1, 0, 0, 0, ..] => Ok(Kind::CoreModule),
-        [b'\0', b'a', b's', b'm', 0x0d, 0, 1, 0, ..] => Ok(Kind::Component),
+        [b'\0', b'a', b's', b'm', 1, 0, 0, 0, ..] => Ok(ModuleKind::CoreModule),
+        [b'\0', b'a', b's', b'm', 0x0d, 0, 1, 0, ..] => Ok(ModuleKind::Component),
         [b'\0', b'a', b's', b'm', ..] => Err("a version of the format that is not known here"),
         _ if bytes.trim_ascii_start().starts_with(b"(") => {
             Err("it looks like WebAssembly text, which has to be assembled first")
@@ -175,19 +178,20 @@ fn sniff(bytes: &[u8]) -> Result<Kind, &'static str> {
     }
 }
 
-/// A component around a core module that speaks the contract's canonical names.
+/// A component around a core module with the contract's canonical names.
 ///
-/// The metadata that the SDK left in the module is not read but replaced by the contract's own: decoding somebody else's runs a
-/// recursive parser over bytes that nobody checked, and a damaged section overflowed its stack.
+/// The metadata that the SDK left in the module is not read but replaced by the contract's own.
+/// Decoding foreign metadata runs a recursive parser over unchecked bytes, and a damaged section
+/// made its stack overflow.
 pub(crate) fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
     let broken = |detail: String| broken(policy, &detail, Fault::Other);
     let outline = Outline::read(bytes).map_err(broken)?;
-    is_policy(policy, Kind::CoreModule, &outline, Wasi::None)?;
+    check_outline(policy, ModuleKind::CoreModule, &outline, Wasi::None)?;
     let mut bare = bytes[..HEADER].to_vec();
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload.map_err(|error| broken(error.to_string()))?;
         if let Some((id, range)) = payload.as_section().filter(|(id, _)| *id != CUSTOM_SECTION) {
-            // A section may say that it is longer than the file.
+            // A section may claim to be longer than the file.
             let contents = bytes.get(range).ok_or_else(|| broken("it ends within a section".into()))?;
             append(&mut bare, id, contents);
         }
@@ -198,7 +202,7 @@ pub(crate) fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, Policy
     encoded.map_err(|error| broken(format!("{error:#}")))
 }
 
-/// Adds what an SDK would have left in the module: the world that it was built for.
+/// Adds the metadata that an SDK would have left in the module: the world that it was built for.
 fn metadata(world: &World, module: &mut Vec<u8>) -> anyhow::Result<()> {
     let mut resolve = Resolve::default();
     let package = resolve.push_str("policy.wit", world.wit)?;
@@ -219,7 +223,7 @@ fn append(module: &mut Vec<u8>, id: u8, contents: &[u8]) {
 }
 
 /// The version of the contract that the component speaks, its imports and its exports.
-fn fits(
+fn inspect_component(
     policy: &str,
     sandbox: &Sandbox,
     component: &Component,
@@ -243,20 +247,21 @@ fn check_component(
     grants::check_wasi(policy, imports.iter().map(AsRef::as_ref), wasi)?;
     let world = World::of(policy, exports.iter().map(AsRef::as_ref))?;
     let own: Vec<&str> = imports.iter().map(AsRef::as_ref).filter(|import| !wasi::is_wasi(import)).collect();
-    check_names(policy, world, &own, Kind::Component, exports)?;
+    check_names(policy, world, &own, ModuleKind::Component, exports)?;
     Ok(world)
 }
 
-/// Fails with names if a policy wants more than the world offers, or gives less than it requires.
+/// Fails with names if a policy imports more than the world offers, or exports less than it
+/// requires.
 fn check_names(
     policy: &str,
     world: &World,
     imports: &[impl AsRef<str>],
-    kind: Kind,
+    kind: ModuleKind,
     exports: &[impl AsRef<str>],
 ) -> Result<(), PolicyError> {
     let named: BTreeSet<&str> = imports.iter().map(AsRef::as_ref).filter(|import| !world.offers(import)).collect();
-    let mut strange: Vec<String> = named.iter().take(NAMED).map(|name| named_as(name)).collect();
+    let mut strange: Vec<String> = named.iter().take(NAMED).map(|name| quote_import(name)).collect();
     if named.len() > strange.len() {
         strange.push(format!("{} more", named.len() - strange.len()));
     }
@@ -270,8 +275,8 @@ fn check_names(
     Ok(())
 }
 
-/// An import's name in a list: between quotes if it would not be seen there.
-fn named_as(name: &str) -> String {
+/// An import's name in a list, in quotes if it would not be visible there.
+fn quote_import(name: &str) -> String {
     let shown = clean(name.to_owned(), NAME_CHARS);
     if shown.trim().is_empty() { format!("'{shown}'") } else { shown }
 }

@@ -1,16 +1,17 @@
-//! What has to hold of every checked answer, whoever gave it: for property tests, fuzzing, and plans that nobody answered.
+//! Invariants of every checked answer, for property tests, fuzzing, and plans that no policy
+//! answered.
 
 use std::mem::discriminant;
 
 use tilewright_plan::{Capabilities, Dtype, Plan, Precision, Request, Space, Time, UnderWay};
 
-use crate::check::{self, Bounds, kept};
+use crate::check::{self, Bounds, rank_precision};
 
-/// Checks an answer as a decision does: what was changed, or why it is nonsense.
+/// Checks an answer as a decision does: returns the changes.
 ///
 /// # Errors
-/// What makes no sense about the plan.
-pub fn checked(
+/// The part of the plan that makes no sense.
+pub fn check_answer(
     plan: &mut Plan,
     request: &Request,
     capabilities: &Capabilities,
@@ -21,8 +22,8 @@ pub fn checked(
     Ok(notes)
 }
 
-/// What is not legal about a plan that was checked; nothing, if the checker is right.
-pub fn illegal(
+/// The illegal parts of a plan that was checked; empty if the checker is right.
+pub fn find_breaches(
     plan: &Plan,
     request: &Request,
     capabilities: &Capabilities,
@@ -74,7 +75,7 @@ pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
         holds("tiles stay tiles", is_tiled(running) == is_tiled(plan));
         holds("tiles stay as they were cut", !is_tiled(running) || running.space == plan.space);
         holds("time stays as it was begun", discriminant(&running.time) == discriminant(&plan.time));
-        holds("types get no narrower", kept(plan.precision) >= kept(running.precision));
+        holds("types get no narrower", rank_precision(plan.precision) >= rank_precision(running.precision));
         holds("the memory order stays", running.layout == plan.layout);
     }
     breaches

@@ -1,5 +1,5 @@
-//! Single calls of a policy under a measuring hand: what [`Policy`](crate::Policy) does around a decision left out, and what an
-//! instance holds told.
+//! Single calls of a policy, for measurements: without [`Policy`](crate::Policy)'s work around a
+//! decision, and with the memory of the instance.
 
 use std::sync::Arc;
 
@@ -7,41 +7,42 @@ use tilewright_plan::Value;
 
 use crate::{
     PolicyError,
-    host::Loaded,
-    runtime::{CallFailure, Live},
+    host::PolicyParts,
+    runtime::{CallFailure, RunningInstance},
 };
 
-/// A fresh instance that nobody has asked anything yet. Like any, it is spent after a failed call.
+/// A new instance that was not asked anything yet. After a failed call it can't be used any more.
 pub struct Probe {
-    loaded: Arc<Loaded>,
+    loaded: Arc<PolicyParts>,
     settings: Vec<(String, Value)>,
-    live: Live,
+    live: RunningInstance,
 }
 
 impl Probe {
-    pub(crate) fn new(loaded: Arc<Loaded>, settings: Vec<(String, Value)>) -> Result<Self, PolicyError> {
-        let live = Live::new(&loaded).map_err(|failure| loaded.failed(PolicyError::START, failure))?;
+    pub(crate) fn new(loaded: Arc<PolicyParts>, settings: Vec<(String, Value)>) -> Result<Self, PolicyError> {
+        let live =
+            RunningInstance::new(&loaded).map_err(|failure| loaded.describe_failure(PolicyError::START, failure))?;
         Ok(Self { loaded, settings, live })
     }
 
-    /// Has the policy describe itself once more; the fuel that it took.
+    /// Calls `describe` once more and returns the fuel that it took.
     ///
     /// # Errors
     /// [`PolicyError::Failed`].
     pub fn describe(&mut self) -> Result<u64, PolicyError> {
         let (said, fuel) = self.live.call(&self.loaded, |guest, store| guest.describe(store));
-        said.map(|_| fuel).map_err(|failure| self.loaded.failed("describe", failure))
+        said.map(|_| fuel).map_err(|failure| self.loaded.describe_failure("describe", failure))
     }
 
-    /// Hands the policy its settings; the fuel that it took.
+    /// Passes the policy its settings and returns the fuel that it took.
     ///
     /// # Errors
-    /// [`PolicyError::Failed`]; a refusal counts as one, since the settings were taken before.
+    /// [`PolicyError::Failed`]; a refusal is one too, since the settings were accepted before.
     pub fn configure(&mut self) -> Result<u64, PolicyError> {
         let (answer, fuel) = self.live.call(&self.loaded, |guest, store| guest.configure(store, &self.settings));
         let refused =
             |reason| CallFailure { reason: tilewright_plan::FallbackReason::Error, detail: reason, is_starved: false };
         let taken = answer.and_then(|answer| answer.map_err(refused));
-        taken.map(|()| fuel).map_err(|failure| self.loaded.failed("configure", failure))
+        taken.map(|()| fuel).map_err(|failure| self.loaded.describe_failure("configure", failure))
     }
 }

@@ -1,13 +1,22 @@
-//! A policy at work, asked through the [`Planner`] trait.
+//! A policy in use, asked through the [`Planner`] trait.
 //!
-//! **An instance answers one question.** After an answer it is thrown away, and the next question goes to a fresh one
-//! that was told the policy's earlier outcomes, one by one. So a policy remembers only what it has learnt from
-//! outcomes: a decision changes no later one, whatever the module does, and a recorded decision can be made again. The
-//! gate alone could not ensure that: a module that counts would behave for as many questions as the gate asks. The
-//! cost, as `tests/soak.rs` prints it for two virtual cores: 26 µs of processor time if the policy itself does next to
-//! nothing, 40 µs for `fixed`, whose settings are handed over anew, against 4 µs in an instance that lasts; a decode
-//! takes seconds. Without the pool of [`Limits::pool`] it is 100 µs. A fresh instance is made while an outcome is told,
-//! if one is, so that the next question finds it ready.
+//! **An instance answers one question.** After an answer it is dropped, and the next question goes
+//! to a new one that has learned from the policy's earlier outcomes, one by one. So a policy
+//! remembers only what it has learned from outcomes: a decision changes no later one, whatever the
+//! module does, and a recorded decision can be made again. The gate alone could not ensure that: a
+//! module that counts would behave for as many questions as the gate asks.
+//!
+//! The cost, as `tests/soak.rs` prints it for two virtual cores, in processor time:
+//!
+//! | question | cost |
+//! | --- | --- |
+//! | the policy itself does next to nothing | 26 µs |
+//! | `fixed`, which gets its settings again | 40 µs |
+//! | in an instance that lasts | 4 µs |
+//! | without the pool of [`Limits::pool`] | 100 µs |
+//!
+//! A decode takes seconds. A new instance is made while a policy learns, so that the next question
+//! finds it ready.
 //!
 //! [`Limits::pool`]: crate::limits::Limits::pool
 
@@ -25,61 +34,64 @@ use crate::{
     contract::Instance,
     fallback,
     fallback_planner::fallback_decision,
-    guest::{Exceeded, Guest, Prices, clean},
-    host::Loaded,
-    lessons::{Decided, Lesson, Lessons},
+    guest::{Guest, LimitExceeded, Prices, clean},
+    host::PolicyParts,
     load::one_line,
-    patience::Patience,
+    outcome_memory::{DecidedCosts, OutcomeMemory, PastOutcome},
+    time_budget::TimeBudget,
 };
 
-/// An instance with its store. After a failed call it is thrown away: wasmtime promises nothing about what is left in it.
-pub(crate) struct Live {
+/// An instance with its store. After a failed call it is dropped: wasmtime promises nothing about
+/// its state.
+pub(crate) struct RunningInstance {
     store: Store<Guest>,
     guest: Box<dyn Instance>,
 }
 
-/// Why a call gave no answer.
+/// The reason why a call gave no answer.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub reason: FallbackReason,
     pub detail: String,
-    /// True if time ran out while others had the processor for most of it: no fault of the policy's.
+    /// True if time ran out while other processes had the processor for most of it: the policy is
+    /// not to blame.
     pub is_starved: bool,
 }
 
-impl Live {
+impl RunningInstance {
     /// Instantiates; the module's start function runs under the same limits as a call.
-    pub fn new(loaded: &Loaded) -> Result<Self, CallFailure> {
+    pub fn new(loaded: &PolicyParts) -> Result<Self, CallFailure> {
         let limits = &loaded.limits;
         let mut store = Store::new(&loaded.sandbox.engine, Guest::new(*limits));
         limits.settle(&mut store);
-        let guest = limits.allow(&mut store).and_then(|()| loaded.fitted.linked.instantiate(&mut store));
+        let guest = limits.allow(&mut store).and_then(|()| loaded.linked.linked.instantiate(&mut store));
         let guest = guest.map_err(|error| CallFailure::new(&error, loaded))?;
         Ok(Self { store, guest })
     }
 
-    /// The instance at hand, or a fresh one that was told the earlier outcomes.
+    /// The current instance, or a new one that has learned from the earlier outcomes.
     fn ready<'a>(
         warm: &'a mut Option<Self>,
-        loaded: &Loaded,
+        loaded: &PolicyParts,
         settings: &[(String, Value)],
-        lessons: &mut Lessons,
+        past_outcomes: &mut OutcomeMemory,
     ) -> Result<&'a mut Self, CallFailure> {
         if let Some(live) = warm {
             return Ok(live);
         }
-        let mut live = Self::configured(loaded, settings)?;
-        let told = lessons.iter().try_for_each(|lesson| live.told(loaded, lesson).0);
+        let mut live = Self::new_configured(loaded, settings)?;
+        let told = past_outcomes.iter().try_for_each(|past_outcome| live.pass_outcome(loaded, past_outcome).0);
         if let Err(failure) = told {
-            // The policy took each of them once, after others that are gone: without all of them it begins anew.
+            // The policy took each of them before, but after others that are gone: without all of
+            // them it begins anew.
             tracing::warn!("what the policy had learnt is lost: {}: {}", failure.reason, failure.detail);
-            lessons.clear();
-            live = Self::configured(loaded, settings)?;
+            past_outcomes.clear();
+            live = Self::new_configured(loaded, settings)?;
         }
         Ok(warm.insert(live))
     }
 
-    fn configured(loaded: &Loaded, settings: &[(String, Value)]) -> Result<Self, CallFailure> {
+    fn new_configured(loaded: &PolicyParts, settings: &[(String, Value)]) -> Result<Self, CallFailure> {
         let mut live = Self::new(loaded)?;
         live.configure(loaded, settings)?.map_err(|reason| {
             let detail = format!("refused the settings that it had taken before: {reason}");
@@ -88,27 +100,28 @@ impl Live {
         Ok(live)
     }
 
-    /// Tells the guest an outcome; also returns the fuel that it took.
-    fn told(&mut self, loaded: &Loaded, lesson: &Lesson) -> (Result<(), CallFailure>, u64) {
-        let Lesson { plan, outcome, prices, .. } = lesson;
+    /// Passes the guest an outcome; also returns the fuel that it took.
+    fn pass_outcome(&mut self, loaded: &PolicyParts, past_outcome: &PastOutcome) -> (Result<(), CallFailure>, u64) {
+        let PastOutcome { plan, outcome, prices, .. } = past_outcome;
         self.store.data_mut().prices = prices.clone();
-        let question = lesson.question();
+        let question = past_outcome.question();
         let report = self.call(loaded, |guest, store| guest.learn(store, &question, plan, outcome));
         self.store.data_mut().prices = None;
         report
     }
 
-    /// One call under a fresh allowance; the fuel that it used comes along.
+    /// Makes one call with a new allowance; also returns the fuel that it used.
     pub fn call<R>(
         &mut self,
-        loaded: &Loaded,
+        loaded: &PolicyParts,
         call: impl FnOnce(&dyn Instance, &mut Store<Guest>) -> wasmtime::Result<R>,
     ) -> (Result<R, CallFailure>, u64) {
         let answer = loaded.limits.allow(&mut self.store).and_then(|()| call(&*self.guest, &mut self.store));
         let left = self.store.get_fuel().unwrap_or(0);
         let answer = answer.map_err(|error| {
             let mut failure = CallFailure::new(&error, loaded);
-            if let Some(ran) = self.store.data().ran().filter(|_| failure.reason == FallbackReason::Timeout) {
+            if let Some(ran) = self.store.data().processor_time().filter(|_| failure.reason == FallbackReason::Timeout)
+            {
                 failure.is_starved = ran < loaded.limits.wall() / FAIR;
                 if failure.is_starved {
                     let ran = ran.as_millis();
@@ -125,7 +138,7 @@ impl Live {
 
     pub fn configure(
         &mut self,
-        loaded: &Loaded,
+        loaded: &PolicyParts,
         settings: &[(String, Value)],
     ) -> Result<Result<(), String>, CallFailure> {
         let (answer, _) = self.call(loaded, |guest, store| guest.configure(store, settings));
@@ -134,9 +147,9 @@ impl Live {
 }
 
 impl CallFailure {
-    fn new(error: &wasmtime::Error, loaded: &Loaded) -> Self {
-        let (reason, detail) = match (error.downcast_ref::<Exceeded>(), error.downcast_ref::<Trap>()) {
-            (Some(exceeded @ (Exceeded::Memory { .. } | Exceeded::Table { .. })), _) => {
+    fn new(error: &wasmtime::Error, loaded: &PolicyParts) -> Self {
+        let (reason, detail) = match (error.downcast_ref::<LimitExceeded>(), error.downcast_ref::<Trap>()) {
+            (Some(exceeded @ (LimitExceeded::Memory { .. } | LimitExceeded::Table { .. })), _) => {
                 (FallbackReason::OutOfMemory, exceeded.to_string())
             }
             (Some(exceeded), _) => (FallbackReason::Trap, exceeded.to_string()),
@@ -155,38 +168,40 @@ impl CallFailure {
 
 /// A loaded policy with its settings and a warm instance. Decides; never fails.
 pub struct Policy {
-    loaded: Arc<Loaded>,
+    loaded: Arc<PolicyParts>,
     settings: Vec<(String, Value)>,
     identity: PolicyIdentity,
     /// The stages that it answers.
     stages: Vec<Stage>,
     /// An instance that was asked nothing yet, unless it `lasts`.
-    live: Option<Live>,
-    /// True if one instance answers question after question: only for the gate, which checks what it remembers.
+    live: Option<RunningInstance>,
+    /// True if one instance answers question after question: only for the gate, which checks that
+    /// it remembers nothing.
     lasts: bool,
     /// Bytes of linear memory of the instance that was called last.
     memory_bytes: usize,
-    lessons: Lessons,
+    past_outcomes: OutcomeMemory,
     /// The last decision and its expected cost.
-    decided: Option<Expected>,
+    decided: Option<PendingDecision>,
     failures: Failures,
-    patience: Option<Arc<Patience>>,
+    time_budget: Option<Arc<TimeBudget>>,
 }
 
-/// The last decision, until its outcome is told.
-struct Expected {
+/// The last decision, until its outcome is known.
+struct PendingDecision {
     model: Model,
-    decided: Arc<Decided>,
+    decided: Arc<DecidedCosts>,
     bounds: Bounds,
 }
 
-impl Expected {
+impl PendingDecision {
     fn new(request: &Request, plan: &Plan, cost: Cost, bounds: &Bounds) -> Self {
         let plan = Plan { reason: String::new(), ..plan.clone() };
-        Self { model: request.model.clone(), decided: Arc::new(Decided { plan, cost }), bounds: bounds.clone() }
+        Self { model: request.model.clone(), decided: Arc::new(DecidedCosts { plan, cost }), bounds: bounds.clone() }
     }
 
-    /// The prices to ask for while this outcome is told; `None` if it belongs to another decision.
+    /// The prices to ask for while the policy learns from this outcome; `None` if it belongs to
+    /// another decision.
     fn prices(&self, request: &Request, plan: &Plan) -> Option<Arc<Prices>> {
         let Request { model, batch, frames, height, width, .. } = request;
         let Bounds { batch: samples, frames: all, height: tall, width: wide, .. } = &self.bounds;
@@ -196,7 +211,8 @@ impl Expected {
     }
 }
 
-/// A call that had the processor for less than one part in this many of its time is not to blame for running out of it.
+/// A call that had the processor for less than one part in this many of its time is not to blame
+/// for running out of it.
 const FAIR: u32 = 10;
 
 /// The number of last calls whose failures count, besides those in a row.
@@ -212,8 +228,9 @@ struct Failures {
 }
 
 impl Failures {
-    /// Counts a call. `most` failures in a row are too many, and so are more than `most` among the last 40 calls: a
-    /// policy that keeps failing now and then is no better than one that always fails.
+    /// Counts a call. `most` failures in a row are too many, and so are more than `most` among the
+    /// last 40 calls: a policy that keeps failing now and then is no better than one that always
+    /// fails.
     fn count(&mut self, failed: bool, most: u32) {
         self.in_a_row = if failed { self.in_a_row.saturating_add(1) } else { 0 };
         self.recent = (self.recent << 1 | u64::from(failed)) & ((1 << RECENT) - 1);
@@ -230,28 +247,28 @@ impl Failures {
     }
 }
 
-/// What came of asking the guest.
-struct Asked {
+/// The guest's reply, or the reason why there is none.
+struct GuestReply {
     answer: Result<Plan, CallFailure>,
     fuel: u64,
     candidates: Vec<Candidate>,
     log: Vec<LogLine>,
 }
 
-impl Asked {
-    /// The guest could not be asked.
-    fn not(failure: CallFailure) -> Self {
+impl GuestReply {
+    /// The reply of a guest that could not be asked.
+    fn from_failure(failure: CallFailure) -> Self {
         Self { answer: Err(failure), fuel: 0, candidates: Vec::new(), log: Vec::new() }
     }
 }
 
 impl Policy {
     pub(crate) fn new(
-        loaded: Arc<Loaded>,
+        loaded: Arc<PolicyParts>,
         settings: Vec<(String, Value)>,
         identity: PolicyIdentity,
         stages: Vec<Stage>,
-        patience: Option<Arc<Patience>>,
+        time_budget: Option<Arc<TimeBudget>>,
     ) -> Result<Self, PolicyError> {
         let mut policy = Self {
             loaded,
@@ -261,13 +278,13 @@ impl Policy {
             live: None,
             lasts: false,
             memory_bytes: 0,
-            lessons: Lessons::default(),
+            past_outcomes: OutcomeMemory::default(),
             decided: None,
             failures: Failures::default(),
-            patience,
+            time_budget,
         };
-        let configured = Patience::count(policy.patience.as_deref(), || {
-            let mut live = Live::new(&policy.loaded)?;
+        let configured = TimeBudget::count(policy.time_budget.as_deref(), || {
+            let mut live = RunningInstance::new(&policy.loaded)?;
             let answer = live.configure(&policy.loaded, &policy.settings)?;
             Ok((live, answer))
         });
@@ -278,7 +295,7 @@ impl Policy {
                 Ok(policy)
             }
             Ok((_, Err(reason))) => Err(PolicyError::Refused { policy: policy.identity.name, reason }),
-            Err(failure) => Err(policy.loaded.failed("configure", failure)),
+            Err(failure) => Err(policy.loaded.describe_failure("configure", failure)),
         }
     }
 
@@ -288,7 +305,8 @@ impl Policy {
         Self { lasts: true, ..self }
     }
 
-    /// True if the policy failed too often, in a row or among its last calls, and is no longer asked.
+    /// True if the policy failed too often, in a row or among its last calls, and is no longer
+    /// asked.
     pub fn is_out_of_service(&self) -> bool {
         self.failures.is_out
     }
@@ -298,8 +316,8 @@ impl Policy {
         self.stages.contains(&stage)
     }
 
-    fn is_out_of_patience(&self) -> bool {
-        self.patience.as_ref().is_some_and(|patience| patience.is_spent())
+    fn is_over_time_budget(&self) -> bool {
+        self.time_budget.as_ref().is_some_and(|time_budget| time_budget.is_spent())
     }
 
     /// Bytes of linear memory that the last call left its instance with; 0 if the call failed.
@@ -307,11 +325,11 @@ impl Policy {
         self.memory_bytes
     }
 
-    fn ask(&mut self, question: &Question<'_>, prices: &Arc<Prices>) -> Asked {
+    fn ask(&mut self, question: &Question<'_>, prices: &Arc<Prices>) -> GuestReply {
         self.memory_bytes = 0;
-        let live = match Live::ready(&mut self.live, &self.loaded, &self.settings, &mut self.lessons) {
+        let live = match RunningInstance::ready(&mut self.live, &self.loaded, &self.settings, &mut self.past_outcomes) {
             Ok(live) => live,
-            Err(failure) => return Asked::not(failure),
+            Err(failure) => return GuestReply::from_failure(failure),
         };
         live.store.data_mut().prices = Some(prices.clone());
         let (answer, fuel) = live.call(&self.loaded, |guest, store| guest.decide(store, question));
@@ -334,7 +352,7 @@ impl Policy {
             Ok(plan) => Ok(Plan { reason: clean(plan.reason, text_chars), ..plan }),
             Err(reason) => Err(declined(reason)),
         });
-        Asked { answer, fuel, candidates, log }
+        GuestReply { answer, fuel, candidates, log }
     }
 
     fn answer(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
@@ -342,16 +360,16 @@ impl Policy {
         let &Question { request, capabilities, under_way, attempts, .. } = question;
         let prices = Arc::new(Prices { costs, bounds: Bounds::new(request, capabilities, under_way) });
         let Prices { costs, bounds } = &*prices;
-        let Asked { answer, fuel, candidates, log } = if !self.answers(question.stage) {
+        let GuestReply { answer, fuel, candidates, log } = if !self.answers(question.stage) {
             let stages: Vec<&str> = self.stages.iter().map(|stage| stage.name()).collect();
             let detail = format!("it answers {}, and leaves {} to the host", stages.join(" and "), question.stage);
-            Asked::not(CallFailure { reason: FallbackReason::NotAnswered, detail, is_starved: false })
+            GuestReply::from_failure(CallFailure { reason: FallbackReason::NotAnswered, detail, is_starved: false })
         } else if self.is_out_of_service() {
             let detail = self.failures.words(self.loaded.limits.failures);
-            Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
-        } else if self.is_out_of_patience() {
+            GuestReply::from_failure(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
+        } else if self.is_over_time_budget() {
             let detail = "all the processor time is taken that its answers may take here".to_owned();
-            Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
+            GuestReply::from_failure(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else {
             self.ask(question, &prices)
         };
@@ -377,9 +395,10 @@ impl Policy {
                 (plan, None)
             }
             Err(CallFailure { reason, detail, is_starved }) => {
-                // Not counted: an error that the policy itself returns, which is an answer; a stage that it leaves to
-                // the host; being out of service already; a busy machine. Nor is a plan that repeats a failed one: it is no use, but policies of older
-                // releases give such plans.
+                // Failures that do not count: an error that the policy itself returns, which is an
+                // answer; a stage that it leaves to the host; being out of service already; a busy
+                // machine; a plan that repeats a failed one, which is useless, but policies of
+                // older releases give such plans.
                 let is_excused =
                     !reason.is_failure() || reason == FallbackReason::OutOfService || detail == check::REPEATED;
                 if !is_excused && !is_starved {
@@ -390,9 +409,10 @@ impl Policy {
                 (plan, Some(Fallback { reason, detail }))
             }
         };
-        // The price is asked for here, so that it is recorded: nothing is priced while the outcome is told.
+        // The price is asked for here, so that it is recorded: a policy that learns gets no new
+        // prices.
         let cost = costs.estimate_one(&plan).ok();
-        self.decided = cost.map(|cost| Expected::new(request, &plan, cost, bounds));
+        self.decided = cost.map(|cost| PendingDecision::new(request, &plan, cost, bounds));
         Decision { answer: answered, plan, adjusted, fallback, elapsed: started.elapsed(), fuel, candidates, log }
     }
 }
@@ -403,8 +423,8 @@ impl Planner for Policy {
     }
 
     fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
-        let patience = self.patience.clone();
-        Patience::count(patience.as_deref(), || self.answer(question, costs))
+        let time_budget = self.time_budget.clone();
+        TimeBudget::count(time_budget.as_deref(), || self.answer(question, costs))
     }
 
     fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
@@ -417,11 +437,11 @@ impl Planner for Policy {
 
     fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
         let mut report = LearnReport::default();
-        if !self.answers(question.stage) || self.is_out_of_service() || self.is_out_of_patience() {
+        if !self.answers(question.stage) || self.is_out_of_service() || self.is_over_time_budget() {
             return report;
         }
         let &Question { stage, request, device, capabilities, .. } = question;
-        let mut lesson = Lesson {
+        let mut past_outcome = PastOutcome {
             stage,
             request: request.clone(),
             device: device.clone(),
@@ -432,19 +452,19 @@ impl Planner for Policy {
             fuel: 0,
         };
         self.memory_bytes = 0;
-        let patience = self.patience.clone();
-        let told = Patience::count(patience.as_deref(), || {
-            let live = Live::ready(&mut self.live, &self.loaded, &self.settings, &mut self.lessons)?;
-            let (told, fuel) = live.told(&self.loaded, &lesson);
-            (report.fuel, lesson.fuel) = (fuel, fuel);
+        let time_budget = self.time_budget.clone();
+        let told = TimeBudget::count(time_budget.as_deref(), || {
+            let live = RunningInstance::ready(&mut self.live, &self.loaded, &self.settings, &mut self.past_outcomes)?;
+            let (told, fuel) = live.pass_outcome(&self.loaded, &past_outcome);
+            (report.fuel, past_outcome.fuel) = (fuel, fuel);
             self.memory_bytes = live.store.data().usage.memory_bytes();
             told
         });
         let limits = self.loaded.limits;
         let Err(CallFailure { reason, detail, is_starved }) = told else {
             self.failures.count(false, limits.failures);
-            // The instance has heard only outcomes, so it is ready for the next question.
-            self.lessons.add(lesson, limits.fuel);
+            // The instance has learned from outcomes only, so it is ready for the next question.
+            self.past_outcomes.add(past_outcome, limits.fuel);
             return report;
         };
         self.live = None;
@@ -462,7 +482,8 @@ impl Planner for Policy {
 mod tests {
     use super::*;
 
-    /// Calls after which a policy is out of service that fails in every `nth`; `None` if 1000 are not enough.
+    /// Calls after which a policy that fails in every `nth` is out of service; `None` if 1000 are
+    /// not enough.
     fn out_after(nth: u32) -> Option<u32> {
         let mut failures = Failures::default();
         (1..=1000).find(|call| {

@@ -13,7 +13,8 @@ use crate::{
     limits::{Limits, TICK},
 };
 
-/// wasmtime's engine under the design's limits, with a thread that moves its epoch on. The thread ends with it.
+/// wasmtime's engine under the design's limits, with a thread that advances its epoch. The thread
+/// ends with it.
 pub(crate) struct Sandbox {
     pub engine: Engine,
     stop: Option<Sender<()>>,
@@ -26,7 +27,8 @@ impl Sandbox {
         let mut config = Config::new();
         limits.configure(&mut config);
         let pooled = limits.pool().map(|pool| Engine::new(config.clone().allocation_strategy(pool)));
-        // If the address space is limited, there may be no room for a pool: instances work as well without one.
+        // If the address space is limited, there may be no room for a pool: instances work as well
+        // without one.
         let engine = match pooled {
             Some(Ok(engine)) => engine,
             Some(Err(_)) | None => Engine::new(&config).map_err(|error| sandbox(format!("{error:#}")))?,
@@ -39,7 +41,7 @@ impl Sandbox {
                 stopped.recv_timeout(next.saturating_duration_since(Instant::now()))
             {
                 clock.increment_epoch();
-                // Missed ticks are skipped: at each tick a call looks at its own time.
+                // Missed ticks are skipped: at each tick a call checks its own time.
                 next = Instant::now().max(next) + TICK;
             }
         };
@@ -53,7 +55,7 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(ticker) = self.ticker.take() {
-            // A clock that panicked has nothing left to tell.
+            // A clock that panicked has nothing left to report.
             let _ = ticker.join();
         }
     }

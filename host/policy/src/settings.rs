@@ -7,14 +7,14 @@ use tilewright_plan::Value;
 
 use crate::PolicyError;
 
-/// A knob that a policy declares.
+/// A setting that a policy declares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setting {
-    /// What to write before the `=`.
+    /// The text before the `=`.
     pub name: String,
-    /// What it does.
+    /// Its effect.
     pub summary: String,
-    /// Its value where none is given; also says its type.
+    /// Its value if none is given; its type is the setting's type.
     pub default: Value,
 }
 

@@ -1,8 +1,10 @@
-//! A WASI that gives nothing, for guests whose language's runtime can't do without: no files, environment, arguments or network; a clock that
-//! stands still; randomness from a fixed seed, anew in every call; nothing that is waited for ever takes time. What is printed goes into the
-//! policy's log. What is not in [`ANSWERS`] ends the call.
+//! A WASI that gives nothing, for guests whose language's runtime needs one: no files, environment,
+//! arguments or network; a clock that stands still; random numbers from a fixed seed, which restart
+//! in every call; waits that end at once. Printed text goes into the policy's log. A function that
+//! is not in [`ANSWERS`] ends the call.
 //!
-//! It is linked by the names that a component imports, so that any release of WASI 0.2 is served by one table.
+//! It is linked by the names that a component imports, so that any release of WASI 0.2 is served by
+//! one table.
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::LogLevel;
@@ -16,45 +18,45 @@ use wasmtime::{
 
 use crate::guest::Guest;
 
-/// Where WASI's interfaces stand, before their own name.
+/// The prefix of WASI's interfaces.
 const PACKAGE: &str = "wasi:";
 
-/// The most random bytes that are handed out at once, and what an output stream says that it takes at once.
+/// The most random bytes given at once, and the bytes that an output stream accepts at once.
 const AT_ONCE: u64 = 4096;
 
-/// What a policy is given of WASI.
+/// The WASI that a policy gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wasi {
     /// Nothing: a policy that imports it is refused.
     #[default]
     None,
-    /// One that gives nothing, as this module has it.
+    /// One that gives nothing, as this module implements it.
     Inert,
 }
 
-/// Stands for every resource: streams, and what is waited for. Told apart by number where that matters.
+/// Stands for every resource: streams and pollables. Its number tells streams apart.
 struct Handle;
 
 const STDOUT: u32 = 1;
 const STDERR: u32 = 2;
 
-/// What a function answers.
+/// A function's answer.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// The emptiest value of its type: nought, no elements, none, a handle; where it may fail, that it went well.
+    /// The emptiest value of its type: zero, no elements, none, a handle; success if it may fail.
     Empty,
     /// The standard output or error.
     Stream(u32),
-    /// That a stream has ended.
+    /// The error that a stream has ended.
     Closed,
-    /// How many bytes a stream takes.
+    /// The number of bytes that a stream accepts.
     Room,
     /// Writes its bytes into the log.
     Print,
-    /// That it is ready.
+    /// True: it is ready.
     Ready,
-    /// That all are ready.
+    /// The list of all: they are ready.
     AllReady,
     /// Random values.
     Random,
@@ -62,7 +64,7 @@ enum Answer {
     Exit,
 }
 
-/// Everything that is answered: interface, function, answer.
+/// The functions that have an answer: interface, function, answer.
 const ANSWERS: [(&str, &str, Answer); 39] = [
     ("cli/environment", "get-environment", Answer::Empty),
     ("cli/environment", "get-arguments", Answer::Empty),
@@ -105,7 +107,7 @@ const ANSWERS: [(&str, &str, Answer); 39] = [
     ("filesystem/types", "filesystem-error-code", Answer::Empty),
 ];
 
-/// Whether an import is WASI's.
+/// True if an import is WASI's.
 pub(crate) fn is_wasi(import: &str) -> bool {
     import.starts_with(PACKAGE)
 }
@@ -124,7 +126,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>, component: &Component) -> Result<
                 ComponentItem::Resource(_) => given.resource(name, ResourceType::host::<Handle>(), |_, _| Ok(()))?,
                 ComponentItem::ComponentFunc(_) => match answer(import, name) {
                     Some(answer) => given.func_new(name, move |mut store, ty, parameters, results| {
-                        store.data_mut().asked(0)?;
+                        store.data_mut().count_question(0)?;
                         give(answer, &mut store, &ty, parameters, results)
                     })?,
                     None => {
@@ -139,7 +141,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>, component: &Component) -> Result<
     Ok(())
 }
 
-/// What a function of an interface, as it is imported with its version, answers.
+/// The answer of a function of an interface, as it is imported with its version.
 fn answer(import: &str, function: &str) -> Option<Answer> {
     let interface = import.strip_prefix(PACKAGE)?.split('@').next()?;
     let found = ANSWERS.iter().find(|(known, name, _)| *known == interface && *name == function);
@@ -153,9 +155,9 @@ fn give(
     parameters: &[Val],
     results: &mut [Val],
 ) -> Result<()> {
-    let handles = handed_back(parameters, store)?;
+    let handles = lent_handles(parameters, store)?;
     let Some(result) = results.first_mut() else {
-        // Nothing is asked for: there is nothing to wait for, either.
+        // A function without a result returns at once.
         return if matches!(answer, Answer::Exit) { Err(Error::msg("the guest ended itself")) } else { Ok(()) };
     };
     let ty = ty.results().next().ok_or_else(|| Error::msg("a result without a type"))?;
@@ -185,8 +187,8 @@ fn handle(store: &mut StoreContextMut<'_, Guest>, number: u32) -> Result<Resourc
     Resource::<Handle>::new_own(number).try_into_resource_any(store)
 }
 
-/// The numbers of the handles that a guest lent, which it gets back: until then its call can't end.
-fn handed_back(parameters: &[Val], store: &mut StoreContextMut<'_, Guest>) -> Result<Vec<u32>> {
+/// The numbers of the handles that a guest lent. They go back to it before its call can end.
+fn lent_handles(parameters: &[Val], store: &mut StoreContextMut<'_, Guest>) -> Result<Vec<u32>> {
     let mut numbers = Vec::new();
     for parameter in parameters {
         let lent = match parameter {

@@ -1,5 +1,6 @@
-//! The gate that keeps released policies working: what was released stays as it is, the contract of today takes every policy that was
-//! built for a released version, or there is an adapter for that version in the host.
+//! The gate that keeps released policies working: what was released stays as it is, the contract of
+//! today takes every policy that was built for a released version, or there is an adapter for that
+//! version in the host.
 
 use sha2::{Digest, Sha256};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
@@ -43,12 +44,13 @@ fn version(text: &str) -> &str {
     line.rsplit('@').next().unwrap_or_default().trim_end_matches(';')
 }
 
-/// Fails where a policy that was built for `released` does not fit `today`'s text any more.
+/// Fails if a policy that was built for `released` does not fit `today`'s text any more.
 fn fits(released: &str, today: &str) -> Result<(), String> {
     let told = |error: anyhow::Error| format!("{error:#}");
     let mut resolve = Resolve::default();
     let world_today = world(&mut resolve, today).map_err(told)?;
-    // The same version twice is one package to a resolver, so the structure is compared under another number.
+    // The same version twice is one package to a resolver, so the structure is compared under
+    // another number.
     let renamed = released.replacen(version(released), "9999.0.0", 1);
     let mut both = Resolve::default();
     let before = world(&mut both, &renamed).map_err(told)?;
@@ -60,7 +62,8 @@ fn fits(released: &str, today: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the host runs policies of a version: the least policy gets as far as its first call.
+/// Fails if the host can't run policies of a version: the least policy gets as far as its first
+/// call.
 fn runs(text: &str) -> Result<(), String> {
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).map_err(|error| error.to_string())?;
     match host.load("least.wasm", &least(text).map_err(|error| format!("{error:#}"))?) {
@@ -105,7 +108,7 @@ fn today_takes_what_was_built_before() {
     }
 }
 
-/// What someone might do to the text, and whether it breaks policies.
+/// Changes of the text, those that break policies first.
 #[test]
 fn the_gate_tells_what_breaks() {
     let released = RELEASED[0].text;
@@ -161,7 +164,8 @@ fn the_gate_tells_what_breaks() {
     for (what, from, to) in harmless {
         fits(released, &changed(released, from, to)).unwrap_or_else(|why| panic!("{what} is taken for a break: {why}"));
     }
-    // A new version may change what it likes, as long as there is an adapter for the one before, which another test asks for.
+    // A new version may change what it likes, as long as there is an adapter for the one before,
+    // which another test asks for.
     let next = changed(released, "@0.1.0;", "@0.3.0;");
     assert_eq!(version(&next), "0.3.0");
     let refused = runs(&next).unwrap_err();

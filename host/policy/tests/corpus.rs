@@ -1,7 +1,9 @@
-//! Policies that were built for released versions of the contract keep working: each file in `corpus/VERSION` loads, describes itself, takes
-//! its settings and answers what it answered when it was recorded, exactly. How the files were made stands in `corpus/VERSION/README.md`.
+//! Policies that were built for released versions of the contract keep working: each file in
+//! `corpus/VERSION` loads, describes itself, takes its settings and answers what it answered when
+//! it was recorded, exactly. How the files were made stands in `corpus/VERSION/README.md`.
 //!
-//! `TILEWRIGHT_CORPUS=record` writes the answers anew, which is right for a policy that was added and for nothing else.
+//! `TILEWRIGHT_CORPUS=record` writes the answers anew, which is right for a policy that was added
+//! and for nothing else.
 
 use std::{env, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,7 +21,8 @@ const VERSIONS: [&str; 1] = ["0.1.0"];
 /// The largest that a file of the corpus may be.
 const MOST_BYTES: u64 = 60_000;
 
-/// 1000 bytes and 10 ns per pixel and frame at once in f32, in proportion for narrower types; 2 % more time for every tile.
+/// 1000 bytes and 10 ns per pixel and frame at once in f32, in proportion for narrower types; 2 %
+/// more time for every tile.
 struct Prices {
     request: Request,
     trials: Vec<Trial>,
@@ -81,6 +84,7 @@ fn cases() -> Vec<Case> {
         height,
         width,
         memory_limit,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     };
@@ -143,7 +147,7 @@ fn policies(version: &str) -> Vec<PathBuf> {
     files
 }
 
-/// What came from the policy: what the host makes of it is not the contract's.
+/// The policy's part of a decision. The host's changes to it are no part of the contract.
 fn decided(decision: &Decision) -> Value {
     let asked = |candidate: &Candidate| match &candidate.cost {
         Ok(cost) => json!([candidate.plan, cost.peak_bytes]),
@@ -157,7 +161,7 @@ fn decided(decision: &Decision) -> Value {
     })
 }
 
-/// The plan that is said to have failed where the policy answered none.
+/// The plan that counts as failed if the policy answered none.
 fn whole() -> Plan {
     Plan {
         space: Space::Whole,
@@ -172,8 +176,8 @@ fn whole() -> Plan {
     }
 }
 
-/// Everything that a policy says and answers: with its defaults, with settings of its own, after failures, and after it was told of an
-/// outcome.
+/// Everything that a policy says and answers: with its defaults, with settings of its own, after
+/// failures, and after it was told of an outcome.
 fn answers(path: &Path) -> Vec<Value> {
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
     let loaded = host.load_file(path).unwrap();

@@ -1,4 +1,5 @@
-//! What a user may grant a policy: an inert WASI, and more memory with what a language's runtime needs beside it.
+//! Grants of a user to a policy: an inert WASI, and more memory with the other needs of a
+//! language's runtime.
 
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyError, PolicyHost, Wasi};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
@@ -160,8 +161,8 @@ fn more_memory_is_a_grant() {
     assert_eq!(usual.granting(Wasi::None, Some(1 << 20)), Limits { memory_bytes: 1 << 20, ..usual });
 }
 
-/// What joins components inside a policy is made by wasmtime, with a memory on either side: it panicked where modules with several
-/// memories are off.
+/// The code that joins components inside a policy is made by wasmtime, with a memory on either
+/// side: it panicked if modules with several memories were off.
 #[test]
 fn components_inside_a_policy_may_pass_texts_to_each_other() {
     let joined = r#"(component

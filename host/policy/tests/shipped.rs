@@ -1,5 +1,6 @@
-//! The policies that ship, through the sandbox: they describe themselves, decide for every kind of request, recover, spend the same
-//! fuel on the same question, and come out of the cache as they went in.
+//! The policies that ship, through the sandbox: they describe themselves, decide for every kind of
+//! request, recover, spend the same fuel on the same question, and come out of the cache as they
+//! went in.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
@@ -10,7 +11,8 @@ use tilewright_plan::{
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, shipped_names};
 
-/// 1000 bytes per pixel at once in f32, 10 ns per pixel; exact bands take 40 % of whole's memory and 3 % more time.
+/// 1000 bytes per pixel at once in f32, 10 ns per pixel; exact bands take 40 % of whole's memory
+/// and 3 % more time.
 struct Prices(Request);
 
 impl CostModel for Prices {
@@ -43,10 +45,11 @@ impl CostModel for Prices {
     }
 }
 
-/// A WAN decoder in f32: 1600 bytes of activations per pixel and frame that runs through the largest layers at once, and 1200 bytes of
-/// causal state per pixel. Bands hold their share of the activations and an eighth; tiles that run over the whole clip only their own
-/// state, a latent frame at a time. What leaves together at the end is held as f32. 400 ns per pixel and frame, and 3 % on top for each
-/// halving of the chunk below 16.
+/// A WAN decoder in f32: 1600 bytes of activations per pixel and frame that runs through the
+/// largest layers at once, and 1200 bytes of causal state per pixel. Bands hold their share of the
+/// activations and an eighth; tiles that run over the whole clip only their own state, a latent
+/// frame at a time. What leaves together at the end is held as f32. 400 ns per pixel and frame, and
+/// 3 % on top for each halving of the chunk below 16.
 struct WanPrices(Request);
 
 impl CostModel for WanPrices {
@@ -101,7 +104,7 @@ fn clip(family: &str, frames: u32, memory_limit: u64) -> Request {
     request
 }
 
-/// What is offered for a WAN model.
+/// The capabilities for a WAN model.
 fn wan_offer(backend: Backend) -> Capabilities {
     let on_gpu = backend != Backend::Cpu;
     Capabilities { exact: true, carried: true, offload: on_gpu, prefetch_most: if on_gpu { 2 } else { 0 }, ..offer() }
@@ -122,6 +125,7 @@ fn request(side: u32, memory_limit: u64) -> Request {
         height: side,
         width: side + 64,
         memory_limit,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }
@@ -209,7 +213,8 @@ fn each_decides_and_recovers() {
                         &Question::new(Stage::Decode, &request, &device(backend), &offer()).after(&attempts),
                         facts.clone(),
                     );
-                    // A rule of thumb may have no answer left; none of them traps or answers nonsense.
+                    // A rule of thumb may have no answer left; none of them traps or answers
+                    // nonsense.
                     let reason = again.fallback.map_or(FallbackReason::Error, |fallback| fallback.reason);
                     assert_eq!(reason, FallbackReason::Error, "{name} {backend:?} {side} {failure}");
                 }
@@ -245,7 +250,7 @@ fn each_decides_about_clips() {
                 policy.decide(&Question::new(Stage::Decode, &request, &device(backend), &offer), facts.clone());
             assert_eq!(decision.fallback, None, "{case}");
             assert!(decision.candidates.len() <= 64, "{case}: {} estimates", decision.candidates.len());
-            // What is answered of a clip is legal as it is.
+            // Answers for clips are legal as they are.
             assert!(frames == 1 || decision.adjusted.is_empty(), "{case}: {:?}", decision.adjusted);
             assert!(decision.plan.time == Time::Whole || frames > 1, "{case}: {:?}", decision.plan);
             // Those that ask for prices keep to the limit.
@@ -283,7 +288,8 @@ fn each_goes_on_with_a_clip_under_way() {
                         .after(&attempts),
                     facts.clone(),
                 );
-                // A rule of thumb may have no answer left, or one that can't go on and comes out as what has failed.
+                // A rule of thumb may have no answer left, or one that can't go on and comes out as
+                // what has failed.
                 let is_rule = !["adaptive", "gfx1151"].contains(&name);
                 let reason = again.fallback.clone().map_or(FallbackReason::Error, |fallback| fallback.reason);
                 let allowed = if is_rule {
@@ -368,7 +374,7 @@ fn adaptive_takes_exact_bands_where_they_are_offered() {
     let offer = Capabilities { exact: true, ..offer() };
     let first = policy.decide(&Question::new(Stage::Decode, &request, &device(Backend::Cpu), &offer), facts.clone());
     let Space::Exact(band) = first.plan.space else { panic!("{:?}", first.plan) };
-    // What is answered is legal as it is: nothing of it had to be adjusted.
+    // The answer is legal as it is: nothing of it had to be adjusted.
     assert_eq!((band.width, band.overlap, first.adjusted), (request.width, 0, vec![]));
     assert!(first.plan.reason.starts_with("exact bands of "), "{}", first.plan.reason);
     let attempts = [Attempt { plan: first.plan.clone(), failure: Failure::OutOfMemory { bytes: 1 } }];
@@ -519,7 +525,7 @@ fn the_cache_is_private_and_mends_itself() {
         assert_eq!(facts_of(&host().load_shipped("comfyui").unwrap()), first);
         assert_eq!(fs::read(&file).unwrap().len(), sound.len(), "compiled again");
     }
-    // What others can write is not run, and a directory that others can write is left alone.
+    // A file that others can write is not run, and a directory that others can write is left alone.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     assert_eq!(facts_of(&host().load_shipped("comfyui").unwrap()), first);
     assert_eq!(mode(&file), 0o600);

@@ -1,5 +1,6 @@
-//! A million decisions with a thousand failures strewn in: every answer is what it has to be, memory stays flat, and what each kind of
-//! decision costs is printed. `TILEWRIGHT_SOAK=N` for another number of decisions.
+//! A million decisions with a thousand failures strewn in: every answer is what it has to be,
+//! memory stays flat, and what each kind of decision costs is printed. `TILEWRIGHT_SOAK=N` for
+//! another number of decisions.
 
 #[path = "hostile/guest.rs"]
 #[allow(dead_code, reason = "the hostile tests use the rest")]
@@ -19,20 +20,21 @@ use tilewright_plan::{
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost};
 
-/// Decisions, where the environment says nothing else.
+/// Decisions, unless the environment gives another number.
 const DECISIONS: u64 = 1_000_000;
-/// One in so many fails: of a million so many that over a thousand cost the instance, and a new one is made.
+/// One decision in this many fails: of a million, over a thousand make a new instance necessary.
 const RARE: u64 = 700;
-/// Of which so many in a hundred run into the wall clock instead of the fuel.
+/// The percentage of failures by the clock instead of the fuel.
 const TIMEOUTS: u64 = 5;
-/// Every so many failures, three in a row take the policy out of service.
+/// After this many failures, three in a row take the policy out of service.
 const RELAPSE: u64 = 50;
 /// The most that the resident memory may grow after the first tenth.
 const GROWTH: u64 = 6 << 20;
-/// Decisions of `fixed` per second, each in a fresh instance, that even a busy machine's development build manages.
+/// Decisions of `fixed` per second, each in a fresh instance, that even a busy machine's
+/// development build manages.
 const LEAST_PER_SECOND: f64 = 8_000.0;
 
-/// What a guest does when the first hint's value is this digit, and what the host makes of it.
+/// A guest's action if the first hint's value is this digit, and the host's reason for a fallback.
 const COMMANDS: [(&str, FallbackReason); 8] = [
     ("trap", FallbackReason::Trap),
     ("loop", FallbackReason::OutOfFuel),
@@ -138,12 +140,13 @@ impl Soak {
 
     /// A command to the obedient guest.
     fn command(&self, digit: usize) -> Request {
-        // A request that names its stage in a hint is told as it is, so that this hint comes first.
+        // A request that names its stage in a hint reaches the guest unchanged, so that this hint
+        // comes first.
         let hint = Hint { name: Stage::HINT.into(), value: digit.to_string() };
         Request { batch: HOSTILE_BATCH, hints: vec![hint], ..self.cases[0].request.clone() }
     }
 
-    /// The decision fails as it has to, and the host's own plan stands in.
+    /// The decision fails as expected, and the host's own plan replaces the answer.
     fn assert_fails(&self, decision: &Decision, reason: FallbackReason) {
         let fallback = decision.fallback.as_ref().unwrap_or_else(|| panic!("no fallback: {decision:?}"));
         assert_eq!(fallback.reason, reason, "{}", fallback.detail);
@@ -172,6 +175,7 @@ fn request(frames: u32, height: u32, width: u32) -> Request {
         height,
         width,
         memory_limit: 3 << 29,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }
@@ -204,7 +208,8 @@ fn plan(space: Space, layout: Layout, reason: &str) -> Plan {
     }
 }
 
-/// Pictures on three devices; `fixed` is set to tiles of 512, which a smaller picture has none of.
+/// Pictures on three devices; `fixed` is set to tiles of 512, which does not divide a smaller
+/// picture.
 fn cases() -> Vec<Case> {
     let devices = [(Backend::Cpu, "x86-64-v4"), (Backend::Cuda, "sm_90"), (Backend::Rocm, "gfx1151")];
     let mut cases = Vec::new();
@@ -225,14 +230,14 @@ fn settings(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Bytes of this process that lie in memory; none where the system does not tell.
+/// Resident bytes of this process; `None` if the system does not report them.
 fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
-/// Time that this thread has had on a processor, whatever else the machine does; the wall clock where the system does not tell.
+/// Processor time of this thread; the wall clock if the system does not report it.
 fn processor_time(since: Instant) -> Duration {
     let told = fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());

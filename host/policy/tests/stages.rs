@@ -1,5 +1,5 @@
-//! Policies of contract 0.2: the stages that they answer and leave out, and lists of plans that they ask
-//! the prices of.
+//! Policies of contract 0.2: the stages that they answer and leave out, and lists of plans that
+//! they ask the prices of.
 
 use std::{
     sync::{
@@ -18,8 +18,9 @@ use tilewright_policy::{CacheDir, Limits, Policy, PolicyError, PolicyHost};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
-/// A guest by hand: at 256 the description, at 384 configure's result, at 1024 decide's result, which is whole,
-/// f32, batch 1; the heap begins at 8192. Plans to price lie from 1 MiB on, 52 bytes each.
+/// A guest by hand: at 256 the description, at 384 configure's result, at 1024 decide's result,
+/// which is whole, f32, batch 1; the heap begins at 8192. Plans to price lie from 1 MiB on, 52
+/// bytes each.
 fn guest(stages: &[u8], decide: &str, learn: &str) -> Vec<u8> {
     let list: String = stages.iter().map(|stage| format!("\\{stage:02x}")).collect();
     let count = stages.len();
@@ -101,6 +102,7 @@ fn request() -> Request {
         height: 1024,
         width: 1024,
         memory_limit: 1 << 33,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

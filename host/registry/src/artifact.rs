@@ -91,18 +91,18 @@ fn describe(media_type: &str, bytes: &[u8], annotations: HashMap<String, String>
 
 /// JSON whose keys are in order, so that the digest depends on the contents alone.
 fn canonical(value: &impl Serialize) -> Result<Vec<u8>> {
-    fn sorted(value: Value) -> Value {
+    fn sort_keys(value: Value) -> Value {
         match value {
             Value::Object(map) => {
                 let ordered: BTreeMap<String, Value> =
-                    map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+                    map.into_iter().map(|(key, value)| (key, sort_keys(value))).collect();
                 Value::Object(ordered.into_iter().collect::<Map<_, _>>())
             }
-            Value::Array(values) => Value::Array(values.into_iter().map(sorted).collect()),
+            Value::Array(values) => Value::Array(values.into_iter().map(sort_keys).collect()),
             other => other,
         }
     }
-    let value = serde_json::to_value(value).map(sorted);
+    let value = serde_json::to_value(value).map(sort_keys);
     value.and_then(|value| serde_json::to_vec(&value)).map_err(|error| unlayable(&error))
 }
 

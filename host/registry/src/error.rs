@@ -95,7 +95,9 @@ pub enum Error {
         most: u64,
     },
     /// A part has another digest.
-    #[error("{reference}: its {what} is {found}, and not {expected}: don't use it, and ask whoever runs the registry")]
+    #[error(
+        "{reference}: its {what} is {found}, and not {expected}: don't use it, and ask the operator of the registry"
+    )]
     Digest {
         /// The reference.
         reference: String,

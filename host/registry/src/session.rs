@@ -128,7 +128,7 @@ impl Session {
     pub fn location(&self, what: &'static str, from: &Uri, response: &Response<Body>) -> Result<Uri> {
         let text = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let to = resolve(from, text).ok_or_else(|| self.redirect(what, text, "that is no address"))?;
-        self.permitted(&to).map_err(|why| self.redirect(what, text, why))?;
+        self.check_permitted(&to).map_err(|why| self.redirect(what, text, why))?;
         Ok(to)
     }
 
@@ -146,7 +146,7 @@ impl Session {
 
     /// Allows an address if it keeps TLS, or if the registry is on this machine or the user allows
     /// HTTP.
-    fn permitted(&self, to: &Uri) -> Result<(), &'static str> {
+    fn check_permitted(&self, to: &Uri) -> Result<(), &'static str> {
         let is_here = || to.authority().is_some_and(|authority| crate::reference::is_loopback(authority.as_str()));
         match to.scheme_str() {
             Some("https") => Ok(()),
@@ -204,12 +204,12 @@ impl Session {
         };
         let realm = parameter("realm").unwrap_or_default();
         let scope = format!("repository:{}:{actions}", self.reference.repository());
-        let mut query = vec![format!("scope={}", encoded(&scope))];
-        query.extend(parameter("service").map(|service| format!("service={}", encoded(&service))));
+        let mut query = vec![format!("scope={}", percent_encode(&scope))];
+        query.extend(parameter("service").map(|service| format!("service={}", percent_encode(&service))));
         let joint = if realm.contains('?') { '&' } else { '?' };
         let url = format!("{realm}{joint}{}", query.join("&"));
         let url = resolve(&self.base, &url).ok_or_else(|| self.redirect(WHAT, &realm, "that is no address"))?;
-        self.permitted(&url).map_err(|why| self.redirect(WHAT, &realm, why))?;
+        self.check_permitted(&url).map_err(|why| self.redirect(WHAT, &realm, why))?;
         let credentials = self.basic().and_then(|basic| HeaderValue::try_from(basic).ok());
         let headers = credentials.map(|value| ("authorization", value)).into_iter().collect();
         let parts = Parts { headers, body: None };
@@ -254,7 +254,7 @@ fn resolve(from: &Uri, text: &str) -> Option<Uri> {
 }
 
 /// A text, encoded for a query.
-fn encoded(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let keeps = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().map(|byte| if keeps(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
@@ -288,14 +288,14 @@ mod tests {
     fn tls_is_never_left() {
         let uri = |text: &str| text.parse::<Uri>().unwrap();
         let secure = session("registry.example/wide:1", false);
-        assert!(secure.permitted(&uri("https://elsewhere.example/blob")).is_ok());
+        assert!(secure.check_permitted(&uri("https://elsewhere.example/blob")).is_ok());
         for to in ["http://registry.example/blob", "http://127.0.0.1/blob", "http://localhost:9/", "ftp://a.example/"] {
-            assert_eq!(secure.permitted(&uri(to)), Err(DOWNGRADE), "{to}");
+            assert_eq!(secure.check_permitted(&uri(to)), Err(DOWNGRADE), "{to}");
         }
         let here = session("127.0.0.1:5000/wide:1", false);
-        assert!(here.permitted(&uri("http://localhost:5001/blob")).is_ok());
-        assert_eq!(here.permitted(&uri("http://elsewhere.example/blob")), Err(DOWNGRADE));
-        assert!(session("registry.example/wide:1", true).permitted(&uri("http://elsewhere.example/")).is_ok());
+        assert!(here.check_permitted(&uri("http://localhost:5001/blob")).is_ok());
+        assert_eq!(here.check_permitted(&uri("http://elsewhere.example/blob")), Err(DOWNGRADE));
+        assert!(session("registry.example/wide:1", true).check_permitted(&uri("http://elsewhere.example/")).is_ok());
     }
 
     #[test]

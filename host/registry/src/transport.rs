@@ -104,10 +104,10 @@ impl Transport {
                 let text = other.to_string();
                 let hint = match &text {
                     text if text.contains("InvalidContentType") => {
-                        ": it doesn't speak TLS: give --plain-http where it is to be asked without"
+                        ": it doesn't speak TLS: give --plain-http to use it without"
                     }
                     text if text.contains("UnknownIssuer") || text.contains("BadSignature") => {
-                        ": nobody whom this system trusts signed its certificate: add the signer to the system's, or set SSL_CERT_FILE"
+                        ": its certificate is not signed by a signer that this system trusts: add the signer to the system's, or set SSL_CERT_FILE"
                     }
                     _ => "",
                 };

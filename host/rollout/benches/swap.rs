@@ -251,7 +251,17 @@ fn request() -> Request {
     };
     let (batch, frames, height, width) = (1, 1, 2048, 2048);
     let (memory_limit, objective) = (1 << 31, Objective::Balanced);
-    Request { model, batch, frames, height, width, memory_limit, objective, hints: Vec::new() }
+    Request {
+        model,
+        batch,
+        frames,
+        height,
+        width,
+        memory_limit,
+        limit_counts_weights: false,
+        objective,
+        hints: Vec::new(),
+    }
 }
 
 fn device() -> Device {

@@ -74,7 +74,7 @@ impl From<&Assignment> for Pinned {
 
 /// The result of a job.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct EndedJob {
     /// Its record, with the exchange.
     pub record: Record,
     /// True if several revisions decided for it: its outcome counts for none of them.

@@ -1,5 +1,5 @@
-//! The planner of one job: asks the revision that the job was given, lets the watchdog and the shadow hear, and changes over between the
-//! chunks of a clip where the route says so.
+//! The planner of one job. It asks the job's revision, reports each decision to the watchdog and
+//! the shadow, and changes revisions between the chunks of a clip if the route allows that.
 
 use std::sync::{
     Arc,
@@ -15,7 +15,7 @@ use crate::{
     Rollout,
     assignment::Assignment,
     revision::{Instance, Revision},
-    shadow::Asked,
+    shadow::ShadowQuestion,
 };
 
 /// Decides for one job.
@@ -23,9 +23,10 @@ pub struct Decider {
     rollout: Arc<Rollout>,
     assignment: Assignment,
     instance: Instance,
-    /// Another decision was made in the middle: what is measured is nobody's.
+    /// True if another decision was made in the middle of the job: its measurements belong to no
+    /// revision.
     is_mixed: bool,
-    /// The number of the revision that decides now, for those who listen.
+    /// The number of the revision that decides now, for observers.
     current: Arc<AtomicU64>,
     identity: PolicyIdentity,
 }
@@ -39,7 +40,7 @@ impl Decider {
         Self { rollout, assignment, instance, is_mixed: false, current, identity }
     }
 
-    /// Who decides for the job.
+    /// The assignment of the job.
     pub fn assignment(&self) -> &Assignment {
         &self.assignment
     }
@@ -49,7 +50,7 @@ impl Decider {
         &self.instance.revision
     }
 
-    /// More than one plan had a part in it.
+    /// True if several plans had a part in the job.
     pub fn is_mixed(&self) -> bool {
         self.is_mixed
     }
@@ -59,7 +60,8 @@ impl Decider {
         self.current.clone()
     }
 
-    /// Tells, from anywhere, whether a new revision waits to take over at the next chunk.
+    /// A function that is true once for each new revision that waits to take over at the next
+    /// chunk.
     pub fn successor(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let (slot, takes_over) = (self.assignment.slot.clone(), self.assignment.takes_over && !self.assignment.canary);
         let first = self.assignment.revision.number;
@@ -70,20 +72,20 @@ impl Decider {
         }
     }
 
-    /// What was said, for the record.
+    /// The calls so far, for the record.
     pub fn exchange(&mut self) -> Option<Exchange> {
         self.instance.planner().take()
     }
 
-    fn paused(&self) -> Option<FallbackPlanner> {
+    fn paused_planner(&self) -> Option<FallbackPlanner> {
         let paused = self.assignment.slot.is_paused();
         let name = &self.assignment.slot.name;
         paused.then(|| FallbackPlanner::new(self.identity.clone(), format!("policy {name} is paused")))
     }
 
-    fn decided(&self, decision: &Decision) {
+    fn report_decision(&self, decision: &Decision) {
         let failed = decision.fallback.as_ref().is_some_and(is_failure);
-        self.rollout.decided(self.revision(), failed);
+        self.rollout.record_decision(self.revision(), failed);
     }
 }
 
@@ -97,12 +99,12 @@ impl Planner for Decider {
     }
 
     fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
-        if let Some(mut paused) = self.paused() {
+        if let Some(mut paused) = self.paused_planner() {
             return paused.decide(question, costs);
         }
         if !question.attempts.is_empty() {
             let decision = self.instance.planner().decide(question, costs);
-            self.decided(&decision);
+            self.report_decision(&decision);
             return decision;
         }
         let mut note = None;
@@ -118,9 +120,9 @@ impl Planner for Decider {
         }
         let mut decision = self.instance.planner().decide(question, costs.clone());
         decision.adjusted.extend(note);
-        self.decided(&decision);
+        self.report_decision(&decision);
         if let Some((shadow, revision)) = &self.assignment.shadow {
-            self.rollout.ask_shadow(Asked {
+            self.rollout.ask_shadow(ShadowQuestion {
                 shadow: shadow.clone(),
                 revision: revision.clone(),
                 stage: question.stage,
@@ -136,28 +138,30 @@ impl Planner for Decider {
     }
 
     fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
-        match self.paused() {
+        match self.paused_planner() {
             Some(mut paused) => paused.fallback(question, costs),
-            // No policy is asked, so there is nothing to count; that its attempts failed counts when the job has ended.
+            // No policy is asked, so there is no decision to count; the failed attempts count when
+            // the job has ended.
             None => self.instance.planner().fallback(question, costs),
         }
     }
 
     fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
-        // The time of a clip that several plans had a part in is none's.
+        // The time of a clip with several plans belongs to none of them.
         if self.assignment.slot.is_paused() || self.is_mixed {
             return LearnReport::default();
         }
         let report = self.instance.planner().learn(question, plan, outcome);
-        // Learning is no decision, so it does not count; a failure to learn counts like a failure to decide.
+        // Learning is not a decision, so it does not count; a failure to learn counts like a
+        // failure to decide.
         if report.failure.is_some() {
-            self.rollout.decided(self.revision(), true);
+            self.rollout.record_decision(self.revision(), true);
         }
         report
     }
 }
 
-/// Asks a revision without that it counts: for decodes that are only compared.
+/// Asks a revision without counting its decisions: for decodes that are only compared.
 pub struct UntrackedPlanner(Instance);
 
 impl UntrackedPlanner {

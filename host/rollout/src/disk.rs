@@ -24,8 +24,8 @@ const PROBE: usize = 64 << 10;
 /// and all that follow. Builds for users ignore it.
 pub const FAULT: &str = "TILEWRIGHT_DISK_FAULT";
 
-/// The message of a step that a test makes fail.
-const TOLD: &str = "no space left on device (a test's)";
+/// The message of a failure that a test asked for.
+const TEST_FAILURE: &str = "no space left on device (a test's)";
 
 /// The reason why state can't be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,8 +86,8 @@ impl Disk {
         let step = self.0.steps.fetch_add(1, Ordering::Relaxed) + 1;
         let fails = |fault: Fault| step == fault.first || fault.and_all_after && step > fault.first;
         if self.0.fault.is_some_and(fails) {
-            tracing::warn!(step, "{TOLD}");
-            return Err(io::Error::new(io::ErrorKind::StorageFull, TOLD));
+            tracing::warn!(step, "{TEST_FAILURE}");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, TEST_FAILURE));
         }
         Ok(())
     }

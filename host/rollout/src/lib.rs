@@ -3,7 +3,7 @@
 //! or stopped, and a watchdog rolls back worse revisions. Knows nothing of HTTP, jobs or libtorch.
 //!
 //! [`Rollout`] holds the state. A job gets an [`Assignment`] when it is accepted, decides through a
-//! [`Decider`], and reports its result at its end ([`Rollout::ended`]).
+//! [`Decider`], and reports its result at its end ([`Rollout::record_result`]).
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ mod state;
 mod tally;
 mod watchdog;
 
-pub use assignment::{Assignment, Ended, Pinned};
+pub use assignment::{Assignment, EndedJob, Pinned};
 pub use canary::{CanaryFacts, CanaryState};
 pub use comparison::{LOOKS, Rule};
 pub use decider::{Decider, UntrackedPlanner};
@@ -34,7 +34,7 @@ pub use error::{Error, Result, without_error_numbers};
 pub use event::{Event, EventKind};
 pub use module::Modules;
 pub use revision::Revision;
-pub use rollout::{Change, Checked, Replacement, Rollout};
+pub use rollout::{Change, CheckResult, Replacement, Rollout};
 pub use shadow::{Regret, ShadowFacts};
 pub use slot::{RefusedModule, SlotFacts};
 pub use tally::TallyFacts;

@@ -7,7 +7,7 @@ use tilewright_policy::{FallbackPlanner, LoadedPolicy};
 
 use crate::{
     dump::Ring,
-    source::{Grants, Prepared},
+    source::{Grants, PreparedPolicy},
     tally::{Tally, TallyFacts},
     watchdog::Watch,
 };
@@ -44,8 +44,8 @@ pub(crate) struct Performance {
 }
 
 impl Revision {
-    pub(crate) fn new(policy: &str, number: u64, since: String, prepared: Prepared) -> Self {
-        let Prepared { loaded, policy: warm, settings, grants, origin, digest, .. } = prepared;
+    pub(crate) fn new(policy: &str, number: u64, since: String, prepared: PreparedPolicy) -> Self {
+        let PreparedPolicy { loaded, policy: warm, settings, grants, origin, digest, .. } = prepared;
         let identity = warm.identity().clone();
         let idle = Mutex::new(vec![Recorder::new(Box::new(warm), true)]);
         let policy = policy.to_owned();
@@ -90,7 +90,7 @@ impl Revision {
         }
         let (recorder, is_sound) = match self.loaded.configure(&self.settings) {
             Ok(policy) => (Recorder::new(Box::new(policy), true), true),
-            // It has been configured before, so the machine is short of something.
+            // It was configured before, so the machine is short of something.
             Err(error) => {
                 (Recorder::new(Box::new(FallbackPlanner::new(self.identity.clone(), error.to_string())), true), false)
             }

@@ -22,7 +22,7 @@ use crate::{
     Assignment, CanaryFacts, CanaryState, Disk, Error, Event, EventKind, Result, Revision, ShadowFacts, SlotFacts,
     canary::Canary,
     error::without_error_numbers,
-    shadow::{Asked, Shadow, ShadowQueue},
+    shadow::{Shadow, ShadowQuestion, ShadowQueue},
     slot::Slot,
     source::{PolicySpec, Sources},
     state::{SavedCanary, SavedPolicy, SavedState, State},
@@ -56,7 +56,7 @@ pub struct Change {
 
 /// The gate's verdict on a module that is stored now.
 #[derive(Clone, Debug)]
-pub struct Checked {
+pub struct CheckResult {
     /// `sha256:…`
     pub digest: String,
     /// All findings.
@@ -160,7 +160,7 @@ impl Rollout {
         })
     }
 
-    pub(crate) fn ask_shadow(&self, asked: Asked) {
+    pub(crate) fn ask_shadow(&self, asked: ShadowQuestion) {
         self.shadows.ask(asked);
     }
 

@@ -72,7 +72,7 @@ struct Sums {
 pub(crate) struct Shadow(Mutex<ShadowFacts>);
 
 /// A question, and the incumbent's answer.
-pub(crate) struct Asked {
+pub(crate) struct ShadowQuestion {
     pub shadow: Arc<Shadow>,
     pub revision: Arc<Revision>,
     pub stage: Stage,
@@ -107,7 +107,7 @@ impl Shadow {
 
 /// The queue of questions to the shadows.
 #[derive(Debug)]
-pub(crate) struct ShadowQueue(SyncSender<Asked>);
+pub(crate) struct ShadowQueue(SyncSender<ShadowQuestion>);
 
 impl ShadowQueue {
     /// Starts the thread; it ends when this is dropped.
@@ -119,15 +119,15 @@ impl ShadowQueue {
     }
 
     /// Queues a question without waiting.
-    pub fn ask(&self, asked: Asked) {
+    pub fn ask(&self, asked: ShadowQuestion) {
         if let Err(TrySendError::Full(asked) | TrySendError::Disconnected(asked)) = self.0.try_send(asked) {
             asked.shadow.of(&asked.revision).left_out += 1;
         }
     }
 }
 
-fn think(questions: &Receiver<Asked>) {
-    for Asked { shadow, revision, stage, request, device, capabilities, under_way, costs, plan } in questions {
+fn think(questions: &Receiver<ShadowQuestion>) {
+    for ShadowQuestion { shadow, revision, stage, request, device, capabilities, under_way, costs, plan } in questions {
         let question = Question::new(stage, &request, &device, &capabilities).going_on(under_way.as_ref());
         let decision = revision.instance().planner().decide(&question, costs.clone());
         let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };

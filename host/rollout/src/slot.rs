@@ -68,12 +68,12 @@ pub(crate) struct Changing {
 
 /// The pause of a policy, during which it is not asked, and its origin.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Paused {
+pub(crate) struct PauseState {
     pub is_paused: bool,
     pub by_watchdog: bool,
 }
 
-impl From<&SavedPolicy> for Paused {
+impl From<&SavedPolicy> for PauseState {
     fn from(saved: &SavedPolicy) -> Self {
         Self { is_paused: saved.paused, by_watchdog: saved.paused_by_watchdog }
     }
@@ -99,7 +99,7 @@ pub struct SlotFacts {
 }
 
 impl Slot {
-    pub fn new(name: &str, forces: ActiveRevisions, changing: Changing, paused: Paused) -> Self {
+    pub fn new(name: &str, forces: ActiveRevisions, changing: Changing, paused: PauseState) -> Self {
         Self {
             name: name.to_owned(),
             forces: ArcSwap::from_pointee(forces),

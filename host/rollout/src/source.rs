@@ -84,7 +84,7 @@ impl PolicySpec {
     }
 
     /// True if a text, of this version or an older one, says the same.
-    pub fn is_said_by(&self, text: &str) -> bool {
+    pub fn matches_text(&self, text: &str) -> bool {
         if !text.starts_with("Wanted {") {
             return serde_json::from_str::<Value>(text).is_ok_and(|saved| saved == self.to_saved());
         }
@@ -121,7 +121,7 @@ impl From<&config::Policy> for PolicySpec {
 }
 
 /// A module's bytes and their origin.
-pub struct Fetched {
+pub struct FetchedModule {
     pub bytes: Vec<u8>,
     /// The origin, in words.
     pub origin: String,
@@ -132,7 +132,7 @@ pub struct Fetched {
     pub reference: Option<Reference>,
 }
 
-impl Fetched {
+impl FetchedModule {
     /// A fingerprint that changes with the module and with its signature.
     pub fn fingerprint(&self) -> String {
         let signature = self.signature.as_ref().map(|signature| sha256(signature.as_bytes()));
@@ -141,7 +141,7 @@ impl Fetched {
 }
 
 /// A policy that may take over.
-pub struct Prepared {
+pub struct PreparedPolicy {
     pub loaded: LoadedPolicy,
     /// Warm.
     pub policy: Policy,
@@ -205,13 +205,13 @@ impl Sources {
     }
 
     /// The current bytes of a source.
-    pub fn fetch(&self, source: &Source, grants: Grants) -> Result<Fetched> {
+    pub fn fetch(&self, source: &Source, grants: Grants) -> Result<FetchedModule> {
         match source {
             Source::Shipped(name) => {
                 let known = || tilewright_policy::shipped_names().collect();
                 let unknown = || tilewright_policy::PolicyError::Unknown { name: name.clone(), known: known() };
                 let bytes = shipped_module(name).ok_or_else(unknown)?.to_vec();
-                Ok(Fetched {
+                Ok(FetchedModule {
                     bytes,
                     origin: name.clone(),
                     shipped: Some(name.clone()),
@@ -222,7 +222,13 @@ impl Sources {
             Source::File(path) => {
                 let bytes = self.host(grants)?.read_file(path)?;
                 let signature = signature_beside(path)?;
-                Ok(Fetched { bytes, origin: path.display().to_string(), shipped: None, signature, reference: None })
+                Ok(FetchedModule {
+                    bytes,
+                    origin: path.display().to_string(),
+                    shipped: None,
+                    signature,
+                    reference: None,
+                })
             }
             Source::Oci(reference) => {
                 let parsed: Reference = reference.parse()?;
@@ -232,32 +238,32 @@ impl Sources {
                     Client::new(&parsed, Credentials::of_user(parsed.registry())?, false, limits)?.pull(&parsed)?;
                 let origin = format!("oci://{}", pulled.reference);
                 let (bytes, signature) = (pulled.wasm, pulled.signature);
-                Ok(Fetched { bytes, origin, shipped: None, signature, reference: Some(parsed) })
+                Ok(FetchedModule { bytes, origin, shipped: None, signature, reference: Some(parsed) })
             }
         }
     }
 
     /// The bytes that are stored under a digest.
-    pub fn fetch_stored(&self, digest: &str) -> Result<Fetched> {
+    pub fn fetch_stored(&self, digest: &str) -> Result<FetchedModule> {
         let bytes = self.modules.get(digest)?;
         // An uploaded copy of a shipped policy counts as shipped.
         let shipped = find_shipped(&bytes);
         let path = self.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
         let signature = signature_beside(&path)?;
-        Ok(Fetched { bytes, origin: describe_module(digest), shipped, signature, reference: None })
+        Ok(FetchedModule { bytes, origin: describe_module(digest), shipped, signature, reference: None })
     }
 
     /// Loads, compiles, checks and warms up a module. Nothing is put in force.
     pub fn prepare(
         &self,
-        fetched: Fetched,
+        fetched: FetchedModule,
         wanted_digest: Option<&str>,
         settings: Settings<'_>,
         grants: Grants,
         policies: &Policies,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedPolicy> {
         let verified = verify(&fetched, policies);
-        let Fetched { bytes, origin, shipped, signature, .. } = fetched;
+        let FetchedModule { bytes, origin, shipped, signature, .. } = fetched;
         let found = sha256(&bytes);
         if let Some(wanted) = wanted_digest.filter(|wanted| *wanted != found) {
             return Err(Error::OtherDigest { policy: origin, wanted: wanted.into(), found });
@@ -279,7 +285,7 @@ impl Sources {
             self.modules.sign(&digest, signature)?;
         }
         let (settings, policy) = (settings.to_vec(), admitted.policy);
-        Ok(Prepared { loaded, policy, settings, grants, origin, digest })
+        Ok(PreparedPolicy { loaded, policy, settings, grants, origin, digest })
     }
 
     /// The gate's verdict on a module, which is stored with its signature if it can be loaded at
@@ -287,7 +293,7 @@ impl Sources {
     /// trusted one is compiled.
     pub fn check(
         &self,
-        fetched: &Fetched,
+        fetched: &FetchedModule,
         settings: Settings<'_>,
         grants: Grants,
         policies: &Policies,
@@ -307,7 +313,7 @@ impl Sources {
 
 /// Verifies a module before it is compiled: if signatures are required, a trusted key has signed
 /// it, and a module from a registry was not signed under another name or version.
-fn verify(fetched: &Fetched, policies: &Policies) -> Result<()> {
+fn verify(fetched: &FetchedModule, policies: &Policies) -> Result<()> {
     if fetched.shipped.is_some() || !policies.require_signed {
         return Ok(());
     }
@@ -390,21 +396,21 @@ mod tests {
         ];
         for (wanted, text) in texts {
             let other = if *wanted == shipped { &full } else { &shipped };
-            assert!(wanted.is_said_by(text) && !other.is_said_by(text), "{text}");
-            assert!(wanted.is_said_by(&wanted.text()) && !wanted.is_said_by(&other.text()));
-            assert!(!PolicySpec { watch: !wanted.watch, ..wanted.clone() }.is_said_by(text), "{text}");
+            assert!(wanted.matches_text(text) && !other.matches_text(text), "{text}");
+            assert!(wanted.matches_text(&wanted.text()) && !wanted.matches_text(&other.text()));
+            assert!(!PolicySpec { watch: !wanted.watch, ..wanted.clone() }.matches_text(text), "{text}");
         }
-        assert!(!shipped.is_said_by(""));
+        assert!(!shipped.matches_text(""));
     }
 
     #[test]
     fn a_module_is_verified_as_what_it_was_asked_for_by() {
         let pair = KeyPair::generate(None).unwrap();
-        let key = pair.locked().unwrap().open(String::new()).unwrap();
+        let key = pair.lock().unwrap().open(String::new()).unwrap();
         let signature = key.sign(b"module", "policy:wide\tversion:1.0.0", None).unwrap();
         let trusted = TrustList::new(vec![Trusted { name: "Ada".into(), key: pair.public }]);
         let policies = Policies { require_signed: true, trusted, ..Policies::default() };
-        let fetched = |signature: Option<&str>, reference: Option<&str>| Fetched {
+        let fetched = |signature: Option<&str>, reference: Option<&str>| FetchedModule {
             bytes: b"module".to_vec(),
             origin: "somewhere".into(),
             shipped: None,
@@ -423,7 +429,7 @@ mod tests {
             assert!(holds || matches!(verified, Err(Error::Mismatch { .. })), "{reference:?}");
         }
         assert!(matches!(verify(&fetched(None, None), &policies), Err(Error::Unsigned { .. })));
-        let shipped = Fetched { shipped: Some("fixed".into()), ..fetched(None, None) };
+        let shipped = FetchedModule { shipped: Some("fixed".into()), ..fetched(None, None) };
         assert!(verify(&shipped, &policies).is_ok(), "what ships needs no signature");
         assert!(verify(&fetched(None, None), &Policies::default()).is_ok(), "nobody asked for one");
     }

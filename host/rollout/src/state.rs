@@ -144,7 +144,7 @@ impl State {
                 // finds it if this one fails.
                 let _ = fs::remove_file(&aside);
                 if let Err(error) = fs::hard_link(&self.path, &aside) {
-                    tracing::warn!(%error, "what was in force can't be put aside");
+                    tracing::warn!(%error, "the damaged state file can't be quarantined");
                 }
                 Ok(saved)
             }

@@ -28,7 +28,11 @@ pub type Kind = String;
 /// The kind of a request.
 pub fn kind(request: &Request, device: &Device) -> Kind {
     let Request { model, batch, frames, height, width, memory_limit, objective, .. } = request;
-    format!("{model:?} {batch} {frames} {height} {width} {memory_limit} {objective:?} {} {}", device.name, device.arch)
+    let weights = if request.limit_counts_weights { " with weights" } else { "" };
+    format!(
+        "{model:?} {batch} {frames} {height} {width} {memory_limit}{weights} {objective:?} {} {}",
+        device.name, device.arch
+    )
 }
 
 /// The cost of one job.

@@ -24,11 +24,13 @@ const MAY_FAIL_AS_BEFORE: f64 = 0.1;
 const CHANCE: f64 = 0.001;
 
 /// The rule in words, for people.
-pub const RULE: &str = "A revision is rolled back after 3 failed or invalid answers in a row; after so many among its last 200 that a \
-policy failing in 2 of 100, or as often as the one before it and at most in 10, would show with a chance below 0.001 (3 at least); or where its jobs are \
-clearly worse than those of the revision before it: after 10, 20, 40, 80 and 160 jobs of a kind that the one before had 8 of, more of them \
-over 1.1 times its median time or memory than a fair coin would show with a chance of 0.002 (sign test; at most 2 of 100 revisions \
-that are no more than a tenth worse are rolled back).";
+pub const RULE: &str = "A revision is rolled back by one of three rules. \
+    (1) 3 answers in a row failed or were invalid. \
+    (2) At least 3 of its last 200 answers failed, and a binomial test rejects, at p ≤ 0.001, a failure rate of 2 % or that of the \
+    previous revision, whichever is higher, up to 10 %. \
+    (3) Its jobs are slower or larger than those of the previous revision: a sign test after 10, 20, 40, 80 and 160 jobs of kinds \
+    of which the previous revision ran 8, at p ≤ 0.002 for each test, counts the jobs over 1.1 times the median time or memory. \
+    Of revisions that are at most 10 % worse, at most 2 in 100 are rolled back.";
 
 /// The watchdog's state of a revision, beside its tally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -12,8 +12,13 @@ pub struct DeviceBody {
     /// The device's properties, as policies are told.
     #[schema(value_type = Object)]
     pub facts: Device,
-    /// The most that a job may hold, weights aside.
+    /// The most that a job may hold.
     pub memory_limit_bytes: u64,
+    /// The limit counts the weights that a job uses; otherwise it leaves them aside.
+    pub counts_weights: bool,
+    /// The most weights that are kept on the hardware, in use or idle, for all models and all
+    /// devices that share it. More only while they are in use.
+    pub weights_memory_bytes: u64,
     /// Handed out at the last look, weights included.
     pub in_use_bytes: u64,
     /// Kept for the next allocations.

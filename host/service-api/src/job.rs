@@ -31,11 +31,16 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ObjectiveName>)]
     pub objective: Option<Objective>,
-    /// The most to hold at once, in bytes, weights aside; no more than the route's or the device's.
-    /// A limit below the leanest plan for the latent is refused.
+    /// The most to hold at once, in bytes, weights aside if `count_weights` does not say otherwise;
+    /// no more than the route's or the device's. A limit below the leanest plan for the latent is
+    /// refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub memory_limit_bytes: Option<u64>,
+    /// The memory limit, be it the job's, the route's or the device's, counts the weights, too; so
+    /// do estimates and measured peaks then. Always so if the device's configuration says it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub count_weights: bool,
     /// The latent carries the model's scaling, as diffusers saves it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub scaled: bool,
@@ -214,6 +219,9 @@ pub struct Job {
     /// The share that is done, 0 to 1, while it runs. It starts again with each attempt and never
     /// goes back within one.
     pub progress: Option<f64>,
+    /// The share of the weights that is loaded, 0 to 1, while they load; null before and after.
+    #[serde(default)]
+    pub loading: Option<f64>,
     /// The attempt that `progress` belongs to, counted from 1 since `started`, while it runs; null
     /// before the first.
     pub attempt: Option<u32>,

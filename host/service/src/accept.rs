@@ -170,11 +170,13 @@ impl ServerState {
         let slot = device.queue.reserve().map_err(Refusal::QueueFull)?;
         let longest_s = self.config.in_force().server.limits.deadline.as_secs();
         check_fields(&request, longest_s)?;
+        let counts_weights = device.counts_weights || request.count_weights;
         let Inspection { latent: mut read, shape, format, least_bytes } =
-            inspect_upload(&model, &device.machine, &request, latent.path())?;
+            inspect_upload(&model, device, &request, latent.path())?;
         // The job's own limit comes last: another one would not help against the device's.
-        check_memory(&format!("device {}: its memory-limit", device.name), Some(device.memory_limit), least_bytes)?;
-        check_memory("memory_limit_bytes", request.memory_limit_bytes, least_bytes)?;
+        let check = |whose: &str, limit: Option<u64>| check_memory(whose, limit, (least_bytes, counts_weights));
+        check(&format!("device {}: its memory-limit", device.name), Some(device.memory_limit))?;
+        check("memory_limit_bytes", request.memory_limit_bytes)?;
         let facts = model.model.facts();
         let case = Case {
             stage: Stage::Decode,
@@ -188,8 +190,7 @@ impl ServerState {
             frames: shape.frames as u32,
         };
         let assignment = self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)))?;
-        let of_route = format!("route {}: its memory-limit", assignment.route);
-        check_memory(&of_route, assignment.memory_limit, least_bytes)?;
+        check(&format!("route {}: its memory-limit", assignment.route), assignment.memory_limit)?;
         let id = Uuid::now_v7().to_string();
         let now = clock::now_ms();
         let seconds = request.deadline_s.unwrap_or(longest_s);
@@ -214,6 +215,7 @@ impl ServerState {
             finished: None,
             position: None,
             progress: None,
+            loading: None,
             attempt: None,
             error: None,
             results: Vec::new(),
@@ -300,12 +302,13 @@ fn check_fields(request: &JobRequest, longest_s: u64) -> Result<(), Refusal> {
 }
 
 /// Refuses a job whose leanest plan exceeds a limit, instead of letting it fail when its turn
-/// comes.
-fn check_memory(whose: &str, limit: Option<u64>, least_bytes: u64) -> Result<(), Refusal> {
+/// comes. The least says if it counts the weights.
+fn check_memory(whose: &str, limit: Option<u64>, (least_bytes, counts_weights): (u64, bool)) -> Result<(), Refusal> {
     let Some(limit) = limit.filter(|limit| *limit < least_bytes) else { return Ok(()) };
     let (limit, least) = (bytes::display(limit), bytes::display(least_bytes));
+    let weights = if counts_weights { "weights included" } else { "weights aside" };
     Err(invalid(format!(
-        "{whose}: {limit} is too little for this latent: the least is {least_bytes} bytes (about {least}), weights aside"
+        "{whose}: {limit} is too little for this latent: the least is {least_bytes} bytes (about {least}), {weights}"
     )))
 }
 
@@ -347,10 +350,12 @@ mod tests {
         let most = "deadline_s: expected at most 3600, the server's limit, or nothing for that";
         assert_eq!(of(r#","deadline_s":3601"#).unwrap(), most);
         assert_eq!(of(r#","memory_limit_bytes":0"#).unwrap(), "memory_limit_bytes: expected at least 1");
-        let little = line(check_memory("memory_limit_bytes", Some(1), 3 << 20)).unwrap();
+        let little = line(check_memory("memory_limit_bytes", Some(1), (3 << 20, false))).unwrap();
         let least = "memory_limit_bytes: 1 B is too little for this latent: the least is 3145728 bytes (about 3.00 MiB), weights aside";
         assert_eq!(little, least);
-        assert_eq!(line(check_memory("a", Some(3 << 20), 3 << 20)), None);
-        assert_eq!(line(check_memory("a", None, 3 << 20)), None);
+        let little = line(check_memory("a", Some(1), (3 << 20, true))).unwrap();
+        assert!(little.ends_with("(about 3.00 MiB), weights included"), "{little}");
+        assert_eq!(line(check_memory("a", Some(3 << 20), (3 << 20, false))), None);
+        assert_eq!(line(check_memory("a", None, (3 << 20, false))), None);
     }
 }

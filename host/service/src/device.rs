@@ -22,8 +22,10 @@ pub struct DeviceState {
     pub queue: Queue,
     /// The device's properties, as policies are told.
     pub facts: tilewright_plan::Device,
-    /// The most that a job may hold, in bytes, weights aside.
+    /// The most that a job may hold, in bytes.
     pub memory_limit: u64,
+    /// The limit counts the weights, for every job.
+    pub counts_weights: bool,
     /// The machine. The device's own thread alone computes on it; any thread may ask for the cost
     /// of a plan.
     pub machine: Machine,
@@ -179,6 +181,7 @@ fn measure_device(name: &str, configured: &tilewright_config::Device, capacity: 
         queue: Queue::new(capacity),
         facts: machine.facts.clone(),
         memory_limit: configured.memory_limit_bytes.unwrap_or_else(|| default_limit(&machine)),
+        counts_weights: configured.count_weights,
         machine,
         memory: Mutex::default(),
     };

@@ -112,6 +112,7 @@ impl Jobs {
                 let activity = self.live.get(&job.id).map(|handle| handle.activity()).unwrap_or_default();
                 job.progress = Some(activity.progress.map_or(0.0, |progress| progress.share));
                 job.attempt = (activity.attempt > 0).then_some(activity.attempt);
+                job.loading = activity.loading;
             }
             _ => {}
         }

@@ -10,6 +10,7 @@ use prometheus::{
     Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+use tilewright_engine::{Usage, WeightStore};
 use tilewright_plan::{FallbackReason, Record};
 use tilewright_rollout::Event;
 use tilewright_service_api::JobState;
@@ -63,6 +64,10 @@ pub struct Metrics {
     in_force: IntGaugeVec,
     followers: IntGauge,
     rejected: IntCounterVec,
+    weight_loads: IntCounterVec,
+    weight_hits: IntCounterVec,
+    weight_evictions: IntCounterVec,
+    weight_bytes: IntGaugeVec,
     /// Labels that have series, the oldest first.
     revisions: Mutex<VecDeque<[String; 4]>>,
 }
@@ -95,7 +100,10 @@ impl Metrics {
             Ok::<_, prometheus::Error>(metric)
         };
         let peaks = GaugeVec::new(
-            Opts::new("tilewright_decode_peak_bytes", "Peak memory of the last decode, weights aside."),
+            Opts::new(
+                "tilewright_decode_peak_bytes",
+                "Peak memory of the last decode; with the weights if its limit counts them.",
+            ),
             &DECIDED,
         )?;
         registry.register(Box::new(peaks.clone()))?;
@@ -149,6 +157,22 @@ impl Metrics {
                 "Requests that did not come in: no token, a role that does not reach that far, an unknown host, another site's page, too fast.",
                 &["reason"],
             )?,
+            weight_loads: counter("tilewright_weight_loads_total", "Loads of weights from files.", &["device"])?,
+            weight_hits: counter(
+                "tilewright_weight_hits_total",
+                "Uses of weights that were there without a load.",
+                &["device"],
+            )?,
+            weight_evictions: counter(
+                "tilewright_weight_evictions_total",
+                "Idle weights freed to make room.",
+                &["device"],
+            )?,
+            weight_bytes: gauge(
+                "tilewright_weight_bytes",
+                "Weights that are kept: in use by a job, and idle.",
+                &["device", "state"],
+            )?,
             followers,
             revisions: Mutex::default(),
             registry,
@@ -156,7 +180,8 @@ impl Metrics {
     }
 
     /// The text format that Prometheus reads.
-    pub fn render(&self, devices: &Devices, in_force: &[(String, u64)]) -> String {
+    pub fn render(&self, devices: &Devices, weights: &WeightStore, in_force: &[(String, u64)]) -> String {
+        self.read_weights(devices, weights);
         for device in devices.iter() {
             let (waiting, running) = device.queue.load();
             self.queued.with_label_values(&[&device.name]).set(waiting as i64);
@@ -174,6 +199,29 @@ impl Metrics {
             tracing::error!(%error, "the metrics can't be written");
         }
         String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Takes the figures of the store of weights over, for each hardware: devices on the same one
+    /// share them.
+    fn read_weights(&self, devices: &Devices, weights: &WeightStore) {
+        // A counter is raised by a difference, which two readers at once would both add.
+        let _alone = self.revisions.lock().unwrap_or_else(PoisonError::into_inner);
+        for device in devices.iter() {
+            let hardware = device.machine.device;
+            let Usage { leased_bytes, idle_bytes, loads, hits, evictions } = weights.usage(hardware);
+            let name = match hardware {
+                tch::Device::Cuda(index) => format!("cuda:{index}"),
+                other => format!("{other:?}").to_lowercase(),
+            };
+            let counts = [(&self.weight_loads, loads), (&self.weight_hits, hits), (&self.weight_evictions, evictions)];
+            for (counter, count) in counts {
+                let counter = counter.with_label_values(&[&name]);
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
+            for (state, bytes) in [("leased", leased_bytes), ("idle", idle_bytes)] {
+                self.weight_bytes.with_label_values(&[name.as_str(), state]).set(bytes as i64);
+            }
+        }
     }
 
     /// Records a decision.
@@ -288,6 +336,8 @@ impl Drop for FollowerGuard {
 
 #[cfg(test)]
 mod tests {
+    use tilewright_engine::Budget;
+
     use super::*;
 
     #[test]
@@ -299,7 +349,7 @@ mod tests {
             metrics.record_decision("default", "other", revision, false, Duration::from_nanos(700), None);
         }
         metrics.record_decision("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
-        let text = metrics.render(&Devices::from_iter([]), &[("adaptive".into(), 3)]);
+        let text = metrics.render(&Devices::from_iter([]), &WeightStore::new(Budget::Last), &[("adaptive".into(), 3)]);
         for line in [
             "# TYPE tilewright_decision_seconds histogram",
             "tilewright_decision_seconds_bucket{canary=\"false\",policy=\"adaptive\",revision=\"1\",route=\"default\",le=\"0.000001\"} 1",

@@ -180,6 +180,7 @@ fn build_state(
         rollout.map_err(|error| config.check_presence_of_policies().err().map_or_else(|| error.into(), Error::from))?;
     let workers = device::open(&config)?;
     let devices: Devices = workers.iter().map(|worker| worker.device.clone()).collect();
+    models.set_budgets(&config, &devices);
     let server = ServerState {
         config: ConfigState::new(place, config, is_listening_elsewhere),
         rollout,

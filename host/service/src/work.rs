@@ -12,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_engine::Machine;
+use tilewright_engine::{Machine, MemoryLimit};
 use tilewright_pipeline::{FrameStore, HistoryFault, Trials};
 use tilewright_plan::Record;
-use tilewright_rollout::{Assignment, Decider, Ended};
+use tilewright_rollout::{Assignment, Decider, EndedJob};
 use tilewright_service_api::{JobResult, JobState};
 
 use self::{
@@ -249,7 +249,7 @@ fn run_job(
         record.exchange = exchange;
         // A result that could not be written says nothing of the plan.
         let is_lost = record.outcome.is_none();
-        server.rollout.ended(&assignment, Ended { record: *record, is_mixed, is_lost, psnr });
+        server.rollout.record_result(&assignment, EndedJob { record: *record, is_mixed, is_lost, psnr });
     }
     server.traces.insert(&id, trace);
     finish(&mut stored, state, error, text.as_deref())
@@ -285,8 +285,11 @@ fn open_history(server: &ServerState, machine: &Machine) -> Trials {
     })
 }
 
-/// The most that a job may hold, in bytes: the least of all limits.
-pub(crate) fn memory_limit(worker: &Worker, stored: &StoredJob, assignment: &Assignment) -> u64 {
-    let limits = [Some(worker.device.memory_limit), assignment.memory_limit, stored.request.memory_limit_bytes];
-    limits.into_iter().flatten().min().unwrap_or(worker.device.memory_limit)
+/// The most that a job may hold: the least of all limits. It counts the weights if the device's
+/// configuration or the request says so.
+pub(crate) fn memory_limit(worker: &Worker, stored: &StoredJob, assignment: &Assignment) -> MemoryLimit {
+    let (device, request) = (&worker.device, &stored.request);
+    let limits = [Some(device.memory_limit), assignment.memory_limit, request.memory_limit_bytes];
+    let bytes = limits.into_iter().flatten().min().unwrap_or(device.memory_limit);
+    MemoryLimit { bytes, counts_weights: device.counts_weights || request.count_weights }
 }

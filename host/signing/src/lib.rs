@@ -6,7 +6,7 @@
 //! use tilewright_signing::{KeyPair, Trusted, TrustList};
 //!
 //! let pair = KeyPair::generate(None)?;
-//! let key = pair.locked()?.open(String::new())?;
+//! let key = pair.lock()?.open(String::new())?;
 //! let signature = key.sign(b"a policy", "policy:wide", None)?;
 //! let trusted = TrustList::new(vec![Trusted { name: "me".into(), key: pair.public }]);
 //! let signed = trusted.verify(b"a policy", Some(&signature));

@@ -53,7 +53,7 @@ impl KeyPair {
     ///
     /// # Errors
     /// None for a pair that [`KeyPair::generate`] made.
-    pub fn locked(&self) -> Result<LockedKey> {
+    pub fn lock(&self) -> Result<LockedKey> {
         LockedKey::parse(self.secret.clone(), Path::new("a new key"))
     }
 }
@@ -169,16 +169,16 @@ mod tests {
     #[test]
     fn a_key_under_a_password_opens_with_no_other() {
         let pair = KeyPair::generate(Some("right".into())).unwrap();
-        assert!(pair.locked().unwrap().is_encrypted());
-        assert!(matches!(pair.locked().unwrap().open("wrong".into()), Err(Error::Password { .. })));
-        let key = pair.locked().unwrap().open("right".into()).unwrap();
+        assert!(pair.lock().unwrap().is_encrypted());
+        assert!(matches!(pair.lock().unwrap().open("wrong".into()), Err(Error::Password { .. })));
+        let key = pair.lock().unwrap().open("right".into()).unwrap();
         assert_eq!(key.public().unwrap(), pair.public);
     }
 
     #[test]
     fn nothing_prints_a_secret_key() {
         let pair = KeyPair::generate(None).unwrap();
-        let key = pair.locked().unwrap().open(String::new()).unwrap();
+        let key = pair.lock().unwrap().open(String::new()).unwrap();
         assert_eq!(format!("{key:?}"), "SecretKey");
     }
 
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_comment_has_one_line_without_blanks_at_its_ends() {
-        let key = KeyPair::generate(None).unwrap().locked().unwrap().open(String::new()).unwrap();
+        let key = KeyPair::generate(None).unwrap().lock().unwrap().open(String::new()).unwrap();
         for comment in ["two\nlines", " blank", "blank ", "bell\u{7}", &"x".repeat(COMMENT_CHARS + 1)] {
             assert!(matches!(key.sign(b"", comment, None), Err(Error::Comment { .. })), "{comment:?}");
             assert!(matches!(key.sign(b"", "", Some(comment)), Err(Error::Comment { .. })), "{comment:?}");

@@ -80,7 +80,7 @@ impl TrustList {
     /// [`Refusal`] in every other case.
     pub fn verify(&self, bytes: &[u8], signature: Option<&str>) -> Result<Signed, Refusal> {
         let text = signature.ok_or(Refusal::Unsigned)?;
-        let (signature, key) = parsed(text)?;
+        let (signature, key) = parse(text)?;
         let mut named = self.0.iter().filter(|trusted| trusted.key.id() == key).peekable();
         let Some(first) = named.peek() else {
             return Err(Refusal::Untrusted { key, known: self.0.iter().map(|trusted| trusted.name.clone()).collect() });
@@ -103,7 +103,7 @@ impl TrustList {
 /// # Errors
 /// [`Refusal::Garbled`] for a text that is not a signature.
 pub fn key_of(signature: &str) -> Result<KeyId, Refusal> {
-    parsed(signature).map(|(_, key)| key)
+    parse(signature).map(|(_, key)| key)
 }
 
 /// The signer's comment in a signature; unproven.
@@ -111,14 +111,14 @@ pub fn key_of(signature: &str) -> Result<KeyId, Refusal> {
 /// # Errors
 /// [`Refusal::Garbled`] for a text that is not a signature.
 pub fn comment_of(signature: &str) -> Result<String, Refusal> {
-    parsed(signature).map(|(signature, _)| signature.trusted_comment().to_owned())
+    parse(signature).map(|(signature, _)| signature.trusted_comment().to_owned())
 }
 
 fn join_names(names: &[String]) -> String {
     if names.is_empty() { "there are none".into() } else { names.join(", ") }
 }
 
-fn parsed(text: &str) -> Result<(Signature, KeyId), Refusal> {
+fn parse(text: &str) -> Result<(Signature, KeyId), Refusal> {
     let garbled = |detail: &str| Refusal::Garbled { detail: detail.to_owned() };
     let signature = Signature::decode(text).map_err(|error| match error {
         minisign_verify::Error::UnsupportedAlgorithm => garbled("made by another scheme than minisign's"),
@@ -137,7 +137,7 @@ mod tests {
 
     fn pair() -> (SecretKey, PublicKey) {
         let pair = KeyPair::generate(None).unwrap();
-        (pair.locked().unwrap().open(String::new()).unwrap(), pair.public)
+        (pair.lock().unwrap().open(String::new()).unwrap(), pair.public)
     }
 
     fn trust_list(keys: &[(&str, &PublicKey)]) -> TrustList {

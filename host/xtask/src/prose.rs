@@ -12,17 +12,20 @@ const BEGINNINGS: [&str; 8] = ["What", "Who", "Whoever", "Whose", "Where", "Whet
 const COLUMNS: usize = 100;
 
 /// Crates whose comments keep to the rules, each with the paths in it that do not yet.
-const CRATES: [(&str, &[&str]); 13] = [
+const CRATES: [(&str, &[&str]); 16] = [
     ("bench", &["src/subject.rs", "src/sweep"]),
     ("cli", &["src/decode/", "src/encode/"]),
-    ("config", &["src/conditions.rs"]),
+    ("config", &[]),
     ("files", &[]),
-    ("history", &["src/trials.rs"]),
-    ("kit", &["src/measure", "src/replay", "src/simulate", "templates/"]),
+    ("gate", &[]),
+    ("history", &[]),
+    ("kit", &[]),
     ("media", &[]),
     ("outputs", &[]),
+    ("plan", &[]),
+    ("policy", &[]),
     ("registry", &[]),
-    ("rollout", &["src/decider.rs"]),
+    ("rollout", &[]),
     ("signing", &[]),
     ("torch", &[]),
     ("xtask", &[]),

@@ -1,9 +1,9 @@
-//! Ways to divide a clip in time: chunks that are worth pricing, and which of them is preferred
-//! where prices are alike.
+//! Divisions of a clip in time: chunks that are worth pricing, and the order of preference if
+//! prices are equal.
 //!
-//! Every chunk gives the whole clip's output, so only time and memory tell them apart. A latent
-//! frame's output frames are the natural chunk: frames leave as soon as they can. Longer ones have
-//! to gain time, shorter ones memory.
+//! Every chunk gives the whole clip's output, so they differ only in time and memory. A latent
+//! frame's output frames are the natural chunk: frames are delivered as soon as possible. Longer
+//! ones have to save time, shorter ones memory.
 
 use tilewright_sdk::{Backend, Request, Time};
 
@@ -14,8 +14,8 @@ const SHORT: [u32; 2] = [1, 2];
 /// Chunks of more, in latent frames.
 const LONG: [u32; 2] = [2, 4];
 
-/// Ways to divide a clip, those that hold least first. Only one if the user wishes for it, and only
-/// one that goes on with the plan that has `begun`.
+/// Divisions of a clip, those with the least memory first. Only one if the user asks for it, and
+/// only those that can go on after the plan that has `begun`.
 pub fn times(request: &Request, wish: u32, begun: Option<Time>) -> Vec<Time> {
     let mut times = Vec::with_capacity(6);
     if matches!(begun, Some(Time::Whole)) {
@@ -23,7 +23,7 @@ pub fn times(request: &Request, wish: u32, begun: Option<Time>) -> Vec<Time> {
         return times;
     }
     if wish > 0 {
-        times.push(Time::Carried(legal(request, wish)));
+        times.push(Time::Carried(round_chunk(request, wish)));
         return times;
     }
     let latent_frame = latent_frame(request);
@@ -47,7 +47,7 @@ pub fn natural(request: &Request) -> Time {
     Time::Carried(latent_frame(request))
 }
 
-/// The order of preference if prices are alike, least first: the natural chunk, shorter ones,
+/// The order of preference if prices are equal, lowest first: the natural chunk, shorter ones,
 /// longer ones, all frames together.
 pub fn preference(request: &Request, time: Time) -> u32 {
     match time {
@@ -61,8 +61,8 @@ fn latent_frame(request: &Request) -> u32 {
     request.temporal_scale.max(1)
 }
 
-/// The longest chunk up to `most` that divides what follows the first frame evenly where a ragged
-/// last chunk costs a kernel search.
+/// The longest chunk up to `most` that divides the frames after the first evenly, if a ragged last
+/// chunk costs a kernel search.
 fn even(request: &Request, most: u32) -> u32 {
     let latent_frame = latent_frame(request);
     let mut frames = most;
@@ -74,9 +74,9 @@ fn even(request: &Request, most: u32) -> u32 {
     frames
 }
 
-/// A chunk as the host would make it, so that it is known again: whole latent frames, a power of
-/// two of less, or the clip.
-fn legal(request: &Request, frames: u32) -> u32 {
+/// A chunk as the host would round it, so that failed plans are recognised: whole latent frames, a
+/// power of two of less, or the clip.
+fn round_chunk(request: &Request, frames: u32) -> u32 {
     let latent_frame = latent_frame(request);
     if frames >= request.frames {
         request.frames

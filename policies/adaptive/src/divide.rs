@@ -1,14 +1,14 @@
-//! Ways to divide a picture: band heights and tiles that are worth pricing.
+//! Divisions of a picture: band heights and tiles that are worth pricing.
 //!
-//! Tiles divide the picture up evenly. The host moves the last tile of a row inward, so that all
-//! have one shape; a tile that is chosen without regard to the picture then computes much of it
-//! twice. So as many tiles as a wanted side asks for are made as small as they can be, in steps of
-//! 64 pixels: few distinct shapes over many picture sizes, which counts where each new shape costs
-//! a kernel search.
+//! Tiles divide the picture evenly. The host moves the last tile of a row inward, so that all have
+//! one shape; a tile that is chosen without regard to the picture then computes much of it twice.
+//! So the number of tiles follows from a wanted side, and their size is then made as small as
+//! possible, in steps of 64 pixels. This gives few distinct shapes over many picture sizes, which
+//! matters if each new shape costs a kernel search.
 
 use tilewright_sdk::{Request, Tile};
 
-use crate::Wishes;
+use crate::UserBounds;
 
 /// Heights of exact bands to consider, in pixels. Memory and time depend little on them, so a
 /// handful is enough.
@@ -18,11 +18,11 @@ const BANDS: [u32; 4] = [64, 128, 256, 512];
 const SIDES: [u32; 7] = [256, 384, 512, 768, 1024, 1536, 2048];
 const STEP: u32 = 64;
 
-/// The same for when nothing larger fits.
+/// The same if nothing larger fits.
 const SMALL_SIDES: [u32; 4] = [64, 96, 128, 192];
 const SMALL_STEP: u32 = 32;
 
-/// Heights of bands, ascending; none where the host runs none.
+/// Heights of bands, ascending; empty if the host has none.
 pub fn bands(request: &Request) -> Vec<u32> {
     if !request.capabilities.exact {
         return Vec::new();
@@ -34,18 +34,24 @@ pub fn bands(request: &Request) -> Vec<u32> {
     bands
 }
 
-/// Tiles within what the user allows, ascending.
-pub fn tiles(request: &Request, wishes: &Wishes) -> Vec<Tile> {
+/// Tiles within the user's bounds, ascending.
+pub fn tiles(request: &Request, wishes: &UserBounds) -> Vec<Tile> {
     let allowed = wishes.min_tile..=wishes.max_tile;
-    fitted(request, wishes, SIDES.into_iter().filter(|side| allowed.contains(side)), STEP, wishes.min_tile)
+    fit_tiles(request, wishes, SIDES.into_iter().filter(|side| allowed.contains(side)), STEP, wishes.min_tile)
 }
 
-/// Smaller tiles than the user would have, ascending.
-pub fn small_tiles(request: &Request, wishes: &Wishes) -> Vec<Tile> {
-    fitted(request, wishes, SMALL_SIDES.into_iter(), SMALL_STEP, 0)
+/// Tiles below the user's bounds, ascending.
+pub fn small_tiles(request: &Request, wishes: &UserBounds) -> Vec<Tile> {
+    fit_tiles(request, wishes, SMALL_SIDES.into_iter(), SMALL_STEP, 0)
 }
 
-fn fitted(request: &Request, wishes: &Wishes, sides: impl Iterator<Item = u32>, step: u32, smallest: u32) -> Vec<Tile> {
+fn fit_tiles(
+    request: &Request,
+    wishes: &UserBounds,
+    sides: impl Iterator<Item = u32>,
+    step: u32,
+    smallest: u32,
+) -> Vec<Tile> {
     let unit = request.tile_unit();
     let least = request.tile_least().max(smallest).next_multiple_of(unit);
     let mut tiles: Vec<Tile> = Vec::with_capacity(8);
@@ -60,8 +66,8 @@ fn fitted(request: &Request, wishes: &Wishes, sides: impl Iterator<Item = u32>, 
             }
             let shared = overlap(side);
             let count = (extent - side).div_ceil(side - shared) + 1;
-            // The least side with which that many tiles reach over the extent: count · side −
-            // (count − 1) · overlap.
+            // The least side with which that many tiles cover the extent: count · side − (count −
+            // 1) · overlap.
             let reaching = match wishes.overlap {
                 None => extent.saturating_mul(8).div_ceil(7 * count + 1),
                 Some(_) => (extent + (count - 1) * shared).div_ceil(count),

@@ -1,59 +1,78 @@
-//! The default policy: prices the picture whole, in exact bands and in blended tiles, over
-//! precisions, memory orders and batches, asks the host for the price of each, corrects the prices
-//! by what was measured before, and takes the best that fits the memory limit.
+//! The default policy. It prices the picture whole, in exact bands and in blended tiles, over
+//! precisions, memory orders and batches. It asks the host for the prices, corrects them by earlier
+//! measurements, and takes the best plan that fits the memory limit.
 //!
-//! **Clips** whose causal state is carried are priced in chunks of one frame up to four latent
-//! frames, and as a whole, with the whole picture and with bands. Where prices are within 2 %, the
-//! chunk of one latent frame wins, then shorter ones, then longer ones, then all frames together:
-//! frames leave early. Tiles run over the whole clip, so that only one tile's state is held; they
-//! are the last resort. Where the state of tiles that wait can be kept in host memory at about the
-//! same price, they run chunk by chunk.
+//! **Clips** that carry their causal cache are priced in chunks of one frame up to four latent
+//! frames, and as a whole, with the whole picture and with bands. If prices are within 2 %, the
+//! order of preference is: the chunk of one latent frame, shorter ones, longer ones, all frames
+//! together. So frames are delivered early. Tiles are the last resort: they run over the whole
+//! clip, so that only one tile's causal cache is held. If the host can keep the caches of waiting
+//! tiles in its own memory at about the same price, tiles run chunk by chunk.
 //!
-//! **What fits.** The corrected peak, and 3 % on top as long as no plan of its kind was measured,
-//! is within the limit.
+//! **A plan fits** if its corrected peak is within the limit, with a margin of 3 % as long as no
+//! plan of its kind was measured.
 //!
-//! **What is best** depends on the objective, with t the time and m the peak: `fastest` takes the
-//! least t; `balanced` the least t · (1 + m / limit / 2); `leanest` the least m among the plans
-//! that take no longer than four times the quickest. Bands give the whole picture's output, so
-//! their price stands; blended tiles don't quite, and narrow types round, so their t counts a few
-//! percent more (types also their m). Where prices are alike, or memory within 2 % under `leanest`,
-//! the better picture wins: whole, then exact, then blended. Narrow types that gain no time, as on
-//! a CPU, only count where nothing else fits, and tiles under 256 pixels last of all. On ROCm every
-//! convolution shape beyond a plan's first counts a second for its kernel search, unless that plan
-//! has run before.
+//! **The best plan** depends on the objective, with t the time and m the peak:
 //!
-//! **Learning.** Measured over estimated, per model and device: from the host's trials, and from
-//! the outcomes that the policy was told, so that a long-lived host gets better answers without a
-//! history too. The part that all plans have in common is the machine's, and counts for every plan;
-//! the rest is a kind's (of space and of time, precision and memory order), after three runs have
-//! shown it. So a machine that was busy for a run changes no decision. A decision changes no later
-//! one.
+//! | objective | takes the least |
+//! |---|---|
+//! | `fastest` | t |
+//! | `balanced` | t · (1 + m / limit / 2) |
+//! | `leanest` | m, of the plans that take at most four times as long as the fastest |
 //!
-//! **After a failure.** Where memory ran out, the next plan is expected to need at most 70 % of
-//! what the failed one was expected to, exact before blended; where there is no such plan, the
-//! leanest that is smaller at all; after three such failures the leanest of all. Where values were
-//! not finite, a wider type in the same space, else in whatever space fits. What was tried is never
-//! answered again. A clip gets a shorter chunk first; where it is under way, it goes on as its
-//! state allows: no tiles, no narrower type, no other order.
+//! These rules change a plan's t and m:
+//!
+//! | plan | rule |
+//! |---|---|
+//! | bands | none: they give the whole picture's output |
+//! | blended tiles | t counts 5 % more |
+//! | narrow types | t and m count a few percent more, since they round |
+//! | narrow types that save no time, as on a CPU | considered only if nothing else fits |
+//! | tiles under 256 pixels | considered last of all |
+//! | several convolution shapes, on ROCm | t counts 1 s more per further shape, until it has run |
+//!
+//! If prices are equal, or memory within 2 % under `leanest`, the better picture wins: whole, then
+//! exact, then blended.
+//!
+//! **Learning.** The ratios of measured to estimated, per model and device, come from the host's
+//! trials, and from the outcomes that the policy has learned from, which serve a long-lived host
+//! without a history. The part that all plans have in common is the machine's and counts for every
+//! plan. The rest belongs to a kind of plan (its space and time, precision and memory order) after
+//! three runs have shown it. So a machine that was busy for one run changes no decision. A decision
+//! changes no later one.
+//!
+//! **After a failure:**
+//!
+//! | failure | next plan |
+//! |---|---|
+//! | out of memory | at most 70 % of the failed one's expected memory |
+//! | the same, and no plan is that small | the leanest that is smaller at all |
+//! | the third one | the leanest of all |
+//! | values not finite | a wider type in the same space, else in any space that fits |
+//!
+//! With less memory, shorter chunks of a clip come first, then exact bands, then blended tiles.
+//!
+//! A plan that was tried is never answered again. A clip under way goes on as its causal cache
+//! allows: no tiles, no narrower type, no other memory order.
 //!
 //! A decision asks for at most 64 estimates.
 
+mod calibration;
+mod candidates;
 mod chunks;
-mod correct;
 mod divide;
-mod lanes;
-mod learnt;
+mod outcome_memory;
 mod reason;
 mod search;
 
 use tilewright_sdk::{Attempt, Description, Dtype, Failure, Outcome, Plan, Policy, Precision, Request, Settings};
 
-use learnt::Learnt;
+use outcome_memory::OutcomeMemory;
 use search::Search;
 
 /// The user's bounds on the search.
 #[derive(Clone, Copy, Debug)]
-struct Wishes {
+struct UserBounds {
     precision: Option<Precision>,
     min_tile: u32,
     max_tile: u32,
@@ -62,10 +81,10 @@ struct Wishes {
     chunk: u32,
 }
 
-/// The policy: what the user wishes and what was learnt.
+/// The policy: the user's bounds and the outcomes so far.
 pub struct Adaptive {
-    wishes: Wishes,
-    learnt: Learnt,
+    wishes: UserBounds,
+    memory: OutcomeMemory,
 }
 
 impl Policy for Adaptive {
@@ -110,12 +129,15 @@ impl Policy for Adaptive {
             })?),
         };
         let chunk = settings.count("chunk", 0, 1 << 16)?;
-        Ok(Self { wishes: Wishes { precision, min_tile, max_tile, overlap, chunk }, learnt: Learnt::default() })
+        Ok(Self {
+            wishes: UserBounds { precision, min_tile, max_tile, overlap, chunk },
+            memory: OutcomeMemory::default(),
+        })
     }
 
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
         let Some(last) = attempts.last() else {
-            let best = Search::new(self.wishes, &self.learnt, request, &[]).best();
+            let best = Search::new(self.wishes, &self.memory, request, &[]).best();
             return best.map(|best| best.plan).ok_or_else(|| "no plan fits into the memory limit".into());
         };
         let mut wishes = self.wishes;
@@ -127,7 +149,7 @@ impl Policy for Adaptive {
             // A precision that was asked for is given up rather than the picture.
             wishes.precision = None;
         }
-        let mut search = Search::new(wishes, &self.learnt, request, attempts);
+        let mut search = Search::new(wishes, &self.memory, request, attempts);
         let kept = if overflowed { search.keeping(&last.plan) } else { None };
         let mut best = kept.or_else(|| search.best()).ok_or("no plan is left to try")?;
         let why = if overflowed { "values were not finite in " } else { "memory ran out in " };
@@ -137,7 +159,7 @@ impl Policy for Adaptive {
     }
 
     fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
-        self.learnt.note(request, plan, outcome);
+        self.memory.note(request, plan, outcome);
     }
 }
 

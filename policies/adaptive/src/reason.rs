@@ -1,4 +1,4 @@
-//! Why a plan was chosen, in a few words for the person who reads the decision.
+//! The reason for a plan, in a few words for the person who reads the decision.
 
 use tilewright_sdk::{Objective, Plan, Space, Time};
 
@@ -39,9 +39,10 @@ pub fn shape(plan: &Plan) -> String {
 /// The plan's price compared with the whole picture's in the same precision and memory order.
 fn against_whole(search: &Search<'_>, best: &Priced) -> String {
     let alike = |plan: &Plan| plan.precision == best.plan.precision && plan.layout == best.plan.layout;
-    let Some(lane) = search.wholes.iter().find(|lane| alike(&lane.plan())) else { return String::new() };
-    let correction = search.corrections.of(&lane.plan());
-    let whole = (lane.cost.elapsed_ns as f64 * correction.time, lane.cost.peak_bytes as f64 * correction.memory);
+    let Some(candidate) = search.wholes.iter().find(|candidate| alike(&candidate.plan())) else { return String::new() };
+    let correction = search.corrections.of(&candidate.plan());
+    let whole =
+        (candidate.cost.elapsed_ns as f64 * correction.time, candidate.cost.peak_bytes as f64 * correction.memory);
     let percent = |part: f64, of: f64| (100.0 * part / of.max(1.0)).round() as i64;
     let time = match percent(best.time, whole.0) - 100 {
         0 => " in the same time".into(),

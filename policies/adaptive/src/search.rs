@@ -1,4 +1,4 @@
-//! The search: which plans are looked at, what each counts, and which one is best.
+//! The search: the plans that are tried, their scores, and the best one.
 
 mod clips;
 
@@ -7,11 +7,11 @@ use tilewright_sdk::{
 };
 
 use crate::{
-    Wishes, chunks,
-    correct::{Correction, Corrections, extents, pixels},
-    divide,
-    lanes::{Lane, rounding},
-    learnt::Learnt,
+    UserBounds,
+    calibration::{Correction, Corrections, extents, pixels},
+    candidates::{Candidate, rounding},
+    chunks, divide,
+    outcome_memory::OutcomeMemory,
     reason, width,
 };
 
@@ -27,34 +27,33 @@ const BATCHES: [u32; 4] = [2, 4, 8, 16];
 /// The factor on a price if the picture comes out a little different from the whole one.
 const BLENDED: f64 = 1.05;
 
-/// The time of a kernel search for one more shape on ROCm, in nanoseconds: towards the lower end of
-/// what is reported (from under a second to minutes), since a search is paid once and a slow plan
+/// The time of a kernel search for one more shape on ROCm, in nanoseconds. It is near the low end
+/// of the reports (from under a second to minutes), since a search is paid once and a slow plan
 /// every time.
 const KERNEL_SEARCH: f64 = 1e9;
 
-/// Under `leanest`, how much longer than the quickest plan a plan may take.
+/// The most time, relative to the fastest plan, that a plan may take under `leanest`.
 const LEANEST_TIME: f64 = 4.0;
 
-/// Within these factors two plans count alike and the better picture wins: of memory under
+/// Within these factors two plans count as equal and the better picture wins: of memory under
 /// `leanest`, of the price otherwise.
 const ALIKE_MEMORY: f64 = 1.02;
 const ALIKE_PRICE: f64 = 1.001;
 
-/// The same for clips, where the chunk that frames leave soonest with wins.
+/// The same for clips, where the chunk that delivers frames soonest wins.
 const ALIKE_CLIP: f64 = 1.02;
 
-/// Of the memory that a failed plan was expected to need, what the next one may be expected to
-/// need.
+/// The share of a failed plan's expected memory that the next plan may be expected to need.
 const SHRINK: f64 = 0.7;
 
-/// After this many failures for memory, what is left is the leanest plan of all.
+/// After this many failures for memory, only the leanest plan of all is left.
 const PATIENCE: usize = 3;
 
 /// A plan that may be answered.
 #[derive(Clone, Debug)]
 pub struct Priced {
     pub plan: Plan,
-    /// Corrected by what was measured, in nanoseconds and bytes.
+    /// Corrected by measurements, in nanoseconds and bytes.
     pub time: f64,
     pub peak: f64,
 }
@@ -62,7 +61,7 @@ pub struct Priced {
 /// The result of asking for a price.
 enum Answer {
     Fits(Priced),
-    /// Larger plans of its kind need not be priced.
+    /// Larger plans of its kind need no price.
     TooMuch,
     /// Tried before, or without a price.
     Passed,
@@ -75,36 +74,36 @@ struct Bounds {
     wider_than: Option<Precision>,
     /// The most that may be expected.
     ceiling: Option<f64>,
-    /// The need that was expected of the leanest plan that failed for memory.
+    /// The expected need of the leanest plan that failed for memory.
     failed: Option<f64>,
     /// The space and precision of the last plan that failed for memory.
     last: Option<(Space, Precision)>,
-    /// The last chance.
+    /// True at the last attempt.
     leanest: bool,
 }
 
 /// The search for one request.
 pub struct Search<'a> {
-    pub(crate) wishes: Wishes,
+    pub(crate) wishes: UserBounds,
     pub(crate) request: &'a Request,
     pub(crate) corrections: Corrections,
-    pub(crate) wholes: Vec<Lane>,
-    /// The plan of a clip that is under way, whose state goes on.
+    pub(crate) wholes: Vec<Candidate>,
+    /// The plan of a clip under way, whose causal cache goes on.
     pub(crate) begun: Option<&'a Plan>,
-    /// The division of frames that lanes are compared in.
+    /// The division of frames in which candidates are compared.
     pub(crate) anchor: Time,
     tried: &'a [Attempt],
     bounds: Bounds,
-    /// The leanest plan that is smaller than what failed, though not by as much as it should be.
+    /// The leanest plan that is smaller than the failed one, though not by the required factor.
     spare: Option<Priced>,
     estimates: u32,
 }
 
 impl<'a> Search<'a> {
-    /// Looks up what was measured before, and what the failures of the attempts ask for.
-    pub fn new(wishes: Wishes, learnt: &Learnt, request: &'a Request, tried: &'a [Attempt]) -> Self {
-        let corrections = Corrections::new(request, learnt);
-        let estimates = corrections.asked();
+    /// Looks up earlier measurements, and the bounds that the failed attempts set.
+    pub fn new(wishes: UserBounds, memory: &OutcomeMemory, request: &'a Request, tried: &'a [Attempt]) -> Self {
+        let corrections = Corrections::new(request, memory);
+        let estimates = corrections.count_estimates();
         let bounds = Bounds::default();
         let begun = request.begun();
         let mut search = Self {
@@ -139,7 +138,7 @@ impl<'a> Search<'a> {
         search.bounds.leanest = peaks.len() >= PATIENCE;
         if let Some((attempt, ..)) = peaks.last() {
             search.bounds.last = Some((attempt.plan.space, attempt.plan.precision));
-            // The chunk that was wished for did not fit.
+            // The chunk that the user asked for did not fit.
             search.wishes.chunk = 0;
         }
         for (attempt, expected, _) in peaks {
@@ -157,39 +156,39 @@ impl<'a> Search<'a> {
             return self.best_clip();
         }
         let mut fitting = Vec::new();
-        let mut lanes = Vec::new();
+        let mut candidates = Vec::new();
         let bands = divide::bands(self.request);
-        // The leanest plan of all is among the smallest tiles, whatever comes between.
+        // The leanest plan of all is among the smallest tiles, whatever lies between.
         let tiles = match self.bounds.leanest {
             true => divide::small_tiles(self.request, &self.wishes),
             false => divide::tiles(self.request, &self.wishes),
         };
         for is_first in [true, false] {
-            let round = self.lanes(is_first);
-            for lane in &round {
-                self.enumerate(lane, &bands, &tiles, &mut fitting);
+            let round = self.find_candidates(is_first);
+            for candidate in &round {
+                self.enumerate(candidate, &bands, &tiles, &mut fitting);
             }
-            lanes.extend(round);
+            candidates.extend(round);
             if !self.bounds.leanest && !fitting.is_empty() {
                 break;
             }
         }
         if fitting.is_empty() && !self.bounds.leanest {
             let small = divide::small_tiles(self.request, &self.wishes);
-            for lane in &lanes {
-                self.ascend(lane, &small, &mut fitting);
+            for candidate in &candidates {
+                self.ascend(candidate, &small, &mut fitting);
             }
         }
         if self.bounds.failed.is_some() && !self.bounds.leanest && fitting.iter().any(is_exact) {
             fitting.retain(is_exact);
         }
         match self.pick(&fitting).cloned() {
-            Some(best) => Some(self.batched(best, fitting.len())),
-            None => self.spare.take().map(|spare| self.explained(spare, 1)),
+            Some(best) => Some(self.enlarge_batch(best, fitting.len())),
+            None => self.spare.take().map(|spare| self.add_reason(spare, 1)),
         }
     }
 
-    /// The last plan's space in the best of the wider types, where one of those fits.
+    /// The last plan's space in the best of the wider types, if one of those fits.
     pub fn keeping(&mut self, last: &Plan) -> Option<Priced> {
         for is_first in [true, false] {
             let mut plans = Vec::new();
@@ -204,20 +203,20 @@ impl<'a> Search<'a> {
             let mut fitting = Vec::new();
             self.price_all(plans, &mut fitting);
             if let Some(best) = self.pick(&fitting).cloned() {
-                return Some(self.explained(best, fitting.len()));
+                return Some(self.add_reason(best, fitting.len()));
             }
         }
         None
     }
 
-    /// True if a type may be used: after values overflowed it has to be wider, and under way no
-    /// narrower.
+    /// True if a type may be used: after an overflow it has to be wider, and under way no narrower.
     pub(crate) fn allows(&self, precision: Precision) -> bool {
         self.bounds.wider_than.is_none_or(|failed| width(precision) > width(failed))
             && self.begun.is_none_or(|begun| width(precision) >= width(begun.precision))
     }
 
-    /// The host's prices of plans, as many as there are estimates left for; the others go.
+    /// The host's prices of plans, as many as there are estimates left for; the other plans are
+    /// removed.
     pub(crate) fn estimates(&mut self, plans: &mut Vec<Plan>) -> Vec<Result<Cost, String>> {
         plans.truncate((MOST_ESTIMATES - self.estimates) as usize);
         self.estimates += plans.len() as u32;
@@ -234,19 +233,19 @@ impl<'a> Search<'a> {
     }
 
     /// Whole, every band and, from the smallest up, every tile, one at a time.
-    fn enumerate(&mut self, lane: &Lane, bands: &[u32], tiles: &[Tile], fitting: &mut Vec<Priced>) {
-        if let Answer::Fits(whole) = self.judged(lane.plan(), lane.cost) {
+    fn enumerate(&mut self, candidate: &Candidate, bands: &[u32], tiles: &[Tile], fitting: &mut Vec<Priced>) {
+        if let Answer::Fits(whole) = self.judge(candidate.plan(), candidate.cost) {
             fitting.push(whole);
         }
-        let bands = bands.iter().map(|height| lane.plan().exact(self.request, *height)).collect();
+        let bands = bands.iter().map(|height| candidate.plan().exact(self.request, *height)).collect();
         self.price_all(bands, fitting);
-        self.ascend(lane, tiles, fitting);
+        self.ascend(candidate, tiles, fitting);
     }
 
     /// Tiles from the smallest up, as far as they fit.
-    fn ascend(&mut self, lane: &Lane, tiles: &[Tile], fitting: &mut Vec<Priced>) {
+    fn ascend(&mut self, candidate: &Candidate, tiles: &[Tile], fitting: &mut Vec<Priced>) {
         for tile in tiles {
-            match self.price(lane.plan().blended(self.request, *tile)) {
+            match self.price(candidate.plan().blended(self.request, *tile)) {
                 Answer::Fits(priced) => fitting.push(priced),
                 Answer::TooMuch => break,
                 Answer::Passed => {}
@@ -254,12 +253,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds those of the plans that fit, priced by one question.
+    /// Adds those of the plans that fit, priced with one question.
     fn price_all(&mut self, mut plans: Vec<Plan>, fitting: &mut Vec<Priced>) {
         let costs = self.estimates(&mut plans);
         for (plan, cost) in plans.into_iter().zip(costs) {
             if let Ok(cost) = cost
-                && let Answer::Fits(priced) = self.judged(plan, cost)
+                && let Answer::Fits(priced) = self.judge(plan, cost)
             {
                 fitting.push(priced);
             }
@@ -268,13 +267,13 @@ impl<'a> Search<'a> {
 
     fn price(&mut self, plan: Plan) -> Answer {
         match self.estimate(&plan) {
-            Some(cost) => self.judged(plan, cost),
+            Some(cost) => self.judge(plan, cost),
             None => Answer::Passed,
         }
     }
 
     /// The judgement on a plan with its corrected price.
-    fn judged(&mut self, plan: Plan, cost: Cost) -> Answer {
+    fn judge(&mut self, plan: Plan, cost: Cost) -> Answer {
         let correction = self.corrections.of(&plan);
         let searches = match self.request.device.backend {
             Backend::Rocm if !self.corrections.has_run(&plan) => f64::from(cost.shapes.saturating_sub(1)),
@@ -322,7 +321,7 @@ impl<'a> Search<'a> {
         alike.min_by(|a, b| before(a).cmp(&before(b)).then(then(a).total_cmp(&then(b))))
     }
 
-    /// The objective's score: the least is best.
+    /// The objective's score: the lowest is best.
     fn score(&self, priced: &Priced) -> f64 {
         let blended = if priced.plan.kind() == Kind::Blended { BLENDED } else { 1.0 };
         let dearer = blended * rounding(priced.plan.precision);
@@ -330,13 +329,13 @@ impl<'a> Search<'a> {
         match self.request.objective {
             Objective::Fastest => priced.time * dearer,
             Objective::Balanced => priced.time * dearer * (1.0 + share / 2.0),
-            // That a blend is not the whole's output counts where memory is alike, and only there.
+            // A blend is not the whole's output: that counts if memory is equal, and only then.
             Objective::Leanest => share * rounding(priced.plan.precision),
         }
     }
 
-    /// The plan with as large a batch as makes it better, with its reason.
-    fn batched(&mut self, mut best: Priced, fitting: usize) -> Priced {
+    /// The plan with as large a batch as improves it, with its reason.
+    fn enlarge_batch(&mut self, mut best: Priced, fitting: usize) -> Priced {
         let work = self.work(&best.plan);
         let single = Plan { reason: String::new(), ..best.plan };
         let batches = BATCHES.into_iter().filter(|batch| *batch <= work);
@@ -347,15 +346,15 @@ impl<'a> Search<'a> {
                 best = priced;
             }
         }
-        self.explained(best, fitting)
+        self.add_reason(best, fitting)
     }
 
-    fn explained(&self, mut best: Priced, fitting: usize) -> Priced {
+    fn add_reason(&self, mut best: Priced, fitting: usize) -> Priced {
         best.plan.reason = reason::of(self, &best, fitting, self.bounds.leanest);
         best
     }
 
-    /// The number of samples or tiles that there are to run together.
+    /// The number of samples or tiles that could run together.
     fn work(&self, plan: &Plan) -> u32 {
         let tile = match plan.kind() {
             Kind::Blended => plan.tile(),
@@ -370,13 +369,13 @@ impl<'a> Search<'a> {
         tiles.saturating_mul(self.request.batch)
     }
 
-    /// Pixels that the plan works on at once.
+    /// Pixels that the plan computes at once.
     pub(crate) fn pixels(&self, plan: &Plan) -> f64 {
         pixels(plan, extents(self.request))
     }
 }
 
-/// The peak that is held against the limit.
+/// The peak that is compared with the limit.
 pub fn with_margin(peak: f64, correction: &Correction) -> f64 {
     if correction.is_measured { peak } else { peak * MARGIN }
 }

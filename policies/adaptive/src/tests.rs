@@ -35,14 +35,14 @@ fn both(plan: Plan) -> [Plan; 2] {
 
 #[test]
 fn each_objective_takes_what_it_promises() {
-    // Plenty: the quickest is whole, in the quicker memory order.
+    // Plenty of memory: the fastest is whole, in the faster memory order.
     let plan = decide(&cpu(100.0, Objective::Fastest), vec![]);
     assert_eq!((plan.kind(), plan.layout, plan.precision), (Kind::Whole, Layout::ChannelsLast, f32().precision));
-    // With 1.2 times what whole needs, bands cost 3 % more time and a third as much memory.
+    // At 1.2 times whole's memory, bands cost 3 % more time and a third as much memory.
     assert_eq!(decide(&cpu(1.2, Objective::Balanced), vec![]).kind(), Kind::Exact);
-    // If memory is no matter, time decides.
+    // If memory does not matter, time decides.
     assert_eq!(decide(&cpu(100.0, Objective::Balanced), vec![]).kind(), Kind::Whole);
-    // The least memory is that of tiles, as small as they may be; the bound on time holds.
+    // Tiles need the least memory, the smaller the less; the bound on time holds.
     let case = cpu(100.0, Objective::Leanest);
     let leanest = decide(&case, vec![]);
     assert_eq!((leanest.kind(), leanest.tile().map(|tile| tile.height)), (Kind::Blended, Some(256)));
@@ -52,7 +52,7 @@ fn each_objective_takes_what_it_promises() {
 #[test]
 fn leanest_takes_no_more_than_four_times_the_quickest() {
     let case = cpu(100.0, Objective::Leanest);
-    // Tiles turn out to take four times their price: more than four times the quickest.
+    // Tiles turn out to take four times their price: more than four times the fastest.
     let tile = Tile::square(256, 32);
     let slow = both(Plan { space: Space::Blended(tile), ..f32() }).map(|plan| case.trial(&plan, 4.0, 1.0));
     let whole = both(f32()).map(|plan| case.trial(&plan, 1.0, 1.0));
@@ -72,11 +72,11 @@ fn exact_only_where_it_is_offered() {
 
 #[test]
 fn exact_before_blended_and_whole_before_exact() {
-    // Whole doesn't fit; tiles of the size that fits would take longer, and 5 % more counts.
+    // Whole doesn't fit; tiles of a size that fits would take longer, and are charged 5 % more.
     let plan = decide(&cpu(0.7, Objective::Fastest), vec![]);
     assert_eq!(plan.kind(), Kind::Exact, "{plan:?}");
     assert_eq!(plan.tile().unwrap().width, 1024);
-    // Measured to be 3 % quicker than bands, tiles still lose; 8 % quicker, they win.
+    // Measured to be 3 % faster than bands, tiles still lose; 8 % faster, they win.
     let case = cpu(0.7, Objective::Fastest);
     let request = case.request();
     let tiles = both(Plan { space: Space::Blended(Tile::square(576, 72)), ..f32() });
@@ -88,7 +88,7 @@ fn exact_before_blended_and_whole_before_exact() {
     let bands_as_priced = measured(&bands, &bands, 1.0);
     let with_tiles = |share| decide(&case, [measured(&tiles, &bands, share), bands_as_priced.clone()].concat()).kind();
     assert_eq!([with_tiles(1.0), with_tiles(0.97), with_tiles(0.92)], [Kind::Exact, Kind::Exact, Kind::Blended]);
-    // Bands measured as quick as whole, or quicker by a hair: whole.
+    // Bands measured as fast as whole, or slightly faster: whole.
     let wholes = both(f32());
     let with_bands = |share| {
         let trials = [measured(&bands, &wholes, share), measured(&wholes, &wholes, 1.0)].concat();
@@ -167,8 +167,8 @@ fn another_precision_is_as_slow_as_the_machine() {
     // If nothing else was measured, it is the machine that is slow.
     let half = both(Plan::whole(Precision::Uniform(Dtype::Bf16))).map(|plan| case.trial(&plan, 4.0, 1.0));
     assert!(decide(&case, half.to_vec()).is_like(&before));
-    // Beside a plan that is not slow, it is the plan; another kind of space stands in for the time,
-    // so that bands don't look quicker for lack of a measurement.
+    // Next to a plan that is not slow, the plan is at fault; another kind of space gives its time,
+    // so that bands don't look faster for lack of a measurement.
     let mixed = both(Plan::whole(Precision::Mixed(Dtype::Bf16))).map(|plan| case.trial(&plan, 1.0, 1.0));
     let after = decide(&case, [half, mixed].concat());
     assert_eq!((after.kind(), after.precision), (Kind::Whole, Precision::Mixed(Dtype::Bf16)));
@@ -191,15 +191,15 @@ fn outcomes_are_learnt_without_a_history() {
     let mut policy = adaptive();
     let first = policy.decide(&request, &[]).unwrap();
     assert_eq!(first.kind(), Kind::Whole);
-    // Told of a plan that the host has no price for, it learns nothing.
+    // The host has no price for the plan of this outcome, so the policy learns nothing.
     let over = case.outcome(&first, 1.0, 2.0);
     let estimate = Box::new(|_: &Plan| Err("nobody decided on it".to_owned()));
     tilewright_sdk::host::Stub { estimate, trials: vec![], log: vec![] }.install();
     policy.learn(&request, &first, &over);
     case.install(vec![]);
     assert!(policy.decide(&request, &[]).unwrap().is_like(&first));
-    // Told that its own needs twice as much, it does not answer it again; nor on another size of
-    // the same model and device.
+    // Its own plan needed twice as much: it does not answer it again, nor at another size of the
+    // same model and device.
     policy.learn(&request, &first, &over);
     let second = policy.decide(&request, &[]).unwrap();
     assert_eq!((second.kind(), second.layout), (Kind::Whole, Layout::ChannelsFirst));
@@ -208,7 +208,7 @@ fn outcomes_are_learnt_without_a_history() {
     let larger = Case { height: 1088, ..case.clone() };
     larger.install(vec![]);
     assert_eq!(policy.decide(&larger.request(), &[]).unwrap().kind(), Kind::Blended);
-    // Another device is another matter, and so is a fresh instance.
+    // Another device has other ratios, and a new instance has none.
     case.install(vec![]);
     let mut other = request.clone();
     other.device.arch = "other".into();
@@ -230,7 +230,7 @@ fn what_is_learnt_is_bounded() {
         let plan = policy.decide(&request(arch), &[]).unwrap();
         policy.learn(&request(arch), &plan, &case.outcome(&plan, 4.0, 1.0));
     }
-    let known = |arch| policy.learnt.about(&request(arch)).count();
+    let known = |arch| policy.memory.about(&request(arch)).count();
     assert_eq!((known(0), known(135), known(136), known(199)), (0, 0, 1, 1));
 }
 
@@ -246,7 +246,7 @@ fn rocm_gets_equal_tiles_and_few_shapes() {
         for (side, extent) in [(tile.height, case.height), (tile.width, case.width)] {
             assert!(side == extent || side % 64 == 0, "{tile:?}");
         }
-        // Evenly: the next smaller tile would make one more of them.
+        // The tiles are even: the next smaller one would make one more of them.
         assert!(case.price(&plan).rework < 1.6, "{tile:?} computes {} times", case.price(&plan).rework);
         assert_eq!(case.price(&plan).shapes, 1, "{plan:?}");
         assert_ne!(plan.precision.dtype(), Dtype::F16);
@@ -258,7 +258,7 @@ fn rocm_counts_a_kernel_search_unless_the_plan_has_run() {
     let case = Case::new(Backend::Rocm, 1024, 100.0, Objective::Fastest);
     let request = case.request();
     let decide = |trials: Vec<Trial>, backend| {
-        // Bands need a second shape for their last one, and are a fifth quicker here.
+        // Bands need a second shape for their last one, and are 20 % faster here.
         let inner = case.clone();
         let estimate = Box::new(move |plan: &Plan| {
             let mut cost = inner.price(plan);
@@ -313,8 +313,8 @@ fn a_measured_peak_corrects_its_kind() {
     let case = Case { exact: false, ..cpu(1.5, Objective::Fastest) };
     case.install(vec![]);
     let request = case.request();
-    // Tiles were expected to need a fifth of what is there and took three times the limit: four
-    // times their price is trusted.
+    // Tiles were expected to need a fifth of the memory and took three times the limit: four times
+    // their price is trusted.
     let plan = last(Plan { space: Space::Blended(Tile::square(512, 64)), ..f32() });
     let attempts = [Attempt { plan: plan.clone(), failure: Failure::OverLimit(3 * request.memory.limit_bytes) }];
     let next = adaptive().decide(&request, &attempts).unwrap();
@@ -356,7 +356,7 @@ fn narrow_types_where_they_gain() {
     // Not even tiles of 256 fit in f32.
     assert_eq!(precision(Case { fast: vec![], limit: 0.06, ..cuda }), "bf16");
     assert_eq!(precision(cpu(0.045, Objective::Fastest)), "bf16");
-    // Mixed rounds less, and is taken where it fits.
+    // Mixed rounds less, and is taken if it fits.
     assert_eq!(precision(cpu(0.06, Objective::Fastest)), "mixed-bf16");
     assert_eq!(precision(cpu(0.10, Objective::Fastest)), "f32");
 }
@@ -400,6 +400,6 @@ fn settings_narrow_the_search() {
     assert!(with("max-tile", 384.into(), 0.6).tile().unwrap().width <= 384);
     let tile = with("min-tile", 512.into(), 0.4).tile().unwrap();
     assert!(tile.width >= 512 && tile.height >= 512, "{tile:?}");
-    // A wish about tiles yields where nothing of that size fits.
+    // A user's bound on tiles yields if nothing of that size fits.
     assert!(with("min-tile", 512.into(), 0.05).tile().unwrap().width < 512);
 }

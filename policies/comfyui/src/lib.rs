@@ -12,7 +12,8 @@
 //! | network | decode | encode |
 //! |---|---|---|
 //! | KL | 2178 · h · w · 64 · e | 1767 · H · W · e |
-//! | WAN 2.1 | (2200 up to 4 latent frames, else 7000) · h · w · 64 · e | (1500 up to 4 frames, else 6000) · H · W · e |
+//! | WAN 2.1, up to 4 (latent) frames | 2200 · h · w · 64 · e | 1500 · H · W · e |
+//! | WAN 2.1, more frames | 7000 · h · w · 64 · e | 6000 · H · W · e |
 //! | WAN 2.2 | 8000 · h · w · 256 · e | 3300 · H · W · e |
 //!
 //! batch = max(1, free / used). Out of memory, a decode goes over tiles of 64 latent pixels with an
@@ -82,7 +83,7 @@ impl Policy for ComfyUi {
         let overlap = settings.count("overlap", 0, side / 2)?;
         let frames = settings.count("temporal-size", 8, 4096)?;
         let shared = settings.count("temporal-overlap", 4, 4096)?;
-        // As the node has it: no more than half of the chunk.
+        // As in the node: no more than half of the chunk.
         let chunk = Overlapped { frames, overlap: shared.min(frames / 2) };
         Ok(Self { tile: Tile::square(side, overlap), chunk, always: settings.flag("tiled")? })
     }
@@ -122,7 +123,7 @@ tilewright_sdk::export!(ComfyUi);
 /// The plan after an attempt failed.
 fn recover(request: &Request, last: &Attempt) -> Result<Plan, String> {
     match last.failure {
-        // ComfyUI never looks; falling back to f32 is what its --fp32-vae is for.
+        // ComfyUI never checks; falling back to f32 corresponds to its --fp32-vae.
         Failure::NonFinite(_) if last.plan.precision.dtype() == Dtype::F32 => Err("not finite in f32".into()),
         Failure::NonFinite(_) => {
             Ok(Plan { precision: Precision::Uniform(Dtype::F32), ..last.plan.clone() }.because("as with --fp32-vae"))
@@ -175,7 +176,7 @@ fn video_tiles(request: &Request, plan: Plan) -> Plan {
         Direction::Decode => latent_frames(request) > FALLBACK_LATENT_FRAMES,
         Direction::Encode => request.frames > FALLBACK_FRAMES.frames,
     };
-    // A clip that is under way keeps its way through time.
+    // A clip under way keeps its division of time.
     let time = match &request.under_way {
         Some(_) => plan.time,
         None if is_long => Time::Blended(chunk),
@@ -184,7 +185,7 @@ fn video_tiles(request: &Request, plan: Plan) -> Plan {
     Plan { space: Space::Blended(FALLBACK_VIDEO), time, batch: 1, ..plan }
 }
 
-/// The first latent frame stands for one frame, each later one for as many as the scale says.
+/// The first latent frame stands for one frame, each later one for as many as the temporal scale.
 fn latent_frames(request: &Request) -> u32 {
     (request.frames - request.frames.min(1)).div_ceil(request.temporal_scale.max(1)) + 1
 }

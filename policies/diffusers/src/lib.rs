@@ -64,7 +64,7 @@ impl Policy for Diffusers {
             }
             Some(_) => return Err("diffusers does not recover".into()),
         }
-        let plan = Plan::whole(self.precision.unwrap_or_else(|| loaded(request)));
+        let plan = Plan::whole(self.precision.unwrap_or_else(|| loading_precision(request)));
         if request.model.family.starts_with("wan") {
             let time = if request.frames > 1 { Time::Carried(request.temporal_scale.max(1)) } else { Time::Whole };
             let tiled = self.tiled && request.longest() > WAN.height;
@@ -84,7 +84,7 @@ impl Policy for Diffusers {
 tilewright_sdk::export!(Diffusers);
 
 impl Diffusers {
-    /// As set; else as the model's configuration says; else as the family's published one does.
+    /// The setting; else the model's configuration; else the family's published one.
     fn sample_size(&self, request: &Request) -> u32 {
         let published =
             || SAMPLE_SIZES.iter().find(|(family, _)| *family == request.model.family).map_or(512, |(_, size)| *size);
@@ -94,7 +94,7 @@ impl Diffusers {
 }
 
 /// The type that a pipeline would have loaded the weights in.
-fn loaded(request: &Request) -> Precision {
+fn loading_precision(request: &Request) -> Precision {
     let stored = request.model.stored;
     let upcast = request.model.family == "sdxl" && stored == Dtype::F16;
     let narrow = request.device.backend != Backend::Cpu && !upcast && request.offers(stored);

@@ -1,5 +1,5 @@
-//! Every part of the plan is a setting, for decodes and encodes alike. There is no way round the
-//! policies, so that a choice made by hand is checked and recorded like any other.
+//! Every part of the plan is a setting, for decodes and encodes alike. Every choice goes through a
+//! policy, so one made by hand is checked and recorded like any other.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Layout, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space,
@@ -9,10 +9,10 @@ use tilewright_sdk::{
 /// The longest side and the most frames that can be asked for.
 const MOST: u32 = 1 << 16;
 
-/// The plan as it was set.
+/// The plan of the settings.
 pub struct Fixed {
     plan: Plan,
-    /// The memory order is the one that suits the device.
+    /// The memory order follows the device.
     suits: bool,
 }
 
@@ -29,7 +29,7 @@ impl Policy for Fixed {
                 "auto",
             )
             .setting("batch", "Samples, or tiles, that run together.", 1)
-            .setting("release", "When unused memory is handed back: keep, at-end or each-step.", "keep")
+            .setting("release", "When unused memory is freed: keep, at-end or each-step.", "keep")
             .setting("offload", "Keep activations that wait in host memory.", false)
             .setting("prefetch", "Inputs copied to the device ahead of their turn.", 0)
             .setting("time", "How a clip is divided: whole, carried (the state goes on) or blended.", "whole")

@@ -11,9 +11,9 @@
 //! that is under way no tiles.
 //!
 //! Sources: rocm-ninodes' node defaults and per-architecture table, and its users' reports: bf16 in
-//! place of f16, since f16 overflows there. Channels-last hurts on gfx11. A 1664×928 decode took
-//! 54.8 s whole and 4.8 s tiled, both in bf16, so that anything beyond one tile is tiled. All of
-//! them are of decodes: rocm-ninodes has no node that encodes, so that encodes are left to the
+//! place of f16, since f16 overflows there. Channels-last is slower on gfx11. A 1664×928 decode
+//! took 54.8 s whole and 4.8 s tiled, both in bf16, so every picture beyond one tile is tiled. All
+//! of them are about decodes: rocm-ninodes has no node that encodes, so encodes are left to the
 //! host's fallback.
 
 use tilewright_sdk::{
@@ -32,17 +32,17 @@ const TILES: [u32; 2] = [768, 1024];
 const OVERLAP: u32 = 96;
 const QUANTIZED_TILE: u32 = 512;
 
-/// Smaller tiles for when memory is short.
+/// Smaller tiles if memory is short.
 const SMALLER: [u32; 5] = [640, 512, 384, 256, 128];
 
-/// Frames of a chunk: for small, medium and large pictures, and for when memory is short.
+/// Frames of a chunk: for small, medium and large pictures, and if memory is short.
 const CHUNKS: [u32; 3] = [16, 8, 4];
 
 /// Chunks and bands that are not published, for a clip that fails for memory all the same.
 const SHORTER: [u32; 4] = [8, 4, 2, 1];
 const BANDS: [u32; 3] = [256, 128, 64];
 
-/// The share of memory that is used at most.
+/// The most memory to use, as a share.
 const SHARE: f64 = 0.8;
 
 /// Most tiles that run together, by the architecture's name; others run 4.
@@ -115,8 +115,8 @@ impl Gfx1151 {
         request.memory.limit_bytes.min((request.device.total_bytes as f64 * self.share) as u64)
     }
 
-    /// The plan with the largest of the published tiles that fits, with the longest of the
-    /// published chunks, in one batch if need be.
+    /// The plan with the largest published tiles that fit, with the longest published chunks, in a
+    /// single batch if necessary.
     fn largest(&self, request: &Request, precision: Precision, limit: u64, tried: &[Attempt]) -> Option<Plan> {
         let quantized = request.model.quantized;
         let side = match self.tile {
@@ -127,7 +127,7 @@ impl Gfx1151 {
         let most = BATCHES.iter().find(|(arch, _)| request.device.arch.starts_with(arch)).map_or(4, |(_, most)| *most);
         let batches: &[u32] = if quantized || request.frames > 1 { &[1] } else { &[most, most / 2, 1] };
         let times = times(request);
-        // Tiles as the host would make them, so that failed plans are known again.
+        // Tiles as the host would round them, so that failed plans are recognised.
         let least = request.tile_least();
         let sides = || [side, TILES[0]].into_iter().chain(SMALLER).filter(|smaller| *smaller <= side);
         let sides = || sides().map(|side| side.max(least));
@@ -138,8 +138,8 @@ impl Gfx1151 {
         };
         let plans = sides().flat_map(|side| times.iter().map(move |time| divided(side, *time)));
         let plans = plans.flat_map(|plan| batches.iter().map(move |batch| Plan { batch: *batch, ..plan.clone() }));
-        // Tiles that run over the whole clip hold one tile's state: for where the whole picture's
-        // takes too much.
+        // Tiles over the whole clip hold one tile's causal cache: for pictures whose own takes too
+        // much.
         let is_clip = request.offers_carried();
         let over_all =
             sides().filter(|side| is_clip && *side < request.longest()).map(|side| divided(side, Time::Whole));
@@ -178,7 +178,7 @@ fn leaner(request: &Request, failed: &Plan) -> Vec<Plan> {
     published.chain(bands.map(|height| banded(height, few))).chain(last).collect()
 }
 
-/// f32 for small, mixed for medium, bf16 for large; f32 where bf16 can't be had, or on a CPU.
+/// f32 for small, mixed for medium, bf16 for large; f32 if bf16 is not available, or on a CPU.
 fn precision(request: &Request) -> Precision {
     let pixels = u64::from(request.height) * u64::from(request.width);
     let narrow = request.device.backend != Backend::Cpu && request.offers(Dtype::Bf16);
@@ -191,8 +191,8 @@ fn precision(request: &Request) -> Precision {
     }
 }
 
-/// 16 frames at once for small pictures, 8 for medium and 4 for large ones, and fewer where those
-/// take too much.
+/// 16 frames at once for small pictures, 8 for medium and 4 for large ones, and fewer if those take
+/// too much memory.
 fn times(request: &Request) -> Vec<Time> {
     let pixels = u64::from(request.height) * u64::from(request.width);
     let longest = usize::from(pixels > SMALL) + usize::from(pixels > MEDIUM);
@@ -201,7 +201,7 @@ fn times(request: &Request) -> Vec<Time> {
     }
     let chunk = |frames: u32| match request.offers_carried() {
         true => Time::Carried(frames.min(request.frames)),
-        // Half as many shared, which is 2 to 8.
+        // Half of the chunk is shared, which is 2 to 8 frames.
         false => Time::Blended(Overlapped { frames, overlap: frames / 2 }),
     };
     CHUNKS[longest..].iter().map(|frames| chunk(*frames)).collect()

@@ -4,9 +4,9 @@ use tilewright_sdk::{Capabilities, Cost, Device, Direction, Memory, Model, Objec
 
 use super::*;
 
-/// 4 KiB per pixel and frame at once in f32, half of it in bf16, and 2 KiB of state per pixel of a
-/// clip's picture, or of its tile where tiles run over the whole clip; bands hold a tenth of the
-/// picture beside themselves.
+/// 4 KiB per pixel and frame at once in f32, half of it in bf16, and 2 KiB of causal cache per
+/// pixel of a clip's picture, or of its tile if tiles run over the whole clip. Bands hold a tenth
+/// of the picture besides themselves.
 fn price(request: &Request, plan: &Plan) -> Cost {
     let picture = u64::from(request.height) * u64::from(request.width);
     let tile = plan
@@ -121,7 +121,7 @@ fn little_memory_gets_four_frames_and_then_tiles() {
     assert_eq!(at(whole), (Space::Whole, Time::Carried(16)));
     assert_eq!(at(whole - 1), (Space::Whole, Time::Carried(8)));
     assert_eq!(at(whole / 3), (Space::Whole, Time::Carried(4)));
-    // The picture's state alone would take 210 MB.
+    // The picture's causal cache alone would take 210 MB.
     assert_eq!(at(310_000_000), (Space::Blended(Tile::square(128, 32)), Time::Whole));
 }
 
@@ -154,7 +154,7 @@ fn memory_that_runs_out_takes_steps() {
         let expected =
             [(Space::Whole, Time::Carried(8)), (Space::Whole, Time::Carried(4)), (bands(128), Time::Carried(4))];
         assert_eq!(&steps[..3], &expected);
-        // One that is under way is never cut into tiles.
+        // A clip under way is never cut into tiles.
         let is_cut = steps.iter().any(|(space, _)| matches!(space, Space::Blended(_)));
         assert_eq!(is_cut, !is_under_way, "{steps:?}");
     }

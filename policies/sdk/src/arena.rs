@@ -1,7 +1,7 @@
-//! The module's memory. What the host passes in, two dozen strings and lists per call, is laid down
-//! one after the other in a fixed space and forgotten as a whole when the call is over; what the
-//! policy itself allocates goes to the standard library's allocator and may stay as long as it
-//! likes. A string so costs a few instructions, where allocating and freeing it takes hundreds.
+//! The module's memory. The host's arguments, two dozen strings and lists per call, are placed one
+//! after the other in a fixed space, which is freed as a whole when the call is over. The policy's
+//! own allocations go to the standard library's allocator and may last. So a string costs a few
+//! instructions, while allocating and freeing it takes hundreds.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System, handle_alloc_error},
@@ -9,15 +9,15 @@ use std::{
     ptr::null_mut,
 };
 
-/// Bytes that arguments may take; what goes beyond is allocated as usual. A request with a dozen
-/// hints takes about one thousand.
+/// Bytes for arguments; further ones are allocated as usual. A request with a dozen hints takes
+/// about one thousand.
 const SPACE: usize = 16 << 10;
 
 #[global_allocator]
 static ARENA: Arena = Arena {
     space: Space(UnsafeCell::new([0; SPACE])),
     used: Cell::new(0),
-    // Until the first call is over: what is allocated when a module starts may stay for good.
+    // False until the first call is over: allocations when a module starts may last for good.
     arrives: Cell::new(false),
     is_whole: Cell::new(false),
 };
@@ -28,11 +28,11 @@ struct Space(UnsafeCell<[u8; SPACE]>);
 struct Arena {
     space: Space,
     used: Cell<usize>,
-    /// No code of the policy runs: what is allocated are arguments for the next call or the answer
-    /// to the last one.
+    /// No code of the policy runs: allocations are arguments for the next call or the answer to the
+    /// last one.
     arrives: Cell<bool>,
-    /// All arguments found room. Every field begins as zero, so that the space takes none in the
-    /// file.
+    /// All arguments fit into the space. Every field begins as zero, so that the space takes no
+    /// bytes in the file.
     is_whole: Cell<bool>,
 }
 
@@ -58,9 +58,9 @@ impl Arena {
     }
 }
 
-// SAFETY: what `take` gives is within the space, aligned, and given once until `call` forgets it,
+// SAFETY: `take` returns memory within the space, aligned, and only once until `call` frees it,
 // which it does when nothing points there any more: see there. Everything else is the standard
-// library's allocator, and a pointer's address says whose it is.
+// library's allocator, and a pointer's address tells its allocator.
 unsafe impl GlobalAlloc for Arena {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -72,8 +72,8 @@ unsafe impl GlobalAlloc for Arena {
     #[inline]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if !self.holds(pointer) {
-            // SAFETY: not of the space, so it is of the only other allocator; the layout is the
-            // caller's promise.
+            // SAFETY: outside the space, so it belongs to the only other allocator; the layout is
+            // the caller's promise.
             unsafe { System.dealloc(pointer, layout) }
         }
     }
@@ -84,8 +84,7 @@ unsafe impl GlobalAlloc for Arena {
             return unsafe { System.realloc(pointer, layout, size) };
         }
         // SAFETY: the caller promises that the size, rounded up to the alignment, does not
-        // overflow; both ends are valid for as many bytes as are copied, and the new one was free
-        // until now.
+        // overflow; both ends are valid for the copied bytes, and the new one was free until now.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {
@@ -96,11 +95,10 @@ unsafe impl GlobalAlloc for Arena {
     }
 }
 
-/// The host's way to memory. Stands in for the one that wit-bindgen brings, which comes to the same
-/// by a longer way.
+/// The host's allocation function. Replaces wit-bindgen's, which does the same in more steps.
 ///
 /// # Safety
-/// As the canonical ABI has it: `old` was given by this function for `old_size` bytes, and `align`
+/// As in the canonical ABI: `old` was returned by this function for `old_size` bytes, and `align`
 /// is a power of two.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cabi_realloc(old: *mut u8, old_size: usize, align: usize, size: usize) -> *mut u8 {
@@ -121,15 +119,15 @@ unsafe extern "C" fn cabi_realloc(old: *mut u8, old_size: usize, align: usize, s
     }
 }
 
-/// Runs the policy's part of an exported call and then forgets the call's arguments, all of them: a
-/// policy only ever borrows them, and the answer to the call before was read when this one began.
+/// Runs the policy's part of an exported call and then frees the call's arguments, all of them: a
+/// policy only borrows them, and the answer to the call before was read when this one began.
 pub fn call<A, R>(arguments: A, answer: impl FnOnce(&A) -> R) -> R {
     ARENA.arrives.set(false);
-    // Before the policy allocates, which is never of the space.
+    // Read before the policy allocates, which never uses the space.
     let is_whole = ARENA.is_whole.get();
     let answer = answer(&arguments);
     if is_whole {
-        // All of it lies in the space: freeing each piece would do nothing, two dozen times.
+        // All of it is in the space: freeing each piece would do nothing, two dozen times.
         std::mem::forget(arguments);
     }
     ARENA.used.set(0);

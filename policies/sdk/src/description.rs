@@ -1,4 +1,4 @@
-//! A policy's description of itself, and the settings that it is given.
+//! A policy's description of itself, and its settings.
 
 use crate::{Stage, bindings::exports::tilewright::policy::lifecycle};
 
@@ -56,8 +56,8 @@ impl Description {
         Self { name, version, summary, stages: &[Stage::Decode, Stage::Encode], settings: Vec::new() }
     }
 
-    /// The stages that the policy answers, if they are not decode and encode: all others are the
-    /// host's to decide.
+    /// The stages that the policy answers, if they are not decode and encode; the host decides all
+    /// others.
     #[must_use]
     pub fn stages(self, stages: &'static [Stage]) -> Self {
         Self { stages, ..self }
@@ -98,7 +98,7 @@ impl From<Description> for lifecycle::Description {
     }
 }
 
-/// The settings that a policy is put to work with: every declared one.
+/// The settings of a configured policy: every declared one.
 #[derive(Clone, Debug)]
 pub struct Settings {
     values: Vec<(String, Value)>,
@@ -120,7 +120,7 @@ impl Settings {
     pub fn flag(&self, name: &str) -> Result<bool, String> {
         match self.value(name) {
             Some(Value::Flag(flag)) => Ok(*flag),
-            _ => Err(undeclared(name, "a flag")),
+            _ => Err(describe_undeclared(name, "a flag")),
         }
     }
 
@@ -131,7 +131,7 @@ impl Settings {
     pub fn integer(&self, name: &str) -> Result<i64, String> {
         match self.value(name) {
             Some(Value::Integer(integer)) => Ok(*integer),
-            _ => Err(undeclared(name, "an integer")),
+            _ => Err(describe_undeclared(name, "an integer")),
         }
     }
 
@@ -155,7 +155,7 @@ impl Settings {
     pub fn number(&self, name: &str) -> Result<f64, String> {
         match self.value(name) {
             Some(Value::Number(number)) => Ok(*number),
-            _ => Err(undeclared(name, "a number")),
+            _ => Err(describe_undeclared(name, "a number")),
         }
     }
 
@@ -166,14 +166,14 @@ impl Settings {
     pub fn text(&self, name: &str) -> Result<&str, String> {
         match self.value(name) {
             Some(Value::Text(text)) => Ok(text),
-            _ => Err(undeclared(name, "text")),
+            _ => Err(describe_undeclared(name, "text")),
         }
     }
 
     /// The meaning of a text setting's word.
     ///
     /// # Errors
-    /// One line with the words, if the text is none of them.
+    /// One line with the words, if the text is not one of them.
     pub fn word<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<T, String> {
         let text = self.text(name)?;
         words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning).ok_or_else(|| {
@@ -199,6 +199,6 @@ impl From<Vec<(String, lifecycle::Value)>> for Settings {
     }
 }
 
-fn undeclared(name: &str, kind: &str) -> String {
+fn describe_undeclared(name: &str, kind: &str) -> String {
     ["setting '", name, "' is not declared as ", kind].concat()
 }

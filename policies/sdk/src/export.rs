@@ -1,4 +1,4 @@
-//! The expansion of [`export!`](crate::export): the way from the contract's functions to the
+//! The expansion of [`export!`](crate::export): it connects the contract's functions with the
 //! trait's.
 
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ use crate::{
     bindings::exports::tilewright::policy::lifecycle::{self, Value},
 };
 
-/// The configured policy's place.
+/// The slot of the configured policy.
 pub type Slot<P> = RefCell<Option<P>>;
 
 /// Answers `describe`.
@@ -37,7 +37,7 @@ pub fn decide<P: Policy>(slot: &Slot<P>, request: Request, attempts: Vec<Attempt
 
 /// Answers `learn`.
 pub fn learn<P: Policy>(slot: &Slot<P>, request: Request, plan: Plan, outcome: Outcome) {
-    // Before it is configured there is nobody to learn.
+    // Before it is configured there is no policy that could learn.
     let _ = call((request, plan, outcome), |(request, plan, outcome)| {
         with(slot, |policy| policy.learn(request, plan, outcome))
     });
@@ -46,7 +46,7 @@ pub fn learn<P: Policy>(slot: &Slot<P>, request: Request, plan: Plan, outcome: O
 #[cfg(all(target_family = "wasm", not(target_feature = "atomics")))]
 use crate::arena::call;
 
-/// Arguments are passed by value, so that they can be forgotten when the call is over: see `arena`.
+/// Arguments are passed by value, so that they can be freed when the call is over: see `arena`.
 #[cfg(not(all(target_family = "wasm", not(target_feature = "atomics"))))]
 fn call<A, R>(arguments: A, answer: impl FnOnce(&A) -> R) -> R {
     answer(&arguments)

@@ -2,13 +2,13 @@
 
 use crate::{Cost, Level, Plan, Trial};
 
-/// The costs that the host expects of plans for the request at hand, in the order of the list.
-/// There is a request at hand during [`decide`](crate::Policy::decide) only.
+/// The expected costs of plans for the current request, in the order of the list. There is a
+/// current request during [`decide`](crate::Policy::decide) only.
 ///
 /// One question for several plans takes less time than a question for each.
 ///
 /// # Errors
-/// The host's words in place of a cost, if the plan makes no sense or can't be run.
+/// The host's message in place of a cost, if the plan makes no sense or can't be run.
 pub fn estimate(plans: &[Plan]) -> Vec<Result<Cost, String>> {
     #[cfg(target_family = "wasm")]
     return crate::bindings::tilewright::policy::vae_host::estimate(plans);
@@ -19,7 +19,7 @@ pub fn estimate(plans: &[Plan]) -> Vec<Result<Cost, String>> {
 /// [`estimate`] for one plan.
 ///
 /// # Errors
-/// The host's words, if the plan makes no sense or can't be run.
+/// The host's message, if the plan makes no sense or can't be run.
 pub fn estimate_one(plan: &Plan) -> Result<Cost, String> {
     estimate(std::slice::from_ref(plan)).pop().unwrap_or_else(|| Err("the host gave no price".into()))
 }
@@ -73,7 +73,7 @@ mod stub {
     }
 
     impl Stub {
-        /// Stands in from now on, on this thread.
+        /// Replaces the host from now on, on this thread.
         pub fn install(self) {
             STUB.set(self);
         }

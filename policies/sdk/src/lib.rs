@@ -18,7 +18,8 @@
 //!     }
 //!
 //!     fn configure(settings: &Settings) -> Result<Self, String> {
-//!         let most = u32::try_from(settings.integer("most")?).map_err(|_| "most: a width in pixels is wanted")?;
+//!         let most = settings.integer("most")?;
+//!         let most = u32::try_from(most).map_err(|_| "most: has to be a width in pixels")?;
 //!         Ok(Self { most })
 //!     }
 //!
@@ -65,8 +66,8 @@ pub use bindings::tilewright::policy::{
 pub use description::{Description, Settings, Value};
 pub use words::Kind;
 
-/// A set of rules for decodes and encodes. One value of the type lives as long as the policy is at
-/// work.
+/// A set of rules for decodes and encodes. One value of the type lives as long as the policy is in
+/// use.
 pub trait Policy: Sized + 'static {
     /// Name, version, summary, stages and settings.
     fn describe() -> Description;
@@ -74,11 +75,10 @@ pub trait Policy: Sized + 'static {
     /// Takes the settings, every declared one of them.
     ///
     /// # Errors
-    /// One line that names the setting and says what is allowed; it keeps the policy from being put
-    /// to work.
+    /// One line that names the setting and the allowed values; the policy is then not put to work.
     fn configure(settings: &Settings) -> Result<Self, String>;
 
-    /// Says how a request is to be run. It is asked with no attempts at first, and again after each
+    /// Decides how a request is run. It is asked with no attempts at first, and again after each
     /// failure with all of them, the latest last. A plan that [repeats](Plan::repeats) a failed one
     /// is not run.
     ///
@@ -86,9 +86,9 @@ pub trait Policy: Sized + 'static {
     /// One line; the host then uses its own default.
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String>;
 
-    /// Hears what became of a plan. The host keeps what was measured, too: see [`host::trials`]. No
-    /// request is at hand meanwhile: [`host::estimate`] prices the plan that was decided on and no
-    /// other.
+    /// Learns from the outcome of a plan. The host keeps the measurements, too: see
+    /// [`host::trials`]. There is no current request: [`host::estimate`] prices only the plan that
+    /// was decided on.
     fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
         let _ = (request, plan, outcome);
     }

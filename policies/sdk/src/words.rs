@@ -2,15 +2,15 @@
 
 use crate::{Attempt, Direction, Dtype, Failure, Layout, Plan, Precision, Release, Request, Space, Stage, Tile, Time};
 
-/// The way the picture is divided, from the whole's output for certain to one that only comes near
-/// it.
+/// The division of the picture, from the one that certainly gives the whole's output to one that
+/// only approximates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Not at all.
+    /// No division.
     Whole,
-    /// Into bands whose output is that of the whole picture.
+    /// Bands whose output is that of the whole picture.
     Exact,
-    /// Into tiles that run alone and are cross-faded.
+    /// Tiles that run alone and are cross-faded.
     Blended,
 }
 
@@ -54,7 +54,7 @@ impl Plan {
         Self { space: if covers { Space::Whole } else { Space::Blended(tile) }, ..self }
     }
 
-    /// The way the picture is divided.
+    /// The division of the picture.
     pub const fn kind(&self) -> Kind {
         match self.space {
             Space::Whole => Kind::Whole,
@@ -71,10 +71,10 @@ impl Plan {
         }
     }
 
-    /// True if the host takes the plan for one that has failed. If values were not finite, that is
-    /// any plan of the same type. If memory ran out, it is a plan of the same parts, as many
-    /// together, in the same type and chunks, with the same offload: memory order, release, overlap
-    /// and prefetch make no difference.
+    /// True if the host takes the plan for one that has failed. After an overflow, that is any plan
+    /// of the same type. After out of memory, it is a plan with parts of the same size, the same
+    /// batch, type and chunks, and the same offload: memory order, release, overlap and prefetch
+    /// make no difference.
     pub fn repeats(&self, attempt: &Attempt) -> bool {
         let tried = &attempt.plan;
         if self.precision != tried.precision {
@@ -110,7 +110,7 @@ impl Plan {
 }
 
 impl Tile {
-    /// As many pixels high as wide.
+    /// A tile as high as wide.
     pub const fn square(side: u32, overlap: u32) -> Self {
         Self { height: side, width: side, overlap }
     }
@@ -144,14 +144,14 @@ impl Precision {
         }
     }
 
-    /// The word for it, or that of its nearest.
+    /// Its word, or that of the nearest one.
     pub fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(_, known)| *known == self).map_or("f32", |(word, _)| word)
     }
 }
 
 impl Request {
-    /// The stage that is asked for.
+    /// The stage of the request.
     pub const fn stage(&self) -> Stage {
         match self.direction {
             Direction::Decode => Stage::Decode,
@@ -169,7 +169,7 @@ impl Request {
         dtype == Dtype::F32 || self.capabilities.dtypes.contains(&dtype)
     }
 
-    /// True if the type was measured to be no slower than f32 on this device, and can be had.
+    /// True if the type was measured to be no slower than f32 on this device, and is available.
     pub fn is_fast(&self, dtype: Dtype) -> bool {
         self.device.fast_dtypes.contains(&dtype) && self.offers(dtype)
     }
@@ -180,12 +180,12 @@ impl Request {
         self.frames > 1 && self.capabilities.carried
     }
 
-    /// The plan that a clip is under way with, some of its frames delivered.
+    /// The plan of a clip under way, some of whose frames are delivered.
     pub fn begun(&self) -> Option<&Plan> {
         self.under_way.as_ref().map(|under_way| &under_way.plan)
     }
 
-    /// Pixels that sides of tiles, heights of bands and overlaps are multiples of; at least 1.
+    /// The unit of tile sides, band heights and overlaps in pixels; at least 1.
     pub fn tile_unit(&self) -> u32 {
         self.capabilities.tile_unit.max(1)
     }
@@ -197,7 +197,7 @@ impl Request {
         self.capabilities.tile_least.max(1).checked_next_multiple_of(unit).unwrap_or(unit)
     }
 
-    /// The bytes that activations may take: the limit, less the weights if it counts them.
+    /// The bytes that activations may take: the limit, minus the weights if it counts them.
     pub const fn activations_limit(&self) -> u64 {
         let weights = if self.memory.counts_weights { self.model.parameter_bytes } else { 0 };
         self.memory.limit_bytes.saturating_sub(weights)

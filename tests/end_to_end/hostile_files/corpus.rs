@@ -1,4 +1,5 @@
-//! Two hundred hostile files and more, made by code and a seed: broken, costly, foreign, or not files at all.
+//! Two hundred hostile files and more, made by code and a seed: broken, costly, foreign, or not
+//! files at all.
 
 use std::{fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command};
 

@@ -1,4 +1,4 @@
-//! What is best by an objective, and how far estimates were from what was measured.
+//! The best plan by an objective, and the errors of estimates against measurements.
 
 use serde::Serialize;
 use tilewright_plan::{Dtype, Objective, Precision, Space};
@@ -20,7 +20,7 @@ const PEAK_BAR: f64 = 0.15;
 const TIME_BAR: f64 = 0.25;
 const TOO_LOW_BAR: f64 = -0.05;
 
-/// What counts in a case.
+/// The standard that a case's plans are judged by.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge {
     pub objective: Objective,
@@ -52,7 +52,7 @@ impl Judge {
         fitting
     }
 
-    /// What the objective counts, least first.
+    /// The cost of a plan by the objective; the least is best.
     pub fn cost(&self, choice: &Choice) -> f64 {
         let peak = choice.peak_bytes as f64;
         match self.objective {
@@ -62,14 +62,14 @@ impl Judge {
         }
     }
 
-    /// Whether a plan takes no longer than it may under `leanest`.
+    /// True if a plan takes no longer than `leanest` allows.
     pub fn is_in_time(&self, choice: &Choice, rows: &[PlanRow]) -> bool {
         self.objective != Objective::Leanest
             || quickest(&self.fitting(rows)).is_none_or(|least| choice.elapsed_ms <= LEEWAY * LEANEST_TIME * least)
     }
 }
 
-/// Whether a plan's seams don't spoil the picture: smaller tiles count where nothing else fits.
+/// True if a plan's seams don't spoil the picture: smaller tiles count if nothing else fits.
 fn is_sound(choice: &Choice) -> bool {
     match choice.plan.space {
         Space::Blended(tile) => tile.height.min(tile.width) >= LEAST_TILE,
@@ -93,7 +93,7 @@ pub fn third_of_whole(rows: &[PlanRow]) -> Option<u64> {
     rows.iter().filter(whole).filter_map(held).min().map(|peak| peak / 3)
 }
 
-/// How far one kind of estimate was off, as predicted / measured − 1.
+/// The error of one kind of estimate, as predicted / measured − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Accuracy {
     /// The 90th percentile of the absolute error.
@@ -106,7 +106,7 @@ pub struct Accuracy {
     pub met: bool,
 }
 
-/// How honest the estimates were.
+/// The errors of all estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Honesty {
     /// Plans that were both estimated and measured.

@@ -16,8 +16,8 @@ const LAYOUTS: [Layout; 2] = [Layout::ChannelsLast, Layout::ChannelsFirst];
 /// A tile's overlap when blended: an eighth of its side.
 const OVERLAP: u32 = 8;
 
-/// Every plan for a request that the engine offers: whole, exact and blended in f32 in both memory orders, then blended in batches,
-/// then bf16.
+/// Every plan for a request that the engine offers: whole, exact and blended in f32 in both memory
+/// orders, then blended in batches, then bf16.
 pub fn list(request: &Request, capabilities: &Capabilities) -> Vec<Plan> {
     let mut plans = Vec::new();
     let f32 = Precision::Uniform(Dtype::F32);
@@ -100,6 +100,7 @@ mod tests {
             height: 512,
             width: 512,
             memory_limit: 1 << 30,
+            limit_counts_weights: false,
             objective: Objective::Fastest,
             hints: Vec::new(),
         };

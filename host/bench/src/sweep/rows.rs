@@ -1,22 +1,22 @@
-//! What a sweep found, as one JSON object. Sizes are bytes, times milliseconds.
+//! The results of a sweep, as one JSON object. Sizes are bytes, times milliseconds.
 
 use serde::Serialize;
 use tilewright_plan::{Capabilities, Cost, Device, Objective, Plan, Request, Stage};
 
 use super::Honesty;
 
-/// What a sweep found.
+/// The results of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepReport {
     /// The host's version.
     pub tilewright: String,
-    /// What it ran on.
+    /// The device.
     pub device: Device,
-    /// Whose choices were judged.
+    /// The policy whose choices were judged.
     pub policy: String,
     /// Runs of each plan.
     pub iterations: usize,
-    /// What was asked for, per size; limits and objectives are the cases'.
+    /// The requests, one per size; limits and objectives are the cases'.
     pub requests: Vec<SweptRequest>,
     /// Every plan, per size.
     pub plans: Vec<PlanRow>,
@@ -31,12 +31,12 @@ pub struct SweepReport {
 /// A request of a sweep, and all else that a table needs of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweptRequest {
-    /// What was asked for.
+    /// The request.
     #[serde(flatten)]
     pub request: Request,
     /// The kind of work.
     pub stage: Stage,
-    /// What can be carried out.
+    /// The plans that can be carried out.
     pub capabilities: Capabilities,
 }
 
@@ -57,7 +57,7 @@ pub struct PlanRow {
     pub samples_ms: Vec<f64>,
     /// The most held in any run.
     pub peak_bytes: Option<u64>,
-    /// What was expected before the first run.
+    /// The estimate before the first run.
     pub estimate: Option<Cost>,
     /// Why it does not count.
     pub error: Option<String>,
@@ -66,7 +66,7 @@ pub struct PlanRow {
 /// A plan and what it costs, as measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// How.
+    /// The plan.
     pub plan: Plan,
     /// Median time.
     pub elapsed_ms: f64,
@@ -91,12 +91,12 @@ pub struct CaseRow {
     pub best: Option<Choice>,
     /// The policy's.
     pub chosen: Option<Choice>,
-    /// What the policy's own run held, under the limit.
+    /// The peak of the policy's own run, under the limit.
     pub run_peak_bytes: Option<u64>,
     /// The policy's cost by the objective over the best one's.
     pub ratio: Option<f64>,
     /// Within 10 % of the best, and within the limit.
     pub met: bool,
-    /// What is to be said beside it.
+    /// A remark for the table.
     pub note: String,
 }

@@ -57,10 +57,13 @@ pub struct Encode {
     /// The device to run on; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,
-    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is
-    /// free]
+    /// The most to hold at once, weights aside unless --count-weights, as in 8GiB or 512MiB [default:
+    /// 80 % of what is free]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub memory_limit: Option<u64>,
+    /// The memory limit counts the weights, too; estimates and measured peaks then do as well
+    #[arg(long)]
+    pub count_weights: bool,
     /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,

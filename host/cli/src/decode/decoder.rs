@@ -1,6 +1,6 @@
 //! The decode of one latent, of pictures or of a clip.
 
-use tilewright_engine::Overrides;
+use tilewright_engine::{MemoryLimit, Overrides};
 use tilewright_media::{Format, Kind, Options, Output, Pixels, Preview, Rate};
 use tilewright_models::Latent;
 use tilewright_pipeline::{self as pipeline, Decode, Delivery, Model, Session, Writing, published_rate};
@@ -74,7 +74,8 @@ impl Work for Decoder<'_> {
         plan.check(&output, &shape)?;
         let latents = model.tensor(&latent)?;
         let (machine, trials) = session.ready()?;
-        let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+        let bytes = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+        let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
         let job = Decode::new(machine, model, &latents, limit, arguments.objective.into())?;
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);

@@ -1,6 +1,6 @@
 //! The encode of one picture or clip.
 
-use tilewright_engine::Overrides;
+use tilewright_engine::{MemoryLimit, Overrides};
 use tilewright_media::read_texts;
 use tilewright_models::Scaling;
 use tilewright_pipeline::{self as pipeline, Encode, EncodeInput, EncodeSource, Model, Session, check_scaling};
@@ -64,12 +64,14 @@ impl Work for Encoder<'_> {
         let mut source = EncodeSource::open(&input.path, arguments.frames)?;
         let frames = EncodeInput::of(model, &mut source, &input.shown, &mut note)?;
         let (machine, trials) = session.ready()?;
-        let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+        let bytes = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+        let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
         let job = Encode::new(machine, model, &frames, limit, arguments.objective.into())?;
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.dry_run {
             let (record, candidates) = job.decide(planner);
+            source.notes().iter().for_each(|line| note(line));
             keep(&arguments.record, &record, planner)?;
             return report(plan.shown, &record, &candidates, &[]);
         }

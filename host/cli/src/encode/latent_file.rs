@@ -19,10 +19,11 @@ use crate::{
     output::raw,
 };
 
-/// Whose names the tensors get.
+/// The names of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `latent_tensor`, with the empty marker that says that the values carry no scaling (comfyanonymous/ComfyUI, nodes.py, `SaveLatent`).
+    /// `latent_tensor`, with the empty marker that says that the values carry no scaling
+    /// (comfyanonymous/ComfyUI, nodes.py, `SaveLatent`).
     ComfyUi,
     /// `latent`.
     Safetensors,
@@ -55,8 +56,8 @@ pub struct LatentFile {
 }
 
 impl LatentFile {
-    /// Checks the ending, unless the kind is given, and that the file can be written, before any work is done. `ahead` if
-    /// its folder may still have to be made.
+    /// Checks the ending, unless the kind is given, and that the file can be written, before any
+    /// work is done. `ahead` if its folder may still have to be made.
     pub fn new(path: &Path, kind: Option<Kind>, no_clobber: bool, ahead: bool) -> Outcome<Self> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
         let by_ending = || match path.as_os_str() == STANDARD {
@@ -77,7 +78,7 @@ impl LatentFile {
         Ok(Self { output, kind })
     }
 
-    /// Where.
+    /// The path asked for.
     pub fn path(&self) -> &Path {
         self.output.path()
     }
@@ -87,8 +88,8 @@ impl LatentFile {
         if self.output.is_standard() { None } else { self.output.names(1).pop() }
     }
 
-    /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the file's texts, and
-    /// returns the file's name. A half-written file never has the final name.
+    /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the
+    /// file's texts, and returns the file's name. A half-written file never has the final name.
     pub fn write(&self, latents: &Tensor, texts: &Texts, record: &Record) -> Outcome<PathBuf> {
         let path = self.name().unwrap_or_else(|| self.path().to_owned());
         let failed = |error| Failure::work(format!("{}: can't be written: {error:#}", path.display()));

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use serde::Serialize;
-use tilewright_policy::{Inspection, Kind};
+use tilewright_policy::{Inspection, ModuleKind};
 use tilewright_registry::{ArtifactInfo, Binding, Client, Credentials, Limits, Pushed, Reference, Statement};
 use tilewright_signing::{KeyId, Refusal, comment_of, key_of};
 
@@ -69,7 +69,7 @@ fn about(policy: &Inspection) -> ArtifactInfo {
         name: policy.description.name.clone(),
         version: policy.description.version.clone(),
         summary: policy.description.summary.clone(),
-        is_component: policy.kind == Kind::Component,
+        is_component: policy.kind == ModuleKind::Component,
         imports: policy.imports.clone(),
         exports: policy.exports.clone(),
     }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use tilewright_kit::replay::{
-    Again, AgainRow, Other, OtherRow, OtherVerdict, Recorded, ReplayError, Verdict, again, gather, in_words, other,
+    CallVerdict, OtherPolicyReport, OtherPolicyRow, PlanVerdict, Recorded, ReplayError, SamePolicyReport,
+    SamePolicyRow, describe_plan, gather, replay_other_policy, replay_same_policy,
 };
 use tilewright_plan::{Planner, PolicyIdentity, bytes, records, terminal::shortened, words::counted};
 use tilewright_policy::{LoadedPolicy, PolicyHost, shipped_names};
@@ -37,8 +38,8 @@ pub fn run(arguments: &Replay) -> Outcome {
     }
     let host = super::host(arguments.grants)?;
     let patient = |policy: LoadedPolicy| {
-        let patience = policy.inspection().limits.patience(recorded.records);
-        policy.within(patience)
+        let time_budget = policy.inspection().limits.time_budget(recorded.records);
+        policy.with_time_budget(time_budget)
     };
     let find = |policy: &str| Ok::<_, Failure>(patient(super::verify(&host, policy)?.load(&host)?));
     let files = arguments.policy_file.iter().map(|path| Ok(patient(super::verify_file(&host, path)?.load(&host)?)));
@@ -58,7 +59,7 @@ pub fn run(arguments: &Replay) -> Outcome {
     if !arguments.set.is_empty() {
         return compare(arguments, &recorded, &|identity| Ok(find(identity)));
     }
-    let mut makes = |identity: &PolicyIdentity| {
+    let mut make_planner = |identity: &PolicyIdentity| {
         let settings: Vec<_> =
             identity.settings.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
         let policy = find(identity).configure(&settings).map_err(|error| error.to_string())?;
@@ -70,8 +71,9 @@ pub fn run(arguments: &Replay) -> Outcome {
         }
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
-    let report = again(&recorded, &mut makes).map_err(|error| input_failure(&arguments.records, &error))?;
-    policies.values().try_for_each(LoadedPolicy::check_patience)?;
+    let report =
+        replay_same_policy(&recorded, &mut make_planner).map_err(|error| input_failure(&arguments.records, &error))?;
+    policies.values().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         super::print(&report)?;
     } else {
@@ -149,7 +151,7 @@ fn compare(
     find: &dyn Fn(&PolicyIdentity) -> Outcome<LoadedPolicy>,
 ) -> Outcome {
     let mut asked = Vec::new();
-    let mut makes = |identity: &PolicyIdentity| {
+    let mut make_planner = |identity: &PolicyIdentity| {
         let policy = find(identity).map_err(|failure| failure.to_string())?;
         asked.push(policy.clone());
         let description = policy.description();
@@ -160,8 +162,9 @@ fn compare(
         let policy = policy.configure(&settings).map_err(|error| error.to_string())?;
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
-    let report = other(recorded, &mut makes).map_err(|error| input_failure(&arguments.records, &error))?;
-    asked.iter().try_for_each(LoadedPolicy::check_patience)?;
+    let report =
+        replay_other_policy(recorded, &mut make_planner).map_err(|error| input_failure(&arguments.records, &error))?;
+    asked.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         return super::print(&report);
     }
@@ -169,14 +172,14 @@ fn compare(
 }
 
 /// Prints a line per call that is not equal, and its differences.
-fn print_report(report: &Again, all: bool) -> Outcome {
+fn print_report(report: &SamePolicyReport, all: bool) -> Outcome {
     let mut stdout = printer::stdout();
-    for row in report.calls.iter().filter(|row| all || row.verdict != Verdict::Equal) {
-        let AgainRow { line, session, sequence, call, verdict, note, .. } = row;
+    for row in report.calls.iter().filter(|row| all || row.verdict != CallVerdict::Equal) {
+        let SamePolicyRow { line, session, sequence, call, verdict, note, .. } = row;
         let verdict = match verdict {
-            Verdict::Equal => "equal",
-            Verdict::Different => "different",
-            Verdict::NotReproducible => "not reproducible",
+            CallVerdict::Equal => "equal",
+            CallVerdict::Different => "different",
+            CallVerdict::NotReproducible => "not reproducible",
         };
         let note = note.as_ref().map(|note| format!(": {}", shortened(note, LINE))).unwrap_or_default();
         writeln!(stdout, "line {line}: {call} {sequence} of {}: {verdict}{note}", shortened(session, 64))?;
@@ -197,9 +200,9 @@ fn print_report(report: &Again, all: bool) -> Outcome {
     )?)
 }
 
-fn print_other(report: &Other, all: bool) -> Outcome {
+fn print_other(report: &OtherPolicyReport, all: bool) -> Outcome {
     let heading = ["line", "call", "recorded", "the other's", "from", "time", "its time", "memory", "its memory", ""];
-    let rows = report.decisions.iter().filter(|row| all || row.verdict != OtherVerdict::Same);
+    let rows = report.decisions.iter().filter(|row| all || row.verdict != PlanVerdict::Same);
     let rows: Vec<_> = rows.map(other_row).collect();
     let mut stdout = printer::stdout();
     if !rows.is_empty() {
@@ -230,11 +233,11 @@ fn print_other(report: &Other, all: bool) -> Outcome {
     Ok(())
 }
 
-fn other_row(row: &OtherRow) -> Vec<String> {
-    let time = |worth: Option<tilewright_kit::replay::Worth>| {
+fn other_row(row: &OtherPolicyRow) -> Vec<String> {
+    let time = |worth: Option<tilewright_kit::replay::PlanCost>| {
         worth.map(|worth| format!("{:.1} ms", worth.elapsed_ms)).unwrap_or_default()
     };
-    let memory = |worth: Option<tilewright_kit::replay::Worth>| {
+    let memory = |worth: Option<tilewright_kit::replay::PlanCost>| {
         worth.map(|worth| bytes::display(worth.peak_bytes)).unwrap_or_default()
     };
     let from = row.basis.map_or("", |basis| match basis {
@@ -242,21 +245,21 @@ fn other_row(row: &OtherRow) -> Vec<String> {
         tilewright_kit::replay::Basis::Estimated => "prices",
     });
     let note = match row.verdict {
-        OtherVerdict::Same => "the same".into(),
-        OtherVerdict::Compared => String::new(),
-        OtherVerdict::NotPriced => "no record says what it is worth".into(),
-        OtherVerdict::NotKnown if row.missing_prices > 0 => {
+        PlanVerdict::Same => "the same".into(),
+        PlanVerdict::Compared => String::new(),
+        PlanVerdict::NotPriced => "no record says what it is worth".into(),
+        PlanVerdict::NotKnown if row.missing_prices > 0 => {
             format!("not known: asked for {} prices that no record holds", row.missing_prices)
         }
-        OtherVerdict::NotKnown if row.missing_trials => "not known: asked for trials that the record lacks".into(),
-        OtherVerdict::NotKnown => "not known: ran into the limit of time".into(),
+        PlanVerdict::NotKnown if row.missing_trials => "not known: asked for trials that the record lacks".into(),
+        PlanVerdict::NotKnown => "not known: ran into the limit of time".into(),
     };
     let fallback = row.fallback.as_ref().map(|fallback| format!("{}; ", shortened(fallback, 80))).unwrap_or_default();
     vec![
         row.line.to_string(),
         format!("{} {}", row.call, row.sequence),
-        in_words(&row.recorded),
-        in_words(&row.other),
+        describe_plan(&row.recorded),
+        describe_plan(&row.other),
         from.into(),
         time(row.recorded_worth),
         time(row.other_worth),

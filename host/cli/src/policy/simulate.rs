@@ -44,14 +44,14 @@ pub fn run(arguments: &Simulate) -> Outcome {
     let (mut entrants, mut policies) = (Vec::new(), Vec::new());
     for spelling in spellings {
         let loaded = super::verify(&host, &spelling.policy)?.load(&host)?;
-        let patience = loaded.inspection().limits.patience(workload.len());
-        let loaded = loaded.within(patience);
+        let time_budget = loaded.inspection().limits.time_budget(workload.len());
+        let loaded = loaded.with_time_budget(time_budget);
         let policy = loaded.configure(&spelling.settings)?;
         entrants.push(Entrant { label: spelling.to_string(), planner: Box::new(policy) });
         policies.push(loaded);
     }
     let report = simulated(&device, &workload, entrants, Options { nearest: !arguments.exact_only });
-    policies.iter().try_for_each(LoadedPolicy::check_patience)?;
+    policies.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         super::print(&report)?;
     } else {

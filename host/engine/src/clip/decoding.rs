@@ -7,7 +7,7 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    ComputeFormat,
+    ComputeFormat, LoadStep,
     wan::{Clip, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Release, Space, UnderWay};
@@ -96,16 +96,21 @@ impl<'a> ClipDecoding<'a> {
         self.job.input.latents.size()[2]
     }
 
-    /// The plan's decoder, loaded where none is in its types.
-    fn load(&mut self, format: ComputeFormat, load: &mut Duration) -> Result<()> {
-        if self.decoders.iter().all(|decoder| decoder.format() != format) {
-            let start = Instant::now();
-            let (decoder, took) = self.job.input.vae.decoder(format, self.job.machine.device)?;
-            self.decoders.push(decoder);
-            *load += took;
-            self.aside += start.elapsed();
+    /// The plan's decoder, leased if none is in its types.
+    fn load(&mut self, format: ComputeFormat, step: LoadStep<'_>) -> Result<((), Duration)> {
+        if self.decoders.iter().any(|decoder| decoder.format() == format) {
+            return Ok(((), Duration::ZERO));
         }
-        Ok(())
+        let start = Instant::now();
+        let (decoder, took) = self.job.input.vae.decoder(format, self.job.machine.device, step)?;
+        self.decoders.push(decoder);
+        self.aside += start.elapsed();
+        Ok(((), took))
+    }
+
+    /// The bytes of weights in use that the limit counts: those of each type that a tile is in.
+    fn weights(&self) -> u64 {
+        self.job.counted(self.decoders.iter().map(Lease::bytes).sum())
     }
 
     /// Makes the sample's state fit the plan: kept where only chunks, bands or precision differ, and else worked out again from the last frame that
@@ -180,7 +185,7 @@ impl<'a> ClipDecoding<'a> {
         if plan.release == Release::EachStep {
             memory::trim(device)?;
         }
-        let peak = memory::of(device)?.peak.saturating_sub(self.base);
+        let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         // What the first frame costs says little of the others; the last round is in the outcome of the whole.
         if rounds > 0 && until < latent_frames {
             let spent = start.elapsed().saturating_sub(self.aside - aside);
@@ -393,14 +398,15 @@ impl Task for ClipDecoding<'_> {
     ) -> std::result::Result<((), Outcome), AttemptError> {
         let device = self.job.machine.device;
         let format = ComputeFormat::new(plan.precision, plan.layout)?;
-        load(context, |load| self.load(format, load))?;
+        load(context, |step| self.load(format, step))?;
         // What an earlier attempt left in the clip counts as this one's.
         let held = self.live.as_ref().map_or(0, SampleState::bytes);
         self.base = memory::of(device)?.in_use.saturating_sub(held);
         let aside = self.aside;
         let start = Instant::now();
         let limit = self.job.request.memory_limit;
-        let outcome = measure(device, limit, held, || settle(device, plan, self.samples(plan, format, context)));
+        let outcome =
+            measure(device, limit, self.weights(), held, || settle(device, plan, self.samples(plan, format, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         self.not_finite = matches!(outcome, Err(AttemptError::Failed(Failure::NonFinite { .. })));
         if outcome.is_ok() {

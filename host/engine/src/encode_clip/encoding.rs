@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use tch::{Device, Tensor};
 use tilewright_models::{
-    ComputeFormat,
+    ComputeFormat, LoadStep,
     wan::{Encoder, EncoderState, Part, Place},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Release};
 use tilewright_torch::{memory, non_finite, probe};
 
-use super::{ClipEncodeJob, EncodedClip, Frames, division::Division, price::chunk};
+use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
     Error, Result,
     task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle},
@@ -158,7 +158,7 @@ impl<'a> ClipEncoding<'a> {
         if plan.release == Release::EachStep {
             memory::trim(device)?;
         }
-        let peak = memory::of(device)?.peak.saturating_sub(self.base);
+        let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         let last = self.encoded >= request.frames;
         // What the first frame costs says little of the others; the last chunk is in the outcome of the whole.
         if self.chunks > 1 && !last {
@@ -248,19 +248,24 @@ impl<'a> ClipEncoding<'a> {
         Ok(())
     }
 
-    /// The plan's encoder, loaded where it is not there.
-    fn load(&mut self, format: ComputeFormat, load: &mut Duration) -> Result<()> {
-        if self.encoder.as_ref().is_none_or(|encoder| encoder.format() != format) {
-            // The old weights go first: both at once may not fit.
-            self.encoder = None;
-            let start = Instant::now();
-            let (encoder, took) =
-                self.job.input.vae.encoder(&self.job.input.config, format, self.job.machine.device)?;
-            self.encoder = Some(encoder);
-            *load += took;
-            self.aside += start.elapsed();
+    /// The plan's encoder, leased if it is not there.
+    fn load(&mut self, format: ComputeFormat, step: LoadStep<'_>) -> Result<((), Duration)> {
+        if self.encoder.as_ref().is_some_and(|encoder| encoder.format() == format) {
+            return Ok(((), Duration::ZERO));
         }
-        Ok(())
+        // The old weights go first: both at once may not fit.
+        self.encoder = None;
+        let start = Instant::now();
+        let ClipSource { vae, config } = &self.job.input;
+        let (encoder, took) = vae.encoder(config, format, self.job.machine.device, step)?;
+        self.encoder = Some(encoder);
+        self.aside += start.elapsed();
+        Ok(((), took))
+    }
+
+    /// The bytes of weights in use that the limit counts.
+    fn weights(&self) -> u64 {
+        self.job.counted(self.encoder.as_ref().map_or(0, Lease::bytes))
     }
 
     /// Bytes of the states on the device, and of what is under way.
@@ -315,14 +320,14 @@ impl Task for ClipEncoding<'_> {
     ) -> std::result::Result<(EncodedClip, Outcome), AttemptError> {
         let device = self.job.machine.device;
         let format = ComputeFormat::new(plan.precision, plan.layout)?;
-        load(context, |load| self.load(format, load))?;
+        load(context, |step| self.load(format, step))?;
         // What an earlier attempt left in the clip counts as this one's.
         let held = self.bytes();
         self.base = memory::of(device)?.in_use.saturating_sub(held);
         let aside = self.aside;
         let start = Instant::now();
         let limit = self.job.request.memory_limit;
-        let outcome = measure(device, limit, held, || settle(device, plan, self.chunks(plan, context)));
+        let outcome = measure(device, limit, self.weights(), held, || settle(device, plan, self.chunks(plan, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         if outcome.is_ok() {
             self.encoder = None;

@@ -1,13 +1,13 @@
-//! The table. Columns: device, weights, size, memory, objective; then what is out of the ordinary.
+//! The table. Columns: device, weights, size, memory, objective; then the special properties.
 
 use tilewright_plan::{Dtype, Objective, Precision, Stage};
 
-use Fails::{NonFinite, OutOfMemory, OverLimit};
+use FailureKind::{NonFinite, OutOfMemory, OverLimit};
 use Form::{Bands, Tiles, Whole};
+use MemoryLimit::{Hopeless, Percent, Plenty};
 use Objective::{Balanced, Fastest, Leanest};
-use Room::{Hopeless, Percent, Plenty};
 
-use super::{Fails, Form, Room, Row, Shape, Then};
+use super::{FailureKind, FollowUp, Form, MemoryLimit, Row, Shape};
 use crate::machines::*;
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
@@ -15,15 +15,15 @@ const BF16: Precision = Precision::Uniform(Dtype::Bf16);
 const F16: Precision = Precision::Uniform(Dtype::F16);
 const MIXED: Precision = Precision::Mixed(Dtype::Bf16);
 
-/// A picture, decoded, with nothing else to it.
+/// A request to decode a picture, without special properties.
 const fn ask(
     machine: &'static Machine,
     weights: &'static Weights,
     (width, height): (u32, u32),
-    room: Room,
+    room: MemoryLimit,
     objective: Objective,
 ) -> Row {
-    let (stage, then) = (Stage::Decode, Then::Nothing);
+    let (stage, then) = (Stage::Decode, FollowUp::Nothing);
     Row {
         machine,
         weights,
@@ -57,11 +57,11 @@ impl Row {
         Self { is_bare: true, ..self }
     }
 
-    const fn tried(self, tried: &'static [(Shape, f64, f64)]) -> Self {
+    const fn trials(self, tried: &'static [(Shape, f64, f64)]) -> Self {
         Self { tried, ..self }
     }
 
-    const fn then(self, then: Then) -> Self {
+    const fn then(self, then: FollowUp) -> Self {
         Self { then, ..self }
     }
 }
@@ -81,13 +81,13 @@ const TOWER: (u32, u32) = (64, 4096);
 const W480: (u32, u32) = (832, 480);
 const W720: (u32, u32) = (1280, 704);
 
-/// Slow whole, quick in tiles, as on gfx1151; a tenth more memory than the price.
+/// Slow whole and fast in tiles, as on gfx1151; 10 % more memory than the price.
 pub(super) const SLOW_WHOLE: &[(Shape, f64, f64)] =
     &[(shape(Whole, BF16, 0), 3.5, 1.1), (shape(Tiles(768), BF16, 0), 0.6, 1.1), (shape(Whole, F32, 0), 3.0, 1.05)];
-/// Everything takes longer and holds more than its price.
+/// Every plan takes more time and memory than its price.
 pub(super) const DEARER: &[(Shape, f64, f64)] =
     &[(shape(Whole, F32, 0), 1.8, 1.25), (shape(Bands(128), F32, 0), 1.6, 1.3)];
-/// Clips by chunk, the longer the quicker.
+/// Clips by chunk: the longer, the faster.
 pub(super) const CHUNKS: &[(Shape, f64, f64)] = &[
     (shape(Whole, BF16, 4), 1.3, 1.1),
     (shape(Whole, BF16, 16), 0.8, 1.1),
@@ -182,28 +182,28 @@ pub(super) static ROWS: &[Row] = &[
     ask(&X86_V4,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).encode(),
     ask(&X86_V3,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).bare(),
     // With measurements.
-    ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).tried(SLOW_WHOLE),
-    ask(&X86_V4,  &FLUX_F32,   K1,   Percent(95), Fastest).tried(DEARER),
-    ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(81).tried(CHUNKS),
+    ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).trials(SLOW_WHOLE),
+    ask(&X86_V4,  &FLUX_F32,   K1,   Percent(95), Fastest).trials(DEARER),
+    ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(81).trials(CHUNKS),
     // After failures of the policy's own plans.
-    ask(&GFX1151, &FLUX_BF16,  HD,         Plenty,      Balanced).then(Then::Fail(&[OutOfMemory, OutOfMemory, OutOfMemory])),
-    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Fastest).then(Then::Fail(&[OverLimit, OutOfMemory])),
-    ask(&SM_89,   &SDXL_F16,   K1,         Plenty,      Balanced).then(Then::Fail(&[NonFinite, NonFinite])),
-    ask(&GFX1030, &SD_F16,     (512, 512), Plenty,      Balanced).then(Then::Fail(&[NonFinite, OverLimit])),
-    ask(&X86_V4,  &FLUX_F32,   K1,         Percent(60), Balanced).then(Then::Fail(&[OverLimit, OverLimit, OverLimit])),
-    ask(&ARM,     &SD_F16,     (256, 256), Plenty,      Balanced).then(Then::Fail(&[OutOfMemory])),
-    ask(&GFX1100, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(Then::Fail(&[OutOfMemory, OutOfMemory])),
-    ask(&SM_90,   &WAN22_BF16, W720,       Plenty,      Fastest).frames(121).then(Then::Fail(&[NonFinite])),
-    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Balanced).encode().then(Then::Fail(&[OutOfMemory])),
-    ask(&X86_V4,  &FLUX_F32,   HD,         Plenty,      Balanced).encode().then(Then::Fail(&[OverLimit])),
+    ask(&GFX1151, &FLUX_BF16,  HD,         Plenty,      Balanced).then(FollowUp::Fail(&[OutOfMemory, OutOfMemory, OutOfMemory])),
+    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Fastest).then(FollowUp::Fail(&[OverLimit, OutOfMemory])),
+    ask(&SM_89,   &SDXL_F16,   K1,         Plenty,      Balanced).then(FollowUp::Fail(&[NonFinite, NonFinite])),
+    ask(&GFX1030, &SD_F16,     (512, 512), Plenty,      Balanced).then(FollowUp::Fail(&[NonFinite, OverLimit])),
+    ask(&X86_V4,  &FLUX_F32,   K1,         Percent(60), Balanced).then(FollowUp::Fail(&[OverLimit, OverLimit, OverLimit])),
+    ask(&ARM,     &SD_F16,     (256, 256), Plenty,      Balanced).then(FollowUp::Fail(&[OutOfMemory])),
+    ask(&GFX1100, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(FollowUp::Fail(&[OutOfMemory, OutOfMemory])),
+    ask(&SM_90,   &WAN22_BF16, W720,       Plenty,      Fastest).frames(121).then(FollowUp::Fail(&[NonFinite])),
+    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Balanced).encode().then(FollowUp::Fail(&[OutOfMemory])),
+    ask(&X86_V4,  &FLUX_F32,   HD,         Plenty,      Balanced).encode().then(FollowUp::Fail(&[OverLimit])),
     // Clips under way.
-    ask(&GFX1151, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(Then::UnderWay(shape(Whole, BF16, 16), 17, &[OutOfMemory, OverLimit])),
-    ask(&X86_V4,  &WAN21_F32,  W480,       Percent(60), Balanced).frames(33).then(Then::UnderWay(shape(Bands(128), F32, 4), 5, &[OutOfMemory])),
-    ask(&SM_89,   &WAN21_BF16, W720,       Plenty,      Fastest).frames(81).then(Then::UnderWay(shape(Tiles(256), MIXED, 8), 9, &[OverLimit])),
-    ask(&GFX1030, &WAN21_F16,  (320, 320), Plenty,      Balanced).frames(17).then(Then::UnderWay(shape(Whole, F16, 4), 5, &[NonFinite])),
-    // Outcomes told.
-    ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).then(Then::Learn),
-    ask(&X86_V4,  &FLUX_F32,   HD,   Percent(50), Leanest).then(Then::Learn),
-    ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(33).then(Then::Learn),
-    ask(&X86_V4,  &FLUX_F32,   K1,   Plenty,      Balanced).encode().then(Then::Learn),
+    ask(&GFX1151, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(FollowUp::UnderWay(shape(Whole, BF16, 16), 17, &[OutOfMemory, OverLimit])),
+    ask(&X86_V4,  &WAN21_F32,  W480,       Percent(60), Balanced).frames(33).then(FollowUp::UnderWay(shape(Bands(128), F32, 4), 5, &[OutOfMemory])),
+    ask(&SM_89,   &WAN21_BF16, W720,       Plenty,      Fastest).frames(81).then(FollowUp::UnderWay(shape(Tiles(256), MIXED, 8), 9, &[OverLimit])),
+    ask(&GFX1030, &WAN21_F16,  (320, 320), Plenty,      Balanced).frames(17).then(FollowUp::UnderWay(shape(Whole, F16, 4), 5, &[NonFinite])),
+    // Outcomes to learn from.
+    ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).then(FollowUp::Learn),
+    ask(&X86_V4,  &FLUX_F32,   HD,   Percent(50), Leanest).then(FollowUp::Learn),
+    ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(33).then(FollowUp::Learn),
+    ask(&X86_V4,  &FLUX_F32,   K1,   Plenty,      Balanced).encode().then(FollowUp::Learn),
 ];

@@ -18,7 +18,7 @@ pub enum Pricing {
 }
 
 /// Facts for one request.
-pub(super) struct Priced {
+pub(super) struct RequestPrices {
     /// Plans without reasons.
     recorded: Vec<(Plan, Result<Cost, String>)>,
     trials: Vec<Trial>,
@@ -27,14 +27,14 @@ pub(super) struct Priced {
     scale: Option<(f64, f64)>,
 }
 
-impl Priced {
+impl RequestPrices {
     pub fn by_formula(formula: Arc<dyn CostModel>) -> Self {
         Self { recorded: Vec::new(), trials: Vec::new(), formula, scale: None }
     }
 
     /// Recorded prices and measurements before the formula's. The formula's error is the geometric
     /// mean over those plans that both have a price for.
-    pub fn recorded(
+    pub fn from_records(
         recorded: &[(Plan, Result<Cost, String>)],
         trials: Vec<Trial>,
         formula: Arc<dyn CostModel>,
@@ -57,11 +57,11 @@ impl Priced {
 
     /// The price of a plan and its source.
     pub fn price(&self, plan: &Plan) -> (Option<Cost>, Pricing) {
-        let (price, pricing) = self.priced(plan);
+        let (price, pricing) = self.find_price(plan);
         (price.ok(), pricing)
     }
 
-    fn priced(&self, plan: &Plan) -> (Result<Cost, String>, Pricing) {
+    fn find_price(&self, plan: &Plan) -> (Result<Cost, String>, Pricing) {
         let bare = Plan { reason: String::new(), ..plan.clone() };
         if let Some((_, price)) = self.recorded.iter().find(|(known, _)| *known == bare) {
             return (price.clone(), Pricing::Recorded);
@@ -77,13 +77,13 @@ impl Priced {
     }
 }
 
-impl CostModel for Priced {
+impl CostModel for RequestPrices {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }
 
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
-        self.priced(plan).0
+        self.find_price(plan).0
     }
 
     fn trials(&self, most: u32) -> Vec<Trial> {

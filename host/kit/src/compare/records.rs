@@ -8,7 +8,7 @@ use tilewright_plan::{
     exchange::RecordedQuestion, records, records::Damage,
 };
 
-use super::{CompareError, facts::Priced};
+use super::{CompareError, facts::RequestPrices};
 
 /// A call of a policy, with the answers that the host gave it.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,8 +124,8 @@ impl RecordedRequest {
             .after(&self.attempts)
     }
 
-    pub(super) fn costs(&self) -> Priced {
+    pub(super) fn costs(&self) -> RequestPrices {
         let formula = golden::prices(self.stage, &self.request, &self.device, &self.capabilities);
-        Priced::recorded(&self.prices, self.trials.clone(), formula)
+        RequestPrices::from_records(&self.prices, self.trials.clone(), formula)
     }
 }

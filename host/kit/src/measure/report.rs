@@ -1,10 +1,10 @@
-//! What a measurement says.
+//! The report of a measurement.
 
 use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 use tilewright_plan::Value;
-use tilewright_policy::Kind;
+use tilewright_policy::ModuleKind;
 
 use super::Spread;
 
@@ -12,15 +12,15 @@ use super::Spread;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Function {
-    /// What the policy is.
+    /// The description.
     Describe,
-    /// Its settings, to a fresh instance.
+    /// The settings of a new instance.
     Configure,
     /// A plan.
     Decide,
     /// Another plan, after memory ran out under the first.
     Recover,
-    /// What came of a plan.
+    /// The outcome of a plan.
     Learn,
 }
 
@@ -43,43 +43,43 @@ pub struct Report {
     pub policy: String,
     /// As the policy describes itself.
     pub version: String,
-    /// Of the file.
+    /// The digest of the file.
     pub digest: String,
-    /// All of them, defaults included.
+    /// All settings, defaults included.
     pub settings: BTreeMap<String, Value>,
-    /// What the file holds.
-    pub kind: Kind,
+    /// The kind of file.
+    pub kind: ModuleKind,
     /// Bytes of the file.
     pub size_bytes: u64,
     /// Requests that were asked in turn.
     pub requests: usize,
-    /// What it holds.
+    /// Memory use.
     pub memory: Memory,
-    /// The first time.
+    /// Costs of the first time.
     pub cold: Cold,
-    /// Warm, one for each function.
+    /// Warm costs, one entry for each function.
     pub calls: Vec<Call>,
     /// Decisions per second of one thread that does nothing else.
     pub decisions_per_second: f64,
-    /// What the policy asks the host for while it decides; none where it never does.
+    /// Prices that the policy asks for while it decides; none if it never does.
     pub estimates: Option<Estimates>,
     /// Decisions in one instance.
     pub lasting: Lasting,
 }
 
-/// What a policy holds.
+/// A policy's memory use.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Memory {
     /// Linear memory of one instance after all calls, in bytes.
     pub linear_bytes: usize,
-    /// Compiled code and its tables, once for all instances, in bytes.
+    /// Compiled code and its tables, shared by all instances, in bytes.
     pub code_bytes: usize,
 }
 
-/// What the first time costs, in nanoseconds.
+/// Costs of the first time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cold {
-    /// From the file's bytes to a policy that has described itself, compiled anew.
+    /// From the file's bytes to a policy that has described itself, compiled from scratch.
     pub load_ns: f64,
     /// The same with the compiled code on disk.
     pub cached_ns: f64,
@@ -91,15 +91,16 @@ pub struct Cold {
     pub decide_ns: f64,
 }
 
-/// What one function costs, warm.
+/// The cost of one function, warm.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Call {
-    /// Which.
+    /// The function.
     pub function: Function,
     /// Nanoseconds.
     #[serde(flatten)]
     pub time: Spread,
-    /// Nanoseconds that a busy machine does not distort: the median of each request, on average over the requests.
+    /// Nanoseconds that a busy machine does not distort: the median of each request, on average
+    /// over the requests.
     pub typical_ns: f64,
     /// Calls per second at the typical time.
     pub per_second: f64,
@@ -107,29 +108,30 @@ pub struct Call {
     pub fuel_mean: f64,
     /// Fuel, at most.
     pub fuel_most: u64,
-    /// Runs that ended in an honest error of the policy, the host's own plan in its stead.
+    /// Runs that ended in an honest error of the policy, with the host's own plan in its place.
     pub declined: u32,
-    /// Runs that failed otherwise, likewise.
+    /// Runs that failed otherwise, also with the host's own plan.
     pub failed: u32,
 }
 
-/// What a policy asks for while it decides, on average over the requests.
+/// Prices that a policy asks for while it decides, on average over the requests.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Estimates {
     /// Estimates per decision.
     pub count: f64,
     /// Nanoseconds that the host spends pricing them, per decision.
     pub host_ns: f64,
-    /// Nanoseconds of a decision beside that.
+    /// Nanoseconds of the rest of a decision.
     pub beside_ns: f64,
 }
 
-/// The cost of a decision in an instance that answers question after question. At work each question has an instance of
-/// its own, so that this is the part that the policy and its contract are to answer for.
+/// The cost of a decision in an instance that answers question after question. In normal use each
+/// question has an instance of its own, so this is the part that depends on the policy and its
+/// contract.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Lasting {
     /// Nanoseconds of a decision: the median of each request, on average over the requests.
     pub typical_ns: f64,
-    /// Nanoseconds of a decision beside the host's estimates.
+    /// Nanoseconds of a decision without the host's estimates.
     pub beside_ns: f64,
 }

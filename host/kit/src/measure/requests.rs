@@ -1,4 +1,4 @@
-//! What a policy is asked while it is measured: the golden set, as the gate asks it.
+//! The requests of a measurement: the golden set, as the gate asks it.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use tilewright_gate::golden;
 use tilewright_plan::{Capabilities, CostModel, Decision, Device, Planner, Question, Request, Stage};
 use tilewright_policy::Policy;
 
-/// A request with all that a decision needs.
+/// A request with everything that a decision needs.
 #[derive(Clone)]
-pub struct Asked {
-    /// The kind of work.
+pub struct BenchRequest {
+    /// The stage.
     pub stage: Stage,
-    /// What is asked for.
+    /// The request itself.
     pub request: Request,
-    /// What it runs on.
+    /// The device.
     pub device: Device,
-    /// What can be carried out.
+    /// The plans that can be carried out.
     pub capabilities: Capabilities,
-    /// What prices plans.
+    /// The prices of plans.
     pub costs: Arc<dyn CostModel>,
 }
 
-impl Asked {
+impl BenchRequest {
     pub(super) fn question(&self) -> Question<'_> {
         Question::new(self.stage, &self.request, &self.device, &self.capabilities)
     }
@@ -32,10 +32,10 @@ impl Asked {
 }
 
 /// The golden requests, which `policy bench` asks in turn.
-pub fn requests() -> Vec<Asked> {
+pub fn requests() -> Vec<BenchRequest> {
     let golden = golden::set().into_iter();
     golden
-        .map(|golden| Asked {
+        .map(|golden| BenchRequest {
             costs: golden.costs(),
             stage: golden.stage,
             request: golden.request,

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-/// How times spread, in nanoseconds.
+/// The distribution of times, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// How many there are.
+    /// The number of runs.
     pub runs: usize,
     /// Their mean.
     pub mean_ns: f64,
@@ -13,14 +13,14 @@ pub struct Spread {
     pub std_ns: f64,
     /// The least.
     pub min_ns: f64,
-    /// Half of them are no more.
+    /// The median.
     pub median_ns: f64,
-    /// 99 of 100 are no more.
+    /// The 99th percentile.
     pub p99_ns: f64,
 }
 
 impl Spread {
-    /// Of these times, which are sorted. All zero where there are none.
+    /// The distribution of these times, which it sorts. All zero if there are none.
     pub fn of(times: &mut [f64]) -> Self {
         times.sort_by(f64::total_cmp);
         let runs = times.len();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_policy::{CacheDir, Inspection, Kind, Limits, PolicyHost, Wasi, as_component};
+use tilewright_policy::{CacheDir, Inspection, Limits, ModuleKind, PolicyHost, Wasi, as_component};
 
 use super::{Language, ProjectError, shrink, toolchain};
 
@@ -95,7 +95,7 @@ pub fn build(project: &Path, wanted: &BuildOptions, cache: &CacheDir) -> Result<
 /// The smallest component that does the same.
 fn component(origin: &str, made: &[u8]) -> Result<Vec<u8>, ProjectError> {
     let small = shrink::shrink(made);
-    if Kind::of(&small) == Some(Kind::CoreModule) {
+    if ModuleKind::of(&small) == Some(ModuleKind::CoreModule) {
         let module = toolchain::optimise(&small).unwrap_or(small);
         return Ok(shrink::shrink(&as_component(origin, &module)?));
     }

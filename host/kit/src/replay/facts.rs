@@ -1,4 +1,4 @@
-//! The host's answers, from memory.
+//! The host's answers, from the record.
 
 use std::{
     collections::HashMap,
@@ -12,14 +12,14 @@ use tilewright_plan::{
 
 use super::bare;
 
-/// What a policy is told where the record has no answer.
+/// The error for a policy if the record has no answer.
 const UNKNOWN: &str = "not in the record";
 
-/// Prices that other calls heard for the same work.
+/// Prices for the same work in other calls.
 pub(crate) type Prices = HashMap<Plan, Price>;
 
-/// What the host answered then, and what it was asked now that nothing answers.
-pub(crate) struct Remembered {
+/// The recorded answers, and the questions that they do not cover.
+pub(crate) struct RecordedAnswers {
     prices: HashMap<Plan, Result<Cost, String>>,
     trials: Vec<(u32, Vec<Trial>)>,
     elsewhere: Arc<Prices>,
@@ -35,11 +35,11 @@ pub(crate) struct Missing {
     pub trials: bool,
 }
 
-impl Remembered {
+impl RecordedAnswers {
     pub fn new(heard: &HostAnswers, elsewhere: Arc<Prices>) -> Arc<Self> {
         let mut prices = HashMap::with_capacity(heard.estimates.len());
         for estimate in &heard.estimates {
-            // A plan's reason changes nothing of its price.
+            // A plan's reason does not affect its price.
             prices.entry(bare(&estimate.plan)).or_insert_with(|| (&estimate.price).into());
         }
         let trials = heard.trials.iter().map(|asked| (asked.most, asked.trials.iter().map(Into::into).collect()));
@@ -51,7 +51,7 @@ impl Remembered {
     }
 }
 
-impl CostModel for Remembered {
+impl CostModel for RecordedAnswers {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }
@@ -71,7 +71,8 @@ impl CostModel for Remembered {
         Err(UNKNOWN.into())
     }
 
-    /// The answer to a larger question holds that to a smaller one; an answer shorter than was asked for holds all.
+    /// The answer to a larger question holds the one to a smaller question. An answer shorter than
+    /// its question holds all trials.
     fn trials(&self, most: u32) -> Vec<Trial> {
         let exact = self.trials.iter().find(|(asked, _)| *asked == most);
         let holds = |(asked, trials): &&(u32, Vec<Trial>)| *asked >= most || trials.len() < *asked as usize;

@@ -1,4 +1,4 @@
-//! From lines of records to sessions: the calls of one policy at work, in order.
+//! From lines of records to sessions: the calls of one policy, in order.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use super::Work;
 /// Calls that are held at once: a bound on memory, some ten thousand decodes.
 const MOST_CALLS: usize = 100_000;
 
-/// Why records can't be replayed. Each is one line.
+/// The reason why records can't be replayed. Each is one line.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// A line is no record.
+    /// A line is not a record.
     #[error(transparent)]
     Damaged(#[from] Damage),
-    /// Two records disagree about what was said.
+    /// Two records have different contents for the same call.
     #[error(
         "line {line}: call {sequence} of session {session} is not what line {before} says it was: a record is damaged"
     )]
@@ -25,9 +25,9 @@ pub enum ReplayError {
         line: u64,
         /// The earlier one.
         before: u64,
-        /// Which session.
+        /// The session.
         session: String,
-        /// Which call.
+        /// The call.
         sequence: u64,
     },
     /// A session has two policies.
@@ -40,18 +40,18 @@ pub enum ReplayError {
         /// Which session.
         session: String,
     },
-    /// More than is held at once.
+    /// More calls than fit the limit.
     #[error("line {line}: more than {most} calls: split the file, a session's records together")]
     TooMany {
         /// Counted from 1.
         line: u64,
-        /// The most.
+        /// The limit.
         most: usize,
     },
     /// Nothing to replay.
     #[error("none of {records} records was made with --record full, which a replay needs")]
     NothingFull {
-        /// How many there are.
+        /// The number of records.
         records: usize,
     },
     /// The policy can't be put to work.
@@ -61,49 +61,50 @@ pub enum ReplayError {
 
 /// A call, and the line of its record.
 #[derive(Clone, Debug)]
-pub struct Spoken {
+pub struct RecordedCall {
     /// Counted from 1.
     pub line: u64,
-    /// What was said.
+    /// The call.
     pub call: Call,
 }
 
-/// One policy at work.
+/// One policy in use.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// As recorded.
     pub name: String,
-    /// Who decided.
+    /// The policy that decided.
     pub policy: PolicyIdentity,
     /// In order; numbers may be missing.
-    pub calls: Vec<Spoken>,
+    pub calls: Vec<RecordedCall>,
     /// The line that it was first seen in.
     line: u64,
 }
 
-/// What was measured of a plan.
+/// A measured plan.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct MeasuredPlan {
     pub work: Work,
     pub plan: Plan,
     pub elapsed_ns: u64,
     pub peak_bytes: u64,
 }
 
-/// Everything that a file of records holds.
+/// The contents of a file of records.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// In the order of their first lines.
     pub sessions: Vec<Session>,
-    /// All records.
+    /// The number of records.
     pub records: usize,
-    /// Those without what passed between host and policy.
+    /// The number of records without an exchange.
     pub ordinary: usize,
     /// Outcomes, of ordinary records too.
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<MeasuredPlan>,
 }
 
-/// Reads records and sorts what they hold into sessions. Records of a session may stand apart, and twice.
+/// Reads records and sorts their calls into sessions. Records of a session may stand apart, and
+/// twice.
 ///
 /// # Errors
 /// Any [`ReplayError`] of a file that can't be replayed.
@@ -115,7 +116,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
         let (line, record) = read?;
         recorded.records += 1;
         if let Some(outcome) = record.measured() {
-            recorded.found.push(Found {
+            recorded.found.push(MeasuredPlan {
                 work: Work::of(record.stage(), &record.request, &record.device),
                 plan: super::bare(&record.plan),
                 elapsed_ns: u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX),
@@ -139,11 +140,11 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
         if session.policy != record.policy {
             return Err(ReplayError::TwoPolicies { line, before: session.line, session: exchange.session });
         }
-        session.calls.extend(exchange.calls.into_iter().map(|call| Spoken { line, call }));
+        session.calls.extend(exchange.calls.into_iter().map(|call| RecordedCall { line, call }));
     }
     for session in &mut recorded.sessions {
-        // Stable: of two calls with one number the one of the earlier line comes first.
-        session.calls.sort_by_key(|spoken| spoken.call.sequence);
+        // A stable sort: of two calls with one number, the one of the earlier line comes first.
+        session.calls.sort_by_key(|recorded_call| recorded_call.call.sequence);
         if let Some([one, other]) = session
             .calls
             .array_windows()
@@ -156,7 +157,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
                 sequence: one.call.sequence,
             });
         }
-        session.calls.dedup_by_key(|spoken| spoken.call.sequence);
+        session.calls.dedup_by_key(|recorded_call| recorded_call.call.sequence);
     }
     if recorded.records == recorded.ordinary {
         return Err(ReplayError::NothingFull { records: recorded.records });

@@ -40,8 +40,8 @@ impl CostModel for Prices {
     }
 }
 
-/// Takes the largest of its sides that is priced, one smaller for each plan that it learnt of; fails as it is told to, and at one call
-/// for want of time.
+/// Takes the largest of its sides that has a price, one smaller for each outcome that it learned
+/// from. Fails at given calls, and times out at one.
 struct Stub {
     identity: PolicyIdentity,
     sides: Vec<u32>,
@@ -120,6 +120,7 @@ fn request() -> Request {
         height: 1024,
         width: 1024,
         memory_limit: 1 << 30,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }
@@ -156,7 +157,7 @@ fn outcome(milliseconds: u64) -> Outcome {
     Outcome { elapsed: Duration::from_millis(milliseconds), load: Duration::ZERO, peak_bytes: 9, attempts: 1, pool }
 }
 
-/// Decodes, one record each: a decision, a recovery and what was learnt.
+/// Decodes, one record each: a decision, a recovery and an outcome.
 fn recorded(planner: Stub, decodes: usize) -> Vec<Record> {
     let identity = planner.identity.clone();
     let mut recorder = Recorder::new(Box::new(planner), true);
@@ -205,9 +206,9 @@ fn sessions(records: &[Record]) -> Result<Recorded, ReplayError> {
     gather(records.iter().cloned().enumerate().map(|(index, record)| Ok((index as u64 + 1, record))))
 }
 
-fn replayed(records: &[Record], sides: &[u32]) -> Again {
-    let mut makes = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
-    again(&sessions(records).unwrap(), &mut makes).unwrap()
+fn replayed(records: &[Record], sides: &[u32]) -> SamePolicyReport {
+    let mut make_planner = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
+    replay_same_policy(&sessions(records).unwrap(), &mut make_planner).unwrap()
 }
 
 const SIDES: [u32; 6] = [513, 512, 256, 128, 96, 64];
@@ -217,12 +218,13 @@ fn a_session_is_the_same_again_over_its_records_in_any_order() {
     let mut records = recorded(stub(&SIDES), 3);
     let report = replayed(&records, &SIDES);
     assert_eq!((report.totals.calls, report.totals.equal), (9, 9), "{report:?}");
-    // What is remembered tells the records apart, and their order in the file does not matter; nor does one that is there twice.
+    // The plans depend on earlier outcomes. The order of records in the file does not matter, nor
+    // does a record that is there twice.
     assert_ne!(records[0].plan, records[2].plan);
     records.swap(0, 2);
     records.push(records[1].clone());
     assert_eq!(replayed(&records, &SIDES).totals.equal, 9);
-    // Of an ordinary record nothing can be replayed.
+    // An ordinary record can't be replayed.
     records.push(Record { exchange: None, ..records[0].clone() });
     let totals = replayed(&records, &SIDES).totals;
     assert_eq!((totals.records, totals.ordinary, totals.calls), (5, 1, 9));
@@ -236,7 +238,7 @@ fn a_policy_that_is_not_the_same_differs_and_the_reason_is_told() {
     assert_eq!(report.totals.different, 2);
     let row = &report.calls[0];
     let differing: Vec<_> = row.differences.iter().map(|difference| difference.what).collect();
-    assert_eq!((row.verdict, &differing[..]), (Verdict::Different, &["answer", "plan"][..]), "{row:?}");
+    assert_eq!((row.verdict, &differing[..]), (CallVerdict::Different, &["answer", "plan"][..]), "{row:?}");
     assert!(
         row.note.as_deref().unwrap().starts_with("asked for 3 prices that are not in the record: blended 1024×1024/0")
     );
@@ -255,23 +257,24 @@ fn what_a_clock_decided_or_is_missing_is_told_apart_from_what_differs() {
     let fallback = Fallback { reason: FallbackReason::Timeout, detail: "too long".into() };
     calls[0].reply.fallback = Some(fallback.clone());
     let report = replayed(&records, &SIDES);
-    assert_eq!(report.calls[6].verdict, Verdict::NotReproducible);
+    assert_eq!(report.calls[6].verdict, CallVerdict::NotReproducible);
     assert_eq!((report.totals.equal, report.totals.different), (8, 0), "{report:?}");
-    // Here, too.
+    // The same for a timeout in the replay.
     let records = recorded(stub(&SIDES), 1);
-    let mut makes = |_: &PolicyIdentity| {
+    let mut make_planner = |_: &PolicyIdentity| {
         Ok(Box::new(Stub { fails: Some(FallbackReason::Timeout), ..stub(&SIDES) }) as Box<dyn Planner>)
     };
-    let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
+    let report = replay_same_policy(&sessions(&records).unwrap(), &mut make_planner).unwrap();
     assert_eq!((report.totals.not_reproducible, report.totals.different), (2, 0), "{report:?}");
-    // One that time runs out for here has forgotten what it learnt, and nothing that comes after tells anything.
+    // A policy that times out here has lost what it learned, and all later results are unknown.
     let records = recorded(stub(&SIDES), 3);
     let mut late = Some(2);
-    let mut makes = |_: &PolicyIdentity| Ok(Box::new(Stub { late: late.take(), ..stub(&SIDES) }) as Box<dyn Planner>);
-    let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
+    let mut make_planner =
+        |_: &PolicyIdentity| Ok(Box::new(Stub { late: late.take(), ..stub(&SIDES) }) as Box<dyn Planner>);
+    let report = replay_same_policy(&sessions(&records).unwrap(), &mut make_planner).unwrap();
     assert_eq!((report.totals.equal, report.totals.different), (3, 0), "{report:?}");
     assert!(report.calls[4].note.as_deref().unwrap().contains("had learnt"), "{report:?}");
-    // A policy that time ran out for too often was no longer told anything, which took no fuel.
+    // A policy that timed out too often was no longer asked, which took no fuel.
     let mut records = recorded(stub(&SIDES), 1);
     let calls = &mut records[0].exchange.as_mut().unwrap().calls;
     for call in &mut calls[..2] {
@@ -293,19 +296,19 @@ fn records_that_contradict_each_other_are_refused() {
     other.policy.version = "2".into();
     assert!(matches!(sessions(&[records[0].clone(), other]), Err(ReplayError::TwoPolicies { line: 2, before: 1, .. })));
     let mut fails = |_: &PolicyIdentity| Err("it is not here".to_owned());
-    assert!(matches!(again(&sessions(&records).unwrap(), &mut fails), Err(ReplayError::Policy(_))));
+    assert!(matches!(replay_same_policy(&sessions(&records).unwrap(), &mut fails), Err(ReplayError::Policy(_))));
 }
 
 #[test]
 fn smaller_questions_about_trials_are_answered_from_larger_ones() {
     let records = recorded(Stub { most: 9, ..stub(&SIDES) }, 1);
     let heard = &records[0].exchange.as_ref().unwrap().calls[0].heard;
-    let facts = facts::Remembered::new(heard, Arc::default());
+    let facts = facts::RecordedAnswers::new(heard, Arc::default());
     assert_eq!([0, 1, 2, 9, 10].map(|most| facts.trials(most).len()), [0, 1, 2, 3, 3], "all three are known");
     assert!(!facts.missing().trials);
     let records = recorded(stub(&SIDES), 1);
     let heard = &records[0].exchange.as_ref().unwrap().calls[0].heard;
-    let facts = facts::Remembered::new(heard, Arc::default());
+    let facts = facts::RecordedAnswers::new(heard, Arc::default());
     assert_eq!(facts.trials(2).len(), 2);
     assert!(facts.trials(3).is_empty() && facts.missing().trials, "whether there is a third is not known");
 }
@@ -314,12 +317,12 @@ fn smaller_questions_about_trials_are_answered_from_larger_ones() {
 fn another_policys_plans_are_worth_what_the_records_say() {
     let records = recorded(stub(&SIDES), 2);
     let ask = |sides: &'static [u32]| {
-        let mut makes = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
-        other(&sessions(&records).unwrap(), &mut makes).unwrap()
+        let mut make_planner = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
+        replay_other_policy(&sessions(&records).unwrap(), &mut make_planner).unwrap()
     };
     let same = ask(&SIDES);
     assert_eq!((same.totals.decisions, same.totals.same, same.totals.nothing_said), (4, 4, 0.0));
-    // It asks for 96 at the end, which nobody did before.
+    // It asks for 96 at the end, which no call did before.
     let found = ask(&[256, 128, 96, 64]);
     assert_eq!((found.totals.compared, found.totals.not_known), (3, 1), "{found:?}");
     let row = &found.decisions[0];
@@ -333,14 +336,14 @@ fn another_policys_plans_are_worth_what_the_records_say() {
     assert_eq!((measured.recorded_worth.unwrap().elapsed_ms, measured.other_worth.unwrap().elapsed_ms), (10.0, 11.0));
     let sum: f64 = found.totals.estimated_difference_ms;
     assert!(sum > 0.0, "{found:?}");
-    // What it needs to know is in no record: nothing is made up.
+    // A price that it needs is in no record: its decision is unknown.
     let found = ask(&[640, 512]);
     assert_eq!((found.totals.not_known, found.totals.nothing_said), (4, 1.0));
     assert!(found.decisions.iter().all(|row| row.other_worth.is_none() && row.missing_prices == 1));
 }
 
-/// Records from anywhere, through the policies that ship: whatever numbers stand in them, the reader refuses them or the replay comes to its
-/// end.
+/// Records with any numbers, replayed by the shipped policies: the reader refuses them, or the
+/// replay ends.
 #[test]
 fn no_number_in_a_record_ends_the_program() {
     let host = tilewright_policy::PolicyHost::new(tilewright_policy::Limits::default(), &CacheDir::Off).unwrap();
@@ -364,18 +367,18 @@ fn no_number_in_a_record_ends_the_program() {
                 *numbers[random(count)] = extremes[random(extremes.len())].into();
             }
             let Ok(record) = tilewright_plan::records::parse(1, record.to_string().as_bytes()) else { continue };
-            let mut makes = |_: &PolicyIdentity| {
+            let mut make_planner = |_: &PolicyIdentity| {
                 policy.configure(&[]).map(|policy| Box::new(policy) as Box<dyn Planner>).map_err(|e| e.to_string())
             };
-            let report = again(&sessions(&[record]).unwrap(), &mut makes).unwrap();
+            let report = replay_same_policy(&sessions(&[record]).unwrap(), &mut make_planner).unwrap();
             replayed += usize::from(report.totals.calls == 3);
         }
         assert!(replayed > 50, "{name}: {replayed}");
     }
 }
 
-/// A record as programs wrote it before it had fields for stage, capabilities and delivered frames: all of them were
-/// hints of the request, and outcomes had no offer.
+/// A record as programs wrote it before it had fields for stage, capabilities and delivered frames:
+/// all of them were hints of the request, and outcomes had no offer.
 fn as_written_before(record: &Record) -> Record {
     let mut record = serde_json::to_value(record).unwrap();
     for call in record["exchange"]["calls"].as_array_mut().unwrap() {
@@ -413,10 +416,10 @@ fn guests_of_contract_0_1_are_told_the_same_from_old_and_new_records() {
         let new = recorded_of(Box::new(policy.configure(&[]).unwrap()));
         let old = as_written_before(&new);
         for record in [new, old] {
-            let mut makes = |_: &PolicyIdentity| {
+            let mut make_planner = |_: &PolicyIdentity| {
                 policy.configure(&[]).map(|policy| Box::new(policy) as Box<dyn Planner>).map_err(|e| e.to_string())
             };
-            let report = again(&sessions(&[record]).unwrap(), &mut makes).unwrap();
+            let report = replay_same_policy(&sessions(&[record]).unwrap(), &mut make_planner).unwrap();
             assert_eq!((report.totals.calls, report.totals.equal), (3, 3), "{name}: {:?}", report.calls);
         }
     }

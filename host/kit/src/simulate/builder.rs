@@ -1,4 +1,4 @@
-//! Makes a table from records and sweeps.
+//! Builds a table from records and sweeps.
 
 use std::collections::HashMap;
 
@@ -11,30 +11,31 @@ use tilewright_statistics::median;
 use super::table::{Case, Entry, FORMAT, Table, TableError};
 use crate::replay::{Work, bare};
 
-/// What of a source went into no table.
+/// The entries of the sources that no table got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Left {
+pub struct SkippedEntries {
     /// Measured on another device than the one chosen.
     pub other_devices: usize,
-    /// Decodes without an outcome of the plan's own: they failed, or shared a clip with another run or plan.
+    /// Decodes without an outcome of the plan's own: they failed, or shared a clip with another run
+    /// or plan.
     pub without_outcome: usize,
-    /// Records that don't say what could be carried out.
+    /// Records without capabilities.
     pub without_offer: usize,
 }
 
-/// Makes a table, source by source.
+/// Builds a table, source by source.
 #[derive(Debug, Default)]
 pub struct Builder {
     /// Only devices with this text in their name or arch.
     device: Option<String>,
-    /// Plans that were only priced go in, too.
+    /// Adds plans that were only priced.
     priced: bool,
     groups: Vec<Group>,
-    /// What went into no table.
-    pub left: Left,
+    /// The entries that no table got.
+    pub left: SkippedEntries,
 }
 
-/// What is known of one kind of work.
+/// The measurements of one kind of work.
 #[derive(Debug)]
 struct Group {
     work: Work,
@@ -42,12 +43,12 @@ struct Group {
     stage: Stage,
     request: Request,
     capabilities: Capabilities,
-    plans: Vec<Gathered>,
+    plans: Vec<PlanMeasurements>,
     places: HashMap<Plan, usize>,
 }
 
 #[derive(Debug)]
-struct Gathered {
+struct PlanMeasurements {
     plan: Plan,
     estimate: Option<Cost>,
     runs: Vec<(f64, u64)>,
@@ -58,13 +59,13 @@ struct Gathered {
 #[derive(Debug, Deserialize)]
 struct Sweep {
     device: Device,
-    requests: Vec<SweptRequest>,
-    plans: Vec<SweptPlan>,
+    requests: Vec<SweepRequest>,
+    plans: Vec<SweepPlan>,
 }
 
-/// A size of a sweep. Earlier programs wrote the request alone, and all else as its hints.
+/// A size of a sweep. Earlier programs wrote the request alone, with everything else in its hints.
 #[derive(Debug, Deserialize)]
-struct SweptRequest {
+struct SweepRequest {
     #[serde(flatten)]
     request: Request,
     stage: Option<Stage>,
@@ -72,7 +73,7 @@ struct SweptRequest {
 }
 
 #[derive(Debug, Deserialize)]
-struct SweptPlan {
+struct SweepPlan {
     width: u32,
     height: u32,
     plan: Plan,
@@ -82,14 +83,15 @@ struct SweptPlan {
 }
 
 impl Builder {
-    /// Of one device: the one with this text in its name or arch, or the only one that there is.
+    /// A table of one device: the one with this text in its name or arch, or the only one there is.
     pub fn new(device: Option<String>, priced: bool) -> Self {
         Self { device, priced, ..Self::default() }
     }
 
-    /// Takes a record's plan and outcome, and with `priced` what its policy asked the price of.
+    /// Adds a record's plan and outcome; with `priced` also the plans that its policy asked the
+    /// price of.
     pub fn record(&mut self, record: &Record) {
-        if !self.wanted(&record.device) {
+        if !self.is_wanted(&record.device) {
             self.left.other_devices += 1;
             return;
         }
@@ -100,7 +102,8 @@ impl Builder {
         let priced = self.priced;
         let group = self.group(record.stage(), &record.request, &record.device, capabilities);
         for attempt in &record.attempts {
-            // Memory that ran out did so under that limit; what is not finite is so under any, but in f32 for want of a sound latent.
+            // Out of memory is tied to that limit. Values that are not finite are tied to the type,
+            // except in f32, where the latent is at fault.
             let is_narrow = attempt.plan.precision != Precision::Uniform(Dtype::F32);
             if matches!(attempt.failure, Failure::NonFinite { .. }) && is_narrow {
                 group.entry(&attempt.plan).failure = Some(attempt.failure);
@@ -121,18 +124,18 @@ impl Builder {
         entry.runs.push((outcome.elapsed.as_secs_f64() * 1e3, outcome.peak_bytes));
     }
 
-    /// Takes the JSON of `tilewright bench sweep`.
+    /// Adds the JSON of `tilewright bench sweep`.
     ///
     /// # Errors
-    /// [`TableError::NotASource`] where it is something else.
+    /// [`TableError::NotASource`] if it is something else.
     pub fn sweep(&mut self, text: &[u8]) -> Result<(), TableError> {
         let sweep: Sweep = serde_json::from_slice(text).map_err(|error| TableError::NotASource(error.to_string()))?;
-        if !self.wanted(&sweep.device) {
+        if !self.is_wanted(&sweep.device) {
             self.left.other_devices += sweep.plans.len();
             return Ok(());
         }
         for row in &sweep.plans {
-            let of_size = |of: &&SweptRequest| (of.request.width, of.request.height) == (row.width, row.height);
+            let of_size = |of: &&SweepRequest| (of.request.width, of.request.height) == (row.width, row.height);
             let swept = sweep.requests.iter().find(of_size).and_then(|of| {
                 let hints = &of.request.hints;
                 let capabilities =
@@ -184,7 +187,7 @@ impl Builder {
         Ok(Table { tilewright_table: FORMAT, name, about, device, cases })
     }
 
-    fn wanted(&self, device: &Device) -> bool {
+    fn is_wanted(&self, device: &Device) -> bool {
         let text = self.device.as_ref().map(|text| text.to_lowercase());
         text.is_none_or(|text| [&device.name, &device.arch].iter().any(|known| known.to_lowercase().contains(&text)))
     }
@@ -210,10 +213,10 @@ impl Builder {
 }
 
 impl Group {
-    fn entry(&mut self, plan: &Plan) -> &mut Gathered {
+    fn entry(&mut self, plan: &Plan) -> &mut PlanMeasurements {
         let plan = bare(plan);
         let place = *self.places.entry(plan.clone()).or_insert_with(|| {
-            self.plans.push(Gathered { plan, estimate: None, runs: Vec::new(), failure: None });
+            self.plans.push(PlanMeasurements { plan, estimate: None, runs: Vec::new(), failure: None });
             self.plans.len() - 1
         });
         &mut self.plans[place]
@@ -225,11 +228,11 @@ impl Group {
             Entry {
                 plan: gathered.plan,
                 estimate: gathered.estimate,
-                // To the microsecond, which is more than was measured.
+                // Rounded to the microsecond, below the precision of the measurement.
                 elapsed_ms: median(&times).map(|time| (time * 1e3).round() / 1e3),
                 peak_bytes: gathered.runs.iter().map(|(_, peak)| *peak).max(),
                 runs: u32::try_from(gathered.runs.len()).unwrap_or(u32::MAX),
-                // What has run, too, failed for what it was given then.
+                // A plan that has also run failed because of its conditions then.
                 failure: gathered.failure.filter(|_| gathered.runs.is_empty()),
             }
         });

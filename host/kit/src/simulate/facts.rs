@@ -1,4 +1,4 @@
-//! What a policy may ask while a table stands in for the device.
+//! The cost model of a simulated device.
 
 use std::{
     sync::{
@@ -12,15 +12,16 @@ use tilewright_plan::{Cost, CostModel, Outcome, Plan, Request, Stage, Trial};
 
 use super::Case;
 
-/// What a policy is told of a plan without a price.
+/// The error for a policy that asks for an unknown price.
 const UNKNOWN: &str = "not in the device's table";
 
-/// "About this size", as the history has it: at most this many times the output, and at least one in this many.
+/// The range of "about this size", as in the history: at most this many times the output, and at
+/// least one in this many.
 const ABOUT: u128 = 4;
 
 /// A plan that was carried out earlier in the workload.
 #[derive(Clone, Debug)]
-pub(crate) struct Past {
+pub(crate) struct PastRun {
     pub stage: Stage,
     pub request: Request,
     pub plan: Plan,
@@ -28,9 +29,10 @@ pub(crate) struct Past {
     pub outcome: Outcome,
 }
 
-impl Past {
-    /// What it makes likely for the request at hand, as the host tells it: the price for now, times measured over priced then.
-    fn told(&self, case: &Case) -> Option<Trial> {
+impl PastRun {
+    /// The trial for the request at hand, as the host would give it: the price for now, times
+    /// measured over priced then.
+    fn to_trial(&self, case: &Case) -> Option<Trial> {
         if self.request.model != case.request.model || self.stage != case.stage() {
             return None;
         }
@@ -54,28 +56,28 @@ impl Past {
     }
 }
 
-/// The table's prices for one case, and what was carried out before.
-pub(crate) struct Tabled {
+/// The table's prices for one case, and the earlier runs.
+pub(crate) struct TableCostModel {
     case: Arc<Case>,
     trials: Vec<Trial>,
     asked: AtomicUsize,
     unknown: AtomicUsize,
 }
 
-impl Tabled {
+impl TableCostModel {
     /// `past` is oldest first.
-    pub fn new(case: Arc<Case>, past: &[Past]) -> Arc<Self> {
-        let trials = past.iter().rev().filter_map(|past| past.told(&case)).collect();
+    pub fn new(case: Arc<Case>, past: &[PastRun]) -> Arc<Self> {
+        let trials = past.iter().rev().filter_map(|past| past.to_trial(&case)).collect();
         Arc::new(Self { case, trials, asked: AtomicUsize::new(0), unknown: AtomicUsize::new(0) })
     }
 
-    /// Prices that were asked for, and those of them that the table does not hold.
-    pub fn asked(&self) -> (usize, usize) {
+    /// The number of prices that were asked for, and of those that the table lacks.
+    pub fn count_questions(&self) -> (usize, usize) {
         (self.asked.load(Ordering::Relaxed), self.unknown.load(Ordering::Relaxed))
     }
 }
 
-impl CostModel for Tabled {
+impl CostModel for TableCostModel {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }

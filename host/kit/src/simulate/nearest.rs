@@ -1,11 +1,11 @@
-//! Which measurement stands for a plan.
+//! The measurement that stands in for a plan.
 
 use tilewright_plan::{Plan, Space};
 
 use super::{Case, Entry};
 use crate::replay::bare;
 
-/// A tile's side may differ by a quarter of the measured one's.
+/// The most that a tile's side may differ: a quarter of the measured one's.
 const WITHIN: u32 = 4;
 
 impl Case {
@@ -15,16 +15,21 @@ impl Case {
         self.plans.iter().find(|entry| entry.plan == plan)
     }
 
-    /// The measured plan that stands for one that was not measured: of the same kind in space, the same in time, precision and memory order, as many
-    /// together; its tile's sides within a quarter of it, its overlap within an eighth of the side. The nearest in area, then in overlap. What it
-    /// does about memory that nothing uses, offloading and copying ahead may differ.
+    /// The measured plan that stands in for one that was not measured. It has:
+    ///
+    /// - the same division of space and time, precision, memory order and batch;
+    /// - a tile whose sides are within a quarter, and whose overlap is within an eighth of the
+    ///   side.
+    ///
+    /// Of several, the nearest in area counts, then in overlap. Release, offload and prefetch may
+    /// differ.
     pub fn nearest(&self, plan: &Plan) -> Option<&Entry> {
         let measured = self.plans.iter().filter(|entry| entry.measured().is_some() || entry.failure.is_some());
         let near = measured.filter_map(|entry| Some((distance(&entry.plan, plan)?, entry)));
         near.min_by_key(|(distance, _)| *distance).map(|(_, entry)| entry)
     }
 
-    /// The host's price of a plan. When memory is handed back changes none.
+    /// The host's price of a plan. The time of release does not affect it.
     pub fn estimate(&self, plan: &Plan) -> Option<tilewright_plan::Cost> {
         let plan = bare(plan);
         let same = |entry: &&Entry| Plan { release: plan.release, ..entry.plan.clone() } == plan;
@@ -32,7 +37,7 @@ impl Case {
     }
 }
 
-/// How far a plan is from a measured one; none where they are not of a kind.
+/// The distance between a plan and a measured one; `None` if they are of different kinds.
 fn distance(measured: &Plan, plan: &Plan) -> Option<(u64, u32, bool)> {
     let kind = |plan: &Plan| (plan.time, plan.precision, plan.layout, plan.batch);
     if kind(measured) != kind(plan) {

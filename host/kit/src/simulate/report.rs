@@ -1,87 +1,88 @@
-//! What a simulation found. Sizes are bytes, times milliseconds.
+//! The report of a simulation. Sizes are bytes, times milliseconds.
 
 use serde::Serialize;
 use tilewright_plan::{Device, Objective, Plan, PolicyIdentity};
 
 use super::Choice;
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum RequestResult {
     /// Carried out.
     Done,
-    /// Four attempts failed, or one that no other mends.
+    /// Four attempts failed, or one that no other plan could mend.
     Failed,
-    /// The policy's plan is not in the table and none that stands for it, or the host's default stood in and needed prices that are not:
-    /// nothing is known.
+    /// Unknown: neither the policy's plan nor one that stands in for it is in the table, or the
+    /// fallback needed prices that the table lacks.
     NotInTable,
 }
 
 /// One request, as one policy ran it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RequestRow {
-    /// Which of the table's cases, from 0.
+    /// The table's case, counted from 0.
     pub case: usize,
-    /// In bytes.
+    /// The limit in bytes.
     pub memory_limit: u64,
-    /// What mattered most.
+    /// The objective.
     pub objective: Objective,
-    /// What became of it.
-    pub what: What,
+    /// The result.
+    pub what: RequestResult,
     /// The plan that it ended with.
     pub plan: Plan,
-    /// The measured plan that stands for it, where it was not measured itself.
+    /// The measured plan that stands in for it, if it was not measured itself.
     pub stands_in: Option<Plan>,
     /// Attempts that failed.
     pub failed_attempts: usize,
-    /// Time of the attempts that failed, each as long as its plan takes: the most that it may have cost.
+    /// Time of the attempts that failed, each as long as its plan takes: an upper bound.
     pub lost_ms: f64,
-    /// Time of the one that succeeded.
+    /// Time of the attempt that succeeded.
     pub elapsed_ms: Option<f64>,
-    /// The most held.
+    /// The highest memory use.
     pub peak_bytes: Option<u64>,
     /// The best plan of the table within the limit.
     pub best: Option<Choice>,
-    /// By the objective, what it cost over what the best would have, less 1; 0 for what is better than the rules of the best let it be. A
-    /// request that failed has its lost time over the best's, and 1 on top. None where the plan's cost or the best is not known.
+    /// The cost by the objective over the best plan's, minus 1; 0 for a plan better than the rules
+    /// for the best allow. A request that failed has its lost time over the best's, plus 1. `None`
+    /// if the plan's cost or the best is unknown.
     pub regret: Option<f64>,
-    /// What the host changed in the answer.
+    /// The host's changes to the answer.
     pub adjusted: Vec<String>,
-    /// Why the host's default stood in.
+    /// The reason of a fallback.
     pub fallback: Option<String>,
 }
 
-/// A policy's way through the workload.
+/// A policy's results over the workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyRow {
-    /// As it was given.
+    /// The label that it was given.
     pub label: String,
-    /// Who it was.
+    /// Its identity.
     pub policy: PolicyIdentity,
     /// Requests carried out.
     pub done: usize,
     /// Requests given up.
     pub failed: usize,
-    /// Requests of which nothing is known.
+    /// Requests without a known result.
     pub not_in_table: usize,
-    /// Requests whose plan another stood for.
+    /// Requests with another plan's measurement.
     pub stood_in: usize,
     /// Attempts that failed.
     pub failed_attempts: usize,
-    /// Requests that the host's default was taken for.
+    /// Requests that the fallback decided.
     pub fallbacks: usize,
-    /// Prices that the policy asked for, and those that the table does not hold.
+    /// Prices that the policy asked for.
     pub prices_asked: usize,
-    /// Of those, the ones that the table does not hold.
+    /// The prices of those that the table lacks.
     pub prices_unknown: usize,
-    /// Time of all requests that are done, failed attempts included.
+    /// Time of all requests that are done, including failed attempts.
     pub elapsed_ms: f64,
-    /// What the best plans would have taken for these.
+    /// Time of the best plans for these requests.
     pub best_ms: f64,
-    /// The most held in any request.
+    /// The highest memory use in any request.
     pub peak_bytes: u64,
-    /// Requests whose regret is known.
+    /// Requests with a known regret.
     pub judged: usize,
     /// Mean regret.
     pub mean_regret: Option<f64>,
@@ -100,15 +101,15 @@ pub struct Simulation {
     pub tilewright: String,
     /// The table's name.
     pub table: String,
-    /// Where the table comes from.
+    /// The table's source.
     pub about: String,
     /// The device that the table was measured on.
     pub device: Device,
-    /// The cases in words.
+    /// The cases in a few words each.
     pub cases: Vec<String>,
-    /// How many requests.
+    /// The number of requests.
     pub requests: usize,
-    /// Each policy's way.
+    /// The results of each policy.
     pub policies: Vec<PolicyRow>,
 }
 
@@ -116,15 +117,15 @@ impl PolicyRow {
     pub(super) fn new(label: String, policy: PolicyIdentity, requests: Vec<RequestRow>) -> Self {
         let count = |what| requests.iter().filter(|row: &&RequestRow| row.what == what).count();
         let regrets: Vec<f64> = requests.iter().filter_map(|row| row.regret).collect();
-        let done = requests.iter().filter(|row| row.what == What::Done);
+        let done = requests.iter().filter(|row| row.what == RequestResult::Done);
         let elapsed_ms = done.clone().filter_map(|row| Some(row.elapsed_ms? + row.lost_ms)).sum();
         let best_ms = done.filter_map(|row| row.best.as_ref()).map(|best| best.elapsed_ms).sum();
         Self {
             label,
             policy,
-            done: count(What::Done),
-            failed: count(What::Failed),
-            not_in_table: count(What::NotInTable),
+            done: count(RequestResult::Done),
+            failed: count(RequestResult::Failed),
+            not_in_table: count(RequestResult::NotInTable),
             stood_in: requests.iter().filter(|row| row.stands_in.is_some()).count(),
             failed_attempts: requests.iter().map(|row| row.failed_attempts).sum(),
             fallbacks: requests.iter().filter(|row| row.fallback.is_some()).count(),

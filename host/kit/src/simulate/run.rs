@@ -1,4 +1,4 @@
-//! The engine's way from a request to an outcome, with a table in the device's place.
+//! The engine's steps from a request to an outcome, with a table in the device's place.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,36 +7,36 @@ use tilewright_plan::{
 };
 
 use super::{
-    Case, Choice, Entry, Item, PolicyRow, RequestRow, Simulation, Table, What,
-    facts::{Past, Tabled},
+    Case, Choice, Entry, Item, PolicyRow, RequestResult, RequestRow, Simulation, Table,
+    facts::{PastRun, TableCostModel},
 };
 
-/// The most attempts with a policy's plans, and the most in all, without and with the host's own plans after them: the
-/// engine's numbers.
+/// The most attempts with a policy's plans, and the most in all, without and with the host's own
+/// plans after them: the engine's numbers.
 const ASKED: usize = 3;
 const MOST_ATTEMPTS: usize = 4;
 const MOST_WITH_OWN: usize = 6;
 
 /// A policy that takes part.
 pub struct Entrant {
-    /// What it is called in the report.
+    /// Its name in the report.
     pub label: String,
-    /// At work, and new.
+    /// The policy, ready to decide and without earlier outcomes.
     pub planner: Box<dyn Planner>,
 }
 
-/// How the table is read.
+/// Options of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Let a measured plan stand for one near it: [`Case::nearest`].
+    /// A measured plan stands in for one near it: [`Case::nearest`].
     pub nearest: bool,
 }
 
-/// Runs every policy through the workload on its own: each learns from its own choices alone.
+/// Runs every policy through the workload on its own: each learns only from its own choices.
 pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Options) -> Simulation {
     let cases: Vec<Arc<Case>> = table.cases.iter().cloned().map(Arc::new).collect();
     let policies = entrants.into_iter().map(|mut entrant| {
-        let mut walk = Walk {
+        let mut walk = PolicyRun {
             device: &table.device,
             planner: entrant.planner.as_mut(),
             options,
@@ -60,28 +60,28 @@ pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Op
     }
 }
 
-/// A policy on its way.
-struct Walk<'a> {
+/// A policy's run through the workload.
+struct PolicyRun<'a> {
     device: &'a Device,
     planner: &'a mut dyn Planner,
     options: Options,
     /// Oldest first.
-    past: Vec<Past>,
+    past: Vec<PastRun>,
     asked: (usize, usize),
     fuel: u64,
 }
 
-/// How an attempt ends.
-enum End {
+/// The result of an attempt.
+enum AttemptResult {
     Done(Choice),
     Failed(Failure, f64),
     NotInTable,
 }
 
-impl Walk<'_> {
+impl PolicyRun<'_> {
     fn request(&mut self, item: &Item, case: &Arc<Case>) -> RequestRow {
         let request = Request { memory_limit: item.memory_limit, objective: item.objective, ..case.request.clone() };
-        let costs = Tabled::new(case.clone(), &self.past);
+        let costs = TableCostModel::new(case.clone(), &self.past);
         let question = Question::new(case.stage(), &request, self.device, &case.capabilities);
         let best = case.best(self.device, item.objective, item.memory_limit);
         let mut decision = self.planner.decide(&question, costs.clone());
@@ -92,52 +92,53 @@ impl Walk<'_> {
         let (what, done, stands_in) = loop {
             self.fuel += decision.fuel;
             fallback = fallback.or_else(|| fallback_of(&decision));
-            let unknown_before = std::mem::replace(&mut unknown, costs.asked().1);
+            let unknown_before = std::mem::replace(&mut unknown, costs.count_questions().1);
             if decision.fallback.is_some() && unknown > unknown_before {
-                // The host's default is chosen by price: what the real one would have taken is not known.
-                break (What::NotInTable, None, None);
+                // The fallback is chosen by price: the plan of the real host is unknown.
+                break (RequestResult::NotInTable, None, None);
             }
             let entry = self.entry(case, &decision.plan);
             let stands_in =
                 entry.filter(|entry| !same_work(&entry.plan, &decision.plan)).map(|entry| entry.plan.clone());
             match self.attempt(entry, item.memory_limit) {
-                End::Done(done) => break (What::Done, Some(done), stands_in),
-                End::NotInTable => break (What::NotInTable, None, None),
-                End::Failed(failure, lost) => {
+                AttemptResult::Done(done) => break (RequestResult::Done, Some(done), stands_in),
+                AttemptResult::NotInTable => break (RequestResult::NotInTable, None, None),
+                AttemptResult::Failed(failure, lost) => {
                     lost_ms += lost;
                     attempts.push(Attempt { plan: decision.plan.clone(), failure });
                     let is_wide = decision.plan.precision.dtype() == Dtype::F32;
                     let hopeless = matches!(failure, Failure::NonFinite { .. }) && is_wide;
                     if hopeless {
-                        break (What::Failed, None, stands_in);
+                        break (RequestResult::Failed, None, stands_in);
                     }
                 }
             }
-            // As in the engine: after three attempts the host's own plans, if there are any for this planner.
+            // As in the engine: after three attempts come the host's own plans, if there are any
+            // for this planner.
             let own = (ASKED..MOST_WITH_OWN)
                 .contains(&attempts.len())
                 .then(|| self.planner.fallback(&question.after(&attempts), &*costs));
             decision = match own.flatten() {
                 Some(own) => own,
-                None if attempts.len() >= MOST_ATTEMPTS => break (What::Failed, None, stands_in),
+                None if attempts.len() >= MOST_ATTEMPTS => break (RequestResult::Failed, None, stands_in),
                 None => self.planner.decide(&question.after(&attempts), costs.clone()),
             };
         };
-        let (asked, unknown) = costs.asked();
+        let (asked, unknown) = costs.count_questions();
         self.asked = (self.asked.0 + asked, self.asked.1 + unknown);
         if let Some(done) = &done {
             self.learn(&request, case, &decision.plan, done, attempts.len());
         }
         let regret = best.as_ref().and_then(|best| match (&what, &done) {
-            (What::Done, Some(done)) => {
+            (RequestResult::Done, Some(done)) => {
                 let cost = |choice: &Choice, lost| {
                     Choice { elapsed_ms: choice.elapsed_ms + lost, ..choice.clone() }
                         .cost(item.objective, item.memory_limit)
                 };
                 Some((cost(done, lost_ms) / cost(best, 0.0) - 1.0).max(0.0))
             }
-            // No failure is as good as the best, however quickly it came.
-            (What::Failed, _) => Some(1.0 + lost_ms / best.elapsed_ms),
+            // No failure is as good as the best, however fast it was.
+            (RequestResult::Failed, _) => Some(1.0 + lost_ms / best.elapsed_ms),
             _ => None,
         });
         RequestRow {
@@ -158,30 +159,30 @@ impl Walk<'_> {
         }
     }
 
-    /// What the table has of a plan.
+    /// The table's entry for a plan.
     fn entry<'c>(&self, case: &'c Case, plan: &Plan) -> Option<&'c Entry> {
         let known = |entry: &&Entry| entry.measured().is_some() || entry.failure.is_some();
         let exactly = case.exactly(plan).filter(known);
         exactly.or_else(|| if self.options.nearest { case.nearest(plan) } else { None })
     }
 
-    fn attempt(&self, entry: Option<&Entry>, memory_limit: u64) -> End {
-        let Some(entry) = entry else { return End::NotInTable };
+    fn attempt(&self, entry: Option<&Entry>, memory_limit: u64) -> AttemptResult {
+        let Some(entry) = entry else { return AttemptResult::NotInTable };
         let lost = entry.elapsed_ms.unwrap_or(0.0);
         match (entry.failure, entry.measured()) {
-            (Some(failure), _) => End::Failed(failure, lost),
+            (Some(failure), _) => AttemptResult::Failed(failure, lost),
             (None, Some(done)) if done.peak_bytes > self.device.total_bytes => {
-                End::Failed(Failure::OutOfMemory { bytes: done.peak_bytes - self.device.total_bytes }, lost)
+                AttemptResult::Failed(Failure::OutOfMemory { bytes: done.peak_bytes - self.device.total_bytes }, lost)
             }
             (None, Some(done)) if done.peak_bytes > memory_limit => {
-                End::Failed(Failure::OverLimit { bytes: done.peak_bytes }, lost)
+                AttemptResult::Failed(Failure::OverLimit { bytes: done.peak_bytes }, lost)
             }
-            (None, Some(done)) => End::Done(done),
-            (None, None) => End::NotInTable,
+            (None, Some(done)) => AttemptResult::Done(done),
+            (None, None) => AttemptResult::NotInTable,
         }
     }
 
-    /// Tells the policy, and keeps it for the trials of later requests.
+    /// Passes the outcome to the policy, and keeps it for the trials of later requests.
     fn learn(&mut self, request: &Request, case: &Case, plan: &Plan, done: &Choice, failed: usize) {
         let outcome = Outcome {
             elapsed: Duration::try_from_secs_f64(done.elapsed_ms / 1e3).unwrap_or(Duration::MAX),
@@ -192,9 +193,9 @@ impl Walk<'_> {
         };
         let question = Question::new(case.stage(), request, self.device, &case.capabilities);
         self.planner.learn(&question, plan, &outcome);
-        // What has no price then has none to compare with later.
+        // A plan without a price can't be compared later.
         if let Some(estimate) = case.estimate(plan) {
-            self.past.push(Past {
+            self.past.push(PastRun {
                 stage: case.stage(),
                 request: request.clone(),
                 plan: plan.clone(),

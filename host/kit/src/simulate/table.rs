@@ -23,39 +23,40 @@ pub const MOST_TABLE_BYTES: usize = 64 << 20;
 const MOST_CASES: usize = 1000;
 const MOST_PLANS: usize = 10_000;
 
-/// Under `leanest`, how much longer than the quickest a plan may take to be called best.
+/// The most time, relative to the fastest, that the best plan may take under `leanest`.
 const LEANEST_TIME: f64 = 4.0;
 
-/// The least side of a blended tile that is called best while anything else fits: smaller ones show seams.
+/// The smallest side of a blended tile that counts as best while anything else fits: smaller ones
+/// show seams.
 const LEAST_TILE: u32 = 256;
 
-/// Why a table can't be made or read. Each is one line.
+/// The reason why a table can't be made or read. Each is one line.
 #[derive(Debug, Error)]
 pub enum TableError {
     /// Not JSON of a table.
     #[error("not a device's table: {0}; 'tilewright policy table' makes one from records and sweeps")]
     NotATable(String),
-    /// Nothing that a table can be made from.
+    /// Not a source for a table.
     #[error("neither records nor what 'tilewright bench sweep --json' prints: {0}")]
     NotASource(String),
     /// Larger than any table is.
     #[error("{bytes} bytes, of {MOST_TABLE_BYTES} that a table may have")]
     TooLarge {
-        /// What it has.
+        /// Its size.
         bytes: usize,
     },
     /// Of another format.
     #[error("a table of format {found}, and this program reads {FORMAT}")]
     Format {
-        /// What it says.
+        /// The format it claims.
         found: u32,
     },
-    /// Something in it makes no sense.
+    /// A part of it makes no sense.
     #[error("case {case}: {what}: the table is damaged")]
     Senseless {
         /// Counted from 1.
         case: usize,
-        /// What makes none.
+        /// The part that makes no sense.
         what: String,
     },
     /// Measurements of several devices.
@@ -76,49 +77,49 @@ pub enum TableError {
 pub struct Table {
     /// The format, 1.
     pub tilewright_table: u32,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Where it comes from: who measured what, how and when.
+    /// Its source: the person, method and time of the measurements.
     pub about: String,
     /// The device.
     pub device: Device,
-    /// What was measured, by kind of work.
+    /// The measurements, by kind of work.
     pub cases: Vec<Case>,
 }
 
 /// Plans for one kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// The kind of work; tables of earlier programs name it in the request's hints only.
+    /// The stage; tables of earlier programs name it in the request's hints only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
-    /// What was asked for; limit and objective are a workload's to say.
+    /// The request; limit and objective come from a workload.
     pub request: Request,
-    /// What could be carried out.
+    /// The plans that could be carried out.
     #[serde(rename = "offer")]
     pub capabilities: Capabilities,
     /// Each plan once.
     pub plans: Vec<Entry>,
 }
 
-/// A plan, what it was priced and what it took.
+/// A plan with its price and measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// How.
+    /// The plan.
     pub plan: Plan,
-    /// What the device's host expected.
+    /// The price by the device's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Cost>,
-    /// Median time; none where it was only priced.
+    /// Median time; none if it was only priced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<f64>,
-    /// The most held in any run, in bytes.
+    /// The highest memory use of any run, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
-    /// Runs behind it.
+    /// The number of runs.
     #[serde(default)]
     pub runs: u32,
-    /// How it fails whatever the limit, where it does.
+    /// The failure, if it fails under any limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }
@@ -126,23 +127,23 @@ pub struct Entry {
 /// A plan that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// How.
+    /// The plan.
     pub plan: Plan,
     /// Median time.
     pub elapsed_ms: f64,
-    /// The most held, in bytes.
+    /// The highest memory use, in bytes.
     pub peak_bytes: u64,
 }
 
 impl Entry {
-    /// The measurement, where there is one.
+    /// The measurement, if there is one.
     pub fn measured(&self) -> Option<Choice> {
         Some(Choice { plan: self.plan.clone(), elapsed_ms: self.elapsed_ms?, peak_bytes: self.peak_bytes? })
     }
 }
 
 impl Choice {
-    /// What an objective counts, as `tilewright bench sweep` has it.
+    /// The cost by an objective, as in `tilewright bench sweep`.
     pub fn cost(&self, objective: Objective, memory_limit: u64) -> f64 {
         let peak = self.peak_bytes as f64;
         match objective {
@@ -154,18 +155,22 @@ impl Choice {
 }
 
 impl Case {
-    /// The kind of work.
+    /// The stage.
     pub fn stage(&self) -> Stage {
         self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
     }
 
-    /// The best measured plan within a limit, by the rules of `tilewright bench sweep`: blended tiles below 256 pixels and, on a CPU, narrow types count
-    /// only where nothing else fits; under `leanest` a plan may take at most four times as long as the quickest.
+    /// The best measured plan within a limit, by the rules of `tilewright bench sweep`:
+    ///
+    /// - blended tiles below 256 pixels and, on a CPU, narrow types count only if nothing else
+    ///   fits;
+    /// - under `leanest` a plan may take at most four times as long as the fastest.
     pub fn best(&self, device: &Device, objective: Objective, memory_limit: u64) -> Option<Choice> {
         let measured = self.plans.iter().filter(|entry| entry.failure.is_none()).filter_map(Entry::measured);
-        // A policy's answer is held to the offer and the device: what could not be had is no better choice.
+        // A policy's answer is checked against the capabilities and the device: an impossible plan
+        // is no better choice.
         let most = memory_limit.min(device.total_bytes);
-        let is_offered = |plan: &Plan| oracle::illegal(plan, &self.request, &self.capabilities, None).is_empty();
+        let is_offered = |plan: &Plan| oracle::find_breaches(plan, &self.request, &self.capabilities, None).is_empty();
         let mut fitting: Vec<Choice> =
             measured.filter(|choice| choice.peak_bytes <= most && is_offered(&choice.plan)).collect();
         let is_sound = |choice: &Choice| match choice.plan.space {
@@ -185,7 +190,7 @@ impl Case {
         fitting.into_iter().min_by(|one, other| cost(one).total_cmp(&cost(other)))
     }
 
-    /// The least that a whole plan in f32 was measured to hold or is priced at, or else the most of any plan.
+    /// The least memory of a whole plan in f32, measured or priced, or else the most of any plan.
     pub fn whole_bytes(&self) -> Option<u64> {
         let held = |entry: &Entry| entry.peak_bytes.or(entry.estimate.map(|cost| cost.peak_bytes));
         let is_whole =
@@ -212,7 +217,7 @@ impl Table {
         if text.len() > MOST_TABLE_BYTES {
             return Err(TableError::TooLarge { bytes: text.len() });
         }
-        /// What tells another format from damage.
+        /// The part that tells another format from damage.
         #[derive(Deserialize)]
         struct Head {
             tilewright_table: u32,
@@ -232,7 +237,7 @@ impl Table {
             let what = records::sense_of_request(&case.request)
                 .or_else(|| records::sense_of_capabilities(&case.capabilities))
                 .or_else(|| (case.plans.len() > MOST_PLANS).then(|| format!("{} plans", case.plans.len())))
-                .or_else(|| (!case.plans.iter().all(number)).then(|| "a time that is none".to_owned()));
+                .or_else(|| (!case.plans.iter().all(number)).then(|| "an invalid time".to_owned()));
             if let Some(what) = what {
                 return Err(TableError::Senseless { case: index + 1, what });
             }
@@ -240,10 +245,10 @@ impl Table {
         Ok(table)
     }
 
-    /// The table as JSON, a plan a line, so that two tables can be compared by eye.
+    /// The table as JSON, a plan per line, so that a text diff can compare two tables.
     ///
     /// # Errors
-    /// It has a number that JSON has not; none that was read or built has.
+    /// The table has a number that JSON lacks; no table that was read or built has one.
     pub fn text(&self) -> Result<String, serde_json::Error> {
         let mut text = format!(
             "{{\"tilewright_table\":{},\n\"name\":{},\n\"about\":{},\n\"device\":{},\n\"cases\":[",
@@ -255,7 +260,7 @@ impl Table {
         for (index, case) in self.cases.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             let stage = case.stage.map_or(Ok(String::new()), |stage| Ok(format!("\"stage\":{},\n", json(&stage)?)))?;
-            // Into a text, which takes everything.
+            // Writing to a text can't fail.
             let _ = write!(
                 text,
                 "{comma}\n{{{stage}\"request\":{},\n\"offer\":{},\n\"plans\":[",
@@ -272,7 +277,7 @@ impl Table {
         Ok(text)
     }
 
-    /// The case of a request's kind, whatever device it ran on.
+    /// The case of a request's kind, on any device.
     pub(crate) fn case_of(&self, stage: Stage, request: &Request) -> Option<usize> {
         let work = Work::of(stage, request, &self.device);
         self.cases.iter().position(|case| Work::of(case.stage(), &case.request, &self.device) == work)

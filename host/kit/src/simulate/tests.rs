@@ -51,6 +51,7 @@ fn table() -> Table {
         height: 1024,
         width: 1024,
         memory_limit: 1 << 30,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     };
@@ -79,7 +80,7 @@ fn table() -> Table {
     Table { tilewright_table: 1, name: "t".into(), about: "made up for a test".into(), device, cases }
 }
 
-/// Tries plans one after the other, and counts what it is told.
+/// Tries plans one after the other, and counts its trials.
 struct Stub {
     identity: PolicyIdentity,
     plans: Vec<Plan>,
@@ -141,9 +142,9 @@ fn plans_take_what_was_measured_and_fail_over_the_limit() {
     assert_eq!((second.elapsed_ms, second.peak_bytes, second.lost_ms), (Some(150.0), Some(1500), 100.0));
     assert!((second.regret.unwrap() - 100.0 / 150.0).abs() < 1e-12, "{second:?}");
     assert_eq!((row.elapsed_ms, row.best_ms, row.fuel, row.prices_asked, row.prices_unknown), (350.0, 250.0, 9, 3, 0));
-    // Nothing but what fails: four attempts, and then it is given up.
+    // Four attempts fail, then the request is given up.
     let row = simulated(&table, &[plan(0)], &[2000], true);
-    assert_eq!((row.failed, row.failed_attempts, row.requests[0].what), (1, 4, What::Failed));
+    assert_eq!((row.failed, row.failed_attempts, row.requests[0].what), (1, 4, RequestResult::Failed));
     assert!((row.requests[0].regret.unwrap() - 1.0 - 400.0 / 150.0).abs() < 1e-12);
 }
 
@@ -160,7 +161,7 @@ fn what_is_not_in_the_table_is_not_made_up() {
     for far in [plan(376), narrow, Plan { batch: 2, ..plan(512) }, Plan { layout: Layout::ChannelsLast, ..plan(0) }] {
         assert_eq!(simulated(&table, std::slice::from_ref(&far), &[4000], true).not_in_table, 1, "{far:?}");
     }
-    // The price of a plan does not hang on when memory is handed back; its measurement may.
+    // A plan's price does not depend on its release; its measurement may.
     let kept = Plan { release: Release::AtEnd, ..plan(0) };
     let row = simulated(&table, &[kept], &[4000], true);
     assert_eq!((row.prices_unknown, row.stood_in, row.done), (0, 1, 1));
@@ -184,7 +185,7 @@ fn values_that_are_not_finite_fail_under_any_limit_and_f32_is_hopeless() {
     table.cases[0].plans[0].failure = failure;
     let row = simulated(&table, &[plan(0)], &[4000], true);
     assert_eq!((row.failed, row.failed_attempts), (1, 1));
-    // However little time it took.
+    // Even an attempt without a time counts as failed.
     table.cases[0].plans[0].elapsed_ms = None;
     assert!(simulated(&table, &[plan(0)], &[4000], true).mean_regret.unwrap() >= 1.0);
 }
@@ -224,7 +225,7 @@ fn tables_are_written_as_they_are_read_and_damage_is_told() {
     );
     assert_eq!(
         refused(&text.replace("\"elapsed_ms\":100.0,\"peak", "\"elapsed_ms\":-1.0,\"peak")),
-        "case 1: a time that is none: the table is damaged"
+        "case 1: an invalid time: the table is damaged"
     );
     assert!(refused(&text.replace("\"cases\":[", "\"cases\":[],\"more\":[")).contains("0 cases"));
 }

@@ -1,5 +1,5 @@
-//! What a simulated device is asked, request after request: every case under every kind of limit, or what a file says, or what was really
-//! asked for according to records.
+//! The requests to a simulated device: every case under every kind of limit, or those of a file, or
+//! those of records.
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -10,18 +10,19 @@ use super::{Case, Table};
 /// The most requests of a workload.
 const MOST_REQUESTS: usize = 100_000;
 
-/// Of a device's free memory, where the limit is ample.
+/// The share of a device's free memory for an ample limit.
 const AMPLE: f64 = 0.8;
 
-/// Rounds of the built-in workload: in the second and third a policy knows what the first taught it.
+/// Rounds of the built-in workload: in later ones a policy has learned from earlier ones.
 const ROUNDS: usize = 3;
 
 const OBJECTIVES: [Objective; 3] = [Objective::Fastest, Objective::Balanced, Objective::Leanest];
 
-/// Limits by name, as shares of what a whole decode in f32 holds; none is a share of what is free.
+/// Limits by name, as shares of the memory of a whole decode in f32; none is a share of the free
+/// memory.
 const LIMITS: [(&str, Option<f64>); 3] = [("ample", None), ("half", Some(0.5)), ("third", Some(1.0 / 3.0))];
 
-/// Why a workload can't be used. Each is one line.
+/// The reason why a workload can't be used. Each is one line.
 #[derive(Debug, Error)]
 pub enum WorkloadError {
     /// Not JSON of a workload.
@@ -32,23 +33,23 @@ pub enum WorkloadError {
     NoCase {
         /// Counted from 1.
         request: usize,
-        /// As asked for.
+        /// The size asked for.
         wanted: String,
-        /// What there is.
+        /// The sizes of the table.
         known: String,
     },
-    /// A limit that is no size.
+    /// A limit that is not a size.
     #[error("request {request}: '{given}' is no limit: write ample, half, third, or a size, as in 2GiB")]
     Limit {
         /// Counted from 1.
         request: usize,
-        /// As given.
+        /// The given text.
         given: String,
     },
-    /// Too long.
+    /// Too many requests.
     #[error("more than {MOST_REQUESTS} requests")]
     TooLong,
-    /// Nothing in it.
+    /// No usable request.
     #[error("no request in it is one that the table has")]
     Empty,
 }
@@ -56,11 +57,11 @@ pub enum WorkloadError {
 /// One request of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Which of the table's cases.
+    /// The table's case.
     pub case: usize,
-    /// In bytes.
+    /// The limit in bytes.
     pub memory_limit: u64,
-    /// What matters most.
+    /// The objective.
     pub objective: Objective,
 }
 
@@ -80,7 +81,7 @@ struct Wanted {
     frames: u32,
     #[serde(default = "one")]
     batch: u32,
-    /// Of the model, where the table has several.
+    /// The model's family, needed if the table has several.
     family: Option<String>,
     #[serde(default = "ample")]
     memory_limit: Limit,
@@ -105,7 +106,8 @@ fn ample() -> Limit {
     Limit::Text("ample".into())
 }
 
-/// Every case under every limit for every objective, three rounds, in an order that is mixed and always the same.
+/// Every case under every limit for every objective, three rounds, in an order that is mixed and
+/// always the same.
 pub fn builtin(table: &Table) -> Vec<Item> {
     let mut items = Vec::new();
     for _ in 0..ROUNDS {
@@ -138,8 +140,9 @@ fn limit(table: &Table, case: &Case, share: Option<f64>) -> u64 {
     }
 }
 
-/// Reads a workload's file: `{"requests": [{"width": 512, "height": 512, "memory_limit": "third", "objective": "leanest", "times": 10}]}`.
-/// `frames`, `batch` and `times` are 1 where they are left out, the limit is `ample`, the objective `balanced`.
+/// Reads a workload's file: `{"requests": [{"width": 512, "height": 512, "memory_limit": "third",
+/// "objective": "leanest", "times": 10}]}`. `frames`, `batch` and `times` are 1 if they are left
+/// out, the limit is `ample`, the objective `balanced`.
 ///
 /// # Errors
 /// Any [`WorkloadError`].

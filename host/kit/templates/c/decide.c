@@ -1,8 +1,8 @@
 // {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
 //
-// The host asks tw_decide for a plan, and again after each plan that failed. It checks and clamps what
-// it is answered: a policy advises, and can't break anything. sdk/policy.wit says what each field
-// means; sdk/tilewright.h has short names for them.
+// The host asks tw_decide for a plan, and again after each plan that failed. It checks and clamps
+// the answer: a policy advises, and can't break anything. sdk/policy.wit explains every field;
+// sdk/tilewright.h has short names for them.
 
 #include "tilewright.h"
 
@@ -19,7 +19,8 @@ static tw_setting settings[] = {
 };
 #define TILE ((uint32_t)settings[0].integer)
 
-// Shown by `tilewright policy inspect`. `.stages` and `.stage_count` would leave a stage to the host.
+// Shown by `tilewright policy inspect`. `.stages` and `.stage_count` would leave a stage to the
+// host.
 const tw_description tw_describe = {
     .name = "{{name}}",
     .version = "0.1.0",
@@ -28,7 +29,8 @@ const tw_description tw_describe = {
     .setting_count = 1,
 };
 
-// A text is an error, which keeps the policy from being put to work: name the setting, say what is allowed.
+// A text is an error, after which the policy is not put to work: name the setting and the allowed
+// values.
 const char *tw_configure(void) {
     return settings[0].integer < 256 || settings[0].integer > 4096 ? "tile: allowed is 256 to 4096" : TW_OK;
 }
@@ -38,15 +40,16 @@ static uint32_t longest(const tw_request *request) {
     return request->height > request->width ? request->height : request->width;
 }
 
-// The next smaller tile than this many pixels: the user's side, or a half of it, a quarter, and so on; 0 if
-// that is too small.
+// The next smaller tile than this many pixels: the user's side, half of it, a quarter, and so on; 0
+// if that is too small.
 static uint32_t smaller(uint32_t than) {
     uint32_t side = TILE;
     while (side >= than && side >= LEAST) side /= 2;
     return side < LEAST ? 0 : side;
 }
 
-// The same plan in tiles that fade into each other over an eighth of their side; with a side of 0, whole.
+// The same plan in tiles that are cross-faded over an eighth of their side; with a side of 0,
+// whole.
 static tw_plan tiles(tw_plan plan, uint32_t side) {
     plan.space.tag = side == 0 ? TW_WHOLE : TW_BLENDED;
     plan.space.val.blended = (tw_tile){.height = side, .width = side, .overlap = side / 8};
@@ -58,15 +61,15 @@ static tw_plan whole(const tw_request *request, tw_dtype dtype, uint8_t layout) 
     tw_plan plan = tw_whole(dtype);
     plan.layout = layout;
     if (request->frames > 1) {
-        // The causal cache is carried along.
+        // The causal cache is carried.
         plan.time.tag = TW_TIME_CARRIED;
         plan.time.val.carried = 4 * request->temporal_scale;
     }
     return plan;
 }
 
-// The quickest of both memory orders, and of f32 beside the type, by the host's word: so it is in
-// tiles, too.
+// The fastest of both memory orders, and of the type and f32, by the host's prices; it is the
+// fastest in tiles, too.
 static tw_plan quickest(const tw_request *request, tw_dtype dtype) {
     tw_plan plans[4];
     tw_cost costs[4];
@@ -79,13 +82,13 @@ static tw_plan quickest(const tw_request *request, tw_dtype dtype) {
     return plans[best];
 }
 
-// The plan that suits the user's objective best, of those that fit into memory.
+// The best plan by the user's objective, of those that fit into memory.
 static tw_plan best(const tw_request *request, tw_dtype dtype) {
-    // The memory: as much as the user allows, and no more than is free now.
+    // The memory limit of the user, and at most the memory that is free now.
     uint64_t budget = request->memory.limit_bytes;
     if (budget > request->device.free_bytes) budget = request->device.free_bytes;
 
-    // The host says what each plan would cost.
+    // One question for all plans takes less time than one for each.
     tw_plan plans[PLANS];
     tw_cost costs[PLANS];
     size_t count = 0;
@@ -97,8 +100,8 @@ static tw_plan best(const tw_request *request, tw_dtype dtype) {
     }
     tw_estimate(plans, count, costs);
 
-    // The objective: whatever the user cares about. Balanced takes the first that fits: the fewer tiles,
-    // the nearer to the whole's output.
+    // The user's objective. Balanced takes the first that fits: fewer tiles come closer to the
+    // whole picture's output.
     size_t best = count;
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < count; i++) {
@@ -117,11 +120,11 @@ static tw_plan best(const tw_request *request, tw_dtype dtype) {
 }
 
 // A plan for a request after `count` attempts failed, the latest last; at first there are none.
-// `request->direction` tells decodes from encodes.
+// `request->direction` is decode or encode.
 const char *tw_decide(const tw_request *request, const tw_attempt *attempts, size_t count, tw_plan *plan) {
     if (count == 0) {
-        // The device: half the bytes if a probe found bf16 no slower. `request->device.arch` ("gfx1151")
-        // is for rules about one chip.
+        // The device: half the bytes if a probe found bf16 no slower. `request->device.arch`
+        // ("gfx1151") is for rules about one chip.
         *plan = best(request, tw_is_fast(request, TW_BF16) ? TW_BF16 : TW_F32);
         return TW_OK;
     }
@@ -139,7 +142,7 @@ const char *tw_decide(const tw_request *request, const tw_attempt *attempts, siz
         tw_because(plan, "memory ran out: fewer frames at once");
         return TW_OK;
     }
-    // An error is an honest answer: the host goes on with its own default.
+    // An error is an honest answer: the host then uses its own plan.
     if (request->under_way.is_some) return "a clip that has begun keeps its tiles";
     uint32_t side = smaller(plan->space.tag == TW_WHOLE ? longest(request) : plan->space.val.blended.height);
     if (side == 0) return "no tiles below 64 pixels";
@@ -148,7 +151,7 @@ const char *tw_decide(const tw_request *request, const tw_attempt *attempts, siz
     return TW_OK;
 }
 
-// Called with what was measured. Most policies need nothing here.
+// Called with the outcome of a plan. Most policies need nothing here.
 void tw_learn(const tw_request *request, const tw_plan *plan, const tw_outcome *outcome) {
     (void)request, (void)plan, (void)outcome;
 }

@@ -1,4 +1,4 @@
-// Runs natively, without WebAssembly, with a stand-in for the host:
+// Runs natively, without WebAssembly, with a stub of the host:
 //
 //     mkdir -p build && cc -Isdk -o build/test test.c decide.c && build/test
 
@@ -12,7 +12,8 @@
 static int failures = 0;
 #define CHECK(what) ((what) ? (void)0 : (void)(failures++, printf("test.c:%d: not so: %s\n", __LINE__, #what)))
 
-// A host for which a pixel of a tile costs a kilobyte, and one memory order is quicker than the other.
+// A host for which a pixel of a tile costs a kilobyte, and one memory order is faster than the
+// other.
 void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs) {
     for (size_t i = 0; i < count; i++) {
         uint32_t side = plans[i].space.tag == TW_WHOLE ? 1024 : plans[i].space.val.blended.height;

@@ -1,7 +1,7 @@
-// {{name}}: the way between the host and rules.js, where the decisions are made.
+// {{name}}: connects the host with rules.js, which makes the decisions.
 //
-// A result that is an error is thrown, in a list it is { tag, val } as a variant is; names are in
-// camelCase. wit/policy.wit says what each field means.
+// An error as a result is thrown; in a list it is { tag, val }, as a variant is. Names are in
+// camelCase. wit/policy.wit explains every field.
 
 import { estimate } from "tilewright:policy/vae-host@0.2.0";
 import { decide } from "./rules.js";
@@ -10,8 +10,8 @@ import { decide } from "./rules.js";
 let settings = new Map();
 
 export const lifecycle = {
-    // Shown by `tilewright policy inspect`. A setting's default says its type: flag, integer, number
-    // or text. A stage that is not listed is the host's to decide.
+    // Shown by `tilewright policy inspect`. A setting's default has its type: flag, integer, number
+    // or text. The host decides a stage that is not listed.
     describe() {
         const tile = {
             name: "tile",
@@ -22,8 +22,8 @@ export const lifecycle = {
         return { name: "{{name}}", version: "0.1.0", summary, stages: ["decode", "encode"], settings: [tile] };
     },
 
-    // Every declared setting comes along. A text that is thrown keeps the policy from being put to
-    // work: name the setting, say what is allowed.
+    // Gets every declared setting. After a thrown text the policy is not put to work: name the
+    // setting and the allowed values.
     configure(given) {
         settings = new Map(given.map(([name, value]) => [name, value.val]));
         const tile = settings.get("tile");
@@ -36,11 +36,11 @@ export const vaePolicy = {
         return decide(request, attempts, settings.get("tile"), price);
     },
 
-    // Called with what was measured. Most policies need nothing here.
+    // Called with the outcome of a plan. Most policies need nothing here.
     learn(_request, _plan, _outcome) {},
 };
 
-/** The costs that the host expects of plans, in their order; undefined for one that it can't run. */
+/** The expected costs of plans, in their order; undefined for one that it can't run. */
 function price(plans) {
     return estimate(plans).map((cost) => (cost.tag === "ok" ? cost.val : undefined));
 }

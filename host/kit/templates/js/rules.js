@@ -1,15 +1,15 @@
-// Decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Plain functions, so
-// that `npm test` runs them without WebAssembly.
+// Decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Plain functions,
+// so that `npm test` runs them without WebAssembly.
 //
-// The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps what
-// it is answered: a policy advises, and can't break anything.
+// The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps
+// the answer: a policy advises, and can't break anything.
 
 // The smallest tile, in pixels of the decoded picture.
 const LEAST = 64;
 
 /**
  * A plan for a request after its attempts failed, the latest last; at first there are none.
- * `request.direction` tells decodes from encodes; `price` asks the host what plans would cost.
+ * `request.direction` is decode or encode; `price` asks the host what plans would cost.
  */
 export function decide(request, attempts, tile, price) {
     if (attempts.length === 0) {
@@ -28,16 +28,16 @@ export function decide(request, attempts, tile, price) {
     if (frames >= request.temporalScale) {
         return { ...plan, time: { tag: "carried", val: frames }, reason: "memory ran out: fewer frames at once" };
     }
-    // A text that is thrown is an honest answer: the host goes on with its own default.
+    // A thrown text is an honest answer: the host then uses its own plan.
     if (request.underWay) throw "a clip that has begun keeps its tiles";
     const side = smaller(plan, request, tile);
     if (!side) throw `no tiles below ${LEAST} pixels`;
     return { ...tiles(plan, side), reason: `memory ran out: tiles of ${side}` };
 }
 
-/** The plan that suits the user's objective best, of those that fit into memory. */
+/** The best plan by the user's objective, of those that fit into memory. */
 function best(request, dtypes, tile, price) {
-    // The memory: as much as the user allows, and no more than is free now.
+    // The memory limit of the user, and at most the memory that is free now.
     const budget = Math.min(request.memory.limitBytes, request.device.freeBytes);
 
     const plans = [quickest(dtypes, request, price)];
@@ -47,8 +47,8 @@ function best(request, dtypes, tile, price) {
     const fitting = priced.filter(({ cost }) => cost && cost.peakBytes <= budget);
     if (fitting.length === 0) return { ...plans.at(-1), reason: "nothing is expected to fit: the smallest tiles" };
 
-    // The objective: whatever the user cares about. Balanced takes the first that fits: the fewer
-    // tiles, the nearer to the whole's output.
+    // The user's objective. Balanced takes the first that fits: fewer tiles come closer to
+    // the whole picture's output.
     const least = (figure) => fitting.reduce((best, next) => (figure(next.cost) < figure(best.cost) ? next : best));
     const chosen = {
         fastest: () => least((cost) => cost.elapsedNs),
@@ -58,7 +58,10 @@ function best(request, dtypes, tile, price) {
     return { ...chosen.plan, reason: `the best that fits, ${chosen.cost.tiles} tiles` };
 }
 
-/** The quickest of these types and both memory orders, by the host's word: so it is in tiles, too. */
+/**
+ * The fastest of these types and both memory orders, by the host's prices; it is the fastest in
+ * tiles, too.
+ */
 function quickest(dtypes, request, price) {
     const layouts = ["channels-first", "channels-last"];
     const plans = dtypes.flatMap((dtype) => layouts.map((layout) => whole(dtype, layout, request)));
@@ -67,7 +70,7 @@ function quickest(dtypes, request, price) {
     return priced.reduce((best, next) => (next.elapsed < best.elapsed || best.elapsed === undefined ? next : best)).plan;
 }
 
-/** The whole picture at once, or a few frames of a clip, with the causal cache carried along. */
+/** The whole picture at once, or a few frames of a clip, with the causal cache carried. */
 function whole(dtype, layout, request) {
     const clip = { tag: "carried", val: 4 * request.temporalScale };
     return {
@@ -83,13 +86,16 @@ function whole(dtype, layout, request) {
     };
 }
 
-/** The same plan in tiles that fade into each other over an eighth of their side. */
+/** The same plan in tiles that are cross-faded over an eighth of their side. */
 function tiles(plan, side) {
     const tile = { height: side, width: side, overlap: Math.floor(side / 8) };
     return { ...plan, space: { tag: "blended", val: tile } };
 }
 
-/** The next smaller tile than the plan's: the user's side, or a half of it, a quarter, and so on; undefined if that is too small. */
+/**
+ * The next smaller tile than the plan's: the user's side, half of it, a quarter, and so on; undefined
+ * if that is too small.
+ */
 function smaller(plan, request, tile) {
     const than = plan.space.tag === "whole" ? Math.max(request.height, request.width) : plan.space.val.height;
     let side = tile;

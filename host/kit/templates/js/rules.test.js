@@ -1,4 +1,4 @@
-// Run natively by `npm test` (node --test): no WebAssembly, and a stand-in for the host.
+// Runs natively by `npm test` (node --test): no WebAssembly, and a stub of the host.
 
 import assert from "node:assert";
 import { test } from "node:test";

@@ -1,7 +1,7 @@
 """{{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
 
 The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps what it is answered: a policy
-advises, and can't break anything. wit/policy.wit says what each field means; bindings/ has the same as Python, for your editor.
+advises, and can't break anything. wit/policy.wit explains every field; bindings/ has the same as Python, for your editor.
 """
 
 from dataclasses import replace
@@ -23,15 +23,16 @@ settings = {}
 
 class Lifecycle:
     def describe(self):
-        """Shown by `tilewright policy inspect`. A setting's default says its type: Value_Flag, _Integer, _Number or _Text.
-        A stage that is not listed is the host's to decide."""
+        """Shown by `tilewright policy inspect`. A setting's default has its type: Value_Flag,
+        _Integer, _Number or _Text. The host decides a stage that is not listed."""
         tile = lifecycle.Setting(
             "tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", lifecycle.Value_Integer(512))
         return lifecycle.Description(
             "{{name}}", "0.1.0", "Whole if it fits, tiles if it doesn't.", [Stage.DECODE, Stage.ENCODE], [tile])
 
     def configure(self, given):
-        """Every declared setting comes along. An Err keeps the policy from being put to work: name the setting, say what is allowed."""
+        """Gets every declared setting. After an Err the policy is not put to work: name the setting
+        and the allowed values."""
         settings.update({name: value.value for name, value in given})
         if not 256 <= settings["tile"] <= 4096:
             raise Err("tile: allowed is 256 to 4096")
@@ -39,10 +40,11 @@ class Lifecycle:
 
 class VaePolicy:
     def decide(self, request, attempts):
-        """A plan for a request after its attempts failed, the latest last; at first there are none. `request.direction` tells
-        decodes from encodes."""
+        """A plan for a request after its attempts failed, the latest last; at first there are none.
+        `request.direction` is decode or encode."""
         if not attempts:
-            # The device: half the bytes if a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
+            # The device: half the bytes if a probe found bf16 no slower. `request.device.arch`
+            # ("gfx1151") is for rules about one chip.
             return best(request, [Dtype.BF16, Dtype.F32] if Dtype.BF16 in request.device.fast_dtypes else [Dtype.F32])
         last = attempts[-1].plan
         if isinstance(attempts[-1].failure, Failure_NonFinite):
@@ -53,7 +55,7 @@ class VaePolicy:
         # Too much memory: of a clip fewer frames at once, else smaller tiles.
         if isinstance(last.time, Time_Carried) and last.time.value // 2 >= request.temporal_scale:
             return replace(last, time=Time_Carried(last.time.value // 2), reason="memory ran out: fewer frames at once")
-        # An error is an honest answer: the host goes on with its own default.
+        # An error is an honest answer: the host then uses its own plan.
         if request.under_way is not None:
             raise Err("a clip that has begun keeps its tiles")
         side = smaller(last, request)
@@ -62,15 +64,16 @@ class VaePolicy:
         return replace(tiles(last, side), reason=f"memory ran out: tiles of {side}")
 
     def learn(self, request, plan, outcome):
-        """Called with what was measured. `vae_host.trials` gives the same later, so that most policies need nothing here."""
+        """Called with the outcome of a plan. `vae_host.trials` gives the same later, so most policies
+        need nothing here."""
 
 
 def best(request, dtypes):
-    """The plan that suits the user's objective best, of those that fit into memory."""
-    # The memory: as much as the user allows, and no more than is free now.
+    """The best plan by the user's objective, of those that fit into memory."""
+    # The memory limit of the user, and at most the memory that is free now.
     budget = min(request.memory.limit_bytes, request.device.free_bytes)
 
-    # The host says what each plan would cost.
+    # One question for all plans takes less time than one for each.
     plans = [quickest(dtypes, request)]
     while side := smaller(plans[-1], request):
         plans.append(tiles(plans[-1], side))
@@ -78,24 +81,25 @@ def best(request, dtypes):
     if not fitting:
         return replace(plans[-1], reason="nothing is expected to fit: the smallest tiles")
 
-    # The objective: whatever the user cares about.
+    # The user's objective.
     plan, cost = {
         Objective.FASTEST: lambda: min(fitting, key=lambda each: each[1].elapsed_ns),
         Objective.LEANEST: lambda: min(fitting, key=lambda each: each[1].peak_bytes),
-        # The first that fits: the fewer tiles, the nearer to the whole picture's output.
+        # The first that fits: fewer tiles come closer to the whole picture's output.
         Objective.BALANCED: lambda: fitting[0],
     }[request.objective]()
     return replace(plan, reason=f"the best that fits, {cost.tiles} tiles")
 
 
 def quickest(dtypes, request):
-    """The quickest of these types and both memory orders, by the host's word: the quickest whole is so in tiles, too."""
+    """The fastest of these types and both memory orders, by the host's prices; it is the fastest in
+    tiles, too."""
     plans = [whole(dtype, layout, request) for dtype in dtypes for layout in (Layout.CHANNELS_FIRST, Layout.CHANNELS_LAST)]
     return min(zip(plans, price(plans)), key=lambda each: each[1].elapsed_ns if each[1] else float("inf"))[0]
 
 
 def whole(dtype, layout, request):
-    """The whole picture at once, or a few frames of a clip, with the causal cache carried along."""
+    """The whole picture at once, or a few frames of a clip, with the causal cache carried."""
     time = Time_Carried(4 * request.temporal_scale) if request.frames > 1 else Time_Whole()
     return Plan(
         space=Space_Whole(), time=time, batch=1, precision=Precision_Uniform(dtype), layout=layout,
@@ -103,12 +107,13 @@ def whole(dtype, layout, request):
 
 
 def tiles(plan, side):
-    """The same plan in tiles that fade into each other over an eighth of their side."""
+    """The same plan in tiles that are cross-faded over an eighth of their side."""
     return replace(plan, space=Space_Blended(Tile(side, side, side // 8)))
 
 
 def smaller(plan, request):
-    """The next smaller tile than the plan's: the user's side, or a half of it, a quarter, and so on; None if that is too small."""
+    """The next smaller tile than the plan's: the user's side, half of it, a quarter, and so on; None
+    if that is too small."""
     than = max(request.height, request.width) if isinstance(plan.space, Space_Whole) else plan.space.value.height
     side = settings["tile"]
     while side >= than:
@@ -117,5 +122,5 @@ def smaller(plan, request):
 
 
 def price(plans):
-    """The costs that the host expects of plans, in their order; None for one that it can't run."""
+    """The expected costs of plans, in their order; None for one that it can't run."""
     return [cost.value if isinstance(cost, Ok) else None for cost in vae_host.estimate(plans)]

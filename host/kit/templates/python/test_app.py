@@ -1,4 +1,5 @@
-"""Run natively by `python3 -m unittest`: no WebAssembly, and a stand-in for the host. Needs bindings/, which `tilewright policy build` makes."""
+"""Runs natively by `python3 -m unittest`: no WebAssembly, and a stub of the host. Needs bindings/,
+which `tilewright policy build` makes."""
 
 import pathlib
 import sys

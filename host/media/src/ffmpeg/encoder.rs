@@ -86,14 +86,14 @@ impl Encoder {
             // ffmpeg no longer reads: it has ended, or is about to.
             _ => {
                 let reason = self.process.end().err().unwrap_or_else(|| "it ended before the last frame".to_owned());
-                Err(self.failed(reason))
+                Err(self.describe_failure(reason))
             }
         }
     }
 
     /// Ends the stream and waits until the file is complete.
     pub fn end(&mut self) -> Result<()> {
-        self.process.end().map_err(|reason| self.failed(reason))?;
+        self.process.end().map_err(|reason| self.describe_failure(reason))?;
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Encoder {
         self.video
     }
 
-    fn failed(&self, reason: String) -> Error {
+    fn describe_failure(&self, reason: String) -> Error {
         Error::Ffmpeg { path: self.name.clone(), reason, reading: false }
     }
 

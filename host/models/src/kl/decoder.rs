@@ -1,6 +1,6 @@
 //! The decoder: latent in, picture out.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 use tilewright_nn::{
     Ops, Scope, Torch,
     layers::{Conv, Norm, Resnet},
@@ -13,7 +13,7 @@ use super::{
     network::{Middle, prepare, resnets},
     progress::{Progress, Step, Track},
 };
-use crate::{Checkpoint, ComputeFormat, Identity, Result};
+use crate::{Checkpoint, ComputeFormat, Destination, Identity, Result};
 
 #[derive(Debug)]
 struct Up<O: Ops> {
@@ -151,18 +151,20 @@ impl Decoder {
     ///
     /// # Errors
     /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
-    /// libtorch's failures, out of memory included.
-    pub fn load(
+    /// libtorch's failures, out of memory included; what a listener to the load returns.
+    pub fn load<'d>(
         file: &Checkpoint,
         identity: &Identity,
         config: &Config,
         format: ComputeFormat,
-        device: Device,
+        destination: impl Into<Destination<'d>>,
     ) -> Result<Self> {
+        let destination = destination.into();
         let weights = config.weights(file, identity)?;
         weights.check()?;
-        let ops = Torch::new(format, device, config.middle_attention.then_some(config.middle_channels as i64));
-        let network = Network::build(&Scope::new(&weights.on(device), &ops), config)?;
+        let ops =
+            Torch::new(format, destination.device(), config.middle_attention.then_some(config.middle_channels as i64));
+        let network = Network::build(&Scope::new(&weights.on(destination), &ops), config)?;
         let (shares, kept) = (metered::decoder_shares(config)?, metered::kept(config)?);
         Ok(Self { config: config.clone(), ops, network, shares, kept })
     }

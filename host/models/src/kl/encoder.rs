@@ -1,6 +1,6 @@
 //! The encoder: picture in, latent out.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 use tilewright_nn::{
     Ops, Scope, Torch,
     layers::{Conv, Downsample, Norm, Resnet},
@@ -13,7 +13,7 @@ use super::{
     network::{Middle, prepare, resnets},
     progress::{Progress, Step, Track},
 };
-use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
+use crate::{Checkpoint, ComputeFormat, Destination, Error, Identity, Result};
 
 #[derive(Debug)]
 struct Down<O: Ops> {
@@ -138,18 +138,20 @@ impl Encoder {
     ///
     /// # Errors
     /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
-    /// libtorch's failures, out of memory included.
-    pub fn load(
+    /// libtorch's failures, out of memory included; what a listener to the load returns.
+    pub fn load<'d>(
         file: &Checkpoint,
         identity: &Identity,
         config: &EncoderConfig,
         format: ComputeFormat,
-        device: Device,
+        destination: impl Into<Destination<'d>>,
     ) -> Result<Self> {
+        let destination = destination.into();
         let weights = config.weights(file, identity)?;
         weights.check()?;
-        let ops = Torch::new(format, device, config.middle_attention.then_some(config.middle_channels as i64));
-        let network = Network::build(&Scope::new(&weights.on(device), &ops), config)?;
+        let ops =
+            Torch::new(format, destination.device(), config.middle_attention.then_some(config.middle_channels as i64));
+        let network = Network::build(&Scope::new(&weights.on(destination), &ops), config)?;
         Ok(Self { shares: metered::encoder_shares(config)?, config: config.clone(), ops, network })
     }
 

@@ -1,10 +1,10 @@
 //! The decoder: a clip's latents in, frames out, as they are ready.
 
-use tch::{Device, Tensor};
+use tch::Tensor;
 use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{Config, Spread, clip::Clip, network::Network, weights};
-use crate::{Checkpoint, ComputeFormat, Identity, Result};
+use super::{Config, Spread, clip::Clip, cost::count_work, network::Network, weights};
+use crate::{Checkpoint, ComputeFormat, Destination, Identity, Result};
 
 /// A WAN autoencoder's decoder, loaded for one type and memory order on one device.
 #[derive(Debug)]
@@ -19,18 +19,20 @@ impl Decoder {
     ///
     /// # Errors
     /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
-    /// libtorch's failures, out of memory included.
-    pub fn load(
+    /// libtorch's failures, out of memory included; what a listener to the load returns.
+    pub fn load<'d>(
         file: &Checkpoint,
         identity: &Identity,
         config: &Config,
         format: ComputeFormat,
-        device: Device,
+        destination: impl Into<Destination<'d>>,
     ) -> Result<Self> {
+        let destination = destination.into();
         let weights = weights::of_decoder(file, identity, config)?;
         weights.check()?;
-        let ops = Torch::new(format, device, Some(config.middle_channels as i64));
-        let network = Network::build(config, &Scope::new(&weights.on(device), &ops))?;
+        let ops = Torch::new(format, destination.device(), Some(config.middle_channels as i64));
+        let mut network = Network::build(config, &Scope::new(&weights.on(destination), &ops))?;
+        network.work = count_work(config)?;
         Ok(Self { config: config.clone(), ops, network })
     }
 

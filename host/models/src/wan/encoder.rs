@@ -1,14 +1,15 @@
 //! The encoder: a clip's frames in, latent frames out, a few at a time.
 
-use tch::{Device, Tensor};
+use tch::Tensor;
 use tilewright_nn::{CausalOps, Ops, Scope, Torch};
 
 use super::{
     EncoderConfig, EncoderState,
+    encoder_cost::count_shares,
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, patches},
     weights,
 };
-use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
+use crate::{Checkpoint, ComputeFormat, Destination, Error, Identity, Result};
 
 #[derive(Debug)]
 struct Down<O: Ops> {
@@ -30,8 +31,8 @@ pub(super) struct EncoderNetwork<O: Ops> {
     /// The means' rows of `quant_conv`: the deviations are not computed.
     quant: Conv<O>,
     patch: i64,
-    /// The share that each layer has in the work.
-    shares: Vec<f64>,
+    /// The share that each layer has in the work; empty if progress matters to nobody.
+    pub shares: Vec<f64>,
 }
 
 impl<O: CausalOps> EncoderNetwork<O> {
@@ -72,7 +73,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
             conv_out: Causal::build(&encoder.at("conv_out"), middle, 2 * latent, 3)?,
             quant: Conv::first_half(&root.at("quant_conv"), latent)?,
             patch: config.patch as i64,
-            shares: config.layer_shares(),
+            shares: Vec::new(),
         })
     }
 
@@ -161,18 +162,20 @@ impl Encoder {
     ///
     /// # Errors
     /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
-    /// libtorch's failures, out of memory included.
-    pub fn load(
+    /// libtorch's failures, out of memory included; what a listener to the load returns.
+    pub fn load<'d>(
         file: &Checkpoint,
         identity: &Identity,
         config: &EncoderConfig,
         format: ComputeFormat,
-        device: Device,
+        destination: impl Into<Destination<'d>>,
     ) -> Result<Self> {
+        let destination = destination.into();
         let weights = weights::of_encoder(file, identity, config)?;
         weights.check()?;
-        let ops = Torch::new(format, device, Some(config.middle_channels() as i64));
-        let network = EncoderNetwork::build(config, &Scope::new(&weights.on(device), &ops))?;
+        let ops = Torch::new(format, destination.device(), Some(config.middle_channels() as i64));
+        let mut network = EncoderNetwork::build(config, &Scope::new(&weights.on(destination), &ops))?;
+        network.shares = count_shares(config)?;
         Ok(Self { config: config.clone(), ops, network })
     }
 

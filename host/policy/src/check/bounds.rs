@@ -1,8 +1,9 @@
-//! What a plan is held against.
+//! The bounds of a plan.
 
 use tilewright_plan::{Capabilities, Plan, Request, Space, UnderWay};
 
-/// The ranges that a plan has to lie in: capabilities, the extents of the request, and the plan of a clip under way.
+/// The ranges that a plan has to lie in: capabilities, the extents of the request, and the plan of
+/// a clip under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     pub batch: u32,
@@ -27,12 +28,13 @@ impl Bounds {
         self.frames > 1
     }
 
-    /// Whether the request is a clip whose causal state is carried from chunk to chunk.
+    /// True if the request is a clip whose causal cache is carried from chunk to chunk.
     pub fn is_carried(&self) -> bool {
         self.is_clip() && self.capabilities.carried
     }
 
-    /// A chunk as it can be run: whole latent frames, or a power of two of one's output frames, or the clip.
+    /// A chunk as it can be run: whole latent frames, or a power of two of one's output frames, or
+    /// the clip.
     pub(super) fn chunk(&self, frames: u32) -> u32 {
         let scale = self.scale.max(1);
         if frames >= self.frames {
@@ -53,7 +55,7 @@ impl Bounds {
         self.capabilities.tile_least.max(1).checked_next_multiple_of(self.unit()).unwrap_or(u32::MAX).min(extent)
     }
 
-    /// How many samples or tiles there are to run together.
+    /// The number of samples or tiles that could run together.
     pub(super) fn work(&self, space: &Space) -> u32 {
         let tiles = space.tile().map_or(1, |tile| {
             let along = |extent: u32, side: u32| match side >= extent {

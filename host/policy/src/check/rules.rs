@@ -2,19 +2,19 @@
 
 use tilewright_plan::{Dtype, Plan, Precision, Space, Tile, Time};
 
-use super::{Bounds, Change, Rule, Shown, kept};
+use super::{Bounds, Change, Part, Rule, rank_precision};
 
-/// Whether a plan makes no sense in one respect.
-pub(super) type MakesNone = fn(&Plan) -> bool;
+/// True if a plan makes no sense in one respect.
+pub(super) type Predicate = fn(&Plan) -> bool;
 
-/// Answers that mean nothing: no range says what was meant.
-pub(super) const NONSENSE: &[(MakesNone, &str)] = &[
+/// Answers without a meaning: no range says what was meant.
+pub(super) const NONSENSE: &[(Predicate, &str)] = &[
     (|plan| plan.space.tile().is_some_and(|tile| tile.height == 0 || tile.width == 0), "a tile of no extent"),
     (|plan| plan.batch == 0, "a batch of nothing"),
     (|plan| matches!(plan.time, Time::Carried { frames: 0 } | Time::Blended { frames: 0, .. }), "a chunk of no frames"),
 ];
 
-/// Every range, in the order in which they are applied: a later one may rely on the earlier ones.
+/// Every range, in the order of application: a later one may rely on the earlier ones.
 pub(super) static RULES: &[Rule] = &[
     Rule {
         subject: "",
@@ -48,12 +48,12 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         subject: "tile height",
         because: "a multiple of {unit}",
-        fit: |plan, bounds| number(&mut tile(plan)?.height, |side| rounded(side, bounds.height, bounds)),
+        fit: |plan, bounds| number(&mut tile(plan)?.height, |side| round_side(side, bounds.height, bounds)),
     },
     Rule {
         subject: "tile width",
         because: "a multiple of {unit}",
-        fit: |plan, bounds| number(&mut tile(plan)?.width, |side| rounded(side, bounds.width, bounds)),
+        fit: |plan, bounds| number(&mut tile(plan)?.width, |side| round_side(side, bounds.width, bounds)),
     },
     Rule {
         subject: "tile height",
@@ -116,7 +116,7 @@ pub(super) static RULES: &[Rule] = &[
         subject: "time",
         because: "the chunk covers all frames",
         fit: |plan, bounds| match plan.time {
-            // A clip that is carried keeps a chunk of its length, which is run as it would be whole.
+            // A carried clip keeps a chunk of its length, which runs as a whole clip would.
             Time::Carried { frames } | Time::Blended { frames, .. }
                 if frames >= bounds.frames && !bounds.is_carried() =>
             {
@@ -195,7 +195,7 @@ pub(super) static RULES: &[Rule] = &[
         because: "no narrower than what the clip is under way in",
         fit: |plan, bounds| {
             let begun = bounds.running.as_ref()?.precision;
-            if kept(plan.precision) < kept(begun) { precision(plan, begun) } else { None }
+            if rank_precision(plan.precision) < rank_precision(begun) { precision(plan, begun) } else { None }
         },
     },
     Rule {
@@ -204,7 +204,7 @@ pub(super) static RULES: &[Rule] = &[
         fit: |plan, bounds| {
             let begun = bounds.running.as_ref()?.layout;
             let asked = std::mem::replace(&mut plan.layout, begun);
-            (asked != begun).then_some(Change { from: Shown::Layout(asked), to: Shown::Layout(begun) })
+            (asked != begun).then_some(Change { from: Part::Layout(asked), to: Part::Layout(begun) })
         },
     },
     Rule {
@@ -213,7 +213,7 @@ pub(super) static RULES: &[Rule] = &[
         fit: |plan, bounds| {
             (plan.offload && !bounds.capabilities.offload).then(|| {
                 plan.offload = false;
-                Change { from: Shown::Flag(true), to: Shown::Flag(false) }
+                Change { from: Part::Flag(true), to: Part::Flag(false) }
             })
         },
     },
@@ -224,7 +224,8 @@ pub(super) static RULES: &[Rule] = &[
     },
 ];
 
-/// Asked twice: before the sides are clamped, so that one note says it all, and after they are brought up to the least.
+/// Applied twice: before the sides are clamped, so that one note is enough, and after they are
+/// raised to the least.
 const COVERED: Rule = Rule {
     subject: "space",
     because: "the tile covers the picture",
@@ -248,7 +249,7 @@ fn exact(plan: &mut Plan) -> Option<&mut Tile> {
     }
 }
 
-/// Frames of a chunk whose causal state is carried on.
+/// Frames of a chunk that carries the causal cache.
 fn chunk(plan: &mut Plan) -> Option<&mut u32> {
     match &mut plan.time {
         Time::Carried { frames } => Some(frames),
@@ -256,7 +257,8 @@ fn chunk(plan: &mut Plan) -> Option<&mut u32> {
     }
 }
 
-/// What comes nearest to a tile where there can be none: bands of its height, or of its width where it is as high as the picture.
+/// The nearest to a tile if tiles are not possible: bands of its height, or of its width if it is
+/// as high as the picture.
 fn bands(tile: Tile, bounds: &Bounds) -> Space {
     let height = [tile.height, tile.width].into_iter().find(|side| *side < bounds.height);
     match height {
@@ -266,27 +268,27 @@ fn bands(tile: Tile, bounds: &Bounds) -> Space {
 }
 
 /// A side that ends on a unit, or on the picture's own end.
-fn rounded(side: u32, extent: u32, bounds: &Bounds) -> u32 {
+fn round_side(side: u32, extent: u32, bounds: &Bounds) -> u32 {
     if side >= extent { side } else { side - side % bounds.unit() }
 }
 
 fn number(place: &mut u32, fitted: impl FnOnce(u32) -> u32) -> Option<Change> {
     let from = *place;
     *place = fitted(from);
-    (*place != from).then_some(Change { from: Shown::Number(from), to: Shown::Number(*place) })
+    (*place != from).then_some(Change { from: Part::Number(from), to: Part::Number(*place) })
 }
 
 fn space(plan: &mut Plan, to: Space) -> Option<Change> {
     let from = std::mem::replace(&mut plan.space, to);
-    Some(Change { from: Shown::Space(from), to: Shown::Space(to) })
+    Some(Change { from: Part::Space(from), to: Part::Space(to) })
 }
 
 fn time(plan: &mut Plan, to: Time) -> Option<Change> {
     let from = std::mem::replace(&mut plan.time, to);
-    Some(Change { from: Shown::Time(from), to: Shown::Time(to) })
+    Some(Change { from: Part::Time(from), to: Part::Time(to) })
 }
 
 fn precision(plan: &mut Plan, to: Precision) -> Option<Change> {
     let from = std::mem::replace(&mut plan.precision, to);
-    Some(Change { from: Shown::Precision(from), to: Shown::Precision(to) })
+    Some(Change { from: Part::Precision(from), to: Part::Precision(to) })
 }

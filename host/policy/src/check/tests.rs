@@ -211,7 +211,7 @@ fn what_is_under_way_goes_on() {
             cut.clone(),
             vec!["space exact 832×64/0 → blended 256×256/32: the clip is under way in these tiles".into()],
         ),
-        // Time stays as it was begun.
+        // The division of time stays.
         (
             &whole,
             plan(Space::Whole),
@@ -266,7 +266,7 @@ prop_compose! {
             dtypes, tile_unit: unit, tile_least: least, batch_most, exact, carried, offload, prefetch_most: 3,
         };
         let mut bounds = Bounds { batch, frames, height: height * 8, width: width * 8, scale, capabilities, running: None };
-        // What runs was checked, and only a clip is left in the middle.
+        // The running plan was checked, and only a clip is under way.
         bounds.running = running.filter(|_| frames > 1).and_then(|mut plan| {
             fit(&mut plan, &bounds, &mut |_| {}).ok().map(|()| plan)
         });

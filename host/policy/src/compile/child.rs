@@ -20,7 +20,7 @@ use rustix::{
 };
 use wasmtime::{Config, Engine};
 
-use super::{CODE, Order, REFUSAL, Refusal};
+use super::{CODE, CompileRequest, REFUSAL, Refusal};
 use crate::load::features;
 
 /// The name under which this program compiles a policy and does nothing else.
@@ -58,12 +58,12 @@ fn serve() -> io::Result<()> {
     let mut stdin = io::stdin().lock();
     let mut length = [0; 8];
     stdin.read_exact(&mut length)?;
-    let mut order = Vec::new();
-    (&mut stdin).take(u64::from_le_bytes(length)).read_to_end(&mut order)?;
-    let order: Order = serde_json::from_slice(&order)?;
+    let mut request = Vec::new();
+    (&mut stdin).take(u64::from_le_bytes(length)).read_to_end(&mut request)?;
+    let request: CompileRequest = serde_json::from_slice(&request)?;
     let mut module = Vec::new();
     stdin.read_to_end(&mut module)?;
-    let (kind, answer) = match compiled(&order, &module) {
+    let (kind, answer) = match compile(&request, &module) {
         Ok(code) => (CODE, code),
         Err(refusal) => (REFUSAL, serde_json::to_vec(&refusal)?),
     };
@@ -98,11 +98,11 @@ fn writable_bytes() -> io::Result<u64> {
     Ok(pages.ok_or(io::ErrorKind::InvalidData)? * page_size() as u64)
 }
 
-fn compiled(order: &Order, module: &[u8]) -> Result<Vec<u8>, Refusal> {
+fn compile(request: &CompileRequest, module: &[u8]) -> Result<Vec<u8>, Refusal> {
     let refusal = |detail: String| Refusal { fault: features::fault(module), detail };
     let mut config = Config::new();
-    order.limits.configure(&mut config);
-    config.parallel_compilation(order.limits.code.compile.threads > 1);
+    request.limits.configure(&mut config);
+    config.parallel_compilation(request.limits.code.compile.threads > 1);
     let engine = Engine::new(&config).map_err(|error| refusal(format!("{error:#}")))?;
-    super::code(&order.policy, module, &engine).map_err(refusal)
+    super::compile_module(&request.policy, module, &engine).map_err(refusal)
 }

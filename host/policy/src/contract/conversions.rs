@@ -1,8 +1,8 @@
-//! Conversions that all versions share: their plans, costs and settings are written alike.
+//! Conversions that all versions share: their plans, costs and settings have the same shape.
 
 use std::time::Duration;
 
-/// Writes both directions of a conversion between enums whose variants bear the same names.
+/// Writes both directions of a conversion between enums whose variants have the same names.
 macro_rules! alike {
     ($contract:ty, $plan:ty, $($contract_name:ident = $plan_name:ident),+) => {
         impl From<$contract> for $plan {

@@ -19,7 +19,8 @@ mod bindings {
         path: "../../wit/released/0.1.0",
         world: "policy",
         imports: { default: trappable },
-        // What only goes into the guest is lent: a request is lowered from where it lies, and nothing of it is copied first.
+        // Values that only go into the guest are lent: a request is lowered from its own place, and
+        // nothing of it is copied first.
         ownership: Borrowing { duplicate_if_necessary: false },
     });
 }
@@ -31,7 +32,7 @@ pub(super) const WORLD: World = World {
     offered: &["tilewright:policy/host@0.1.0", "tilewright:policy/decoding-host@0.1.0"],
     types: &["tilewright:policy/types@0.1.0", "tilewright:policy/decoding@0.1.0"],
     lifecycle: ("tilewright:policy/lifecycle@0.1.0", &["describe", "configure"]),
-    // Its decisions are of both: a hint tells which.
+    // Its decisions are of both stages: a hint names the stage.
     stages: &[(
         ("tilewright:policy/decoding-policy@0.1.0", &["decide", "recover", "learn"]),
         &[Stage::Decode, Stage::Encode],

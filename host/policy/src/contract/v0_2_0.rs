@@ -42,7 +42,7 @@ pub(super) const WORLD: World = World {
     link,
 };
 
-/// A linked component, with the places of the exports that it has.
+/// A linked component, and the exports that it has.
 struct Exports {
     component: InstancePre<Guest>,
     lifecycle: lifecycle::GuestIndices,
@@ -74,8 +74,8 @@ impl Linked for Exports {
 }
 
 impl Policy {
-    /// The interface for decodes and encodes. Nobody asks a policy about a stage that it does not
-    /// answer, so that it is there.
+    /// The interface for decodes and encodes. It is there: a policy is not asked about a stage that
+    /// it does not answer.
     fn vae(&self) -> Result<&vae_policy::Guest> {
         self.vae.as_ref().ok_or_else(|| wasmtime::Error::msg("it exports no interface for this stage"))
     }

@@ -5,7 +5,7 @@ use wasmparser::{Validator, WasmFeatures};
 
 use crate::error::Fault;
 
-/// Features that are off in the sandbox, as a policy's author knows them.
+/// Features that are off in the sandbox, by the names that a policy's author knows.
 const OFF: [(WasmFeatures, &str); 12] = [
     (WasmFeatures::THREADS, "threads"),
     (WasmFeatures::SHARED_EVERYTHING_THREADS, "shared-everything threads"),

@@ -6,10 +6,11 @@ use crate::{
     wasi::{self, Wasi},
 };
 
-/// Grants what a language's own runtime needs, for errors.
+/// The option that grants the needs of a language's runtime, for errors.
 pub(crate) const RUNTIME: &str = "--policy-memory 64MiB, as for one that brings its language's runtime";
 
-/// Refuses more core instances than allowed, which instantiating would do without saying what helps.
+/// Refuses more core instances than allowed. Instantiating would do so without naming the option
+/// that helps.
 pub(crate) fn check_instances(policy: &str, instances: usize, limits: &Limits) -> Result<(), PolicyError> {
     if instances <= limits.core_instances {
         return Ok(());
@@ -18,7 +19,7 @@ pub(crate) fn check_instances(policy: &str, instances: usize, limits: &Limits) -
     Err(PolicyError::Ungranted { policy: policy.into(), why, grant: RUNTIME })
 }
 
-/// Refuses imports of WASI where none is granted.
+/// Refuses imports of WASI if none is granted.
 pub(crate) fn check_wasi<'a>(
     policy: &str,
     imports: impl Iterator<Item = &'a str>,

@@ -1,5 +1,5 @@
-//! A look over a policy's names before anything is compiled: a file that would be refused anyway is refused at once,
-//! with a message that helps.
+//! The names in a policy's file, read before anything is compiled: a file that would be refused
+//! anyway is refused at once, with a message that helps.
 
 use wasmparser::{BinaryReaderError, ComponentExternalKind, Instance, Parser, Payload, TypeRef};
 
@@ -9,7 +9,8 @@ const PAGE_LOG2: u32 = 16;
 /// The names and sizes of a file's outermost module or component.
 #[derive(Debug, Default)]
 pub(crate) struct Outline<'a> {
-    /// For a core module, the names of the modules that it imports from; for a component, those of its imports.
+    /// For a core module, the names of the modules that it imports from; for a component, those of
+    /// its imports.
     pub imports: Vec<&'a str>,
     /// The names of its exports; for a component, those of instances only.
     pub exports: Vec<&'a str>,
@@ -17,8 +18,9 @@ pub(crate) struct Outline<'a> {
     pub instances: usize,
     /// Initial bytes of the largest memory of any module within.
     pub memory_bytes: u64,
-    /// True if a module within has more than one memory. The compiler panics over that if the feature is off, and it
-    /// has to be on: wasmtime itself uses it to copy between a policy's components.
+    /// True if a module within has more than one memory. The compiler panics over that if the
+    /// feature is off, and it has to be on: wasmtime itself uses it to copy between a policy's
+    /// components.
     pub several_memories: bool,
 }
 

@@ -1,6 +1,7 @@
-//! What a file asks of the compiler, counted before anything of it is compiled. Cranelift's time and memory grow faster than a function
-//! does: 11 KB made for it hold a core for minutes and take gigabytes. Counting refuses most of that at once, with a
-//! message that helps; the rest runs into the limits of the process that compiles.
+//! The work that a file gives the compiler, counted before anything is compiled. Cranelift's time
+//! and memory grow faster than a function does: a hostile 11 KB take minutes and gigabytes.
+//! Counting refuses most of that at once, with a message that helps; the rest runs into the limits
+//! of the process that compiles.
 
 mod function;
 mod module;
@@ -21,9 +22,9 @@ pub(crate) struct Survey {
     structure_bytes: usize,
     modules: usize,
     instances: usize,
-    /// The most instances that any component before makes.
+    /// The most instances that any earlier component makes.
     crowd: usize,
-    /// Of the function that has most.
+    /// Of the largest function.
     function_bytes: usize,
     function_work: usize,
     function_joins: usize,
@@ -31,7 +32,7 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Counts, and stops with one line where the file is broken or goes over a limit.
+    /// Counts, and stops with one line if the file is broken or goes over a limit.
     pub fn of(bytes: &[u8], limits: &CodeLimits) -> Result<Self, String> {
         let mut survey = Self::default();
         let mut modules: Vec<Module> = Vec::new();
@@ -102,8 +103,8 @@ impl Survey {
     }
 }
 
-/// True if a component within a component does more than name types, which is all that tools use one for: the host
-/// would generate code that joins it to the others.
+/// True if a component within a component does more than name types, which is all that tools use
+/// one for: the host would generate code that joins it to the others.
 fn is_inner_code(payload: &Payload<'_>, within: Option<&Module>) -> bool {
     within.is_some_and(Module::is_component)
         && matches!(
@@ -139,7 +140,8 @@ mod tests {
         let survey = surveyed(text, CodeLimits::POLICY).unwrap();
         // Three locals and the hidden ones, at the start of an if and of a loop.
         assert_eq!((survey.modules, survey.joins, survey.function_joins), (3, 2 * (3 + HIDDEN), 2 * (3 + HIDDEN)));
-        // The parameter of the function and of the call; local.get, if, i32.const, end, end, end; and the other's end.
+        // The parameter of the function and of the call; local.get, if, i32.const, end, end, end;
+        // and the other's end.
         assert_eq!(survey.work, 2 * FUNCTION + 2 * CALL + 2 + 6 + 1);
         assert_eq!(survey.data_bytes, 10);
     }

@@ -1,6 +1,6 @@
-//! Modules that are made to be costly to compile: five kinds that counting alone did not bound, at sizes around its
-//! limits, and mutations of them. A module that passes the counting has to end at the limits of the process that
-//! compiles.
+//! Modules that are made to be costly to compile: five kinds that counting alone did not bound, at
+//! sizes around its limits, and mutations of them. A module that passes the counting has to end at
+//! the limits of the process that compiles.
 
 use std::{fs, time::Instant};
 
@@ -48,7 +48,8 @@ impl Costly {
     }
 }
 
-/// The kinds in the sizes as found, in larger ones, and in sizes just within the limits of counting.
+/// The kinds in the sizes as found, in larger ones, and in sizes just within the limits of
+/// counting.
 const FOUND: [Costly; 32] = [
     Costly::WideBlocks { depth: 1000, width: 1000 },
     Costly::WideBlocks { depth: 1000, width: 500 },
@@ -146,8 +147,8 @@ fn wide_signatures(functions: u32, width: usize) -> Vec<u8> {
     exporting_typed(&[(width, 0)], (0..functions).map(|_| (TYPES, ended(Function::new([])))))
 }
 
-/// A component that lifts functions, and another that lowers and uses them: for each the host generates code that
-/// copies the fields between the two.
+/// A component that lifts functions, and another that lowers and uses them: for each the host
+/// generates code that copies the fields between the two.
 fn adapters(calls: usize, fields: usize) -> Vec<u8> {
     let tuple = format!("(tuple {})", "u8 ".repeat(fields));
     // More than 16 fields are passed in memory.
@@ -223,7 +224,8 @@ fn every_costly_module_ends_soon_with_a_reason_and_the_next_one_works() {
     assert_right(&decide(&mut put_to_work(&host, &HEALTHY), &request()));
 }
 
-/// With the limits of counting wide open, the costliest modules run into those of the compiling process.
+/// With the limits of counting wide open, the costliest modules run into those of the compiling
+/// process.
 #[test]
 fn the_compiling_process_is_bounded_by_itself() {
     let _alone = alone();

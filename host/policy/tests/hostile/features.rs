@@ -1,5 +1,5 @@
-//! Guests that use what is switched off. Tail calls are on: they are part of WebAssembly 3.0, cost fuel like any call, and a loop made of
-//! them ends like any loop (`loops.rs`).
+//! Guests that use what is switched off. Tail calls are on: they are part of WebAssembly 3.0, cost
+//! fuel like any call, and a loop made of them ends like any loop (`loops.rs`).
 
 use crate::{
     guest::{Guest, HEALTHY},

@@ -1,17 +1,19 @@
-//! Guests written as core modules: the canonical ABI by hand, one part of it replaced by something hostile.
+//! Guests written as core modules: the canonical ABI by hand, one part of it replaced by something
+//! hostile.
 
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
-/// The request that makes a guest misbehave has this many samples, and a family's name of 14 letters, which no other text has.
+/// The request that makes a guest misbehave has this many samples, and a family's name of 14
+/// letters, which no other text has.
 pub const HOSTILE_BATCH: u32 = 13;
 /// See [`HOSTILE_BATCH`].
 pub const HOSTILE_FAMILY: &str = "hostile-family";
 
 /// Parts of a guest; what is not replaced is healthy.
 ///
-/// Its memory: at 256 the description, at 384 configure's result, at 1024 decide's result, at 2048 scratch, from 8192 the heap.
-/// A healthy answer is whole, f32, batch 1.
+/// Its memory: at 256 the description, at 384 configure's result, at 1024 decide's result, at 2048
+/// scratch, from 8192 the heap. A healthy answer is whole, f32, batch 1.
 #[derive(Clone, Copy)]
 pub struct Guest {
     /// Imports, as fields of the module.
@@ -26,14 +28,14 @@ pub struct Guest {
     pub describe: &'static str,
     /// The body of `configure`.
     pub configure: &'static str,
-    /// Run in `decide` before the healthy answer, only for the hostile request; may return another answer's address. `CALL` stands
-    /// for [`ESTIMATE`].
+    /// Run in `decide` before the healthy answer, only for the hostile request; may return another
+    /// answer's address. `CALL` stands for [`ESTIMATE`].
     pub decide: &'static str,
     /// As `decide`, for `recover`, which otherwise decides.
     pub recover: &'static str,
     /// The body of `learn`.
     pub learn: &'static str,
-    /// What `recover` is exported as.
+    /// The name of the export `recover`.
     pub recover_name: &'static str,
 }
 
@@ -110,7 +112,8 @@ impl Guest {
     }
 }
 
-/// A component from a text, with the names of a policy's exports added: a file without them is refused at once.
+/// A component from a text, with the names of a policy's exports added: a file without them is
+/// refused at once.
 pub fn named(text: &str) -> Vec<u8> {
     let body = text.trim_end().strip_suffix(')').unwrap_or_else(|| panic!("no component: {text}"));
     let text = format!(

@@ -1,4 +1,4 @@
-//! What is logged while something runs: failures in `learn` have no decision to stand in.
+//! Captured log messages: failures in `learn` have no decision to appear in.
 
 use std::{
     fmt::Debug,

@@ -1,4 +1,5 @@
-//! Guests that want what policies are not given, give what nobody asked for, or call the host from where they may not.
+//! Guests that import something that policies do not get, export something that nothing calls, or
+//! call the host at a time when they must not.
 
 use tilewright_plan::FallbackReason::Trap;
 
@@ -11,7 +12,8 @@ use crate::{
     },
 };
 
-/// A core module that exports what the contract asks for under another version, and imports from it.
+/// A core module that exports what the contract asks for under another version, and imports from
+/// it.
 fn of_version(version: &str) -> Vec<u8> {
     let guest = Guest { imports: IMPORTS, ..HEALTHY };
     wat::parse_str(guest.text().replace("@0.1.0", version)).unwrap()
@@ -105,7 +107,8 @@ pub const ROWS: &[Row] = &[
         guest: Parts(Guest {
             imports: IMPORTS,
             realloc: "(if (i32.eq (i32.load (i32.const 64)) (i32.const 1)) (then (call $log (i32.const 0) (i32.const 512) (i32.const 5))))",
-            // A batch of nothing: what is wrong with it has to be told in a text, for which the host asks for memory.
+            // A batch of nothing: what is wrong with it has to be told in a text, for which the
+            // host asks for memory.
             decide: "(i32.store (i32.const 64) (i32.const 1))
                 (call $estimate (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0)
                 (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0)  (i32.const 2048))",

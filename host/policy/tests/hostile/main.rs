@@ -1,4 +1,5 @@
-//! Policies that mean harm or are broken: a corpus of guests, in tables by subject. What has to hold for each is in [`table`].
+//! Policies that mean harm or are broken: a corpus of guests, in tables by subject. What has to
+//! hold for each is in [`table`].
 
 mod costly;
 mod features;
@@ -100,7 +101,8 @@ fn the_clock_holds_on_a_machine_that_is_busy_and_blames_nobody_for_it() {
         is_over.store(true, Ordering::Relaxed);
         took
     });
-    // Ticks are not late by much: the clock's thread sleeps most of the time, so it is woken before those that count.
+    // Ticks are not late by much: the clock's thread sleeps most of the time, so it is woken before
+    // those that count.
     assert!(took.iter().all(|took| *took >= Duration::from_millis(250)), "{took:?}");
     assert!(took.iter().min().unwrap() <= &Duration::from_millis(500), "{took:?}");
 }

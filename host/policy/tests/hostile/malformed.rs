@@ -205,7 +205,8 @@ pub fn exporting(functions: impl IntoIterator<Item = Function>) -> Vec<u8> {
     exporting_typed(&[], functions.into_iter().map(|function| (0, function)))
 }
 
-/// As [`exporting`], with further types, whose numbers begin at [`TYPES`], and the type of each function.
+/// As [`exporting`], with further types, whose numbers begin at [`TYPES`], and the type of each
+/// function.
 pub fn exporting_typed(further: &[(usize, usize)], functions: impl IntoIterator<Item = (u32, Function)>) -> Vec<u8> {
     let (mut types, mut declared, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
     let mut exports = ExportSection::new();
@@ -386,7 +387,7 @@ fn wide_type(cases: usize) -> Vec<u8> {
     wat::parse_str(format!("(component (type (variant {text})))")).unwrap()
 }
 
-/// Loads it, and decides by it where that goes. Only refusals of one line are expected beside.
+/// Loads it, and makes a decision if that succeeds. Every refusal has one line.
 fn survives(bytes: &[u8]) {
     let host = host();
     match host.load("guest", bytes).and_then(|loaded| loaded.configure(&[])) {
@@ -432,7 +433,7 @@ fn is_damaged() {
     assert_right(&decide(&mut put_to_work(&host(), &HEALTHY), &request()));
 }
 
-/// What is just within the limits: it takes its time, but the memory for it is bounded.
+/// Modules just within the limits take their time, but the memory for them is bounded.
 #[test]
 fn the_most_that_is_compiled_fits_into_memory() {
     let _alone = alone();

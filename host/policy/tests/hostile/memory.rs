@@ -243,7 +243,7 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-/// A module so many times in a component, and instances of each so many times.
+/// A component with this many modules, and this many instances of each.
 fn crowd(modules: usize, instances: usize) -> Vec<u8> {
     let module = "(core module)".repeat(modules);
     let instance = "(core instance (instantiate 0))".repeat(instances);
@@ -275,7 +275,7 @@ fn doubled(depth: usize) -> Vec<u8> {
     named(&format!("(component {text} (instance (instantiate $c{last})))"))
 }
 
-/// As [`doubled`], with what is doubled handed in from outside.
+/// As [`doubled`], but with the doubled part imported.
 fn doubled_by_argument(depth: usize) -> Vec<u8> {
     let mut text = String::from(
         r#"(component $twice (import "c" (component $c)) (instance (instantiate $c)) (instance (instantiate $c)))
@@ -292,7 +292,7 @@ fn doubled_by_argument(depth: usize) -> Vec<u8> {
     named(&format!("(component {text} (instance (instantiate $c{last})))"))
 }
 
-/// The healthy component with one more module and so many instances of it.
+/// The healthy component with one more module and this many instances of it.
 fn beside(module: &str, instances: usize) -> Vec<u8> {
     let mut bytes = component();
     let own = |payload: &Payload<'_>| matches!(payload, Payload::ModuleSection { .. });

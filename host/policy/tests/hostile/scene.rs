@@ -1,4 +1,4 @@
-//! What hostile guests are asked, and what a healthy one answers.
+//! The request to hostile guests, and the answer of a healthy one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,6 +42,7 @@ pub fn request() -> Request {
         height: 1024,
         width: 1024,
         memory_limit: 1 << 33,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }
@@ -103,7 +104,7 @@ pub fn decide(policy: &mut Policy, request: &Request) -> Decision {
     policy.decide(&Question::new(Stage::Decode, request, &device(), &offer()), Arc::new(Prices))
 }
 
-/// What is wrong with a decision that should be the healthy answer, taken as it is.
+/// Fails unless a decision is the healthy answer, unchanged.
 pub fn is_right(decision: &Decision) -> Result<(), String> {
     let right = decision.fallback.is_none()
         && decision.plan.space == Space::Whole

@@ -1,5 +1,6 @@
-//! The corpus as a table: a row is a guest and what becomes of it. For every row: the host stays up, holds no more than [`MEMORY`] above
-//! what it held before, answers within [`ANSWER`], says why, and the next decisions are right, the guest's own and its neighbour's.
+//! The corpus as a table: a row is a guest and what becomes of it. For every row: the host stays
+//! up, holds no more than [`MEMORY`] above what it held before, answers within [`ANSWER`], says
+//! why, and the next decisions are right, the guest's own and its neighbour's.
 
 use std::{
     fs,
@@ -18,14 +19,16 @@ use crate::{
     scene::{Prices, decide, device, host, hostile_request, is_right, offer, outcome, put_to_work, request},
 };
 
-/// What a guest may cost above what the process held before.
+/// The most memory that a guest may take beyond the process's own.
 const MEMORY: u64 = 64 << 20;
 
-/// The longest that an answer may take: the policy's clock is 250 ms, and its last tick has to be seen.
+/// The longest that an answer may take: the policy's clock is 250 ms, and its last tick has to be
+/// seen.
 const ANSWER: Duration = Duration::from_millis(300);
 
-/// On a machine that is busy with other work, the clock on the wall says little of a single try: the quickest of so many counts. Where
-/// more is running than there are cores, the policies' clock itself comes late, and an answer may take [`BUSY`] times as long.
+/// On a busy machine the wall clock says little about a single try, so the fastest of this many
+/// counts. If more threads run than there are cores, the policies' clock itself is late, and an
+/// answer may take [`BUSY`] times as long.
 const TRIES: usize = 5;
 const BUSY: u32 = 2;
 
@@ -36,7 +39,7 @@ pub struct Row {
     pub outcome: Outcome,
 }
 
-/// Where a guest comes from.
+/// The source of a guest.
 pub enum Source {
     /// A healthy one, a part of it replaced.
     Parts(Guest),
@@ -48,7 +51,7 @@ pub enum Source {
     Bytes(fn() -> Vec<u8>),
 }
 
-/// What becomes of a guest; the texts are part of what the user is told.
+/// The expected behaviour of a guest; the texts are part of the message for the user.
 #[derive(Clone, Copy)]
 pub enum Outcome {
     /// It is not put to work.
@@ -63,7 +66,7 @@ pub enum Outcome {
     Right,
 }
 
-/// What a row cost.
+/// The cost of a row.
 #[derive(Clone, Copy, Default)]
 pub struct Cost {
     pub took: Duration,
@@ -89,12 +92,13 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// Resident bytes now, after the mark of the most was taken back to them.
 pub fn resident() -> u64 {
-    // Where the kernel does not let it, the mark only shows what went over every earlier row.
+    // If the kernel refuses, the mark shows only what went over every earlier row.
     let _ = fs::write("/proc/self/clear_refs", "5");
     status("VmRSS:")
 }
 
-/// Resident bytes of a host that has done what is ordinary. Taken once for a whole table: what one guest leaves behind counts for the next.
+/// Resident bytes of a host that has done what is ordinary. Taken once for a whole table: what one
+/// guest leaves behind counts for the next.
 pub fn normal(host: &PolicyHost) -> u64 {
     drop(put_to_work(host, &HEALTHY));
     resident()
@@ -156,7 +160,7 @@ fn tried(row: &Row, host: &PolicyHost, beside: &mut Policy, normal: u64) -> Resu
     if least.took <= ANSWER * BUSY && is_busy() { Ok(least) } else { Err(format!("an answer took {:?}", least.took)) }
 }
 
-/// Whether more has been running in the last minute than there are cores.
+/// True if more threads ran in the last minute than there are cores.
 fn is_busy() -> bool {
     let load = fs::read_to_string("/proc/loadavg").ok().and_then(|load| load.split(' ').next()?.parse::<f64>().ok());
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
@@ -199,8 +203,9 @@ fn right(policy: &mut Policy) -> Result<Duration, String> {
     Ok(took)
 }
 
-/// The hostile request falls back twice for the same reason at the same cost, with right decisions between; the third failure in a row
-/// takes the policy out of service, unless it was an honest error.
+/// The hostile request falls back twice for the same reason at the same cost, with right decisions
+/// between; the third failure in a row takes the policy out of service, unless it was an honest
+/// error.
 fn falls(policy: &mut Policy, reason: FallbackReason, detail: &str) -> Result<Duration, String> {
     let mut longest = Duration::ZERO;
     let mut seen = Vec::new();
@@ -273,8 +278,8 @@ fn fails_learning(policy: &mut Policy, said: &str) -> Result<Duration, String> {
     Ok(took)
 }
 
-/// Whether a reason and its detail are those of the row. Where the machine was so busy that the clock came before the fuel's end, the
-/// clock's reason is as good.
+/// Fails unless a reason and its detail are those of the row. On a machine so busy that the time
+/// ran out before the fuel, a timeout is as good.
 fn is_as_told(said: (FallbackReason, &str), told: (FallbackReason, &str), took: Duration) -> Result<(), String> {
     let clock = said.0 == FallbackReason::Timeout && told.0 == FallbackReason::OutOfFuel && took.as_millis() >= 250;
     if clock || (said.0 == told.0 && said.1.contains(told.1) && is_one_line(said.1)) {

@@ -1,5 +1,5 @@
-//! Guests whose answers are no values of the contract's types, and whose `realloc` gives what is no memory. The contract has no chars, and
-//! any byte but 0 is a true flag.
+//! Guests whose answers are no values of the contract's types, and whose `realloc` gives what is no
+//! memory. The contract has no chars, and any byte but 0 is a true flag.
 
 use tilewright_plan::FallbackReason::{Error, Nonsense, Trap};
 
@@ -12,7 +12,8 @@ use crate::{
     },
 };
 
-/// A guest that runs this for the hostile request. The answer at 2048 is ok, whole, of a batch of nothing, unless it is written to.
+/// A guest that runs this for the hostile request. The answer at 2048 is ok, whole, of a batch of
+/// nothing, unless it is written to.
 macro_rules! decides {
     ($($body:literal)+) => { Parts(Guest { decide: concat!($($body, " "),+), ..HEALTHY }) };
 }
@@ -140,7 +141,8 @@ pub const ROWS: &[Row] = &[
                 (if (i32.and (i32.load (i32.const 64)) (i32.eq (local.get $align) (i32.const 4))) (then (return (i32.const 8193))))", ..HEALTHY }),
         outcome: Falls(Trap, "aligned"),
     },
-    // Null is an address like any other, and what overlaps garbles nothing but the guest's own memory.
+    // Null is an address like any other, and what overlaps garbles nothing but the guest's own
+    // memory.
     Row { name: "realloc gives null", guest: reallocs!("(return (i32.const 0))"), outcome: Right },
     Row { name: "realloc gives the same again", guest: reallocs!("(return (i32.const 4096))"), outcome: Right },
     Row { name: "realloc gives where its answers lie", guest: reallocs!("(return (i32.const 512))"), outcome: Right },

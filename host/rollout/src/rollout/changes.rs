@@ -9,11 +9,11 @@ use tilewright_gate::Verdict;
 use tilewright_registry::{Reference, without_user};
 use tilewright_signing::Refusal;
 
-use super::{ActiveRoute, Change, Checked, Replacement, Rollout, lock, now, one_line};
+use super::{ActiveRoute, Change, CheckResult, Replacement, Rollout, lock, now, one_line};
 use crate::{
     CanaryState, Error, EventKind, Result, Revision,
     slot::{Changing, RefusedModule, Slot},
-    source::{Fetched, PolicySpec, Prepared, Settings, describe_source, find_shipped, yield_processor},
+    source::{FetchedModule, PolicySpec, PreparedPolicy, Settings, describe_source, find_shipped, yield_processor},
     state::{SavedCanary, SavedPolicy, SavedState},
 };
 
@@ -68,7 +68,7 @@ impl Rollout {
         }
     }
 
-    fn replacement(&self, replacement: &Replacement, wanted: &PolicySpec) -> Result<Fetched> {
+    fn replacement(&self, replacement: &Replacement, wanted: &PolicySpec) -> Result<FetchedModule> {
         match replacement {
             Replacement::Stored { digest } => self.sources.fetch_stored(digest),
             Replacement::From(source) => {
@@ -95,7 +95,7 @@ impl Rollout {
     fn put_in_force(
         &self,
         slot: &Arc<Slot>,
-        prepared: Prepared,
+        prepared: PreparedPolicy,
         what: EventKind,
         source: SourceChange,
         trial: Option<(&ActiveRoute, &str)>,
@@ -235,7 +235,7 @@ impl Rollout {
     /// [`Error::NoCanary`], [`Error::UnknownRoute`], or the reason why it can't be put in force.
     pub fn promote(&self, route: &str) -> Result<Change> {
         let active = self.on_trial(route)?;
-        self.promote_active(&active, "somebody asked")
+        self.promote_active(&active, "on request")
     }
 
     /// Stops a route's canary.
@@ -243,7 +243,7 @@ impl Rollout {
     /// # Errors
     /// [`Error::NoCanary`], [`Error::UnknownRoute`], [`Error::Storage`]
     pub fn stop(&self, route: &str) -> Result<()> {
-        let (active, why) = (self.on_trial(route)?, "somebody asked");
+        let (active, why) = (self.on_trial(route)?, "on request");
         let mut written = lock(&self.written);
         let ended =
             saved_end(&active, CanaryState::Stopped, why).ok_or_else(|| Error::NoCanary { name: route.into() })?;
@@ -312,7 +312,7 @@ impl Rollout {
     /// # Errors
     /// [`Error::Garbled`], [`Error::Unsigned`], [`Error::UnknownPolicy`], or the error of a module
     /// that can't be loaded or stored at all.
-    pub fn upload(&self, bytes: Vec<u8>, signature: Option<String>, policy: Option<&str>) -> Result<Checked> {
+    pub fn upload(&self, bytes: Vec<u8>, signature: Option<String>, policy: Option<&str>) -> Result<CheckResult> {
         let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
         let digest = sha256(&bytes);
         let origin = crate::module::describe_module(&digest);
@@ -321,10 +321,10 @@ impl Rollout {
         }
         // An uploaded copy of a policy that ships needs no signature.
         let shipped = find_shipped(&bytes);
-        let fetched = Fetched { bytes, origin, shipped, signature, reference: None };
+        let fetched = FetchedModule { bytes, origin, shipped, signature, reference: None };
         let policies = self.config.load().policies.clone();
         let verdict = self.sources.check(&fetched, Settings::Given(&[]), grants.unwrap_or_default(), &policies)?;
-        Ok(Checked { digest, verdict })
+        Ok(CheckResult { digest, verdict })
     }
 
     /// Stores a signature beside a stored module; its key is checked when the module is put in

@@ -17,7 +17,7 @@ use crate::{
     canary::Canary,
     disk,
     shadow::ShadowQueue,
-    slot::{ActiveRevisions, Changing, Paused, Slot},
+    slot::{ActiveRevisions, Changing, PauseState, Slot},
     source::{PolicySpec, Settings, Sources},
     state::{SavedPolicy, SavedRevision, SavedState, State, raise},
 };
@@ -100,7 +100,7 @@ impl Rollout {
                         revived.inspect_err(say).ok()
                     };
                     let previous = saved.previous.as_ref().and_then(revive).map(Arc::new);
-                    let seen = saved.seen.clone().filter(|_| wanted.is_said_by(&saved.configured));
+                    let seen = saved.seen.clone().filter(|_| wanted.matches_text(&saved.configured));
                     let forces = ActiveRevisions { in_force: Arc::new(in_force), previous };
                     let next = self.next_number(name);
                     return Ok(Slot::new(name, forces, Changing { next, wanted, seen }, saved.into()));
@@ -117,7 +117,7 @@ impl Rollout {
         let (digest, policies) = (wanted.digest.as_deref(), &config.policies);
         let prepared = self.sources.prepare(fetched, digest, settings, wanted.grants, policies)?;
         let in_force = Arc::new(Revision::new(name, next, now(), prepared));
-        let paused = saved.map(Paused::from).unwrap_or_default();
+        let paused = saved.map(PauseState::from).unwrap_or_default();
         Ok(Slot::new(
             name,
             ActiveRevisions { in_force, previous: None },
@@ -199,7 +199,7 @@ impl Rollout {
             None => {
                 let forces = ActiveRevisions { in_force: revision.clone(), previous: None };
                 let changing = Changing { next: 0, wanted: PolicySpec::for_shipped(&pinned.policy), seen: None };
-                Arc::new(Slot::new(&pinned.policy, forces, changing, Paused::default()))
+                Arc::new(Slot::new(&pinned.policy, forces, changing, PauseState::default()))
             }
         };
         let Pinned { route, canary, objective, memory_limit, takes_over, .. } = pinned.clone();

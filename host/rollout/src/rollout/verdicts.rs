@@ -6,7 +6,7 @@ use tilewright_plan::FallbackReason;
 
 use super::{Rollout, lock, now};
 use crate::{
-    Assignment, Ended, EventKind, Revision,
+    Assignment, EndedJob, EventKind, Revision,
     canary::TrialVerdict,
     slot::{RefusedModule, Slot},
     tally, watchdog,
@@ -15,13 +15,13 @@ use crate::{
 impl Rollout {
     /// Counts a decision; the watchdog checks it when the job has ended, and its record can be
     /// dumped.
-    pub(crate) fn decided(&self, revision: &Revision, failed: bool) {
+    pub(crate) fn record_decision(&self, revision: &Revision, failed: bool) {
         revision.performance().tally.record_decision(failed);
     }
 
     /// Counts a job's result, and acts on it.
-    pub fn ended(&self, assignment: &Assignment, ended: Ended) {
-        let Ended { record, is_mixed, is_lost, psnr } = ended;
+    pub fn record_result(&self, assignment: &Assignment, result: EndedJob) {
+        let EndedJob { record, is_mixed, is_lost, psnr } = result;
         let revision = &assignment.revision;
         let kind = tally::kind(&record.request, &record.device);
         let measured = record.measured().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);

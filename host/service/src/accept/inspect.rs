@@ -3,14 +3,13 @@
 
 use std::path::Path;
 
-use tilewright_engine::Machine;
 use tilewright_media::{Format, Kind, Shape};
 use tilewright_models::Latent;
 use tilewright_pipeline::Decode;
 use tilewright_service_api::{JobRequest, OutputFormat};
 
 use super::{Refusal, internal, invalid, rate};
-use crate::{error::one_line, models::OpenModel};
+use crate::{device::DeviceState, error::one_line, models::OpenModel};
 
 /// Advice for the command line in the errors of libraries that it shares, and the same for the API.
 const ADVICE: [(&str, &str); 8] = [
@@ -32,7 +31,7 @@ pub struct Inspection {
     pub shape: Shape,
     /// The format of the output.
     pub format: OutputFormat,
-    /// The most that the leanest plan holds at once, weights aside.
+    /// The most that the leanest plan holds at once, with the weights if the job's limit counts them.
     pub least_bytes: u64,
 }
 
@@ -42,7 +41,7 @@ pub struct Inspection {
 /// It can't be decoded as the request asks.
 pub fn inspect_upload(
     model: &OpenModel,
-    machine: &Machine,
+    device: &DeviceState,
     request: &JobRequest,
     path: &Path,
 ) -> Result<Inspection, Refusal> {
@@ -62,7 +61,8 @@ pub fn inspect_upload(
     let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
     media.check(model.kind(), &shape).map_err(|line| invalid(format!("format: {}", replace_advice(&line))))?;
     let latents = model.tensor(&latent).map_err(internal)?;
-    let least_bytes = Decode::least_bytes(machine, model, &latents).map_err(internal)?;
+    let counts_weights = device.counts_weights || request.count_weights;
+    let least_bytes = Decode::least_bytes(&device.machine, model, &latents, counts_weights).map_err(internal)?;
     Ok(Inspection { latent, shape, format, least_bytes })
 }
 

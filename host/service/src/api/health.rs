@@ -67,7 +67,7 @@ pub async fn metrics(State(app): State<App>) -> Response {
     let text = tokio::task::spawn_blocking(move || {
         let policies = app.server.rollout.policies().into_iter();
         let in_force: Vec<(String, u64)> = policies.map(|policy| (policy.name, policy.in_force.number)).collect();
-        app.server.metrics.render(&app.server.devices, &in_force)
+        app.server.metrics.render(&app.server.devices, app.server.models.weights(), &in_force)
     });
     let text = match text.await {
         Ok(text) => text,

@@ -3,6 +3,7 @@
 use axum::{Json, extract::State};
 use serde::Serialize;
 use tilewright_config::{Conditions, Route};
+use tilewright_engine::{Budget, WeightStore};
 use tilewright_rollout::{CanaryFacts, CanaryState, ShadowFacts};
 use tilewright_service_api::DeviceBody;
 use tokio::task::spawn_blocking;
@@ -51,12 +52,17 @@ pub async fn models(State(app): State<App>) -> Json<ModelList> {
 }
 
 /// A device as the API gives it; `queue` is the most jobs that may wait.
-pub fn device_body(device: &DeviceState, queue: u32) -> DeviceBody {
+pub fn device_body(device: &DeviceState, queue: u32, weights: &WeightStore) -> DeviceBody {
     let ((queued, running), memory) = (device.queue.load(), device.memory_use());
     DeviceBody {
         name: device.name.clone(),
         facts: device.facts.clone(),
         memory_limit_bytes: device.memory_limit,
+        counts_weights: device.counts_weights,
+        weights_memory_bytes: match weights.budget(device.machine.device) {
+            Budget::Bytes(most) => most,
+            Budget::Last => 0,
+        },
         in_use_bytes: memory.in_use,
         pooled_bytes: memory.pooled,
         queued,
@@ -75,7 +81,7 @@ pub struct DeviceList {
 #[utoipa::path(get, path = "/v1/devices", operation_id = "listDevices", responses((status = 200, body = DeviceList)))]
 pub async fn devices(State(app): State<App>) -> Json<DeviceList> {
     let queue = app.server.config.in_force().server.limits.queue;
-    let bodies = app.server.devices.iter().map(|device| device_body(device, queue));
+    let bodies = app.server.devices.iter().map(|device| device_body(device, queue, app.server.models.weights()));
     Json(DeviceList { devices: bodies.collect() })
 }
 

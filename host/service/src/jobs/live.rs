@@ -119,6 +119,8 @@ pub struct JobActivity {
     pub started_ms: Option<u64>,
     /// The attempt under way or the last one; 0 before the first.
     pub attempt: u32,
+    /// The share of the weights that is loaded, 0 to 1, while they load.
+    pub loading: Option<f64>,
 }
 
 impl JobHandle {
@@ -157,6 +159,7 @@ impl JobHandle {
         let planned = PlannedAttempt { plan: plan.clone(), grid, policy: policy.into(), revision, attempt };
         activity.attempt = attempt;
         activity.planned = Some(planned.clone());
+        activity.loading = None;
         activity.progress = share.map(|share| JobProgress::of(attempt, grid, share));
         // There may be no follower.
         let _ = self.sender.send(JobUpdate::Plan(Box::new(planned)));
@@ -184,6 +187,21 @@ impl JobHandle {
             let _ = self.sender.send(JobUpdate::Progress(progress));
         }
         further
+    }
+
+    /// Notes the share of the weights that is loaded; true if it is another hundredth.
+    pub fn update_loading(&self, share: f64) -> bool {
+        let mut activity = self.lock();
+        let further = activity.loading.is_none_or(|known| share - known >= 0.01);
+        if further {
+            activity.loading = Some(share);
+        }
+        further
+    }
+
+    /// Notes that the weights are there.
+    pub fn end_loading(&self) {
+        self.lock().loading = None;
     }
 
     /// Sends an update to followers.
@@ -306,5 +324,9 @@ mod tests {
         assert_eq!((at(), handle.activity().attempt), (None, 2));
         handle.update_progress(0.25);
         assert_eq!(at(), Some((2, 1, 4)));
+        assert!(handle.update_loading(0.0) && handle.update_loading(0.5) && !handle.update_loading(0.505));
+        assert_eq!(handle.activity().loading, Some(0.5));
+        begin_attempt(4, false);
+        assert_eq!(handle.activity().loading, None, "another attempt may have other weights");
     }
 }

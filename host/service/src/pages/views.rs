@@ -177,7 +177,8 @@ fn device_view(server: &ServerState, device: &DeviceState) -> DeviceView {
         Backend::Cpu => tilewright_torch::device::system_memory().ok().map(|memory| memory.available),
         _ => None,
     };
-    let device = device_body(device, server.config.in_force().server.limits.queue);
+    let queue = server.config.in_force().server.limits.queue;
+    let device = device_body(device, queue, server.models.weights());
     let own_bytes = device.in_use_bytes + device.pooled_bytes;
     DeviceView { used_bytes: free.map_or(own_bytes, |free| device.facts.total_bytes.saturating_sub(free)), device }
 }

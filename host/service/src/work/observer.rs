@@ -132,6 +132,19 @@ impl Observer for JobObserver<'_> {
         self.server.jobs.live.notify_change();
     }
 
+    fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+        if self.handle.update_loading(share) {
+            self.device.refresh_memory();
+            self.server.jobs.live.notify_change();
+        }
+        Cancelled::unless(self.stop.goes_on())
+    }
+
+    fn loaded(&mut self) {
+        self.handle.end_loading();
+        self.server.jobs.live.notify_change();
+    }
+
     fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
         if self.handle.update_progress(share) {
             self.device.refresh_memory();
@@ -151,6 +164,10 @@ impl Observer for JobObserver<'_> {
 pub struct CancelOnly<'a>(pub &'a StopSignal);
 
 impl Observer for CancelOnly<'_> {
+    fn loading_progress(&mut self, _: f64) -> ControlFlow<Cancelled> {
+        Cancelled::unless(self.0.goes_on())
+    }
+
     fn progress(&mut self, _: f64) -> ControlFlow<Cancelled> {
         Cancelled::unless(self.0.goes_on())
     }

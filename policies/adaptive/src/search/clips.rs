@@ -1,17 +1,17 @@
-//! The search for a clip whose causal state is carried. Chunks and bands give the whole clip's
+//! The search for a clip that carries its causal cache. Chunks and bands give the whole clip's
 //! output; tiles come last.
 
 use tilewright_sdk::{Kind, Plan, Space, Tile, Time};
 
 use super::{ALIKE_CLIP, Answer, Priced, Search};
-use crate::{Wishes, chunks, divide, lanes::Lane};
+use crate::{UserBounds, candidates::Candidate, chunks, divide};
 
-/// The largest tiles of a clip, in pixels: they only serve where nothing else fits.
+/// The largest tiles of a clip, in pixels: they are used only if nothing else fits.
 const CLIP_TILE: u32 = 512;
 
 impl Search<'_> {
     /// The best plan of a clip that fits and was not tried before: chunks with the whole picture or
-    /// with bands; tiles that run over the whole clip only where none of them fits.
+    /// with bands; tiles over the whole clip only if none of them fits.
     pub(super) fn best_clip(&mut self) -> Option<Priced> {
         let begun = self.begun;
         let mut times = chunks::times(self.request, self.wishes.chunk, begun.map(|begun| begun.time));
@@ -30,15 +30,15 @@ impl Search<'_> {
             spaces.truncate(2);
         }
         let mut fitting = Vec::new();
-        let mut lanes = Vec::new();
+        let mut candidates = Vec::new();
         for is_first in [true, false] {
-            let round = self.lanes(is_first);
-            // Every chunk with bands, as long as the estimates suffice for it.
+            let round = self.find_candidates(is_first);
+            // Every chunk with bands, while the estimates suffice.
             let step = if round.len() > 2 { 2 } else { 1 };
-            for lane in &round {
-                self.enumerate_clip(lane, &spaces, &times, step, &mut fitting);
+            for candidate in &round {
+                self.enumerate_clip(candidate, &spaces, &times, step, &mut fitting);
             }
-            lanes.extend(round);
+            candidates.extend(round);
             if !self.bounds.leanest && !fitting.is_empty() {
                 break;
             }
@@ -48,14 +48,14 @@ impl Search<'_> {
             return self.best_clip();
         }
         if begun.is_none() && (fitting.is_empty() || self.bounds.leanest) {
-            let large = Wishes { max_tile: self.wishes.max_tile.min(CLIP_TILE), ..self.wishes };
+            let large = UserBounds { max_tile: self.wishes.max_tile.min(CLIP_TILE), ..self.wishes };
             for is_small in [self.bounds.leanest, true] {
                 let tiles = match is_small {
                     true => divide::small_tiles(self.request, &self.wishes),
                     false => divide::tiles(self.request, &large),
                 };
-                for lane in &lanes {
-                    self.ascend(&lane.at_once(), &tiles, &mut fitting);
+                for candidate in &candidates {
+                    self.ascend(&candidate.at_once(), &tiles, &mut fitting);
                 }
                 if !fitting.is_empty() {
                     break;
@@ -70,16 +70,16 @@ impl Search<'_> {
         }
         match self.pick(&fitting).cloned() {
             Some(best) => {
-                let best = self.streamed(best);
-                Some(self.explained(best, fitting.len()))
+                let best = self.stream_tiles(best);
+                Some(self.add_reason(best, fitting.len()))
             }
-            None => self.spare.take().map(|spare| self.explained(spare, 1)),
+            None => self.spare.take().map(|spare| self.add_reason(spare, 1)),
         }
     }
 
-    /// The best of the clip's tiles, or the same in chunks with the state of those that wait in
-    /// host memory: frames leave before the end.
-    fn streamed(&mut self, best: Priced) -> Priced {
+    /// The best of the clip's tiles, or the same in chunks with the causal cache of waiting tiles
+    /// in host memory: frames are delivered before the end.
+    fn stream_tiles(&mut self, best: Priced) -> Priced {
         let is_free = self.begun.is_none() && !self.bounds.leanest;
         let is_offered = is_free && self.request.capabilities.offload;
         if is_offered && best.plan.kind() == Kind::Blended {
@@ -93,11 +93,11 @@ impl Search<'_> {
         best
     }
 
-    /// Every space with chunks from the shortest up, as far as they fit; bands with every so many
-    /// chunks.
+    /// Every space with chunks from the shortest up, as far as they fit; bands with every `step`-th
+    /// chunk.
     fn enumerate_clip(
         &mut self,
-        lane: &Lane,
+        candidate: &Candidate,
         spaces: &[Space],
         times: &[Time],
         step: usize,
@@ -106,9 +106,9 @@ impl Search<'_> {
         for (index, space) in spaces.iter().enumerate() {
             for time in times.iter().step_by(if index == 0 { 1 } else { step }) {
                 let offload = self.begun.is_some_and(|begun| begun.offload);
-                let plan = Plan { space: *space, time: *time, offload, ..lane.plan() };
-                let is_known = *space == Space::Whole && *time == lane.time && !offload;
-                let answer = if is_known { self.judged(plan, lane.cost) } else { self.price(plan) };
+                let plan = Plan { space: *space, time: *time, offload, ..candidate.plan() };
+                let is_known = *space == Space::Whole && *time == candidate.time && !offload;
+                let answer = if is_known { self.judge(plan, candidate.cost) } else { self.price(plan) };
                 match answer {
                     Answer::Fits(priced) => fitting.push(priced),
                     Answer::TooMuch => break,

@@ -1,4 +1,4 @@
-//! Clips whose causal state is carried: chunks, bands, and tiles last.
+//! Clips that carry their causal cache: chunks, bands, and tiles last.
 
 use tilewright_sdk::{
     Attempt, Backend, Direction, Dtype, Failure, Kind, Layout, Objective, Plan, Policy, Precision, Space, Tile, Time,
@@ -8,7 +8,7 @@ use super::{adaptive, both, decide, prices::Case};
 use crate::Adaptive;
 
 fn cpu(limit: f64, objective: Objective) -> Case {
-    // Only in f32, so that the division is all there is to choose.
+    // Only f32, so that the division is the only choice.
     Case { offered: "f32", ..Case::clip(Backend::Cpu, 512, limit, objective) }
 }
 
@@ -29,7 +29,7 @@ fn frames_leave_early_where_that_costs_nothing() {
     };
     // All at once would be 1 % faster, 1.9 %.
     assert_eq!([0.0, 0.04, 0.076].map(time), [carried(4); 3]);
-    // Longer chunks gain 2 % and more, and the shortest of those that are alike is taken.
+    // Longer chunks gain 2 % and more, and the shortest of equals is taken.
     assert_eq!(time(0.12), carried(8));
     assert_eq!(time(0.25), carried(16));
     assert_eq!(time(0.6), Time::Whole);
@@ -37,8 +37,8 @@ fn frames_leave_early_where_that_costs_nothing() {
 
 #[test]
 fn objectives_weigh_chunks_too() {
-    // All chunks take the same time: the leanest runs a frame at a time in bands, the others what
-    // is natural, or what is leaner.
+    // All chunks take the same time: the leanest runs a frame at a time in bands, the others the
+    // natural chunk, or a leaner one.
     let plan = |objective| decide(&Case { per_chunk: 0.0, ..cpu(1.2, objective) }, vec![]);
     assert_eq!(divided(&plan(Objective::Fastest)), (Kind::Whole, carried(4)));
     assert_eq!(plan(Objective::Leanest).time, carried(1));
@@ -64,7 +64,7 @@ fn shorter_chunks_then_bands_then_tiles_over_the_whole_clip() {
     assert_eq!(at(0.1), (Kind::Blended, Time::Whole));
     let case = Case { exact: false, ..cpu(0.4, Objective::Fastest) };
     assert_eq!(divided(&decide(&case, vec![])), (Kind::Whole, carried(1)));
-    // No tiles beyond 512, however large the picture; smaller ones where those don't fit.
+    // No tiles beyond 512, however large the picture; smaller ones if those don't fit.
     for (limit, most) in [(0.2, 512), (0.065, 192)] {
         let case = Case { exact: false, ..Case { width: 2048, height: 2048, ..cpu(limit, Objective::Fastest) } };
         let plan = decide(&case, vec![]);
@@ -85,7 +85,7 @@ fn tiles_stream_where_their_state_can_wait_in_host_memory() {
     assert_eq!(at(None), (Time::Whole, false));
     assert_eq!(at(Some(0.01)), (carried(4), true));
     assert_eq!(at(Some(0.05)), (Time::Whole, false));
-    // Under way they go on like that, in shorter chunks.
+    // Under way they continue in the same tiles, in shorter chunks.
     let plan = Plan { space: Space::Blended(Tile::square(128, 16)), time: carried(4), offload: true, ..super::f32() };
     let clip = Case::clip(Backend::Cuda, 512, 0.15, Objective::Fastest);
     let case = Case { offload: Some(0.01), begun: Some(plan.clone()), ..clip };
@@ -142,7 +142,7 @@ fn chunks_of_one_decision_are_learnt_as_they_come() {
     }
     let second = policy.decide(&request, &[]).unwrap();
     assert!(!second.is_like(&first));
-    // An encode is another matter.
+    // Encodes are separate.
     let mut encode = request;
     encode.direction = Direction::Encode;
     assert!(policy.decide(&encode, &[]).unwrap().is_like(&first));
@@ -208,7 +208,7 @@ fn a_chunk_that_is_wished_for() {
     assert_eq!(with(1, 100.0).time, carried(1));
     // As the host rounds it: whole latent frames, or a power of two of less, or the clip.
     assert_eq!([3, 10, 200].map(|chunk| with(chunk, 100.0).time), [carried(2), carried(8), carried(81)]);
-    // It yields where it doesn't fit.
+    // It yields if it doesn't fit.
     assert_ne!(with(80, 1.2).time, carried(80));
     let refused = Adaptive::configure(&Adaptive::describe().defaults().with("chunk", -1)).err().unwrap();
     assert_eq!(refused, "chunk=-1: allowed is 0 to 65536");
@@ -223,7 +223,7 @@ fn a_person_is_told_how_the_clip_is_divided() {
 
 #[test]
 fn a_clip_that_another_policy_began_goes_on() {
-    // Asked with no attempts: tiles go on as they were cut, and in no narrower type.
+    // A question without attempts: tiles stay the same, in no narrower type.
     let tiles = Plan { space: Space::Blended(Tile::square(256, 32)), time: carried(4), ..super::f32() };
     let bands = Plan { time: carried(8), layout: Layout::ChannelsLast, ..super::f32() };
     let whole = Plan { time: Time::Whole, ..super::f32() };

@@ -5,11 +5,11 @@ use tilewright_sdk::{Backend, Dtype, Objective, Outcome, Plan, Policy, Trial};
 
 use super::{adaptive, last, prices::Case, prices::f32};
 
-/// The newest trials that the host gives of one plan; of those before, it gives the 16th, the 32nd
+/// The newest trials that the host gives of one plan; of older ones, it gives the 16th, the 32nd
 /// and so on.
 const NEWEST: usize = 8;
 
-/// The same numbers in every run: splitmix64.
+/// A random number generator that is the same in every run: splitmix64.
 struct Numbers(u64);
 
 impl Numbers {
@@ -31,18 +31,18 @@ impl History {
         self.0.insert(0, trial);
     }
 
-    /// The trials that the host tells of it.
+    /// The trials that the host gives from it.
     fn told(&self) -> Vec<Trial> {
-        let mut seen: Vec<(&Plan, usize)> = Vec::new();
+        let mut measured: Vec<(&Plan, usize)> = Vec::new();
         let mut told = Vec::new();
         for trial in &self.0 {
-            let known = seen.iter().position(|(plan, _)| plan.is_like(&trial.plan));
-            let place = known.unwrap_or(seen.len());
+            let known = measured.iter().position(|(plan, _)| plan.is_like(&trial.plan));
+            let place = known.unwrap_or(measured.len());
             if known.is_none() {
-                seen.push((&trial.plan, 0));
+                measured.push((&trial.plan, 0));
             }
-            seen[place].1 += 1;
-            if seen[place].1 <= NEWEST || seen[place].1.is_power_of_two() {
+            measured[place].1 += 1;
+            if measured[place].1 <= NEWEST || measured[place].1.is_power_of_two() {
                 told.push(trial.clone());
             }
         }

@@ -1,5 +1,5 @@
-//! A device whose prices are known: what each plan takes by the pixels that it holds at once, and a
-//! stub host that answers them and counts the questions.
+//! A device with known prices, which follow from the pixels that a plan holds at once, and a stub
+//! host that answers them and counts the questions.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -14,13 +14,14 @@ const HELD: f64 = 4000.0;
 /// Bytes per pixel of the picture that tiles are gathered in.
 const GATHERED: f64 = 12.0;
 
-/// Bytes of causal state per pixel of what is held of a clip's picture, in f32.
+/// Bytes of causal cache per pixel that is held of a clip's picture, in f32.
 const STATE: f64 = 2000.0;
 
 /// Output frames per latent frame.
 const LATENT_FRAME: u32 = 4;
 
-/// The share of whole's memory that exact bands take at most and at least, and on top of its time.
+/// The most and the least share of whole's memory that exact bands take, and the factor on its
+/// time.
 const EXACT_MEMORY: (f64, f64) = (0.60, 0.35);
 const EXACT_TIME: f64 = 1.03;
 
@@ -31,16 +32,16 @@ pub struct Case {
     pub height: u32,
     pub width: u32,
     pub batch: u32,
-    /// More than one: a clip whose causal state is carried.
+    /// More than one: a clip that carries its causal cache.
     pub frames: u32,
     /// The plan that the clip is under way with, its first frames delivered.
     pub begun: Option<Plan>,
-    /// The state of tiles that wait can be kept in host memory, for so much more time; none where
-    /// it can't.
+    /// The extra time if the state of waiting tiles is kept in host memory; none if that is
+    /// impossible.
     pub offload: Option<f64>,
-    /// The time that each chunk takes on top, as a share of a frame's time.
+    /// The extra time of each chunk, as a share of a frame's time.
     pub per_chunk: f64,
-    /// As a share of what whole needs in f32, channels first; of a clip a latent frame at a time.
+    /// A share of whole's memory in f32, channels first; of a clip a latent frame at a time.
     pub limit: f64,
     pub objective: Objective,
     pub family: &'static str,
@@ -74,7 +75,7 @@ impl Case {
         Self { frames: 81, family: "wan-2.1", ..Self::new(backend, side, limit, objective) }
     }
 
-    /// Whole in f32, channels first, in the chunks that limits are shares of.
+    /// Whole in f32, channels first, in the chunks that limits refer to.
     pub fn natural(&self) -> Plan {
         Plan { time: if self.frames > 1 { Time::Carried(LATENT_FRAME) } else { Time::Whole }, ..f32() }
     }
@@ -189,7 +190,7 @@ impl Case {
         }
     }
 
-    /// The host that prices so, with a history. Counts the estimates that are asked for.
+    /// The host with these prices and a history. Counts the estimates that are asked for.
     pub fn install(&self, trials: Vec<Trial>) -> Rc<Cell<u32>> {
         let (case, count) = (self.clone(), Rc::new(Cell::new(0)));
         let counted = count.clone();
@@ -201,7 +202,7 @@ impl Case {
         count
     }
 
-    /// An outcome of so many times the expected time and memory.
+    /// An outcome of these multiples of the expected time and memory.
     pub fn outcome(&self, plan: &Plan, time: f64, memory: f64) -> Outcome {
         let cost = self.price(plan);
         let times = |number: u64, factor: f64| (number as f64 * factor) as u64;

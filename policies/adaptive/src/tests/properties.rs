@@ -184,7 +184,7 @@ proptest! {
             prop_assert!(!attempts.iter().any(|attempt| plan.repeats(attempt)));
             let peak = case.price(&plan).peak_bytes;
             prop_assert!(peak < held);
-            // More than 70 % only where there is nothing below.
+            // More than 70 % only if there is nothing below.
             prop_assert!(peak as f64 <= 0.7 * held as f64 || least as f64 > 0.7 * held as f64, "{peak} of {held}, least {least}");
             let exact_fits = (case.exact && case.height > 64 && case.frames == 1).then(|| {
                 let bands = Plan { reason: String::new(), ..plan }.exact(&request, 64);

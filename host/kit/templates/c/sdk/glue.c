@@ -1,11 +1,12 @@
-// The way from the contract's functions (contract.c, generated) to those that a policy defines. Nothing here needs to be changed.
+// Connects the contract's functions (contract.c, generated) with those that a policy defines.
+// Nothing here needs to be changed.
 
 #include "tilewright.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// The trials handed out during a call, to be freed when it ends.
+// The trials returned during a call, to be freed when it ends.
 static tilewright_policy_vae_host_list_trial_t handed_out;
 
 static contract_string_t copied(const void *text, size_t length) {
@@ -18,7 +19,7 @@ static contract_string_t words(const char *text) {
     return copied(text, strlen(text));
 }
 
-// Ends a call: what was lent goes back. True where there is no error.
+// Ends a call: frees the memory that was lent. True if there is no error.
 static bool ended(const char *error, contract_string_t *message) {
     tilewright_policy_vae_host_list_trial_free(&handed_out);
     handed_out = (tilewright_policy_vae_host_list_trial_t){0};
@@ -71,7 +72,7 @@ bool exports_tilewright_policy_lifecycle_configure(
             case TW_INTEGER: setting->integer = value->val.integer; break;
             case TW_NUMBER: setting->number = value->val.number; break;
             case TW_TEXT: {
-                // Kept for as long as the policy is at work.
+                // Kept for as long as the policy is in use.
                 char *text = malloc(value->val.text.len + 1);
                 memcpy(text, value->val.text.ptr, value->val.text.len);
                 text[value->val.text.len] = 0;
@@ -125,5 +126,6 @@ void tw_log(uint8_t level, const char *message) {
     tilewright_policy_host_log(level, &text);
 }
 
-// Where the bindings look for what `tilewright policy build` puts into the policy itself: the contract that it is built for.
+// The bindings look here for the contract that the policy is built for; `tilewright policy build`
+// puts it into the policy itself.
 void __component_type_object_force_link_contract(void) {}

@@ -1,4 +1,5 @@
-// As much of a C library as the generated bindings need: memory and its copying. A block is a power of two; freed ones wait in a list per size.
+// The part of a C library that the generated bindings need: memory and its copying. The size of a
+// block is a power of two; freed blocks wait in a list per size.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -7,7 +8,8 @@
 
 #define PAGE 65536
 
-// Before every block: the logarithm of its size. 16 bytes, so that what follows is aligned for every type.
+// Before every block: the logarithm of its size. 16 bytes, so that the block is aligned for every
+// type.
 typedef union block {
     struct {
         uint32_t size_log2;
@@ -16,7 +18,7 @@ typedef union block {
     uint64_t aligned[2];
 } block;
 
-// Where the linker ends the module's own data.
+// The end of the module's own data, set by the linker.
 extern uint8_t __heap_base;
 
 static block *waiting[32];
@@ -34,7 +36,7 @@ void *malloc(size_t wanted) {
     }
     if (end == 0) end = ((uintptr_t)&__heap_base + 15) & ~(uintptr_t)15;
     size_t size = (size_t)1 << size_log2, held = __builtin_wasm_memory_size(0) * (size_t)PAGE;
-    // A policy without memory has nothing sensible left to answer.
+    // A policy without memory can't answer.
     if (end + size > held && __builtin_wasm_memory_grow(0, (end + size - held + PAGE - 1) / PAGE) == SIZE_MAX) abort();
     found = (block *)end;
     end += size;
@@ -64,7 +66,7 @@ void *calloc(size_t count, size_t size) {
     return memset(malloc(count * size), 0, count * size);
 }
 
-// Ends the call: the host goes on with its own default.
+// Ends the call: the host then uses its own plan.
 void abort(void) {
     __builtin_trap();
 }

@@ -1,5 +1,5 @@
-// The contract's words under short names, and the functions that a policy in C defines and may call.
-// policy.wit says what each field means.
+// Short names for the contract's types, and the functions that a policy in C defines and may call.
+// policy.wit explains every field.
 #ifndef TILEWRIGHT_H
 #define TILEWRIGHT_H
 
@@ -30,7 +30,7 @@ enum { TW_DEBUG, TW_INFO, TW_WARN };                                            
 
 typedef enum { TW_FLAG, TW_INTEGER, TW_NUMBER, TW_TEXT } tw_type;
 
-// A setting: its type says which of the last four fields counts. Before tw_configure they hold the
+// A setting: its type selects one of the last four fields. Before tw_configure it holds the
 // default, afterwards the user's value.
 typedef struct {
     const char *name, *summary;
@@ -42,7 +42,7 @@ typedef struct {
 } tw_setting;
 
 // Name and version are printable ASCII without blanks, 64 characters at most. Without a list of
-// stages the policy answers decodes and encodes; a stage that is not listed is the host's to decide.
+// stages the policy answers decodes and encodes; the host decides a stage that is not listed.
 typedef struct {
     const char *name, *version, *summary;
     const tw_stage *stages;
@@ -54,14 +54,14 @@ typedef struct {
 // Returned by a function below if all is well; anything else is an error in one line.
 #define TW_OK ((const char *)0)
 
-// To be defined by the policy.
+// Defined by the policy.
 extern const tw_description tw_describe;
 const char *tw_configure(void);
 const char *tw_decide(const tw_request *request, const tw_attempt *attempts, size_t count, tw_plan *plan);
 void tw_learn(const tw_request *request, const tw_plan *plan, const tw_outcome *outcome);
 
-// The costs that the host expects of `count` plans, in their order. A plan that makes no sense or
-// can't be run gets UINT64_MAX for its time and peak.
+// The expected costs of `count` plans, in their order. A plan that makes no sense or can't be run
+// gets UINT64_MAX for its time and peak.
 void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs);
 // Measurements on this device for this model at about this size, newest first, at most `most`. They
 // live until the call ends.
@@ -79,7 +79,7 @@ static inline tw_plan tw_whole(tw_dtype dtype) {
     return plan;
 }
 
-// Says why, in a few words; the text has to outlive the call, as a literal does.
+// Adds a reason in a few words; the text has to outlive the call, as a literal does.
 static inline void tw_because(tw_plan *plan, const char *reason) {
     plan->reason.ptr = (uint8_t *)reason;
     plan->reason.len = 0;
@@ -93,7 +93,7 @@ static inline bool tw_is_fast(const tw_request *request, tw_dtype dtype) {
     return false;
 }
 
-// True if a text of the request reads so.
+// True if a text of the request is equal to this one.
 static inline bool tw_is(contract_string_t text, const char *word) {
     for (size_t i = 0; i < text.len; i++)
         if (!word[i] || text.ptr[i] != (uint8_t)word[i]) return false;

@@ -1,8 +1,8 @@
 //! {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
 //!
 //! The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps
-//! what it is answered: a policy advises, and can't break anything. `sdk/wit/policy.wit` says what
-//! each field means.
+//! the answer: a policy advises, and can't break anything. `sdk/wit/policy.wit` explains every
+//! field.
 
 use std::iter::{once, successors};
 
@@ -14,27 +14,27 @@ use tilewright_sdk::{
 /// The smallest tile, in pixels of the decoded picture.
 const LEAST: u32 = 64;
 
-/// One value lives as long as the policy is at work: whatever `learn` should remember goes in here.
+/// One value lives as long as the policy is in use; a field here is what `learn` can remember.
 pub struct Tiles {
     /// The side of a tile, as set by the user.
     side: u32,
 }
 
 impl Policy for Tiles {
-    // Shown by `tilewright policy inspect`. A setting's default says its type: flag, integer,
+    // Shown by `tilewright policy inspect`. A setting's default has its type: flag, integer,
     // number or text. `.stages(&[Stage::Decode])` would leave encodes to the host.
     fn describe() -> Description {
         Description::new("{{name}}", env!("CARGO_PKG_VERSION"), "Whole if it fits, tiles if it doesn't.")
             .setting("tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", 512)
     }
 
-    // Every declared setting comes along. An error keeps the policy from being put to work: name
-    // the setting, say what is allowed.
+    // Gets every declared setting. After an error the policy is not put to work: name the setting
+    // and the allowed values.
     fn configure(settings: &Settings) -> Result<Self, String> {
         Ok(Self { side: settings.count("tile", 256, 4096)? })
     }
 
-    // `request.direction` tells decodes from encodes; the host's prices are for the one at hand.
+    // `request.direction` is decode or encode; the host's prices are for that request.
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
         let Some(Attempt { plan, failure }) = attempts.last() else {
             // The device: half the bytes if a probe found bf16 no slower. `request.device.arch`
@@ -53,7 +53,7 @@ impl Policy for Tiles {
                     let time = Time::Carried(frames);
                     return Ok(Plan { time, ..plan.clone() }.because("memory ran out: fewer frames at once"));
                 }
-                // An error is an honest answer: the host goes on with its own default.
+                // An error is an honest answer: the host then uses its own plan.
                 if request.under_way.is_some() {
                     return Err("a clip that has begun keeps its tiles".into());
                 }
@@ -64,15 +64,15 @@ impl Policy for Tiles {
         }
     }
 
-    // Called with what was measured. `host::trials` gives the same later, so that most policies
-    // need nothing here.
+    // Called with the outcome of a plan. `host::trials` gives the same later, so most policies need
+    // nothing here.
     fn learn(&mut self, _request: &Request, _plan: &Plan, _outcome: &Outcome) {}
 }
 
 impl Tiles {
-    /// The plan that suits the user's objective best, of those that fit into memory.
+    /// The best plan by the user's objective, of those that fit into memory.
     fn best(&self, request: &Request, dtypes: &[Dtype]) -> Plan {
-        // The memory: as much as the user allows, and no more than is free now.
+        // The memory limit of the user, and at most the memory that is free now.
         let budget = request.memory.limit_bytes.min(request.device.free_bytes);
 
         let whole = whole(request, dtypes);
@@ -80,16 +80,16 @@ impl Tiles {
         let tiled = sides.map(|side| tiles(&whole, request, side));
         let plans: Vec<Plan> = once(whole.clone()).chain(tiled).collect();
 
-        // The host says what each plan would cost; one that it can't run is an error, and left out.
+        // A plan that the host can't run has an error instead of a cost, and is left out.
         let costs = host::estimate(&plans);
         let priced = plans.iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?)));
         let fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.peak_bytes <= budget).collect();
 
-        // The objective: whatever the user cares about.
+        // The user's objective.
         let best = match request.objective {
             Objective::Fastest => fitting.iter().min_by_key(|(_, cost)| cost.elapsed_ns),
             Objective::Leanest => fitting.iter().min_by_key(|(_, cost)| cost.peak_bytes),
-            // The first that fits: the fewer tiles, the nearer to the whole picture's output.
+            // The first that fits: fewer tiles come closer to the whole picture's output.
             Objective::Balanced => fitting.first(),
         };
         match best {
@@ -98,7 +98,7 @@ impl Tiles {
         }
     }
 
-    /// The next smaller tile than this many pixels: the user's side, or a half of it, a quarter,
+    /// The next smaller tile than this many pixels: the user's side, half of it, a quarter,
     /// and so on.
     fn smaller(&self, than: u32) -> Option<u32> {
         successors(Some(self.side), |side| Some(side / 2)).find(|side| *side < than).filter(|side| *side >= LEAST)
@@ -107,13 +107,13 @@ impl Tiles {
 
 tilewright_sdk::export!(Tiles);
 
-/// The quickest of these types and both memory orders, by the host's word: the quickest whole is so
-/// in tiles, too.
+/// The fastest of these types and both memory orders, by the host's prices: the fastest for the
+/// whole picture is the fastest in tiles, too.
 fn whole(request: &Request, dtypes: &[Dtype]) -> Plan {
     let plan = |dtype, layout| {
         let mut plan = Plan { layout, ..Plan::whole(Precision::Uniform(dtype)) };
         if request.frames > 1 {
-            // A clip: a few frames at once, with the causal cache carried along.
+            // A clip: a few frames at once, with the causal cache carried.
             plan.time = Time::Carried(4 * request.temporal_scale);
         }
         plan
@@ -125,7 +125,7 @@ fn whole(request: &Request, dtypes: &[Dtype]) -> Plan {
     quickest.map_or_else(|| plan(Dtype::F32, Layout::ChannelsFirst), |(plan, _)| plan)
 }
 
-/// The same plan in tiles that fade into each other over an eighth of their side.
+/// The same plan in tiles that are cross-faded over an eighth of their side.
 fn tiles(plan: &Plan, request: &Request, side: u32) -> Plan {
     plan.clone().blended(request, Tile::square(side, side / 8))
 }

@@ -1,4 +1,4 @@
-//! Run natively by `cargo test`: no WebAssembly, and a stand-in for the host.
+//! Runs natively by `cargo test`: no WebAssembly, and a stub of the host.
 
 use tilewright_sdk::{Backend, Capabilities, Device, Direction, Memory, Model, Space, UnderWay, host::Stub};
 
@@ -107,7 +107,7 @@ fn a_clip_is_taken_in_fewer_frames_at_once() {
     assert_eq!((plan.space, plan.time), (Space::Whole, Time::Carried(16)));
     let failure = Failure::OverLimit(4096 * MIB);
     assert_eq!(policy.decide(&request, &[Attempt { plan, failure }]).unwrap().time, Time::Carried(8));
-    // Under way and with nothing left to shorten, it is the host's to go on.
+    // A clip under way with nothing left to shorten is left to the host.
     let plan = Plan { time: Time::Carried(4), ..Plan::whole(Precision::Uniform(Dtype::F32)) };
     request.under_way = Some(UnderWay { frames_done: 4, plan: plan.clone() });
     assert!(policy.decide(&request, &[Attempt { plan, failure }]).is_err());

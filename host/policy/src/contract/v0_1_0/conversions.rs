@@ -1,4 +1,4 @@
-//! The ways between the types of contract 0.1.0 and [`tilewright_plan`]'s.
+//! Conversions between the types of contract 0.1.0 and [`tilewright_plan`]'s.
 
 use tilewright_plan as plan;
 
@@ -10,14 +10,15 @@ use crate::{contract::conversions::conversions, host::Description, settings::Set
 
 conversions!(decoding);
 
-/// A request as the contract tells it: the parts that can't be lent as they are.
+/// A request in the contract's form: the parts that can't be lent as they are.
 pub(super) struct GuestRequest<'a> {
     question: &'a plan::Question<'a>,
     fast_dtypes: Vec<types::Dtype>,
     /// The hints that go before and after the request's own.
     before: Vec<plan::Hint>,
     after: Vec<plan::Hint>,
-    /// An earlier program wrote the request: its own hints tell all that was told.
+    /// True if an earlier program wrote the request: its own hints hold everything that the guest
+    /// got.
     is_old: bool,
 }
 
@@ -25,15 +26,15 @@ fn hint(name: &str, value: String) -> plan::Hint {
     plan::Hint { name: name.into(), value }
 }
 
-fn is_told(question: &plan::Question<'_>, name: &str) -> bool {
+fn has_hint(question: &plan::Question<'_>, name: &str) -> bool {
     question.request.hints.iter().any(|hint| hint.name == name)
 }
 
-/// A hint that tells a capability, and its value.
-type Told = (&'static str, fn(&plan::Capabilities) -> String);
+/// A hint that names a capability, and its value.
+type CapabilityHint = (&'static str, fn(&plan::Capabilities) -> String);
 
 /// The capabilities, since the contract's request has no fields for them.
-const CAPABILITIES: [Told; 8] = [
+const CAPABILITIES: [CapabilityHint; 8] = [
     ("offer.dtypes", |of| of.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")),
     ("offer.tile-unit", |of| of.tile_unit.to_string()),
     ("offer.tile-least", |of| of.tile_least.to_string()),
@@ -49,16 +50,19 @@ const FRAMES_DONE: &str = "clip.done";
 
 impl<'a> GuestRequest<'a> {
     /// The request of a decision, with the frames of a clip under way.
+    /// The request of a decision, with the frames of a clip under way.
     ///
-    /// Hints have the order of the release: capabilities, the request's own, the stage, frames that are delivered.
+    /// Hints have the order of the release: capabilities, the request's own, the stage, delivered
+    /// frames.
     ///
-    /// A record of an earlier program has these hints in its request. A replay has to tell the guest the same to the
-    /// byte, or fuel and answers differ. So a request with any of them keeps its own as they are, and only capabilities
-    /// that it lacks follow, as they did then.
+    /// A record of an earlier program has these hints in its request. A replay has to give the
+    /// guest the same hints to the byte, or fuel and answers differ. So a request with any of them
+    /// keeps its own as they are, followed only by the capabilities that it lacks, as in those
+    /// programs.
     pub fn decide(question: &'a plan::Question<'a>) -> Self {
         let mut told = Self::learn(question);
         if told.is_old {
-            let lacking = CAPABILITIES.iter().filter(|(name, _)| !is_told(question, name));
+            let lacking = CAPABILITIES.iter().filter(|(name, _)| !has_hint(question, name));
             told.after.extend(lacking.map(|(name, value)| hint(name, value(question.capabilities))));
         } else {
             let done = question.under_way.map(|under_way| under_way.frames_done.to_string());
@@ -67,12 +71,13 @@ impl<'a> GuestRequest<'a> {
         told
     }
 
-    /// The request of an outcome, which is of the whole clip. An old record's is told as it stands.
+    /// The request of an outcome, which is of the whole clip. A request of an old record stays as
+    /// it is.
     pub fn learn(question: &'a plan::Question<'a>) -> Self {
         let capabilities = question.capabilities;
         let fast_dtypes = question.device.fast_dtypes.iter().copied().map(Into::into).collect();
         let mut names = CAPABILITIES.iter().map(|(name, _)| *name).chain([plan::Stage::HINT, FRAMES_DONE]);
-        let is_old = *capabilities == plan::Capabilities::default() || names.any(|name| is_told(question, name));
+        let is_old = *capabilities == plan::Capabilities::default() || names.any(|name| has_hint(question, name));
         let (mut before, mut after) = (Vec::new(), Vec::new());
         if !is_old {
             before.extend(CAPABILITIES.iter().map(|(name, value)| hint(name, value(capabilities))));
@@ -87,7 +92,8 @@ impl<'a> GuestRequest<'a> {
         hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect()
     }
 
-    /// The request as the contract has it: the device goes inside, capabilities, stage and frames go along as hints.
+    /// The request as the contract has it: with the device inside, and with capabilities, stage and
+    /// frames as hints.
     pub fn request<'b>(&'b self, hints: &'b [types::Hint<'b>]) -> decoding::Request<'b> {
         let plan::Question { request, device, .. } = *self.question;
         decoding::Request {
@@ -128,7 +134,7 @@ impl From<lifecycle::Description> for Description {
             name: said.name,
             version: said.version,
             summary: said.summary,
-            // This version has no way to leave one out.
+            // Descriptions of this version name no stages.
             stages: vec![plan::Stage::Decode, plan::Stage::Encode],
             settings: said.settings.into_iter().map(setting).collect(),
         }
@@ -149,7 +155,17 @@ mod tests {
             temporal_scale: 4,
         };
         let objective = plan::Objective::Balanced;
-        plan::Request { model, batch: 1, frames: 81, height: 480, width: 832, memory_limit: 1 << 30, objective, hints }
+        plan::Request {
+            model,
+            batch: 1,
+            frames: 81,
+            height: 480,
+            width: 832,
+            memory_limit: 1 << 30,
+            limit_counts_weights: false,
+            objective,
+            hints,
+        }
     }
 
     fn device() -> plan::Device {

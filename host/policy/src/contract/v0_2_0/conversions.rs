@@ -1,4 +1,4 @@
-//! The ways between the types of contract 0.2.0 and [`tilewright_plan`]'s.
+//! Conversions between the types of contract 0.2.0 and [`tilewright_plan`]'s.
 
 use tilewright_plan as plan;
 
@@ -15,7 +15,7 @@ use crate::{
 conversions!(vae);
 alike!(types::Stage, plan::Stage, Text = Text, Denoise = Denoise, Decode = Decode, Encode = Encode);
 
-/// The hint that the engine names the model's sample size in.
+/// The hint in which the engine names the model's sample size.
 const SAMPLE_SIZE: &str = "sample-size";
 
 /// Hints that this version has fields for.
@@ -24,7 +24,7 @@ const FIELDS: [&str; 3] = [SAMPLE_SIZE, plan::Stage::HINT, "clip.done"];
 /// The prefix of hints that name capabilities, as in records of earlier programs.
 const CAPABILITIES: &str = "offer.";
 
-/// A question in the contract's words, as far as they can't be lent from their own place.
+/// A question in the contract's form: the parts that can't be lent as they are.
 pub(super) struct GuestRequest<'a> {
     question: &'a plan::Question<'a>,
     fast_dtypes: Vec<types::Dtype>,
@@ -77,8 +77,7 @@ impl<'a> GuestRequest<'a> {
                 unified: device.unified,
                 fast_dtypes: &self.fast_dtypes,
             },
-            // The engine's limits leave the weights out, and so do its prices.
-            memory: types::Memory { limit_bytes: request.memory_limit, counts_weights: false },
+            memory: types::Memory { limit_bytes: request.memory_limit, counts_weights: request.limit_counts_weights },
             objective: request.objective.into(),
             batch: request.batch,
             frames: request.frames,

@@ -1,13 +1,13 @@
-//! One function: the instructions that the compiler will see, weighted by what they cost.
+//! One function: the instructions that the compiler will see, weighted by their cost.
 
 use wasmparser::{BinaryReaderError, BlockType, FrameKind, FunctionBody, ModuleArity as _, Operator};
 
 use super::module::Module;
 use crate::limits::CodeLimits;
 
-/// The cost to compile a call, in plain instructions: it saves and restores the fuel and the clock, and so do the
-/// operations on whole regions of a memory or table. Measured on a busy core: 2 µs and 125 bytes for a plain
-/// instruction.
+/// The cost to compile a call, in plain instructions: it saves and restores the fuel and the clock,
+/// and so do operations on regions of a memory or table. Measured on a busy core: 2 µs and 125
+/// bytes for a plain instruction.
 pub(super) const CALL: usize = 30;
 /// See [`CALL`]: a function without any instruction.
 pub(super) const FUNCTION: usize = 110;

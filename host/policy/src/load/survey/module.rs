@@ -44,7 +44,8 @@ impl Module {
     /// `crowd`: the most instances, itself included, that any component read so far makes.
     pub fn read(&mut self, payload: &Payload<'_>, crowd: usize) -> Result<(), String> {
         match payload {
-            // Components may hold each other many times over: each instance counts with all that it makes.
+            // Components may hold each other many times over: each instance counts with all that it
+            // makes.
             Payload::ComponentInstanceSection(section) => {
                 for instance in section.clone() {
                     let made = matches!(instance.map_err(broken)?, ComponentInstance::Instantiate { .. });

@@ -1,4 +1,4 @@
-// What memory.c has of it.
+// The part of it that memory.c has.
 #ifndef TILEWRIGHT_STDLIB_H
 #define TILEWRIGHT_STDLIB_H
 #include <stddef.h>

@@ -1,4 +1,4 @@
-// What memory.c has of it.
+// The part of it that memory.c has.
 #ifndef TILEWRIGHT_STRING_H
 #define TILEWRIGHT_STRING_H
 #include <stddef.h>

@@ -1,24 +1,23 @@
 //! Corrections to the host's estimates from earlier measurements: the ratio of the two, separated
 //! into the machine's part and the plan's.
 //!
-//! **Time.** The quickest of a plan's runs counts: a run takes longer for many reasons that are not
+//! **Time.** The fastest of a plan's runs counts: a run takes longer for many reasons that are not
 //! the plan's (other programs, heat, a kernel search), and shorter for none. The part that all
-//! plans have in common is the machine's factor, and it holds for every plan that was never
-//! measured. Only the rest is a plan's own, and it takes three slow runs without a quicker one for
-//! a plan to be slower than the machine is. A plan that was not measured takes the ratio of the
-//! nearest one (in pixels worked on at once) of the same manner, precision and memory order; if
-//! there is none, of the nearest of another manner, whole and bands standing in for each other
-//! first: a device that is slow at whole pictures is slow at parts too.
+//! plans have in common is the machine's factor. It holds for every plan that was never measured.
+//! Only the rest is a plan's own, and it takes three slow runs without a faster one for a plan to
+//! count as slower than the machine. A plan that was not measured takes the ratio of the nearest
+//! one (in pixels computed at once) of the same manner, precision and memory order. If there is
+//! none, it takes that of the nearest of another manner; whole and bands come first for each other,
+//! since a device that is slow at whole pictures is slow at parts too.
 //!
-//! **Memory** is the most that was measured for the same manner, precision and memory order, and
-//! for no other: bands and tiles, and a clip in chunks or in one, hold different things.
+//! **Memory** is the highest measured for the same manner, precision and memory order only: bands
+//! and tiles, and a clip in chunks or in one, hold different things.
 //!
-//! A trial carries no size of its own: the host gives what it would have been at the size of the
-//! request.
+//! A trial has no size of its own: the host converts it to the size of the request.
 
 use tilewright_sdk::{Attempt, Failure, Kind, Layout, Plan, Precision, Request, Time, host};
 
-use crate::learnt::Learnt;
+use crate::outcome_memory::OutcomeMemory;
 
 /// The most trials to look at; newer ones come first.
 const TRIALS: u32 = 32;
@@ -26,24 +25,24 @@ const TRIALS: u32 = 32;
 /// The most plans among them to ask the price of.
 const TRIED_PLANS: usize = 6;
 
-/// The range of factors that a measurement may move an estimate by. Beyond it something else was
-/// measured too: another program's work, a kernel search.
+/// The range of factors that a measurement may change an estimate by. Beyond it the measurement
+/// includes something else: another program's work, a kernel search.
 const TRUSTED: (f64, f64) = (0.5, 4.0);
 
-/// The number of newest runs of a plan from which the quickest is taken.
+/// The number of newest runs of a plan from which the fastest is taken.
 const RUNS: usize = 16;
 
 /// The number of runs that show a plan to be slower than the machine.
 const SHOWN: usize = 3;
 
-/// Measured over estimated, for one plan or a few that are alike.
+/// Measured over estimated, for one plan or a few similar ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ratio {
     /// Measured over estimated time of the newest runs, in no order; 0 if there is none.
     times: [f64; RUNS],
     /// Runs that were noted.
     runs: usize,
-    /// The most of measured over estimated memory; 0 where none was seen.
+    /// The highest measured over estimated memory; 0 if there is none.
     memory: f64,
 }
 
@@ -62,13 +61,13 @@ impl Ratio {
         }
     }
 
-    /// Measured over estimated time of the quickest run.
+    /// Measured over estimated time of the fastest run.
     fn time(&self) -> Option<f64> {
         self.times.iter().copied().filter(|time| *time > 0.0).min_by(f64::total_cmp)
     }
 }
 
-/// A group that is measured together: how the picture is divided, and whether a clip's state is
+/// A group that is measured together: the division of the picture, and if a clip's causal cache is
 /// carried from chunk to chunk.
 pub type Manner = (Kind, bool);
 
@@ -79,28 +78,28 @@ pub fn manner(plan: &Plan) -> Manner {
 
 /// A plan that was carried out.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct PlanRatio {
     pub plan: Plan,
-    /// Pixels that were worked on at once.
+    /// Pixels that were computed at once.
     pub pixels: f64,
     pub ratio: Ratio,
 }
 
-impl Seen {
+impl PlanRatio {
     /// Measured over estimated time, on a machine of this factor.
     fn time(&self, machine: f64) -> Option<f64> {
         let time = self.ratio.time()?;
-        // A run or two may have been slow for any reason.
+        // One or two runs may have been slow for any reason.
         Some(if self.ratio.runs < SHOWN { time.min(machine) } else { time })
     }
 }
 
-/// The factor common to all plans: the lower median of the ratios of plans that ran often enough to
-/// show it, else the least ratio of all; 1 if nothing was measured.
-fn machine(seen: &[Seen]) -> f64 {
-    let mut times: Vec<f64> = Vec::with_capacity(seen.len());
+/// The factor common to all plans: the lower median of the ratios of plans that ran often enough,
+/// else the lowest ratio of all; 1 if nothing was measured.
+fn machine(measured: &[PlanRatio]) -> f64 {
+    let mut times: Vec<f64> = Vec::with_capacity(measured.len());
     let mut least = f64::INFINITY;
-    for ratio in seen.iter().map(|seen| &seen.ratio) {
+    for ratio in measured.iter().map(|measured| &measured.ratio) {
         match ratio.time() {
             Some(time) if ratio.runs >= SHOWN => {
                 // Inserted in order: there are only a few, and sorting would be a tenth of the
@@ -129,24 +128,24 @@ pub struct Correction {
     pub is_measured: bool,
 }
 
-/// Everything that was measured, for one request.
+/// All measurements for one request.
 pub struct Corrections {
-    seen: Vec<Seen>,
+    measured: Vec<PlanRatio>,
     machine: f64,
     asked: u32,
     extents: Extents,
 }
 
 impl Corrections {
-    /// Asks the host for what was measured and what it would have expected, and adds what the
-    /// policy has learnt itself.
-    pub fn new(request: &Request, learnt: &Learnt) -> Self {
+    /// Asks the host for its measurements and estimates, and adds the outcomes that the policy has
+    /// learned from itself.
+    pub fn new(request: &Request, memory: &OutcomeMemory) -> Self {
         let extents = extents(request);
         let trials = host::trials(TRIALS);
-        let mut seen: Vec<Seen> = Vec::new();
+        let mut measured: Vec<PlanRatio> = Vec::new();
         let mut prices: Vec<(f64, f64)> = Vec::new();
         // The newest first, so that they are the ones that are priced; then the oldest first, so
-        // that the newest weigh most.
+        // that the newest count most.
         let mut plans: Vec<Plan> = Vec::new();
         for trial in &trials {
             if plans.len() < TRIED_PLANS && !plans.iter().any(|plan| plan.is_like(&trial.plan)) {
@@ -158,24 +157,24 @@ impl Corrections {
         for (plan, cost) in plans.into_iter().zip(costs) {
             let Ok(cost) = cost else { continue };
             prices.push((cost.elapsed_ns as f64, cost.peak_bytes as f64));
-            seen.push(Seen { pixels: pixels(&plan, extents), plan, ratio: Ratio::default() });
+            measured.push(PlanRatio { pixels: pixels(&plan, extents), plan, ratio: Ratio::default() });
         }
         for trial in trials.iter().rev() {
-            let known = seen.iter().position(|seen| seen.plan.is_like(&trial.plan));
+            let known = measured.iter().position(|measured| measured.plan.is_like(&trial.plan));
             if let Some(index) = known
-                && let (Some(seen), Some((time, memory))) = (seen.get_mut(index), prices.get(index))
+                && let (Some(measured), Some((time, memory))) = (measured.get_mut(index), prices.get(index))
             {
                 let outcome = &trial.outcome;
-                seen.ratio.note(outcome.elapsed_ns as f64 / time, outcome.peak_bytes as f64 / memory);
+                measured.ratio.note(outcome.elapsed_ns as f64 / time, outcome.peak_bytes as f64 / memory);
             }
         }
-        seen.extend(learnt.about(request).cloned());
-        let machine = machine(&seen);
-        Self { seen, machine, asked, extents }
+        measured.extend(memory.about(request).cloned());
+        let machine = machine(&measured);
+        Self { measured, machine, asked, extents }
     }
 
     /// Estimates that were asked for.
-    pub fn asked(&self) -> u32 {
+    pub fn count_estimates(&self) -> u32 {
         self.asked
     }
 
@@ -185,7 +184,7 @@ impl Corrections {
             let mut ratio = Ratio::default();
             ratio.note(f64::NAN, bytes as f64 / expected_bytes);
             let plan = Plan { reason: String::new(), ..attempt.plan };
-            self.seen.push(Seen { pixels: pixels(&plan, self.extents), plan, ratio });
+            self.measured.push(PlanRatio { pixels: pixels(&plan, self.extents), plan, ratio });
         }
     }
 
@@ -195,7 +194,7 @@ impl Corrections {
         self.of_manner(manner(plan), plan.precision, plan.layout, pixels(plan, self.extents))
     }
 
-    /// The same for plans of a manner that work on about this many pixels at once.
+    /// The same for plans of a manner that compute about this many pixels at once.
     pub fn of_manner(
         &self,
         (kind, is_carried): Manner,
@@ -203,10 +202,10 @@ impl Corrections {
         layout: Layout,
         pixels: f64,
     ) -> Correction {
-        let far = |seen: &Seen| (seen.pixels / pixels).max(pixels / seen.pixels);
+        let far = |measured: &PlanRatio| (measured.pixels / pixels).max(pixels / measured.pixels);
         // Whole and bands do the same work; tiles do other work of the same sort.
-        let other = |seen: &Seen| {
-            let (known, was_carried) = manner(&seen.plan);
+        let other = |measured: &PlanRatio| {
+            let (known, was_carried) = manner(&measured.plan);
             let in_space = match (known, kind) {
                 (known, kind) if known == kind => 0,
                 (Kind::Blended, _) | (_, Kind::Blended) => 4,
@@ -216,15 +215,19 @@ impl Corrections {
         };
         let mut nearest: Option<(u8, f64, f64)> = None;
         let mut memory: f64 = 0.0;
-        for seen in self.seen.iter().filter(|seen| seen.plan.precision == precision && seen.plan.layout == layout) {
-            let other = other(seen);
+        for measured in self
+            .measured
+            .iter()
+            .filter(|measured| measured.plan.precision == precision && measured.plan.layout == layout)
+        {
+            let other = other(measured);
             if other == 0 {
-                memory = memory.max(seen.ratio.memory);
+                memory = memory.max(measured.ratio.memory);
             }
-            if let Some(time) = seen.time(self.machine)
-                && nearest.is_none_or(|(but_other, but_far, _)| (other, far(seen)) < (but_other, but_far))
+            if let Some(time) = measured.time(self.machine)
+                && nearest.is_none_or(|(but_other, but_far, _)| (other, far(measured)) < (but_other, but_far))
             {
-                nearest = Some((other, far(seen), time));
+                nearest = Some((other, far(measured), time));
             }
         }
         let is_measured = memory > 0.0;
@@ -232,10 +235,10 @@ impl Corrections {
         Correction { time, memory: if is_measured { memory } else { 1.0 }, is_measured }
     }
 
-    /// True if this very plan was carried out to its end, so that every kernel that it needs was
-    /// found.
+    /// True if this very plan has run to its end, so that every kernel search that it needs is
+    /// done.
     pub fn has_run(&self, plan: &Plan) -> bool {
-        self.seen.iter().any(|seen| seen.ratio.runs > 0 && seen.plan.is_like(plan))
+        self.measured.iter().any(|measured| measured.ratio.runs > 0 && measured.plan.is_like(plan))
     }
 }
 
@@ -247,7 +250,7 @@ pub fn extents(request: &Request) -> Extents {
     (request.frames, request.height, request.width)
 }
 
-/// Pixels of all frames that a plan works on at once.
+/// Pixels of all frames that a plan computes at once.
 pub fn pixels(plan: &Plan, (frames, height, width): Extents) -> f64 {
     let frames = match plan.time {
         Time::Carried(chunk) => chunk.min(frames),

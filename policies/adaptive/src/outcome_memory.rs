@@ -1,31 +1,31 @@
-//! The ratios that the policy has learnt from outcomes, so that a long-lived host gets better
-//! answers even without a history. They only change when an outcome is told: a decision leaves
-//! nothing behind.
+//! The ratios that the policy has learned from outcomes, so that a long-lived host gets better
+//! answers even without a history. They change only when the policy learns from an outcome: a
+//! decision leaves nothing behind.
 
 use tilewright_sdk::{Outcome, Plan, Request, host};
 
-use crate::correct::{Ratio, Seen, extents, manner, pixels};
+use crate::calibration::{PlanRatio, Ratio, extents, manner, pixels};
 
-/// The most entries; the one that was not heard of for longest goes first.
+/// The most entries; the one that was not updated for longest goes first.
 const MOST: usize = 64;
 
 /// Ratios of measured to estimated per model, device, manner, precision and memory order.
 #[derive(Debug, Default)]
-pub struct Learnt {
-    entries: Vec<(u64, Seen)>,
+pub struct OutcomeMemory {
+    entries: Vec<(u64, PlanRatio)>,
 }
 
-impl Learnt {
-    /// Adds an outcome. While the host tells it, it prices the carried-out plan as decided; the
-    /// outcome of a plan that was not decided on is ignored, since its expected cost is not known.
+impl OutcomeMemory {
+    /// Adds an outcome. The host prices only the plan that was decided on while the policy learns.
+    /// The outcome of any other plan is ignored, since its expected cost is unknown.
     pub fn note(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
         let Ok(expected) = host::estimate_one(plan) else { return };
         let place = place(request);
-        let alike = |(known, seen): &(u64, Seen)| {
+        let alike = |(known, measured): &(u64, PlanRatio)| {
             *known == place
-                && manner(&seen.plan) == manner(plan)
-                && seen.plan.precision == plan.precision
-                && seen.plan.layout == plan.layout
+                && manner(&measured.plan) == manner(plan)
+                && measured.plan.precision == plan.precision
+                && measured.plan.layout == plan.layout
         };
         let mut ratio = Ratio::default();
         if let Some(index) = self.entries.iter().position(alike) {
@@ -39,22 +39,21 @@ impl Learnt {
         );
         let plan = Plan { reason: String::new(), ..*plan };
         let pixels = pixels(&plan, extents(request));
-        self.entries.push((place, Seen { plan, pixels, ratio }));
+        self.entries.push((place, PlanRatio { plan, pixels, ratio }));
     }
 
     /// The ratios of this model on this device.
-    pub fn about(&self, request: &Request) -> impl Iterator<Item = &Seen> {
+    pub fn about(&self, request: &Request) -> impl Iterator<Item = &PlanRatio> {
         let place = if self.entries.is_empty() { 0 } else { place(request) };
-        self.entries.iter().filter(move |(known, _)| *known == place).map(|(_, seen)| seen)
+        self.entries.iter().filter(move |(known, _)| *known == place).map(|(_, measured)| measured)
     }
 }
 
-/// The model and the device in 64 bits: FNV-1a over what tells them apart, number by number and
-/// text by text.
+/// The model and the device in 64 bits: FNV-1a over their facts, number by number and text by text.
 fn place(request: &Request) -> u64 {
     let (model, device) = (&request.model, &request.device);
     let numbers = [
-        // Encoding and decoding are different work.
+        // Encodes and decodes are different work.
         u64::from(request.direction as u8),
         u64::from(model.stored as u8),
         u64::from(model.quantized),
@@ -72,7 +71,7 @@ fn place(request: &Request) -> u64 {
         for byte in text.as_bytes() {
             mix(u64::from(*byte));
         }
-        // No byte of a text: where it ends tells it from the next.
+        // A byte that no text has, so that the texts' ends count.
         mix(0x100);
     }
     hash

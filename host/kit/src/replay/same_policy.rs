@@ -1,4 +1,4 @@
-//! The same policy once more: everything has to be as it was.
+//! The same policy once more: every call must be equal to its record.
 
 use std::sync::Arc;
 
@@ -9,23 +9,22 @@ use tilewright_plan::{
 };
 
 use super::{
-    Makes, Recorded, ReplayError, Session, Spoken,
-    facts::{Missing, Prices, Remembered},
-    in_words,
+    MakePlanner, Recorded, RecordedCall, ReplayError, Session, describe_plan,
+    facts::{Missing, Prices, RecordedAnswers},
 };
 
-/// Prices that are named in a note.
+/// Prices that a note names.
 const NAMED: usize = 2;
 
-/// How a call compares with its record.
+/// The result of comparing a call with its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// In every respect.
+pub enum CallVerdict {
+    /// Equal in every respect.
     Equal,
-    /// In some respect not.
+    /// Different in some respect.
     Different,
-    /// Nothing can be said: a clock decided, or calls before it are not in the file.
+    /// Unknown: a timeout decided, or earlier calls are not in the file.
     NotReproducible,
 }
 
@@ -34,39 +33,39 @@ pub enum Verdict {
 pub struct Difference {
     /// `answer`, `plan`, `adjusted`, `fallback` or `fuel`.
     pub what: &'static str,
-    /// As it was.
+    /// The recorded value.
     pub recorded: String,
-    /// As it is now.
+    /// The replayed value.
     pub replayed: String,
 }
 
 /// A call that was made again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct AgainRow {
-    /// Of its record, counted from 1.
+pub struct SamePolicyRow {
+    /// The line of its record, counted from 1.
     pub line: u64,
-    /// Which session.
+    /// The session.
     pub session: String,
-    /// Which call of it.
+    /// The number of the call in the session.
     pub sequence: u64,
     /// `decide`, `recover` or `learn`.
     pub call: &'static str,
-    /// How it compares.
-    pub verdict: Verdict,
-    /// Where it differs.
+    /// The result of the comparison.
+    pub verdict: CallVerdict,
+    /// The differences.
     pub differences: Vec<Difference>,
-    /// Why, as far as that is known.
+    /// The reason, as far as it is known.
     pub note: Option<String>,
 }
 
-/// How many of each.
+/// The number of calls with each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct AgainTotals {
+pub struct SamePolicyTotals {
     /// Records that were read.
     pub records: usize,
-    /// Those made without `--record full`, which can't be replayed.
+    /// Records made without `--record full`, which can't be replayed.
     pub ordinary: usize,
-    /// Policies at work.
+    /// Sessions of policies.
     pub sessions: usize,
     /// Calls made again.
     pub calls: usize,
@@ -74,67 +73,74 @@ pub struct AgainTotals {
     pub equal: usize,
     /// Calls that differ.
     pub different: usize,
-    /// Calls that nothing can be said of.
+    /// Calls whose result is unknown.
     pub not_reproducible: usize,
 }
 
-/// What a replay found.
+/// The report of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Again {
+pub struct SamePolicyReport {
     /// Every call, session by session.
-    pub calls: Vec<AgainRow>,
-    /// How many of each.
-    pub totals: AgainTotals,
+    pub calls: Vec<SamePolicyRow>,
+    /// The number of calls with each result.
+    pub totals: SamePolicyTotals,
 }
 
-/// Makes every recorded call again, each session in a policy of its own.
+/// MakePlanner every recorded call again, each session in a policy of its own.
 ///
 /// # Errors
-/// [`ReplayError::Policy`] where a session's policy can't be put to work.
-pub fn again(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Again, ReplayError> {
+/// [`ReplayError::Policy`] if a session's policy can't be put to work.
+pub fn replay_same_policy(
+    recorded: &Recorded,
+    make_planner: &mut MakePlanner<'_>,
+) -> Result<SamePolicyReport, ReplayError> {
     let mut calls = Vec::new();
     for session in &recorded.sessions {
-        replay(session, makes, &mut calls)?;
+        replay(session, make_planner, &mut calls)?;
     }
-    let count = |verdict| calls.iter().filter(|row: &&AgainRow| row.verdict == verdict).count();
-    let totals = AgainTotals {
+    let count = |verdict| calls.iter().filter(|row: &&SamePolicyRow| row.verdict == verdict).count();
+    let totals = SamePolicyTotals {
         records: recorded.records,
         ordinary: recorded.ordinary,
         sessions: recorded.sessions.len(),
         calls: calls.len(),
-        equal: count(Verdict::Equal),
-        different: count(Verdict::Different),
-        not_reproducible: count(Verdict::NotReproducible),
+        equal: count(CallVerdict::Equal),
+        different: count(CallVerdict::Different),
+        not_reproducible: count(CallVerdict::NotReproducible),
     };
-    Ok(Again { calls, totals })
+    Ok(SamePolicyReport { calls, totals })
 }
 
-fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) -> Result<(), ReplayError> {
-    let mut make = || makes(&session.policy).map_err(ReplayError::Policy);
+fn replay(
+    session: &Session,
+    make_planner: &mut MakePlanner<'_>,
+    rows: &mut Vec<SamePolicyRow>,
+) -> Result<(), ReplayError> {
+    let mut make = || make_planner(&session.policy).map_err(ReplayError::Policy);
     let mut planner = make()?;
     let mut next = 0;
-    // What makes later calls doubtful: calls that are missing, and instances that time ran out for, then or only now.
+    // Calls that are missing and timeouts, then or now, make the results of later calls unknown.
     let (mut gap, mut timeouts, mut forgot): (Option<(u64, u64)>, u32, bool) = (None, 0, false);
-    for spoken in &session.calls {
-        let Spoken { line, call } = spoken;
+    for recorded_call in &session.calls {
+        let RecordedCall { line, call } = recorded_call;
         if call.sequence > next {
             gap = gap.or(Some((next, call.sequence - 1)));
         }
         next = call.sequence.saturating_add(1);
-        let mut row = AgainRow {
+        let mut row = SamePolicyRow {
             line: *line,
             session: session.name.clone(),
             sequence: call.sequence,
             call: call.question.name(),
-            verdict: Verdict::Equal,
+            verdict: CallVerdict::Equal,
             differences: Vec::new(),
             note: None,
         };
         if reason(&call.reply) == Some(FallbackReason::Timeout) {
-            // A question without an answer leaves nothing behind. An outcome is forgotten, both now and by older
-            // programs, which kept their instances.
+            // A question without an answer changes nothing. An outcome is forgotten, both now and
+            // by older programs, which kept their instances.
             timeouts += 1;
-            row.verdict = Verdict::NotReproducible;
+            row.verdict = CallVerdict::NotReproducible;
             row.note = Some("ran into the limit of time, which no two runs do alike: not asked again".into());
             rows.push(row);
             continue;
@@ -143,34 +149,34 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
         row.differences = differences(&call.reply, &reply);
         let out_of_service = [&call.reply, &reply].map(|reply| reason(reply) == Some(FallbackReason::OutOfService));
         (row.verdict, row.note) = match () {
-            () if row.differences.is_empty() => (Verdict::Equal, None),
+            () if row.differences.is_empty() => (CallVerdict::Equal, None),
             () if reason(&reply) == Some(FallbackReason::Timeout) => {
                 planner = make()?;
                 forgot = true;
                 let note = "ran into the limit of time here, which it did not then: try again on an idle machine";
-                (Verdict::NotReproducible, Some(note.to_owned()))
+                (CallVerdict::NotReproducible, Some(note.to_owned()))
             }
             () if forgot => {
                 let note = "what the policy had learnt before an earlier call ran into the limit of time here is lost: try again on an idle machine";
-                (Verdict::NotReproducible, Some(note.to_owned()))
+                (CallVerdict::NotReproducible, Some(note.to_owned()))
             }
             // A policy that is no longer asked learns nothing either.
             () if timeouts > 0 && (out_of_service.contains(&true) || is_unasked(call)) => {
                 let note = "whether it was still asked hung on an earlier call that ran into the limit of time";
-                (Verdict::NotReproducible, Some(note.to_owned()))
+                (CallVerdict::NotReproducible, Some(note.to_owned()))
             }
             () if timeouts > 0 => {
                 let note = "an earlier call ran into the limit of time, and what the policy had learnt may have been lost with it";
-                (Verdict::NotReproducible, Some(note.to_owned()))
+                (CallVerdict::NotReproducible, Some(note.to_owned()))
             }
             () => match gap {
                 Some((first, last)) => {
                     let calls =
                         if first == last { format!("call {first} is") } else { format!("calls {first} to {last} are") };
                     let note = format!("{calls} not in the file, and the policy may remember them");
-                    (Verdict::NotReproducible, Some(note))
+                    (CallVerdict::NotReproducible, Some(note))
                 }
-                None => (Verdict::Different, note(&missing)),
+                None => (CallVerdict::Different, note(&missing)),
             },
         };
         rows.push(row);
@@ -178,11 +184,11 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
     Ok(())
 }
 
-/// One call, with the record in the host's place.
+/// MakePlanner one call, with the record in the host's place.
 pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<Prices>) -> (Reply, Missing) {
-    let costs = Remembered::new(&call.heard, elsewhere);
+    let costs = RecordedAnswers::new(&call.heard, elsewhere);
     let (Call { request, device, question: recorded, .. }, under_way) = (call, call.under_way());
-    // The default, for an outcome in an old record, adds nothing to what the request tells.
+    // The default, for an outcome in an old record, adds nothing to the request's hints.
     let capabilities = recorded.offer().map(|offer| offer.capabilities.clone()).unwrap_or_default();
     let question = Question::new(call.stage(), request, device, &capabilities)
         .going_on(under_way.as_ref())
@@ -196,7 +202,7 @@ pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<
     (reply, costs.missing())
 }
 
-/// Whether this tells of something that a policy which was asked can't have learnt without fuel.
+/// True for a call of `learn` without fuel: a policy that was asked can't have learned without any.
 fn is_unasked(call: &Call) -> bool {
     matches!(call.question, RecordedQuestion::Learn { .. }) && call.reply.fuel == 0 && call.reply.fallback.is_none()
 }
@@ -209,7 +215,7 @@ fn note(missing: &Missing) -> Option<String> {
     let prices = match &missing.prices[..] {
         [] => None,
         prices => {
-            let named: Vec<_> = prices.iter().take(NAMED).map(in_words).collect();
+            let named: Vec<_> = prices.iter().take(NAMED).map(describe_plan).collect();
             let more = if prices.len() > NAMED { ", …" } else { "" };
             Some(format!("asked for {} prices that are not in the record: {}{more}", prices.len(), named.join("; ")))
         }
@@ -220,7 +226,7 @@ fn note(missing: &Missing) -> Option<String> {
 }
 
 fn differences(recorded: &Reply, replayed: &Reply) -> Vec<Difference> {
-    let plan = |plan: &Option<Plan>| plan.as_ref().map_or("none".to_owned(), in_full);
+    let plan = |plan: &Option<Plan>| plan.as_ref().map_or("none".to_owned(), describe_fully);
     let lines = |lines: &[String]| if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") };
     let fallback = |reply: &Reply| match &reply.fallback {
         Some(fallback) => format!("{}: {}", fallback.reason, fallback.detail),
@@ -247,13 +253,13 @@ fn differences(recorded: &Reply, replayed: &Reply) -> Vec<Difference> {
 }
 
 /// Every part of a plan that may differ, the reason included.
-fn in_full(plan: &Plan) -> String {
+fn describe_fully(plan: &Plan) -> String {
     let Plan { batch, release, offload, prefetch, reason, .. } = plan;
     let release = match release {
         tilewright_plan::Release::Keep => "keep",
         tilewright_plan::Release::AtEnd => "at-end",
         tilewright_plan::Release::EachStep => "each-step",
     };
-    let words = in_words(&Plan { batch: 1, ..plan.clone() });
+    let words = describe_plan(&Plan { batch: 1, ..plan.clone() });
     format!("{words}, batch {batch}, release {release}, offload {offload}, prefetch {prefetch}, \"{reason}\"")
 }

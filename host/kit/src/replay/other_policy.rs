@@ -1,5 +1,6 @@
-//! Another policy before the same questions. What its plans are worth is said only from like and like: both measured, or both priced by
-//! the host. Where the policy needed a price that no record holds, what it would have decided is not known.
+//! Another policy with the same questions. Costs are compared only if both plans were measured, or
+//! both were priced by the host. If the policy needed a price that no record holds, its decision is
+//! unknown.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,133 +9,137 @@ use tilewright_plan::{Plan, exchange::Price, exchange::RecordedQuestion};
 use tilewright_statistics::median;
 
 use super::{
-    Makes, Recorded, ReplayError, Spoken, Work,
-    again::{call_again, reason},
-    bare,
+    MakePlanner, Recorded, RecordedCall, ReplayError, Work, bare,
     facts::Prices,
+    same_policy::{call_again, reason},
 };
 
-/// What the two plans' worth is known from.
+/// The source of both plans' costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// Both were carried out on this device, for this model at this size: medians of time, the most held.
+    /// Both were carried out on this device, for this model at this size: median time, highest
+    /// memory.
     Measured,
     /// The host priced both, for this model at this size on this device.
     Estimated,
 }
 
-/// What a plan is worth.
+/// The cost of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Worth {
-    /// Time.
+pub struct PlanCost {
+    /// The time.
     pub elapsed_ms: f64,
-    /// The most held, in bytes.
+    /// The highest memory use, in bytes.
     pub peak_bytes: u64,
 }
 
-/// What can be said of a decision.
+/// The result of comparing a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OtherVerdict {
-    /// The plan that was carried out then.
+pub enum PlanVerdict {
+    /// The recorded plan.
     Same,
-    /// Another plan, and what it is worth is known.
+    /// Another plan, with a known cost.
     Compared,
-    /// Another plan, and the records don't tell what it is worth.
+    /// Another plan, without a cost in the records.
     NotPriced,
-    /// What it would have decided is not known: it asked for what the records don't hold, or ran into the limit of time.
+    /// Unknown: it asked for something that the records don't hold, or timed out.
     NotKnown,
 }
 
 /// A decision by another policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OtherRow {
-    /// Of its record, counted from 1.
+pub struct OtherPolicyRow {
+    /// The line of its record, counted from 1.
     pub line: u64,
-    /// Which session.
+    /// The session.
     pub session: String,
-    /// Which call of it.
+    /// The number of the call in the session.
     pub sequence: u64,
     /// `decide` or `recover`.
     pub call: &'static str,
-    /// What can be said.
-    pub verdict: OtherVerdict,
-    /// What was carried out.
+    /// The result of the comparison.
+    pub verdict: PlanVerdict,
+    /// The plan that was carried out.
     pub recorded: Plan,
-    /// What the other policy came to; with prices missing, only what it came to without them.
+    /// The other policy's plan; if prices are missing, its plan without them.
     pub other: Plan,
-    /// Why the host's default stands in for it, where it does.
+    /// The reason of a fallback, if there was one.
     pub fallback: Option<String>,
-    /// What the two are known from.
+    /// The source of both costs.
     pub basis: Option<Basis>,
-    /// What the recorded plan is worth.
-    pub recorded_worth: Option<Worth>,
-    /// What the other is worth.
-    pub other_worth: Option<Worth>,
+    /// The cost of the recorded plan.
+    pub recorded_worth: Option<PlanCost>,
+    /// The cost of the other plan.
+    pub other_worth: Option<PlanCost>,
     /// Prices that it asked for and no record holds.
     pub missing_prices: usize,
-    /// It asked for trials and the record holds none.
+    /// True if it asked for trials and the record holds none.
     pub missing_trials: bool,
 }
 
-/// How many of each, and what the difference comes to.
+/// The number of decisions with each result, and the sum of the differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct OtherTotals {
+pub struct OtherPolicyTotals {
     /// Records that were read.
     pub records: usize,
-    /// Those made without `--record full`: only their outcomes count.
+    /// Records made without `--record full`: only their outcomes count.
     pub ordinary: usize,
     /// Decisions and recoveries.
     pub decisions: usize,
     /// The same plan.
     pub same: usize,
-    /// Another plan of known worth.
+    /// Another plan of known cost.
     pub compared: usize,
-    /// Another plan of unknown worth.
+    /// Another plan of unknown cost.
     pub not_priced: usize,
-    /// Nothing known.
+    /// Unknown.
     pub not_known: usize,
-    /// The share of decisions for which nothing can be said, from 0 to 1.
+    /// The share of decisions without a known result, from 0 to 1.
     pub nothing_said: f64,
-    /// Of the decisions compared: time of the other plans less that of the recorded ones, where both were measured.
+    /// Of the decisions compared: time of the other plans minus that of the recorded ones, if both
+    /// were measured.
     pub measured_difference_ms: f64,
-    /// The same where both were priced.
+    /// The same, if both were priced.
     pub estimated_difference_ms: f64,
     /// Time of the recorded plans among those compared.
     pub compared_ms: f64,
 }
 
-/// What another policy would have decided.
+/// The report on another policy's decisions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Other {
+pub struct OtherPolicyReport {
     /// Every decision, session by session.
-    pub decisions: Vec<OtherRow>,
+    pub decisions: Vec<OtherPolicyRow>,
     /// Calls of `learn` that failed.
     pub failed_to_learn: usize,
-    /// How many of each.
-    pub totals: OtherTotals,
+    /// The number of decisions with each result.
+    pub totals: OtherPolicyTotals,
 }
 
-/// What the records tell of one kind of work.
+/// The known costs for one kind of work.
 #[derive(Default)]
-struct Known {
+struct WorkCosts {
     prices: Arc<Prices>,
     /// Nanoseconds, and bytes.
     measured: HashMap<Plan, Vec<(u64, u64)>>,
 }
 
-/// Asks another policy every recorded question, as it was recorded: what failed then and what was learnt then is told to it, whatever it would have
-/// chosen itself.
+/// Asks another policy every recorded question, as it was recorded: it gets the recorded failures
+/// and outcomes, not those of its own plans.
 ///
 /// # Errors
-/// [`ReplayError::Policy`] where it can't be put to work.
-pub fn other(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Other, ReplayError> {
-    let known = Library::of(recorded);
+/// [`ReplayError::Policy`] if it can't be put to work.
+pub fn replay_other_policy(
+    recorded: &Recorded,
+    make_planner: &mut MakePlanner<'_>,
+) -> Result<OtherPolicyReport, ReplayError> {
+    let known = KnownWork::of(recorded);
     let (mut decisions, mut failed_to_learn) = (Vec::new(), 0);
     for session in &recorded.sessions {
-        let mut planner = makes(&session.policy).map_err(ReplayError::Policy)?;
-        for Spoken { line, call } in &session.calls {
+        let mut planner = make_planner(&session.policy).map_err(ReplayError::Policy)?;
+        for RecordedCall { line, call } in &session.calls {
             let known = known.about(&Work::of(call.stage(), &call.request, &call.device));
             let (reply, missing) = call_again(planner.as_mut(), call, known.prices.clone());
             let (Some(now), Some(then)) = (reply.plan.clone(), call.reply.plan.clone()) else {
@@ -143,19 +148,20 @@ pub fn other(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Other, Replay
             };
             debug_assert!(!matches!(call.question, RecordedQuestion::Learn { .. }));
             let prices = |plan: &Plan| known.price(plan, &call.heard.estimates);
-            let worth = known.measured(&then).zip(known.measured(&now)).map(|pair| (Basis::Measured, pair));
+            let worth =
+                known.find_measurement(&then).zip(known.find_measurement(&now)).map(|pair| (Basis::Measured, pair));
             let worth = worth.or_else(|| Some((Basis::Estimated, prices(&then).zip(prices(&now))?)));
             let certain = missing.prices.is_empty()
                 && !missing.trials
                 && reason(&reply) != Some(tilewright_plan::FallbackReason::Timeout);
             let verdict = match (certain, bare(&now) == bare(&then), &worth) {
-                (false, ..) => OtherVerdict::NotKnown,
-                (true, true, _) => OtherVerdict::Same,
-                (true, false, Some(_)) => OtherVerdict::Compared,
-                (true, false, None) => OtherVerdict::NotPriced,
+                (false, ..) => PlanVerdict::NotKnown,
+                (true, true, _) => PlanVerdict::Same,
+                (true, false, Some(_)) => PlanVerdict::Compared,
+                (true, false, None) => PlanVerdict::NotPriced,
             };
-            let worth = worth.filter(|_| matches!(verdict, OtherVerdict::Same | OtherVerdict::Compared));
-            decisions.push(OtherRow {
+            let worth = worth.filter(|_| matches!(verdict, PlanVerdict::Same | PlanVerdict::Compared));
+            decisions.push(OtherPolicyRow {
                 line: *line,
                 session: session.name.clone(),
                 sequence: call.sequence,
@@ -173,23 +179,23 @@ pub fn other(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Other, Replay
         }
     }
     let totals = totals(recorded, &decisions);
-    Ok(Other { decisions, failed_to_learn, totals })
+    Ok(OtherPolicyReport { decisions, failed_to_learn, totals })
 }
 
-fn totals(recorded: &Recorded, decisions: &[OtherRow]) -> OtherTotals {
+fn totals(recorded: &Recorded, decisions: &[OtherPolicyRow]) -> OtherPolicyTotals {
     let count = |verdict| decisions.iter().filter(|row| row.verdict == verdict).count();
-    let mut totals = OtherTotals {
+    let mut totals = OtherPolicyTotals {
         records: recorded.records,
         ordinary: recorded.ordinary,
         decisions: decisions.len(),
-        same: count(OtherVerdict::Same),
-        compared: count(OtherVerdict::Compared),
-        not_priced: count(OtherVerdict::NotPriced),
-        not_known: count(OtherVerdict::NotKnown),
-        ..OtherTotals::default()
+        same: count(PlanVerdict::Same),
+        compared: count(PlanVerdict::Compared),
+        not_priced: count(PlanVerdict::NotPriced),
+        not_known: count(PlanVerdict::NotKnown),
+        ..OtherPolicyTotals::default()
     };
     totals.nothing_said = (totals.not_priced + totals.not_known) as f64 / decisions.len().max(1) as f64;
-    for row in decisions.iter().filter(|row| row.verdict == OtherVerdict::Compared) {
+    for row in decisions.iter().filter(|row| row.verdict == PlanVerdict::Compared) {
         let (Some(basis), Some(then), Some(now)) = (row.basis, row.recorded_worth, row.other_worth) else { continue };
         let sum = match basis {
             Basis::Measured => &mut totals.measured_difference_ms,
@@ -201,53 +207,55 @@ fn totals(recorded: &Recorded, decisions: &[OtherRow]) -> OtherTotals {
     totals
 }
 
-/// What is known, by kind of work. Records are of a handful of kinds.
-struct Library(Vec<(Work, Known)>);
+/// The known costs, by kind of work. Records have a handful of kinds.
+struct KnownWork(Vec<(Work, WorkCosts)>);
 
-impl Library {
+impl KnownWork {
     fn of(recorded: &Recorded) -> Self {
-        let mut library = Self(Vec::new());
+        let mut known_work = Self(Vec::new());
         for found in &recorded.found {
-            let known = library.entry(&found.work);
+            let known = known_work.entry(&found.work);
             known.measured.entry(found.plan.clone()).or_default().push((found.elapsed_ns, found.peak_bytes));
         }
-        for Spoken { call, .. } in recorded.sessions.iter().flat_map(|session| &session.calls) {
-            let known = library.entry(&Work::of(call.stage(), &call.request, &call.device));
+        for RecordedCall { call, .. } in recorded.sessions.iter().flat_map(|session| &session.calls) {
+            let known = known_work.entry(&Work::of(call.stage(), &call.request, &call.device));
             let prices = Arc::make_mut(&mut known.prices);
-            // A device that was measured anew has new prices: the latest hold.
+            // A device that was measured again has new prices: the latest count.
             prices.extend(call.heard.estimates.iter().map(|heard| (bare(&heard.plan), heard.price.clone())));
         }
-        library
+        known_work
     }
 
-    fn entry(&mut self, work: &Work) -> &mut Known {
+    fn entry(&mut self, work: &Work) -> &mut WorkCosts {
         let place = self.0.iter().position(|(known, _)| known == work).unwrap_or_else(|| {
-            self.0.push((work.clone(), Known::default()));
+            self.0.push((work.clone(), WorkCosts::default()));
             self.0.len() - 1
         });
         &mut self.0[place].1
     }
 
-    fn about(&self, work: &Work) -> &Known {
-        static NOTHING: std::sync::LazyLock<Known> = std::sync::LazyLock::new(Known::default);
+    fn about(&self, work: &Work) -> &WorkCosts {
+        static NOTHING: std::sync::LazyLock<WorkCosts> = std::sync::LazyLock::new(WorkCosts::default);
         self.0.iter().find(|(known, _)| known == work).map_or(&NOTHING, |(_, known)| known)
     }
 }
 
-impl Known {
-    fn measured(&self, plan: &Plan) -> Option<Worth> {
+impl WorkCosts {
+    fn find_measurement(&self, plan: &Plan) -> Option<PlanCost> {
         let found = self.measured.get(&bare(plan))?;
         let times: Vec<f64> = found.iter().map(|(elapsed_ns, _)| *elapsed_ns as f64 / 1e6).collect();
         let elapsed_ms = median(&times)?;
-        Some(Worth { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
+        Some(PlanCost { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
     }
 
-    /// As this call heard it, or else any other about the same work.
-    fn price(&self, plan: &Plan, heard: &[tilewright_plan::exchange::Estimate]) -> Option<Worth> {
+    /// The price in this call, or else in any other about the same work.
+    fn price(&self, plan: &Plan, heard: &[tilewright_plan::exchange::Estimate]) -> Option<PlanCost> {
         let plan = bare(plan);
         let own = heard.iter().find(|estimate| bare(&estimate.plan) == plan).map(|estimate| &estimate.price);
         match own.or_else(|| self.prices.get(&plan))? {
-            Price::Cost(cost) => Some(Worth { elapsed_ms: cost.elapsed_ns as f64 / 1e6, peak_bytes: cost.peak_bytes }),
+            Price::Cost(cost) => {
+                Some(PlanCost { elapsed_ms: cost.elapsed_ns as f64 / 1e6, peak_bytes: cost.peak_bytes })
+            }
             Price::Error(_) => None,
         }
     }

@@ -1,12 +1,12 @@
-//! Requests of the golden set that no module can know beforehand: drawn from a seed, which the verdict names so that
-//! the draw can be repeated.
+//! Requests of the golden set that no module can know beforehand: drawn from a seed. The verdict
+//! names the seed, so that the draw can be repeated.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use tilewright_plan::{Dtype, Objective, Precision, Stage};
 
 use super::{
-    Fails, Form, GoldenRequest, Room, Row, Shape, Then,
+    FailureKind, FollowUp, Form, GoldenRequest, MemoryLimit, Row, Shape,
     rows::{CHUNKS, DEARER, SLOW_WHOLE},
 };
 use crate::machines::{MACHINES, WEIGHTS};
@@ -22,8 +22,10 @@ pub fn is_drawn(name: &str) -> bool {
 /// The number of drawn requests.
 const DRAWN: u32 = 33;
 
-/// The failures that may follow a decision: one each, since a policy with nothing smaller to offer is no worse for it.
-const FAILURES: [&[Fails]; 3] = [&[Fails::OutOfMemory], &[Fails::OverLimit], &[Fails::NonFinite]];
+/// The failures that may follow a decision. One each: a policy that has nothing smaller to offer
+/// may give up.
+const FAILURES: [&[FailureKind]; 3] =
+    [&[FailureKind::OutOfMemory], &[FailureKind::OverLimit], &[FailureKind::NonFinite]];
 
 /// An unpredictable seed.
 pub fn any_seed() -> u32 {
@@ -32,7 +34,7 @@ pub fn any_seed() -> u32 {
 }
 
 /// The requests drawn from a seed, the same everywhere.
-pub fn drawn(seed: u32) -> Vec<GoldenRequest> {
+pub fn draw(seed: u32) -> Vec<GoldenRequest> {
     let mut numbers = Numbers(u64::from(seed));
     let request = |index| {
         let golden = GoldenRequest::new(&row(&mut numbers));
@@ -41,8 +43,8 @@ pub fn drawn(seed: u32) -> Vec<GoldenRequest> {
     (1..=DRAWN).map(request).collect()
 }
 
-/// Shuffles a list by a seed, so that the order of requests can't be known either.
-pub fn shuffled<T>(mut list: Vec<T>, seed: u32) -> Vec<T> {
+/// Shuffles a list by a seed, so that the order of requests is unpredictable too.
+pub fn shuffle<T>(mut list: Vec<T>, seed: u32) -> Vec<T> {
     let mut numbers = Numbers(!u64::from(seed));
     for last in (1..list.len()).rev() {
         list.swap(last, numbers.below(last as u64 + 1) as usize);
@@ -62,9 +64,9 @@ fn row(numbers: &mut Numbers) -> Row {
     let frames = if weights.frames > 1 && numbers.below(4) > 0 { 1 + 4 * numbers.below(30) as u32 } else { 1 };
     let batch = if numbers.below(5) == 0 { 2 + numbers.below(7) as u32 } else { 1 };
     let room = match numbers.below(20) {
-        0 => Room::Hopeless,
-        1..=7 => Room::Plenty,
-        _ => Room::Percent(5 + numbers.below(150)),
+        0 => MemoryLimit::Hopeless,
+        1..=7 => MemoryLimit::Plenty,
+        _ => MemoryLimit::Percent(5 + numbers.below(150)),
     };
     let (stage, is_bare) = match numbers.below(20) {
         0 => (Stage::Decode, true),
@@ -72,18 +74,20 @@ fn row(numbers: &mut Numbers) -> Row {
         _ => (Stage::Decode, false),
     };
     let then = match numbers.below(10) {
-        0..=1 => Then::Nothing,
-        2..=3 => Then::Learn,
+        0..=1 => FollowUp::Nothing,
+        2..=3 => FollowUp::Learn,
         6 if frames > 9 && stage == Stage::Decode && !is_bare => {
             let shape = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 4 };
-            Then::UnderWay(shape, 5, &[Fails::OutOfMemory])
+            FollowUp::UnderWay(shape, 5, &[FailureKind::OutOfMemory])
         }
-        _ if matches!(room, Room::Plenty) => Then::Fail(FAILURES[numbers.below(FAILURES.len() as u64) as usize]),
-        _ => Then::Nothing,
+        _ if matches!(room, MemoryLimit::Plenty) => {
+            FollowUp::Fail(FAILURES[numbers.below(FAILURES.len() as u64) as usize])
+        }
+        _ => FollowUp::Nothing,
     };
     let then = match then {
         // A picture hardly larger than the least tile can't be divided much further.
-        Then::Fail(_) if width.min(height) < 512 => Then::Nothing,
+        FollowUp::Fail(_) if width.min(height) < 512 => FollowUp::Nothing,
         then => then,
     };
     let tried: &[_] = match numbers.below(3) {
@@ -97,7 +101,7 @@ fn row(numbers: &mut Numbers) -> Row {
     Row { machine, weights, width, height, frames, batch, room, objective, stage, is_bare, tried, then }
 }
 
-/// The same numbers from the same seed: splitmix64.
+/// A random number generator that is the same everywhere: splitmix64.
 struct Numbers(u64);
 
 impl Numbers {
@@ -121,20 +125,20 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_requests_and_another_gives_others() {
-        let asked = |seed| drawn(seed).into_iter().map(|golden| (golden.name, golden.request)).collect::<Vec<_>>();
+        let asked = |seed| draw(seed).into_iter().map(|golden| (golden.name, golden.request)).collect::<Vec<_>>();
         assert_eq!(asked(7), asked(7));
         assert!(asked(7).iter().zip(asked(8)).filter(|(one, other)| **one == *other).count() < 3);
         let names: BTreeSet<String> = asked(7).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), DRAWN as usize);
         assert_ne!([any_seed(), any_seed(), any_seed()], [any_seed(); 3]);
-        let order = shuffled((0..100).collect::<Vec<u32>>(), 7);
+        let order = shuffle((0..100).collect::<Vec<u32>>(), 7);
         assert_eq!(order.iter().copied().collect::<BTreeSet<u32>>().len(), 100);
-        assert_ne!(order, shuffled((0..100).collect(), 8));
+        assert_ne!(order, shuffle((0..100).collect(), 8));
     }
 
     #[test]
     fn what_is_drawn_can_be_asked() {
-        for golden in (0..200).flat_map(drawn) {
+        for golden in (0..200).flat_map(draw) {
             let request = &golden.request;
             let scale = request.model.spatial_scale;
             assert!(request.width.is_multiple_of(scale) && request.height.is_multiple_of(scale), "{}", golden.name);

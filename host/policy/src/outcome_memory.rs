@@ -1,4 +1,4 @@
-//! The outcomes that a policy was told, so that a fresh instance can be told them again.
+//! The outcomes that a policy learned from, so that a new instance can learn from them again.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -6,12 +6,12 @@ use tilewright_plan::{Capabilities, Cost, CostModel, Device, Outcome, Plan, Ques
 
 use crate::guest::Prices;
 
-/// The most outcomes that are told again, and the most of one plan for one request.
+/// The most outcomes that are passed again, and the most of one plan for one request.
 const MOST: usize = 64;
 const PER_PLAN: usize = 16;
 
-/// An outcome, as the policy was told it.
-pub(crate) struct Lesson {
+/// An outcome as the policy got it.
+pub(crate) struct PastOutcome {
     pub stage: Stage,
     pub request: Request,
     pub device: Device,
@@ -20,12 +20,12 @@ pub(crate) struct Lesson {
     pub outcome: Outcome,
     /// The price that may be asked for meanwhile: this plan's, if it was decided on.
     pub prices: Option<Arc<Prices>>,
-    /// Units of fuel that telling it took.
+    /// Fuel that learning from it took.
     pub fuel: u64,
 }
 
-impl Lesson {
-    /// The work that the outcome is of.
+impl PastOutcome {
+    /// The work of the outcome.
     pub fn question(&self) -> Question<'_> {
         Question::new(self.stage, &self.request, &self.device, &self.capabilities)
     }
@@ -33,28 +33,30 @@ impl Lesson {
 
 /// The newest outcomes, oldest first.
 #[derive(Default)]
-pub(crate) struct Lessons(VecDeque<Lesson>);
+pub(crate) struct OutcomeMemory(VecDeque<PastOutcome>);
 
-impl Lessons {
-    /// Adds the newest outcome. The oldest ones go if there are too many, of the same plan or in all, or if telling
-    /// them all would take more than `fuel`.
-    pub fn add(&mut self, lesson: Lesson, fuel: u64) {
-        self.0.push_back(lesson);
+impl OutcomeMemory {
+    /// Adds the newest outcome. The oldest ones go if there are too many, of the same plan or in
+    /// all, or if learning from all of them would take more than `fuel`.
+    pub fn add(&mut self, past_outcome: PastOutcome, fuel: u64) {
+        self.0.push_back(past_outcome);
         let Some(newest) = self.0.back() else { return };
-        let is_alike = |known: &Lesson| {
+        let is_alike = |known: &PastOutcome| {
             known.plan == newest.plan && known.request == newest.request && known.device == newest.device
         };
         let alike: Vec<usize> = (0..self.0.len()).filter(|index| is_alike(&self.0[*index])).collect();
         if alike.len() > PER_PLAN {
             self.0.remove(alike[0]);
         }
-        let all = |lessons: &VecDeque<Lesson>| lessons.iter().map(|lesson| lesson.fuel).sum::<u64>();
+        let all = |past_outcomes: &VecDeque<PastOutcome>| {
+            past_outcomes.iter().map(|past_outcome| past_outcome.fuel).sum::<u64>()
+        };
         while self.0.len() > MOST || self.0.len() > 1 && all(&self.0) > fuel {
             self.0.pop_front();
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Lesson> {
+    pub fn iter(&self) -> impl Iterator<Item = &PastOutcome> {
         self.0.iter()
     }
 
@@ -63,20 +65,21 @@ impl Lessons {
     }
 }
 
-/// The facts to ask for while an outcome is told: the price of the plan that was decided on, and no other.
-pub(crate) struct Decided {
+/// The cost model while a policy learns from an outcome: it has the price of the plan that was
+/// decided on, and no other.
+pub(crate) struct DecidedCosts {
     pub plan: Plan,
     pub cost: Cost,
 }
 
-impl Decided {
+impl DecidedCosts {
     /// True if the plans differ in their reasons at most.
     pub fn is(&self, plan: &Plan) -> bool {
         Plan { reason: String::new(), ..plan.clone() } == self.plan
     }
 }
 
-impl CostModel for Decided {
+impl CostModel for DecidedCosts {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }
@@ -85,7 +88,7 @@ impl CostModel for Decided {
         if self.is(plan) {
             return Ok(self.cost);
         }
-        Err("while an outcome is told, only the plan that was carried out has a price".into())
+        Err("while a policy learns, only the plan that was carried out has a price".into())
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial> {
@@ -114,7 +117,7 @@ mod tests {
         }
     }
 
-    fn lesson(height: u32, ms: u64, fuel: u64) -> Lesson {
+    fn past_outcome(height: u32, ms: u64, fuel: u64) -> PastOutcome {
         let plan = Plan {
             space: Space::Whole,
             time: Time::Whole,
@@ -148,30 +151,32 @@ mod tests {
             height,
             width: 1024,
             memory_limit: 8 << 30,
+            limit_counts_weights: false,
             objective: Objective::Balanced,
             hints: Vec::new(),
         };
         let (stage, capabilities) = (Stage::Decode, Capabilities::default());
-        Lesson { stage, request, device: device(), capabilities, plan, outcome, prices: None, fuel }
+        PastOutcome { stage, request, device: device(), capabilities, plan, outcome, prices: None, fuel }
     }
 
     #[test]
     fn the_newest_are_told_again_and_few_of_each_plan() {
-        let mut lessons = Lessons::default();
+        let mut past_outcomes = OutcomeMemory::default();
         for ms in 0..20 {
-            lessons.add(lesson(64, ms, 1), 1000);
+            past_outcomes.add(past_outcome(64, ms, 1), 1000);
         }
-        let told =
-            |lessons: &Lessons| lessons.iter().map(|lesson| lesson.outcome.elapsed.as_millis()).collect::<Vec<_>>();
-        assert_eq!(told(&lessons), (4..20).collect::<Vec<u128>>());
+        let told = |past_outcomes: &OutcomeMemory| {
+            past_outcomes.iter().map(|past_outcome| past_outcome.outcome.elapsed.as_millis()).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&past_outcomes), (4..20).collect::<Vec<u128>>());
         for height in 0..200 {
-            lessons.add(lesson(height, 1, 1), 1000);
+            past_outcomes.add(past_outcome(height, 1, 1), 1000);
         }
-        assert_eq!(lessons.iter().count(), MOST);
-        // The fuel for telling is bounded, but the newest outcome is always told.
-        lessons.add(lesson(999, 1, 990), 1000);
-        assert_eq!(lessons.iter().count(), 11);
-        lessons.add(lesson(998, 1, 2000), 1000);
-        assert_eq!(lessons.iter().count(), 1);
+        assert_eq!(past_outcomes.iter().count(), MOST);
+        // The fuel for learning again is bounded, but the newest outcome is always passed.
+        past_outcomes.add(past_outcome(999, 1, 990), 1000);
+        assert_eq!(past_outcomes.iter().count(), 11);
+        past_outcomes.add(past_outcome(998, 1, 2000), 1000);
+        assert_eq!(past_outcomes.iter().count(), 1);
     }
 }

@@ -1,6 +1,6 @@
-//! The lanes of the search: precisions and memory orders, and which of them are worth looking at in
-//! every size. What is worse than another one in time and in memory whole, is so in bands and tiles
-//! too, so one price per lane saves a dozen.
+//! Candidates of the search: precisions and memory orders that are worth trying in every size. A
+//! candidate that is worse than another in time and in memory for the whole picture is worse in
+//! bands and tiles too, so one price per candidate saves a dozen.
 
 use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Plan, Precision, Time};
 
@@ -14,36 +14,36 @@ const KL_FAMILIES: [&str; 4] = ["sd", "sdxl", "sd3", "flux"];
 const MIXED: f64 = 1.02;
 const UNIFORM_HALF: f64 = 1.05;
 
-/// The most lanes of one round to look into.
+/// The most candidates of one round.
 const MOST: usize = 3;
 
 /// A precision in a memory order, with the price of the whole picture.
 #[derive(Clone, Copy, Debug)]
-pub struct Lane {
+pub struct Candidate {
     pub precision: Precision,
     pub layout: Layout,
     /// The division of a clip's frames in the price.
     pub time: Time,
-    /// As the host prices it.
+    /// The host's price.
     pub cost: Cost,
-    /// Per kind of space: corrected time with what rounding counts, peak with the same, and peak as
-    /// held against the limit.
+    /// Per kind of space: corrected time with the factor for rounding, peak with the same, and peak
+    /// as compared with the limit.
     corrected: [[f64; 3]; 3],
 }
 
-impl Lane {
-    /// The whole picture in this lane.
+impl Candidate {
+    /// The whole picture with this candidate.
     pub fn plan(&self) -> Plan {
         Plan { layout: self.layout, time: self.time, ..Plan::whole(self.precision) }
     }
 
-    /// The lane with all frames of a clip together.
+    /// The candidate with all frames of a clip together.
     pub fn at_once(&self) -> Self {
         Self { time: Time::Whole, ..*self }
     }
 
-    /// True if nothing speaks for the other one.
-    fn beats(&self, other: &Lane) -> bool {
+    /// True if the other one is no better in any respect.
+    fn beats(&self, other: &Candidate) -> bool {
         self.corrected.as_flattened().iter().zip(other.corrected.as_flattened()).all(|(own, others)| own <= others)
     }
 
@@ -66,11 +66,11 @@ pub fn rounding(precision: Precision) -> f64 {
 }
 
 impl Search<'_> {
-    /// The precisions of the first round, or of the second, which is only looked at where the first
-    /// has nothing that fits.
+    /// The precisions of the first round, or of the second, which is only tried if nothing of the
+    /// first fits.
     ///
-    /// The first is f32 and what gains time over it; the second is the other narrow types. On a CPU
-    /// those gain little, so all of them wait: accuracy first.
+    /// The first has f32 and the types that are faster; the second has the other narrow types. On a
+    /// CPU those are hardly faster, so all of them wait: accuracy first.
     pub(crate) fn precisions(&self, is_first: bool) -> Vec<Precision> {
         let mut precisions = Vec::with_capacity(5);
         let is_cpu = self.request.device.backend == Backend::Cpu;
@@ -105,9 +105,9 @@ impl Search<'_> {
         }
     }
 
-    /// Prices the whole picture in every precision and memory order, and keeps the lanes that
-    /// something speaks for: at most the two quickest and the leanest.
-    pub(crate) fn lanes(&mut self, is_first: bool) -> Vec<Lane> {
+    /// Prices the whole picture in every precision and memory order, and keeps the best candidates:
+    /// at most the two fastest and the leanest.
+    pub(crate) fn find_candidates(&mut self, is_first: bool) -> Vec<Candidate> {
         let mut plans: Vec<Plan> = Vec::with_capacity(10);
         for precision in self.precisions(is_first) {
             for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
@@ -119,30 +119,33 @@ impl Search<'_> {
         }
         let costs = self.estimates(&mut plans);
         let priced = plans.iter().zip(costs);
-        let lanes: Vec<Lane> = priced.filter_map(|(plan, cost)| Some(self.lane(plan, cost.ok()?))).collect();
-        self.wholes.extend(&lanes);
-        let mut kept: Vec<Lane> = Vec::with_capacity(lanes.len());
-        for (index, lane) in lanes.iter().enumerate() {
-            let beaten = |(other, rival): (usize, &Lane)| {
-                other != index && rival.beats(lane) && (other < index || !lane.beats(rival))
+        let candidates: Vec<Candidate> =
+            priced.filter_map(|(plan, cost)| Some(self.make_candidate(plan, cost.ok()?))).collect();
+        self.wholes.extend(&candidates);
+        let mut kept: Vec<Candidate> = Vec::with_capacity(candidates.len());
+        for (index, candidate) in candidates.iter().enumerate() {
+            let beaten = |(other, rival): (usize, &Candidate)| {
+                other != index && rival.beats(candidate) && (other < index || !candidate.beats(rival))
             };
-            if !lanes.iter().enumerate().any(beaten) {
-                kept.push(*lane);
+            if !candidates.iter().enumerate().any(beaten) {
+                kept.push(*candidate);
             }
         }
         // Sorting would be a tenth of the module's size.
         while kept.len() > MOST {
-            let by = |what: fn(&Lane) -> f64| kept.iter().enumerate().map(move |(index, lane)| (index, what(lane)));
-            let leanest = by(Lane::peak).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index);
+            let by = |what: fn(&Candidate) -> f64| {
+                kept.iter().enumerate().map(move |(index, candidate)| (index, what(candidate)))
+            };
+            let leanest = by(Candidate::peak).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index);
             let slowest =
-                by(Lane::time).filter(|(index, _)| Some(*index) != leanest).max_by(|a, b| a.1.total_cmp(&b.1));
+                by(Candidate::time).filter(|(index, _)| Some(*index) != leanest).max_by(|a, b| a.1.total_cmp(&b.1));
             let Some((slowest, _)) = slowest else { break };
             kept.remove(slowest);
         }
         kept
     }
 
-    fn lane(&self, plan: &Plan, cost: Cost) -> Lane {
+    fn make_candidate(&self, plan: &Plan, cost: Cost) -> Candidate {
         let Plan { precision, layout, time, .. } = *plan;
         let pixels = self.pixels(plan);
         // A clip's tiles run over all its frames.
@@ -154,6 +157,6 @@ impl Search<'_> {
             let time = cost.elapsed_ns as f64 * correction.time;
             [time * rounding(precision), peak * rounding(precision), with_margin(peak, &correction)]
         });
-        Lane { precision, layout, time, cost, corrected }
+        Candidate { precision, layout, time, cost, corrected }
     }
 }

@@ -1,5 +1,6 @@
-//! Processor time for everything that is asked of a policy by one check or one command. Each call keeps within its own limits and all of
-//! them together may still take minutes: fuel says little about time, and each question costs a fresh instance with its start function.
+//! A budget of processor time for all calls of a policy by one check or one command. Each call
+//! keeps within its own limits, and all of them together may still take minutes: fuel says little
+//! about time, and each question costs a new instance with its start function.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -10,30 +11,30 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The processor time that is left, shared by all instances of a policy.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct TimeBudget {
     /// The most in all.
     pub most: Duration,
     /// Nanoseconds taken.
     taken: AtomicU64,
 }
 
-impl Patience {
+impl TimeBudget {
     pub fn new(most: Duration) -> Self {
         Self { most, taken: AtomicU64::new(0) }
     }
 
-    /// True if everything is taken.
+    /// True if the budget is used up.
     pub fn is_spent(&self) -> bool {
         u128::from(self.taken.load(Ordering::Relaxed)) >= self.most.as_nanos()
     }
 
-    /// Does something, and counts the processor time of this thread meanwhile if there is a limit on it.
-    pub fn count<R>(patience: Option<&Self>, run: impl FnOnce() -> R) -> R {
-        let Some(patience) = patience else { return run() };
+    /// Runs a function, and counts this thread's processor time meanwhile if there is a budget.
+    pub fn count<R>(time_budget: Option<&Self>, run: impl FnOnce() -> R) -> R {
+        let Some(time_budget) = time_budget else { return run() };
         let before = thread_time();
         let result = run();
         let took = thread_time().saturating_sub(before).as_nanos() as u64;
-        patience.taken.fetch_add(took, Ordering::Relaxed);
+        time_budget.taken.fetch_add(took, Ordering::Relaxed);
         result
     }
 }
@@ -48,15 +49,15 @@ mod tests {
 
     #[test]
     fn what_was_taken_adds_up() {
-        let patience = Patience::new(Duration::from_millis(20));
+        let time_budget = TimeBudget::new(Duration::from_millis(20));
         let burn = || {
             let before = thread_time();
             while thread_time() < before + Duration::from_millis(15) {}
         };
-        Patience::count(Some(&patience), burn);
-        assert!(!patience.is_spent());
-        Patience::count(Some(&patience), burn);
-        assert!(patience.is_spent());
-        assert_eq!(Patience::count(None, || 5), 5);
+        TimeBudget::count(Some(&time_budget), burn);
+        assert!(!time_budget.is_spent());
+        TimeBudget::count(Some(&time_budget), burn);
+        assert!(time_budget.is_spent());
+        assert_eq!(TimeBudget::count(None, || 5), 5);
     }
 }
