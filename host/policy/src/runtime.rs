@@ -84,7 +84,7 @@ impl RunningInstance {
         if let Err(failure) = told {
             // The policy took each of them before, but after others that are gone: without all of
             // them it begins anew.
-            tracing::warn!("what the policy had learnt is lost: {}: {}", failure.reason, failure.detail);
+            tracing::warn!("the policy lost its earlier outcomes: {}: {}", failure.reason, failure.detail);
             past_outcomes.clear();
             live = Self::new_configured(loaded, settings)?;
         }

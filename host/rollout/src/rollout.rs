@@ -269,7 +269,7 @@ impl Rollout {
     /// The same, for a change that is in force even if it can't be stored.
     fn settle_or_say(&self, written: &mut Option<SavedState>) {
         if let Err(error) = self.keep(written, self.saved_state()) {
-            tracing::error!(%error, "what is in force can't be kept yet: a restart before it can begins from what was kept before");
+            tracing::error!(%error, "the state in force can't be stored yet: until it is, a restart begins from the state stored before");
         }
     }
 

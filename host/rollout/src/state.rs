@@ -134,7 +134,7 @@ impl State {
             Ok(saved) => Ok(saved),
             Err(error) => {
                 let aside = self.path.with_extension("damaged");
-                tracing::warn!(%error, aside = %aside.display(), "what was in force can't be read: beginning from the configuration");
+                tracing::warn!(%error, aside = %aside.display(), "the state file can't be read: beginning from the configuration");
                 let mut saved = SavedState::default();
                 if let Some(Ok(before)) = self.text(&self.copy())?.map(|text| self.parse(&text)).transpose()? {
                     saved.numbers = before.next_numbers();

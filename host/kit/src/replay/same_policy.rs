@@ -141,7 +141,7 @@ fn replay(
             // by older programs, which kept their instances.
             timeouts += 1;
             row.verdict = CallVerdict::NotReproducible;
-            row.note = Some("ran into the limit of time, which no two runs do alike: not asked again".into());
+            row.note = Some("timed out, which can't be reproduced: not asked again".into());
             rows.push(row);
             continue;
         }
@@ -153,20 +153,20 @@ fn replay(
             () if reason(&reply) == Some(FallbackReason::Timeout) => {
                 planner = make()?;
                 forgot = true;
-                let note = "ran into the limit of time here, which it did not then: try again on an idle machine";
+                let note = "timed out in the replay only: try again on an idle machine";
                 (CallVerdict::NotReproducible, Some(note.to_owned()))
             }
             () if forgot => {
-                let note = "what the policy had learnt before an earlier call ran into the limit of time here is lost: try again on an idle machine";
+                let note = "an earlier call timed out in the replay, and the outcomes before it are lost: try again on an idle machine";
                 (CallVerdict::NotReproducible, Some(note.to_owned()))
             }
             // A policy that is no longer asked learns nothing either.
             () if timeouts > 0 && (out_of_service.contains(&true) || is_unasked(call)) => {
-                let note = "whether it was still asked hung on an earlier call that ran into the limit of time";
+                let note = "an earlier call timed out, which decided if the policy was still asked";
                 (CallVerdict::NotReproducible, Some(note.to_owned()))
             }
             () if timeouts > 0 => {
-                let note = "an earlier call ran into the limit of time, and what the policy had learnt may have been lost with it";
+                let note = "an earlier call timed out, and the outcomes before it may have been lost";
                 (CallVerdict::NotReproducible, Some(note.to_owned()))
             }
             () => match gap {

@@ -273,7 +273,7 @@ fn what_a_clock_decided_or_is_missing_is_told_apart_from_what_differs() {
         |_: &PolicyIdentity| Ok(Box::new(Stub { late: late.take(), ..stub(&SIDES) }) as Box<dyn Planner>);
     let report = replay_same_policy(&sessions(&records).unwrap(), &mut make_planner).unwrap();
     assert_eq!((report.totals.equal, report.totals.different), (3, 0), "{report:?}");
-    assert!(report.calls[4].note.as_deref().unwrap().contains("had learnt"), "{report:?}");
+    assert!(report.calls[4].note.as_deref().unwrap().contains("outcomes before it are lost"), "{report:?}");
     // A policy that timed out too often was no longer asked, which took no fuel.
     let mut records = recorded(stub(&SIDES), 1);
     let calls = &mut records[0].exchange.as_mut().unwrap().calls;

@@ -76,7 +76,7 @@ impl Rollout {
             if !rollout.saved_state().policies.iter().all(is_known) {
                 return Err(error);
             }
-            tracing::error!(%error, "what is in force is as it was, and can't be written: it is once there is room");
+            tracing::error!(%error, "the state in force is unchanged, but can't be stored until there is room");
         }
         rollout.refresh_all();
         Ok(Arc::new(rollout))
@@ -106,7 +106,7 @@ impl Rollout {
                     return Ok(Slot::new(name, forces, Changing { next, wanted, seen }, saved.into()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, policy = name, "what was in force can't be put in force again: beginning from the configuration")
+                    tracing::warn!(%error, policy = name, "the saved revision can't be loaded: beginning from the configuration")
                 }
             }
         }

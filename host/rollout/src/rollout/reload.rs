@@ -67,7 +67,7 @@ impl Rollout {
             self.slots.store(Arc::new(slots));
             self.settle_or_say(&mut written);
         }
-        self.emit(EventKind::Reloaded, None, None, None, "the configuration was read anew".into());
+        self.emit(EventKind::Reloaded, None, None, None, "the configuration was reloaded".into());
         Ok(refused)
     }
 
