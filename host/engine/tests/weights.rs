@@ -45,8 +45,11 @@ fn wan() -> VideoVae {
     VideoVae::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
 }
 
-/// Every kind of work, small, with weights from a store: gives the record, or the error.
-fn works(store: &WeightStore, limit: MemoryLimit) -> Vec<Box<dyn Fn(&mut dyn Observer) -> Result<Record, Error>>> {
+/// A piece of work that gives its record, or its error.
+type Work = Box<dyn Fn(&mut dyn Observer) -> Result<Record, Error>>;
+
+/// Every kind of work, small, with weights from a store.
+fn works(store: &WeightStore, limit: MemoryLimit) -> Vec<Work> {
     let (pictures, clips) = (flux().sharing(store), wan().sharing(store));
     let bundled = vae(&fixtures().join("../../examples/models/flux-tiny/ae.safetensors"));
     let (encodes, clip_encodes) = (bundled.sharing(store), wan().sharing(store));

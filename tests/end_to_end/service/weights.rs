@@ -91,7 +91,7 @@ fn four_models_share_a_budget_for_two() {
         assert!(idle(&server) <= budget);
     }
     assert_eq!((loads(&server), idle(&server)), (4, 2 * one));
-    // c and d are there; a is not, and takes the room of c.
+    // c and d are there; a is not, and takes the room of d, which was used before c.
     for name in ["c", "d", "d", "c"] {
         decode(&server, name);
     }
