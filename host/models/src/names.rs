@@ -12,118 +12,18 @@ pub trait Table {
     fn original(&self, canonical: &str) -> Option<String>;
 }
 
-/// The way from the numbers in a file's name, `{i}` and `{j}`, to diffusers' block and layer. With n
-/// residual layers in a block, its layers have the numbers 0…n−1, and n stands for what resizes at
-/// its end.
+/// The way that a rule's block number is written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
-    /// They are the same.
+    /// As in diffusers.
     Same,
-    /// `{i}` counts from the other end: LDM numbers the up blocks from the output.
+    /// Counted from the other end: LDM numbers the up blocks from the output.
     Reversed,
-    /// `{i}` counts through the whole network: a residual layer.
-    FlatLayer,
-    /// `{i}` counts through the whole network: the end of a block.
-    FlatEnd,
-    /// `{j}` counts through the block: a residual layer.
-    NestedLayer,
-    /// `{j}` counts through the block: its end.
-    NestedEnd,
 }
 
-/// Segments of a file's name, and diffusers' word for them; `{i}` is the block, `{j}` the layer in
-/// it, and `^` stands before the whole of a name. A name that no rule changes is the same in both.
+/// Segments of a file's name, and what diffusers calls them; `{i}` is the block, `{j}` the layer in
+/// it. A name that no rule changes is the same in both.
 struct Rule(&'static str, &'static str, Index);
-
-/// The blocks and layers that numbers are counted in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Extent {
-    /// Up blocks.
-    blocks: usize,
-    /// Residual layers of an up block.
-    up_layers: usize,
-    /// Residual layers of a down block.
-    down_layers: usize,
-}
-
-impl Index {
-    /// Block and layer of the file's numbers; none if a rule is for other numbers.
-    fn place(self, (i, j): (usize, usize), blocks: usize, layers: usize) -> Option<(usize, usize)> {
-        let (block, within) = (i / (layers + 1), i % (layers + 1));
-        match self {
-            Index::Same => Some((i, j)),
-            Index::Reversed => Some((blocks.checked_sub(i + 1)?, j)),
-            Index::FlatLayer => (within < layers).then_some((block, within)),
-            Index::FlatEnd => (within == layers).then_some((block, 0)),
-            Index::NestedLayer => (j < layers).then_some((i, j)),
-            Index::NestedEnd => (j == layers).then_some((i, 0)),
-        }
-    }
-
-    /// The file's numbers of a block and layer; none if a rule is for others.
-    fn numbers(self, (block, layer): (usize, usize), blocks: usize, layers: usize) -> Option<(usize, usize)> {
-        match self {
-            Index::Same => Some((block, layer)),
-            Index::Reversed => Some((blocks.checked_sub(block + 1)?, layer)),
-            Index::FlatLayer => (layer < layers).then_some((block * (layers + 1) + layer, 0)),
-            Index::FlatEnd => Some((block * (layers + 1) + layers, 0)),
-            Index::NestedLayer => (layer < layers).then_some((block, layer)),
-            Index::NestedEnd => Some((block, layers)),
-        }
-    }
-}
-
-impl Extent {
-    /// A stem with each rule applied once, from the file's names to diffusers' or back. Of rules
-    /// with the same pattern, the first that suits the numbers counts. None if a block is counted
-    /// from the other end and there is no such block.
-    fn rename<'r>(&self, stem: &str, rules: impl Iterator<Item = &'r Rule>, forward: bool) -> Option<String> {
-        let mut segments: Vec<String> = stem.split('.').map(str::to_owned).collect();
-        let mut applied = "";
-        for Rule(file, diffusers, index) in rules {
-            let (from, to) = if forward { (*file, *diffusers) } else { (*diffusers, *file) };
-            if from == applied {
-                continue;
-            }
-            let whole = from.starts_with('^');
-            let pattern = from.trim_start_matches('^');
-            let count = pattern.split('.').count();
-            let mut starts = 0..(segments.len() + 1).saturating_sub(count);
-            let found = starts.find_map(|at| Some((at, captures(pattern, &segments[at..at + count].join("."))?)));
-            let Some((at, numbers)) = found.filter(|_| !whole || segments.len() == count) else { continue };
-            let layers = if file.starts_with("encoder.") { self.down_layers } else { self.up_layers };
-            let translated = match forward {
-                true => index.place(numbers, self.blocks, layers),
-                false => index.numbers(numbers, self.blocks, layers),
-            };
-            let (block, layer) = match translated {
-                Some(translated) => translated,
-                None if *index == Reversed => return None,
-                None => continue,
-            };
-            let written = to.trim_start_matches('^').replace("{i}", &block.to_string());
-            let written = written.replace("{j}", &layer.to_string());
-            segments.splice(at..at + count, written.split('.').map(str::to_owned));
-            applied = from;
-        }
-        Some(segments.join("."))
-    }
-
-    /// diffusers' name of a file's tensor. None if a second name of the same tensor would come to it,
-    /// or a number is not as names have it.
-    fn canonical<'r, R: Iterator<Item = &'r Rule>>(&self, name: &str, rules: impl Fn() -> R) -> Option<String> {
-        let (stem, parameter) = parted(name)?;
-        let renamed = self.rename(stem, rules(), true)?;
-        self.rename(&renamed, rules(), false).filter(|back| back == stem)?;
-        renamed.split('.').all(is_canonical).then(|| format!("{renamed}.{parameter}"))
-    }
-
-    /// The file's name of a tensor, given diffusers'.
-    fn original<'r>(&self, canonical: &str, rules: impl Iterator<Item = &'r Rule>) -> Option<String> {
-        let (stem, parameter) = parted(canonical)?;
-        Some(format!("{}.{parameter}", self.rename(stem, rules, false)?))
-    }
-}
 
 /// The names of the tensors in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,34 +74,53 @@ pub struct Kl {
 
 impl Table for Kl {
     fn canonical(&self, name: &str) -> Option<String> {
-        match self.naming {
-            Naming::Diffusers => {
-                // The old names are second ones, and read all the same.
-                let (stem, parameter) = parted(name)?;
-                let renamed = self.extent().rename(stem, OLD_ATTENTION.iter(), true)?;
-                renamed.split('.').all(is_canonical).then(|| format!("{renamed}.{parameter}"))
+        let (stem, parameter) = parted(name)?;
+        let renamed = match self.naming {
+            Naming::Diffusers => self.renamed(stem, OLD_ATTENTION, true)?,
+            Naming::Ldm => {
+                let renamed = self.renamed(stem, LDM, true)?;
+                // Diffusers' own names would be second ones of the same tensors here.
+                self.renamed(&renamed, LDM, false).filter(|back| back == stem)?;
+                renamed
             }
-            Naming::Ldm => self.extent().canonical(name, || LDM.iter()),
-        }
+        };
+        renamed.split('.').all(is_canonical).then(|| format!("{renamed}.{parameter}"))
     }
 
     fn original(&self, canonical: &str) -> Option<String> {
+        let (stem, parameter) = parted(canonical)?;
         match self.naming {
-            Naming::Diffusers => parted(canonical).map(|_| canonical.to_owned()),
-            Naming::Ldm => self.extent().original(canonical, LDM.iter()),
+            Naming::Diffusers => Some(canonical.to_owned()),
+            Naming::Ldm => Some(format!("{}.{parameter}", self.renamed(stem, LDM, false)?)),
         }
-    }
-}
-
-impl Kl {
-    fn extent(&self) -> Extent {
-        Extent { blocks: self.blocks, up_layers: 0, down_layers: 0 }
     }
 }
 
 /// A name without its parameter, and the parameter.
 fn parted(name: &str) -> Option<(&str, &str)> {
-    name.rsplit_once('.').filter(|(_, parameter)| matches!(*parameter, "weight" | "bias" | "gamma"))
+    name.rsplit_once('.').filter(|(_, parameter)| matches!(*parameter, "weight" | "bias"))
+}
+
+impl Kl {
+    /// A stem with each rule applied once, from the file's names to diffusers' or back. None if a
+    /// block is counted from the other end and there is no such block.
+    fn renamed(&self, stem: &str, rules: &[Rule], forward: bool) -> Option<String> {
+        let mut segments: Vec<String> = stem.split('.').map(str::to_owned).collect();
+        for Rule(file, diffusers, index) in rules {
+            let (from, to) = if forward { (file, diffusers) } else { (diffusers, file) };
+            let count = from.split('.').count();
+            let mut starts = 0..(segments.len() + 1).saturating_sub(count);
+            let found = starts.find_map(|at| Some((at, captures(from, &segments[at..at + count].join("."))?)));
+            let Some((at, (block, layer))) = found else { continue };
+            let block = match index {
+                Same => block,
+                Reversed => self.blocks.checked_sub(block + 1)?,
+            };
+            let written = to.replace("{i}", &block.to_string()).replace("{j}", &layer.to_string());
+            segments.splice(at..at + count, written.split('.').map(str::to_owned));
+        }
+        Some(segments.join("."))
+    }
 }
 
 impl Naming {

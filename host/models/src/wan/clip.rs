@@ -6,7 +6,7 @@
 //! through when memory is out stays where it was, and goes on from there.
 
 use tch::Tensor;
-use tilewright_nn::{CausalOps, Meter, MeterTensor, Ops};
+use tilewright_nn::CausalOps;
 
 use super::{
     Config,
@@ -104,7 +104,7 @@ pub struct Clip<T> {
 struct Work {
     /// Latent pixels of a frame.
     pixels: f64,
-    /// The work of all steps, and what of it is done.
+    /// Products, all and done.
     all: f64,
     done: f64,
 }
@@ -223,20 +223,16 @@ impl<O: CausalOps> Network<O> {
                 clip.pieces.insert(last, rest);
                 continue;
             }
-            let work = self.work_of(piece.layer) * count as f64 * clip.work.pixels;
+            let products = placed.products() * count as f64 * clip.work.pixels;
             let past = &mut clip.pasts[piece.layer];
             // Of a clip that was not decoded from its beginning, the first frame is no matter of
             // this layer.
             past.begun |= piece.first > 0;
             placed.run(ops, piece, past, spread)?;
-            clip.work.done += work;
+            clip.work.done += products;
             step((clip.work.done / clip.work.all.max(1.0)).min(1.0))?;
         }
         Ok(())
-    }
-
-    fn work_of(&self, layer: usize) -> f64 {
-        self.work.get(layer).copied().unwrap_or(0.0)
     }
 
     /// Puts latent frames before the first step.
@@ -250,7 +246,7 @@ impl<O: CausalOps> Network<O> {
         let reached = |latent: i64, scale: u32| if latent == 0 { 0 } else { (latent - 1) * i64::from(scale) + 1 };
         let of = |(index, placed): (usize, &Placed<O>)| {
             let needed = clip.needed.get(index).copied().unwrap_or(0).max(reached(first, placed.frames));
-            self.work_of(index) * (reached(last, placed.frames) - needed).max(0) as f64
+            placed.products() * (reached(last, placed.frames) - needed).max(0) as f64
         };
         let pixels = (height * width) as f64;
         let all = self.steps.iter().enumerate().map(of).sum::<f64>() * pixels;
@@ -259,30 +255,5 @@ impl<O: CausalOps> Network<O> {
         clip.pieces.push(piece);
         clip.pushed = last;
         Ok(())
-    }
-}
-
-impl Network<Meter> {
-    /// The work of each step per latent pixel and frame of its input, by the seconds of a meter.
-    /// `latents` are [1, C, T, h, w].
-    ///
-    /// # Errors
-    /// The architecture's widths don't go together.
-    pub fn count_work(&self, meter: &Meter, latents: &MeterTensor) -> Result<Vec<f64>> {
-        // The first frame of a clip is less work than the others.
-        let mut clip = Clip { pushed: 1, ..Clip::default() };
-        self.enter(meter, &mut clip, latents)?;
-        let spread = Spread { frames: u32::MAX, band: None, height: 0 };
-        let mut work = Vec::new();
-        for piece in &mut clip.pieces {
-            for placed in &self.steps {
-                let [count, ..] = meter.extents(&piece.frames)?;
-                let before = meter.seconds();
-                let mut past = Past { begun: true, ..Past::default() };
-                placed.run(meter, piece, &mut past, &spread)?;
-                work.push((meter.seconds() - before) / (count as f64 * clip.work.pixels));
-            }
-        }
-        Ok(work)
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use tch::Kind;
 use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor};
 use tilewright_plan::{Layout, Precision};
-use tilewright_torch::probe::{Measured, Rate};
+use tilewright_torch::probe::Measured;
 
 use super::{Config, Spread, clip::Clip, network::Network, weights::metered};
 use crate::{Error, Result};
@@ -128,26 +128,6 @@ impl ClipCosts {
         };
         Decode::new(&self.config, network, &meter, extent)?.cost()
     }
-}
-
-/// The side of a latent that work is counted on, for progress.
-const SMALL: i64 = 8;
-
-/// A meter whose seconds are products.
-pub(super) fn meter_of_products() -> Meter {
-    let format = ComputeFormat { convolution: Kind::Float, rest: Kind::Float, layout: Layout::ChannelsFirst };
-    let plain = Rate { per_product: 1.0, per_value: 0.0 };
-    Meter::new(format, Costs { plain, ..Costs::default() })
-}
-
-/// The work of each step of a decoder, as [`Network::count_work`] counts it.
-///
-/// # Errors
-/// The architecture's widths don't go together.
-pub(super) fn count_work(config: &Config) -> Result<Vec<f64>> {
-    let meter = meter_of_products();
-    let latents = meter.given(&[1, config.latent_channels as i64, 1, SMALL, SMALL], Kind::Float)?;
-    metered(config, &meter)?.count_work(&meter, &latents)
 }
 
 /// A decode on a meter.

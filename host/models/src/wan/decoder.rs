@@ -3,7 +3,7 @@
 use tch::Tensor;
 use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{Config, Spread, clip::Clip, cost::count_work, network::Network, weights};
+use super::{Config, Spread, clip::Clip, network::Network, weights};
 use crate::{Checkpoint, ComputeFormat, Destination, Identity, Result};
 
 /// A WAN autoencoder's decoder, loaded for one type and memory order on one device.
@@ -31,8 +31,7 @@ impl Decoder {
         let weights = weights::of_decoder(file, identity, config)?;
         weights.check()?;
         let ops = Torch::new(format, destination.device(), Some(config.middle_channels as i64));
-        let mut network = Network::build(config, &Scope::new(&weights.on(destination), &ops))?;
-        network.work = count_work(config)?;
+        let network = Network::build(config, &Scope::new(&weights.on(destination), &ops))?;
         Ok(Self { config: config.clone(), ops, network })
     }
 

@@ -5,7 +5,6 @@ use tilewright_nn::{CausalOps, Ops, Scope, Torch};
 
 use super::{
     EncoderConfig, EncoderState,
-    encoder_cost::count_shares,
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, patches},
     weights,
 };
@@ -31,8 +30,8 @@ pub(super) struct EncoderNetwork<O: Ops> {
     /// The means' rows of `quant_conv`: the deviations are not computed.
     quant: Conv<O>,
     patch: i64,
-    /// The share that each layer has in the work; empty if progress matters to nobody.
-    pub shares: Vec<f64>,
+    /// The share that each layer has in the work.
+    shares: Vec<f64>,
 }
 
 impl<O: CausalOps> EncoderNetwork<O> {
@@ -73,7 +72,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
             conv_out: Causal::build(&encoder.at("conv_out"), middle, 2 * latent, 3)?,
             quant: Conv::first_half(&root.at("quant_conv"), latent)?,
             patch: config.patch as i64,
-            shares: Vec::new(),
+            shares: config.layer_shares(),
         })
     }
 
@@ -174,8 +173,7 @@ impl Encoder {
         let weights = weights::of_encoder(file, identity, config)?;
         weights.check()?;
         let ops = Torch::new(format, destination.device(), Some(config.middle_channels() as i64));
-        let mut network = EncoderNetwork::build(config, &Scope::new(&weights.on(destination), &ops))?;
-        network.shares = count_shares(config)?;
+        let network = EncoderNetwork::build(config, &Scope::new(&weights.on(destination), &ops))?;
         Ok(Self { config: config.clone(), ops, network })
     }
 

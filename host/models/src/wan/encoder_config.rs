@@ -189,6 +189,29 @@ impl EncoderConfig {
         Ok(())
     }
 
+    /// The share that each layer has in the work, as the encoder counts layers: by multiplications,
+    /// the attention aside.
+    pub(super) fn layer_shares(&self) -> Vec<f64> {
+        let conv = |into: usize, out: usize| (27 * into * out) as f64;
+        let mut shares = vec![conv(self.in_channels, self.first_channels)];
+        let mut area = 1.0;
+        for block in &self.down_blocks {
+            for layer in 0..block.layers {
+                let into = if layer == 0 { block.into } else { block.channels };
+                shares.push(area * (conv(into, block.channels) + conv(block.channels, block.channels)));
+            }
+            if block.downsample.is_some() {
+                shares.push(area / 12.0 * conv(block.channels, block.channels));
+                area /= block.factor() as f64;
+            }
+        }
+        let middle = self.middle_channels();
+        shares.extend([2.0 * area * conv(middle, middle); 2]);
+        shares.push(area * conv(middle, 2 * self.latent_channels));
+        let sum: f64 = shares.iter().sum();
+        shares.iter().map(|share| share / sum).collect()
+    }
+
     /// The model as policies are told of it.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
         let part = |known: Known<'_, Naming>| known.part(&ENCODER).map(str::to_owned).collect();

@@ -8,11 +8,7 @@ use tilewright_plan::{Layout, Precision};
 use tilewright_torch::probe::Measured;
 
 use super::{
-    ClipCost, EncoderConfig,
-    cost::{Remembered, meter_of_products},
-    encoder::EncoderNetwork,
-    encoder_layers::Past,
-    weights::metered_encoder,
+    ClipCost, EncoderConfig, cost::Remembered, encoder::EncoderNetwork, encoder_layers::Past, weights::metered_encoder,
 };
 use crate::Result;
 
@@ -82,33 +78,6 @@ impl EncodeCosts {
         cost.state_bytes = past.frames.iter().flatten().map(MeterTensor::bytes).sum();
         Ok(cost)
     }
-}
-
-/// The side of a latent that work is counted on, for progress.
-const SMALL: u32 = 8;
-
-/// The share that each layer has in the work, in the order that they run; adds up to 1.
-///
-/// # Errors
-/// The architecture's widths don't go together.
-pub(super) fn count_shares(config: &EncoderConfig) -> Result<Vec<f64>> {
-    let meter = meter_of_products();
-    let network = metered_encoder(config, &meter)?;
-    let side = i64::from(SMALL * config.spatial_scale());
-    let mut past = Past::default();
-    let mut ends = Vec::new();
-    // The first frame of a clip is less work than the others.
-    for count in [1, i64::from(config.temporal_scale().max(1))] {
-        let frames = meter.given(&[1, count, config.image_channels as i64, side, side], Kind::Float)?;
-        ends = vec![meter.seconds()];
-        let mut finished = |_| {
-            ends.push(meter.seconds());
-            Ok(())
-        };
-        network.push(&meter, &mut past, &meter.transpose(&frames, 1, 2)?, count, &mut finished)?;
-    }
-    let all = (ends.last().unwrap_or(&0.0) - ends[0]).max(1.0);
-    Ok(ends.windows(2).map(|pair| (pair[1] - pair[0]) / all).collect())
 }
 
 impl EncoderConfig {

@@ -16,9 +16,16 @@ pub(super) struct Placed<O: CausalOps> {
     pub step: AnyStep<O>,
     /// Frames of its input per latent frame.
     pub frames: u32,
+    /// Pixels along a side of its input per latent pixel.
+    pub side: u32,
 }
 
 impl<O: CausalOps> Placed<O> {
+    /// Products per latent pixel and frame of its input.
+    pub fn products(&self) -> f64 {
+        self.step.step().products() * f64::from(self.side * self.side)
+    }
+
     /// Takes a piece through the step and to the next one. If it ends early, the piece and the past
     /// are such that it may be called again.
     pub fn run(
@@ -43,24 +50,24 @@ pub(super) struct Network<O: CausalOps> {
     pub scale: u32,
     /// Output pixels along a side of a patch.
     pub patch: i64,
-    /// The work of each step per latent pixel and frame of its input, as [`Network::count_work`]
-    /// counts it; empty if progress matters to nobody.
-    pub work: Vec<f64>,
 }
 
 /// Steps as they are added.
 struct Line<O: CausalOps> {
     steps: Vec<Placed<O>>,
     frames: u32,
+    side: u32,
 }
 
 impl<O: CausalOps> Line<O> {
     fn add(&mut self, step: AnyStep<O>) {
-        let frames = self.frames;
-        if let AnyStep::Double(_) = &step {
-            self.frames *= 2;
+        let (frames, side) = (self.frames, self.side);
+        match &step {
+            AnyStep::Double(_) => self.frames *= 2,
+            AnyStep::Upsample(_) => self.side *= 2,
+            _ => {}
         }
-        self.steps.push(Placed { step, frames });
+        self.steps.push(Placed { step, frames, side });
     }
 
     fn residual(&mut self, scope: &Scope<'_, O>, into: i64, out: i64) -> Result<()> {
@@ -75,7 +82,7 @@ impl<O: CausalOps> Network<O> {
     /// # Errors
     /// A weight can't be had.
     pub fn build(config: &Config, root: &Scope<'_, O>) -> Result<Self> {
-        let mut line = Line { steps: Vec::new(), frames: 1 };
+        let mut line = Line { steps: Vec::new(), frames: 1, side: 1 };
         let (latent, middle) = (config.latent_channels as i64, config.middle_channels as i64);
         let decoder = root.at("decoder");
         line.add(AnyStep::Point(Point::build(&root.at("post_quant_conv"), latent)?));
@@ -110,12 +117,7 @@ impl<O: CausalOps> Network<O> {
         let norm = UnitNorm::build(&decoder.at("norm_out"), last)?;
         let out = config.out_channels as i64;
         line.add(AnyStep::Stem(Stem::build(&decoder.at("conv_out"), Some(norm), last, out)?));
-        Ok(Self {
-            steps: line.steps,
-            scale: config.temporal_scale().max(1),
-            patch: config.patch as i64,
-            work: Vec::new(),
-        })
+        Ok(Self { steps: line.steps, scale: config.temporal_scale().max(1), patch: config.patch as i64 })
     }
 
     /// For each step the first frame of its input that output frames from `frame` on depend on, and
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
     use crate::{
         Family,
-        wan::{UpBlock, Upsample, cost::count_work, weights::listed},
+        wan::{UpBlock, Upsample, weights::listed},
     };
 
     /// WAN 2.1 as published.
@@ -173,10 +175,9 @@ mod tests {
         // 14.94 TFLOP for 5 latent frames of 40×40, counted by hooks on diffusers' network, which
         // pads three taps on the first frame too.
         let config = published();
-        let frames = |step: &Placed<_>| f64::from(step.frames) * 4.0 + 1.0;
         let network = listed(&config).unwrap();
-        let work = count_work(&config).unwrap();
-        let products: f64 = network.steps.iter().zip(work).map(|(step, work)| work * frames(step) * 1600.0).sum();
+        let frames = |step: &Placed<_>| f64::from(step.frames) * 4.0 + 1.0;
+        let products: f64 = network.steps.iter().map(|step| step.products() * frames(step) * 1600.0).sum();
         assert!((2.0 * products / 14.94e12 - 1.0).abs() < 0.02, "{products}");
         assert_eq!((config.spatial_scale(), config.temporal_scale(), config.frames(5)), (8, 4, 17));
     }

@@ -16,6 +16,11 @@ pub(super) trait Step<O: CausalOps> {
     /// again.
     fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()>;
 
+    /// Products per pixel and frame of the input.
+    fn products(&self) -> f64 {
+        0.0
+    }
+
     /// True if its output depends on the two frames before.
     fn is_causal(&self) -> bool {
         false
@@ -52,6 +57,10 @@ impl<O: CausalOps> AnyStep<O> {
     }
 }
 
+fn product(into: i64, out: i64) -> f64 {
+    into as f64 * out as f64
+}
+
 /// Uninitialised frames with so many channels, as many and as large as those of a piece.
 fn room<O: CausalOps>(ops: &O, piece: &Piece<O::Tensor>, channels: i64) -> Result<O::Tensor> {
     let [count, _, height, width] = ops.extents(&piece.frames)?;
@@ -66,11 +75,12 @@ fn band<O: CausalOps>(ops: &O, piece: &Piece<O::Tensor>, spread: &Spread) -> Res
 #[derive(Debug)]
 pub(super) struct Point<O: CausalOps> {
     conv: Still<O>,
+    channels: i64,
 }
 
 impl<O: CausalOps> Point<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
-        Ok(Self { conv: Still::pointwise(scope, channels, channels, 1)? })
+        Ok(Self { conv: Still::pointwise(scope, channels, channels, 1)?, channels })
     }
 }
 
@@ -79,6 +89,10 @@ impl<O: CausalOps> Step<O> for Point<O> {
         piece.frames = self.conv.each(ops, &piece.frames)?;
         Ok(())
     }
+
+    fn products(&self) -> f64 {
+        product(self.channels, self.channels)
+    }
 }
 
 /// A causal convolution that stands alone, after a norm or not.
@@ -86,11 +100,12 @@ impl<O: CausalOps> Step<O> for Point<O> {
 pub(super) struct Stem<O: CausalOps> {
     norm: Option<UnitNorm<O>>,
     conv: Causal<O>,
+    into: i64,
 }
 
 impl<O: CausalOps> Stem<O> {
     pub fn build(scope: &Scope<'_, O>, norm: Option<UnitNorm<O>>, into: i64, out: i64) -> Result<Self> {
-        Ok(Self { norm, conv: Causal::build_leaner(scope, into, out)? })
+        Ok(Self { norm, conv: Causal::build_leaner(scope, into, out)?, into })
     }
 }
 
@@ -105,6 +120,10 @@ impl<O: CausalOps> Step<O> for Stem<O> {
             piece.frames = output;
         }
         Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        27.0 * product(self.into, self.conv.out())
     }
 
     fn is_causal(&self) -> bool {
@@ -136,7 +155,7 @@ pub(super) fn residual<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64) 
     let sum =
         Sum { norm: UnitNorm::build(&scope.at("norm2"), out)?, conv: Causal::build(&scope.at("conv2"), out, out)? };
     let shortcut = (into != out).then(|| Still::pointwise(&scope.at("conv_shortcut"), into, out, 1)).transpose()?;
-    Ok([AnyStep::Hide(Hide { norm, conv, shortcut }), AnyStep::Sum(sum)])
+    Ok([AnyStep::Hide(Hide { norm, conv, shortcut, into }), AnyStep::Sum(sum)])
 }
 
 /// The first half: the input stays, or goes through its shortcut, beside what is hidden.
@@ -145,6 +164,7 @@ pub(super) struct Hide<O: CausalOps> {
     norm: UnitNorm<O>,
     conv: Causal<O>,
     shortcut: Option<Still<O>>,
+    into: i64,
 }
 
 impl<O: CausalOps> Step<O> for Hide<O> {
@@ -161,6 +181,10 @@ impl<O: CausalOps> Step<O> for Hide<O> {
             piece.frames = shortcut.each(ops, &piece.frames)?;
         }
         Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        (if self.shortcut.is_some() { 28.0 } else { 27.0 }) * product(self.into, self.conv.out())
     }
 
     fn is_causal(&self) -> bool {
@@ -184,6 +208,10 @@ impl<O: CausalOps> Step<O> for Sum<O> {
         }
         piece.hidden = None;
         Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        27.0 * product(self.conv.out(), self.conv.out())
     }
 
     fn is_causal(&self) -> bool {
@@ -248,6 +276,10 @@ impl<O: CausalOps> Step<O> for Attention<O> {
         piece.frames = output;
         Ok(())
     }
+
+    fn products(&self) -> f64 {
+        4.0 * product(self.channels, self.channels)
+    }
 }
 
 /// Makes two frames of each but the clip's first, which stays alone: the frame and the two before
@@ -256,11 +288,12 @@ impl<O: CausalOps> Step<O> for Attention<O> {
 #[derive(Debug)]
 pub(super) struct Double<O: CausalOps> {
     conv: Still<O>,
+    channels: i64,
 }
 
 impl<O: CausalOps> Double<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
-        Ok(Self { conv: Still::pointwise(scope, channels, 2 * channels, TAPS as i64)? })
+        Ok(Self { conv: Still::pointwise(scope, channels, 2 * channels, TAPS as i64)?, channels })
     }
 
     fn forward(&self, ops: &O, past: &mut Past<O::Tensor>, frames: &O::Tensor) -> Result<O::Tensor> {
@@ -305,6 +338,10 @@ impl<O: CausalOps> Step<O> for Double<O> {
         Ok(())
     }
 
+    fn products(&self) -> f64 {
+        6.0 * product(self.channels, self.channels)
+    }
+
     fn is_causal(&self) -> bool {
         true
     }
@@ -314,11 +351,13 @@ impl<O: CausalOps> Step<O> for Double<O> {
 #[derive(Debug)]
 pub(super) struct Upsample<O: CausalOps> {
     conv: Still<O>,
+    into: i64,
+    out: i64,
 }
 
 impl<O: CausalOps> Upsample<O> {
     pub fn build(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
-        Ok(Self { conv: Still::upsampling(scope, into, out)? })
+        Ok(Self { conv: Still::upsampling(scope, into, out)?, into, out })
     }
 }
 
@@ -326,6 +365,10 @@ impl<O: CausalOps> Step<O> for Upsample<O> {
     fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
         piece.frames = self.conv.each(ops, &piece.frames)?;
         Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        36.0 * product(self.into, self.out)
     }
 }
 
