@@ -155,7 +155,7 @@ impl Checkpoint {
     }
 
     /// The tensors' names, sorted.
-    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
         self.names.keys().map(String::as_str)
     }
 

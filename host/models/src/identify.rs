@@ -8,7 +8,7 @@ use tilewright_plan::{Dtype, words::did_you_mean};
 use crate::{
     Checkpoint, Error, Result,
     checkpoint::computable,
-    kl, names,
+    kl,
     names::Naming,
     parts::{Part, Role},
     wan,
@@ -234,14 +234,14 @@ impl Identity {
     pub fn of(file: &Checkpoint) -> Self {
         if let Some((prefix, layout)) = file.names().find_map(wan) {
             let rest = file.names().filter_map(|name| name.strip_prefix(prefix));
-            let naming = names::wan::Naming::of(layout == FileLayout::WanOriginal, rest);
+            let naming = Naming::of_wan(layout == FileLayout::WanOriginal, rest);
             return Self {
                 kind: Kind::VideoAutoencoder,
                 layout,
                 prefix: prefix.to_owned(),
-                family: if naming.nested() { Family::Wan22 } else { Family::Wan21 },
+                family: if naming.is_wan22() { Family::Wan22 } else { Family::Wan21 },
                 or_family: None,
-                naming: None,
+                naming: Some(naming),
             };
         }
         let other_autoencoder = Part::of(file).into_iter().find(|part| part.role == Role::Autoencoder);
@@ -273,8 +273,8 @@ impl Identity {
         };
         let layout = match naming {
             Naming::Diffusers => FileLayout::Diffusers,
-            Naming::Ldm if prefix.is_empty() => FileLayout::Ldm,
-            Naming::Ldm => FileLayout::Checkpoint,
+            _ if prefix.is_empty() => FileLayout::Ldm,
+            _ => FileLayout::Checkpoint,
         };
         let (family, or_family) = family(file, &prefix);
         Self { kind: Kind::KlAutoencoder, layout, prefix, family, or_family, naming: Some(naming) }

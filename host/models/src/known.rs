@@ -5,25 +5,43 @@ use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 use tilewright_nn::{Source, Torch};
 
-use crate::{Checkpoint, Error, Result, checkpoint::computable, error::Shape, names::Table};
+use crate::{
+    Checkpoint, Error, Identity, Kind as FileKind, Result, checkpoint::computable, error::Shape, names::Names,
+};
 
 pub(crate) use tilewright_nn::Needed;
 
-/// A file's names seen through its layout's table.
+/// A file's tensors by the names that its layout's rules give them.
 #[derive(Debug)]
-pub(crate) struct Known<'a, T> {
+pub(crate) struct Known<'a> {
     pub file: &'a Checkpoint,
-    pub table: T,
+    pub rules: Names,
     prefix: &'a str,
     /// diffusers' name to the file's.
     names: BTreeMap<String, &'a str>,
 }
 
-impl<'a, T: Table> Known<'a, T> {
-    pub fn new(file: &'a Checkpoint, prefix: &'a str, table: T) -> Self {
+impl<'a> Known<'a> {
+    /// The tensors of a file that holds an autoencoder of this kind.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if it holds none.
+    pub fn of(file: &'a Checkpoint, identity: &'a Identity, kind: FileKind) -> Result<Self> {
+        let Some(naming) = identity.naming.filter(|_| identity.kind == kind) else {
+            let reason = match (kind, identity.kind) {
+                (FileKind::KlAutoencoder, FileKind::VideoAutoencoder) => {
+                    format!("a {} video autoencoder, where one of pictures is expected", identity.family)
+                }
+                (FileKind::KlAutoencoder, _) => "no KL autoencoder".into(),
+                _ => "no video autoencoder".into(),
+            };
+            return Err(Error::Unknown { path: file.path().to_owned(), reason });
+        };
+        let prefix = identity.prefix.as_str();
         let within = file.names().filter_map(|name| Some((name, name.strip_prefix(prefix)?)));
-        let names = within.filter_map(|(name, rest)| Some((table.canonical(rest)?, name))).collect();
-        Self { file, table, prefix, names }
+        let rules = Names::of(naming, within.clone().map(|(_, rest)| rest));
+        let names = within.filter_map(|(name, rest)| Some((rules.canonical(rest)?, name))).collect();
+        Ok(Self { file, rules, prefix, names })
     }
 
     /// Some tensor's name starts with these segments.
@@ -38,7 +56,7 @@ impl<'a, T: Table> Known<'a, T> {
         let starts: Vec<String> = starts
             .iter()
             .map(|start| {
-                self.table
+                self.rules
                     .original(&format!("{start}weight"))
                     .map_or((*start).to_owned(), |name| name.trim_end_matches("weight").to_owned())
             })
@@ -53,7 +71,7 @@ impl<'a, T: Table> Known<'a, T> {
     /// known, those that the table lacks.
     pub fn left_over(&self, starts: &[&str], needed: Option<&[Needed]>) -> Vec<String> {
         let mut left: Vec<String> = self.part(starts).map(str::to_owned).collect();
-        left.retain(|name| match self.table.canonical(&name[self.prefix.len()..]) {
+        left.retain(|name| match self.rules.canonical(&name[self.prefix.len()..]) {
             None => true,
             Some(name) => needed.is_some_and(|needed| !needed.iter().any(|needed| needed.name == name)),
         });
@@ -131,7 +149,7 @@ impl<'a, T: Table> Known<'a, T> {
 
     /// A tensor is not there: the error has the name that the file would give it.
     pub fn missing(&self, canonical: &str, expected: &[usize]) -> Error {
-        let name = self.table.original(canonical).unwrap_or_else(|| canonical.to_owned());
+        let name = self.rules.original(canonical).unwrap_or_else(|| canonical.to_owned());
         Error::Missing {
             path: self.file.path().to_owned(),
             name: format!("{}{name}", self.prefix),
@@ -142,8 +160,8 @@ impl<'a, T: Table> Known<'a, T> {
 
 /// A network's part of a file, beside the weights that the network needs.
 #[derive(Debug)]
-pub(crate) struct Weights<'a, T> {
-    known: Known<'a, T>,
+pub(crate) struct Weights<'a> {
+    known: Known<'a>,
     needed: Vec<Needed>,
     /// The beginnings of the network's own names of the tensors in this part.
     starts: &'static [&'static str],
@@ -151,13 +169,8 @@ pub(crate) struct Weights<'a, T> {
     network: &'static str,
 }
 
-impl<'a, T: Table> Weights<'a, T> {
-    pub fn new(
-        known: Known<'a, T>,
-        needed: Vec<Needed>,
-        starts: &'static [&'static str],
-        network: &'static str,
-    ) -> Self {
+impl<'a> Weights<'a> {
+    pub fn new(known: Known<'a>, needed: Vec<Needed>, starts: &'static [&'static str], network: &'static str) -> Self {
         Self { known, needed, starts, network }
     }
 
@@ -186,19 +199,19 @@ impl<'a, T: Table> Weights<'a, T> {
     }
 
     /// The weights as a network on a device asks for them.
-    pub fn on(&self, device: Device) -> OnDevice<'_, 'a, T> {
+    pub fn on(&self, device: Device) -> OnDevice<'_, 'a> {
         OnDevice { known: &self.known, device }
     }
 }
 
 /// Weights of a file, each copied to a device when it is asked for.
 #[derive(Debug)]
-pub(crate) struct OnDevice<'w, 'a, T> {
-    known: &'w Known<'a, T>,
+pub(crate) struct OnDevice<'w, 'a> {
+    known: &'w Known<'a>,
     device: Device,
 }
 
-impl<T: Table> Source<Torch> for OnDevice<'_, '_, T> {
+impl Source<Torch> for OnDevice<'_, '_> {
     fn weight(&self, name: &str, shapes: &[&[i64]], kind: Kind) -> tilewright_nn::Result<Tensor> {
         let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
         let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };

@@ -10,7 +10,6 @@ use crate::{
     Checkpoint, Error, Family, Identity, Kind, Result, config_json,
     identify::{family_of_scaling, most_common},
     known::{self, Known},
-    names::Kl,
 };
 
 pub use encoder::{DownBlock, EncoderConfig};
@@ -95,7 +94,7 @@ impl Config {
         // If nothing tells: as in the published networks with and without the 1×1 convolution.
         let latent_channels = names.extent(latent).unwrap_or(if post_quant { 4 } else { 16 });
         let mut up_blocks = Vec::new();
-        for block in 0..names.table.blocks {
+        for block in 0..names.rules.blocks {
             let up = format!("decoder.up_blocks.{block}");
             let layers = names.count(&format!("{up}.resnets"));
             let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "conv2.weight", "conv2.bias"];
@@ -235,26 +234,15 @@ fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
 }
 
 /// A file's tensors by diffusers' names.
-pub(super) type Names<'a> = Known<'a, Kl>;
+pub(super) type Names<'a> = Known<'a>;
 
 /// A network's part of a file, beside what the network needs.
-pub(super) type Weights<'a> = known::Weights<'a, Kl>;
+pub(super) type Weights<'a> = known::Weights<'a>;
 
 /// A file's tensors by diffusers' names.
 ///
 /// # Errors
 /// The file is no KL autoencoder.
 pub(super) fn names<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Names<'a>> {
-    let Some(naming) = identity.naming else {
-        let reason = match identity.kind {
-            Kind::VideoAutoencoder => {
-                format!("a {} video autoencoder, where one of pictures is expected", identity.family)
-            }
-            _ => "no KL autoencoder".into(),
-        };
-        return Err(Error::Unknown { path: file.path().to_owned(), reason });
-    };
-    let prefix = identity.prefix.as_str();
-    let blocks = naming.blocks(file.names().filter_map(|name| name.strip_prefix(prefix)));
-    Ok(Known::new(file, prefix, Kl { naming, blocks }))
+    Known::of(file, identity, Kind::KlAutoencoder)
 }

@@ -4,10 +4,7 @@ use serde::Serialize;
 use tilewright_plan::{Dtype, Model};
 
 use super::{statistics, weights};
-use crate::{
-    Checkpoint, Error, Family, FileLayout, Identity, Kind, Result, Scaling, identify::most_common, known::Known,
-    names::wan::Naming,
-};
+use crate::{Checkpoint, Error, Family, Identity, Kind, Result, Scaling, identify::most_common, known::Known};
 
 /// Most channels that a layer may have: past this a file is hostile rather than large.
 pub(super) const MOST_CHANNELS: usize = 1 << 13;
@@ -81,14 +78,8 @@ pub(super) fn patch(channels: usize) -> Option<(usize, usize)> {
 ///
 /// # Errors
 /// The file is no video autoencoder.
-pub(super) fn known<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Known<'a, Naming>> {
-    if identity.kind != Kind::VideoAutoencoder {
-        return Err(Error::Unknown { path: file.path().to_owned(), reason: "no video autoencoder".into() });
-    }
-    let prefix = identity.prefix.as_str();
-    let names: Vec<&str> = file.names().filter_map(|name| name.strip_prefix(prefix)).collect();
-    let naming = Naming::of(identity.layout == FileLayout::WanOriginal, names.iter().copied());
-    Ok(Known::new(file, prefix, naming))
+pub(super) fn known<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Known<'a>> {
+    Known::of(file, identity, Kind::VideoAutoencoder)
 }
 
 /// A tensor's name and the axis that tells an extent.
@@ -136,7 +127,7 @@ impl Config {
         let mut up_blocks = Vec::new();
         let mut into = middle_channels;
         for index in 0..known.count("decoder.up_blocks") {
-            let block = Self::read_block(&known, &format!("decoder.up_blocks.{index}"), index, into)?;
+            let block = Self::read_block(&known, identity.family, index, into)?;
             into = block.upsample.map_or(block.channels, |upsample| upsample.channels);
             up_blocks.push(block);
         }
@@ -154,7 +145,7 @@ impl Config {
         })?;
         let (latents_mean, latents_std) = statistics::read(file, identity, latent_channels)?.unzip();
         let config = Self {
-            family: if known.table.nested() { Family::Wan22 } else { Family::Wan21 },
+            family: identity.family,
             latent_channels,
             middle_channels,
             up_blocks,
@@ -168,7 +159,8 @@ impl Config {
         Ok(config)
     }
 
-    fn read_block(known: &Known<'_, Naming>, name: &str, index: usize, into: usize) -> Result<UpBlock> {
+    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<UpBlock> {
+        let name = format!("decoder.up_blocks.{index}");
         let first = format!("{name}.resnets.0");
         let channels = known
             .extent(resnet_channels(&first))
@@ -192,7 +184,7 @@ impl Config {
             channels,
             layers: known.count(&format!("{name}.resnets")),
             upsample,
-            duplicated: known.table.nested() && upsample.is_some(),
+            duplicated: family == Family::Wan22 && upsample.is_some(),
         })
     }
 

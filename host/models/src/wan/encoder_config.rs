@@ -7,7 +7,7 @@ use super::{
     config::{MOST_CHANNELS, at, known, patch, resnet_channels},
     weights,
 };
-use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Known, names::wan::Naming};
+use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Known};
 
 /// The end of a down block that is not the last: half the height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -84,7 +84,7 @@ impl EncoderConfig {
         let mut down_blocks: Vec<DownBlock> = Vec::new();
         let mut into = first_channels;
         for index in 0..known.count("encoder.down_blocks") {
-            let block = Self::read_block(&known, &format!("encoder.down_blocks.{index}"), into)?;
+            let block = Self::read_block(&known, identity.family, index, into)?;
             into = block.channels;
             down_blocks.push(block);
         }
@@ -109,7 +109,8 @@ impl EncoderConfig {
         Ok(config)
     }
 
-    fn read_block(known: &Known<'_, Naming>, name: &str, into: usize) -> Result<DownBlock> {
+    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<DownBlock> {
+        let name = format!("encoder.down_blocks.{index}");
         let first = format!("{name}.resnets.0");
         let channels = known
             .extent(resnet_channels(&first))
@@ -117,7 +118,7 @@ impl EncoderConfig {
         let end = format!("{name}.downsampler");
         let downsample = known.has(&end).then(|| Downsample { temporal: known.has(&format!("{end}.time_conv")) });
         let layers = known.count(&format!("{name}.resnets"));
-        Ok(DownBlock { into, channels, layers, downsample, averaged: known.table.nested() })
+        Ok(DownBlock { into, channels, layers, downsample, averaged: family == Family::Wan22 })
     }
 
     /// The fault of the architecture, if it has one.
@@ -214,7 +215,7 @@ impl EncoderConfig {
 
     /// The model as policies are told of it.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
-        let part = |known: Known<'_, Naming>| known.part(&ENCODER).map(str::to_owned).collect();
+        let part = |known: Known<'_>| known.part(&ENCODER).map(str::to_owned).collect();
         let names: Vec<String> = known(file, identity).map(part).unwrap_or_default();
         Model {
             family: family.name().to_owned(),

@@ -14,18 +14,13 @@ use super::{
 use crate::{
     Checkpoint, Identity, Result,
     known::{Needed, Weights},
-    names::wan::Naming,
 };
 
 /// The decoder's part of a file.
 ///
 /// # Errors
 /// The file is no video autoencoder.
-pub(super) fn of_decoder<'a>(
-    file: &'a Checkpoint,
-    identity: &'a Identity,
-    config: &Config,
-) -> Result<Weights<'a, Naming>> {
+pub(super) fn of_decoder<'a>(file: &'a Checkpoint, identity: &'a Identity, config: &Config) -> Result<Weights<'a>> {
     Ok(Weights::new(known(file, identity)?, config.needed(), &DECODER, "decoder"))
 }
 
@@ -37,7 +32,7 @@ pub(super) fn of_encoder<'a>(
     file: &'a Checkpoint,
     identity: &'a Identity,
     config: &EncoderConfig,
-) -> Result<Weights<'a, Naming>> {
+) -> Result<Weights<'a>> {
     Ok(Weights::new(known(file, identity)?, config.needed(), &ENCODER, "encoder"))
 }
 
