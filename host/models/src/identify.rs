@@ -9,6 +9,7 @@ use crate::{
     Checkpoint, Error, Result,
     checkpoint::computable,
     kl,
+    known::{Half, Known, Weights},
     names::Naming,
     parts::{Part, Role},
     wan,
@@ -402,6 +403,13 @@ impl Architecture {
             Architecture::Wan(config) => config.family,
         }
     }
+
+    fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
+        match self {
+            Architecture::Kl(config) => config.weights(file, identity),
+            Architecture::Wan(config) => config.weights(file, identity),
+        }
+    }
 }
 
 /// What `tilewright inspect` says of a decoder.
@@ -429,27 +437,17 @@ impl DecoderInspection {
         if !identity.has_decoder(file) {
             return None;
         }
-        let (names, left_over, outcome) = match identity.kind {
-            Kind::KlAutoencoder => (
-                kl::Config::decoder_names(file, identity),
-                kl::Config::left_over(file, identity),
-                kl::Config::read(file, identity).map(|config| {
-                    (config.problems(file, identity), config.uncomputable(file, identity), Architecture::Kl(config))
-                }),
-            ),
-            Kind::VideoAutoencoder => (
-                wan::Config::decoder_names(file, identity),
-                wan::Config::left_over(file, identity),
-                wan::Config::read(file, identity).map(|config| {
-                    (config.problems(file, identity), config.uncomputable(file, identity), Architecture::Wan(config))
-                }),
-            ),
+        let config = match identity.kind {
+            Kind::KlAutoencoder => kl::Config::read(file, identity).map(Architecture::Kl),
+            Kind::VideoAutoencoder => wan::Config::read(file, identity).map(Architecture::Wan),
             _ => return None,
         };
-        let (missing, uncomputable, config) = match outcome {
-            Ok((problems, uncomputable, config)) => (problems, uncomputable, Some(config)),
-            Err(error) => (vec![error.to_string()], Vec::new(), None),
+        let outcome = config.and_then(|config| Ok((config.weights(file, identity)?, config)));
+        let (missing, left_over, uncomputable, config) = match outcome {
+            Ok((weights, config)) => (weights.problems(), weights.left_over(), weights.uncomputable(), Some(config)),
+            Err(error) => (vec![error.to_string()], Vec::new(), Vec::new(), None),
         };
+        let names = Half::Decoder.names(file, identity);
         let bytes = |name: &String| file.bytes(name).map(|bytes| bytes.len() as u64);
         Some(Self {
             config,
@@ -489,10 +487,7 @@ impl Inspection {
             parameters: file.names().map(|name| elements(file, name)).sum(),
             stored,
             parts: Part::of(file),
-            encoder: match identity.kind {
-                Kind::KlAutoencoder => kl::EncoderConfig::there(file, &identity),
-                _ => wan::EncoderConfig::there(file, &identity),
-            },
+            encoder: Known::of_encoder(file, &identity, identity.kind).is_ok(),
             decoder,
             latents,
             texts: file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.len())).collect(),

@@ -11,8 +11,10 @@ mod identify;
 pub mod kl;
 mod known;
 mod latent;
+mod metered;
 mod names;
 mod parts;
+mod progress;
 pub mod wan;
 
 pub use checkpoint::{Checkpoint, FileId, Stored};

@@ -18,7 +18,6 @@ mod layers;
 mod network;
 mod statistics;
 mod steps;
-mod weights;
 
 pub use clip::Spread;
 pub use config::{Config, UpBlock, Upsample};

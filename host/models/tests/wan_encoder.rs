@@ -32,7 +32,7 @@ fn encoder(case: &Value, precision: Precision, layout: Layout) -> Encoder {
     let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
     let identity = Identity::of(&file);
     let config = EncoderConfig::read(&file, &identity).unwrap();
-    assert_eq!(config.problems(&file, &identity), Vec::<String>::new());
+    config.check_weights(&file, &identity).unwrap();
     let format = ComputeFormat::new(precision, layout).unwrap();
     Encoder::load(&file, &identity, &config, format, Device::Cpu).unwrap()
 }

@@ -13,7 +13,7 @@ use crate::{Ops, Result, Store};
 /// As [`Ops`].
 pub trait CausalOps: Ops {
     /// The weights of a 3×3 convolution over three frames, laid out for Winograd's filtering.
-    type CausalKernel: fmt::Debug;
+    type CausalKernel: fmt::Debug + Send;
 
     /// True if tensors are in host memory.
     fn is_cpu(&self) -> bool;

@@ -81,13 +81,13 @@ impl<T> Copy for Store<'_, T> {}
 ///
 /// # Errors
 /// Every operation fails for shapes that it can't take, and if memory is out.
-pub trait Ops: fmt::Debug {
+pub trait Ops: fmt::Debug + 'static {
     /// A tensor. Dropping it gives its memory back, unless a view still shares it.
     type Tensor;
     /// A weight, laid out for this back end.
-    type Weight: fmt::Debug;
+    type Weight: fmt::Debug + Send;
     /// The weights of a 3×3 convolution laid out for Winograd's filtering.
-    type Kernel: fmt::Debug;
+    type Kernel: fmt::Debug + Send;
     /// Sums over the pixels of a picture, per sample and channel, from which a norm follows.
     type Sums;
     /// A norm as one factor and one summand per sample and channel.

@@ -12,11 +12,11 @@ use tilewright_nn::{
     layers::{Attention, Conv, Downsample, Norm, Resnet},
 };
 
-use super::{
-    network::Middle,
+use super::network::Middle;
+use crate::{
+    Result,
     progress::{Step, Track},
 };
-use crate::Result;
 
 /// The fewest rows of a band: below this most of it would be its neighbours' rows.
 const LEAST_ROWS: i64 = 8;

@@ -11,9 +11,11 @@ use super::{
     bands::Bands,
     metered,
     network::{Middle, prepare, resnets},
+};
+use crate::{
+    Checkpoint, ComputeFormat, Identity, Result,
     progress::{Progress, Step, Track},
 };
-use crate::{Checkpoint, ComputeFormat, Identity, Result};
 
 #[derive(Debug)]
 struct Up<O: Ops> {

@@ -11,10 +11,9 @@ use tilewright_nn::CausalOps;
 use super::{
     Config,
     layers::{Origin, Past, prepare, unpatch},
-    network::{Network, Placed},
-    weights::listed,
+    network::Network,
 };
-use crate::{ComputeFormat, Result};
+use crate::{ComputeFormat, Result, metered::listed};
 
 /// The spread of a clip over time and memory. Nothing of it changes the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,12 +98,9 @@ pub struct Clip<T> {
     work: Work,
 }
 
-/// The work that the latents pushed last are.
+/// The work that the latents pushed last are, in products per latent pixel.
 #[derive(Debug, Default)]
 struct Work {
-    /// Latent pixels of a frame.
-    pixels: f64,
-    /// Products, all and done.
     all: f64,
     done: f64,
 }
@@ -127,8 +123,8 @@ impl<T> Clip<T> {
     pub fn from_frame(config: &Config, frame: u32) -> Self {
         // An architecture that no network can be built of has no decoder that this clip could be
         // pushed to.
-        let network = if frame > 0 { listed(config).ok() } else { None };
-        let needed = network.map(|network| network.first_needed(i64::from(frame))).unwrap_or_default();
+        let network = (frame > 0).then(|| listed(|scope| Network::build(scope, config)).ok()).flatten();
+        let needed = network.map(|(network, _)| network.first_needed(i64::from(frame))).unwrap_or_default();
         Self { pushed: needed.first().copied().unwrap_or(0), needed, ..Self::default() }
     }
 
@@ -223,13 +219,13 @@ impl<O: CausalOps> Network<O> {
                 clip.pieces.insert(last, rest);
                 continue;
             }
-            let products = placed.products() * count as f64 * clip.work.pixels;
+            let done = self.products.get(piece.layer).copied().unwrap_or_default() * count as f64;
             let past = &mut clip.pasts[piece.layer];
             // Of a clip that was not decoded from its beginning, the first frame is no matter of
             // this layer.
             past.begun |= piece.first > 0;
             placed.run(ops, piece, past, spread)?;
-            clip.work.done += products;
+            clip.work.done += done;
             step((clip.work.done / clip.work.all.max(1.0)).min(1.0))?;
         }
         Ok(())
@@ -240,17 +236,16 @@ impl<O: CausalOps> Network<O> {
         // [1, C, T, h, w] → [T, C, h, w]
         let shape = ops.shape(latents);
         let frames = prepare(ops, &ops.transpose(&ops.reshape(latents, &shape[1..])?, 0, 1)?)?;
-        let [count, _, height, width] = ops.extents(&frames)?;
+        let [count, ..] = ops.extents(&frames)?;
         let (first, last) = (clip.pushed, clip.pushed + count);
         // The first latent frame becomes one frame, each later one `scale`.
         let reached = |latent: i64, scale: u32| if latent == 0 { 0 } else { (latent - 1) * i64::from(scale) + 1 };
-        let of = |(index, placed): (usize, &Placed<O>)| {
+        let mut all = 0.0;
+        for (index, (placed, products)) in self.steps.iter().zip(&self.products).enumerate() {
             let needed = clip.needed.get(index).copied().unwrap_or(0).max(reached(first, placed.frames));
-            placed.products() * (reached(last, placed.frames) - needed).max(0) as f64
-        };
-        let pixels = (height * width) as f64;
-        let all = self.steps.iter().enumerate().map(of).sum::<f64>() * pixels;
-        clip.work = Work { pixels, all, done: 0.0 };
+            all += products * (reached(last, placed.frames) - needed).max(0) as f64;
+        }
+        clip.work = Work { all, done: 0.0 };
         let piece = Piece { layer: 0, first, frames, hidden: None, done: 0, convolved: false, origins: Vec::new() };
         clip.pieces.push(piece);
         clip.pushed = last;

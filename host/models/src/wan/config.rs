@@ -1,13 +1,14 @@
 //! A video decoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
-use tilewright_plan::{Dtype, Model};
+use tilewright_plan::Model;
 
-use super::{statistics, weights};
-use crate::{Checkpoint, Error, Family, Identity, Kind, Result, Scaling, identify::most_common, known::Known};
-
-/// Most channels that a layer may have: past this a file is hostile rather than large.
-pub(super) const MOST_CHANNELS: usize = 1 << 13;
+use super::{network::Network, statistics};
+use crate::{
+    Checkpoint, Error, Family, Identity, Kind, Result, Scaling,
+    known::{Half, Known, Weights, check_channels},
+    metered::listed,
+};
 
 /// Most output pixels, or frames, per latent pixel or frame.
 const MOST_SCALE: u32 = 1 << 8;
@@ -62,9 +63,6 @@ pub struct Config {
     pub latents_std: Option<Vec<f64>>,
 }
 
-/// The beginnings of diffusers' names of the decoder's tensors.
-pub(super) const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
-
 /// A picture's channels as they leave the network: their number, the patch's side, the picture's
 /// own.
 const PATCHES: [(usize, usize, usize); 3] = [(3, 1, 3), (4, 1, 4), (12, 2, 3)];
@@ -74,25 +72,9 @@ pub(super) fn patch(channels: usize) -> Option<(usize, usize)> {
     PATCHES.iter().find(|row| row.0 == channels).map(|row| (row.1, row.2))
 }
 
-/// A file's tensors by diffusers' names.
-///
-/// # Errors
-/// The file is no video autoencoder.
-pub(super) fn known<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Known<'a>> {
-    Known::of(file, identity, Kind::VideoAutoencoder)
-}
-
 /// A tensor's name and the axis that tells an extent.
 pub(super) fn at(name: &str, axis: usize) -> (String, usize) {
     (name.to_owned(), axis)
-}
-
-/// The tensors that tell how many channels a residual layer has.
-pub(super) fn resnet_channels(name: &str) -> Vec<(String, usize)> {
-    ["conv1.weight", "conv1.bias", "norm2.gamma", "conv2.weight", "conv2.bias"]
-        .iter()
-        .map(|part| (format!("{name}.{part}"), 0))
-        .collect()
 }
 
 impl Config {
@@ -103,7 +85,7 @@ impl Config {
     /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense;
     /// config.json is broken.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
-        let known = known(file, identity)?;
+        let known = Known::of(file, identity, Kind::VideoAutoencoder)?;
         let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
         let middle = "decoder.mid_block";
         let middle_channels = [
@@ -161,10 +143,7 @@ impl Config {
 
     fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<UpBlock> {
         let name = format!("decoder.up_blocks.{index}");
-        let first = format!("{name}.resnets.0");
-        let channels = known
-            .extent(resnet_channels(&first))
-            .ok_or_else(|| known.missing(&format!("{first}.conv1.weight"), &[into, into, 3, 3, 3]))?;
+        let channels = known.resnet_channels(&format!("{name}.resnets.0"), into, &[3, 3, 3])?;
         let end = format!("{name}.upsamplers.0");
         let next = format!("decoder.up_blocks.{}.resnets.0", index + 1);
         let upsample = known.has(&end).then(|| {
@@ -192,10 +171,7 @@ impl Config {
     fn check(&self) -> std::result::Result<(), String> {
         let blocks = self.up_blocks.iter();
         let widths = blocks.flat_map(|block| [Some(block.channels), block.upsample.map(|upsample| upsample.channels)]);
-        let widths = widths.flatten().chain([self.middle_channels, self.latent_channels]);
-        if let Some(width) = widths.into_iter().find(|width| *width == 0 || *width > MOST_CHANNELS) {
-            return Err(format!("a layer of {width} channels is nonsense"));
-        }
+        check_channels(widths.flatten().chain([self.middle_channels, self.latent_channels]))?;
         if self.spatial_scale() > MOST_SCALE || self.temporal_scale() > MOST_SCALE {
             return Err(format!("{} up blocks are nonsense", self.up_blocks.len()));
         }
@@ -213,29 +189,28 @@ impl Config {
 
     /// The model as policies are told of it.
     pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
-        let names = Self::decoder_names(file, identity);
-        Model {
-            family: self.family.name().to_owned(),
-            stored: most_common(file, &names).unwrap_or(Dtype::F32),
-            quantized: false,
-            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
-            spatial_scale: self.spatial_scale(),
-            temporal_scale: self.temporal_scale(),
-        }
+        Half::Decoder.model(file, identity, self.family, [self.spatial_scale(), self.temporal_scale()])
     }
 
     /// The file's names of all tensors in the decoder's part of the file.
     pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let names = known(file, identity).map(|known| known.part(&DECODER).map(str::to_owned).collect());
-        names.unwrap_or_default()
+        Half::Decoder.names(file, identity)
     }
 
-    /// Tensors in the decoder's part of the file that the network has no place for; where the
-    /// architecture can't be read, those that no network has.
+    /// Tensors in the decoder's part of the file that the network has no place for; none if the
+    /// architecture can't be read.
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(known) = known(file, identity) else { return Vec::new() };
-        let needed = Self::read(file, identity).ok().map(|config| config.needed());
-        known.left_over(&DECODER, needed.as_deref())
+        let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
+        Self::read(file, identity).and_then(weights).unwrap_or_default()
+    }
+
+    /// The decoder's part of a file, beside what the network needs.
+    ///
+    /// # Errors
+    /// The file is no video autoencoder.
+    pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
+        let (_, needed) = listed(|scope| Network::build(scope, self))?;
+        Ok(Weights::new(Known::of(file, identity, Kind::VideoAutoencoder)?, Half::Decoder, needed))
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
@@ -244,18 +219,12 @@ impl Config {
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
     /// FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        weights::of_decoder(file, identity, self)?.check()
+        self.weights(file, identity)?.check()
     }
 
-    /// Tensors that the decoder needs and whose type can't be computed from.
-    pub fn uncomputable(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        known(file, identity).map(|known| known.uncomputable(&self.needed())).unwrap_or_default()
-    }
-
-    /// The reasons why the decoder can't be loaded, a line each.
+    /// The tensors that are missing or misshapen, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(known) = known(file, identity) else { return Vec::new() };
-        known.problems(&self.needed())
+        self.weights(file, identity).map(|weights| weights.problems()).unwrap_or_default()
     }
 
     /// Output pixels per latent pixel.

@@ -3,7 +3,7 @@
 use tch::{Device, Tensor};
 use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{Config, Spread, clip::Clip, network::Network, weights};
+use super::{Config, Spread, clip::Clip, cost::step_products, network::Network};
 use crate::{Checkpoint, ComputeFormat, Identity, Result};
 
 /// A WAN autoencoder's decoder, loaded for one type and memory order on one device.
@@ -27,10 +27,11 @@ impl Decoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        let weights = weights::of_decoder(file, identity, config)?;
+        let weights = config.weights(file, identity)?;
         weights.check()?;
         let ops = Torch::new(format, device, Some(config.middle_channels as i64));
-        let network = Network::build(config, &Scope::new(&weights.on(device), &ops))?;
+        let mut network = Network::build(&Scope::new(&weights.on(device), &ops), config)?;
+        network.products = step_products(config)?;
         Ok(Self { config: config.clone(), ops, network })
     }
 
