@@ -1,4 +1,4 @@
-//! Says what a file is, by the names and shapes of its tensors and never by its own name.
+//! The identity of a file, by the names and shapes of its tensors and never by its own name.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -40,8 +40,9 @@ pub enum Family {
 /// A row of [`FAMILIES`].
 type FamilyRow = (Family, &'static str, Option<(f64, f64)>);
 
-/// A family's name and its latents' scaling and shift: a model's latent is (z − shift) · scaling of the autoencoder's.
-/// The constants are those of the published configurations (diffusers' `config.json` of each model).
+/// A family's name and its latents' scaling and shift: a model's latent is (z − shift) · scaling of
+/// the autoencoder's. The constants are those of the published configurations (diffusers'
+/// `config.json` of each model).
 const FAMILIES: [FamilyRow; 7] = [
     (Family::Sd, "sd", Some((0.18215, 0.0))),
     (Family::Sdxl, "sdxl", Some((0.13025, 0.0))),
@@ -52,7 +53,7 @@ const FAMILIES: [FamilyRow; 7] = [
     (Family::Wan22, "wan-2.2", None),
 ];
 
-/// What stands beside the autoencoder in a whole checkpoint, and so tells the family.
+/// Beginnings of names beside the autoencoder in a whole checkpoint, and the family that they show.
 const NEIGHBOURS: [(&str, Family); 5] = [
     ("conditioner.embedders.", Family::Sdxl),
     ("cond_stage_model.", Family::Sd),
@@ -67,7 +68,7 @@ impl Family {
         FAMILIES[self as usize].1
     }
 
-    /// The published scaling and shift, where there are such.
+    /// The published scaling and shift, if there are such.
     pub fn scaling(self) -> Option<(f64, f64)> {
         FAMILIES[self as usize].2
     }
@@ -99,7 +100,7 @@ impl FromStr for Family {
     }
 }
 
-/// How the tensors are named and nested.
+/// The layout of a file: the tensors' names and their nesting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileLayout {
@@ -127,7 +128,7 @@ impl fmt::Display for FileLayout {
     }
 }
 
-/// What kind of thing a file holds.
+/// The kind of contents of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -145,14 +146,14 @@ pub enum Kind {
     Other,
 }
 
-/// What a file is.
+/// The identity of a file's contents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Identity {
-    /// What it holds.
+    /// The kind of contents.
     pub kind: Kind,
-    /// How it is laid out.
+    /// The layout.
     pub layout: FileLayout,
-    /// What stands before every name of the autoencoder's tensors.
+    /// The prefix of every name of the autoencoder's tensors.
     pub prefix: String,
     /// The family, as far as names and shapes tell.
     pub family: Family,
@@ -203,7 +204,7 @@ fn is_frames(file: &Checkpoint) -> bool {
     file.names().len() == 1 && file.shape(name).is_some_and(shaped)
 }
 
-/// What the names of WAN's original layout begin with, behind the prefix; no other network has such.
+/// The beginnings of names in WAN's original layout, behind the prefix; no other network has such.
 const WAN_PARTS: [&str; 6] = [
     "decoder.middle.",
     "decoder.upsamples.",
@@ -213,7 +214,7 @@ const WAN_PARTS: [&str; 6] = [
     "encoder.head.",
 ];
 
-/// Where diffusers' layout has WAN's norms, whose parameter is called `gamma`.
+/// The places of WAN's norms in diffusers' layout, whose parameter is called `gamma`.
 const WAN_NORMS: [&str; 4] = ["decoder.mid_block.", "decoder.up_blocks.", "encoder.mid_block.", "encoder.down_blocks."];
 
 /// The prefix and layout of a WAN autoencoder's tensor.
@@ -231,7 +232,7 @@ fn wan(name: &str) -> Option<(&str, FileLayout)> {
 }
 
 impl Identity {
-    /// Says what a file is. Never fails: what is not known is [`Kind::Other`].
+    /// The identity of a file. Never fails: a file of no known kind is [`Kind::Other`].
     pub fn of(file: &Checkpoint) -> Self {
         if let Some((prefix, layout)) = file.names().find_map(wan) {
             let rest = file.names().filter_map(|name| name.strip_prefix(prefix));
@@ -266,8 +267,8 @@ impl Identity {
         if mark.is_some() {
             return other;
         }
-        // Any tensor of the decoder gives its prefix and naming away; `conv_in` alone may be the one that is missing.
-        // If the encoder is alone, its tensors tell as much.
+        // Any tensor of the decoder gives its prefix and naming away; `conv_in` alone may be the
+        // one that is missing. If the encoder is alone, its tensors tell as much.
         let found = ["decoder.", "encoder."].into_iter().find_map(|part| file.names().find_map(|name| kl(name, part)));
         let Some((prefix, naming)) = found else {
             return other;
@@ -281,10 +282,10 @@ impl Identity {
         Self { kind: Kind::KlAutoencoder, layout, prefix, family, or_family, naming: Some(naming) }
     }
 
-    /// The same, or why the file is no autoencoder whose decoder can be run.
+    /// The same, or the reason why the file is no autoencoder whose decoder can be run.
     ///
     /// # Errors
-    /// [`Error::Unknown`], saying what the file holds instead.
+    /// [`Error::Unknown`], which names the file's contents.
     pub fn of_decoder(file: &Checkpoint) -> Result<Self> {
         let identity = Self::of(file);
         let reason = match identity.kind {
@@ -310,8 +311,8 @@ impl Identity {
         Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
 
-    /// Checks the family that somebody says the file is of; names and shapes that fit none may be
-    /// of any with the same kind of autoencoder.
+    /// Checks the family that the user gave; names and shapes that fit none may be of any family
+    /// with the same kind of autoencoder.
     ///
     /// # Errors
     /// [`Error::Unknown`] if the file is certainly of another family.
@@ -361,10 +362,10 @@ pub(crate) fn family_of_scaling(factor: f64) -> Option<Family> {
     Family::with_scaling(factor)
 }
 
-/// What `tilewright inspect` says of a file.
+/// The report of `tilewright inspect` on a file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
-    /// What it is.
+    /// Its identity.
     #[serde(flatten)]
     pub identity: Identity,
     /// Tensors in the whole file.
@@ -377,9 +378,9 @@ pub struct Inspection {
     pub parts: Vec<Part>,
     /// An autoencoder's encoder is in the file.
     pub encoder: bool,
-    /// The decoder, where there is one.
+    /// The decoder, if there is one.
     pub decoder: Option<DecoderInspection>,
-    /// The tensors by name with their shapes, where it is a latent or raw frames.
+    /// The tensors by name with their shapes, if it is a latent or raw frames.
     pub latents: BTreeMap<String, Vec<usize>>,
     /// The file's texts by name with their lengths in bytes.
     pub texts: BTreeMap<String, usize>,
@@ -412,10 +413,10 @@ impl Architecture {
     }
 }
 
-/// What `tilewright inspect` says of a decoder.
+/// The report of `tilewright inspect` on a decoder.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecoderInspection {
-    /// The architecture; absent where tensors that it is read from are missing.
+    /// The architecture; absent if tensors that it is read from are missing.
     pub config: Option<Architecture>,
     /// Elements of the decoder's tensors.
     pub parameters: u64,
@@ -461,7 +462,7 @@ impl DecoderInspection {
     }
 }
 
-/// How many elements a tensor has.
+/// The number of a tensor's elements.
 fn elements(file: &Checkpoint, name: &str) -> u64 {
     file.shape(name).map_or(0, |shape| shape.iter().product::<usize>() as u64)
 }

@@ -140,8 +140,8 @@ impl<'a> Known<'a> {
         (0..).take_while(|number| self.has(&format!("{start}.{number}"))).count()
     }
 
-    /// The extent that most of these tensors have along the given axis, so that one misshapen tensor
-    /// is the one that is blamed.
+    /// The extent that most of these tensors have along the given axis, so that one misshapen
+    /// tensor is the one that is blamed.
     pub fn extent<N: AsRef<str>>(&self, candidates: impl IntoIterator<Item = (N, usize)>) -> Option<usize> {
         let mut votes: Vec<(usize, usize)> = Vec::new();
         for (name, axis) in candidates {
@@ -156,7 +156,7 @@ impl<'a> Known<'a> {
         votes.into_iter().find(|(_, count)| *count == most).map(|(value, _)| value)
     }
 
-    /// The file's name of a needed tensor and its shape there, or what is wrong with it.
+    /// The file's name of a needed tensor and its shape there, or its fault.
     ///
     /// # Errors
     /// [`Error::Missing`] and [`Error::Shape`], with the file's own name.
@@ -176,8 +176,8 @@ impl<'a> Known<'a> {
         Ok((name, found))
     }
 
-    /// Output channels of a residual layer, by most of its tensors. A first convolution that is missing
-    /// is said to have as many as it has inputs, and a window of this shape.
+    /// Output channels of a residual layer, by most of its tensors. A first convolution that is
+    /// missing is said to have as many as it has inputs, and a window of this shape.
     ///
     /// # Errors
     /// [`Error::Missing`] if none of its tensors is there.

@@ -53,7 +53,7 @@ pub(crate) fn shares(ends: &[f64]) -> Vec<f64> {
     ends.windows(2).map(|pair| (pair[1] - pair[0]) / all).collect()
 }
 
-/// Costs that were worked out, by what they are of.
+/// Costs that were worked out, each by its subject.
 #[derive(Clone, Debug)]
 pub(crate) struct Remembered<K, C>(Arc<Mutex<HashMap<K, C>>>);
 

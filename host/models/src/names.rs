@@ -1,5 +1,5 @@
-//! The names of the networks' tensors in each file layout, as rules for what differs: the networks
-//! know diffusers' names alone, each beside the layer that takes it.
+//! The names of the networks' tensors in each file layout, as rules for the names that differ: the
+//! networks know diffusers' alone, each beside the layer that takes it.
 
 mod wan;
 
@@ -53,7 +53,7 @@ impl Index {
     }
 }
 
-/// Segments of a file's name, and what diffusers calls them; `{i}` is the block, `{j}` the layer in
+/// Segments of a file's name, and diffusers' names of them; `{i}` is the block, `{j}` the layer in
 /// it. A segment that no rule changes is the same in both.
 #[derive(Debug)]
 struct Rule(&'static str, &'static str, Index);
@@ -238,8 +238,8 @@ fn is_canonical(segment: &str) -> bool {
     !segment.bytes().all(|byte| byte.is_ascii_digit()) || number(segment).is_some()
 }
 
-/// The numbers that stand where a pattern has `{i}` and `{j}`, 0 where it has none, and the segments
-/// that it takes of the beginning of these.
+/// The numbers in the places of `{i}` and `{j}` of a pattern, 0 if it has none, and the number of
+/// segments that it takes from the beginning of these.
 fn captured(pattern: &str, segments: &[&str]) -> Option<(Numbers, usize)> {
     let (mut numbers, mut count) = ((0, 0), 0);
     for expected in pattern.split('.') {

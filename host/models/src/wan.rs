@@ -30,5 +30,5 @@ pub use encoder_state::{EncoderState, Part, Place};
 #[cfg(test)]
 pub(crate) use statistics::PUBLISHED;
 
-/// The causal state of a clip, and what of it is under way.
+/// The causal state of a clip, and its frames that are under way.
 pub type Clip = clip::Clip<tch::Tensor>;

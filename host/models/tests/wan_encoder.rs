@@ -1,4 +1,5 @@
-//! The video encoder against diffusers, on the fixtures that `tests/fixtures/make_video_fixtures.py` made.
+//! The video encoder against diffusers, on the fixtures that
+//! `tests/fixtures/make_video_fixtures.py` made.
 
 use std::path::{Path, PathBuf};
 

@@ -106,7 +106,7 @@ pub trait CausalOps: Ops {
     /// A tensor in the type, the memory order and the place of another.
     fn matched(&self, tensor: &Self::Tensor, like: &Self::Tensor) -> Result<Self::Tensor>;
 
-    /// A tensor where the network computes.
+    /// A tensor on the network's device.
     fn brought(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// The tensor in f32.

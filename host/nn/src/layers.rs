@@ -1,4 +1,4 @@
-//! Layers of autoencoders. Each is built from a [`Scope`], where its weights' names stand, and runs
+//! Layers of autoencoders. Each is built from a [`Scope`], which holds its weights' names, and runs
 //! over any [`Ops`].
 
 use std::ops::Range;

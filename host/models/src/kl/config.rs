@@ -18,7 +18,7 @@ pub use encoder::{DownBlock, EncoderConfig};
 /// Groups of every published KL autoencoder's norms; only config.json can say otherwise.
 const USUAL_GROUPS: usize = 32;
 
-/// One up block: so many residual layers, then twice the size where it is not the last.
+/// One up block: so many residual layers, then twice the size if it is not the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UpBlock {
     /// Channels of its output.
@@ -50,11 +50,11 @@ pub struct Config {
     pub middle_attention: bool,
     /// Residual layers of the middle block.
     pub middle_layers: usize,
-    /// Undone by `z / scaling + shift`; none where neither file nor family tells.
+    /// Undone by `z / scaling + shift`; none if neither file nor family tells.
     pub scaling: Option<f64>,
     /// See [`Self::scaling`].
     pub shift: f64,
-    /// The side of the pictures that the model was trained on, in pixels, where config.json tells.
+    /// The side of the pictures that the model was trained on, in pixels, if config.json tells.
     pub sample_size: Option<u32>,
 }
 
@@ -69,11 +69,11 @@ struct ConfigFile {
 }
 
 impl Config {
-    /// Reads the architecture, and config.json beside the file where the layout is diffusers'.
+    /// Reads the architecture, and config.json beside the file if the layout is diffusers'.
     ///
     /// # Errors
-    /// A tensor that the architecture is read from is missing or has the wrong rank; the norm groups
-    /// don't divide the channels; config.json is broken or asks for what is not supported.
+    /// A tensor that the architecture is read from is missing or has the wrong rank; the norm
+    /// groups don't divide the channels; config.json is broken or asks for an unsupported layer.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let names = Known::of(file, identity, Kind::KlAutoencoder)?;
         let middle = [
@@ -117,7 +117,7 @@ impl Config {
             norm_groups: written.norm_num_groups.unwrap_or(USUAL_GROUPS),
             post_quant,
             middle_attention: names.has("decoder.mid_block.attentions.0"),
-            // The network has two at least; where the file has fewer, they are missing.
+            // The network has two at least; if the file has fewer, they are missing.
             middle_layers: middle_layers.max(2),
             scaling,
             shift,
@@ -154,7 +154,7 @@ impl Config {
         Self::read(file, identity).and_then(weights).unwrap_or_default()
     }
 
-    /// The decoder's part of a file, beside what the network needs.
+    /// The decoder's part of a file, beside the weights that the network needs.
     ///
     /// # Errors
     /// The file is no KL autoencoder.

@@ -168,7 +168,7 @@ impl Architecture {
     }
 }
 
-/// A contiguous input in f32 that somebody else holds.
+/// A contiguous input in f32 whose bytes are not counted.
 fn given(meter: &Meter, [batch, channels, height, width]: [i64; 4]) -> Result<MeterTensor> {
     let rows = meter.given(&[batch, channels.saturating_mul(height), width], Kind::Float)?;
     Ok(meter.reshape(&rows, &[batch, channels, height, width])?)
@@ -208,11 +208,11 @@ pub(super) fn encoder_shares(config: &EncoderConfig) -> Result<Vec<f64>> {
 }
 
 /// For each upsampling, true if a decode in bands holds the picture that comes out. It does unless
-/// the decode would hold less without: what is not held is computed twice.
+/// the decode would hold less without: a picture that is not held is computed twice.
 pub(super) fn kept(config: &Config) -> Result<Vec<bool>> {
     /// The side of a latent next to which a band of few rows is nothing.
     const LARGE: i64 = 256;
-    /// More than any network has; what they make of the latent fits no memory.
+    /// More than any network has; their pictures fit no memory.
     const MOST_DOUBLINGS: usize = 8;
 
     let (network, _) = metered::listed(|scope| decoder::Network::build(scope, config))?;

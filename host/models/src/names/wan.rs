@@ -41,13 +41,13 @@ pub(super) const ORIGINAL_22: &[Rule] = &[
     Rule("encoder.downsamples.{i}.downsamples.{j}", "encoder.down_blocks.{i}.downsampler", NestedEnd),
 ];
 
-/// diffusers' names of WAN 2.1 where they differ from the network's.
+/// diffusers' names of WAN 2.1 that differ from the network's.
 pub(super) const DIFFUSERS_21: &[Rule] = &[
     Rule("encoder.down_blocks.{i}", "encoder.down_blocks.{i}.resnets.{j}", FlatLayer),
     Rule("encoder.down_blocks.{i}", "encoder.down_blocks.{i}.downsampler", FlatEnd),
 ];
 
-/// diffusers' names of WAN 2.2 where they differ from the network's.
+/// diffusers' names of WAN 2.2 that differ from the network's.
 pub(super) const DIFFUSERS_22: &[Rule] = &[Rule("upsampler", "upsamplers.0", Same)];
 
 /// The beginnings of names in blocks, of either network in either layout.

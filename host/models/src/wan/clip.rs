@@ -2,8 +2,8 @@
 //! pushes only the causal state is held.
 //!
 //! Few frames go all the way through the layers before the next ones follow, as few as the caller
-//! asks for: what is held besides the state depends on that number and not on the clip. What is not
-//! through when memory is out stays where it was, and goes on from there.
+//! asks for: what is held besides the state depends on that number and not on the clip. Frames
+//! that are not through when memory is out stay in their layer, and go on from there.
 
 use tch::Tensor;
 use tilewright_nn::CausalOps;
@@ -21,7 +21,7 @@ pub struct Spread {
     /// Output frames that run through the last layers at once; earlier layers take as many as these
     /// are made of, one at least.
     pub frames: u32,
-    /// Output rows of a band, where libtorch's convolutions take their input in bands.
+    /// Output rows of a band, if libtorch's convolutions take their input in bands.
     pub band: Option<u32>,
     /// Height of the output, which bands are measured in.
     pub height: u32,
@@ -47,7 +47,7 @@ pub(super) struct Piece<T> {
     pub first: i64,
     /// [T, C, H, W]
     pub frames: T,
-    /// Within a residual layer: what is hidden, beside what it will be added to.
+    /// Within a residual layer: the hidden frames, beside those that they will be added to.
     pub hidden: Option<T>,
     /// The point that the layer came to.
     pub done: i64,
@@ -84,12 +84,12 @@ impl<T> Piece<T> {
     }
 }
 
-/// The causal state of a clip, and what of it is under way.
+/// The causal state of a clip, and its frames that are under way.
 #[derive(Debug)]
 pub struct Clip<T> {
     pasts: Vec<Past<T>>,
     /// For each layer the first frame that is needed of its input, and the first that is needed of
-    /// the output; empty where all are.
+    /// the output; empty if all are.
     needed: Vec<i64>,
     /// Latent frames that were pushed, or skipped at the beginning.
     pushed: i64,
@@ -117,9 +117,9 @@ impl<T> Clip<T> {
         Self::default()
     }
 
-    /// A clip of which output frames before `frame` are there already: they are not computed again
-    /// but for what later ones depend on, which is a matter of some latent frames, and few of the
-    /// last layers'. The latents are pushed from [`Self::pushed`] on.
+    /// A clip of which output frames before `frame` are there already: they are not computed again,
+    /// except for the values that later ones depend on: those of some latent frames, and of few
+    /// frames in the last layers. The latents are pushed from [`Self::pushed`] on.
     pub fn from_frame(config: &Config, frame: u32) -> Self {
         // An architecture that no network can be built of has no decoder that this clip could be
         // pushed to.
@@ -138,12 +138,12 @@ impl<T> Clip<T> {
         self.pieces.is_empty()
     }
 
-    /// Gives the causal state back, where no frame will follow.
+    /// Gives the causal state back: no frame will follow.
     pub fn end(&mut self) {
         self.pasts.clear();
     }
 
-    /// Bytes of the causal state, and of what is under way, by those of a tensor.
+    /// Bytes of the causal state and of frames under way, by those of a tensor.
     pub(super) fn bytes_by(&self, of: impl Fn(&T) -> u64) -> u64 {
         let under_way = self.pieces.iter().flat_map(|piece| [Some(&piece.frames), piece.hidden.as_ref()]);
         let pasts = self.pasts.iter().flat_map(|past| &past.frames);
@@ -152,7 +152,7 @@ impl<T> Clip<T> {
 }
 
 impl Clip<Tensor> {
-    /// Bytes of the causal state, and of what is under way.
+    /// Bytes of the causal state and of frames under way.
     pub fn bytes(&self) -> usize {
         self.bytes_by(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64) as usize
     }
@@ -164,7 +164,7 @@ impl Clip<Tensor> {
     pub fn convert(&mut self, format: &ComputeFormat, device: tch::Device) -> Result<()> {
         for past in &mut self.pasts {
             for frame in &mut past.frames {
-                // The pasts of convolutions are in their type; where norms have another, that is as
+                // The pasts of convolutions are in their type; if norms have another, that is as
                 // good for those of doublings.
                 let moved = frame.f_to_device(device)?.f_to_kind(format.convolution)?;
                 *frame = tilewright_torch::to_layout(&moved, format.layout)?;

@@ -56,7 +56,7 @@ pub struct Config {
     pub patch: usize,
     /// Channels of the picture.
     pub image_channels: usize,
-    /// Per latent channel, undone by `z · std + mean`; none where the file is of another width than
+    /// Per latent channel, undone by `z · std + mean`; none if the file is of another width than
     /// the published.
     pub latents_mean: Option<Vec<f64>>,
     /// See [`Self::latents_mean`].
@@ -79,7 +79,7 @@ pub(super) fn at(name: &str, axis: usize) -> (String, usize) {
 
 impl Config {
     /// Reads the architecture, and the latents' mean and deviation from config.json beside the file
-    /// where the layout is diffusers'.
+    /// if the layout is diffusers'.
     ///
     /// # Errors
     /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense;
@@ -204,7 +204,7 @@ impl Config {
         Self::read(file, identity).and_then(weights).unwrap_or_default()
     }
 
-    /// The decoder's part of a file, beside what the network needs.
+    /// The decoder's part of a file, beside the weights that the network needs.
     ///
     /// # Errors
     /// The file is no video autoencoder.

@@ -131,8 +131,8 @@ impl<'a> Decode<'a> {
         })
     }
 
-    /// Pushes latent frames until the pushes are alike; those that are left cost what the last one
-    /// did.
+    /// Pushes latent frames until the pushes are alike; those that are left cost as much as the
+    /// last one.
     fn cost(mut self) -> Result<ClipCost> {
         let Extent { latent_frames: all, tiled, .. } = *self.extent;
         let pushed = self.extent.pushed.max(1);
@@ -188,7 +188,7 @@ impl<'a> Decode<'a> {
         Ok(self.meter.peak_bytes())
     }
 
-    /// Latent frames that cost what those before them do: only the frames that they leave behind
+    /// Latent frames that cost as much as those before them: only the frames that they leave behind
     /// are counted.
     fn skip(&mut self, count: u32) -> Result<()> {
         if self.extent.tiled.is_some() {

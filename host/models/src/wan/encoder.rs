@@ -76,7 +76,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
     }
 
     /// Frames [1, C, T, H, W] to latents [1, z, t, h, w], `at_once` frames after another. `shares`
-    /// are those of each layer in the work, by which `step` hears what is done.
+    /// are those of each layer in the work, by which `step` hears of progress.
     ///
     /// # Errors
     /// As [`Encoder::push`].
@@ -199,8 +199,8 @@ impl Encoder {
     /// After an error the state is spent.
     ///
     /// # Errors
-    /// [`Error::Clip`] where the frames don't fit, libtorch's failures, out of memory included, and
-    /// what `step` returns.
+    /// [`Error::Clip`] if the frames don't fit; libtorch's failures, out of memory included; the
+    /// error that `step` returns.
     pub fn push(
         &self,
         state: &mut EncoderState,
@@ -213,7 +213,7 @@ impl Encoder {
         self.network.push(&self.ops, &mut state.past, frames, at_once, &self.shares, step)
     }
 
-    /// Compares frames with those before and with what the network takes.
+    /// Compares frames with those before and with the network's input.
     fn check(&self, state: &EncoderState, frames: &Tensor) -> Result<()> {
         let refused = |reason: String| Err(Error::Clip { reason });
         let size = frames.size();

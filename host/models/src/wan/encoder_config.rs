@@ -57,7 +57,7 @@ impl EncoderConfig {
     /// Reads the architecture.
     ///
     /// # Errors
-    /// [`Error::Unknown`] where the file has no encoder; a tensor that the architecture is read
+    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read
     /// from is missing or misshapen; widths are nonsense.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let known = Known::of_encoder(file, identity, Kind::VideoAutoencoder)?;
@@ -134,7 +134,7 @@ impl EncoderConfig {
         }
     }
 
-    /// The encoder's part of a file, beside what the network needs.
+    /// The encoder's part of a file, beside the weights that the network needs.
     ///
     /// # Errors
     /// The file is no video autoencoder.
@@ -154,14 +154,14 @@ impl EncoderConfig {
     /// Checks that frames of this size can be encoded.
     ///
     /// # Errors
-    /// [`Error::Clip`] where they are smaller than a latent pixel, or don't divide into whole ones
-    /// where the network needs that.
+    /// [`Error::Clip`] if they are smaller than a latent pixel, or if the network needs whole
+    /// latent pixels and they don't divide into these.
     pub fn check_size(&self, height: i64, width: i64) -> Result<()> {
         let scale = i64::from(self.spatial_scale());
         let refused = |what: &str| {
             Err(Error::Clip { reason: format!("frames of {width}×{height} pixels: sides {what} {scale} expected") })
         };
-        // WAN 2.1 leaves out what is over; WAN 2.2's patches and averages can't.
+        // WAN 2.1 leaves out the pixels over; WAN 2.2's patches and averages can't.
         let whole = self.patch > 1 || self.down_blocks.iter().any(|block| block.averaged);
         if whole && (height % scale != 0 || width % scale != 0) {
             return refused("that are multiples of");

@@ -78,7 +78,7 @@ impl EncodeCosts {
 }
 
 impl EncoderConfig {
-    /// Frames [1, C, T, H, W] that somebody else holds, frame after frame.
+    /// Frames [1, C, T, H, W] whose bytes are not counted, frame after frame.
     fn frames_on(&self, meter: &Meter, count: i64, [height, width]: [u32; 2]) -> Result<MeterTensor> {
         let shape = [1, count, self.image_channels as i64, i64::from(height), i64::from(width)];
         Ok(meter.transpose(&meter.given(&shape, Kind::Float)?, 1, 2)?)

@@ -1,5 +1,5 @@
 //! The decoder's layers. Frames are [T, C, H, W], one clip's, in the memory order and the type that
-//! the format has between layers. A causal layer keeps what it needs of the frames before in a
+//! the format has between layers. A causal layer keeps the frames before that it needs in a
 //! [`Past`].
 
 use std::ops::Range;
@@ -137,7 +137,7 @@ pub(super) fn each<O: CausalOps>(ops: &O, conv: &Conv<O>, frames: &O::Tensor) ->
 pub(super) enum Causal<O: CausalOps> {
     /// libtorch's two-dimensional convolution of three frames laid side by side as channels:
     /// weights [out, 3 · into, 3, 3]. The three-dimensional one runs at two thirds of its speed on
-    /// a CPU and far less where MIOpen has to search.
+    /// a CPU, and at far less if MIOpen has to search.
     Plain { weight: O::Weight, bias: O::Weight, out: i64 },
     /// By Winograd's filtering.
     Filtered { kernel: O::CausalKernel, out: i64 },

@@ -40,8 +40,8 @@ impl<O: CausalOps> Placed<O> {
 #[derive(Debug)]
 pub(super) struct Network<O: CausalOps> {
     pub steps: Vec<Placed<O>>,
-    /// Products of each step per frame of its input, by which progress is told; empty if nobody
-    /// listens.
+    /// Products of each step per frame of its input, by which progress is told; empty on a
+    /// meter.
     pub products: Vec<f64>,
     /// Output frames per latent frame.
     pub scale: u32,

@@ -1,5 +1,5 @@
-//! The steps that a decoder is made of. Each kind stands in one place: it is built from the names of
-//! its weights, tells its output's frames from its input's, and takes a piece through itself.
+//! The steps that a decoder is made of. Each kind stands in one place: it is built from the names
+//! of its weights, tells its output's frames from its input's, and takes a piece through itself.
 
 use std::fmt;
 
@@ -108,7 +108,7 @@ pub(super) fn residual<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64) 
     Ok((Hide { norm, conv, shortcut }, sum))
 }
 
-/// The first half: the input stays, or goes through its shortcut, beside what is hidden.
+/// The first half: the input stays, or goes through its shortcut, beside the hidden frames.
 #[derive(Debug)]
 pub(super) struct Hide<O: CausalOps> {
     norm: UnitNorm<O>,
@@ -137,7 +137,7 @@ impl<O: CausalOps> Step<O> for Hide<O> {
     }
 }
 
-/// The second half, added to what stayed.
+/// The second half, added to the input.
 #[derive(Debug)]
 pub(super) struct Sum<O: CausalOps> {
     norm: UnitNorm<O>,
@@ -248,7 +248,7 @@ impl<O: CausalOps> Double<O> {
             drop(window);
             let doubled = each(ops, &self.conv, &stacked)?;
             drop(stacked);
-            // [T, 2, C, H, W] → [2T, C, H, W], whatever the order in memory.
+            // [T, 2, C, H, W] → [2T, C, H, W], in any memory order.
             let both = ops.empty([2 * count, channels, height, width])?;
             for half in 0..2 {
                 let from = ops.narrow(&doubled, 1, half * channels, channels)?;

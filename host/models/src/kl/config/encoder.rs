@@ -11,7 +11,7 @@ use crate::{
     metered::listed,
 };
 
-/// One down block: so many residual layers, then half the size where it is not the last.
+/// One down block: so many residual layers, then half the size if it is not the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DownBlock {
     /// Channels of its output.
@@ -46,12 +46,12 @@ pub struct EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// Reads the architecture, and config.json beside the file where the layout is diffusers'.
+    /// Reads the architecture, and config.json beside the file if the layout is diffusers'.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read from is
-    /// missing or has the wrong rank; the norm groups don't divide the channels; config.json is broken
-    /// or asks for what is not supported.
+    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read from
+    /// is missing or has the wrong rank; the norm groups don't divide the channels; config.json is
+    /// broken or asks for an unsupported layer.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let refused = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
         let names = Known::of_encoder(file, identity, Kind::KlAutoencoder)?;
@@ -86,7 +86,7 @@ impl EncoderConfig {
             first_channels,
             down_blocks,
             middle_channels: names.extent(middle.iter().map(|name| (name.as_str(), 0))).unwrap_or(into),
-            // The network has two at least; where the file has fewer, they are missing.
+            // The network has two at least; if the file has fewer, they are missing.
             middle_layers: middle_layers.max(2),
             middle_attention: names.has("encoder.mid_block.attentions.0"),
             norm_groups: config_file(file, identity)?.norm_num_groups.unwrap_or(USUAL_GROUPS),
@@ -110,7 +110,7 @@ impl EncoderConfig {
         Half::Encoder.model(file, identity, family, [self.spatial_scale(), 1])
     }
 
-    /// The encoder's part of a file, beside what the network needs.
+    /// The encoder's part of a file, beside the weights that the network needs.
     ///
     /// # Errors
     /// The file is no KL autoencoder.
