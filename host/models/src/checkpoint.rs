@@ -18,7 +18,7 @@ use crate::{Error, Result, error::Shape};
 
 pub use safetensors::Dtype as Stored;
 
-/// The message for a file that is not safetensors: its format, and what to do.
+/// The message for a file that is not safetensors: its format, and the remedy.
 fn advice(format: Format, path: &Path, start: &[u8]) -> String {
     let (name, advice) = (format.name(), format.advice());
     match format {
@@ -26,7 +26,7 @@ fn advice(format: Format, path: &Path, start: &[u8]) -> String {
             let command = conversion(path, &path.with_extension("safetensors"));
             format!("{name}, not safetensors: {advice}: {command}")
         }
-        // A server's answer in place of a file says what is wrong.
+        // A server's answer in place of a file tells the fault.
         Format::Text => format!("{name} ('{}'), not a safetensors file: {advice}", beginning(start)),
         _ => format!("{name}, not a safetensors file: {advice}"),
     }
@@ -41,8 +41,8 @@ fn beginning(start: &[u8]) -> String {
     if shown.len() < line.len() { shown + "…" } else { shown }
 }
 
-/// The shell command that makes a safetensors file of a pickle without running what is in it. Weights may stand under `state_dict`; tied ones share
-/// memory, which safetensors has no words for.
+/// The shell command that makes a safetensors file of a pickle without running code in it. Weights
+/// may stand under `state_dict`; tied ones share memory, which safetensors can't express.
 fn conversion(from: &Path, to: &Path) -> String {
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
     format!(
@@ -82,7 +82,7 @@ pub struct Checkpoint {
     path: PathBuf,
     id: FileId,
     map: Mmap,
-    /// Where the tensors' bytes begin in the file.
+    /// Place of the tensors' first byte in the file.
     data: usize,
     header: Metadata,
     names: BTreeMap<String, usize>,
@@ -95,10 +95,12 @@ impl std::fmt::Debug for Checkpoint {
 }
 
 impl Checkpoint {
-    /// Maps a file and checks its header: every tensor's bytes lie within the file, none overlap, shapes and sizes agree.
+    /// Maps a file and checks its header: every tensor's bytes lie within the file, none overlap,
+    /// shapes and sizes agree.
     ///
     /// # Errors
-    /// [`Error::Read`] where the file can't be opened, [`Error::Format`] where it is no sound safetensors file.
+    /// [`Error::Read`] if the file can't be opened, [`Error::Format`] if it is no sound safetensors
+    /// file.
     pub fn open(path: &Path) -> Result<Self> {
         let read = |source| Error::Read { path: path.to_owned(), source };
         let format = |reason: String| Error::Format { path: path.to_owned(), reason };
@@ -134,8 +136,9 @@ impl Checkpoint {
                 length - 8
             )));
         }
-        // SAFETY: the map is only read, and every read goes through offsets checked against its length below. A file that
-        // another process cuts short meanwhile ends this process with SIGBUS, as with every reader that maps files.
+        // SAFETY: the map is only read, and every read goes through offsets checked against its
+        // length below. A file that another process cuts short meanwhile ends this process with
+        // SIGBUS, as with every reader that maps files.
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
         let text = map.get(8..8 + announced as usize).unwrap_or_default();
         header::check(text).map_err(|reason| format(format!("its header has {reason}: no model's or latent's has")))?;
@@ -144,7 +147,7 @@ impl Checkpoint {
         Ok(Self { path: path.to_owned(), id, map, data: length + 8, header, names })
     }
 
-    /// Where the file is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -155,21 +158,21 @@ impl Checkpoint {
     }
 
     /// The tensors' names, sorted.
-    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
         self.names.keys().map(String::as_str)
     }
 
-    /// A tensor's shape, where it is there.
+    /// A tensor's shape; none if there is no such tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.header.info(name).map(|info| info.shape.as_slice())
     }
 
-    /// A tensor's stored type, where it is there.
+    /// A tensor's stored type; none if there is no such tensor.
     pub fn stored(&self, name: &str) -> Option<Stored> {
         self.header.info(name).map(|info| info.dtype)
     }
 
-    /// A tensor's bytes, where it is there.
+    /// A tensor's bytes; none if there is no such tensor.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         let (start, end) = self.header.info(name)?.data_offsets;
         self.map.get(self.data.checked_add(start)?..self.data.checked_add(end)?)
@@ -183,7 +186,8 @@ impl Checkpoint {
     /// Loads a tensor as `kind` on `device`, copied once.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] where the file does not hold it as expected, libtorch's failures.
+    /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] if the file does not hold it as
+    /// expected; libtorch's failures.
     pub fn load(&self, name: &str, expected: &[usize], kind: tch::Kind, device: Device) -> Result<Tensor> {
         let shape = || Shape(expected.to_vec());
         let found = self.shape(name);
@@ -227,7 +231,7 @@ fn folder_hint(path: &Path) -> String {
     }
 }
 
-/// The library's errors in words for people who have never seen the format.
+/// The library's errors in words that need no knowledge of the format.
 fn explain(error: &SafeTensorError) -> String {
     let reason = match error {
         SafeTensorError::MetadataIncompleteBuffer => {

@@ -1,4 +1,4 @@
-//! diffusers' config.json beside a file: what tensors don't tell.
+//! diffusers' config.json beside a file: facts that the tensors don't tell.
 
 use std::{fs, io::ErrorKind, path::PathBuf};
 
@@ -17,10 +17,11 @@ struct Written<T> {
     rest: T,
 }
 
-/// What config.json beside a file of diffusers' layout says, and where it is; nothing where there is none or it is of none of these classes.
+/// The values of config.json beside a file of diffusers' layout, and its path; none if there is no
+/// such file or it is of none of these classes.
 ///
 /// # Errors
-/// [`Error::Format`] and [`Error::Read`] where it is broken.
+/// [`Error::Format`] and [`Error::Read`] if it is broken.
 pub(crate) fn read<T: DeserializeOwned>(
     file: &Checkpoint,
     identity: &Identity,

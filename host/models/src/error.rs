@@ -1,4 +1,4 @@
-//! What can be wrong with a file, named to the tensor.
+//! Errors of files and of running networks, named to the tensor.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a file can't be used. Each is one line: what, where, what to do.
+/// A reason why a file can't be used, or a network not run. Each is one line: fault, place, remedy.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The file can't be opened or read.
@@ -23,7 +23,7 @@ pub enum Error {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The fault and its remedy.
         reason: String,
     },
     /// The file is sound but holds no model that is known.
@@ -31,7 +31,7 @@ pub enum Error {
     Unknown {
         /// The file.
         path: PathBuf,
-        /// What it holds instead, and what to do.
+        /// The file's actual contents, and the remedy.
         reason: String,
     },
     /// A tensor that the network needs is not there.
@@ -83,7 +83,7 @@ pub enum Error {
     /// A picture can't be encoded.
     #[error("{reason}")]
     Picture {
-        /// What is wrong, and what to do.
+        /// The fault and its remedy.
         reason: String,
     },
     /// A latent can't be decoded.
@@ -91,13 +91,13 @@ pub enum Error {
     Latent {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The fault and its remedy.
         reason: String,
     },
     /// Frames can't be encoded.
     #[error("the clip can't be encoded: {reason}")]
     Clip {
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A callback ended the network's run: the caller knows why.
@@ -109,7 +109,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// [`Error::LeftOver`] where there are such tensors.
+    /// [`Error::LeftOver`] if there are such tensors.
     pub(crate) fn refuse_left_over(path: &std::path::Path, network: &'static str, names: &[String]) -> Result<()> {
         let Some(name) = names.first() else { return Ok(()) };
         let more = if names.len() > 1 { format!(" (and {} more)", names.len() - 1) } else { String::new() };

@@ -1,4 +1,4 @@
-//! Says what a file is, by the names and shapes of its tensors and never by its own name.
+//! The identity of a file, by the names and shapes of its tensors and never by its own name.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -8,7 +8,8 @@ use tilewright_plan::{Dtype, words::did_you_mean};
 use crate::{
     Checkpoint, Error, Result,
     checkpoint::computable,
-    kl, names,
+    kl,
+    known::{Half, Known, Weights},
     names::Naming,
     parts::{Part, Role},
     wan,
@@ -39,8 +40,9 @@ pub enum Family {
 /// A row of [`FAMILIES`].
 type FamilyRow = (Family, &'static str, Option<(f64, f64)>);
 
-/// A family's name and its latents' scaling and shift: a model's latent is (z − shift) · scaling of the autoencoder's.
-/// The constants are those of the published configurations (diffusers' `config.json` of each model).
+/// A family's name and its latents' scaling and shift: a model's latent is (z − shift) · scaling of
+/// the autoencoder's. The constants are those of the published configurations (diffusers'
+/// `config.json` of each model).
 const FAMILIES: [FamilyRow; 7] = [
     (Family::Sd, "sd", Some((0.18215, 0.0))),
     (Family::Sdxl, "sdxl", Some((0.13025, 0.0))),
@@ -51,7 +53,7 @@ const FAMILIES: [FamilyRow; 7] = [
     (Family::Wan22, "wan-2.2", None),
 ];
 
-/// What stands beside the autoencoder in a whole checkpoint, and so tells the family.
+/// Beginnings of names beside the autoencoder in a whole checkpoint, and the family that they show.
 const NEIGHBOURS: [(&str, Family); 5] = [
     ("conditioner.embedders.", Family::Sdxl),
     ("cond_stage_model.", Family::Sd),
@@ -66,7 +68,7 @@ impl Family {
         FAMILIES[self as usize].1
     }
 
-    /// The published scaling and shift, where there are such.
+    /// The published scaling and shift, if there are such.
     pub fn scaling(self) -> Option<(f64, f64)> {
         FAMILIES[self as usize].2
     }
@@ -98,7 +100,7 @@ impl FromStr for Family {
     }
 }
 
-/// How the tensors are named and nested.
+/// The layout of a file: the tensors' names and their nesting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileLayout {
@@ -126,7 +128,7 @@ impl fmt::Display for FileLayout {
     }
 }
 
-/// What kind of thing a file holds.
+/// The kind of contents of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -144,14 +146,14 @@ pub enum Kind {
     Other,
 }
 
-/// What a file is.
+/// The identity of a file's contents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Identity {
-    /// What it holds.
+    /// The kind of contents.
     pub kind: Kind,
-    /// How it is laid out.
+    /// The layout.
     pub layout: FileLayout,
-    /// What stands before every name of the autoencoder's tensors.
+    /// The prefix of every name of the autoencoder's tensors.
     pub prefix: String,
     /// The family, as far as names and shapes tell.
     pub family: Family,
@@ -202,7 +204,7 @@ fn is_frames(file: &Checkpoint) -> bool {
     file.names().len() == 1 && file.shape(name).is_some_and(shaped)
 }
 
-/// What the names of WAN's original layout begin with, behind the prefix; no other network has such.
+/// The beginnings of names in WAN's original layout, behind the prefix; no other network has such.
 const WAN_PARTS: [&str; 6] = [
     "decoder.middle.",
     "decoder.upsamples.",
@@ -212,7 +214,7 @@ const WAN_PARTS: [&str; 6] = [
     "encoder.head.",
 ];
 
-/// Where diffusers' layout has WAN's norms, whose parameter is called `gamma`.
+/// The places of WAN's norms in diffusers' layout, whose parameter is called `gamma`.
 const WAN_NORMS: [&str; 4] = ["decoder.mid_block.", "decoder.up_blocks.", "encoder.mid_block.", "encoder.down_blocks."];
 
 /// The prefix and layout of a WAN autoencoder's tensor.
@@ -230,18 +232,18 @@ fn wan(name: &str) -> Option<(&str, FileLayout)> {
 }
 
 impl Identity {
-    /// Says what a file is. Never fails: what is not known is [`Kind::Other`].
+    /// The identity of a file. Never fails: a file of no known kind is [`Kind::Other`].
     pub fn of(file: &Checkpoint) -> Self {
         if let Some((prefix, layout)) = file.names().find_map(wan) {
             let rest = file.names().filter_map(|name| name.strip_prefix(prefix));
-            let naming = names::wan::Naming::of(layout == FileLayout::WanOriginal, rest);
+            let naming = Naming::of_wan(layout == FileLayout::WanOriginal, rest);
             return Self {
                 kind: Kind::VideoAutoencoder,
                 layout,
                 prefix: prefix.to_owned(),
-                family: if naming.nested() { Family::Wan22 } else { Family::Wan21 },
+                family: if naming.is_wan22() { Family::Wan22 } else { Family::Wan21 },
                 or_family: None,
-                naming: None,
+                naming: Some(naming),
             };
         }
         let other_autoencoder = Part::of(file).into_iter().find(|part| part.role == Role::Autoencoder);
@@ -265,25 +267,25 @@ impl Identity {
         if mark.is_some() {
             return other;
         }
-        // Any tensor of the decoder gives its prefix and naming away; `conv_in` alone may be the one that is missing.
-        // If the encoder is alone, its tensors tell as much.
+        // Any tensor of the decoder gives its prefix and naming away; `conv_in` alone may be the
+        // one that is missing. If the encoder is alone, its tensors tell as much.
         let found = ["decoder.", "encoder."].into_iter().find_map(|part| file.names().find_map(|name| kl(name, part)));
         let Some((prefix, naming)) = found else {
             return other;
         };
         let layout = match naming {
             Naming::Diffusers => FileLayout::Diffusers,
-            Naming::Ldm if prefix.is_empty() => FileLayout::Ldm,
-            Naming::Ldm => FileLayout::Checkpoint,
+            _ if prefix.is_empty() => FileLayout::Ldm,
+            _ => FileLayout::Checkpoint,
         };
         let (family, or_family) = family(file, &prefix);
         Self { kind: Kind::KlAutoencoder, layout, prefix, family, or_family, naming: Some(naming) }
     }
 
-    /// The same, or why the file is no autoencoder whose decoder can be run.
+    /// The same, or the reason why the file is no autoencoder whose decoder can be run.
     ///
     /// # Errors
-    /// [`Error::Unknown`], saying what the file holds instead.
+    /// [`Error::Unknown`], which names the file's contents.
     pub fn of_decoder(file: &Checkpoint) -> Result<Self> {
         let identity = Self::of(file);
         let reason = match identity.kind {
@@ -309,8 +311,8 @@ impl Identity {
         Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
 
-    /// Checks the family that somebody says the file is of; names and shapes that fit none may be
-    /// of any with the same kind of autoencoder.
+    /// Checks the family that the user gave; names and shapes that fit none may be of any family
+    /// with the same kind of autoencoder.
     ///
     /// # Errors
     /// [`Error::Unknown`] if the file is certainly of another family.
@@ -360,10 +362,10 @@ pub(crate) fn family_of_scaling(factor: f64) -> Option<Family> {
     Family::with_scaling(factor)
 }
 
-/// What `tilewright inspect` says of a file.
+/// The report of `tilewright inspect` on a file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
-    /// What it is.
+    /// Its identity.
     #[serde(flatten)]
     pub identity: Identity,
     /// Tensors in the whole file.
@@ -376,9 +378,9 @@ pub struct Inspection {
     pub parts: Vec<Part>,
     /// An autoencoder's encoder is in the file.
     pub encoder: bool,
-    /// The decoder, where there is one.
+    /// The decoder, if there is one.
     pub decoder: Option<DecoderInspection>,
-    /// The tensors by name with their shapes, where it is a latent or raw frames.
+    /// The tensors by name with their shapes, if it is a latent or raw frames.
     pub latents: BTreeMap<String, Vec<usize>>,
     /// The file's texts by name with their lengths in bytes.
     pub texts: BTreeMap<String, usize>,
@@ -402,12 +404,19 @@ impl Architecture {
             Architecture::Wan(config) => config.family,
         }
     }
+
+    fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
+        match self {
+            Architecture::Kl(config) => config.weights(file, identity),
+            Architecture::Wan(config) => config.weights(file, identity),
+        }
+    }
 }
 
-/// What `tilewright inspect` says of a decoder.
+/// The report of `tilewright inspect` on a decoder.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecoderInspection {
-    /// The architecture; absent where tensors that it is read from are missing.
+    /// The architecture; absent if tensors that it is read from are missing.
     pub config: Option<Architecture>,
     /// Elements of the decoder's tensors.
     pub parameters: u64,
@@ -429,27 +438,17 @@ impl DecoderInspection {
         if !identity.has_decoder(file) {
             return None;
         }
-        let (names, left_over, outcome) = match identity.kind {
-            Kind::KlAutoencoder => (
-                kl::Config::decoder_names(file, identity),
-                kl::Config::left_over(file, identity),
-                kl::Config::read(file, identity).map(|config| {
-                    (config.problems(file, identity), config.uncomputable(file, identity), Architecture::Kl(config))
-                }),
-            ),
-            Kind::VideoAutoencoder => (
-                wan::Config::decoder_names(file, identity),
-                wan::Config::left_over(file, identity),
-                wan::Config::read(file, identity).map(|config| {
-                    (config.problems(file, identity), config.uncomputable(file, identity), Architecture::Wan(config))
-                }),
-            ),
+        let config = match identity.kind {
+            Kind::KlAutoencoder => kl::Config::read(file, identity).map(Architecture::Kl),
+            Kind::VideoAutoencoder => wan::Config::read(file, identity).map(Architecture::Wan),
             _ => return None,
         };
-        let (missing, uncomputable, config) = match outcome {
-            Ok((problems, uncomputable, config)) => (problems, uncomputable, Some(config)),
-            Err(error) => (vec![error.to_string()], Vec::new(), None),
+        let outcome = config.and_then(|config| Ok((config.weights(file, identity)?, config)));
+        let (missing, left_over, uncomputable, config) = match outcome {
+            Ok((weights, config)) => (weights.problems(), weights.left_over(), weights.uncomputable(), Some(config)),
+            Err(error) => (vec![error.to_string()], Vec::new(), Vec::new(), None),
         };
+        let names = Half::Decoder.names(file, identity);
         let bytes = |name: &String| file.bytes(name).map(|bytes| bytes.len() as u64);
         Some(Self {
             config,
@@ -463,7 +462,7 @@ impl DecoderInspection {
     }
 }
 
-/// How many elements a tensor has.
+/// The number of a tensor's elements.
 fn elements(file: &Checkpoint, name: &str) -> u64 {
     file.shape(name).map_or(0, |shape| shape.iter().product::<usize>() as u64)
 }
@@ -489,10 +488,7 @@ impl Inspection {
             parameters: file.names().map(|name| elements(file, name)).sum(),
             stored,
             parts: Part::of(file),
-            encoder: match identity.kind {
-                Kind::KlAutoencoder => kl::EncoderConfig::there(file, &identity),
-                _ => wan::EncoderConfig::there(file, &identity),
-            },
+            encoder: Known::of_encoder(file, &identity, identity.kind).is_ok(),
             decoder,
             latents,
             texts: file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.len())).collect(),

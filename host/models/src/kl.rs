@@ -11,7 +11,6 @@ mod decoder;
 mod encoder;
 mod metered;
 mod network;
-mod progress;
 
 pub use config::{Config, DownBlock, EncoderConfig};
 pub use decoder::Decoder;

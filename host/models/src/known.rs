@@ -6,27 +6,117 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
-use tilewright_nn::{Source, Torch};
+use tilewright_nn::{Needed, Source, Torch};
+use tilewright_plan::{Dtype, Model};
 
-use crate::{Checkpoint, Error, Result, checkpoint::computable, error::Shape, names::Table};
+use crate::{
+    Checkpoint, Error, Family, Identity, Kind as FileKind, Result, checkpoint::computable, error::Shape,
+    identify::most_common, names::Names,
+};
 
-pub(crate) use tilewright_nn::Needed;
+/// The most channels that a layer may have: past this a file is hostile rather than large.
+const MOST_CHANNELS: usize = 1 << 13;
 
-/// A file's names seen through its layout's table.
+/// Checks the channels of layers.
+///
+/// # Errors
+/// The reason why there can't be such a layer.
+pub(crate) fn check_channels(widths: impl IntoIterator<Item = usize>) -> std::result::Result<(), String> {
+    match widths.into_iter().find(|width| *width == 0 || *width > MOST_CHANNELS) {
+        Some(width) => Err(format!("a layer of {width} channels is nonsense")),
+        None => Ok(()),
+    }
+}
+
+/// A half of an autoencoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    Decoder,
+    Encoder,
+}
+
+impl Half {
+    /// Its name in errors.
+    fn name(self) -> &'static str {
+        match self {
+            Half::Decoder => "decoder",
+            Half::Encoder => "encoder",
+        }
+    }
+
+    /// The beginnings of diffusers' names of its tensors.
+    fn starts(self) -> [&'static str; 2] {
+        match self {
+            Half::Decoder => ["decoder.", "post_quant_conv."],
+            Half::Encoder => ["encoder.", "quant_conv."],
+        }
+    }
+
+    /// The file's names of all tensors in this half; none if the file holds no autoencoder.
+    pub fn names(self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let known = Known::of(file, identity, identity.kind);
+        known.map(|known| known.part(self).map(str::to_owned).collect()).unwrap_or_default()
+    }
+
+    /// This half as policies are told of it: `scales` are pixels per latent pixel, and frames per
+    /// latent frame.
+    pub fn model(self, file: &Checkpoint, identity: &Identity, family: Family, scales: [u32; 2]) -> Model {
+        let names = self.names(file, identity);
+        Model {
+            family: family.name().to_owned(),
+            stored: most_common(file, &names).unwrap_or(Dtype::F32),
+            quantized: false,
+            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
+            spatial_scale: scales[0],
+            temporal_scale: scales[1],
+        }
+    }
+}
+
+/// A file's tensors by the names that its layout's rules give them.
 #[derive(Debug)]
-pub(crate) struct Known<'a, T> {
+pub(crate) struct Known<'a> {
     pub file: &'a Checkpoint,
-    pub table: T,
+    pub rules: Names,
     prefix: &'a str,
     /// diffusers' name to the file's.
     names: BTreeMap<String, &'a str>,
 }
 
-impl<'a, T: Table> Known<'a, T> {
-    pub fn new(file: &'a Checkpoint, prefix: &'a str, table: T) -> Self {
+impl<'a> Known<'a> {
+    /// The tensors of a file that holds an autoencoder of this kind.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if it holds none.
+    pub fn of(file: &'a Checkpoint, identity: &'a Identity, kind: FileKind) -> Result<Self> {
+        let Some(naming) = identity.naming.filter(|_| identity.kind == kind) else {
+            let reason = match (kind, identity.kind) {
+                (FileKind::KlAutoencoder, FileKind::VideoAutoencoder) => {
+                    format!("a {} video autoencoder, where one of pictures is expected", identity.family)
+                }
+                (FileKind::KlAutoencoder, _) => "no KL autoencoder".into(),
+                _ => "no video autoencoder".into(),
+            };
+            return Err(Error::Unknown { path: file.path().to_owned(), reason });
+        };
+        let prefix = identity.prefix.as_str();
         let within = file.names().filter_map(|name| Some((name, name.strip_prefix(prefix)?)));
-        let names = within.filter_map(|(name, rest)| Some((table.canonical(rest)?, name))).collect();
-        Self { file, table, prefix, names }
+        let rules = Names::of(naming, within.clone().map(|(_, rest)| rest));
+        let names = within.filter_map(|(name, rest)| Some((rules.canonical(rest)?, name))).collect();
+        Ok(Self { file, rules, prefix, names })
+    }
+
+    /// As [`Self::of`], if the file has tensors of an encoder.
+    ///
+    /// # Errors
+    /// As [`Self::of`], and [`Error::Unknown`] if it has none.
+    pub fn of_encoder(file: &'a Checkpoint, identity: &'a Identity, kind: FileKind) -> Result<Self> {
+        let known = Self::of(file, identity, kind)?;
+        if known.has("encoder") {
+            return Ok(known);
+        }
+        let reason = "no encoder in it: only the decoder's part is there; give the whole VAE".into();
+        Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
 
     /// Some tensor's name starts with these segments.
@@ -35,32 +125,17 @@ impl<'a, T: Table> Known<'a, T> {
         first.is_some_and(|(name, _)| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.')))
     }
 
-    /// The file's names of the tensors in a part of the network, in which diffusers' names begin so;
-    /// those that the network has no place for are among them.
-    pub fn part(&self, starts: &[&str]) -> impl Iterator<Item = &'a str> {
-        let starts: Vec<String> = starts
-            .iter()
-            .map(|start| {
-                self.table
-                    .original(&format!("{start}weight"))
-                    .map_or((*start).to_owned(), |name| name.trim_end_matches("weight").to_owned())
-            })
-            .collect();
+    /// The file's names of the tensors in a half; those that the network has no place for are among
+    /// them.
+    fn part(&self, half: Half) -> impl Iterator<Item = &'a str> {
+        let starts = half.starts().map(|start| {
+            let name = self.rules.original(&format!("{start}weight"));
+            name.map_or(start.to_owned(), |name| name.trim_end_matches("weight").to_owned())
+        });
         let within = move |name: &&str| {
             name.strip_prefix(self.prefix).is_some_and(|rest| starts.iter().any(|start| rest.starts_with(start)))
         };
         self.file.names().filter(within)
-    }
-
-    /// The file's names in a part of the network that no tensor that is needed has. If `needed` isn't
-    /// known, those that the table lacks.
-    pub fn left_over(&self, starts: &[&str], needed: Option<&[Needed]>) -> Vec<String> {
-        let mut left: Vec<String> = self.part(starts).map(str::to_owned).collect();
-        left.retain(|name| match self.table.canonical(&name[self.prefix.len()..]) {
-            None => true,
-            Some(name) => needed.is_some_and(|needed| !needed.iter().any(|needed| needed.name == name)),
-        });
-        left
     }
 
     /// The count of numbers in a row, from 0, that stand between `start` and the rest of some name.
@@ -68,8 +143,8 @@ impl<'a, T: Table> Known<'a, T> {
         (0..).take_while(|number| self.has(&format!("{start}.{number}"))).count()
     }
 
-    /// The extent that most of these tensors have along the given axis, so that one misshapen tensor
-    /// is the one that is blamed.
+    /// The extent that most of these tensors have along the given axis, so that one misshapen
+    /// tensor is the one that is blamed.
     pub fn extent<N: AsRef<str>>(&self, candidates: impl IntoIterator<Item = (N, usize)>) -> Option<usize> {
         let mut votes: Vec<(usize, usize)> = Vec::new();
         for (name, axis) in candidates {
@@ -84,7 +159,7 @@ impl<'a, T: Table> Known<'a, T> {
         votes.into_iter().find(|(_, count)| *count == most).map(|(value, _)| value)
     }
 
-    /// The file's name of a needed tensor and its shape there, or what is wrong with it.
+    /// The file's name of a needed tensor and its shape there, or its fault.
     ///
     /// # Errors
     /// [`Error::Missing`] and [`Error::Shape`], with the file's own name.
@@ -104,37 +179,20 @@ impl<'a, T: Table> Known<'a, T> {
         Ok((name, found))
     }
 
-    /// Checks that every tensor that is needed is there, in its shape and in a type that can be
-    /// computed from.
+    /// Output channels of a residual layer, by most of its tensors. A first convolution that is
+    /// missing is said to have as many as it has inputs, and a window of this shape.
     ///
     /// # Errors
-    /// As [`Self::locate`], and [`Error::Stored`].
-    pub fn all_loadable(&self, needed: &[Needed]) -> Result<()> {
-        for needed in needed {
-            let (name, _) = self.locate(needed)?;
-            if let Some(found) = self.file.stored(name).filter(|stored| computable(*stored).is_none()) {
-                let path = self.file.path().to_owned();
-                return Err(Error::Stored { path, name: name.to_owned(), found: format!("{found:?}") });
-            }
-        }
-        Ok(())
-    }
-
-    /// The file's names of needed tensors whose type can't be computed from.
-    pub fn uncomputable(&self, needed: &[Needed]) -> Vec<String> {
-        let names = needed.iter().filter_map(|needed| self.names.get(&needed.name));
-        let unreadable = |name: &&&str| self.file.stored(name).is_some_and(|stored| computable(stored).is_none());
-        names.filter(unreadable).map(|name| (*name).to_owned()).collect()
-    }
-
-    /// The faults of the tensors that are needed, a line each.
-    pub fn problems(&self, needed: &[Needed]) -> Vec<String> {
-        needed.iter().filter_map(|needed| self.locate(needed).err()).map(|error| error.to_string()).collect()
+    /// [`Error::Missing`] if none of its tensors is there.
+    pub fn resnet_channels(&self, resnet: &str, into: usize, window: &[usize]) -> Result<usize> {
+        let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "norm2.gamma", "conv2.weight", "conv2.bias"];
+        let channels = self.extent(parts.map(|part| (format!("{resnet}.{part}"), 0)));
+        channels.ok_or_else(|| self.missing(&format!("{resnet}.conv1.weight"), &[&[into, into], window].concat()))
     }
 
     /// A tensor is not there: the error has the name that the file would give it.
     pub fn missing(&self, canonical: &str, expected: &[usize]) -> Error {
-        let name = self.table.original(canonical).unwrap_or_else(|| canonical.to_owned());
+        let name = self.rules.original(canonical).unwrap_or_else(|| canonical.to_owned());
         Error::Missing {
             path: self.file.path().to_owned(),
             name: format!("{}{name}", self.prefix),
@@ -143,53 +201,60 @@ impl<'a, T: Table> Known<'a, T> {
     }
 }
 
-/// A network's part of a file, beside the weights that the network needs.
+/// A half of an autoencoder in a file, beside the weights that its network needs.
 #[derive(Debug)]
-pub(crate) struct Weights<'a, T> {
-    known: Known<'a, T>,
+pub(crate) struct Weights<'a> {
+    known: Known<'a>,
+    half: Half,
     needed: Vec<Needed>,
-    /// The beginnings of the network's own names of the tensors in this part.
-    starts: &'static [&'static str],
-    /// The network as errors call it.
-    network: &'static str,
 }
 
-impl<'a, T: Table> Weights<'a, T> {
-    pub fn new(
-        known: Known<'a, T>,
-        needed: Vec<Needed>,
-        starts: &'static [&'static str],
-        network: &'static str,
-    ) -> Self {
-        Self { known, needed, starts, network }
+impl<'a> Weights<'a> {
+    pub fn new(known: Known<'a>, half: Half, needed: Vec<Needed>) -> Self {
+        Self { known, half, needed }
     }
 
-    /// The file's names in this part that the network has no place for.
+    /// The file's names in this half that the network has no place for.
     pub fn left_over(&self) -> Vec<String> {
-        self.known.left_over(self.starts, Some(&self.needed))
+        let is_needed = |name: &String| self.needed.iter().any(|needed| needed.name == *name);
+        let prefix = self.known.prefix.len();
+        let is_left = |name: &&str| !self.known.rules.canonical(&name[prefix..]).is_some_and(|name| is_needed(&name));
+        self.known.part(self.half).filter(is_left).map(str::to_owned).collect()
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from.
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
+    /// FP8.
     pub fn check(&self) -> Result<()> {
-        Error::refuse_left_over(self.known.file.path(), self.network, &self.left_over())?;
-        self.known.all_loadable(&self.needed)
+        let path = self.known.file.path();
+        Error::refuse_left_over(path, self.half.name(), &self.left_over())?;
+        for needed in &self.needed {
+            let (name, _) = self.known.locate(needed)?;
+            if let Some(found) = self.known.file.stored(name).filter(|stored| computable(*stored).is_none()) {
+                let (path, found) = (path.to_owned(), format!("{found:?}"));
+                return Err(Error::Stored { path, name: name.to_owned(), found });
+            }
+        }
+        Ok(())
     }
 
     /// Tensors that are needed and whose type can't be computed from.
     pub fn uncomputable(&self) -> Vec<String> {
-        self.known.uncomputable(&self.needed)
+        let names = self.needed.iter().filter_map(|needed| self.known.names.get(&needed.name));
+        let unreadable = |name: &&&str| self.known.file.stored(name).is_some_and(|stored| computable(stored).is_none());
+        names.filter(unreadable).map(|name| (*name).to_owned()).collect()
     }
 
-    /// The reasons why the network can't be loaded, a line each.
+    /// Tensors that are missing or misshapen, a line each.
     pub fn problems(&self) -> Vec<String> {
-        self.known.problems(&self.needed)
+        let faults = self.needed.iter().filter_map(|needed| self.known.locate(needed).err());
+        faults.map(|error| error.to_string()).collect()
     }
 
     /// The weights as a network on a device asks for them.
-    pub fn on<'s>(&self, Destination { device, step }: Destination<'s>) -> OnDevice<'_, 'a, 's, T> {
+    pub fn on<'s>(&self, Destination { device, step }: Destination<'s>) -> OnDevice<'_, 'a, 's> {
         let stored = self.needed.iter().filter_map(|needed| self.known.names.get(&needed.name));
         let all_bytes = stored.filter_map(|name| self.known.file.bytes(name)).map(<[u8]>::len).sum();
         OnDevice { known: &self.known, device, step: RefCell::new(step), all_bytes, done_bytes: Cell::new(0) }
@@ -225,8 +290,8 @@ impl From<Device> for Destination<'_> {
 }
 
 /// Weights of a file, each copied to a device when it is asked for.
-pub(crate) struct OnDevice<'w, 'a, 's, T> {
-    known: &'w Known<'a, T>,
+pub(crate) struct OnDevice<'w, 'a, 's> {
+    known: &'w Known<'a>,
     device: Device,
     // A source is shared between layers.
     step: RefCell<Option<LoadStep<'s>>>,
@@ -236,7 +301,7 @@ pub(crate) struct OnDevice<'w, 'a, 's, T> {
     done_bytes: Cell<usize>,
 }
 
-impl<T: Table> OnDevice<'_, '_, '_, T> {
+impl OnDevice<'_, '_, '_> {
     fn step(&self, bytes: usize) -> Result<()> {
         let done = self.done_bytes.replace(self.done_bytes.get() + bytes);
         let share = (done as f64 / self.all_bytes.max(1) as f64).min(1.0);
@@ -244,7 +309,7 @@ impl<T: Table> OnDevice<'_, '_, '_, T> {
     }
 }
 
-impl<T: Table> Source<Torch> for OnDevice<'_, '_, '_, T> {
+impl Source<Torch> for OnDevice<'_, '_, '_> {
     fn weight(&self, name: &str, shapes: &[&[i64]], kind: Kind) -> tilewright_nn::Result<Tensor> {
         let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
         let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };

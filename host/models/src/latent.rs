@@ -1,4 +1,5 @@
-//! Latents as ComfyUI and diffusers save them. A [`LatentFile`] has only its header read; a [`Latent`] has its values.
+//! Latents as ComfyUI and diffusers save them. A [`LatentFile`] has only its header read; a
+//! [`Latent`] has its values.
 
 mod doubt;
 
@@ -17,10 +18,11 @@ use crate::{
 /// ComfyUI's name of the latent in its files.
 const COMFYUI: &str = "latent_tensor";
 
-/// ComfyUI's empty marker that says that the values need no scaling (comfyanonymous/ComfyUI, nodes.py, `LoadLatent`).
+/// ComfyUI's empty marker that says that the values need no scaling (comfyanonymous/ComfyUI,
+/// nodes.py, `LoadLatent`).
 const COMFYUI_MARKER: &str = "latent_format_version_0";
 
-/// What ComfyUI multiplies by where the marker is missing, whatever the model.
+/// ComfyUI's factor for every model if the marker is missing.
 const COMFYUI_LEGACY: f64 = 1.0 / 0.18215;
 
 /// Longest side of a picture in pixels; past this a latent is hostile rather than large.
@@ -29,11 +31,11 @@ const MOST_PIXELS: u64 = 1 << 17;
 /// Most frames of a clip, and most samples.
 const MOST_FRAMES: u64 = 1 << 16;
 
-/// Most values of a latent, 2 GiB as f32: those of a picture of 46,000 by 46,000 pixels, or of half an hour of small
-/// video.
+/// Most values of a latent, 2 GiB as f32: those of a picture of 46,000 by 46,000 pixels, or of half
+/// an hour of small video.
 const MOST_VALUES: u64 = 1 << 29;
 
-/// Where a latent came from.
+/// The program that saved a latent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// ComfyUI's `.latent` with its marker: in the autoencoder's own space.
@@ -44,7 +46,7 @@ pub enum Origin {
     Plain,
 }
 
-/// How a model's latents are scaled against its autoencoder's.
+/// The scaling of a model's latents against its autoencoder's.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
     /// One for all channels: z / factor + shift.
@@ -63,7 +65,7 @@ pub enum Scaling {
     },
 }
 
-/// How large a latent is.
+/// The extents of a latent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extents {
     /// Pictures or clips.
@@ -77,11 +79,11 @@ pub struct Extents {
 }
 
 impl Scaling {
-    /// A latent of the autoencoder's own space as the model has it: (z − shift) · factor, or (z − mean) / std with the channels along the
-    /// second axis.
+    /// A latent of the autoencoder's own space as the model has it: (z − shift) · factor, or (z −
+    /// mean) / std with the channels along the second axis.
     ///
     /// # Errors
-    /// Where there are other than so many channels, or memory is out.
+    /// The latents have another number of channels, or memory is out.
     pub fn apply(&self, latents: &Tensor) -> Result<Tensor> {
         Ok(match self {
             Scaling::Factor { factor, shift } => latents.f_sub_scalar(*shift)?.f_mul_scalar(*factor)?,
@@ -98,7 +100,8 @@ impl Scaling {
     }
 }
 
-/// A latent's file of which only the header has been read: a model can refuse it before its values cost anything.
+/// A latent's file of which only the header has been read: a model can refuse it before its values
+/// cost anything.
 #[derive(Debug)]
 pub struct LatentFile {
     file: Checkpoint,
@@ -117,22 +120,23 @@ struct Form {
 /// A latent that can be decoded.
 #[derive(Debug)]
 pub struct Latent {
-    /// Where it came from.
+    /// Path of its file.
     pub path: PathBuf,
-    /// What saved it.
+    /// The program that saved it.
     pub origin: Origin,
     /// [N, C, T, h, w] in f32, finite; a picture has one frame.
     pub values: Tensor,
-    /// ComfyUI's `prompt`, `workflow` and whatever else the file carries, by name, sorted.
+    /// ComfyUI's `prompt`, `workflow` and the file's other texts, by name, sorted.
     pub texts: Vec<(String, String)>,
 }
 
 impl LatentFile {
-    /// Opens a file and finds its latent: the tensor named, or else ComfyUI's, or else the only one.
+    /// Opens a file and finds its latent: the tensor named, or else ComfyUI's, or else the only
+    /// one.
     ///
     /// # Errors
-    /// The file is unsound, or the tensor is missing, ambiguous, of the wrong rank or type, empty, or larger than any
-    /// latent.
+    /// The file is unsound, or the tensor is missing, ambiguous, of the wrong rank or type, empty,
+    /// or larger than any latent.
     pub fn open(path: &Path, tensor: Option<&str>) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let refused = |reason: String| Error::Latent { path: path.to_owned(), reason };
@@ -259,7 +263,7 @@ impl Latent {
         Form { path: self.path.clone(), size: std::array::from_fn(|axis| size[axis] as u64) }
     }
 
-    /// How large it is.
+    /// Its extents.
     pub fn extents(&self) -> Extents {
         self.form().extents()
     }
@@ -267,7 +271,7 @@ impl Latent {
     /// The values as pictures, [N, C, h, w].
     ///
     /// # Errors
-    /// Where it is a clip of several frames.
+    /// It is a clip of several frames.
     pub fn pictures(&self) -> Result<Tensor> {
         match self.extents().frames {
             1 => Ok(self.values.f_squeeze_dim(2)?),
@@ -278,7 +282,7 @@ impl Latent {
     /// Checks that a decoder of pictures can take it.
     ///
     /// # Errors
-    /// Where the channels differ, it is a clip, or the picture would be absurdly large.
+    /// The channels differ, it is a clip, or the picture would be absurdly large.
     pub fn check_kl(&self, config: &kl::Config) -> Result<()> {
         self.form().check_kl(config)
     }
@@ -359,7 +363,7 @@ impl Form {
     }
 }
 
-/// Names for a message, cut short where there are many.
+/// Names for a message, cut short if there are many.
 fn list(names: &[&str]) -> String {
     const MOST: usize = 8;
     let shown = names.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");

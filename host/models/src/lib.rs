@@ -1,8 +1,9 @@
-//! Networks, and the files that they are read from. A [`Checkpoint`] is any safetensors file; [`Identity`] says what is in it;
-//! [`kl::Decoder`] is the network of the KL autoencoders; [`Latent`] is what it decodes.
+//! Networks, and the files that they are read from. A [`Checkpoint`] is any safetensors file; an
+//! [`Identity`] tells its contents; [`kl::Decoder`] and [`wan::Decoder`] are the networks that
+//! decode a [`Latent`].
 //!
-//! Everything read from a file is hostile until checked: names, shapes and sizes are compared with what the network needs before
-//! libtorch sees a byte.
+//! Everything read from a file is hostile until checked: names, shapes and sizes are compared with
+//! the network's before libtorch sees a byte.
 
 mod checkpoint;
 mod config_json;
@@ -11,8 +12,10 @@ mod identify;
 pub mod kl;
 mod known;
 mod latent;
+mod metered;
 mod names;
 mod parts;
+mod progress;
 pub mod wan;
 
 pub use checkpoint::{Checkpoint, FileId, Stored};

@@ -1,42 +1,81 @@
-//! The names of the networks' tensors in each file layout, as tables of what differs: the network
-//! knows diffusers' names alone.
+//! The names of the networks' tensors in each file layout, as rules for the names that differ: the
+//! networks know diffusers' alone, each beside the layer that takes it.
 
-pub mod wan;
+mod wan;
 
-/// A layout's table: between the file's names, without its prefix, and diffusers'.
-pub trait Table {
-    /// diffusers' name of a file's tensor, where the table has a place for it.
-    fn canonical(&self, name: &str) -> Option<String>;
-
-    /// The file's name of a tensor, given diffusers'; the first row that has it counts.
-    fn original(&self, canonical: &str) -> Option<String>;
-}
-
-/// The way that a rule's block number is written in the file.
+/// The way that a rule's numbers are written in the file. With n residual layers in a block of WAN,
+/// its layers have the numbers 0…n−1 in it, and n stands for the layer that resizes at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
     /// As in diffusers.
     Same,
-    /// Counted from the other end: LDM numbers the up blocks from the output.
+    /// `{i}` is the block, counted from the other end: LDM numbers the up blocks from the output.
     Reversed,
+    /// `{i}` counts through the whole network: a residual layer.
+    FlatLayer,
+    /// `{i}` counts through the whole network: the end of a block.
+    FlatEnd,
+    /// `{j}` counts through the block `{i}`: a residual layer.
+    NestedLayer,
+    /// `{j}` counts through the block `{i}`: its end.
+    NestedEnd,
 }
 
-/// Segments of a file's name, and what diffusers calls them; `{i}` is the block, `{j}` the layer in
-/// it. A name that no rule changes is the same in both.
+use Index::{FlatEnd, FlatLayer, NestedEnd, NestedLayer, Reversed, Same};
+
+/// A block or layer, and a layer in it: `{i}` and `{j}` of a pattern.
+type Numbers = (usize, usize);
+
+impl Index {
+    /// The file's numbers as diffusers' block and layer; none if there is no such place. `count` is
+    /// the number of blocks if they are reversed, and of a block's residual layers otherwise.
+    fn place(self, (i, j): Numbers, count: usize) -> Option<Numbers> {
+        let (block, within) = (i / (count + 1), i % (count + 1));
+        match self {
+            Same => Some((i, j)),
+            Reversed => Some((count.checked_sub(i + 1)?, j)),
+            FlatLayer => (within < count).then_some((block, within)),
+            FlatEnd => (within == count).then_some((block, 0)),
+            NestedLayer => (j < count).then_some((i, j)),
+            NestedEnd => (j == count).then_some((i, 0)),
+        }
+    }
+
+    /// diffusers' block and layer as the file's numbers; none if the file has no such place.
+    fn numbers(self, (block, layer): Numbers, count: usize) -> Option<Numbers> {
+        match self {
+            Same | Reversed => self.place((block, layer), count),
+            FlatLayer => (layer < count).then_some((block * (count + 1) + layer, 0)),
+            FlatEnd => Some((block * (count + 1) + count, 0)),
+            NestedLayer => (layer < count).then_some((block, layer)),
+            NestedEnd => Some((block, count)),
+        }
+    }
+}
+
+/// Segments of a file's name, and diffusers' names of them; `{i}` is the block, `{j}` the layer in
+/// it. A segment that no rule changes is the same in both.
+#[derive(Debug)]
 struct Rule(&'static str, &'static str, Index);
 
-/// The names of the tensors in a file.
+/// The rules that a file's names follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// diffusers' own names, the attention's old ones included.
     Diffusers,
     /// The original names of Stable Diffusion's and Flux's autoencoders.
     Ldm,
+    /// diffusers' names of WAN 2.1.
+    Wan21Diffusers,
+    /// diffusers' names of WAN 2.2.
+    Wan22Diffusers,
+    /// The original names of WAN 2.1.
+    Wan21,
+    /// The original names of WAN 2.2.
+    Wan22,
 }
 
-use Index::{Reversed, Same};
-
-/// diffusers' first releases called the attention's projections so. They are read, and never named.
+/// The attention's projections in diffusers' first releases. They are read, and never named.
 const OLD_ATTENTION: &[Rule] = &[
     Rule("mid_block.attentions.0.query", "mid_block.attentions.0.to_q", Same),
     Rule("mid_block.attentions.0.key", "mid_block.attentions.0.to_k", Same),
@@ -65,78 +104,127 @@ const LDM: &[Rule] = &[
 /// sized by it.
 const MOST_INDEX: usize = 64;
 
-/// A KL autoencoder's names: the layout, and the number of up blocks that LDM counts from.
-#[derive(Clone, Copy, Debug)]
-pub struct Kl {
-    pub naming: Naming,
-    pub blocks: usize,
+impl Naming {
+    /// The naming of a WAN autoencoder with these names, which lack the file's prefix.
+    pub fn of_wan<'a>(is_original: bool, names: impl Iterator<Item = &'a str>) -> Self {
+        match (is_original, wan::is_nested(names)) {
+            (false, false) => Naming::Wan21Diffusers,
+            (false, true) => Naming::Wan22Diffusers,
+            (true, false) => Naming::Wan21,
+            (true, true) => Naming::Wan22,
+        }
+    }
+
+    /// True for WAN 2.2's names, in either layout.
+    pub fn is_wan22(self) -> bool {
+        matches!(self, Naming::Wan22 | Naming::Wan22Diffusers)
+    }
+
+    /// The rules in both directions.
+    fn rules(self) -> &'static [&'static [Rule]] {
+        match self {
+            Naming::Diffusers => &[],
+            Naming::Ldm => &[LDM],
+            Naming::Wan21Diffusers => &[wan::DIFFUSERS_21],
+            Naming::Wan22Diffusers => &[wan::DIFFUSERS_22],
+            Naming::Wan21 => &[wan::ORIGINAL, wan::ORIGINAL_21],
+            Naming::Wan22 => &[wan::ORIGINAL, wan::ORIGINAL_22],
+        }
+    }
+
+    /// The rules of names that are read, and never named.
+    fn aliases(self) -> &'static [&'static [Rule]] {
+        if self == Naming::Diffusers { &[OLD_ATTENTION] } else { &[] }
+    }
+
+    /// The up blocks of a KL autoencoder that the names speak of.
+    fn blocks<'a>(self, names: impl Iterator<Item = &'a str>) -> usize {
+        let start = if self == Naming::Ldm { "decoder.up." } else { "decoder.up_blocks." };
+        let numbers = names.filter_map(|name| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok());
+        numbers.filter(|number| *number < MOST_INDEX).max().map_or(0, |most| most + 1)
+    }
 }
 
-impl Table for Kl {
-    fn canonical(&self, name: &str) -> Option<String> {
+/// The names of a file's tensors, without the file's prefix: between the file's own and diffusers'.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    naming: Naming,
+    /// Up blocks that the names speak of.
+    pub blocks: usize,
+    /// Residual layers of an up block, and of a down block, if the file counts through them.
+    layers: [usize; 2],
+}
+
+impl Names {
+    /// The counts that a naming's rules need, read off the names.
+    pub fn of<'a>(naming: Naming, names: impl Iterator<Item = &'a str> + Clone) -> Self {
+        let layers = [false, true].map(|encodes| wan::layers(naming, encodes, names.clone()));
+        Self { naming, blocks: naming.blocks(names), layers }
+    }
+
+    /// diffusers' name of a file's tensor. None if it is no parameter, has numbers that no network
+    /// has, or is diffusers' name in a file of other names: that would be a second name of the same
+    /// tensor.
+    pub fn canonical(&self, name: &str) -> Option<String> {
         let (stem, parameter) = parted(name)?;
-        let renamed = match self.naming {
-            Naming::Diffusers => self.renamed(stem, OLD_ATTENTION, true)?,
-            Naming::Ldm => {
-                let renamed = self.renamed(stem, LDM, true)?;
-                // Diffusers' own names would be second ones of the same tensors here.
-                self.renamed(&renamed, LDM, false).filter(|back| back == stem)?;
-                renamed
-            }
-        };
+        let renamed = self.renamed(stem, self.naming.rules(), true)?;
+        self.renamed(&renamed, self.naming.rules(), false).filter(|back| back == stem)?;
+        let renamed = self.renamed(&renamed, self.naming.aliases(), true)?;
         renamed.split('.').all(is_canonical).then(|| format!("{renamed}.{parameter}"))
     }
 
-    fn original(&self, canonical: &str) -> Option<String> {
+    /// The file's name of a tensor, given diffusers'.
+    pub fn original(&self, canonical: &str) -> Option<String> {
         let (stem, parameter) = parted(canonical)?;
-        match self.naming {
-            Naming::Diffusers => Some(canonical.to_owned()),
-            Naming::Ldm => Some(format!("{}.{parameter}", self.renamed(stem, LDM, false)?)),
-        }
+        Some(format!("{}.{parameter}", self.renamed(stem, self.naming.rules(), false)?))
     }
+
+    /// A stem with its segments renamed from left to right, from the file's names to diffusers' or
+    /// back; the first rule that has a place for them counts. None if rules fit and none has one.
+    fn renamed(&self, stem: &str, rules: &[&[Rule]], forward: bool) -> Option<String> {
+        let segments: Vec<&str> = stem.split('.').collect();
+        let (mut at, mut renamed) = (0, Vec::new());
+        while at < segments.len() {
+            let fitting = rules.iter().copied().flatten().filter_map(|rule| {
+                let (numbers, count) = captured(if forward { rule.0 } else { rule.1 }, &segments[at..])?;
+                Some((rule, numbers, count))
+            });
+            let mut fitting = fitting.peekable();
+            if fitting.peek().is_none() {
+                renamed.push(segments[at].to_owned());
+                at += 1;
+                continue;
+            }
+            let (written, count) =
+                fitting.find_map(|(rule, numbers, count)| Some((self.written(rule, numbers, forward)?, count)))?;
+            renamed.push(written);
+            at += count;
+        }
+        Some(renamed.join("."))
+    }
+
+    /// A rule's other side with its numbers.
+    fn written(&self, Rule(file, diffusers, index): &Rule, numbers: Numbers, forward: bool) -> Option<String> {
+        let count = match index {
+            Reversed => self.blocks,
+            _ => self.layers[usize::from(encodes(diffusers))],
+        };
+        let (to, (i, j)) = match forward {
+            true => (diffusers, index.place(numbers, count)?),
+            false => (file, index.numbers(numbers, count)?),
+        };
+        Some(to.replace("{i}", &i.to_string()).replace("{j}", &j.to_string()))
+    }
+}
+
+/// True for diffusers' names of the encoder.
+fn encodes(canonical: &str) -> bool {
+    canonical.starts_with("encoder.")
 }
 
 /// A name without its parameter, and the parameter.
 fn parted(name: &str) -> Option<(&str, &str)> {
-    name.rsplit_once('.').filter(|(_, parameter)| matches!(*parameter, "weight" | "bias"))
-}
-
-impl Kl {
-    /// A stem with each rule applied once, from the file's names to diffusers' or back. None if a
-    /// block is counted from the other end and there is no such block.
-    fn renamed(&self, stem: &str, rules: &[Rule], forward: bool) -> Option<String> {
-        let mut segments: Vec<String> = stem.split('.').map(str::to_owned).collect();
-        for Rule(file, diffusers, index) in rules {
-            let (from, to) = if forward { (file, diffusers) } else { (diffusers, file) };
-            let count = from.split('.').count();
-            let mut starts = 0..(segments.len() + 1).saturating_sub(count);
-            let found = starts.find_map(|at| Some((at, captures(from, &segments[at..at + count].join("."))?)));
-            let Some((at, (block, layer))) = found else { continue };
-            let block = match index {
-                Same => block,
-                Reversed => self.blocks.checked_sub(block + 1)?,
-            };
-            let written = to.replace("{i}", &block.to_string()).replace("{j}", &layer.to_string());
-            segments.splice(at..at + count, written.split('.').map(str::to_owned));
-        }
-        Some(segments.join("."))
-    }
-}
-
-impl Naming {
-    /// The part of a name before the up block's number.
-    fn up(self) -> &'static str {
-        match self {
-            Naming::Diffusers => "decoder.up_blocks.",
-            Naming::Ldm => "decoder.up.",
-        }
-    }
-
-    /// The number of up blocks that the names speak of.
-    pub fn blocks<'a>(self, names: impl Iterator<Item = &'a str>) -> usize {
-        let numbers = names.filter_map(|name| name.strip_prefix(self.up())?.split('.').next()?.parse::<usize>().ok());
-        numbers.filter(|number| *number < MOST_INDEX).max().map_or(0, |most| most + 1)
-    }
+    name.rsplit_once('.').filter(|(_, parameter)| matches!(*parameter, "weight" | "bias" | "gamma"))
 }
 
 /// A number as names have it: only canonical ones, so that "01" and "1" are not two names of one
@@ -150,38 +238,58 @@ fn is_canonical(segment: &str) -> bool {
     !segment.bytes().all(|byte| byte.is_ascii_digit()) || number(segment).is_some()
 }
 
-/// The numbers that stand where `pattern` has `{i}` and `{j}`; 0 where it has none.
-fn captures(pattern: &str, stem: &str) -> Option<(usize, usize)> {
-    let mut numbers = (0, 0);
-    let mut segments = stem.split('.');
+/// The numbers in the places of `{i}` and `{j}` of a pattern, 0 if it has none, and the number of
+/// segments that it takes from the beginning of these.
+fn captured(pattern: &str, segments: &[&str]) -> Option<(Numbers, usize)> {
+    let (mut numbers, mut count) = ((0, 0), 0);
     for expected in pattern.split('.') {
-        let segment = segments.next()?;
+        let segment = *segments.get(count)?;
         match expected {
             "{i}" => numbers.0 = number(segment)?,
             "{j}" => numbers.1 = number(segment)?,
             _ if expected == segment => {}
             _ => return None,
         }
+        count += 1;
     }
-    segments.next().is_none().then_some(numbers)
+    Some((numbers, count))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn names(naming: Naming, layers: usize) -> Names {
+        Names { naming, blocks: 4, layers: [layers, layers - 1] }
+    }
+
+    fn filled(pattern: &str, (i, j): Numbers) -> String {
+        pattern.replace("{i}", &i.to_string()).replace("{j}", &j.to_string())
+    }
+
     #[test]
     fn every_rule_is_used_and_leads_back() {
-        for (naming, rules) in [(Naming::Diffusers, OLD_ATTENTION), (Naming::Ldm, LDM)] {
-            for Rule(file, diffusers, _) in rules {
-                let table = Kl { naming, blocks: 4 };
-                let filled = |pattern: &str, block: &str| pattern.replace("{i}", block).replace("{j}", "2");
-                let name = format!("decoder.{}.bias", filled(file, "1"));
-                let canonical = table.canonical(&name).unwrap_or_else(|| panic!("{name} has no rule"));
-                let block = if file.starts_with("up.") { "2" } else { "1" };
-                assert_eq!(canonical, format!("decoder.{}.bias", filled(diffusers, block)));
-                let back = table.original(&canonical).unwrap();
-                assert_eq!(table.canonical(&back).unwrap(), canonical, "{name}");
+        use Naming::{Diffusers, Ldm, Wan21, Wan21Diffusers, Wan22, Wan22Diffusers};
+        for naming in [Diffusers, Ldm, Wan21Diffusers, Wan22Diffusers, Wan21, Wan22] {
+            for layers in [2, 3, 4] {
+                let names = names(naming, layers);
+                let rules = naming.rules().iter().chain(naming.aliases()).copied().flatten();
+                for rule in rules {
+                    let Rule(file, diffusers, index) = rule;
+                    let mut used = 0;
+                    for place in [(0, 0), (1, 0), (2, 1)] {
+                        let count = if *index == Reversed { 4 } else { names.layers[usize::from(encodes(diffusers))] };
+                        // A down block of one layer has no second.
+                        let Some(numbers) = index.numbers(place, count) else { continue };
+                        let name = format!("{}.bias", filled(file, numbers));
+                        let canonical = names.canonical(&name).unwrap_or_else(|| panic!("{name} has no rule"));
+                        assert_eq!(canonical, format!("{}.bias", filled(diffusers, place)));
+                        let back = names.original(&canonical).unwrap();
+                        assert!(back == name || naming == Diffusers && back == canonical, "{name} {back}");
+                        used += 1;
+                    }
+                    assert!(used > 0, "{rule:?}");
+                }
             }
         }
     }
@@ -189,24 +297,24 @@ mod tests {
     #[test]
     fn names_that_no_rule_changes_are_the_same_in_both() {
         for naming in [Naming::Diffusers, Naming::Ldm] {
-            let table = Kl { naming, blocks: 4 };
+            let names = names(naming, 3);
             for name in ["post_quant_conv.weight", "decoder.conv_in.bias", "encoder.conv_out.weight"] {
-                assert_eq!(table.canonical(name).as_deref(), Some(name));
-                assert_eq!(table.original(name).as_deref(), Some(name));
+                assert_eq!(names.canonical(name).as_deref(), Some(name));
+                assert_eq!(names.original(name).as_deref(), Some(name));
             }
-            assert_eq!(table.canonical("decoder.conv_in.scale"), None);
+            assert_eq!(names.canonical("decoder.conv_in.scale"), None);
         }
-        let diffusers = |text| Kl { naming: Naming::Diffusers, blocks: 4 }.canonical(text);
+        let diffusers = |text| names(Naming::Diffusers, 3).canonical(text);
         assert_eq!(diffusers("decoder.up_blocks.01.resnets.0.norm1.weight"), None);
         assert_eq!(diffusers("decoder.up_blocks.64.resnets.0.norm1.weight"), None);
-        let ldm = |text| Kl { naming: Naming::Ldm, blocks: 4 }.canonical(text);
+        let ldm = |text| names(Naming::Ldm, 3).canonical(text);
         assert_eq!(ldm("decoder.up_blocks.0.resnets.0.norm1.weight"), None, "a second name of one tensor");
         assert_eq!(ldm("decoder.conv_norm_out.weight"), None, "a second name of one tensor");
     }
 
     #[test]
     fn ldm_counts_blocks_from_the_output() {
-        let name = |text| Kl { naming: Naming::Ldm, blocks: 4 }.canonical(text);
+        let name = |text| names(Naming::Ldm, 3).canonical(text);
         assert_eq!(name("decoder.up.3.block.0.norm1.weight").unwrap(), "decoder.up_blocks.0.resnets.0.norm1.weight");
         assert_eq!(
             name("decoder.up.0.block.2.nin_shortcut.bias").unwrap(),
@@ -215,5 +323,70 @@ mod tests {
         assert_eq!(name("decoder.up.4.block.0.norm1.weight"), None);
         assert_eq!(name("decoder.up.1.attn.0.q.weight").unwrap(), "decoder.up.1.attn.0.q.weight");
         assert_eq!(name("decoder.up.03.block.0.norm1.weight"), None);
+    }
+
+    #[test]
+    fn wan_numbers_become_blocks_and_layers() {
+        let wan21 = |name: &str| names(Naming::Wan21, 3).canonical(name);
+        let cases = [
+            ("decoder.upsamples.0.residual.0.gamma", "decoder.up_blocks.0.resnets.0.norm1.gamma"),
+            ("decoder.upsamples.3.resample.1.weight", "decoder.up_blocks.0.upsamplers.0.resample.1.weight"),
+            ("decoder.upsamples.4.shortcut.bias", "decoder.up_blocks.1.resnets.0.conv_shortcut.bias"),
+            ("decoder.upsamples.7.time_conv.bias", "decoder.up_blocks.1.upsamplers.0.time_conv.bias"),
+            ("decoder.upsamples.14.residual.6.weight", "decoder.up_blocks.3.resnets.2.conv2.weight"),
+            ("decoder.head.0.gamma", "decoder.norm_out.gamma"),
+            ("decoder.conv1.weight", "decoder.conv_in.weight"),
+            ("conv2.weight", "post_quant_conv.weight"),
+            ("encoder.middle.1.to_qkv.bias", "encoder.mid_block.attentions.0.to_qkv.bias"),
+            ("encoder.downsamples.2.resample.1.bias", "encoder.down_blocks.0.downsampler.resample.1.bias"),
+            ("encoder.downsamples.10.residual.3.gamma", "encoder.down_blocks.3.resnets.1.norm2.gamma"),
+        ];
+        for (name, canonical) in cases {
+            assert_eq!(wan21(name).as_deref(), Some(canonical), "{name}");
+            assert_eq!(names(Naming::Wan21, 3).original(canonical).as_deref(), Some(name));
+        }
+        for name in [
+            "decoder.upsamples.04.shortcut.bias",
+            "decoder.upsamples.99.residual.2.weight",
+            "decoder.up_blocks.0.resnets.0.norm1.gamma",
+            "decoder.conv_in.weight",
+        ] {
+            assert_eq!(wan21(name), None, "{name}");
+        }
+        let diffusers = names(Naming::Wan21Diffusers, 3);
+        assert_eq!(
+            diffusers.canonical("encoder.down_blocks.5.time_conv.weight").unwrap(),
+            "encoder.down_blocks.1.downsampler.time_conv.weight"
+        );
+        assert_eq!(
+            diffusers.canonical("encoder.down_blocks.6.norm1.gamma").unwrap(),
+            "encoder.down_blocks.2.resnets.0.norm1.gamma"
+        );
+        let wan22 = |name: &str| names(Naming::Wan22, 3).canonical(name);
+        assert_eq!(
+            wan22("decoder.upsamples.1.upsamples.3.time_conv.weight").unwrap(),
+            "decoder.up_blocks.1.upsamplers.0.time_conv.weight"
+        );
+        assert_eq!(wan22("decoder.upsamples.1.upsamples.4.time_conv.weight"), None, "behind the block's end");
+        let diffusers = |name: &str| names(Naming::Wan22Diffusers, 3).canonical(name);
+        assert_eq!(
+            diffusers("decoder.up_blocks.0.upsampler.resample.1.bias").unwrap(),
+            "decoder.up_blocks.0.upsamplers.0.resample.1.bias"
+        );
+        assert_eq!(diffusers("decoder.up_blocks.0.upsamplers.0.resample.1.bias"), None, "a second name");
+    }
+
+    #[test]
+    fn the_first_layer_that_resizes_tells_a_blocks_layers() {
+        let of = |text: &'static str| {
+            let naming = Naming::of_wan(true, text.split(' '));
+            (naming, Names::of(naming, text.split(' ')).layers)
+        };
+        let flat = "decoder.upsamples.9.resample.1.bias decoder.upsamples.4.time_conv.weight \
+                    decoder.upsamples.0.shortcut.bias encoder.downsamples.1.resample.1.weight";
+        assert_eq!(of(flat), (Naming::Wan21, [4, 1]));
+        let nested = "decoder.upsamples.9.resample.1.bias decoder.upsamples.0.upsamples.2.resample.1.bias \
+                      decoder.upsamples.1.upsamples.0.residual.0.gamma";
+        assert_eq!(of(nested), (Naming::Wan22, [2, MOST_INDEX]));
     }
 }

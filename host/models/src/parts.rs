@@ -1,12 +1,12 @@
-//! Networks that are known and not run, such as people have beside autoencoders: told apart by the names of their
-//! tensors, in the layouts in which each is published.
+//! Networks that are known and not run, such as stand beside autoencoders: told apart by the names
+//! of their tensors, in the layouts in which each is published.
 
 use serde::Serialize;
 
 use crate::Checkpoint;
 
-/// A sign of a network among its tensors. Segments may have any prefix: they begin at the start of one of a name's
-/// segments.
+/// A sign of a network among its tensors. Segments may have any prefix: they begin at the start of
+/// one of a name's segments.
 #[derive(Clone, Copy, Debug)]
 enum Mark {
     /// These segments stand in some tensor's name.
@@ -441,7 +441,7 @@ mod tests {
             ("conditioner.embedders.1.model.transformer.resblocks.0.attn.in_proj_weight", &[3840, 1280]),
         ];
         assert_eq!(roles(&sdxl), ["SDXL's UNet", "CLIP-L and OpenCLIP-G, text encoders"]);
-        // A LoRA has the names of what it changes, and is nothing else.
+        // A LoRA has the names of the network that it changes, and is nothing else.
         let lora: [(&str, &[usize]); 2] = [
             ("diffusion_model.blocks.0.cross_attn.norm_k.lora_A.weight", &[16, 1536]),
             ("diffusion_model.blocks.0.self_attn.norm_k.lora_A.weight", &[16, 1536]),

@@ -18,7 +18,6 @@ mod layers;
 mod network;
 mod statistics;
 mod steps;
-mod weights;
 
 pub use clip::Spread;
 pub use config::{Config, UpBlock, Upsample};
@@ -31,5 +30,5 @@ pub use encoder_state::{EncoderState, Part, Place};
 #[cfg(test)]
 pub(crate) use statistics::PUBLISHED;
 
-/// The causal state of a clip, and what of it is under way.
+/// The causal state of a clip, and its frames that are under way.
 pub type Clip = clip::Clip<tch::Tensor>;

@@ -1,4 +1,5 @@
-//! Checkpoints with something wrong in them: each is refused with the tensor's own name and what was expected.
+//! Checkpoints with something wrong in them: each is refused with the tensor's own name and what
+//! was expected.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
-//! The video decoder against diffusers, on the fixtures that `tests/fixtures/make_video_fixtures.py` made.
+//! The video decoder against diffusers, on the fixtures that
+//! `tests/fixtures/make_video_fixtures.py` made.
 
 use std::path::{Path, PathBuf};
 
@@ -171,7 +172,8 @@ fn what_was_interrupted_goes_on_where_it_was() {
                     let mut latents = Some(&part);
                     let mut turn = 0;
                     loop {
-                        // Fewer frames at once and other bands each time, as after running out of memory.
+                        // Fewer frames at once and other bands each time, as after running out of
+                        // memory.
                         let spread = case.spread([8, 4, 2, 1][turn % 4], [None, Some(16)][turn % 2]);
                         let mut steps = 0;
                         let mut step = |_| {

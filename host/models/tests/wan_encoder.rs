@@ -1,4 +1,5 @@
-//! The video encoder against diffusers, on the fixtures that `tests/fixtures/make_video_fixtures.py` made.
+//! The video encoder against diffusers, on the fixtures that
+//! `tests/fixtures/make_video_fixtures.py` made.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,7 @@ fn encoder(case: &Value, precision: Precision, layout: Layout) -> Encoder {
     let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
     let identity = Identity::of(&file);
     let config = EncoderConfig::read(&file, &identity).unwrap();
-    assert_eq!(config.problems(&file, &identity), Vec::<String>::new());
+    config.check_weights(&file, &identity).unwrap();
     let format = ComputeFormat::new(precision, layout).unwrap();
     Encoder::load(&file, &identity, &config, format, Device::Cpu).unwrap()
 }

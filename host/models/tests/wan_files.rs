@@ -148,7 +148,7 @@ fn diffusers_networks_are_read_as_it_made_them() {
     }
 }
 
-/// What inspection says of the damage, the config's error or the missing and left-over tensors.
+/// The damage as inspection reports it: the config's error, or the missing and left-over tensors.
 fn complaints(header: Header) -> String {
     let folder = tempfile::tempdir().unwrap();
     let inspection = Inspection::of(&header.open(folder.path()).unwrap());

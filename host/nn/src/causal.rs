@@ -13,7 +13,7 @@ use crate::{Ops, Result, Store};
 /// As [`Ops`].
 pub trait CausalOps: Ops {
     /// The weights of a 3×3 convolution over three frames, laid out for Winograd's filtering.
-    type CausalKernel: fmt::Debug;
+    type CausalKernel: fmt::Debug + Send;
 
     /// True if tensors are in host memory.
     fn is_cpu(&self) -> bool;
@@ -106,7 +106,7 @@ pub trait CausalOps: Ops {
     /// A tensor in the type, the memory order and the place of another.
     fn matched(&self, tensor: &Self::Tensor, like: &Self::Tensor) -> Result<Self::Tensor>;
 
-    /// A tensor where the network computes.
+    /// A tensor on the network's device.
     fn brought(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// The tensor in f32.

@@ -19,7 +19,7 @@ pub struct Laps {
     times: Option<Times>,
 }
 
-/// Sets how often a meter counts what it is told.
+/// The factor by which a meter counts a lap.
 #[derive(Debug)]
 pub(crate) struct Times {
     pub ledger: Rc<Ledger>,

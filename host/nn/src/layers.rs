@@ -1,4 +1,4 @@
-//! Layers of autoencoders. Each is built from a [`Scope`], where its weights' names stand, and runs
+//! Layers of autoencoders. Each is built from a [`Scope`], which holds its weights' names, and runs
 //! over any [`Ops`].
 
 use std::ops::Range;
@@ -45,9 +45,22 @@ impl<O: Ops> Conv<O> {
     }
 
     fn with(scope: &Scope<'_, O>, [into, out, side]: [i64; 3], upsamples: bool) -> Result<Self> {
-        let ops = scope.ops();
         let weight = scope.product("weight", &[out, into, side, side])?;
-        let bias = scope.product("bias", &[out])?;
+        Self::of_weights(scope.ops(), weight, scope.product("bias", &[out])?, [out, side], upsamples)
+    }
+
+    /// A convolution of weights [out, into, side, side] that are there already; if it `upsamples`,
+    /// after an upsampling.
+    ///
+    /// # Errors
+    /// The weights have other extents.
+    pub fn of_weights(
+        ops: &O,
+        weight: O::Weight,
+        bias: O::Weight,
+        [out, side]: [i64; 2],
+        upsamples: bool,
+    ) -> Result<Self> {
         let weights = match side == 3 && ops.has_winograd() {
             true => Weights::Filtered(ops.kernel(&weight, &bias, upsamples)?),
             false => Weights::Plain { weight: ops.laid_out(weight)?, bias },

@@ -66,8 +66,8 @@ impl From<&Speed> for Costs {
     }
 }
 
-/// A back end on which a network holds bytes and computes nothing. It counts what libtorch and this
-/// project's own kernels hold on a CPU.
+/// A back end on which a network holds bytes and computes nothing. It counts the bytes that
+/// libtorch and this project's own kernels hold on a CPU.
 #[derive(Clone, Debug)]
 pub struct Meter {
     format: ComputeFormat,
@@ -105,7 +105,7 @@ impl Meter {
         Self { format, costs, ledger: Rc::new(Ledger::default()) }
     }
 
-    /// An input that somebody else holds, so that its bytes are not counted. A picture is in the
+    /// An input that the caller holds, so that its bytes are not counted. A picture is in the
     /// format's memory order.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Meter {
         Ok(MeterTensor { axes, kind, storage: Rc::new(Storage::new(&self.ledger, 0)) })
     }
 
-    /// A tensor of its own memory, as somebody holds it beside the network.
+    /// A tensor of its own memory, held beside the network.
     ///
     /// # Errors
     /// As [`Self::given`].
@@ -136,7 +136,7 @@ impl Meter {
         self.ledger.peak()
     }
 
-    /// The most bytes held at once is that of what follows.
+    /// Makes the bytes held now the peak.
     pub fn reset_peak(&self) {
         self.ledger.reset_peak();
     }

@@ -4,7 +4,7 @@ use std::{fmt, ops::Range};
 
 use crate::{ComputeFormat, Laps, Result};
 
-/// How a convolution's window moves.
+/// The movement of a convolution's window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
     /// Pixels from one window to the next, along rows and columns.
@@ -81,13 +81,13 @@ impl<T> Copy for Store<'_, T> {}
 ///
 /// # Errors
 /// Every operation fails for shapes that it can't take, and if memory is out.
-pub trait Ops: fmt::Debug {
+pub trait Ops: fmt::Debug + 'static {
     /// A tensor. Dropping it gives its memory back, unless a view still shares it.
     type Tensor;
     /// A weight, laid out for this back end.
-    type Weight: fmt::Debug;
+    type Weight: fmt::Debug + Send;
     /// The weights of a 3×3 convolution laid out for Winograd's filtering.
-    type Kernel: fmt::Debug;
+    type Kernel: fmt::Debug + Send;
     /// Sums over the pixels of a picture, per sample and channel, from which a norm follows.
     type Sums;
     /// A norm as one factor and one summand per sample and channel.
@@ -105,8 +105,8 @@ pub trait Ops: fmt::Debug {
     /// The same tensor once more; its memory is shared.
     fn share(&self, tensor: &Self::Tensor) -> Self::Tensor;
 
-    /// Laps of a loop whose middle laps are alike. Every lap runs where values are computed; few of
-    /// them run, and count for the others, where only costs are.
+    /// Laps of a loop whose middle laps are alike. Every lap runs if values are computed; few of
+    /// them run, and count for the others, if only costs are.
     fn laps(&self, range: Range<i64>, step: i64) -> Laps;
 
     /// An uninitialised picture in the type and the memory order between layers.
@@ -196,6 +196,6 @@ pub trait Ops: fmt::Debug {
     /// The norm of a picture whose sums are known.
     fn affine(&self, norm: GroupNorm<'_, Self::Weight>, sums: &Self::Sums) -> Result<Self::Affine>;
 
-    /// value · scale + shift and SiLU in f32, whatever type the values are in.
+    /// value · scale + shift and SiLU in f32, for values of any type.
     fn affine_silu(&self, picture: &Self::Tensor, affine: &Self::Affine) -> Result<Self::Tensor>;
 }

@@ -23,7 +23,7 @@ pub struct Needed {
     pub shapes: Vec<Vec<usize>>,
 }
 
-/// A source of extents alone, which lists what it is asked for.
+/// A source of extents alone, which lists the weights that it is asked for.
 #[derive(Debug, Default)]
 pub struct Listing(RefCell<Vec<Needed>>);
 

@@ -1,4 +1,4 @@
-//! Attention of one head, plain and fused, and whether the two agree on a device.
+//! Attention of one head, plain and fused, and a test that the two agree on a device.
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Dtype;
@@ -64,7 +64,7 @@ fn blocked(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
         let at = |tensor: &Tensor| -> Result<*mut f32> { Ok(tensor.f_select(0, sample)?.data_ptr().cast()) };
         let (query, key, value) = (at(&query)?, at(&key)?, at(&value)?);
         // SAFETY: each is tokens · width contiguous f32 that live through the call; the output may
-        // be the query, which nobody else sees.
+        // be the query, which has no other user.
         ffi::call(|error, length| unsafe {
             ffi::tw_attention(query, key, value, query, tokens, width, error, length)
         })?;

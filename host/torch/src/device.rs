@@ -21,7 +21,7 @@ pub enum Choice {
 /// Memory of the machine as the kernel sees it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemMemory {
-    /// All memory, or what the control group allows.
+    /// All memory, or the control group's limit.
     pub total: u64,
     /// Memory that is available without swapping.
     pub available: u64,

@@ -163,7 +163,7 @@ impl State {
         Ok(self.pages.address(offset))
     }
 
-    /// The offset, and whether fresh pages were needed.
+    /// The offset, and true if fresh pages were needed.
     fn take_block(&mut self, requested: usize) -> Result<(usize, bool), AllocationError> {
         let bytes = requested.next_multiple_of(PAGE);
         let (offset, fresh) = self.take_range(bytes)?;
@@ -257,8 +257,8 @@ impl State {
     }
 
     /// Returns free memory to the system until no more than `most_held` bytes are held. The largest
-    /// ranges go first and each from its end, so that few calls are needed and what stays is packed
-    /// low.
+    /// ranges go first and each from its end, so that few calls are needed and the blocks that stay
+    /// are packed low.
     fn return_cached(&mut self, most_held: usize) {
         for (start, bytes) in self.ranges.largest_first() {
             if self.pages.held_bytes() <= most_held {

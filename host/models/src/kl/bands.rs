@@ -2,8 +2,8 @@
 //! way, so that no normed picture is ever held, and a norm's sums are taken as its picture is made.
 //! The result is the whole picture's for every height of the bands.
 //!
-//! An upsampled picture is the largest that there is. In bands it is not kept: its sums are taken in
-//! a first pass over its bands, and the residual layer after it computes it again, band by band.
+//! An upsampled picture is the largest that there is. In bands it is not kept: its sums are taken
+//! in a first pass over its bands, and the residual layer after it computes it again, band by band.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use tilewright_nn::{
     layers::{Attention, Conv, Downsample, Norm, Resnet},
 };
 
-use super::{
-    network::Middle,
+use super::network::Middle;
+use crate::{
+    Result,
     progress::{Step, Track},
 };
-use crate::Result;
 
 /// The fewest rows of a band: below this most of it would be its neighbours' rows.
 const LEAST_ROWS: i64 = 8;
@@ -36,7 +36,7 @@ pub(super) enum Picture<'a, O: Ops> {
         tensor: O::Tensor,
         sums: O::Sums,
     },
-    /// Computed where it is needed.
+    /// Computed when a layer needs it.
     Upsampled {
         from: O::Tensor,
         by: &'a Conv<O>,
@@ -137,8 +137,8 @@ impl<O: Ops> Bands<'_, O> {
         Ok(Picture::Held { tensor, sums })
     }
 
-    /// Twice the size. The picture is held if `is_kept`, and computed again where it is needed if
-    /// not.
+    /// Twice the size. The picture is held if `is_kept`, and computed again by the layers that need
+    /// it if not.
     pub fn upsample<'a>(
         &self,
         conv: &'a Conv<O>,

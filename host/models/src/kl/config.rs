@@ -3,28 +3,22 @@
 mod encoder;
 
 use serde::{Deserialize, Serialize};
-use tilewright_plan::{Dtype, Model};
+use tilewright_plan::Model;
 
-use super::metered;
+use super::decoder;
 use crate::{
     Checkpoint, Error, Family, Identity, Kind, Result, config_json,
-    identify::{family_of_scaling, most_common},
-    known::{self, Known},
-    names::Kl,
+    identify::family_of_scaling,
+    known::{Half, Known, Weights, check_channels},
+    metered::listed,
 };
 
 pub use encoder::{DownBlock, EncoderConfig};
 
-/// The beginnings of diffusers' names of the decoder's tensors.
-const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
-
 /// Groups of every published KL autoencoder's norms; only config.json can say otherwise.
 const USUAL_GROUPS: usize = 32;
 
-/// Most channels that a layer may have: past this a file is hostile rather than large.
-const MOST_CHANNELS: usize = 1 << 13;
-
-/// One up block: so many residual layers, then twice the size where it is not the last.
+/// One up block: so many residual layers, then twice the size if it is not the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UpBlock {
     /// Channels of its output.
@@ -56,11 +50,11 @@ pub struct Config {
     pub middle_attention: bool,
     /// Residual layers of the middle block.
     pub middle_layers: usize,
-    /// Undone by `z / scaling + shift`; none where neither file nor family tells.
+    /// Undone by `z / scaling + shift`; none if neither file nor family tells.
     pub scaling: Option<f64>,
     /// See [`Self::scaling`].
     pub shift: f64,
-    /// The side of the pictures that the model was trained on, in pixels, where config.json tells.
+    /// The side of the pictures that the model was trained on, in pixels, if config.json tells.
     pub sample_size: Option<u32>,
 }
 
@@ -75,13 +69,13 @@ struct ConfigFile {
 }
 
 impl Config {
-    /// Reads the architecture, and config.json beside the file where the layout is diffusers'.
+    /// Reads the architecture, and config.json beside the file if the layout is diffusers'.
     ///
     /// # Errors
-    /// A tensor that the architecture is read from is missing or has the wrong rank; the norm groups
-    /// don't divide the channels; config.json is broken or asks for what is not supported.
+    /// A tensor that the architecture is read from is missing or has the wrong rank; the norm
+    /// groups don't divide the channels; config.json is broken or asks for an unsupported layer.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
-        let names = names(file, identity)?;
+        let names = Known::of(file, identity, Kind::KlAutoencoder)?;
         let middle = [
             "decoder.mid_block.resnets.0.norm1.weight",
             "decoder.mid_block.resnets.0.conv1.weight",
@@ -95,14 +89,10 @@ impl Config {
         // If nothing tells: as in the published networks with and without the 1×1 convolution.
         let latent_channels = names.extent(latent).unwrap_or(if post_quant { 4 } else { 16 });
         let mut up_blocks = Vec::new();
-        for block in 0..names.table.blocks {
+        for block in 0..names.rules.blocks {
             let up = format!("decoder.up_blocks.{block}");
             let layers = names.count(&format!("{up}.resnets"));
-            let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "conv2.weight", "conv2.bias"];
-            let parts = parts.map(|part| format!("{up}.resnets.0.{part}"));
-            let channels = names
-                .extent(parts.iter().map(|name| (name.as_str(), 0)))
-                .ok_or_else(|| names.missing(&parts[0], &[middle_channels, middle_channels, 3, 3]))?;
+            let channels = names.resnet_channels(&format!("{up}.resnets.0"), middle_channels, &[3, 3])?;
             up_blocks.push(UpBlock { channels, layers, upsamples: names.has(&format!("{up}.upsamplers")) });
         }
         if up_blocks.is_empty() {
@@ -127,7 +117,7 @@ impl Config {
             norm_groups: written.norm_num_groups.unwrap_or(USUAL_GROUPS),
             post_quant,
             middle_attention: names.has("decoder.mid_block.attentions.0"),
-            // The network has two at least; where the file has fewer, they are missing.
+            // The network has two at least; if the file has fewer, they are missing.
             middle_layers: middle_layers.max(2),
             scaling,
             shift,
@@ -154,20 +144,7 @@ impl Config {
 
     /// The model as policies are told of it.
     pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
-        let names = Self::decoder_names(file, identity);
-        Model {
-            family: self.family.name().to_owned(),
-            stored: most_common(file, &names).unwrap_or(Dtype::F32),
-            quantized: false,
-            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
-            spatial_scale: self.spatial_scale(),
-            temporal_scale: 1,
-        }
-    }
-
-    /// The file's names of all tensors in the decoder's part of the file.
-    pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        names(file, identity).map(|names| names.part(&DECODER).map(str::to_owned).collect()).unwrap_or_default()
+        Half::Decoder.model(file, identity, self.family, [self.spatial_scale(), 1])
     }
 
     /// Tensors in the decoder's part of the file that the network has no place for; none if the
@@ -177,12 +154,13 @@ impl Config {
         Self::read(file, identity).and_then(weights).unwrap_or_default()
     }
 
-    /// The decoder's part of a file, beside what the network needs.
+    /// The decoder's part of a file, beside the weights that the network needs.
     ///
     /// # Errors
     /// The file is no KL autoencoder.
-    pub(super) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        Ok(Weights::new(names(file, identity)?, metered::needed_by_decoder(self)?, &DECODER, "decoder"))
+    pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
+        let (_, needed) = listed(|scope| decoder::Network::build(scope, self))?;
+        Ok(Weights::new(Known::of(file, identity, Kind::KlAutoencoder)?, Half::Decoder, needed))
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
@@ -194,12 +172,7 @@ impl Config {
         self.weights(file, identity)?.check()
     }
 
-    /// Tensors that the decoder needs and whose type can't be computed from.
-    pub fn uncomputable(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        self.weights(file, identity).map(|weights| weights.uncomputable()).unwrap_or_default()
-    }
-
-    /// The reasons why the decoder can't be loaded, a line each.
+    /// The tensors that are missing or misshapen, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
         self.weights(file, identity).map(|weights| weights.problems()).unwrap_or_default()
     }
@@ -207,9 +180,7 @@ impl Config {
 
 /// Checks the widths of normed layers and of others, or says why there can't be such layers.
 fn sound(normed: Vec<usize>, others: [usize; 2], groups: usize) -> std::result::Result<(), String> {
-    if let Some(width) = normed.iter().chain(&others).find(|width| **width == 0 || **width > MOST_CHANNELS) {
-        return Err(format!("a layer of {width} channels is nonsense"));
-    }
+    check_channels(normed.iter().copied().chain(others))?;
     if groups == 0 || normed.iter().any(|width| width % groups != 0) {
         return Err(format!(
             "channels of {normed:?} can't be normed in {groups} groups: put norm_num_groups into a config.json beside the file"
@@ -232,29 +203,4 @@ fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
         return Err(broken(format!("a scaling_factor of {factor} is nonsense")));
     }
     Ok(config)
-}
-
-/// A file's tensors by diffusers' names.
-pub(super) type Names<'a> = Known<'a, Kl>;
-
-/// A network's part of a file, beside what the network needs.
-pub(super) type Weights<'a> = known::Weights<'a, Kl>;
-
-/// A file's tensors by diffusers' names.
-///
-/// # Errors
-/// The file is no KL autoencoder.
-pub(super) fn names<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Names<'a>> {
-    let Some(naming) = identity.naming else {
-        let reason = match identity.kind {
-            Kind::VideoAutoencoder => {
-                format!("a {} video autoencoder, where one of pictures is expected", identity.family)
-            }
-            _ => "no KL autoencoder".into(),
-        };
-        return Err(Error::Unknown { path: file.path().to_owned(), reason });
-    };
-    let prefix = identity.prefix.as_str();
-    let blocks = naming.blocks(file.names().filter_map(|name| name.strip_prefix(prefix)));
-    Ok(Known::new(file, prefix, Kl { naming, blocks }))
 }

@@ -11,9 +11,11 @@ use super::{
     bands::Bands,
     metered,
     network::{Middle, prepare, resnets},
+};
+use crate::{
+    Checkpoint, ComputeFormat, Destination, Identity, Result,
     progress::{Progress, Step, Track},
 };
-use crate::{Checkpoint, ComputeFormat, Destination, Identity, Result};
 
 #[derive(Debug)]
 struct Up<O: Ops> {
@@ -106,7 +108,7 @@ impl<O: Ops> Network<O> {
         Ok(ops.converted(hidden, Kind::Float)?)
     }
 
-    /// From what enters `conv_in` to what leaves `conv_out`, with norms and activations done inside
+    /// From `conv_in`'s input to `conv_out`'s output, with norms and activations done inside
     /// the convolutions.
     fn banded(
         &self,
@@ -183,12 +185,12 @@ impl Decoder {
     /// about −1…1, unclamped, f32.
     ///
     /// With `band` the picture goes through the network in bands of so many output rows: the result
-    /// is that of the whole, with norms of the whole picture, but the largest upsampled pictures are
-    /// never held: each is computed twice, band by band. `step` is called with the share of the work
-    /// that is done, after each layer or band; an error from it ends the decode.
+    /// is that of the whole, with norms of the whole picture, but the largest upsampled pictures
+    /// are never held: each is computed twice, band by band. `step` is called with the share of the
+    /// work that is done, after each layer or band; an error from it ends the decode.
     ///
     /// # Errors
-    /// libtorch's failures, out of memory included, and what `step` returns.
+    /// libtorch's failures, out of memory included, and the error that `step` returns.
     pub fn forward(
         &self,
         latents: &Tensor,

@@ -11,9 +11,11 @@ use super::{
     bands::Bands,
     metered,
     network::{Middle, prepare, resnets},
+};
+use crate::{
+    Checkpoint, ComputeFormat, Destination, Error, Identity, Result,
     progress::{Progress, Step, Track},
 };
-use crate::{Checkpoint, ComputeFormat, Destination, Error, Identity, Result};
 
 #[derive(Debug)]
 struct Down<O: Ops> {
@@ -81,7 +83,7 @@ impl<O: Ops> Network<O> {
         Ok(ops.converted(means, Kind::Float)?)
     }
 
-    /// Layer by layer, from what enters `conv_in` to what leaves `conv_out`.
+    /// Layer by layer, from `conv_in`'s input to `conv_out`'s output.
     fn layers(&self, ops: &O, input: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
         let mut hidden = self.conv_in.forward(ops, input)?;
         track(Step::Layer)?;
@@ -166,13 +168,13 @@ impl Encoder {
     }
 
     /// Encodes pictures [N, 3, H, W] in −1…1 to the means of their latents [N, C, H/s, W/s] in the
-    /// autoencoder's own space, f32: what diffusers' `encode(…).latent_dist.mode()` gives. `step` is
-    /// called with the share of the work that is done, after each layer; an error from it ends the
-    /// encode.
+    /// autoencoder's own space, f32: the result of diffusers' `encode(…).latent_dist.mode()`.
+    /// `step` is called with the share of the work that is done, after each layer; an error from it
+    /// ends the encode.
     ///
     /// # Errors
     /// [`Error::Picture`] if the sides are no multiples of the scale or the channels are others;
-    /// libtorch's failures, out of memory included, and what `step` returns.
+    /// libtorch's failures, out of memory included, and the error that `step` returns.
     pub fn forward(&self, pictures: &Tensor, step: &mut dyn FnMut(f64) -> Result<()>) -> Result<Tensor> {
         self.config.check(pictures)?;
         let mut progress = Progress::new(&self.shares, step);
@@ -185,7 +187,7 @@ impl EncoderConfig {
     /// Checks that pictures [N, C, H, W] can be encoded.
     ///
     /// # Errors
-    /// [`Error::Picture`], where they can't.
+    /// [`Error::Picture`] if they can't.
     pub fn check(&self, pictures: &Tensor) -> Result<()> {
         let refused = |reason: String| Err(Error::Picture { reason });
         let [batch, channels, height, width] = pictures.size()[..] else {

@@ -1,29 +1,21 @@
 //! Passes on a meter: the bytes that they hold, and the time that they take on a measured device.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, OnceLock, PoisonError},
-};
+use std::sync::OnceLock;
 
 use tch::Kind;
-use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, MeterTensor, Needed, Ops, Scope};
+use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops};
 use tilewright_plan::{Layout, Precision};
-use tilewright_torch::{
-    probe::{Measured, Rate},
-    winograd,
-};
+use tilewright_torch::{probe::Measured, winograd};
 
-use super::{
-    Config, EncoderConfig, decoder, encoder,
+use super::{Config, EncoderConfig, decoder, encoder};
+use crate::{
+    Result,
+    metered::{self, Remembered},
     progress::{Step, Track},
 };
-use crate::Result;
 
-/// The most passes that are remembered.
-const REMEMBERED: usize = 4096;
-
-/// More values than any memory holds. A pass with larger tensors is not counted layer by layer.
-const MOST_VALUES: f64 = (1_u64 << 48) as f64;
+/// More pixels than any memory holds. A pass of more is not counted layer by layer.
+const MOST_PIXELS: f64 = (1_u64 << 40) as f64;
 
 /// The pictures or tiles that are decoded or encoded at once, in pixels of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +52,7 @@ pub struct Metered {
     kept: OnceLock<Vec<bool>>,
     formats: Vec<Format>,
     /// By the format's place in the list.
-    passes: Mutex<HashMap<(usize, Extent), Pass>>,
+    passes: Remembered<(usize, Extent), Pass>,
 }
 
 #[derive(Debug)]
@@ -112,7 +104,7 @@ impl Metered {
                 formats.push(Format { precision, layout: speed.layout, compute, costs, network: OnceLock::new() });
             }
         }
-        Self { architecture, kept: OnceLock::new(), formats, passes: Mutex::default() }
+        Self { architecture, kept: OnceLock::new(), formats, passes: Remembered::default() }
     }
 
     /// The precisions and memory orders that passes can run in.
@@ -125,27 +117,16 @@ impl Metered {
     pub fn pass(&self, precision: Precision, layout: Layout, extent: &Extent) -> Option<Pass> {
         let is_same = |format: &Format| format.precision == precision && format.layout == layout;
         let place = self.formats.iter().position(is_same)?;
-        let passes = || self.passes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pass) = passes().get(&(place, *extent)) {
-            return Some(*pass);
-        }
-        let pass = self.metered(&self.formats[place], extent)?;
-        let mut passes = passes();
-        if passes.len() >= REMEMBERED {
-            passes.clear();
-        }
-        passes.insert((place, *extent), pass);
-        Some(pass)
+        self.passes.get(&(place, *extent), || self.metered(&self.formats[place], extent).ok_or(())).ok()
     }
 
     fn metered(&self, format: &Format, extent: &Extent) -> Option<Pass> {
         let meter = Meter::new(format.compute, format.costs);
         let network = format.network.get_or_init(|| self.architecture.build(&meter).ok()).as_ref()?;
-        let input = self.architecture.input(extent);
-        if self.architecture.most_values(input) > MOST_VALUES {
+        if f64::from(extent.batch) * f64::from(extent.height) * f64::from(extent.width) > MOST_PIXELS {
             return Some(Pass::ENDLESS);
         }
-        let input = given(&meter, input).ok()?;
+        let input = given(&meter, self.architecture.input(extent)).ok()?;
         let mut track = |_| Ok(());
         let output = match network {
             Network::Decoder(network) => {
@@ -161,11 +142,11 @@ impl Metered {
 
 impl Architecture {
     fn build(&self, meter: &Meter) -> Result<Network> {
-        let listing = Listing::default();
-        let scope = Scope::new(&listing, meter);
-        Ok(match self {
-            Architecture::Decoder(config) => Network::Decoder(decoder::Network::build(&scope, config)?),
-            Architecture::Encoder(config) => Network::Encoder(encoder::Network::build(&scope, config)?),
+        metered::build(meter, |scope| {
+            Ok(match self {
+                Architecture::Decoder(config) => Network::Decoder(decoder::Network::build(scope, config)?),
+                Architecture::Encoder(config) => Network::Encoder(encoder::Network::build(scope, config)?),
+            })
         })
     }
 
@@ -185,54 +166,19 @@ impl Architecture {
         let along = |pixels: u32| i64::from(pixels.div_ceil(scale));
         [i64::from(extent.batch), channels as i64, along(extent.height), along(extent.width)]
     }
-
-    /// No tensor of a pass has more values.
-    fn most_values(&self, [batch, _, height, width]: [i64; 4]) -> f64 {
-        let (doublings, channels) = match self {
-            Architecture::Decoder(config) => {
-                let widths = config.up_blocks.iter().map(|block| block.channels);
-                let doublings = config.up_blocks.iter().filter(|block| block.upsamples).count();
-                (doublings, widths.max().unwrap_or(0).max(config.middle_channels))
-            }
-            Architecture::Encoder(config) => {
-                let widths = config.down_blocks.iter().map(|block| block.channels);
-                (0, widths.max().unwrap_or(0).max(config.first_channels).max(config.middle_channels))
-            }
-        };
-        batch as f64 * channels as f64 * height as f64 * width as f64 * 4_f64.powi(doublings as i32)
-    }
 }
 
-/// A contiguous input in f32 that somebody else holds.
+/// A contiguous input in f32 whose bytes are not counted.
 fn given(meter: &Meter, [batch, channels, height, width]: [i64; 4]) -> Result<MeterTensor> {
     let rows = meter.given(&[batch, channels.saturating_mul(height), width], Kind::Float)?;
     Ok(meter.reshape(&rows, &[batch, channels, height, width])?)
 }
 
-/// A meter of f32 tensors that knows no device.
-fn plain(costs: Costs) -> Meter {
-    let compute = ComputeFormat { convolution: Kind::Float, rest: Kind::Float, layout: Layout::ChannelsFirst };
-    Meter::new(compute, costs)
-}
-
-/// The weights that a decoder needs.
-pub(super) fn needed_by_decoder(config: &Config) -> Result<Vec<Needed>> {
-    let listing = Listing::default();
-    decoder::Network::build(&Scope::new(&listing, &plain(Costs::default())), config)?;
-    Ok(listing.needed())
-}
-
-/// The weights that an encoder needs.
-pub(super) fn needed_by_encoder(config: &EncoderConfig) -> Result<Vec<Needed>> {
-    let listing = Listing::default();
-    encoder::Network::build(&Scope::new(&listing, &plain(Costs::default())), config)?;
-    Ok(listing.needed())
-}
+/// The side of a latent that shares are taken from.
+const SMALL: i64 = 8;
 
 /// Each layer's share of a pass by its products.
-fn shares(forward: impl FnOnce(&Meter, &mut Track<'_>) -> Result<MeterTensor>) -> Result<Vec<f64>> {
-    let costs = Costs { plain: Rate { per_product: 1.0, per_value: 0.0 }, ..Costs::default() };
-    let meter = plain(costs);
+fn shares(meter: &Meter, forward: impl FnOnce(&mut Track<'_>) -> Result<MeterTensor>) -> Result<Vec<f64>> {
     let mut ends = vec![0.0];
     let mut track = |step| {
         if step == Step::Layer {
@@ -240,49 +186,38 @@ fn shares(forward: impl FnOnce(&Meter, &mut Track<'_>) -> Result<MeterTensor>) -
         }
         Ok(())
     };
-    drop(forward(&meter, &mut track)?);
-    let all = ends.last().copied().unwrap_or_default().max(1e-9);
-    Ok(ends.windows(2).map(|pair| (pair[1] - pair[0]) / all).collect())
+    drop(forward(&mut track)?);
+    Ok(metered::shares(&ends))
 }
-
-/// The side of a latent that shares are taken from.
-const SMALL: i64 = 8;
 
 /// The share of a decode's work that each layer is, in the order that they run; adds up to 1.
 pub(super) fn decoder_shares(config: &Config) -> Result<Vec<f64>> {
-    shares(|meter, track| {
-        let listing = Listing::default();
-        let network = decoder::Network::build(&Scope::new(&listing, meter), config)?;
-        let latents = given(meter, [1, config.latent_channels as i64, SMALL, SMALL])?;
-        network.forward(meter, latents, None, &[], track)
-    })
+    let meter = metered::counting_products();
+    let network = metered::build(&meter, |scope| decoder::Network::build(scope, config))?;
+    let latents = given(&meter, [1, config.latent_channels as i64, SMALL, SMALL])?;
+    shares(&meter, |track| network.forward(&meter, latents, None, &[], track))
 }
 
 /// The share of an encode's work that each layer is, in the order that they run; adds up to 1.
 pub(super) fn encoder_shares(config: &EncoderConfig) -> Result<Vec<f64>> {
-    shares(|meter, track| {
-        let listing = Listing::default();
-        let network = encoder::Network::build(&Scope::new(&listing, meter), config)?;
-        let side = SMALL * i64::from(config.spatial_scale());
-        let pictures = given(meter, [1, config.image_channels as i64, side, side])?;
-        network.forward(meter, pictures, track)
-    })
+    let meter = metered::counting_products();
+    let network = metered::build(&meter, |scope| encoder::Network::build(scope, config))?;
+    let side = SMALL * i64::from(config.spatial_scale());
+    let pictures = given(&meter, [1, config.image_channels as i64, side, side])?;
+    shares(&meter, |track| network.forward(&meter, pictures, track))
 }
 
 /// For each upsampling, true if a decode in bands holds the picture that comes out. It does unless
-/// the decode would hold less without: what is not held is computed twice.
+/// the decode would hold less without: a picture that is not held is computed twice.
 pub(super) fn kept(config: &Config) -> Result<Vec<bool>> {
     /// The side of a latent next to which a band of few rows is nothing.
     const LARGE: i64 = 256;
-    /// More than any network has; what they make of the latent fits no memory.
+    /// More than any network has; their pictures fit no memory.
     const MOST_DOUBLINGS: usize = 8;
 
-    let network = {
-        let listing = Listing::default();
-        decoder::Network::build(&Scope::new(&listing, &plain(Costs::default())), config)?
-    };
+    let (network, _) = metered::listed(|scope| decoder::Network::build(scope, config))?;
     let peak = |kept: &[bool]| -> Result<u64> {
-        let meter = plain(Costs::default());
+        let meter = metered::plain(Costs::default());
         let latents = given(&meter, [1, config.latent_channels as i64, LARGE, LARGE])?;
         drop(network.forward(&meter, latents, Some(1), kept, &mut |_| Ok(()))?);
         Ok(meter.peak_bytes())
@@ -308,7 +243,7 @@ pub(super) fn kept(config: &Config) -> Result<Vec<bool>> {
 #[cfg(test)]
 mod tests {
     use tilewright_plan::Dtype;
-    use tilewright_torch::probe::{Scratch, Speed};
+    use tilewright_torch::probe::{Rate, Scratch, Speed};
 
     use super::*;
     use crate::{Family, kl::config::UpBlock};
@@ -372,7 +307,7 @@ mod tests {
         let (whole, banded) = (pass(None), pass(Some(64)));
         assert!(banded.peak_bytes < whole.peak_bytes && banded.seconds > whole.seconds, "{banded:?} {whole:?}");
         assert_eq!(pass(Some(64)), banded);
-        assert_eq!(metered.passes.lock().unwrap().len(), 2, "equal passes are metered once");
+        assert_eq!(metered.passes.count(), 2, "equal passes are metered once");
         let extent = Extent { batch: 1, height: 512, width: 512, band: None };
         assert_eq!(metered.pass(precision, Layout::ChannelsLast, &extent), None);
         let endless = Extent { batch: u32::MAX, height: u32::MAX, width: u32::MAX, band: Some(8) };

@@ -5,8 +5,10 @@ use tilewright_nn::{
     layers::{Attention, Resnet},
 };
 
-use super::progress::{Step, Track};
-use crate::Result;
+use crate::{
+    Result,
+    progress::{Step, Track},
+};
 
 /// The middle block: residual layers, and an attention after the first.
 #[derive(Debug)]

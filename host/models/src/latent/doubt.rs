@@ -1,36 +1,40 @@
-//! A check that a latent's values are spread as the model's are. A latent that carries its model's scaling, or that is
-//! another family's, decodes into mud without an error; its spread gives it away.
+//! A check that a latent's values are spread as the model's are. A latent that carries its model's
+//! scaling, or that is another family's, decodes into mud without an error; its spread gives it
+//! away.
 
 use tch::{Kind, Tensor};
 
 use super::{Latent, Origin, Scaling};
 use crate::{Family, Result};
 
-/// Values that carry a model's scaling have a root mean square of about 1; real ones lie between these.
+/// Values that carry a model's scaling have a root mean square of about 1; real ones lie between
+/// these.
 const SCALED: std::ops::RangeInclusive<f64> = 0.4..=1.45;
 
 /// From this root mean square on, values don't carry it.
 const NOT_SCALED: f64 = 2.4;
 
-/// Times that a latent's root mean square may lie above the family's before it is another's: contrast alone explains a
-/// factor of two.
+/// Times that a latent's root mean square may lie above the family's before it is another's:
+/// contrast alone explains a factor of two.
 const ABOVE: f64 = 3.5;
 
 /// The same, below the family's.
 const BELOW: f64 = 8.0;
 
-/// If the file may be of another family, a latent within this factor of that family's root mean square is not doubted.
+/// If the file may be of another family, a latent within this factor of that family's root mean
+/// square is not doubted.
 const LIKE: f64 = 1.3;
 
-/// The largest distance of the channels' means and deviations from published ones that they are taken for, and how many
-/// times nearer to these than to others they have to be.
+/// The largest distance of the channels' means and deviations from published ones that they are
+/// taken for, and how many times nearer to these than to others they have to be.
 const NEAR: f64 = 0.4;
 const NEARER: f64 = 2.0;
 
 /// The fewest values in a channel that say enough.
 const FEWEST: i64 = 32;
 
-/// The spread of a latent's values: a mean and deviation for each channel, and the root mean square of all.
+/// The spread of a latent's values: a mean and deviation for each channel, and the root mean square
+/// of all.
 #[derive(Clone, Debug)]
 struct Spread {
     mean: Vec<f64>,
@@ -67,9 +71,10 @@ impl Spread {
 }
 
 impl Latent {
-    /// Says why the values make no sense for a model of this family and scaling, and what to try; none if they make
-    /// sense, or if nothing is known. `or_family` is another one that the file may be of; `scaled` says that the user
-    /// wants the scaling undone. To be called before it is undone.
+    /// The reason why the values make no sense for a model of this family and scaling, and a
+    /// remedy; none if they make sense, or if nothing is known. `or_family` is another one that the
+    /// file may be of; `scaled` says that the user wants the scaling undone. To be called before it
+    /// is undone.
     ///
     /// # Errors
     /// Memory runs out.
@@ -130,7 +135,8 @@ enum Advice {
     Nothing,
 }
 
-/// The doubt for one factor for all channels: the autoencoder's latents have a root mean square of about 1 / factor.
+/// The doubt for one factor for all channels: the autoencoder's latents have a root mean square of
+/// about 1 / factor.
 fn by_factor(spread: &Spread, family: Family, factor: f64, scaled: bool) -> Option<Doubt> {
     let own = 1.0 / factor.abs();
     let rms = spread.rms;

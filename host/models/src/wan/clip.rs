@@ -2,8 +2,8 @@
 //! pushes only the causal state is held.
 //!
 //! Few frames go all the way through the layers before the next ones follow, as few as the caller
-//! asks for: what is held besides the state depends on that number and not on the clip. What is not
-//! through when memory is out stays where it was, and goes on from there.
+//! asks for: what is held besides the state depends on that number and not on the clip. Frames
+//! that are not through when memory is out stay in their layer, and go on from there.
 
 use tch::Tensor;
 use tilewright_nn::CausalOps;
@@ -11,10 +11,9 @@ use tilewright_nn::CausalOps;
 use super::{
     Config,
     layers::{Origin, Past, prepare, unpatch},
-    network::{Network, Placed},
-    weights::listed,
+    network::Network,
 };
-use crate::{ComputeFormat, Result};
+use crate::{ComputeFormat, Result, metered::listed};
 
 /// The spread of a clip over time and memory. Nothing of it changes the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub struct Spread {
     /// Output frames that run through the last layers at once; earlier layers take as many as these
     /// are made of, one at least.
     pub frames: u32,
-    /// Output rows of a band, where libtorch's convolutions take their input in bands.
+    /// Output rows of a band, if libtorch's convolutions take their input in bands.
     pub band: Option<u32>,
     /// Height of the output, which bands are measured in.
     pub height: u32,
@@ -48,7 +47,7 @@ pub(super) struct Piece<T> {
     pub first: i64,
     /// [T, C, H, W]
     pub frames: T,
-    /// Within a residual layer: what is hidden, beside what it will be added to.
+    /// Within a residual layer: the hidden frames, beside those that they will be added to.
     pub hidden: Option<T>,
     /// The point that the layer came to.
     pub done: i64,
@@ -85,12 +84,12 @@ impl<T> Piece<T> {
     }
 }
 
-/// The causal state of a clip, and what of it is under way.
+/// The causal state of a clip, and its frames that are under way.
 #[derive(Debug)]
 pub struct Clip<T> {
     pasts: Vec<Past<T>>,
     /// For each layer the first frame that is needed of its input, and the first that is needed of
-    /// the output; empty where all are.
+    /// the output; empty if all are.
     needed: Vec<i64>,
     /// Latent frames that were pushed, or skipped at the beginning.
     pushed: i64,
@@ -99,12 +98,9 @@ pub struct Clip<T> {
     work: Work,
 }
 
-/// The work that the latents pushed last are.
+/// The work that the latents pushed last are, in products per latent pixel.
 #[derive(Debug, Default)]
 struct Work {
-    /// Latent pixels of a frame.
-    pixels: f64,
-    /// Products, all and done.
     all: f64,
     done: f64,
 }
@@ -121,14 +117,14 @@ impl<T> Clip<T> {
         Self::default()
     }
 
-    /// A clip of which output frames before `frame` are there already: they are not computed again
-    /// but for what later ones depend on, which is a matter of some latent frames, and few of the
-    /// last layers'. The latents are pushed from [`Self::pushed`] on.
+    /// A clip of which output frames before `frame` are there already: they are not computed again,
+    /// except for the values that later ones depend on: those of some latent frames, and of few
+    /// frames in the last layers. The latents are pushed from [`Self::pushed`] on.
     pub fn from_frame(config: &Config, frame: u32) -> Self {
         // An architecture that no network can be built of has no decoder that this clip could be
         // pushed to.
-        let network = if frame > 0 { listed(config).ok() } else { None };
-        let needed = network.map(|network| network.first_needed(i64::from(frame))).unwrap_or_default();
+        let network = (frame > 0).then(|| listed(|scope| Network::build(scope, config)).ok()).flatten();
+        let needed = network.map(|(network, _)| network.first_needed(i64::from(frame))).unwrap_or_default();
         Self { pushed: needed.first().copied().unwrap_or(0), needed, ..Self::default() }
     }
 
@@ -142,12 +138,12 @@ impl<T> Clip<T> {
         self.pieces.is_empty()
     }
 
-    /// Gives the causal state back, where no frame will follow.
+    /// Gives the causal state back: no frame will follow.
     pub fn end(&mut self) {
         self.pasts.clear();
     }
 
-    /// Bytes of the causal state, and of what is under way, by those of a tensor.
+    /// Bytes of the causal state and of frames under way, by those of a tensor.
     pub(super) fn bytes_by(&self, of: impl Fn(&T) -> u64) -> u64 {
         let under_way = self.pieces.iter().flat_map(|piece| [Some(&piece.frames), piece.hidden.as_ref()]);
         let pasts = self.pasts.iter().flat_map(|past| &past.frames);
@@ -156,7 +152,7 @@ impl<T> Clip<T> {
 }
 
 impl Clip<Tensor> {
-    /// Bytes of the causal state, and of what is under way.
+    /// Bytes of the causal state and of frames under way.
     pub fn bytes(&self) -> usize {
         self.bytes_by(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64) as usize
     }
@@ -168,7 +164,7 @@ impl Clip<Tensor> {
     pub fn convert(&mut self, format: &ComputeFormat, device: tch::Device) -> Result<()> {
         for past in &mut self.pasts {
             for frame in &mut past.frames {
-                // The pasts of convolutions are in their type; where norms have another, that is as
+                // The pasts of convolutions are in their type; if norms have another, that is as
                 // good for those of doublings.
                 let moved = frame.f_to_device(device)?.f_to_kind(format.convolution)?;
                 *frame = tilewright_torch::to_layout(&moved, format.layout)?;
@@ -223,13 +219,13 @@ impl<O: CausalOps> Network<O> {
                 clip.pieces.insert(last, rest);
                 continue;
             }
-            let products = placed.products() * count as f64 * clip.work.pixels;
+            let done = self.products.get(piece.layer).copied().unwrap_or_default() * count as f64;
             let past = &mut clip.pasts[piece.layer];
             // Of a clip that was not decoded from its beginning, the first frame is no matter of
             // this layer.
             past.begun |= piece.first > 0;
             placed.run(ops, piece, past, spread)?;
-            clip.work.done += products;
+            clip.work.done += done;
             step((clip.work.done / clip.work.all.max(1.0)).min(1.0))?;
         }
         Ok(())
@@ -240,17 +236,16 @@ impl<O: CausalOps> Network<O> {
         // [1, C, T, h, w] → [T, C, h, w]
         let shape = ops.shape(latents);
         let frames = prepare(ops, &ops.transpose(&ops.reshape(latents, &shape[1..])?, 0, 1)?)?;
-        let [count, _, height, width] = ops.extents(&frames)?;
+        let [count, ..] = ops.extents(&frames)?;
         let (first, last) = (clip.pushed, clip.pushed + count);
         // The first latent frame becomes one frame, each later one `scale`.
         let reached = |latent: i64, scale: u32| if latent == 0 { 0 } else { (latent - 1) * i64::from(scale) + 1 };
-        let of = |(index, placed): (usize, &Placed<O>)| {
+        let mut all = 0.0;
+        for (index, (placed, products)) in self.steps.iter().zip(&self.products).enumerate() {
             let needed = clip.needed.get(index).copied().unwrap_or(0).max(reached(first, placed.frames));
-            placed.products() * (reached(last, placed.frames) - needed).max(0) as f64
-        };
-        let pixels = (height * width) as f64;
-        let all = self.steps.iter().enumerate().map(of).sum::<f64>() * pixels;
-        clip.work = Work { pixels, all, done: 0.0 };
+            all += products * (reached(last, placed.frames) - needed).max(0) as f64;
+        }
+        clip.work = Work { all, done: 0.0 };
         let piece = Piece { layer: 0, first, frames, hidden: None, done: 0, convolved: false, origins: Vec::new() };
         clip.pieces.push(piece);
         clip.pushed = last;

@@ -1,16 +1,14 @@
 //! A video decoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
-use tilewright_plan::{Dtype, Model};
+use tilewright_plan::Model;
 
-use super::{statistics, weights};
+use super::{network::Network, statistics};
 use crate::{
-    Checkpoint, Error, Family, FileLayout, Identity, Kind, Result, Scaling, identify::most_common, known::Known,
-    names::wan::Naming,
+    Checkpoint, Error, Family, Identity, Kind, Result, Scaling,
+    known::{Half, Known, Weights, check_channels},
+    metered::listed,
 };
-
-/// Most channels that a layer may have: past this a file is hostile rather than large.
-pub(super) const MOST_CHANNELS: usize = 1 << 13;
 
 /// Most output pixels, or frames, per latent pixel or frame.
 const MOST_SCALE: u32 = 1 << 8;
@@ -58,15 +56,12 @@ pub struct Config {
     pub patch: usize,
     /// Channels of the picture.
     pub image_channels: usize,
-    /// Per latent channel, undone by `z · std + mean`; none where the file is of another width than
+    /// Per latent channel, undone by `z · std + mean`; none if the file is of another width than
     /// the published.
     pub latents_mean: Option<Vec<f64>>,
     /// See [`Self::latents_mean`].
     pub latents_std: Option<Vec<f64>>,
 }
-
-/// The beginnings of diffusers' names of the decoder's tensors.
-pub(super) const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
 
 /// A picture's channels as they leave the network: their number, the patch's side, the picture's
 /// own.
@@ -77,42 +72,20 @@ pub(super) fn patch(channels: usize) -> Option<(usize, usize)> {
     PATCHES.iter().find(|row| row.0 == channels).map(|row| (row.1, row.2))
 }
 
-/// A file's tensors by diffusers' names.
-///
-/// # Errors
-/// The file is no video autoencoder.
-pub(super) fn known<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Known<'a, Naming>> {
-    if identity.kind != Kind::VideoAutoencoder {
-        return Err(Error::Unknown { path: file.path().to_owned(), reason: "no video autoencoder".into() });
-    }
-    let prefix = identity.prefix.as_str();
-    let names: Vec<&str> = file.names().filter_map(|name| name.strip_prefix(prefix)).collect();
-    let naming = Naming::of(identity.layout == FileLayout::WanOriginal, names.iter().copied());
-    Ok(Known::new(file, prefix, naming))
-}
-
 /// A tensor's name and the axis that tells an extent.
 pub(super) fn at(name: &str, axis: usize) -> (String, usize) {
     (name.to_owned(), axis)
 }
 
-/// The tensors that tell how many channels a residual layer has.
-pub(super) fn resnet_channels(name: &str) -> Vec<(String, usize)> {
-    ["conv1.weight", "conv1.bias", "norm2.gamma", "conv2.weight", "conv2.bias"]
-        .iter()
-        .map(|part| (format!("{name}.{part}"), 0))
-        .collect()
-}
-
 impl Config {
     /// Reads the architecture, and the latents' mean and deviation from config.json beside the file
-    /// where the layout is diffusers'.
+    /// if the layout is diffusers'.
     ///
     /// # Errors
     /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense;
     /// config.json is broken.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
-        let known = known(file, identity)?;
+        let known = Known::of(file, identity, Kind::VideoAutoencoder)?;
         let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
         let middle = "decoder.mid_block";
         let middle_channels = [
@@ -136,7 +109,7 @@ impl Config {
         let mut up_blocks = Vec::new();
         let mut into = middle_channels;
         for index in 0..known.count("decoder.up_blocks") {
-            let block = Self::read_block(&known, &format!("decoder.up_blocks.{index}"), index, into)?;
+            let block = Self::read_block(&known, identity.family, index, into)?;
             into = block.upsample.map_or(block.channels, |upsample| upsample.channels);
             up_blocks.push(block);
         }
@@ -154,7 +127,7 @@ impl Config {
         })?;
         let (latents_mean, latents_std) = statistics::read(file, identity, latent_channels)?.unzip();
         let config = Self {
-            family: if known.table.nested() { Family::Wan22 } else { Family::Wan21 },
+            family: identity.family,
             latent_channels,
             middle_channels,
             up_blocks,
@@ -168,11 +141,9 @@ impl Config {
         Ok(config)
     }
 
-    fn read_block(known: &Known<'_, Naming>, name: &str, index: usize, into: usize) -> Result<UpBlock> {
-        let first = format!("{name}.resnets.0");
-        let channels = known
-            .extent(resnet_channels(&first))
-            .ok_or_else(|| known.missing(&format!("{first}.conv1.weight"), &[into, into, 3, 3, 3]))?;
+    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<UpBlock> {
+        let name = format!("decoder.up_blocks.{index}");
+        let channels = known.resnet_channels(&format!("{name}.resnets.0"), into, &[3, 3, 3])?;
         let end = format!("{name}.upsamplers.0");
         let next = format!("decoder.up_blocks.{}.resnets.0", index + 1);
         let upsample = known.has(&end).then(|| {
@@ -192,7 +163,7 @@ impl Config {
             channels,
             layers: known.count(&format!("{name}.resnets")),
             upsample,
-            duplicated: known.table.nested() && upsample.is_some(),
+            duplicated: family == Family::Wan22 && upsample.is_some(),
         })
     }
 
@@ -200,10 +171,7 @@ impl Config {
     fn check(&self) -> std::result::Result<(), String> {
         let blocks = self.up_blocks.iter();
         let widths = blocks.flat_map(|block| [Some(block.channels), block.upsample.map(|upsample| upsample.channels)]);
-        let widths = widths.flatten().chain([self.middle_channels, self.latent_channels]);
-        if let Some(width) = widths.into_iter().find(|width| *width == 0 || *width > MOST_CHANNELS) {
-            return Err(format!("a layer of {width} channels is nonsense"));
-        }
+        check_channels(widths.flatten().chain([self.middle_channels, self.latent_channels]))?;
         if self.spatial_scale() > MOST_SCALE || self.temporal_scale() > MOST_SCALE {
             return Err(format!("{} up blocks are nonsense", self.up_blocks.len()));
         }
@@ -221,29 +189,28 @@ impl Config {
 
     /// The model as policies are told of it.
     pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
-        let names = Self::decoder_names(file, identity);
-        Model {
-            family: self.family.name().to_owned(),
-            stored: most_common(file, &names).unwrap_or(Dtype::F32),
-            quantized: false,
-            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
-            spatial_scale: self.spatial_scale(),
-            temporal_scale: self.temporal_scale(),
-        }
+        Half::Decoder.model(file, identity, self.family, [self.spatial_scale(), self.temporal_scale()])
     }
 
     /// The file's names of all tensors in the decoder's part of the file.
     pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let names = known(file, identity).map(|known| known.part(&DECODER).map(str::to_owned).collect());
-        names.unwrap_or_default()
+        Half::Decoder.names(file, identity)
     }
 
-    /// Tensors in the decoder's part of the file that the network has no place for; where the
-    /// architecture can't be read, those that no network has.
+    /// Tensors in the decoder's part of the file that the network has no place for; none if the
+    /// architecture can't be read.
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(known) = known(file, identity) else { return Vec::new() };
-        let needed = Self::read(file, identity).ok().map(|config| config.needed());
-        known.left_over(&DECODER, needed.as_deref())
+        let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
+        Self::read(file, identity).and_then(weights).unwrap_or_default()
+    }
+
+    /// The decoder's part of a file, beside the weights that the network needs.
+    ///
+    /// # Errors
+    /// The file is no video autoencoder.
+    pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
+        let (_, needed) = listed(|scope| Network::build(scope, self))?;
+        Ok(Weights::new(Known::of(file, identity, Kind::VideoAutoencoder)?, Half::Decoder, needed))
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
@@ -252,18 +219,12 @@ impl Config {
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
     /// FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        weights::of_decoder(file, identity, self)?.check()
+        self.weights(file, identity)?.check()
     }
 
-    /// Tensors that the decoder needs and whose type can't be computed from.
-    pub fn uncomputable(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        known(file, identity).map(|known| known.uncomputable(&self.needed())).unwrap_or_default()
-    }
-
-    /// The reasons why the decoder can't be loaded, a line each.
+    /// The tensors that are missing or misshapen, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(known) = known(file, identity) else { return Vec::new() };
-        known.problems(&self.needed())
+        self.weights(file, identity).map(|weights| weights.problems()).unwrap_or_default()
     }
 
     /// Output pixels per latent pixel.

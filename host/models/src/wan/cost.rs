@@ -3,18 +3,19 @@
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
-    hash::Hash,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use tch::Kind;
-use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor};
+use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor, Ops};
 use tilewright_plan::{Layout, Precision};
 use tilewright_torch::probe::Measured;
 
-use super::{Config, Spread, clip::Clip, network::Network, weights::metered};
-use crate::{Error, Result};
+use super::{Config, Spread, clip::Clip, network::Network};
+use crate::{
+    Result,
+    metered::{self, Remembered},
+};
 
 /// A clip that is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,39 +65,6 @@ pub struct ClipCost {
 /// Pushes after which the causal state grows no more, however few latent frames each brings.
 const SETTLED: u32 = 3;
 
-/// Extents whose cost is remembered.
-const REMEMBERED: usize = 512;
-
-/// Costs that were worked out.
-#[derive(Clone, Debug)]
-pub(super) struct Remembered<E>(Arc<Mutex<HashMap<E, ClipCost>>>);
-
-impl<E> Default for Remembered<E> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
-}
-
-impl<E: Copy + Eq + Hash> Remembered<E> {
-    /// The cost of an extent, worked out if it is not known.
-    ///
-    /// # Errors
-    /// Those of working it out.
-    pub fn get(&self, extent: &E, work_out: impl FnOnce() -> Result<ClipCost>) -> Result<ClipCost> {
-        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cost) = known().get(extent) {
-            return Ok(*cost);
-        }
-        let cost = work_out()?;
-        let mut known = known();
-        if known.len() >= REMEMBERED {
-            known.clear();
-        }
-        known.insert(*extent, cost);
-        Ok(cost)
-    }
-}
-
 /// Works out the costs of clips in one precision and memory order on one device.
 #[derive(Clone, Debug)]
 pub struct ClipCosts {
@@ -104,8 +72,8 @@ pub struct ClipCosts {
     format: ComputeFormat,
     costs: Costs,
     /// Built when it is first asked.
-    network: Arc<OnceLock<Network<Meter>>>,
-    known: Remembered<Extent>,
+    network: Arc<Mutex<Option<Network<Meter>>>>,
+    known: Remembered<Extent, ClipCost>,
 }
 
 impl ClipCosts {
@@ -119,12 +87,10 @@ impl ClipCosts {
 
     fn metered(&self, extent: &Extent) -> Result<ClipCost> {
         let meter = Meter::new(self.format, self.costs);
-        let network = match self.network.get() {
+        let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
+        let network = match &*built {
             Some(network) => network,
-            None => {
-                let network = metered(&self.config, &meter)?;
-                self.network.get_or_init(|| network)
-            }
+            None => built.insert(metered::build(&meter, |scope| Network::build(scope, &self.config))?),
         };
         Decode::new(&self.config, network, &meter, extent)?.cost()
     }
@@ -165,8 +131,8 @@ impl<'a> Decode<'a> {
         })
     }
 
-    /// Pushes latent frames until the pushes are alike; those that are left cost what the last one
-    /// did.
+    /// Pushes latent frames until the pushes are alike; those that are left cost as much as the
+    /// last one.
     fn cost(mut self) -> Result<ClipCost> {
         let Extent { latent_frames: all, tiled, .. } = *self.extent;
         let pushed = self.extent.pushed.max(1);
@@ -206,14 +172,14 @@ impl<'a> Decode<'a> {
     fn push(&mut self, done: u32, count: u32) -> Result<u64> {
         let Extent { frames, height, band, tiled, .. } = *self.extent;
         let Self { network, meter, latents, kept, .. } = self;
-        let latents = tilewright_nn::Ops::narrow(*meter, latents, 2, i64::from(done), i64::from(count))?;
+        let latents = meter.narrow(latents, 2, i64::from(done), i64::from(count))?;
         meter.reset_peak();
         let mut emit = |frames: MeterTensor| {
             if tiled.is_some() {
                 kept.borrow_mut().push(frames);
             } else if meter.is_cpu() {
                 // In the order of a file's frames.
-                tilewright_nn::Ops::contiguous(*meter, &frames)?;
+                meter.contiguous(&frames)?;
             }
             Ok(())
         };
@@ -222,7 +188,7 @@ impl<'a> Decode<'a> {
         Ok(self.meter.peak_bytes())
     }
 
-    /// Latent frames that cost what those before them do: only the frames that they leave behind
+    /// Latent frames that cost as much as those before them: only the frames that they leave behind
     /// are counted.
     fn skip(&mut self, count: u32) -> Result<()> {
         if self.extent.tiled.is_some() {
@@ -263,10 +229,37 @@ impl Config {
         let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
         Some(ClipCosts {
             config: Arc::new(self.clone()),
-            format: ComputeFormat::new(precision, layout).map_err(Error::from).ok()?,
+            format: ComputeFormat::new(precision, layout).ok()?,
             costs: Costs::new(speed, measured.bytes_per_second, on_cpu),
             network: Arc::default(),
             known: Remembered::default(),
         })
     }
+}
+
+/// Latent pixels along a side of the frames that products are counted of.
+const SIDE: i64 = 8;
+
+/// The products of each step per latent pixel and frame of its input, attention's scores aside: the
+/// network runs on a meter.
+///
+/// # Errors
+/// The architecture's widths don't go together.
+pub(super) fn step_products(config: &Config) -> Result<Vec<f64>> {
+    let meter = metered::counting_products();
+    let network = metered::build(&meter, |scope| Network::build(scope, config))?;
+    let latent = meter.given(&[1, config.latent_channels as i64, 1, SIDE, SIDE], Kind::Float)?;
+    let spread = Spread { frames: u32::MAX, band: None, height: 1 };
+    let (mut clip, mut ends) = (Clip::default(), Vec::new());
+    // The first latent frame has none before it to convolve; the second stands for all others.
+    for _ in 0..2 {
+        ends = vec![meter.seconds()];
+        let mut step = |_| {
+            ends.push(meter.seconds());
+            Ok(())
+        };
+        network.push(&meter, &mut clip, Some(&latent), &spread, &mut step, &mut |_| Ok(()))?;
+    }
+    let products = ends.windows(2).map(|pair| (pair[1] - pair[0]) / (SIDE * SIDE) as f64);
+    Ok(network.steps.iter().zip(products).map(|(placed, products)| products / f64::from(placed.frames)).collect())
 }

@@ -3,7 +3,7 @@
 use tch::Tensor;
 use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{Config, Spread, clip::Clip, network::Network, weights};
+use super::{Config, Spread, clip::Clip, cost::step_products, network::Network};
 use crate::{Checkpoint, ComputeFormat, Destination, Identity, Result};
 
 /// A WAN autoencoder's decoder, loaded for one type and memory order on one device.
@@ -28,10 +28,11 @@ impl Decoder {
         destination: impl Into<Destination<'d>>,
     ) -> Result<Self> {
         let destination = destination.into();
-        let weights = weights::of_decoder(file, identity, config)?;
+        let weights = config.weights(file, identity)?;
         weights.check()?;
         let ops = Torch::new(format, destination.device(), Some(config.middle_channels as i64));
-        let network = Network::build(config, &Scope::new(&weights.on(destination), &ops))?;
+        let mut network = Network::build(&Scope::new(&weights.on(destination), &ops), config)?;
+        network.products = step_products(config)?;
         Ok(Self { config: config.clone(), ops, network })
     }
 
@@ -46,15 +47,15 @@ impl Decoder {
     }
 
     /// Decodes the next latent frames of a clip, [1, C, T, h, w] in the autoencoder's own space,
-    /// or, without any, what an earlier push left under way. `emit` is called with frames [T, C, H,
-    /// W] in −1…1, f32, on the device, in their order; `step` with the share of this push that is
-    /// done. The clip's first latent frame gives one frame, each later one
+    /// or, without any, the frames that an earlier push left under way. `emit` is called with
+    /// frames [T, C, H, W] in −1…1, f32, on the device, in their order; `step` with the share of
+    /// this push that is done. The clip's first latent frame gives one frame, each later one
     /// [`super::Config::temporal_scale`] of them.
     ///
     /// # Errors
-    /// libtorch's failures, out of memory included, and what `step` and `emit` return. Whatever was
-    /// not through is still in the clip: call again without latents to go on, perhaps with another
-    /// spread.
+    /// libtorch's failures, out of memory included, and errors of `step` and `emit`. Frames that
+    /// were not through are still in the clip: call again without latents to go on, perhaps with
+    /// another spread.
     pub fn push(
         &self,
         clip: &mut Clip<Tensor>,

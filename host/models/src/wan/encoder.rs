@@ -4,11 +4,13 @@ use tch::Tensor;
 use tilewright_nn::{CausalOps, Ops, Scope, Torch};
 
 use super::{
-    EncoderConfig, EncoderState,
+    EncoderConfig, EncoderState, encoder_cost,
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, patches},
-    weights,
 };
-use crate::{Checkpoint, ComputeFormat, Destination, Error, Identity, Result};
+use crate::{
+    Checkpoint, ComputeFormat, Destination, Error, Identity, Result,
+    progress::{Progress, Step, Track},
+};
 
 #[derive(Debug)]
 struct Down<O: Ops> {
@@ -30,8 +32,6 @@ pub(super) struct EncoderNetwork<O: Ops> {
     /// The means' rows of `quant_conv`: the deviations are not computed.
     quant: Conv<O>,
     patch: i64,
-    /// The share that each layer has in the work.
-    shares: Vec<f64>,
 }
 
 impl<O: CausalOps> EncoderNetwork<O> {
@@ -39,7 +39,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
     ///
     /// # Errors
     /// A weight can't be had.
-    pub fn build(config: &EncoderConfig, root: &Scope<'_, O>) -> Result<Self> {
+    pub fn build(root: &Scope<'_, O>, config: &EncoderConfig) -> Result<Self> {
         let encoder = root.at("encoder");
         let first = config.first_channels as i64;
         let conv_in = Causal::build(&encoder.at("conv_in"), config.in_channels as i64, first, 3)?;
@@ -72,11 +72,11 @@ impl<O: CausalOps> EncoderNetwork<O> {
             conv_out: Causal::build(&encoder.at("conv_out"), middle, 2 * latent, 3)?,
             quant: Conv::first_half(&root.at("quant_conv"), latent)?,
             patch: config.patch as i64,
-            shares: config.layer_shares(),
         })
     }
 
-    /// Frames [1, C, T, H, W] to latents [1, z, t, h, w], `at_once` frames after another.
+    /// Frames [1, C, T, H, W] to latents [1, z, t, h, w], `at_once` frames after another. `shares`
+    /// are those of each layer in the work, by which `step` hears of progress.
     ///
     /// # Errors
     /// As [`Encoder::push`].
@@ -86,6 +86,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
         past: &mut Past<O::Tensor>,
         frames: &O::Tensor,
         at_once: i64,
+        shares: &[f64],
         step: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<O::Tensor> {
         let shape = ops.shape(frames);
@@ -96,7 +97,8 @@ impl<O: CausalOps> EncoderNetwork<O> {
         for index in 0..chunks {
             let part = ops.brought(&ops.narrow(&frames, 0, index * at_once, at_once)?)?;
             let mut within = |share: f64| step((index as f64 + share) / chunks as f64);
-            latents.push(self.forward(ops, past, &part, &mut within)?);
+            let mut progress = Progress::new(shares, &mut within);
+            latents.push(self.forward(ops, past, &part, &mut |step| progress.track(step))?);
         }
         let latents = ops.transpose(&ops.joined(&latents, 0)?, 0, 1)?;
         let shape = ops.shape(&latents);
@@ -109,41 +111,35 @@ impl<O: CausalOps> EncoderNetwork<O> {
         ops: &O,
         past: &mut Past<O::Tensor>,
         frames: &O::Tensor,
-        step: &mut dyn FnMut(f64) -> Result<()>,
+        track: &mut Track<'_>,
     ) -> Result<O::Tensor> {
         past.rewind();
-        let (mut layer, mut done) = (0, 0.0);
-        let mut finished = || {
-            done += self.shares.get(layer).copied().unwrap_or(0.0);
-            layer += 1;
-            step(f64::min(done, 1.0))
-        };
         let frames = patches(ops, &ops.converted(ops.share(frames), ops.format().rest)?, self.patch)?;
         let mut hidden = self.conv_in.forward(ops, frames, past)?;
-        finished()?;
+        track(Step::Layer)?;
         for down in &self.downs {
             let shortcut = down.average.map(|average| average.forward(ops, &hidden)).transpose()?;
             for resnet in &down.resnets {
                 hidden = resnet.forward(ops, hidden, past)?;
-                finished()?;
+                track(Step::Layer)?;
             }
             if let Some(downsample) = &down.downsample {
                 hidden = downsample.forward(ops, hidden, past)?;
-                finished()?;
+                track(Step::Layer)?;
             }
             if let Some(shortcut) = shortcut {
                 hidden = ops.added(&hidden, &shortcut)?;
             }
         }
         hidden = self.before.forward(ops, hidden, past)?;
-        finished()?;
+        track(Step::Layer)?;
         hidden = self.attention.forward(ops, hidden)?;
         hidden = self.after.forward(ops, hidden, past)?;
-        finished()?;
+        track(Step::Layer)?;
         hidden = self.norm_out.forward_silu(ops, &hidden)?;
         hidden = self.conv_out.forward(ops, hidden, past)?;
         let means = ops.in_f32(&self.quant.forward(ops, &hidden)?)?;
-        finished()?;
+        track(Step::Layer)?;
         Ok(means)
     }
 }
@@ -154,6 +150,8 @@ pub struct Encoder {
     config: EncoderConfig,
     ops: Torch,
     network: EncoderNetwork<Torch>,
+    /// Each layer's share of the work.
+    shares: Vec<f64>,
 }
 
 impl Encoder {
@@ -170,11 +168,11 @@ impl Encoder {
         destination: impl Into<Destination<'d>>,
     ) -> Result<Self> {
         let destination = destination.into();
-        let weights = weights::of_encoder(file, identity, config)?;
+        let weights = config.weights(file, identity)?;
         weights.check()?;
         let ops = Torch::new(format, destination.device(), Some(config.middle_channels() as i64));
-        let network = EncoderNetwork::build(config, &Scope::new(&weights.on(destination), &ops))?;
-        Ok(Self { config: config.clone(), ops, network })
+        let network = EncoderNetwork::build(&Scope::new(&weights.on(destination), &ops), config)?;
+        Ok(Self { config: config.clone(), ops, network, shares: encoder_cost::shares(config)? })
     }
 
     /// The architecture.
@@ -202,8 +200,8 @@ impl Encoder {
     /// After an error the state is spent.
     ///
     /// # Errors
-    /// [`Error::Clip`] where the frames don't fit, libtorch's failures, out of memory included, and
-    /// what `step` returns.
+    /// [`Error::Clip`] if the frames don't fit; libtorch's failures, out of memory included; the
+    /// error that `step` returns.
     pub fn push(
         &self,
         state: &mut EncoderState,
@@ -213,10 +211,10 @@ impl Encoder {
         self.check(state, frames)?;
         let at_once = if state.size.is_none() { 1 } else { i64::from(self.config.temporal_scale()) };
         state.size = Some([frames.size()[3], frames.size()[4]]);
-        self.network.push(&self.ops, &mut state.past, frames, at_once, step)
+        self.network.push(&self.ops, &mut state.past, frames, at_once, &self.shares, step)
     }
 
-    /// Compares frames with those before and with what the network takes.
+    /// Compares frames with those before and with the network's input.
     fn check(&self, state: &EncoderState, frames: &Tensor) -> Result<()> {
         let refused = |reason: String| Err(Error::Clip { reason });
         let size = frames.size();

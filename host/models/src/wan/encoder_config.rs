@@ -1,13 +1,17 @@
 //! A video encoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
-use tilewright_plan::{Dtype, Model};
+use tilewright_plan::Model;
 
 use super::{
-    config::{MOST_CHANNELS, at, known, patch, resnet_channels},
-    weights,
+    config::{at, patch},
+    encoder::EncoderNetwork,
 };
-use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Known, names::wan::Naming};
+use crate::{
+    Checkpoint, Error, Family, Identity, Kind, Result,
+    known::{Half, Known, Weights, check_channels},
+    metered::listed,
+};
 
 /// The end of a down block that is not the last: half the height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,9 +36,6 @@ pub struct DownBlock {
     pub averaged: bool,
 }
 
-/// The beginnings of diffusers' names of the encoder's tensors.
-pub(super) const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
-
 /// An encoder's architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EncoderConfig {
@@ -53,22 +54,14 @@ pub struct EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// True if the file has tensors of an encoder.
-    pub fn there(file: &Checkpoint, identity: &Identity) -> bool {
-        known(file, identity).is_ok_and(|known| known.has("encoder"))
-    }
-
     /// Reads the architecture.
     ///
     /// # Errors
-    /// [`Error::Unknown`] where the file has no encoder; a tensor that the architecture is read
+    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read
     /// from is missing or misshapen; widths are nonsense.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
-        let known = known(file, identity)?;
+        let known = Known::of_encoder(file, identity, Kind::VideoAutoencoder)?;
         let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
-        if !known.has("encoder") {
-            return Err(refused("no encoder in it: only the decoder's part is there; give the whole VAE".into()));
-        }
         let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
         let first = "encoder.down_blocks.0.resnets.0";
         let width = [
@@ -84,7 +77,7 @@ impl EncoderConfig {
         let mut down_blocks: Vec<DownBlock> = Vec::new();
         let mut into = first_channels;
         for index in 0..known.count("encoder.down_blocks") {
-            let block = Self::read_block(&known, &format!("encoder.down_blocks.{index}"), into)?;
+            let block = Self::read_block(&known, identity.family, index, into)?;
             into = block.channels;
             down_blocks.push(block);
         }
@@ -109,23 +102,19 @@ impl EncoderConfig {
         Ok(config)
     }
 
-    fn read_block(known: &Known<'_, Naming>, name: &str, into: usize) -> Result<DownBlock> {
-        let first = format!("{name}.resnets.0");
-        let channels = known
-            .extent(resnet_channels(&first))
-            .ok_or_else(|| known.missing(&format!("{first}.conv1.weight"), &[into, into, 3, 3, 3]))?;
+    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<DownBlock> {
+        let name = format!("encoder.down_blocks.{index}");
+        let channels = known.resnet_channels(&format!("{name}.resnets.0"), into, &[3, 3, 3])?;
         let end = format!("{name}.downsampler");
         let downsample = known.has(&end).then(|| Downsample { temporal: known.has(&format!("{end}.time_conv")) });
         let layers = known.count(&format!("{name}.resnets"));
-        Ok(DownBlock { into, channels, layers, downsample, averaged: known.table.nested() })
+        Ok(DownBlock { into, channels, layers, downsample, averaged: family == Family::Wan22 })
     }
 
     /// The fault of the architecture, if it has one.
     fn check(&self, moments: usize) -> std::result::Result<(), String> {
-        let widths = self.down_blocks.iter().map(|block| block.channels).chain([self.first_channels, moments / 2]);
-        if let Some(width) = widths.into_iter().find(|width| *width == 0 || *width > MOST_CHANNELS) {
-            return Err(format!("a layer of {width} channels is nonsense"));
-        }
+        let widths = self.down_blocks.iter().map(|block| block.channels);
+        check_channels(widths.chain([self.first_channels, moments / 2]))?;
         if !moments.is_multiple_of(2) {
             return Err(format!("the encoder ends in {moments} channels: means and deviations are equally many"));
         }
@@ -145,40 +134,34 @@ impl EncoderConfig {
         }
     }
 
-    /// Tensors in the encoder's part of the file that the network has no place for; where the
-    /// architecture can't be read, those that no network has.
-    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(known) = known(file, identity) else { return Vec::new() };
-        let needed = Self::read(file, identity).ok().map(|config| config.needed());
-        known.left_over(&ENCODER, needed.as_deref())
+    /// The encoder's part of a file, beside the weights that the network needs.
+    ///
+    /// # Errors
+    /// The file is no video autoencoder.
+    pub(super) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
+        let (_, needed) = listed(|scope| EncoderNetwork::build(scope, self))?;
+        Ok(Weights::new(Known::of(file, identity, Kind::VideoAutoencoder)?, Half::Encoder, needed))
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
-    /// FP8.
+    /// As [`super::Config::check_weights`].
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        weights::of_encoder(file, identity, self)?.check()
-    }
-
-    /// The reasons why the encoder can't be loaded, a line each.
-    pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(known) = known(file, identity) else { return Vec::new() };
-        known.problems(&self.needed())
+        self.weights(file, identity)?.check()
     }
 
     /// Checks that frames of this size can be encoded.
     ///
     /// # Errors
-    /// [`Error::Clip`] where they are smaller than a latent pixel, or don't divide into whole ones
-    /// where the network needs that.
+    /// [`Error::Clip`] if they are smaller than a latent pixel, or if the network needs whole
+    /// latent pixels and they don't divide into these.
     pub fn check_size(&self, height: i64, width: i64) -> Result<()> {
         let scale = i64::from(self.spatial_scale());
         let refused = |what: &str| {
             Err(Error::Clip { reason: format!("frames of {width}×{height} pixels: sides {what} {scale} expected") })
         };
-        // WAN 2.1 leaves out what is over; WAN 2.2's patches and averages can't.
+        // WAN 2.1 leaves out the pixels over; WAN 2.2's patches and averages can't.
         let whole = self.patch > 1 || self.down_blocks.iter().any(|block| block.averaged);
         if whole && (height % scale != 0 || width % scale != 0) {
             return refused("that are multiples of");
@@ -189,41 +172,9 @@ impl EncoderConfig {
         Ok(())
     }
 
-    /// The share that each layer has in the work, as the encoder counts layers: by multiplications,
-    /// the attention aside.
-    pub(super) fn layer_shares(&self) -> Vec<f64> {
-        let conv = |into: usize, out: usize| (27 * into * out) as f64;
-        let mut shares = vec![conv(self.in_channels, self.first_channels)];
-        let mut area = 1.0;
-        for block in &self.down_blocks {
-            for layer in 0..block.layers {
-                let into = if layer == 0 { block.into } else { block.channels };
-                shares.push(area * (conv(into, block.channels) + conv(block.channels, block.channels)));
-            }
-            if block.downsample.is_some() {
-                shares.push(area / 12.0 * conv(block.channels, block.channels));
-                area /= block.factor() as f64;
-            }
-        }
-        let middle = self.middle_channels();
-        shares.extend([2.0 * area * conv(middle, middle); 2]);
-        shares.push(area * conv(middle, 2 * self.latent_channels));
-        let sum: f64 = shares.iter().sum();
-        shares.iter().map(|share| share / sum).collect()
-    }
-
     /// The model as policies are told of it.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
-        let part = |known: Known<'_, Naming>| known.part(&ENCODER).map(str::to_owned).collect();
-        let names: Vec<String> = known(file, identity).map(part).unwrap_or_default();
-        Model {
-            family: family.name().to_owned(),
-            stored: most_common(file, &names).unwrap_or(Dtype::F32),
-            quantized: false,
-            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
-            spatial_scale: self.spatial_scale(),
-            temporal_scale: self.temporal_scale(),
-        }
+        Half::Encoder.model(file, identity, family, [self.spatial_scale(), self.temporal_scale()])
     }
 
     /// Channels of the middle block.

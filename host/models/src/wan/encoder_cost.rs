@@ -1,16 +1,17 @@
 //! The cost of a clip's encode: the network runs on a meter, push by push.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tch::Kind;
 use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops};
 use tilewright_plan::{Layout, Precision};
 use tilewright_torch::probe::Measured;
 
-use super::{
-    ClipCost, EncoderConfig, cost::Remembered, encoder::EncoderNetwork, encoder_layers::Past, weights::metered_encoder,
+use super::{ClipCost, EncoderConfig, encoder::EncoderNetwork, encoder_layers::Past};
+use crate::{
+    Result,
+    metered::{self, Remembered},
 };
-use crate::Result;
 
 /// A clip that is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +34,8 @@ pub struct EncodeCosts {
     format: ComputeFormat,
     costs: Costs,
     /// Built when it is first asked.
-    network: Arc<OnceLock<EncoderNetwork<Meter>>>,
-    known: Remembered<EncoderExtent>,
+    network: Arc<Mutex<Option<EncoderNetwork<Meter>>>>,
+    known: Remembered<EncoderExtent, ClipCost>,
 }
 
 impl EncodeCosts {
@@ -49,12 +50,10 @@ impl EncodeCosts {
 
     fn metered(&self, extent: &EncoderExtent) -> Result<ClipCost> {
         let meter = Meter::new(self.format, self.costs);
-        let network = match self.network.get() {
+        let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
+        let network = match &*built {
             Some(network) => network,
-            None => {
-                let network = metered_encoder(&self.config, &meter)?;
-                self.network.get_or_init(|| network)
-            }
+            None => built.insert(metered::build(&meter, |scope| EncoderNetwork::build(scope, &self.config))?),
         };
         let scale = self.config.temporal_scale().max(1);
         let later = extent.frames.saturating_sub(1) / scale;
@@ -62,13 +61,11 @@ impl EncodeCosts {
         let mut last = 0.0;
         for push in 0..=later.min(SETTLED) {
             let count = if push == 0 { 1 } else { i64::from(scale) };
-            let shape =
-                [1, count, self.config.image_channels as i64, i64::from(extent.height), i64::from(extent.width)];
-            let frames = meter.transpose(&meter.given(&shape, Kind::Float)?, 1, 2)?;
+            let frames = self.config.frames_on(&meter, count, [extent.height, extent.width])?;
             meter.reset_peak();
             let before = meter.seconds();
             let mut next = past.snapshot(MeterTensor::clone);
-            network.push(&meter, &mut next, &frames, count, &mut |_| Ok(()))?;
+            network.push(&meter, &mut next, &frames, count, &[], &mut |_| Ok(()))?;
             past = next;
             cost.peak_bytes = cost.peak_bytes.max(meter.peak_bytes());
             last = meter.seconds() - before;
@@ -81,6 +78,12 @@ impl EncodeCosts {
 }
 
 impl EncoderConfig {
+    /// Frames [1, C, T, H, W] whose bytes are not counted, frame after frame.
+    fn frames_on(&self, meter: &Meter, count: i64, [height, width]: [u32; 2]) -> Result<MeterTensor> {
+        let shape = [1, count, self.image_channels as i64, i64::from(height), i64::from(width)];
+        Ok(meter.transpose(&meter.given(&shape, Kind::Float)?, 1, 2)?)
+    }
+
     /// The costs of encodes in a precision and memory order on a device that was measured; none if
     /// these can't be run there.
     pub fn costs(
@@ -99,4 +102,28 @@ impl EncoderConfig {
             known: Remembered::default(),
         })
     }
+}
+
+/// Latent pixels along a side of the frames that shares are taken from.
+const SIDE: u32 = 8;
+
+/// The share of the work that each layer is, in the order that they run; adds up to 1.
+///
+/// # Errors
+/// The architecture's widths don't go together.
+pub(super) fn shares(config: &EncoderConfig) -> Result<Vec<f64>> {
+    let meter = metered::counting_products();
+    let network = metered::build(&meter, |scope| EncoderNetwork::build(scope, config))?;
+    let (mut past, mut ends) = (Past::default(), Vec::new());
+    // The first frame comes alone; those of the second push stand for all others.
+    for count in [1, i64::from(config.temporal_scale())] {
+        ends = vec![meter.seconds()];
+        let mut step = |_| {
+            ends.push(meter.seconds());
+            Ok(())
+        };
+        let frames = config.frames_on(&meter, count, [SIDE * config.spatial_scale(); 2])?;
+        network.push(&meter, &mut past, &frames, count, &[], &mut step)?;
+    }
+    Ok(metered::shares(&ends))
 }

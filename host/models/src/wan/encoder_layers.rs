@@ -1,5 +1,5 @@
 //! The encoder's layers. A clip's frames are a batch, [T, C, H, W]: a convolution over three frames
-//! is three over one, summed. A layer keeps what it has to remember of the frames before in
+//! is three over one, summed. A layer keeps the frames before that it needs in
 //! [`Past`].
 
 use tch::Kind;

@@ -16,7 +16,7 @@ pub type Place = [(i64, i64); 2];
 #[derive(Debug, Default)]
 pub struct EncoderState {
     pub(super) past: Past<Tensor>,
-    /// Height and width of the frames, once there were some.
+    /// Height and width of the frames; none before the first.
     pub(super) size: Option<[i64; 2]>,
 }
 
@@ -33,12 +33,12 @@ pub struct Part<'a> {
 
 impl EncoderState {
     /// The same state, to go back to. It shares its tensors, which are replaced and never written
-    /// to: it holds memory only once the encode has gone on.
+    /// to: it holds memory only after the encode has gone on.
     pub fn snapshot(&self) -> Self {
         Self { past: self.past.snapshot(Tensor::shallow_clone), size: self.size }
     }
 
-    /// Bytes of what is remembered.
+    /// Bytes of the frames that are remembered.
     pub fn bytes(&self) -> usize {
         let of = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
         self.past.frames.iter().flatten().map(of).sum()
@@ -93,8 +93,8 @@ impl EncoderState {
             let scaled = [(height, size[0]), (width, size[1])];
             let at = |axis: usize, pixels: i64| pixels * scaled[axis].0 / scaled[axis].1;
             let taken = match whole.take() {
-                // After a change of plans some may be in another type: what is wider than it was
-                // does no harm.
+                // After a change of plans some may be in another type: a wider one does no
+                // harm.
                 Some(taken) if taken.kind() != from.kind() => taken.f_to_kind(Kind::Float)?,
                 Some(taken) => taken,
                 None => {

@@ -1,11 +1,11 @@
 //! The decoder's layers. Frames are [T, C, H, W], one clip's, in the memory order and the type that
-//! the format has between layers. A causal layer keeps what it needs of the frames before in a
+//! the format has between layers. A causal layer keeps the frames before that it needs in a
 //! [`Past`].
 
 use std::ops::Range;
 
 use tch::Kind;
-use tilewright_nn::{CausalOps, Ops, Rows, Scope, Store, Window};
+use tilewright_nn::{CausalOps, Ops, Scope, Store, layers::Conv};
 use tilewright_torch::winograd::TAPS;
 
 use crate::Result;
@@ -102,84 +102,34 @@ impl<O: CausalOps> UnitNorm<O> {
     }
 }
 
-/// A convolution of each frame by itself.
-#[derive(Debug)]
-pub(super) enum Still<O: CausalOps> {
-    /// By libtorch, after pixels were repeated to twice the height and width or not.
-    Plain { weight: O::Weight, bias: O::Weight, padding: i64, upsamples: bool },
-    /// 3×3 by Winograd's filtering.
-    Filtered { kernel: O::Kernel, out: i64, upsamples: bool },
+/// A 1×1 convolution of `taps` frames laid side by side as channels.
+pub(super) fn pointwise<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64, taps: i64) -> Result<Conv<O>> {
+    let weight = scope.product("weight", &[out, into, taps, 1, 1])?;
+    let weight = scope.ops().arranged(&weight, &[0, 2, 1, 3, 4], &[out, taps * into, 1, 1])?;
+    Ok(Conv::of_weights(scope.ops(), weight, scope.product("bias", &[out])?, [out, 1], false)?)
 }
 
-impl<O: CausalOps> Still<O> {
-    /// A 1×1 convolution of `taps` frames laid side by side as channels.
-    pub fn pointwise(scope: &Scope<'_, O>, into: i64, out: i64, taps: i64) -> Result<Self> {
-        let weight = scope.product("weight", &[out, into, taps, 1, 1])?;
-        let weight = scope.ops().arranged(&weight, &[0, 2, 1, 3, 4], &[out, taps * into, 1, 1])?;
-        Ok(Still::Plain { weight, bias: scope.product("bias", &[out])?, padding: 0, upsamples: false })
+/// A convolution of each frame by itself: frame by frame if libtorch convolves on a CPU. It picks
+/// its algorithm by the size of the whole, and a clip has to come out the same in chunks of any
+/// length.
+pub(super) fn each<O: CausalOps>(ops: &O, conv: &Conv<O>, frames: &O::Tensor) -> Result<O::Tensor> {
+    let [count, ..] = ops.extents(frames)?;
+    if count == 1 || !ops.is_cpu() || conv.is_filtered() {
+        return Ok(conv.forward(ops, ops.share(frames))?);
     }
-
-    /// A 3×3 convolution after an upsampling by repetition.
-    pub fn upsampling(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
-        let weight = scope.product("weight", &[out, into, 3, 3])?;
-        Self::square(scope.ops(), &weight, scope.product("bias", &[out])?, [out, into], true)
-    }
-
-    /// Weights [out, into, 3, 3].
-    fn square(ops: &O, weight: &O::Weight, bias: O::Weight, [out, into]: [i64; 2], upsamples: bool) -> Result<Self> {
-        if ops.has_winograd() {
-            return Ok(Still::Filtered { kernel: ops.kernel(weight, &bias, upsamples)?, out, upsamples });
-        }
-        let weight = ops.arranged(weight, &[0, 1, 2, 3], &[out, into, 3, 3])?;
-        Ok(Still::Plain { weight, bias, padding: 1, upsamples })
-    }
-
-    /// All frames at once.
-    fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
-        match self {
-            Still::Plain { weight, bias, padding, upsamples } => {
-                // A copy of pixels is the same in either type: converting first is a quarter of the
-                // work, and of the memory.
-                let mut input = ops.converted(input, ops.format().convolution)?;
-                if *upsamples {
-                    input = ops.repeated(&input)?;
-                }
-                let output = ops.convolution(&input, weight, bias, Window { stride: 1, padding: [*padding; 2] })?;
-                drop(input);
-                Ok(ops.converted(output, ops.format().rest)?)
+    let mut output: Option<O::Tensor> = None;
+    for frame in ops.laps(0..count, 1).alike_after(2) {
+        let part = conv.forward(ops, ops.narrow(frames, 0, frame.start, 1)?)?;
+        let output = match &output {
+            Some(output) => output,
+            None => {
+                let [_, channels, height, width] = ops.extents(&part)?;
+                output.insert(ops.empty([count, channels, height, width])?)
             }
-            Still::Filtered { kernel, out, upsamples } => {
-                let [count, _, height, width] = ops.extents(&input)?;
-                let scale = if *upsamples { 2 } else { 1 };
-                let output = ops.empty([count, *out, scale * height, scale * width])?;
-                let rows = Rows::all(ops, &input)?;
-                ops.filter(rows, kernel, None, 0..scale * height, Store::Onto(&output), None)?;
-                Ok(output)
-            }
-        }
+        };
+        ops.copy_onto(&ops.narrow(output, 0, frame.start, 1)?, &part)?;
     }
-
-    /// Frame by frame if libtorch convolves on a CPU: it picks its algorithm by the size of the
-    /// whole, and a clip has to come out the same in chunks of any length.
-    pub fn each(&self, ops: &O, frames: &O::Tensor) -> Result<O::Tensor> {
-        let [count, ..] = ops.extents(frames)?;
-        if count == 1 || !ops.is_cpu() || matches!(self, Still::Filtered { .. }) {
-            return self.forward(ops, ops.share(frames));
-        }
-        let mut output: Option<O::Tensor> = None;
-        for frame in ops.laps(0..count, 1).alike_after(2) {
-            let part = self.forward(ops, ops.narrow(frames, 0, frame.start, 1)?)?;
-            let output = match &output {
-                Some(output) => output,
-                None => {
-                    let [_, channels, height, width] = ops.extents(&part)?;
-                    output.insert(ops.empty([count, channels, height, width])?)
-                }
-            };
-            ops.copy_onto(&ops.narrow(output, 0, frame.start, 1)?, &part)?;
-        }
-        output.ok_or_else(|| tilewright_torch::Error::Torch("a convolution of no frames".into()).into())
-    }
+    output.ok_or_else(|| tilewright_torch::Error::Torch("a convolution of no frames".into()).into())
 }
 
 /// A 3×3 convolution over the frame and the two before.
@@ -187,14 +137,14 @@ impl<O: CausalOps> Still<O> {
 pub(super) enum Causal<O: CausalOps> {
     /// libtorch's two-dimensional convolution of three frames laid side by side as channels:
     /// weights [out, 3 · into, 3, 3]. The three-dimensional one runs at two thirds of its speed on
-    /// a CPU and far less where MIOpen has to search.
+    /// a CPU, and at far less if MIOpen has to search.
     Plain { weight: O::Weight, bias: O::Weight, out: i64 },
     /// By Winograd's filtering.
     Filtered { kernel: O::CausalKernel, out: i64 },
     /// To fewer channels: the sums that each frame adds to itself and to the next two are worked
     /// out together, and they are kept instead of frames. One convolution of one frame to 3 · out
     /// channels, those for the frame after the next first.
-    Scattered { conv: Still<O>, out: i64 },
+    Scattered { conv: Conv<O>, out: i64 },
 }
 
 impl<O: CausalOps> Causal<O> {
@@ -220,7 +170,7 @@ impl<O: CausalOps> Causal<O> {
         // [out, into, T, 3, 3] → [T · out, into, 3, 3]
         let weight = ops.arranged(&weight, &[2, 0, 1, 3, 4], &[3 * out, into, 3, 3])?;
         let bias = ops.delayed(&bias, 2 * out)?;
-        Ok(Causal::Scattered { conv: Still::square(ops, &weight, bias, [3 * out, into], false)?, out })
+        Ok(Causal::Scattered { conv: Conv::of_weights(ops, weight, bias, [3 * out, 3], false)?, out })
     }
 
     /// Output channels.

@@ -1,64 +1,32 @@
-//! The steps that a decoder is made of. Each kind is built from the names of its weights, says what
-//! it means for the frames, and takes a piece through itself, in one place.
+//! The steps that a decoder is made of. Each kind stands in one place: it is built from the names
+//! of its weights, tells its output's frames from its input's, and takes a piece through itself.
 
-use tilewright_nn::{CausalOps, Ops, Scope};
+use std::fmt;
+
+use tilewright_nn::{CausalOps, Ops, Scope, layers::Conv};
 use tilewright_torch::winograd::TAPS;
 
 use super::{
     clip::{Piece, Spread},
-    layers::{Causal, Origin, Past, Still, UnitNorm, Work, copies_of_last, side_by_side},
+    layers::{Causal, Origin, Past, UnitNorm, Work, copies_of_last, each, pointwise, side_by_side},
 };
 use crate::Result;
 
 /// A step of the network.
-pub(super) trait Step<O: CausalOps> {
+pub(super) trait Step<O: CausalOps>: fmt::Debug + Send {
     /// Takes a piece through. If it ends early, piece and past are such that it may be called
     /// again.
     fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()>;
 
-    /// Products per pixel and frame of the input.
-    fn products(&self) -> f64 {
-        0.0
+    /// Frames that each frame becomes; the clip's first stays alone in any case.
+    fn copies(&self) -> u32 {
+        1
     }
 
     /// True if its output depends on the two frames before.
     fn is_causal(&self) -> bool {
         false
     }
-}
-
-/// A step of any kind: what is added here is known everywhere.
-#[derive(Debug)]
-pub(super) enum AnyStep<O: CausalOps> {
-    Point(Point<O>),
-    Stem(Stem<O>),
-    Begin(Begin),
-    Hide(Hide<O>),
-    Sum(Sum<O>),
-    Attention(Attention<O>),
-    Double(Double<O>),
-    Upsample(Upsample<O>),
-    End(End<O>),
-}
-
-impl<O: CausalOps> AnyStep<O> {
-    pub fn step(&self) -> &dyn Step<O> {
-        match self {
-            AnyStep::Point(step) => step,
-            AnyStep::Stem(step) => step,
-            AnyStep::Begin(step) => step,
-            AnyStep::Hide(step) => step,
-            AnyStep::Sum(step) => step,
-            AnyStep::Attention(step) => step,
-            AnyStep::Double(step) => step,
-            AnyStep::Upsample(step) => step,
-            AnyStep::End(step) => step,
-        }
-    }
-}
-
-fn product(into: i64, out: i64) -> f64 {
-    into as f64 * out as f64
 }
 
 /// Uninitialised frames with so many channels, as many and as large as those of a piece.
@@ -71,27 +39,14 @@ fn band<O: CausalOps>(ops: &O, piece: &Piece<O::Tensor>, spread: &Spread) -> Res
     Ok(spread.band_of(ops.extents(&piece.frames)?[2]))
 }
 
-/// Before the decoder, pixel by pixel.
+/// A convolution of each frame by itself.
 #[derive(Debug)]
-pub(super) struct Point<O: CausalOps> {
-    conv: Still<O>,
-    channels: i64,
-}
+pub(super) struct Still<O: CausalOps>(pub Conv<O>);
 
-impl<O: CausalOps> Point<O> {
-    pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
-        Ok(Self { conv: Still::pointwise(scope, channels, channels, 1)?, channels })
-    }
-}
-
-impl<O: CausalOps> Step<O> for Point<O> {
+impl<O: CausalOps> Step<O> for Still<O> {
     fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
-        piece.frames = self.conv.each(ops, &piece.frames)?;
+        piece.frames = each(ops, &self.0, &piece.frames)?;
         Ok(())
-    }
-
-    fn products(&self) -> f64 {
-        product(self.channels, self.channels)
     }
 }
 
@@ -100,12 +55,11 @@ impl<O: CausalOps> Step<O> for Point<O> {
 pub(super) struct Stem<O: CausalOps> {
     norm: Option<UnitNorm<O>>,
     conv: Causal<O>,
-    into: i64,
 }
 
 impl<O: CausalOps> Stem<O> {
     pub fn build(scope: &Scope<'_, O>, norm: Option<UnitNorm<O>>, into: i64, out: i64) -> Result<Self> {
-        Ok(Self { norm, conv: Causal::build_leaner(scope, into, out)?, into })
+        Ok(Self { norm, conv: Causal::build_leaner(scope, into, out)? })
     }
 }
 
@@ -120,10 +74,6 @@ impl<O: CausalOps> Step<O> for Stem<O> {
             piece.frames = output;
         }
         Ok(())
-    }
-
-    fn products(&self) -> f64 {
-        27.0 * product(self.into, self.conv.out())
     }
 
     fn is_causal(&self) -> bool {
@@ -149,22 +99,21 @@ impl<O: CausalOps> Step<O> for Begin {
 }
 
 /// A residual layer's two halves: a norm, SiLU and a causal convolution each.
-pub(super) fn residual<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<[AnyStep<O>; 2]> {
+pub(super) fn residual<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<(Hide<O>, Sum<O>)> {
     let norm = UnitNorm::build(&scope.at("norm1"), into)?;
     let conv = Causal::build_leaner(&scope.at("conv1"), into, out)?;
     let sum =
         Sum { norm: UnitNorm::build(&scope.at("norm2"), out)?, conv: Causal::build(&scope.at("conv2"), out, out)? };
-    let shortcut = (into != out).then(|| Still::pointwise(&scope.at("conv_shortcut"), into, out, 1)).transpose()?;
-    Ok([AnyStep::Hide(Hide { norm, conv, shortcut, into }), AnyStep::Sum(sum)])
+    let shortcut = (into != out).then(|| pointwise(&scope.at("conv_shortcut"), into, out, 1)).transpose()?;
+    Ok((Hide { norm, conv, shortcut }, sum))
 }
 
-/// The first half: the input stays, or goes through its shortcut, beside what is hidden.
+/// The first half: the input stays, or goes through its shortcut, beside the hidden frames.
 #[derive(Debug)]
 pub(super) struct Hide<O: CausalOps> {
     norm: UnitNorm<O>,
     conv: Causal<O>,
-    shortcut: Option<Still<O>>,
-    into: i64,
+    shortcut: Option<Conv<O>>,
 }
 
 impl<O: CausalOps> Step<O> for Hide<O> {
@@ -178,13 +127,9 @@ impl<O: CausalOps> Step<O> for Hide<O> {
             piece.convolved = true;
         }
         if let Some(shortcut) = &self.shortcut {
-            piece.frames = shortcut.each(ops, &piece.frames)?;
+            piece.frames = each(ops, shortcut, &piece.frames)?;
         }
         Ok(())
-    }
-
-    fn products(&self) -> f64 {
-        (if self.shortcut.is_some() { 28.0 } else { 27.0 }) * product(self.into, self.conv.out())
     }
 
     fn is_causal(&self) -> bool {
@@ -192,7 +137,7 @@ impl<O: CausalOps> Step<O> for Hide<O> {
     }
 }
 
-/// The second half, added to what stayed.
+/// The second half, added to the input.
 #[derive(Debug)]
 pub(super) struct Sum<O: CausalOps> {
     norm: UnitNorm<O>,
@@ -208,10 +153,6 @@ impl<O: CausalOps> Step<O> for Sum<O> {
         }
         piece.hidden = None;
         Ok(())
-    }
-
-    fn products(&self) -> f64 {
-        27.0 * product(self.conv.out(), self.conv.out())
     }
 
     fn is_causal(&self) -> bool {
@@ -276,10 +217,6 @@ impl<O: CausalOps> Step<O> for Attention<O> {
         piece.frames = output;
         Ok(())
     }
-
-    fn products(&self) -> f64 {
-        4.0 * product(self.channels, self.channels)
-    }
 }
 
 /// Makes two frames of each but the clip's first, which stays alone: the frame and the two before
@@ -287,13 +224,12 @@ impl<O: CausalOps> Step<O> for Attention<O> {
 /// first.
 #[derive(Debug)]
 pub(super) struct Double<O: CausalOps> {
-    conv: Still<O>,
-    channels: i64,
+    conv: Conv<O>,
 }
 
 impl<O: CausalOps> Double<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
-        Ok(Self { conv: Still::pointwise(scope, channels, 2 * channels, TAPS as i64)?, channels })
+        Ok(Self { conv: pointwise(scope, channels, 2 * channels, TAPS as i64)? })
     }
 
     fn forward(&self, ops: &O, past: &mut Past<O::Tensor>, frames: &O::Tensor) -> Result<O::Tensor> {
@@ -310,9 +246,9 @@ impl<O: CausalOps> Double<O> {
             let window = past.window(ops, &rest)?;
             let stacked = ops.ordered(&side_by_side(ops, &window, count)?)?;
             drop(window);
-            let doubled = self.conv.each(ops, &stacked)?;
+            let doubled = each(ops, &self.conv, &stacked)?;
             drop(stacked);
-            // [T, 2, C, H, W] → [2T, C, H, W], whatever the order in memory.
+            // [T, 2, C, H, W] → [2T, C, H, W], in any memory order.
             let both = ops.empty([2 * count, channels, height, width])?;
             for half in 0..2 {
                 let from = ops.narrow(&doubled, 1, half * channels, channels)?;
@@ -338,37 +274,12 @@ impl<O: CausalOps> Step<O> for Double<O> {
         Ok(())
     }
 
-    fn products(&self) -> f64 {
-        6.0 * product(self.channels, self.channels)
+    fn copies(&self) -> u32 {
+        2
     }
 
     fn is_causal(&self) -> bool {
         true
-    }
-}
-
-/// Twice the height and width.
-#[derive(Debug)]
-pub(super) struct Upsample<O: CausalOps> {
-    conv: Still<O>,
-    into: i64,
-    out: i64,
-}
-
-impl<O: CausalOps> Upsample<O> {
-    pub fn build(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
-        Ok(Self { conv: Still::upsampling(scope, into, out)?, into, out })
-    }
-}
-
-impl<O: CausalOps> Step<O> for Upsample<O> {
-    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
-        piece.frames = self.conv.each(ops, &piece.frames)?;
-        Ok(())
-    }
-
-    fn products(&self) -> f64 {
-        36.0 * product(self.into, self.out)
     }
 }
 

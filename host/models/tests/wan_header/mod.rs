@@ -1,5 +1,5 @@
-//! The tensors of WAN's autoencoders by name and shape, after the constructors of diffusers' `AutoencoderKLWan` and the original names that
-//! its conversion scripts list.
+//! The tensors of WAN's autoencoders by name and shape, after the constructors of diffusers'
+//! `AutoencoderKLWan` and the original names that its conversion scripts list.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use serde_json::json;
 use tilewright_models::{Checkpoint, FileLayout, Result};
 
-/// What the constructor is given.
+/// Arguments of the constructor.
 #[derive(Clone, Copy)]
 pub struct Network {
     pub encoder: usize,

@@ -26,7 +26,7 @@ impl Ledger {
         self.peak.get()
     }
 
-    /// From here on the peak is that of what follows.
+    /// Makes the bytes held now the peak.
     pub fn reset_peak(&self) {
         self.peak.set(self.held.get());
     }
@@ -35,17 +35,17 @@ impl Ledger {
         self.seconds.get()
     }
 
-    /// Counts time as often as was said last.
+    /// Counts time, times the factor of the laps at hand.
     pub fn spend(&self, seconds: f64) {
         self.seconds.set(self.seconds.get() + seconds * self.times.get());
     }
 
-    /// How often time is counted.
+    /// The factor of time that is counted.
     pub fn times(&self) -> f64 {
         self.times.get()
     }
 
-    /// Counts time so often from here on: laps of a loop stand for others.
+    /// Sets the factor of time that is counted from here on: a lap of a loop stands for others.
     pub fn repeat(&self, times: f64) {
         self.times.set(times);
     }

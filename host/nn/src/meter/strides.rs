@@ -66,8 +66,8 @@ impl Axes {
         Self::dense_in(self.extents(), (0..self.length).rev())
     }
 
-    /// The axes of a result that keeps the order in memory: without gaps, with the outer axes where
-    /// they are (`empty_like`).
+    /// The axes of a result that keeps the order in memory: without gaps, with the axes in the same
+    /// order (`empty_like`).
     pub fn dense(&self) -> Self {
         let mut order: [usize; MOST] = array::from_fn(|axis| axis);
         let order = &mut order[..self.length];

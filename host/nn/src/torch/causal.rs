@@ -90,7 +90,7 @@ impl CausalOps for Torch {
 
     fn unit_norm_at_once(&self, frames: &Tensor, gamma: &Tensor) -> Result<Tensor> {
         let length = frames.f_norm_scalaropt_dim_dtype(2, [1], true, Kind::Float)?.f_clamp_min_(LEAST_LENGTH)?;
-        // In f32, whatever the frames' type.
+        // In f32, for frames of any type.
         Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(self.format.rest)?)
     }
 

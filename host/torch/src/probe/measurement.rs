@@ -36,7 +36,7 @@ pub(super) enum Trial {
 }
 
 impl Trial {
-    /// Floating-point operations, a multiply-add counted as two; 0 if memory is what is measured.
+    /// Floating-point operations, a multiply-add counted as two; 0 if memory is measured.
     pub fn operations(&self) -> f64 {
         match *self {
             Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,

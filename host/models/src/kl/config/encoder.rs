@@ -1,15 +1,17 @@
 //! An encoder's architecture, read off the tensors' names and shapes like the decoder's.
 
 use serde::Serialize;
-use tilewright_plan::{Dtype, Model};
+use tilewright_plan::Model;
 
-use super::{USUAL_GROUPS, Weights, config_file, names, sound};
-use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, kl::metered};
+use super::{USUAL_GROUPS, config_file, sound};
+use crate::{
+    Checkpoint, Error, Family, Identity, Kind, Result,
+    kl::encoder,
+    known::{Half, Known, Weights},
+    metered::listed,
+};
 
-/// The beginnings of diffusers' names of the encoder's tensors.
-const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
-
-/// One down block: so many residual layers, then half the size where it is not the last.
+/// One down block: so many residual layers, then half the size if it is not the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DownBlock {
     /// Channels of its output.
@@ -44,18 +46,15 @@ pub struct EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// Reads the architecture, and config.json beside the file where the layout is diffusers'.
+    /// Reads the architecture, and config.json beside the file if the layout is diffusers'.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read from is
-    /// missing or has the wrong rank; the norm groups don't divide the channels; config.json is broken
-    /// or asks for what is not supported.
+    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read from
+    /// is missing or has the wrong rank; the norm groups don't divide the channels; config.json is
+    /// broken or asks for an unsupported layer.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let refused = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
-        let names = names(file, identity)?;
-        if !names.has("encoder") {
-            return Err(refused("no encoder in it: only the decoder's part is there; give the whole VAE".into()));
-        }
+        let names = Known::of_encoder(file, identity, Kind::KlAutoencoder)?;
         let first = [("encoder.conv_in.weight", 0), ("encoder.conv_in.bias", 0)];
         let first_channels =
             names.extent(first).ok_or_else(|| names.missing("encoder.conv_in.weight", &[128, 3, 3, 3]))?;
@@ -63,11 +62,7 @@ impl EncoderConfig {
         let mut into = first_channels;
         for block in (0..).map(|block| format!("encoder.down_blocks.{block}")).take_while(|block| names.has(block)) {
             let layers = names.count(&format!("{block}.resnets"));
-            let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "conv2.weight", "conv2.bias"];
-            let parts = parts.map(|part| format!("{block}.resnets.0.{part}"));
-            let channels = names
-                .extent(parts.iter().map(|name| (name.as_str(), 0)))
-                .ok_or_else(|| names.missing(&parts[0], &[into, into, 3, 3]))?;
+            let channels = names.resnet_channels(&format!("{block}.resnets.0"), into, &[3, 3])?;
             into = channels;
             down_blocks.push(DownBlock { channels, layers, downsamples: names.has(&format!("{block}.downsamplers")) });
         }
@@ -91,7 +86,7 @@ impl EncoderConfig {
             first_channels,
             down_blocks,
             middle_channels: names.extent(middle.iter().map(|name| (name.as_str(), 0))).unwrap_or(into),
-            // The network has two at least; where the file has fewer, they are missing.
+            // The network has two at least; if the file has fewer, they are missing.
             middle_layers: middle_layers.max(2),
             middle_attention: names.has("encoder.mid_block.attentions.0"),
             norm_groups: config_file(file, identity)?.norm_num_groups.unwrap_or(USUAL_GROUPS),
@@ -112,48 +107,23 @@ impl EncoderConfig {
 
     /// The model as policies are told of it.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
-        let names = Self::names(file, identity);
-        Model {
-            family: family.name().to_owned(),
-            stored: most_common(file, &names).unwrap_or(Dtype::F32),
-            quantized: false,
-            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
-            spatial_scale: self.spatial_scale(),
-            temporal_scale: 1,
-        }
+        Half::Encoder.model(file, identity, family, [self.spatial_scale(), 1])
     }
 
-    /// The file's names of all tensors in the encoder's part of the file.
-    fn names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        names(file, identity).map(|names| names.part(&ENCODER).map(str::to_owned).collect()).unwrap_or_default()
-    }
-
-    /// Tensors in the encoder's part of the file that the network has no place for; none if the
-    /// architecture can't be read.
-    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
-        Self::read(file, identity).and_then(weights).unwrap_or_default()
-    }
-
-    /// The encoder's part of a file, beside what the network needs.
+    /// The encoder's part of a file, beside the weights that the network needs.
     ///
     /// # Errors
     /// The file is no KL autoencoder.
     pub(in crate::kl) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        Ok(Weights::new(names(file, identity)?, metered::needed_by_encoder(self)?, &ENCODER, "encoder"))
+        let (_, needed) = listed(|scope| encoder::Network::build(scope, self))?;
+        Ok(Weights::new(Known::of(file, identity, Kind::KlAutoencoder)?, Half::Encoder, needed))
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
-    /// FP8.
+    /// As [`super::Config::check_weights`].
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
         self.weights(file, identity)?.check()
-    }
-
-    /// True if the file has tensors of an encoder.
-    pub fn there(file: &Checkpoint, identity: &Identity) -> bool {
-        names(file, identity).is_ok_and(|names| names.has("encoder"))
     }
 }

@@ -4,7 +4,7 @@ use crate::Result;
 
 /// A step of a pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// So much of the layer at hand is done, from 0 to 1.
     Within(f64),
     /// The layer at hand is done.
@@ -12,10 +12,10 @@ pub(super) enum Step {
 }
 
 /// Hears of each step; an error from it ends the pass.
-pub(super) type Track<'a> = dyn FnMut(Step) -> Result<()> + 'a;
+pub(crate) type Track<'a> = dyn FnMut(Step) -> Result<()> + 'a;
 
 /// Tells how much of a pass is done.
-pub(super) struct Progress<'a> {
+pub(crate) struct Progress<'a> {
     shares: &'a [f64],
     layer: usize,
     done: f64,
