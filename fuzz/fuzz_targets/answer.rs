@@ -1,5 +1,5 @@
-//! The checker of answers: whatever is answered, asked for and offered, it doesn't panic, what it lets through is legal, and checking
-//! that again changes nothing.
+//! The checker of answers: whatever is answered, asked for and offered, it doesn't panic, what it
+//! lets through is legal, and checking that again changes nothing.
 
 #![no_main]
 
@@ -58,7 +58,7 @@ struct Case {
 
 impl<'a> Arbitrary<'a> for Case {
     fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        // What a request cannot be: of no sample, frame or pixel. The engine never asks that.
+        // The engine never asks for no sample, frame or pixel.
         let at_least_one = |number: u32| number.max(1);
         let model = Model {
             family: String::new(),

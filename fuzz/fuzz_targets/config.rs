@@ -1,5 +1,5 @@
-//! What users and strangers write in text: configurations, public keys, and signatures. Each is refused in one line, or means what it
-//! says.
+//! Texts that users and strangers write: configurations, public keys, and signatures. Each is
+//! refused in one line, or means what it says.
 
 #![no_main]
 

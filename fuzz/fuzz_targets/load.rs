@@ -1,4 +1,5 @@
-//! A policy's file, from its bytes to a decision: whatever they hold, the host says no or gets a legal plan, within small limits.
+//! A policy's file, from its bytes to a decision: whatever they hold, the host says no or gets a
+//! legal plan, within small limits.
 
 #![no_main]
 

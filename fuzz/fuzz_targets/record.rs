@@ -1,5 +1,6 @@
-//! Files of records: a line is a record or it isn't; what was read is written and read again as the same; and what makes sense is
-//! decided again by a policy at work, whatever the host is said to have offered then.
+//! Files of records: a line is a record or it isn't; what was read is written and read again as the
+//! same; and what makes sense is decided again by a policy at work, whatever the host is said to
+//! have offered then.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Checkpoints: whatever a file holds, it is refused or looked into, every byte of it within the file.
+//! Checkpoints: whatever a file holds, it is refused or looked into, every byte of it within the
+//! file.
 
 #![no_main]
 

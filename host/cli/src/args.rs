@@ -149,8 +149,8 @@ pub struct Decode {
     /// The device to run on; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,
-    /// The most to hold at once, weights aside unless --count-weights, as in 8GiB or 512MiB [default:
-    /// 80 % of what is free]
+    /// The most to hold at once, weights aside unless --count-weights, as in 8GiB or 512MiB
+    /// [default: 80 % of what is free]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub memory_limit: Option<u64>,
     /// The memory limit counts the weights, too; estimates and measured peaks then do as well

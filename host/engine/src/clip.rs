@@ -1,4 +1,5 @@
-//! One decode of clips from the request to the record. Frames leave as they are decoded; nothing that left is decoded again.
+//! One decode of clips from the request to the record. Frames leave as they are decoded; nothing
+//! that left is decoded again.
 
 mod decoding;
 mod price;
@@ -11,7 +12,8 @@ use crate::{Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, V
 
 /// Takes frames as they are decoded.
 pub trait Sink {
-    /// Frames [T, C, H, W] in −1…1, f32, in host memory, of one sample, from its frame `first` on. Frames come in order, sample by sample.
+    /// Frames [T, C, H, W] in −1…1, f32, in host memory, of one sample, from its frame `first` on.
+    /// Frames come in order, sample by sample.
     ///
     /// # Errors
     /// Where they can't be kept: the decode ends with that.
@@ -34,8 +36,8 @@ pub struct ClipLatents<'a> {
 pub type ClipJob<'a> = Job<'a, ClipLatents<'a>>;
 
 impl<'a> ClipJob<'a> {
-    /// A decode of latents [N, C, T, h, w] in the autoencoder's own space, within a limit: a number of
-    /// bytes leaves the weights aside.
+    /// A decode of latents [N, C, T, h, w] in the autoencoder's own space, within a limit: a number
+    /// of bytes leaves the weights aside.
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
@@ -75,13 +77,13 @@ impl<'a> ClipJob<'a> {
         Self::checked(machine, Stage::Decode, request, capabilities, prices, ClipLatents { vae, latents })
     }
 
-    /// Decides and decodes; asks again after each of two failures and then takes the host's own plan, at most six
-    /// attempts in all, and goes on where the one before failed. `done` are the frames that
-    /// each sample has already: they are neither computed nor delivered again.
+    /// Decides and decodes; asks again after each of two failures and then takes the host's own
+    /// plan, at most six attempts in all, and goes on where the one before failed. `done` are the
+    /// frames that each sample has already: they are neither computed nor delivered again.
     ///
     /// # Errors
-    /// An error that no other plan avoids, or [`crate::Error::Exhausted`]; with the record as far as it goes. The frames
-    /// that were delivered until then are right.
+    /// An error that no other plan avoids, or [`crate::Error::Exhausted`]; with the record as far
+    /// as it goes. The frames that were delivered until then are right.
     pub fn run(
         &self,
         planner: &mut dyn Planner,

@@ -52,7 +52,8 @@ impl Costs {
         Ok(Cost { peak_bytes, ..cost })
     }
 
-    /// The outcome of earlier work at this job's size: the price for now, times measured over estimated then.
+    /// The outcome of earlier work at this job's size: the price for now, times measured over
+    /// estimated then.
     fn trial(&self, record: &Record) -> Option<Trial> {
         let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
         let plan = &record.plan;

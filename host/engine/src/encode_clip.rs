@@ -1,5 +1,5 @@
-//! One encode of a clip from the request to the record. Frames are asked for as they are needed and let go when they are encoded: what is held does not
-//! grow with the clip, but for its latents.
+//! One encode of a clip from the request to the record. Frames are asked for as they are needed and
+//! let go when they are encoded: what is held does not grow with the clip, but for its latents.
 
 mod division;
 mod encoding;
@@ -23,8 +23,8 @@ pub struct ClipExtents {
     pub width: u32,
 }
 
-/// Gives the next frames of a clip, so many or, where it ends before, as many as there are: [T, C, H, W] in −1…1, f32, in host memory. An error ends
-/// the encode.
+/// Gives the next frames of a clip, so many or, where it ends before, as many as there are: [T, C,
+/// H, W] in −1…1, f32, in host memory. An error ends the encode.
 pub type Frames<'a> = dyn FnMut(u32) -> std::result::Result<Tensor, Box<dyn std::error::Error + Send + Sync>> + 'a;
 
 /// The latent of a clip.
@@ -47,10 +47,12 @@ pub struct ClipSource<'a> {
 pub type ClipEncodeJob<'a> = Job<'a, ClipSource<'a>>;
 
 impl<'a> ClipEncodeJob<'a> {
-    /// An encode of a clip of these extents, within a limit: a number of bytes leaves the weights aside.
+    /// An encode of a clip of these extents, within a limit: a number of bytes leaves the weights
+    /// aside.
     ///
     /// # Errors
-    /// The file has no encoder, or the extents are no multiples of its scales; [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
+    /// The file has no encoder, or the extents are no multiples of its scales;
+    /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         vae: &'a VideoVae,
@@ -87,12 +89,13 @@ impl<'a> ClipEncodeJob<'a> {
         Self::checked(machine, Stage::Encode, request, capabilities, prices, ClipSource { vae, config })
     }
 
-    /// Decides and encodes; asks again after each of two failures and then takes the host's own plan, at most six
-    /// attempts in all, and goes on with the frames that the one before failed at: no
-    /// frame is asked for twice.
+    /// Decides and encodes; asks again after each of two failures and then takes the host's own
+    /// plan, at most six attempts in all, and goes on with the frames that the one before failed
+    /// at: no frame is asked for twice.
     ///
     /// # Errors
-    /// An error that no other plan avoids, [`crate::Error::Source`], or [`crate::Error::Exhausted`]; with the record as far as it goes.
+    /// An error that no other plan avoids, [`crate::Error::Source`], or
+    /// [`crate::Error::Exhausted`]; with the record as far as it goes.
     pub fn run(
         &self,
         planner: &mut dyn Planner,

@@ -8,7 +8,7 @@ use tilewright_plan::{Failure, bytes, words::counted};
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Each is one line: what, where, what to do.
+/// The failure of a job. Each is one line: what, where, what to do.
 #[derive(Debug, Error)]
 pub enum Error {
     /// A file is unsound or of the wrong kind.
@@ -36,7 +36,7 @@ pub enum Error {
         what: &'static str,
         /// The limit in bytes.
         limit: u64,
-        /// What the leanest plan would need, in bytes.
+        /// The peak of the leanest plan, in bytes.
         least: u64,
         /// The limit counts the weights, and so does the least.
         counts_weights: bool,
@@ -46,11 +46,11 @@ pub enum Error {
     /// Every attempt failed.
     #[error("gave up after {}, the last: {last}; {advice}", counted(*attempts, "attempt"))]
     Exhausted {
-        /// How many were made.
+        /// Attempts in all.
         attempts: usize,
         /// Why the last one failed.
         last: Failure,
-        /// What to do.
+        /// Advice to the user.
         advice: String,
     },
     /// Frames that were decoded could not be kept.
@@ -71,8 +71,9 @@ impl From<tch::TchError> for Error {
 }
 
 impl Error {
-    /// True if the error says something about the plan that was carried out, rather than about its surroundings:
-    /// weights that can't be read and frames that can't be had or kept would have ended every plan.
+    /// True if the error says something about the plan that was carried out, rather than about its
+    /// surroundings: weights that can't be read and frames that can't be had or kept would have
+    /// ended every plan.
     pub fn is_of_the_plan(&self) -> bool {
         match self {
             Error::Torch(tilewright_torch::Error::Device { .. }) => false,
@@ -88,7 +89,7 @@ impl Error {
         }
     }
 
-    /// Whether the arguments or files are wrong, rather than the work having failed.
+    /// True if the arguments or files are wrong, rather than the work having failed.
     pub fn is_input(&self) -> bool {
         match self {
             // A device that is not there was asked for.

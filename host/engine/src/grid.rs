@@ -1,5 +1,6 @@
-//! Where tiles lie and how they fade into each other. All tiles of a grid have one shape: the last one of a row or column
-//! moves inward rather than shrinking, since every new shape may cost a kernel search.
+//! Places of tiles, and the ramps that fade them into each other. All tiles of a grid have one
+//! shape: the last one of a row or column moves inward rather than shrinking, since every new shape
+//! may cost a kernel search.
 
 use tilewright_plan::Tile;
 
@@ -12,12 +13,13 @@ pub struct Axis {
     pub tile: u32,
     /// Nominal overlap of neighbours.
     pub overlap: u32,
-    /// Where each tile starts, ascending.
+    /// The first place of each tile, ascending.
     pub starts: Vec<u32>,
 }
 
 impl Axis {
-    /// Lays tiles of `tile` with `overlap` over `extent`. A tile larger than the extent becomes the extent.
+    /// Lays tiles of `tile` with `overlap` over `extent`. A tile larger than the extent becomes the
+    /// extent.
     pub fn new(extent: u32, tile: u32, overlap: u32) -> Self {
         if tile == 0 || tile >= extent {
             return Self { extent, tile: extent, overlap: 0, starts: vec![0] };
@@ -29,7 +31,7 @@ impl Axis {
         Self { extent, tile, overlap, starts }
     }
 
-    /// How many tiles there are along the axis; what [`Axis::new`] would lay, without laying them.
+    /// The number of tiles along an axis, as [`Axis::new`] lays them.
     pub fn count(extent: u32, tile: u32, overlap: u32) -> u32 {
         if tile == 0 || tile >= extent {
             return 1;
@@ -37,10 +39,12 @@ impl Axis {
         (extent - tile).div_ceil(tile - overlap.min(tile - 1)) + 1
     }
 
-    /// For each tile the weight of each of its places. At every place of the axis the weights of the tiles there add up to 1.
+    /// For each tile the weight of each of its places. At every place of the axis the weights of
+    /// the tiles there add up to 1.
     ///
-    /// Towards a neighbour a tile's weight falls linearly over the overlap, (j + ½) / overlap at the j-th place from its end; where
-    /// tiles overlap more than nominally, because the last one moved inward, the sum is divided out.
+    /// Towards a neighbour a tile's weight falls linearly over the overlap, (j + ½) / overlap at
+    /// the j-th place from its end; where tiles overlap more than nominally, because the last one
+    /// moved inward, the sum is divided out.
     pub fn weights(&self) -> Vec<Vec<f32>> {
         let (tile, overlap) = (self.tile as usize, f64::from(self.overlap));
         let ramp = |place: usize| if self.overlap == 0 { 1.0 } else { ((place as f64 + 0.5) / overlap).min(1.0) };

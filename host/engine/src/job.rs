@@ -18,7 +18,8 @@ use crate::{
 /// The share by which a peak may lie above its estimate: what is called enough has to be enough.
 const ESTIMATE_MARGIN: f64 = 1.05;
 
-/// A request for one piece of work on one device. `I` is its input: a network and what goes into it.
+/// A request for one piece of work on one device. `I` is its input: a network and what goes into
+/// it.
 #[derive(Debug)]
 pub struct Job<'a, I> {
     pub(crate) machine: &'a Machine,
@@ -74,8 +75,9 @@ impl<'a, I> Job<'a, I> {
         Ok(job)
     }
 
-    /// Tells policies what was measured before on this device for this model, newest first. A measurement at another size
-    /// is told as what it makes likely at this one: the estimate for now, times measured over estimated then.
+    /// Tells policies what was measured before on this device for this model, newest first. A
+    /// measurement at another size is told as what it makes likely at this one: the estimate for
+    /// now, times measured over estimated then.
     #[must_use]
     pub fn with_history(mut self, records: &[Record]) -> Self {
         self.costs = Arc::new(self.costs.with_history(records));
@@ -149,7 +151,8 @@ impl<'a, I> Job<'a, I> {
             prefetch: 0,
             reason: String::new(),
         };
-        // A picture no larger than a tile is leaner whole: nothing is gathered. So is a long clip that leaves as it is decoded.
+        // A picture no larger than a tile is leaner whole: nothing is gathered. So is a long clip
+        // that leaves as it is decoded.
         let mut ways = vec![
             (Space::Blended(Tile { height: side, width: side, overlap: 0 }), Time::Whole),
             (Space::Whole, Time::Whole),

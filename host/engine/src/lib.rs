@@ -1,6 +1,7 @@
-//! Carries plans out. A [`DecodeJob`] is one decode, an [`EncodeJob`] one encode, of clips a [`ClipJob`] and a
-//! [`ClipEncodeJob`]. Each asks a planner, runs the tiles, checks every result for NaN and infinity, asks again after a
-//! failure, measures, and writes the record: one loop for all, in `run`.
+//! Carries plans out. A [`DecodeJob`] is one decode, an [`EncodeJob`] one encode, of clips a
+//! [`ClipJob`] and a [`ClipEncodeJob`]. Each asks a planner, runs the tiles, checks every result
+//! for NaN and infinity, asks again after a failure, measures, and writes the record: one loop for
+//! all, in `run`.
 
 #![forbid(unsafe_code)]
 

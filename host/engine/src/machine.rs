@@ -15,23 +15,25 @@ use tilewright_torch::{
 
 use crate::Result;
 
-/// Whether a device is measured anew.
+/// The source of a device's measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// What was measured before on the same device with the same libtorch and number of threads, so that the same request gets the
-    /// same answer in every process.
+    /// Earlier measurements of the same device with the same libtorch and number of threads, so
+    /// that the same request gets the same answer in every process.
     Kept,
     /// Measured now, and kept.
     Fresh,
 }
 
-/// A function that is called with none when a device is about to be measured, and then with the result.
+/// A function that is called with none when a device is about to be measured, and then with the
+/// result.
 pub type Announcer = fn(&Facts, Option<&Measured>);
 
 /// Set once for the process.
 static ANNOUNCER: OnceLock<Announcer> = OnceLock::new();
 
-/// Sets the function that is told when a device is measured, which a user waits for. The first one stays.
+/// Sets the function that is told when a device is measured, which a user waits for. The first one
+/// stays.
 pub fn announce_probe(announcer: Announcer) {
     let _ = ANNOUNCER.set(announcer);
 }
@@ -45,14 +47,14 @@ fn announce(facts: &Facts, measured: Option<&Measured>) {
 /// A device, what the kernel and driver say of it, and what the probe measured.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What libtorch calls it.
+    /// libtorch's name of it.
     pub device: Device,
-    /// What policies are told.
+    /// The facts that policies receive.
     pub facts: Facts,
     /// Measured speeds.
     pub measured: Measured,
-    /// Everything about the device, its driver and libtorch that changes how fast it is, in one line: what was measured under another
-    /// one says nothing of it.
+    /// Everything about the device, its driver and libtorch that changes how fast it is, in one
+    /// line: what was measured under another one says nothing of it.
     pub fingerprint: String,
 }
 
@@ -72,7 +74,8 @@ impl Machine {
         Self::find(choice)?.measured(probe)
     }
 
-    /// Chooses a device. Call it before any tensor is made; a GPU back end is loaded unless the CPU is asked for.
+    /// Chooses a device. Call it before any tensor is made; a GPU back end is loaded unless the CPU
+    /// is asked for.
     ///
     /// # Errors
     /// The device is not there or does not work.
@@ -106,7 +109,7 @@ impl Found {
                 announce(&facts, None);
                 let measured = probe::measure(device)?;
                 announce(&facts, Some(&measured));
-                // What the probe took is no start for what comes.
+                // Memory that the probe took must not serve the first job.
                 memory::trim(device)?;
                 keep(&facts, &Kept { fingerprint: fingerprint.clone(), measured: measured.clone() });
                 measured
@@ -124,7 +127,8 @@ fn fingerprint(facts: &Facts) -> String {
         Backend::Rocm => first_line("/sys/module/amdgpu/version").or_else(|| first_line("/proc/sys/kernel/osrelease")),
         Backend::Cpu | Backend::Metal => None,
     };
-    // libtorch says nothing of its version in the C++ interface that is linked; its files change with it.
+    // libtorch says nothing of its version in the C++ interface that is linked; its files change
+    // with it.
     let libtorch: Vec<String> = ["libtorch_cpu.so", "libtorch_cuda.so", "libtorch_hip.so"]
         .iter()
         .filter_map(|name| fs::metadata(backend::folder().ok()?.join(name)).ok())
@@ -143,14 +147,14 @@ fn fingerprint(facts: &Facts) -> String {
     )
 }
 
-/// What was measured, and of what.
+/// Measurements, and the machine that they are of.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     fingerprint: String,
     measured: Measured,
 }
 
-/// Where this user's measurements of a device with so many threads are kept.
+/// The file of this user's measurements of a device with so many threads.
 fn place(facts: &Facts) -> Option<PathBuf> {
     let device = format!("{}\n{}\n{}\n{}", facts.name, facts.arch, facts.compute_units, tch::get_num_threads());
     Some(UserFolder::Cache.path()?.join(format!("probe-{:016x}.json", fnv1a(device.as_bytes()))))

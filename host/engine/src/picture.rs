@@ -1,5 +1,5 @@
-//! Pictures: decodes of latents and encodes of pictures, whole, in bands or in blended tiles. Each tile is run alone and
-//! faded into its neighbours.
+//! Pictures: decodes of latents and encodes of pictures, whole, in bands or in blended tiles. Each
+//! tile is run alone and faded into its neighbours.
 
 use std::time::Duration;
 
@@ -18,12 +18,13 @@ use crate::{
     weights::Lease,
 };
 
-/// A request for one decode of pictures on one device. The output is [N, 3, H, W] in about −1…1, unclamped, f32, in host
-/// memory.
+/// A request for one decode of pictures on one device. The output is [N, 3, H, W] in about −1…1,
+/// unclamped, f32, in host memory.
 pub type DecodeJob<'a> = Job<'a, Latents<'a>>;
 
-/// A request for one encode of pictures on one device. Its extents are those of the pictures; tiles and overlaps are
-/// multiples of the scale. The output is [N, C, h, w], the means in the autoencoder's own space, f32, in host memory.
+/// A request for one encode of pictures on one device. Its extents are those of the pictures; tiles
+/// and overlaps are multiples of the scale. The output is [N, C, h, w], the means in the
+/// autoencoder's own space, f32, in host memory.
 pub type EncodeJob<'a> = Job<'a, Pictures<'a>>;
 
 /// The input of a decode.
@@ -108,11 +109,12 @@ impl<D: Direction> Task for Picture<'_, D> {
 
 #[allow(private_bounds, reason = "the two directions are named by the jobs' types")]
 impl<D: Direction> Job<'_, D> {
-    /// Decides and carries out; asks again after each of two failures and then takes the host's own plan, at most six
-    /// attempts in all.
+    /// Decides and carries out; asks again after each of two failures and then takes the host's own
+    /// plan, at most six attempts in all.
     ///
     /// # Errors
-    /// An error that no other plan avoids, or [`crate::Error::Exhausted`]; with the record as far as it goes.
+    /// An error that no other plan avoids, or [`crate::Error::Exhausted`]; with the record as far
+    /// as it goes.
     pub fn run(
         &self,
         planner: &mut dyn Planner,
@@ -125,8 +127,8 @@ impl<D: Direction> Job<'_, D> {
 }
 
 impl<'a> DecodeJob<'a> {
-    /// A decode of latents [N, C, h, w] in the autoencoder's own space, within a limit: a number of bytes leaves the
-    /// weights aside.
+    /// A decode of latents [N, C, h, w] in the autoencoder's own space, within a limit: a number of
+    /// bytes leaves the weights aside.
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
@@ -161,8 +163,8 @@ impl<'a> EncodeJob<'a> {
     /// An encode of pictures [N, 3, H, W] in −1…1, within a limit, as a decode.
     ///
     /// # Errors
-    /// The file has no encoder, or the pictures' sides are no multiples of its scale; [`crate::Error::DoesNotFit`] if not
-    /// even the leanest plan fits.
+    /// The file has no encoder, or the pictures' sides are no multiples of its scale;
+    /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         vae: &'a Vae,

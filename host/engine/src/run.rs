@@ -1,5 +1,5 @@
-//! The way from a request to a result that all work takes: ask a planner, carry its plan out, measure, ask again after a
-//! failure, write the record.
+//! The way from a request to a result that all work takes: ask a planner, carry its plan out,
+//! measure, ask again after a failure, write the record.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use crate::{
     task::{AttemptContext, AttemptError, Task},
 };
 
-/// The most plans of the planner that are tried. A policy gives advice, so the attempts after them are the host's own.
+/// The most plans of the planner that are tried. A policy gives advice, so the attempts after them
+/// are the host's own.
 const ASKED: usize = 3;
 
-/// The most plans that are tried without and with a fallback of the host's own: its next plans mend what its first one
-/// shows.
+/// The most plans that are tried without and with a fallback of the host's own: its next plans mend
+/// what its first one shows.
 const MOST_ATTEMPTS: usize = 4;
 const MOST_WITH_OWN: usize = 6;
 
@@ -28,7 +29,8 @@ fn one_line(error: &Error) -> String {
     error.to_string().lines().next().unwrap_or_default().chars().take(300).collect()
 }
 
-/// Decides and carries out; asks again after each failure. The fourth to sixth attempts are the host's own plans.
+/// Decides and carries out; asks again after each failure. The fourth to sixth attempts are the
+/// host's own plans.
 pub(crate) fn run<I, T: Task>(
     job: &Job<'_, I>,
     task: &mut T,
@@ -57,7 +59,8 @@ pub(crate) fn run<I, T: Task>(
                 return Ok(Finished { output, record, candidates: decision.candidates });
             }
             Err(AttemptError::Failed(failure)) => failure,
-            // The plan alone may be at fault, and another one need not fail: a policy's is not the last word.
+            // The plan alone may be at fault, and another one need not fail: a policy's is not the
+            // last word.
             Err(AttemptError::Broken(error)) if is_torch(&error) && decision.answer.is_some() && !has_broken => {
                 has_broken = true;
                 tracing::warn!(%error, space = %decision.plan.space, precision = %decision.plan.precision, "the plan can't be carried out");
@@ -81,7 +84,8 @@ pub(crate) fn run<I, T: Task>(
             // The host's own plan is the last resort: no policy changes it.
             Err(AttemptError::AskAgain) if attempts.len() >= ASKED => continue,
             Err(AttemptError::AskAgain) => {
-                // A policy that takes over knows nothing of another's failures, so its question has none.
+                // A policy that takes over knows nothing of another's failures, so its question has
+                // none.
                 let under_way = task.under_way();
                 decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
                 continue;

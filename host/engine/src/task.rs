@@ -40,7 +40,8 @@ pub(crate) struct AttemptContext<'a> {
 }
 
 impl AttemptContext<'_> {
-    /// Tells the observer the share that is done, from 0 to 1, and ends the network's run if it cancels.
+    /// Tells the observer the share that is done, from 0 to 1, and ends the network's run if it
+    /// cancels.
     pub fn progress(&mut self, share: f64) -> tilewright_models::Result<()> {
         match self.observer.progress(share) {
             ControlFlow::Continue(()) => Ok(()),
@@ -83,8 +84,8 @@ impl<E: Into<Error>> From<E> for AttemptError {
     }
 }
 
-/// Carries out what `attempt` says under a memory limit and measures it. Of the limit, `held` bytes are in use already,
-/// and so are `weights` bytes of weights that it counts.
+/// Carries out what `attempt` says under a memory limit and measures it. Of the limit, `held` bytes
+/// are in use already, and so are `weights` bytes of weights that it counts.
 pub(crate) fn measure<T>(
     device: Device,
     memory_limit: u64,
@@ -117,8 +118,8 @@ pub(crate) fn measure<T>(
     Ok((output, outcome))
 }
 
-/// Gives memory back after an attempt that failed, or whose plan releases it at the end: it must not stay in the way of
-/// the next one.
+/// Gives memory back after an attempt that failed, or whose plan releases it at the end: it must
+/// not stay in the way of the next one.
 pub(crate) fn settle<T>(
     device: Device,
     plan: &Plan,
@@ -137,7 +138,8 @@ pub(crate) fn likely(spent: Duration, share: f64, peak_bytes: u64) -> Outcome {
     Outcome { elapsed, load: Duration::ZERO, peak_bytes, attempts: 1, pool: PoolStatistics::default() }
 }
 
-/// Checks a peak in the middle of a clip. A CPU's limit is a cap; on a GPU it can only be looked at afterwards.
+/// Checks a peak in the middle of a clip. A CPU's limit is a cap; on a GPU it can only be looked at
+/// afterwards.
 pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> std::result::Result<(), AttemptError> {
     if device != Device::Cpu && peak > memory_limit {
         return Err(AttemptError::Failed(Failure::OverLimit { bytes: peak }));
@@ -145,8 +147,8 @@ pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> std::r
     Ok(())
 }
 
-/// The weights of a network that a plan asks for, leased within the observer's hearing, which can cancel a load. The
-/// second value of `lease` is the time that loading took.
+/// The weights of a network that a plan asks for, leased within the observer's hearing, which can
+/// cancel a load. The second value of `lease` is the time that loading took.
 pub(crate) fn load<T>(
     context: &mut AttemptContext<'_>,
     lease: impl FnOnce(LoadStep<'_>) -> Result<(T, Duration)>,

@@ -43,15 +43,16 @@ impl<A: Autoencoder> Vae<A> {
         Ok(Self { file, identity, config, model, weights: WeightStore::new(Budget::Last) })
     }
 
-    /// Leases weights from this store, which other models may share, instead of from one of its own.
+    /// Leases weights from this store, which other models may share, instead of from one of its
+    /// own.
     #[must_use]
     pub fn sharing(self, weights: &WeightStore) -> Self {
         Self { weights: weights.clone(), ..self }
     }
 
     /// The decoder in a format on a device, and the time that loading it took: none if its weights
-    /// were there. `step` is called with the share of a load that is done; an error from it ends the
-    /// load and leaves nothing of it.
+    /// were there. `step` is called with the share of a load that is done; an error from it ends
+    /// the load and leaves nothing of it.
     pub(crate) fn decoder(
         &self,
         format: ComputeFormat,

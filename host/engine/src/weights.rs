@@ -109,8 +109,8 @@ impl State {
         idle
     }
 
-    /// Takes out the device's idle weights of which `is_enough` says that they have to go, the least
-    /// recently used first.
+    /// Takes out the device's idle weights of which `is_enough` says that they have to go, the
+    /// least recently used first.
     fn evict(&mut self, device: Device, is_enough: impl Fn(&Usage) -> bool) -> Vec<Idle> {
         let mut evicted = Vec::new();
         while !is_enough(self.usage(device)) {
@@ -147,9 +147,9 @@ impl WeightStore {
         *self.state().usage(device)
     }
 
-    /// Takes the weights of a key, or loads them with `load` if no idle ones are there. Room is made
-    /// before for the `bytes` that they take: idle weights on the device go, the least recently used
-    /// first, until the budget holds all.
+    /// Takes the weights of a key, or loads them with `load` if no idle ones are there. Room is
+    /// made before for the `bytes` that they take: idle weights on the device go, the least
+    /// recently used first, until the budget holds all.
     ///
     /// The second value is the time that loading took; zero for weights that were there.
     ///

@@ -1,4 +1,5 @@
-//! Clips: every way through space and time against the whole, failures on the way, what is delivered and when.
+//! Clips: every way through space and time against the whole, failures on the way, what is
+//! delivered and when.
 
 mod scripted;
 
@@ -224,7 +225,8 @@ fn a_tile_that_is_not_finite_is_redone_alone_in_a_wider_type() {
     let _alone = alone();
     let vae = trained();
     let values = latents([1, vae.config.latent_channels as i64, 4, 8, 20]);
-    // Beyond what f16 holds once the first convolution has summed it up, in the third latent frame of the last tile.
+    // Beyond what f16 holds once the first convolution has summed it up, in the third latent frame
+    // of the last tile.
     let _ = values.narrow(2, 2, 1).narrow(4, 16, 2).fill_(6e4);
     let latents = values.copy();
     let wide = through(square(64, 16), carried(4));

@@ -1,4 +1,5 @@
-//! Encodes: tiles against tiles encoded one by one, what goes wrong, what is recorded, and peaks against their estimates.
+//! Encodes: tiles against tiles encoded one by one, what goes wrong, what is recorded, and peaks
+//! against their estimates.
 
 mod scripted;
 
@@ -34,7 +35,8 @@ fn in_use() -> u64 {
     memory::of(machine().device).unwrap().in_use
 }
 
-/// The same values by loops over tiles that were encoded one by one: weights fall linearly over the overlap and are divided by their sum.
+/// The same values by loops over tiles that were encoded one by one: weights fall linearly over the
+/// overlap and are divided by their sum.
 fn blended(vae: &Vae, pictures: &Tensor, tile: Tile, scale: u32) -> Tensor {
     let (samples, _, height, width) = pictures.size4().unwrap();
     let grid = Grid::new(height as u32, width as u32, tile);
@@ -304,7 +306,7 @@ fn peaks_are_estimated_before_they_are_measured() {
             let job = job(vae, &pictures, 1 << 32);
             let scale = job.request().model.spatial_scale;
             for precision in precisions {
-                // Where f16 is emulated, the others would take minutes.
+                // If f16 is emulated, the others take minutes.
                 if precision.dtype() == Dtype::F16 && (samples > 1 || network > 0) {
                     continue;
                 }

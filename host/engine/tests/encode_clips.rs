@@ -1,5 +1,5 @@
-//! Encodes of clips: agreement with diffusers in every division of time and space, what is asked for and when, failures on the way, and peaks against
-//! their estimates.
+//! Encodes of clips: agreement with diffusers in every division of time and space, what is asked
+//! for and when, failures on the way, and peaks against their estimates.
 
 mod scripted;
 
@@ -204,7 +204,8 @@ fn what_is_not_finite_is_redone_in_a_wider_type_from_there_on() {
     let half = |plan: Plan| Plan { precision: Precision::Uniform(Dtype::F16), ..plan };
     for (narrow, next) in [
         (through(Space::Whole, carried(4)), through(Space::Whole, carried(8))),
-        // The second tile fails after the first one has taken the frames; then in smaller ones, in larger ones, and in one.
+        // The second tile fails after the first one has taken the frames; then in smaller ones, in
+        // larger ones, and in one.
         (through(square(96, 16), carried(8)), through(square(96, 16), carried(4))),
         (through(square(96, 16), carried(8)), through(square(64, 16), carried(4))),
         (through(square(64, 16), carried(4)), through(square(96, 24), carried(4))),
@@ -218,7 +219,8 @@ fn what_is_not_finite_is_redone_in_a_wider_type_from_there_on() {
         assert_eq!(asked.iter().sum::<u32>(), 13, "{what}");
         assert_eq!(done.output.latents.size(), wide.size());
         assert_eq!(tilewright_torch::non_finite(&done.output.latents).unwrap(), 0);
-        // Away from tiles' edges and from what is beyond f16 it is what f32 makes of the whole, to f16's precision.
+        // Away from tiles' edges and from what is beyond f16 it is what f32 makes of the whole, to
+        // f16's precision.
         let inner = |latents: &Tensor| latents.narrow(3, 2, 4).narrow(4, 0, 3);
         let apart = inner(&(&done.output.latents - &wide)).abs().max();
         let most = largest(&inner(&wide));
@@ -232,7 +234,8 @@ fn a_new_division_goes_on_from_the_old_ones_past() {
     let _alone = alone();
     let vae = tiny();
     let clip = clip(17, 64, 160);
-    // An interruption by a failure that depends on nothing: the values of one chunk, which f32 could hold.
+    // An interruption by a failure that depends on nothing: the values of one chunk, which f32
+    // could hold.
     let hot = clip.copy();
     let _ = hot.narrow(0, 5, 4).narrow(3, 0, 8).fill_(3e5);
     let narrow = Plan { precision: Precision::Mixed(Dtype::F16), ..through(Space::Whole, carried(4)) };
@@ -241,7 +244,8 @@ fn a_new_division_goes_on_from_the_old_ones_past() {
     let found = done.unwrap().output.latents;
     let whole = encoded(&vae, &hot, through(Space::Whole, carried(4)));
     let afresh = encoded(&vae, &hot, tiles);
-    // Right after the change the past is the whole's: nearer to it than tiles are that never saw beyond their edges.
+    // Right after the change the past is the whole's: nearer to it than tiles are that never saw
+    // beyond their edges.
     let third = |latents: &Tensor| latents.narrow(2, 2, 1).narrow(4, 6, 14);
     let noise = |latents: &Tensor| f64::try_from((third(latents) - third(&whole)).square().mean(Kind::Double)).unwrap();
     assert!(noise(&found) < 0.9 * noise(&afresh), "{} {}", noise(&found), noise(&afresh));
@@ -350,7 +354,7 @@ fn peaks_of_encodes_are_estimated_before_they_are_measured() {
             let clip = clip(frames, 20 * scale, 24 * scale);
             let job = job(vae, &clip, 1 << 34);
             for precision in precisions {
-                // Where f16 is emulated, more of it would take minutes.
+                // If f16 is emulated, more of it takes minutes.
                 if precision.dtype() == Dtype::F16 && (frames > 1 || network > 0) {
                     continue;
                 }
@@ -377,8 +381,9 @@ fn peaks_of_encodes_are_estimated_before_they_are_measured() {
                         println!("{what}");
                         let large = outcome.peak_bytes > LEAST;
                         compared += u32::from(large);
-                        // Emulated f16 is nothing that a CPU is asked for, and the fixtures' layers are narrower than the blocks that channels are
-                        // reordered in: enough is enough there.
+                        // Emulated f16 is nothing that a CPU is asked for, and the fixtures' layers
+                        // are narrower than the blocks that channels are reordered in: enough is
+                        // enough there.
                         let most = match (precision.dtype(), network) {
                             (Dtype::F16, _) => f64::MAX,
                             (_, 1) => 1.2,

@@ -1,4 +1,5 @@
-//! Estimated peaks against measured ones. Times are not compared here: other work on the machine is in them.
+//! Estimated peaks against measured ones. Times are not compared here: other work on the machine is
+//! in them.
 
 mod scripted;
 
@@ -33,7 +34,7 @@ fn peaks_are_estimated_before_they_are_measured() {
             let latents = latent([samples, channels, side, side + 3]);
             let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
             for precision in precisions {
-                // Where f16 is emulated, the others would take minutes.
+                // If f16 is emulated, the others take minutes.
                 if precision.dtype() == Dtype::F16 && (samples > 1 || !file.starts_with("five-levels")) {
                     continue;
                 }

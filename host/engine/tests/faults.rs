@@ -1,4 +1,4 @@
-//! What goes wrong and how a job goes on: memory, numbers, interruption.
+//! Failures, and the way that a job goes on: memory, numbers, interruption.
 
 mod scripted;
 

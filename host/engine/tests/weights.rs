@@ -1,4 +1,5 @@
-//! Weights: loads that tell how far they are and can be cancelled, a store that models share, and limits that count them.
+//! Weights: loads that tell how far they are and can be cancelled, a store that models share, and
+//! limits that count them.
 
 mod scripted;
 

@@ -9,8 +9,8 @@ pub enum UserFolder {
     Cache,
     /// `$XDG_CONFIG_HOME/tilewright` or `~/.config/tilewright`.
     Config,
-    /// `$XDG_STATE_HOME/tilewright` or `~/.local/state/tilewright`: files that outlast a run and are
-    /// no output.
+    /// `$XDG_STATE_HOME/tilewright` or `~/.local/state/tilewright`: files that outlast a run and
+    /// are no output.
     State,
 }
 

@@ -50,7 +50,8 @@ impl Model {
         Ok(Model::Clip(Box::new(VideoVae::open(path, overrides)?)))
     }
 
-    /// Leases weights from this store, which other models may share, instead of from one of its own.
+    /// Leases weights from this store, which other models may share, instead of from one of its
+    /// own.
     #[must_use]
     pub fn sharing(self, weights: &WeightStore) -> Self {
         match self {

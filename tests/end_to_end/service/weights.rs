@@ -1,4 +1,5 @@
-//! Weights that a server's models share: within a budget, between devices, and given up while they load.
+//! Weights that a server's models share: within a budget, between devices, and given up while they
+//! load.
 
 use std::{fs, path::PathBuf};
 
@@ -69,7 +70,7 @@ fn two_devices_that_serve_one_model_do_not_evict_each_other() {
 fn four_models_share_a_budget_for_two() {
     let place = Place::new();
     let names = ["a", "b", "c", "d"];
-    // What one model takes is learnt from the server itself.
+    // The size of one model's weights comes from the server itself.
     let tables = [device("main", ""), models(&place, &names)].concat();
     let server = Server::start(&place, &config(&tables));
     let decode = |server: &Server, name: &str| {

@@ -29,7 +29,8 @@ pub(super) struct ClipDecoding<'a> {
     /// The sample at work, as far as it came.
     live: Option<SampleState>,
     decoders: Vec<Lease<Decoder>>,
-    /// Time spent decoding, failed attempts included: nothing of them that was delivered is done again.
+    /// Time spent decoding, failed attempts included: nothing of them that was delivered is done
+    /// again.
     elapsed: Duration,
     /// Time that others took meanwhile: the sink, and loading.
     aside: Duration,
@@ -56,13 +57,13 @@ struct SampleState {
 /// A tile, or all of the area.
 struct Tile {
     clip: Clip,
-    /// Where it is another than the plan's: the tile alone is computed in a wider type.
+    /// The format, if it is not the plan's: the tile alone is computed in a wider type.
     format: Option<ComputeFormat>,
     /// Latent pixels: rows and columns, first and count.
     place: [(i64, i64); 2],
 }
 
-/// How tiles fade into each other.
+/// The ramps that fade tiles into each other.
 struct Faded {
     rows: Vec<Tensor>,
     columns: Vec<Tensor>,
@@ -113,8 +114,8 @@ impl<'a> ClipDecoding<'a> {
         self.job.counted(self.decoders.iter().map(Lease::bytes).sum())
     }
 
-    /// Makes the sample's state fit the plan: kept where only chunks, bands or precision differ, and else worked out again from the last frame that
-    /// was delivered.
+    /// Makes the sample's state fit the plan: kept where only chunks, bands or precision differ,
+    /// and else worked out again from the last frame that was delivered.
     fn prepare(&mut self, sample: usize, plan: &Plan, format: ComputeFormat) -> Result<()> {
         if let Some(live) = &mut self.live
             && live.sample == sample
@@ -124,7 +125,8 @@ impl<'a> ClipDecoding<'a> {
                 live.plan = plan.clone();
                 return Ok(());
             }
-            // After a tile that was not finite the others stay as they are; after anything else all change.
+            // After a tile that was not finite the others stay as they are; after anything else all
+            // change.
             if let Some(tile) = live.failed().filter(|_| self.not_finite) {
                 let done = self.delivered[sample];
                 let tile = &mut live.tiles[tile];
@@ -167,7 +169,8 @@ impl<'a> ClipDecoding<'a> {
         Ok(())
     }
 
-    /// One round: the next latent frames through every tile, and the frames that come of them delivered.
+    /// One round: the next latent frames through every tile, and the frames that come of them
+    /// delivered.
     fn round(&mut self, sample: usize, context: &mut AttemptContext<'_>) -> std::result::Result<(), AttemptError> {
         let (device, latent_frames) = (self.job.machine.device, self.latent_frames());
         let (start, aside) = (Instant::now(), self.aside);
@@ -186,7 +189,8 @@ impl<'a> ClipDecoding<'a> {
             memory::trim(device)?;
         }
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
-        // What the first frame costs says little of the others; the last round is in the outcome of the whole.
+        // The first frame's cost says little of the others; the last round is in the outcome of
+        // the whole.
         if rounds > 0 && until < latent_frames {
             let spent = start.elapsed().saturating_sub(self.aside - aside);
             let pushed = f64::from(
@@ -399,7 +403,7 @@ impl Task for ClipDecoding<'_> {
         let device = self.job.machine.device;
         let format = ComputeFormat::new(plan.precision, plan.layout)?;
         load(context, |step| self.load(format, step))?;
-        // What an earlier attempt left in the clip counts as this one's.
+        // State that an earlier attempt left in the clip counts as this one's.
         let held = self.live.as_ref().map_or(0, SampleState::bytes);
         self.base = memory::of(device)?.in_use.saturating_sub(held);
         let aside = self.aside;
@@ -459,7 +463,7 @@ impl SampleState {
         (self.tiles.iter().map(|tile| tile.clip.bytes()).sum::<usize>() + frames) as u64
     }
 
-    /// Whether a plan divides the area and orders the work so that the state can be kept.
+    /// True if a plan divides the area and orders the work so that the state can be kept.
     fn divides_as(&self, plan: &Plan) -> bool {
         let whole = |space: &Space| !matches!(space, Space::Blended(_));
         let same = self.plan.space == plan.space || whole(&self.plan.space) && whole(&plan.space);

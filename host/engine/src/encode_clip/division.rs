@@ -1,4 +1,4 @@
-//! How frames are divided into tiles, and how the tiles' latents fade into each other.
+//! The division of frames into tiles, and the ramps that fade the tiles' latents into each other.
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::wan::{EncoderState, Part, Place};
@@ -35,7 +35,7 @@ impl Division {
         self.grid.len()
     }
 
-    /// Where each tile lies, in pixels.
+    /// The place of each tile, in pixels.
     pub fn places(&self) -> Vec<Place> {
         let along =
             |axis: &Axis, index: usize| (i64::from(axis.starts[index]) * self.scale, i64::from(axis.tile) * self.scale);
@@ -45,7 +45,8 @@ impl Division {
             .collect()
     }
 
-    /// What of each tile counts where there is to be one of them at every place: neighbours meet in the middle of their overlap.
+    /// The part of each tile that counts, so that every place has one tile: neighbours meet in
+    /// the middle of their overlap.
     pub fn shares(&self) -> Vec<Place> {
         let along = |axis: &Axis| -> Vec<(i64, i64)> {
             let meets = |index: usize| i64::from((axis.starts[index] + axis.starts[index - 1] + axis.tile) / 2);
@@ -59,7 +60,8 @@ impl Division {
         self.grid.tiles().map(|(row, column)| [scaled(rows[row]), scaled(columns[column])]).collect()
     }
 
-    /// The states of other places, out of those of this division's tiles, which have all seen the same frames.
+    /// The states of other places, out of those of this division's tiles, which have all seen the
+    /// same frames.
     pub fn relaid<'a>(
         &self,
         states: impl Iterator<Item = &'a EncoderState>,

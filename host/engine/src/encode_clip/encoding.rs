@@ -1,4 +1,5 @@
-//! Carries plans out on a clip, chunk by chunk, and remembers across attempts what was asked for and what was encoded.
+//! Carries plans out on a clip, chunk by chunk, and remembers across attempts what was asked for
+//! and what was encoded.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,8 @@ pub(super) struct ClipEncoding<'a> {
     encoder: Option<Lease<Encoder>>,
     /// Chunks that came to their end.
     chunks: u32,
-    /// Time spent encoding, failed attempts included: what was encoded in them is not encoded again.
+    /// Time spent encoding, failed attempts included: what was encoded in them is not encoded
+    /// again.
     elapsed: Duration,
     /// Time that others took meanwhile: the source, and loading.
     aside: Duration,
@@ -105,7 +107,7 @@ impl<'a> ClipEncoding<'a> {
             return Err(broken(reason.into()));
         }
         self.ended = size[0] < i64::from(count);
-        // What is no whole latent frame is left out.
+        // Frames that make no whole latent frame are left out.
         let whole = if self.encoded == 0 { size[0] } else { size[0] - size[0] % i64::from(temporal) };
         if self.encoded == 0 && whole == 0 {
             return Err(broken("the clip has no frames".into()));
@@ -118,7 +120,7 @@ impl<'a> ClipEncoding<'a> {
     fn chunks(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> std::result::Result<Tensor, AttemptError> {
         let wanted = self.wanted(plan);
         loop {
-            // What is under way is ended in the division that it was begun in.
+            // A chunk under way ends in the division that it began in.
             if self.chunk.is_none() && self.division != wanted {
                 let places = wanted.places();
                 self.states = self.division.relaid(self.states.iter(), &places)?;
@@ -160,7 +162,8 @@ impl<'a> ClipEncoding<'a> {
         }
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         let last = self.encoded >= request.frames;
-        // What the first frame costs says little of the others; the last chunk is in the outcome of the whole.
+        // The first frame's cost says little of the others; the last chunk is in the outcome of
+        // the whole.
         if self.chunks > 1 && !last {
             let share = f64::from(frames) / f64::from(request.frames);
             (context.learn)(&likely(spent, share, peak));
@@ -181,7 +184,8 @@ impl<'a> ClipEncoding<'a> {
     ) -> std::result::Result<(), AttemptError> {
         let device = self.job.machine.device;
         let places = self.division.places();
-        // A chunk that another plan failed at is ended in pieces no larger than this plan's tiles, if these are smaller.
+        // A chunk that another plan failed at is ended in pieces no larger than this plan's tiles,
+        // if these are smaller.
         let pieces = (*wanted != self.division).then_some(plan.space);
         while let Some(place) = places.get(chunk.tile) {
             let parks = plan.offload && device != Device::Cpu && places.len() > 1;
@@ -284,7 +288,8 @@ impl<'a> ClipEncoding<'a> {
     }
 }
 
-/// Frames through a part of the clip in smaller pieces, whose states come out of the part's and make up its next one.
+/// Frames through a part of the clip in smaller pieces, whose states come out of the part's and
+/// make up its next one.
 fn in_pieces(
     encoder: &Encoder,
     state: &EncoderState,
@@ -321,7 +326,7 @@ impl Task for ClipEncoding<'_> {
         let device = self.job.machine.device;
         let format = ComputeFormat::new(plan.precision, plan.layout)?;
         load(context, |step| self.load(format, step))?;
-        // What an earlier attempt left in the clip counts as this one's.
+        // State that an earlier attempt left in the clip counts as this one's.
         let held = self.bytes();
         self.base = memory::of(device)?.in_use.saturating_sub(held);
         let aside = self.aside;

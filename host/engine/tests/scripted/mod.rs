@@ -1,4 +1,5 @@
-//! A planner that answers from a list, and the fixtures that jobs are run on. Each test binary uses a part of it.
+//! A planner that answers from a list, and the fixtures that jobs are run on. Each test binary uses
+//! a part of it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::{
@@ -24,9 +25,9 @@ pub struct Scripted {
     plans: VecDeque<Plan>,
     /// Plans of the host that stands in, one after the other.
     pub own: VecDeque<Plan>,
-    /// What `recover` was told.
+    /// The attempts that each later question carried.
     pub recovered: Vec<Vec<Attempt>>,
-    /// What `learn` was told.
+    /// The outcomes that `learn` received.
     pub learned: Vec<(Plan, Outcome)>,
     /// The trials that the last decision could see.
     pub trials: Vec<Trial>,
@@ -136,14 +137,15 @@ pub fn machine() -> &'static Machine {
     })
 }
 
-/// The memory counters and the limit are the process's: whoever looks at them, or may disturb them, runs alone.
+/// The memory counters and the limit are the process's: whoever looks at them, or may disturb them,
+/// runs alone.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// True if a plan is left out of a long list: a processor without instructions for its type is up to a hundred times slower in it, and
-/// every fourth of such plans shows what they hold.
+/// True if a plan is left out of a long list: a processor without instructions for its type is up
+/// to a hundred times slower in it, and every fourth of such plans shows what they hold.
 pub fn is_spared(precision: Precision, number: usize) -> bool {
     let dtype = precision.dtype();
     dtype != Dtype::F32 && !machine().facts.fast_dtypes.contains(&dtype) && !number.is_multiple_of(4)

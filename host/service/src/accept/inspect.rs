@@ -31,7 +31,8 @@ pub struct Inspection {
     pub shape: Shape,
     /// The format of the output.
     pub format: OutputFormat,
-    /// The most that the leanest plan holds at once, with the weights if the job's limit counts them.
+    /// The most that the leanest plan holds at once, with the weights if the job's limit counts
+    /// them.
     pub least_bytes: u64,
 }
 
