@@ -38,7 +38,7 @@ pub trait Autoencoder: fmt::Debug + Sized {
     /// says, or there is nothing to override in it.
     fn read(file: &Checkpoint, identity: &Identity, overrides: Overrides) -> Result<Self::Config>;
 
-    /// The decoder as policies are told of it.
+    /// The facts about the decoder that policies receive.
     fn model(file: &Checkpoint, identity: &Identity, config: &Self::Config) -> Model;
 
     /// Checks that the decoder's weights can be loaded.
@@ -66,7 +66,7 @@ pub trait Autoencoder: fmt::Debug + Sized {
     /// from.
     fn read_encoder(file: &Checkpoint, identity: &Identity) -> Result<Self::EncoderConfig>;
 
-    /// The encoder as policies are told of it.
+    /// The facts about the encoder that policies receive.
     fn encoder_model(
         file: &Checkpoint,
         identity: &Identity,

@@ -22,7 +22,7 @@ pub(crate) trait PlanCost: Debug + Send + Sync {
 pub(crate) struct Costs {
     prices: Arc<dyn PlanCost>,
     weights: StoredWeights,
-    /// Peaks are told with the weights.
+    /// Peaks include the weights.
     counts_weights: bool,
     /// Newest first.
     trials: Vec<Trial>,

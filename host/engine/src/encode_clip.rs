@@ -1,5 +1,5 @@
-//! One encode of a clip from the request to the record. Frames are asked for as they are needed and
-//! let go when they are encoded: what is held does not grow with the clip, but for its latents.
+//! One encode of a clip from the request to the record. Frames are read when they are needed and
+//! freed when they are encoded: of what is held, only the latents grow with the clip.
 
 mod division;
 mod encoding;
@@ -23,7 +23,7 @@ pub struct ClipExtents {
     pub width: u32,
 }
 
-/// Gives the next frames of a clip, so many or, where it ends before, as many as there are: [T, C,
+/// Gives the next frames of a clip, so many or, if it ends before, as many as there are: [T, C,
 /// H, W] in −1…1, f32, in host memory. An error ends the encode.
 pub type Frames<'a> = dyn FnMut(u32) -> std::result::Result<Tensor, Box<dyn std::error::Error + Send + Sync>> + 'a;
 

@@ -43,7 +43,7 @@ impl Axis {
     /// the tiles there add up to 1.
     ///
     /// Towards a neighbour a tile's weight falls linearly over the overlap, (j + ½) / overlap at
-    /// the j-th place from its end; where tiles overlap more than nominally, because the last one
+    /// the j-th place from its end; if tiles overlap more than nominally, because the last one
     /// moved inward, the sum is divided out.
     pub fn weights(&self) -> Vec<Vec<f32>> {
         let (tile, overlap) = (self.tile as usize, f64::from(self.overlap));

@@ -32,8 +32,8 @@ pub type Announcer = fn(&Facts, Option<&Measured>);
 /// Set once for the process.
 static ANNOUNCER: OnceLock<Announcer> = OnceLock::new();
 
-/// Sets the function that is told when a device is measured, which a user waits for. The first one
-/// stays.
+/// Sets the function that is called when a device is measured, since a user waits for that. The
+/// first one stays.
 pub fn announce_probe(announcer: Announcer) {
     let _ = ANNOUNCER.set(announcer);
 }

@@ -33,7 +33,7 @@ pub trait Observer {
     fn expected(&mut self, _cost: &Cost) {}
     /// Weights are about to be loaded, or taken from the last job's.
     fn loading(&mut self) {}
-    /// The share of a load that is done, from 0 to 1, told before each tensor; not called for
+    /// The share of a load that is done, from 0 to 1, before each tensor; not called for
     /// weights that are there. [`Cancelled`] ends the job, and nothing of the load stays.
     fn loading_progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
         ControlFlow::Continue(())

@@ -13,7 +13,7 @@ use crate::{
 /// A network that a plan can be carried out with, as tiles see it.
 pub(crate) trait Network {
     /// [N, C, H, W] to the same in f32, each axis scaled alike; in bands of so many pixels of the
-    /// request where the network can.
+    /// request if the network can.
     fn forward(
         &self,
         input: &Tensor,

@@ -21,7 +21,7 @@ pub struct Vae<A: Autoencoder = Kl> {
     identity: Identity,
     /// The architecture.
     pub config: A::Config,
-    /// The decoder as policies are told of it.
+    /// The facts about the decoder that policies receive.
     pub model: Model,
     /// The store that loaded weights are leased from.
     weights: WeightStore,
@@ -64,7 +64,7 @@ impl<A: Autoencoder> Vae<A> {
         })
     }
 
-    /// The encoder's architecture, and the encoder as policies are told of it.
+    /// The encoder's architecture, and the facts about it that policies receive.
     ///
     /// # Errors
     /// The file holds no encoder, lacks tensors of it, or has them in a type that can't be computed

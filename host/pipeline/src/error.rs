@@ -31,12 +31,6 @@ pub enum Error {
         /// True for a video VAE.
         is_video: bool,
     },
-    /// A video VAE was opened with the settings of an image VAE.
-    #[error(
-        "{}: a video VAE's scaling is one per channel, from its config.json or as published: leave family, scaling factor and shift factor out",
-        .0.display()
-    )]
-    ForPictures(PathBuf),
     /// The input does not suit the VAE.
     #[error("{}: {reason}", path.display())]
     Input {
@@ -81,11 +75,7 @@ impl Error {
             Error::Engine(error) => error.is_input(),
             Error::Media(error) => error.is_input(),
             Error::Unmeasured | Error::Read { .. } | Error::NotRemoved { .. } => false,
-            Error::Unscaled(_)
-            | Error::NoScaling { .. }
-            | Error::ForPictures(_)
-            | Error::Input { .. }
-            | Error::KeptPlan { .. } => true,
+            Error::Unscaled(_) | Error::NoScaling { .. } | Error::Input { .. } | Error::KeptPlan { .. } => true,
         }
     }
 

@@ -38,16 +38,12 @@ impl Model {
     /// Opens a file and reads its architecture off its tensors' names and shapes.
     ///
     /// # Errors
-    /// The file is unsound, or holds no decoder that can be run. [`Error::ForPictures`] for
-    /// overrides of a video VAE.
+    /// The file is unsound, or holds no decoder that can be run; a video VAE has nothing to override.
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
-        if !Self::is_video_file(path)? {
-            return Ok(Model::Picture(Box::new(Vae::open(path, overrides)?)));
-        }
-        if overrides != Overrides::default() {
-            return Err(Error::ForPictures(path.to_owned()));
-        }
-        Ok(Model::Clip(Box::new(VideoVae::open(path, overrides)?)))
+        Ok(match Self::is_video_file(path)? {
+            true => Model::Clip(Box::new(VideoVae::open(path, overrides)?)),
+            false => Model::Picture(Box::new(Vae::open(path, overrides)?)),
+        })
     }
 
     /// Leases weights from this store, which other models may share, instead of from one of its

@@ -46,7 +46,7 @@ struct SampleState {
     plan: Plan,
     format: ComputeFormat,
     tiles: Vec<Tile>,
-    /// None where the area is not divided.
+    /// None if the area is not divided.
     grid: Option<Faded>,
     round: Option<Round>,
     /// Rounds that came to their end.
@@ -79,9 +79,9 @@ struct Round {
     tile: usize,
     /// Frames of the tile at work.
     frames: Vec<Tensor>,
-    /// [T, C, H, W], the tiles so far, where there are several.
+    /// [T, C, H, W], the tiles so far, if there are several.
     gathered: Option<Tensor>,
-    /// Frames that left, where the area is not divided.
+    /// Frames that left, if the area is not divided.
     left: u32,
 }
 
@@ -114,7 +114,7 @@ impl<'a> ClipDecoding<'a> {
         self.job.counted(self.decoders.iter().map(Lease::bytes).sum())
     }
 
-    /// Makes the sample's state fit the plan: kept where only chunks, bands or precision differ,
+    /// Makes the sample's state fit the plan: kept if only chunks, bands or precision differ,
     /// and else worked out again from the last frame that was delivered.
     fn prepare(&mut self, sample: usize, plan: &Plan, format: ComputeFormat) -> Result<()> {
         if let Some(live) = &mut self.live

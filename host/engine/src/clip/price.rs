@@ -31,7 +31,7 @@ pub(crate) struct ClipEstimator {
 /// The division of a clip into a plan's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rounds {
-    /// Latent frames after which frames leave; all of them where tiles are decoded one after the
+    /// Latent frames after which frames leave; all of them if tiles are decoded one after the
     /// other over the whole clip.
     pub latent_frames: u32,
     /// Latent frames that are pushed at once.
@@ -42,7 +42,7 @@ pub(super) struct Rounds {
 
 impl Rounds {
     pub fn of(plan: &Plan, temporal: u32, all: u32) -> Self {
-        // The host's choice where the plan leaves it: one latent frame at a time, as diffusers
+        // The host's choice if the plan leaves it: one latent frame at a time, as diffusers
         // does.
         let frames = match plan.time {
             Time::Whole => temporal,

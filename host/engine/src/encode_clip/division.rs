@@ -15,7 +15,7 @@ pub(super) struct Division {
 }
 
 impl Division {
-    /// Of an area in pixels, which is one tile where the plan does not divide it.
+    /// Of an area in pixels, which is one tile if the plan does not divide it.
     pub fn new(space: &Space, height: u32, width: u32, scale: u32) -> Self {
         let latent = |pixels: u32| pixels / scale;
         let tile = match space {

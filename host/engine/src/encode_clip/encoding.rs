@@ -83,7 +83,7 @@ impl<'a> ClipEncoding<'a> {
         Division::new(&plan.space, request.height, request.width, self.job.input.config.spatial_scale())
     }
 
-    /// Asks for the next frames. None where there are no more.
+    /// Asks for the next frames; none after the last.
     fn pull(&mut self, plan: &Plan) -> std::result::Result<Option<Chunk>, AttemptError> {
         let request = &self.job.request;
         let temporal = self.job.input.config.temporal_scale();

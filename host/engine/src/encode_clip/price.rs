@@ -27,7 +27,7 @@ pub(crate) struct ClipEncodeEstimator {
 }
 
 /// Frames after the first that are asked for at once: a multiple of the temporal scale, which is
-/// the host's choice where the plan leaves it.
+/// the host's choice if the plan leaves it.
 pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
     let wanted = match plan.time {
         Time::Whole => temporal,
@@ -94,7 +94,7 @@ impl PlanCost for ClipEncodeEstimator {
         let latent_frames = f64::from(1 + self.frames.saturating_sub(1) / self.temporal.max(1));
         let latents = latent * if self.on_cpu { latent_frames } else { 0.0 }
             + 2.0 * latent * (chunk / f64::from(self.temporal)).ceil();
-        // The states of the other tiles; the tile at work goes back to its own where it fails.
+        // The states of the other tiles; the tile at work goes back to its own if it fails.
         let cost = price.costs.of(&extent).map_err(|error| error.to_string())?;
         let others = if plan.offload { 0.0 } else { f64::from(tiles - 1) * cost.state_bytes as f64 };
         let peak = cost.peak_bytes as f64 + others + waiting + cut + latents;
