@@ -109,8 +109,8 @@ impl State {
         idle
     }
 
-    /// Takes out the device's idle weights of which `is_enough` says that they have to go, the
-    /// least recently used first.
+    /// Takes out the device's idle weights, the least recently used first, until `is_enough` is true
+    /// of the usage.
     fn evict(&mut self, device: Device, is_enough: impl Fn(&Usage) -> bool) -> Vec<Idle> {
         let mut evicted = Vec::new();
         while !is_enough(self.usage(device)) {

@@ -9,8 +9,8 @@ use tilewright_plan::{FallbackReason, words::did_you_mean};
 
 use crate::{limits::Limits, load::grants};
 
-/// The reason why a policy can't be used. Each is one line that names the policy and says what to
-/// do.
+/// The reason why a policy can't be used, in one line. It names the policy if one is known, and a
+/// remedy if there is one.
 #[derive(Debug, Error)]
 pub enum PolicyError {
     /// Neither a shipped policy nor a file.

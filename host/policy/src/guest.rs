@@ -105,7 +105,7 @@ impl ResourceLimiter for Usage {
     }
 }
 
-/// Prices that the guest may ask for while it decides.
+/// The prices that a guest may ask for in its current call.
 pub(crate) struct Prices {
     pub costs: Arc<dyn CostModel>,
     pub bounds: Bounds,
@@ -114,7 +114,7 @@ pub(crate) struct Prices {
 /// The state of a store.
 pub(crate) struct Guest {
     pub usage: Usage,
-    /// Set during a decision; without it there is nothing to ask.
+    /// Set during `decide` and, for the decided plan, during `learn`.
     pub prices: Option<Arc<Prices>>,
     pub candidates: Vec<Candidate>,
     pub log: Vec<LogLine>,
@@ -300,7 +300,7 @@ impl Guest {
 
     fn price(&mut self, mut plan: Plan, known: Option<&mut HashMap<Plan, Price>>) -> Price {
         let Some(prices) = &self.prices else {
-            return Err("there is no request at hand to price a plan for".into());
+            return Err("a price can be asked for only in decide and learn".into());
         };
         if self.candidates.len() >= self.limits.candidates {
             return Err(format!("no more than {} plans are priced per decision", self.limits.candidates));

@@ -125,7 +125,10 @@ impl RunningInstance {
                 failure.is_starved = ran < loaded.limits.wall() / FAIR;
                 if failure.is_starved {
                     let ran = ran.as_millis();
-                    failure.detail = format!("{}: the machine is busy, it ran for {ran} ms of them", failure.detail);
+                    failure.detail = format!(
+                        "{}: the machine was busy, and the policy had the processor for {ran} ms of them",
+                        failure.detail
+                    );
                 }
             }
             if let Some(complaint) = self.store.data().complaint() {
@@ -173,7 +176,8 @@ pub struct Policy {
     identity: PolicyIdentity,
     /// The stages that it answers.
     stages: Vec<Stage>,
-    /// An instance that was asked nothing yet, unless it `lasts`.
+    /// The instance that answers the next question: configured, and with every earlier outcome
+    /// learned.
     live: Option<RunningInstance>,
     /// True if one instance answers question after question: only for the gate, which checks that
     /// it remembers nothing.
@@ -368,7 +372,7 @@ impl Policy {
             let detail = self.failures.words(self.loaded.limits.failures);
             GuestReply::from_failure(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else if self.is_over_time_budget() {
-            let detail = "all the processor time is taken that its answers may take here".to_owned();
+            let detail = "the processor time that policies have for this command is used up".to_owned();
             GuestReply::from_failure(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else {
             self.ask(question, &prices)

@@ -86,7 +86,6 @@ impl Jobs {
     pub fn retract(&self, id: &str) {
         self.lock_assignments().remove(id);
         self.live.forget(id);
-        self.latents.take(id);
         self.files.forget(id);
     }
 

@@ -1,5 +1,5 @@
-//! The configured models, opened. They share one store of weights, within a budget for each
-//! hardware.
+//! The configured models, opened. They share one store of weights, within one budget for each
+//! physical device.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -23,6 +23,14 @@ pub struct OpenModel {
     configured: tilewright_config::Model,
 }
 
+impl Drop for OpenModel {
+    /// Frees the idle weights of a model that is gone. A job that is at work holds its model, so that
+    /// the weights in use have been given back by then.
+    fn drop(&mut self) {
+        self.model.release();
+    }
+}
+
 /// Models by name.
 pub type ModelMap = BTreeMap<String, Arc<OpenModel>>;
 
@@ -37,9 +45,9 @@ impl Models {
     /// Opens every model that is configured.
     ///
     /// # Errors
-    /// A file does not serve.
+    /// A model's file can't be opened as a VAE, or its configured family is unknown.
     pub fn open(config: &Config) -> Result<Self> {
-        // Budgets come with the devices, before the first job.
+        // `set_budgets` replaces this once the devices are open, before the first job.
         let weights = WeightStore::new(Budget::Last);
         let open = ArcSwap::from_pointee(open_all(config, &ModelMap::new(), &weights)?);
         Ok(Self { open, weights })
@@ -50,16 +58,20 @@ impl Models {
         &self.weights
     }
 
-    /// Sets the budget of each hardware. Devices on the same one, such as two of the processor,
-    /// share their weights, and what the configuration gives them adds up; by default the budget is
-    /// half of the hardware's memory.
+    /// Sets the budget of each physical device. Configured devices on the same one, for example two
+    /// on the processor, share weights: their `weights-memory` is added up, and one without a value
+    /// adds nothing. If none has a value, the budget is what the largest memory limit leaves of the
+    /// device's memory, an eighth of it at least and half of it at most.
     pub fn set_budgets(&self, config: &Config, devices: &Devices) {
         for device in devices.iter() {
-            let hardware = device.machine.device;
-            let sharing = devices.iter().filter(|other| other.machine.device == hardware);
-            let given = sharing.filter_map(|other| config.devices().get(&other.name)?.weights_memory_bytes);
+            let physical = device.machine.device;
+            let sharing = || devices.iter().filter(|other| other.machine.device == physical);
+            let given = sharing().filter_map(|other| config.devices().get(&other.name)?.weights_memory_bytes);
             let given = given.reduce(u64::saturating_add);
-            self.weights.set_budget(hardware, Budget::Bytes(given.unwrap_or(device.facts.total_bytes / 2)));
+            let limit = sharing().map(|other| other.memory_limit).max().unwrap_or(0);
+            let total = device.facts.total_bytes;
+            let default = total.saturating_sub(limit).clamp(total / 8, total / 2);
+            self.weights.set_budget(physical, Budget::Bytes(given.unwrap_or(default)));
         }
     }
 
@@ -72,19 +84,15 @@ impl Models {
     /// configured as before stays as it is.
     ///
     /// # Errors
-    /// A file does not serve.
+    /// A model's file can't be opened as a VAE, or its configured family is unknown.
     pub fn reopen(&self, config: &Config) -> Result<ModelMap> {
         open_all(config, &self.by_name(), &self.weights)
     }
 
-    /// Puts models in service in place of all others, whose idle weights are freed.
+    /// Puts models in service in place of all others. The weights of a model that is gone are freed
+    /// when its last job ends.
     pub fn replace(&self, models: ModelMap) {
-        let before = self.open.swap(Arc::new(models));
-        let after = self.by_name();
-        let is_gone = |model: &&Arc<OpenModel>| !after.values().any(|other| Arc::ptr_eq(model, other));
-        for gone in before.values().filter(is_gone) {
-            gone.model.release();
-        }
+        self.open.store(Arc::new(models));
     }
 }
 

@@ -31,11 +31,12 @@ use crate::{
     state::ServerState,
 };
 
-/// The server's crashes in the middle of a job after which the job is taken for their cause.
+/// If the server crashes this many times while a job is at work, the job is taken for the cause and
+/// fails.
 const MOST_CRASHES: u32 = 3;
 
-/// The most starts of work on a job, however the servers ended in the middle of it: no job goes on
-/// for ever.
+/// The most times that work on a job begins, for whatever reason the server ended, so that no job is
+/// retried for ever.
 const MOST_STARTS: u32 = 1000;
 
 /// The time between two checks for room.
@@ -71,7 +72,7 @@ pub fn run_worker(server: &Arc<ServerState>, worker: &Worker) {
         let done = catch_unwind(AssertUnwindSafe(|| load_and_run(server, worker, &mut history, &id)));
         if done.is_err() {
             // The panic's message is in the log.
-            fail_job(server, &id, "the server failed in the middle of it: its log says where");
+            fail_job(server, &id, "the server failed during this job: see the server's log");
         }
         device.refresh_memory();
         device.queue.record_duration(started.elapsed());
@@ -141,10 +142,10 @@ fn run_job(
     }
     let given_up = match (stored.crashes, stored.starts) {
         (MOST_CRASHES.., _) => {
-            Some(format!("the server crashed {} times in the middle of it: it is not tried again", stored.crashes))
+            Some(format!("the server crashed {} times during this job, so it is not tried again", stored.crashes))
         }
         (_, MOST_STARTS..) => {
-            Some(format!("the server ended {MOST_STARTS} times in the middle of it: it is not tried again"))
+            Some(format!("the server ended {MOST_STARTS} times during this job, so it is not tried again"))
         }
         _ => None,
     };
@@ -206,7 +207,7 @@ fn run_job(
         Ok(results) => (JobState::Done, None, results),
         Err(JobEnd::Failed(error) | JobEnd::Unwritten(error)) => (JobState::Failed, Some(error), Vec::new()),
         Err(JobEnd::Cancelled) => (JobState::Cancelled, None, Vec::new()),
-        Err(JobEnd::Expired) => (JobState::Expired, Some("its deadline passed in the middle of it".into()), Vec::new()),
+        Err(JobEnd::Expired) => (JobState::Expired, Some("its deadline passed during the decode".into()), Vec::new()),
     };
     span.record("state", state.name());
     if state == JobState::Done
@@ -247,7 +248,8 @@ fn run_job(
         && state != JobState::Cancelled
     {
         record.exchange = exchange;
-        // A result that could not be written says nothing of the plan.
+        // A plan is to blame if the job ended without an outcome. A decode that succeeded and could
+        // not be written has one.
         let is_lost = record.outcome.is_none();
         server.rollout.record_result(&assignment, EndedJob { record: *record, is_mixed, is_lost, psnr });
     }

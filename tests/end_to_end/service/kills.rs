@@ -206,7 +206,7 @@ fn a_job_that_crashes_the_server_every_time_is_given_up_and_others_are_done() {
         }
     };
     assert_eq!(crashes, 3);
-    assert!(ended["error"].as_str().unwrap().contains("the server crashed 3 times in the middle of it"), "{ended}");
+    assert!(ended["error"].as_str().unwrap().contains("the server crashed 3 times during this job"), "{ended}");
     assert_eq!(server.ended(&good)["state"], "done");
     assert_eq!(server.ended(&long)["state"], "cancelled");
 }

@@ -93,7 +93,7 @@ impl Survey {
             (self.function_joins, limits.function_joins, "locals where the paths of one function meet,"),
             (self.data_bytes, limits.data_bytes, "bytes of data,"),
             (self.structure_bytes, limits.structure_bytes, "bytes of types, imports, exports and the like,"),
-            (self.modules, limits.modules, "modules within each other,"),
+            (self.modules, limits.modules, "modules and components in the file,"),
             (self.instances, limits.instances, "instances to make,"),
         ];
         match rows.iter().find(|(found, most, _)| found > most) {
@@ -168,7 +168,7 @@ mod tests {
                 CodeLimits { structure_bytes: 5, ..most },
                 "6 bytes of types, imports, exports and the like, of 5 allowed",
             ),
-            (CodeLimits { modules: 0, ..most }, "1 modules within each other, of 0 allowed"),
+            (CodeLimits { modules: 0, ..most }, "1 modules and components in the file, of 0 allowed"),
         ];
         assert!(surveyed(text, most).is_ok());
         for (limits, said) in cases {

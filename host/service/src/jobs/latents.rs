@@ -21,7 +21,8 @@ struct Held {
 }
 
 fn bytes(latent: &Latent) -> usize {
-    latent.values.numel() * size_of::<f32>()
+    let texts = latent.texts.iter().map(|(name, text)| name.len() + text.len());
+    latent.values.numel() * size_of::<f32>() + texts.sum::<usize>()
 }
 
 impl WaitingLatents {

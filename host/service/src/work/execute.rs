@@ -25,8 +25,8 @@ use crate::{
 pub struct JobInput {
     pub model: Arc<OpenModel>,
     pub latent: Latent,
-    /// The values, as the model takes them.
-    pub latents: Tensor,
+    /// The latent's values, unscaled, in the shape that the model takes.
+    pub tensor: Tensor,
 }
 
 impl JobInput {
@@ -50,11 +50,11 @@ impl JobInput {
             if stored.request.scaled {
                 model.model.unscale(&mut latent, &model.path)?;
             }
-            let latents = model.model.tensor(&latent)?;
-            Ok((latent, latents))
+            let tensor = model.model.tensor(&latent)?;
+            Ok((latent, tensor))
         };
-        let (latent, latents) = read().map_err(|error| one_line(&error))?;
-        Ok(Self { model, latent, latents })
+        let (latent, tensor) = read().map_err(|error| one_line(&error))?;
+        Ok(Self { model, latent, tensor })
     }
 }
 
@@ -77,7 +77,7 @@ pub fn execute(
     let (model, assignment) = (&input.model.model, decider.assignment());
     let compares = assignment.compare.is_some() && fits_buffer(stored);
     let (limit, objective) = (memory_limit(worker, stored, assignment), objective(stored, assignment));
-    let job = match Decode::new(&worker.device.machine, model, &input.latents, limit, objective) {
+    let job = match Decode::new(&worker.device.machine, model, &input.tensor, limit, objective) {
         Ok(job) => job,
         Err(error) => return failed(JobEnd::Failed(one_line(&error))),
     };
@@ -174,8 +174,9 @@ impl Execution<'_> {
         let content_type = self.stored.job.format.content_type();
         let results = files.iter().enumerate().map(|(sample, path)| {
             let found = fs::metadata(path);
-            let bytes =
-                found.map_err(|error| JobEnd::Failed(format!("the result can't be found again: {error}")))?.len();
+            let bytes = found
+                .map_err(|error| JobEnd::Failed(format!("the result's file is missing after it was written: {error}")))?
+                .len();
             Ok(JobResult { sample: sample as u32, bytes, content_type: content_type.into() })
         });
         results.collect()

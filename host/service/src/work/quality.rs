@@ -41,7 +41,7 @@ pub fn compare_with_incumbent(
     stop: &StopSignal,
 ) -> Result<(Record, f64), String> {
     let (limit, objective) = (memory_limit(worker, stored, assignment), objective(stored, assignment));
-    let job = Decode::new(&worker.device.machine, &input.model.model, &input.latents, limit, objective);
+    let job = Decode::new(&worker.device.machine, &input.model.model, &input.tensor, limit, objective);
     let job = job.map_err(|error| one_line(&error))?;
     let mut incumbents = FrameStore::new(true);
     let done = vec![0; stored.job.batch as usize];

@@ -50,7 +50,6 @@ const FRAMES_DONE: &str = "clip.done";
 
 impl<'a> GuestRequest<'a> {
     /// The request of a decision, with the frames of a clip under way.
-    /// The request of a decision, with the frames of a clip under way.
     ///
     /// Hints have the order of the release: capabilities, the request's own, the stage, delivered
     /// frames.
