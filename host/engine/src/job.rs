@@ -75,9 +75,9 @@ impl<'a, I> Job<'a, I> {
         Ok(job)
     }
 
-    /// Gives policies earlier measurements on this device for this model, newest first. A measurement
-    /// at another size becomes the likely one at this size: the estimate for now, times measured
-    /// over estimated then.
+    /// Gives policies earlier measurements on this device for this model, newest first. A
+    /// measurement at another size becomes the likely one at this size: the estimate for now, times
+    /// measured over estimated then.
     #[must_use]
     pub fn with_history(mut self, records: &[Record]) -> Self {
         self.costs = Arc::new(self.costs.with_history(records));

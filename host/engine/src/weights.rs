@@ -109,8 +109,8 @@ impl State {
         idle
     }
 
-    /// Takes out the device's idle weights, the least recently used first, until `is_enough` is true
-    /// of the usage.
+    /// Takes out the device's idle weights, the least recently used first, until `is_enough` is
+    /// true of the usage.
     fn evict(&mut self, device: Device, is_enough: impl Fn(&Usage) -> bool) -> Vec<Idle> {
         let mut evicted = Vec::new();
         while !is_enough(self.usage(device)) {

@@ -38,7 +38,8 @@ impl Model {
     /// Opens a file and reads its architecture off its tensors' names and shapes.
     ///
     /// # Errors
-    /// The file is unsound, or holds no decoder that can be run; a video VAE has nothing to override.
+    /// The file is unsound, or holds no decoder that can be run; a video VAE has nothing to
+    /// override.
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
         Ok(match Self::is_video_file(path)? {
             true => Model::Clip(Box::new(VideoVae::open(path, overrides)?)),

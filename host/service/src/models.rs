@@ -24,8 +24,8 @@ pub struct OpenModel {
 }
 
 impl Drop for OpenModel {
-    /// Frees the idle weights of a model that is gone. A job that is at work holds its model, so that
-    /// the weights in use have been given back by then.
+    /// Frees the idle weights of a model that is gone. A job that is at work holds its model, so
+    /// that the weights in use have been given back by then.
     fn drop(&mut self) {
         self.model.release();
     }

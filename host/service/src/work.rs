@@ -35,8 +35,8 @@ use crate::{
 /// fails.
 const MOST_CRASHES: u32 = 3;
 
-/// The most times that work on a job begins, for whatever reason the server ended, so that no job is
-/// retried for ever.
+/// The most times that work on a job begins, for whatever reason the server ended, so that no job
+/// is retried for ever.
 const MOST_STARTS: u32 = 1000;
 
 /// The time between two checks for room.
