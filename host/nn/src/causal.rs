@@ -18,7 +18,7 @@ pub trait CausalOps: Ops {
     /// True if tensors are in host memory.
     fn is_cpu(&self) -> bool;
 
-    /// Zeros in the type of another tensor, rows and columns innermost.
+    /// Zeros in the type of another tensor, channels first.
     fn zeros(&self, shape: [i64; 4], like: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// A copy in memory of its own, in the same order.
@@ -30,7 +30,7 @@ pub trait CausalOps: Ops {
     /// The sum of two tensors of the same extents.
     fn added(&self, tensor: &Self::Tensor, other: &Self::Tensor) -> Result<Self::Tensor>;
 
-    /// Every other frame from one frame to another, as a view.
+    /// Every second frame of a range, as a view.
     fn every_other(&self, frames: &Self::Tensor, range: Range<i64>) -> Result<Self::Tensor>;
 
     /// The axes in another order, as a view.
@@ -42,16 +42,16 @@ pub trait CausalOps: Ops {
     /// Values between −1 and 1.
     fn clamped(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
 
-    /// Each pixel's channels at length √C, then scaled by `gamma`, a frame at a time, and SiLU
-    /// after that if asked for.
+    /// The RMS norm of each pixel's channels with the factors `gamma`, a frame at a time; then SiLU
+    /// if `silu`.
     fn unit_norm(&self, frames: &Self::Tensor, gamma: &Self::Weight, silu: bool) -> Result<Self::Tensor>;
 
-    /// Each pixel's channels at length 1, then scaled by `gamma` [1, C, 1, 1] in f32, all frames at
-    /// once.
+    /// Divides each pixel's channels by their length and multiplies them by `gamma` [1, C, 1, 1],
+    /// in f32, all frames at once.
     fn unit_norm_at_once(&self, frames: &Self::Tensor, gamma: &Self::Weight) -> Result<Self::Tensor>;
 
-    /// A convolution by libtorch in any case, with `padding` rows above and below and columns at
-    /// either side.
+    /// A convolution by libtorch, never by Winograd's method, with `padding` rows above and below
+    /// and columns at either side.
     fn convolve(
         &self,
         frames: &Self::Tensor,

@@ -21,7 +21,7 @@ pub enum Error {
     #[error(transparent)]
     Source(Box<dyn std::error::Error + Send + Sync>),
     /// Shapes that an operation can't take.
-    #[error("{operation} of {shapes}: the shapes don't go together")]
+    #[error("{operation} can't take the shapes {shapes}")]
     Shapes {
         /// The operation.
         operation: &'static str,

@@ -1,4 +1,4 @@
-//! The types and the memory order that a network runs in.
+//! [`ComputeFormat`].
 
 use tch::{Device, Kind};
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -19,7 +19,7 @@ impl ComputeFormat {
     /// The format that a plan asks for.
     ///
     /// # Errors
-    /// Nothing is computed in the type.
+    /// The type of `precision` can't be computed in.
     pub fn new(precision: Precision, layout: Layout) -> Result<Self> {
         let convolution = tilewright_torch::kind(precision.dtype())?;
         let rest = match precision {
@@ -29,9 +29,9 @@ impl ComputeFormat {
         Ok(Self { convolution, rest, layout })
     }
 
-    /// The bytes that weights take on a device in this format, of so many bytes stored in a type:
-    /// about, since norms and 1×1 convolutions are counted as 3×3 convolutions, which nearly all
-    /// weights of an autoencoder belong to.
+    /// Estimates the bytes that weights take on a device in this format, from their `stored_bytes`
+    /// in the type `stored`. All weights are counted as those of 3×3 convolutions, as nearly all of
+    /// an autoencoder's are.
     pub fn weight_bytes(&self, stored_bytes: u64, stored: Dtype, device: Device) -> u64 {
         let values = stored_bytes.saturating_mul(8) / u64::from(stored.bits()).max(1);
         let bytes = values.saturating_mul(self.convolution.elt_size_in_bytes() as u64);

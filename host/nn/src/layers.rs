@@ -86,8 +86,8 @@ impl<O: Ops> Conv<O> {
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         match &self.weights {
             Weights::Plain { weight, bias } => {
-                // A copy of pixels is the same in either type: converting first is a quarter of the
-                // work, and of the memory.
+                // Repeating pixels and converting them can be exchanged: converting first takes a
+                // quarter of the work and of the memory.
                 let mut input = ops.converted(input, ops.format().convolution)?;
                 if self.upsamples {
                     input = ops.repeated(&input)?;
@@ -109,8 +109,8 @@ impl<O: Ops> Conv<O> {
     }
 
     /// Computes some rows of the output and counts them in `sums`. The input has to hold the rows
-    /// that they depend on: one more on either side if the picture goes on there. The norm that
-    /// `before` stands for, and SiLU, come first if there is one.
+    /// that they depend on: one more on either side if the picture goes on there. If `before` is
+    /// given, that norm and then SiLU are applied to the input first.
     ///
     /// # Errors
     /// The input lacks rows; libtorch's failures, out of memory included.
@@ -167,7 +167,7 @@ impl<O: Ops> Conv<O> {
         if top != bottom || (top != self.padding && self.padding > 0) {
             part = ops.padded(&part, &[0, 0, top, bottom])?;
         }
-        // Zeros that were put there are not put there again.
+        // Rows that are padded already need no padding in the convolution.
         let down = if top == bottom && top == self.padding { self.padding } else { 0 };
         let part = ops.ordered(&part)?;
         let output = ops.convolution(&part, weight, bias, Window { stride: 1, padding: [down, self.padding] })?;
@@ -193,9 +193,9 @@ impl<O: Ops> Downsample<O> {
         Ok(Self { weight: scope.ops().laid_out(weight)?, bias: scope.product("bias", &[channels])? })
     }
 
-    /// Runs the layer. Libraries pad both sides alike: two rows above are one step of the stride,
-    /// so the output begins at the second row of theirs, and no padded copy of the large picture is
-    /// made.
+    /// Runs the layer. libtorch pads both sides alike. With a padding of 2 its first output row and
+    /// column belong to the padding alone, so that the wanted output begins at its second ones.
+    /// This avoids a padded copy of a large picture.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
@@ -321,7 +321,7 @@ impl<O: Ops> Linear<O> {
     /// # Errors
     /// A weight is missing or has other extents.
     pub fn build(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
-        // Some files hold the 1×1 convolution that it was first.
+        // Some files store this layer as a 1×1 convolution, which it was in older networks.
         let kind = scope.ops().format().convolution;
         let weight = scope.weight("weight", &[&[out, into], &[out, into, 1, 1]], kind)?;
         Ok(Self { weight, bias: scope.product("bias", &[out])? })

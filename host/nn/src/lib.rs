@@ -1,5 +1,6 @@
 //! Networks are written once. Layers are generic over [`Ops`]: with [`Torch`] a `forward` computes,
-//! with [`Meter`] the same `forward` runs on shapes alone and counts the bytes that it holds.
+//! with [`Meter`] the same `forward` runs on shapes alone and counts the bytes that it would hold
+//! and the time that it would take.
 //!
 //! A layer takes a tensor by value if it is the last to need it, so that memory is given back at
 //! the same moment with either back end.

@@ -66,8 +66,8 @@ impl From<&Speed> for Costs {
     }
 }
 
-/// A back end on which a network holds bytes and computes nothing. It counts the bytes that
-/// libtorch and this project's own kernels hold on a CPU.
+/// A back end that computes nothing. It counts the bytes that tensors and kernels would hold, and
+/// the time that operations would take.
 #[derive(Clone, Debug)]
 pub struct Meter {
     format: ComputeFormat,
@@ -212,15 +212,19 @@ impl Meter {
         let is_small = batch == 1 && into * height * width <= scratch.small as i64;
         let (into, out) = (into as f64, out as f64);
         if scratch.small > 0 && (is_small || side == 1 && tch::get_num_threads() == 1) {
-            // libtorch's own, laid out tap by tap.
+            // libtorch's own convolution lays the input out once per tap (im2col), oneDNN's does
+            // not.
             let output = self.made(output, picture.kind);
             if side > 1 {
                 self.touch(self.scratch(taps * into * output_pixels));
             }
             return Ok(output);
         }
-        let _threads = self.hold(convolution_bytes() as u64);
+        let _per_thread = self.hold(convolution_bytes() as u64);
         let weights = self.scratch(scratch.weights * taps * reordered::padded(into) * reordered::padded(out));
+        // The probe tells the algorithm by the copies of the input that it found: several are
+        // im2col, none is a convolution in the given order, one is a convolution in oneDNN's own
+        // order.
         if scratch.inputs > 1.0 {
             let output = self.made(output, picture.kind);
             let columns = if side > 1 { scratch.inputs * into * output_pixels } else { 0.0 };
@@ -312,12 +316,12 @@ impl Ops for Meter {
     fn padded(&self, tensor: &MeterTensor, zeros: &[i64]) -> Result<MeterTensor> {
         let mut shape = tensor.axes.extents().to_vec();
         if !zeros.len().is_multiple_of(2) || zeros.len() / 2 > shape.len() {
-            return Err(refused("a rim", &[&shape, zeros]));
+            return Err(refused("padding", &[&shape, zeros]));
         }
         for (pair, extent) in zeros.chunks(2).zip(shape.iter_mut().rev()) {
             *extent = extent.saturating_add(pair[0]).saturating_add(pair[1]);
         }
-        let axes = self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| refused("a rim", &[&shape]))?;
+        let axes = self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| refused("padding", &[&shape]))?;
         let padded = self.made(axes, tensor.kind);
         self.moves(tensor.bytes() + padded.bytes());
         Ok(padded)
@@ -329,12 +333,12 @@ impl Ops for Meter {
 
     fn narrow(&self, tensor: &MeterTensor, axis: usize, start: i64, length: i64) -> Result<MeterTensor> {
         let axes = tensor.axes.narrow(axis, start, length);
-        Ok(tensor.viewed(axes.ok_or_else(|| refused("a part", &[tensor.axes.extents()]))?))
+        Ok(tensor.viewed(axes.ok_or_else(|| refused("a slice", &[tensor.axes.extents()]))?))
     }
 
     fn transpose(&self, tensor: &MeterTensor, one: usize, other: usize) -> Result<MeterTensor> {
         let axes = tensor.axes.transpose(one, other);
-        Ok(tensor.viewed(axes.ok_or_else(|| refused("an exchange of axes", &[tensor.axes.extents()]))?))
+        Ok(tensor.viewed(axes.ok_or_else(|| refused("a transpose", &[tensor.axes.extents()]))?))
     }
 
     fn reshape(&self, tensor: &MeterTensor, shape: &[i64]) -> Result<MeterTensor> {
@@ -476,7 +480,8 @@ impl Ops for Meter {
             return Ok(query);
         }
         let output = self.made(query.axes.made_contiguous(), query.kind);
-        // libtorch's takes 256 queries per thread at once, and fewer of few tokens.
+        // libtorch's fused attention takes 256 queries per thread at once, and a smaller block if
+        // there are few tokens.
         let share = match tokens {
             tokens if tokens < 192.0 => 0.125,
             tokens if tokens < 768.0 => 0.25,

@@ -174,8 +174,8 @@ pub trait Ops: fmt::Debug + 'static {
     fn kernel(&self, weight: &Self::Weight, bias: &Self::Weight, upsamples: bool) -> Result<Self::Kernel>;
 
     /// Computes rows of a convolution by Winograd's filtering. The input has to hold the rows that
-    /// they depend on, one more on either side. The norm that `before` stands for, and SiLU, come
-    /// first if there is one; `sums` counts the output's pixels.
+    /// they depend on, one more on either side. If `before` is given, that norm and then SiLU are
+    /// applied to the input first. The output's values and their squares are added to `sums`.
     fn filter(
         &self,
         input: Rows<'_, Self::Tensor>,
@@ -189,8 +189,8 @@ pub trait Ops: fmt::Debug + 'static {
     /// Sums of so many samples and channels, with no pixel counted.
     fn sums(&self, batch: i64, channels: i64) -> Self::Sums;
 
-    /// Counts a picture's pixels: squares of values less their mean, in pieces, so that nothing is
-    /// lost in f32.
+    /// Adds a picture's values and squares to sums. Each piece is centred on its mean first, so
+    /// that f32 keeps the precision.
     fn add_up(&self, sums: &mut Self::Sums, picture: &Self::Tensor) -> Result<()>;
 
     /// The norm of a picture whose sums are known.

@@ -6,8 +6,9 @@ use crate::{Meter, Ops, Result};
 
 /// Gives weights by their names.
 pub trait Source<O: Ops> {
-    /// The weight of a name in the type that it is used in. It may be stored in any of the shapes,
-    /// which have as many values, and comes in the first.
+    /// The weight of a name, converted to the type that it is used in. The file may store it in any
+    /// of the shapes, which all have the same number of values; it is returned in the first of
+    /// them.
     ///
     /// # Errors
     /// There is no such weight, it has other extents, or it can't be loaded.
@@ -67,7 +68,7 @@ impl<'a, O: Ops> Scope<'a, O> {
         self.ops
     }
 
-    /// A weight of convolutions and matrix products.
+    /// A weight or bias of a convolution or a matrix product, in the type that these run in.
     ///
     /// # Errors
     /// As [`Source::weight`].
@@ -75,7 +76,7 @@ impl<'a, O: Ops> Scope<'a, O> {
         self.weight(part, &[shape], self.ops.format().convolution)
     }
 
-    /// A weight of norms.
+    /// A weight or bias of a norm, in the type that these run in.
     ///
     /// # Errors
     /// As [`Source::weight`].
@@ -83,7 +84,7 @@ impl<'a, O: Ops> Scope<'a, O> {
         self.weight(part, &[shape], self.ops.format().rest)
     }
 
-    /// A weight in a type of its own, stored in any of some shapes.
+    /// A weight in the type `kind`, stored in any of some shapes.
     ///
     /// # Errors
     /// As [`Source::weight`].

@@ -34,7 +34,8 @@ impl Writing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the writer away; without it nothing more is written.
+    /// Takes the writer and forgets the journal's folder: nothing more is written, and
+    /// [`Self::abandon`] has nothing to do.
     fn take(&self) -> Option<OutputWriter> {
         mem::take(&mut *self.lock()).writer
     }
@@ -53,6 +54,7 @@ impl Writing {
                 let _ = Journal::sweep(&folder);
             }
         }
+        // The lock stays taken: a thread that would write waits until the program ends.
         mem::forget(under_way);
     }
 }

@@ -60,7 +60,7 @@ impl EncodeInput {
                 let (config, _) = vae.encoding()?;
                 if frames > 1 {
                     return refused(format!(
-                        "{frames} frames, and this VAE encodes pictures: give a video VAE, or one frame of it with --frames 1"
+                        "{frames} frames, and this VAE encodes pictures: give a video VAE, or encode the first frame alone with --frames 1"
                     ));
                 }
                 source.crop(config.spatial_scale(), note)?;

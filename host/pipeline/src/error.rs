@@ -40,7 +40,7 @@ pub enum Error {
         reason: String,
     },
     /// The device could not be measured for an earlier file.
-    #[error("the device could not be measured before, and is not tried again")]
+    #[error("measuring the device failed for an earlier file, and is not tried again")]
     Unmeasured,
     /// A file can't be read.
     #[error("{}: can't be read: {source}", path.display())]
@@ -79,8 +79,8 @@ impl Error {
         }
     }
 
-    /// The error of a latent with another origin than a scaled one has.
-    pub(crate) fn unless_plain(origin: Origin, path: &std::path::Path) -> Result<()> {
+    /// Refuses a latent that carries no scaling, as ComfyUI's do.
+    pub(crate) fn check_carries_scaling(origin: Origin, path: &std::path::Path) -> Result<()> {
         if origin == Origin::Plain { Ok(()) } else { Err(Error::Unscaled(path.to_owned())) }
     }
 }

@@ -6,7 +6,7 @@ use tilewright_media::Frame;
 
 use crate::Result;
 
-/// One picture [C, H, W] in −1…1, f32, in host memory.
+/// Copies a picture [C, H, W] in −1…1, f32, in host memory, into a frame.
 ///
 /// # Errors
 /// It has another shape or type.
@@ -18,8 +18,8 @@ pub fn frame(picture: &Tensor) -> Result<Frame, tilewright_torch::Error> {
     Ok(Frame { width: width as u32, height: height as u32, channels: channels as usize, values })
 }
 
-/// Frames that are kept to be compared, or dropped. They lie outside of libtorch's memory, which is
-/// what jobs are measured by.
+/// Frames that are kept to be compared, or dropped. They are held outside of libtorch's allocator,
+/// so that they don't count in a job's measured memory.
 #[derive(Debug)]
 pub struct FrameStore {
     keeps: bool,

@@ -14,8 +14,8 @@ const MOST_TRIALS: u32 = 256;
 pub enum HistoryFault {
     /// It can't be opened or read: nothing is read or added from now on.
     Unusable(Error),
-    /// A trial could not be added. The next ones are tried again, and later faults in a row are not
-    /// reported.
+    /// A trial could not be added. Later trials are still added if possible; of several failures in
+    /// a row, the first one is reported.
     NotAdded(Error),
     /// It was damaged: it is under this name now, and a new one has begun.
     Quarantined(PathBuf),
@@ -25,21 +25,21 @@ pub enum HistoryFault {
 pub struct Trials {
     history: Option<History>,
     device: String,
-    is_full: bool,
+    has_failed: bool,
     report: Box<dyn FnMut(HistoryFault)>,
 }
 
 impl Trials {
     /// A history that is neither read nor written.
     pub fn none() -> Self {
-        Self { history: None, device: String::new(), is_full: false, report: Box::new(|_| {}) }
+        Self { history: None, device: String::new(), has_failed: false, report: Box::new(|_| {}) }
     }
 
     /// The history in a file, for a device; faults go to `report`. Without `creates`, a missing
     /// file stays missing.
     pub fn open(path: &Path, machine: &Machine, creates: bool, report: impl FnMut(HistoryFault) + 'static) -> Self {
         let mut trials =
-            Self { history: None, device: machine.fingerprint.clone(), is_full: false, report: Box::new(report) };
+            Self { history: None, device: machine.fingerprint.clone(), has_failed: false, report: Box::new(report) };
         let opened = if creates { History::open(path).map(Some) } else { History::existing(path) };
         match opened {
             Ok(history) => trials.history = history,
@@ -66,9 +66,9 @@ impl Trials {
         let Some(history) = &mut self.history else { return };
         let added = history.append(&self.device, record);
         self.report_quarantined();
-        let was_full = self.is_full;
-        self.is_full = added.is_err();
-        if let (Err(error), false) = (added, was_full) {
+        let had_failed = self.has_failed;
+        self.has_failed = added.is_err();
+        if let (Err(error), false) = (added, had_failed) {
             (self.report)(HistoryFault::NotAdded(error));
         }
     }

@@ -1,11 +1,15 @@
-//! Stages from files to files: what the program, the service and the benchmark share.
+//! Runs decodes and encodes from input files to output files. The program, the service and the
+//! benchmark share it.
 //!
-//! | module | purpose |
+//! | type | purpose |
 //! |---|---|
 //! | [`Model`] | an autoencoder's file, and the latents that it takes |
 //! | [`Decode`], [`Encode`] | a stage's job, of pictures or of clips alike |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
+//! | [`OutputWriter`] | writes one output: a clip or pictures |
+//! | [`KeptPlan`] | the plan under which an interrupted decode continues |
+//! | [`FrameStore`] | frames kept in memory, to be compared |
 //! | [`Session`], [`Trials`] | a measured device, and the history of its runs |
 
 #![forbid(unsafe_code)]

@@ -187,7 +187,8 @@ impl Model {
         }
     }
 
-    /// The step between the autoencoder's own space and that of diffusers' latents, if it is known.
+    /// The conversion between the autoencoder's own space and that of diffusers' latents, if it is
+    /// known.
     pub fn scaling(&self) -> Option<Scaling> {
         match self {
             Model::Picture(vae) => vae.scaling(),
@@ -198,9 +199,9 @@ impl Model {
     /// The scaling of a latent that carries one; `path` is the model's, for errors.
     ///
     /// # Errors
-    /// The latent carries none, or it is unknown.
+    /// The latent carries no scaling, or the model's scaling is unknown.
     pub fn known_scaling(&self, latent: &Latent, path: &Path) -> Result<Scaling> {
-        Error::unless_plain(latent.origin, &latent.path)?;
+        Error::check_carries_scaling(latent.origin, &latent.path)?;
         check_scaling(self.scaling(), self.is_video(), path)
     }
 
@@ -208,7 +209,7 @@ impl Model {
     /// errors.
     ///
     /// # Errors
-    /// The latent carries none, or it is unknown.
+    /// The latent carries no scaling, or the model's scaling is unknown.
     pub fn unscale(&self, latent: &mut Latent, path: &Path) -> Result<()> {
         let scaling = self.known_scaling(latent, path)?;
         Ok(latent.unscale(&scaling)?)

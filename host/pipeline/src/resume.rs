@@ -23,10 +23,11 @@ const NEW_PLAN: &str = "plan.new";
 /// The size limit of a plan, in bytes.
 const MOST_PLAN: u64 = 1 << 20;
 
-/// A planner that answers the plan that was kept, until it fails, and keeps each later one.
+/// A planner that answers the kept plan first. If that plan fails, or there is none, it asks the
+/// planner behind it and keeps each plan that it gets.
 pub struct KeptPlan<'a> {
     planner: &'a mut dyn Planner,
-    /// None if nothing was begun: the policy decides then.
+    /// The kept plan, until it is answered; none if the journal has no frames.
     plan: Option<Plan>,
     /// The folder of the plan in force.
     folder: OwnFolder,
@@ -40,6 +41,7 @@ impl<'a> KeptPlan<'a> {
     pub fn new(planner: &'a mut dyn Planner, folder: &Path, has_frames: bool) -> Result<Self> {
         let folder = open(folder)?;
         let plan = match folder.read(PLAN, MOST_PLAN) {
+            // The program of another version may have kept it: the policy decides anew then.
             Ok(text) => serde_json::from_slice(&text).ok(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(source) => return Err(Error::KeptPlan { path: folder.path().join(PLAN), source }),
@@ -60,12 +62,13 @@ impl<'a> KeptPlan<'a> {
         Ok(())
     }
 
-    /// Keeps a plan. A failure costs the same picture after an interruption, not the decode.
+    /// Keeps a plan. If that fails, the decode goes on, but after an interruption it may continue
+    /// with another plan.
     fn keep(&self, plan: &Plan) {
         let text = serde_json::to_vec(plan).map_err(io::Error::from);
         if let Err(error) = text.and_then(|text| self.folder.replace(PLAN, NEW_PLAN, &text)) {
             let path = self.folder.path().join(PLAN);
-            tracing::warn!(%error, path = %path.display(), "the plan can't be kept: a decode that goes on may decide otherwise");
+            tracing::warn!(%error, path = %path.display(), "the plan can't be kept: after an interruption this decode may continue with another plan");
         }
     }
 }
@@ -109,8 +112,8 @@ impl Planner for KeptPlan<'_> {
     }
 }
 
-/// A digest of everything that determines the values of a clip's frames: the latents, the weights
-/// in the file `vae`, and the policy with its settings and objective.
+/// A digest by which a later decode is recognised as the same: of the latents (f32, in host
+/// memory), in the file `vae`, and the policy with its settings and objective.
 ///
 /// # Errors
 /// The file can't be read.

@@ -45,7 +45,8 @@ impl MeterSums {
 }
 
 impl Meter {
-    /// Output pixels that are computed: whole blocks, and as many threads as there are blocks for.
+    /// Output pixels whose time is counted: whole blocks, their number rounded up to a multiple of
+    /// the threads, since the last round takes as long as a full one.
     pub(super) fn filtered_pixels(&self, [batch, height, width]: [i64; 3]) -> f64 {
         let block = f64::from(BLOCK);
         let blocks = (batch as f64 * (height as f64 / block).ceil() * (width as f64 / block).ceil()).max(1.0);

@@ -39,17 +39,17 @@ impl CausalOps for Meter {
     fn joined(&self, parts: &[MeterTensor], axis: usize) -> Result<MeterTensor> {
         let shapes = || parts.iter().map(|part| part.axes.extents()).collect::<Vec<_>>();
         let Some((first, rest)) = parts.split_first().filter(|(first, _)| axis < first.axes.extents().len()) else {
-            return Err(refused("a joint", &shapes()));
+            return Err(refused("a concatenation", &shapes()));
         };
         let mut shape = first.axes.extents().to_vec();
         for part in rest {
             let extents = part.axes.extents();
             if extents.len() != shape.len() || (0..shape.len()).any(|at| at != axis && extents[at] != shape[at]) {
-                return Err(refused("a joint", &shapes()));
+                return Err(refused("a concatenation", &shapes()));
             }
             shape[axis] = shape[axis].saturating_add(extents[axis]);
         }
-        let axes = self.common(parts, &shape).ok_or_else(|| refused("a joint", &shapes()))?;
+        let axes = self.common(parts, &shape).ok_or_else(|| refused("a concatenation", &shapes()))?;
         // The parts were written just before: half of them is read from caches.
         let joined = self.made(axes, first.kind);
         self.moves(joined.bytes().saturating_mul(3) / 2);
@@ -71,7 +71,7 @@ impl CausalOps for Meter {
 
     fn permuted(&self, tensor: &MeterTensor, order: &[usize]) -> Result<MeterTensor> {
         let axes = tensor.axes.permute(order);
-        Ok(tensor.viewed(axes.ok_or_else(|| refused("another order of axes", &[tensor.axes.extents()]))?))
+        Ok(tensor.viewed(axes.ok_or_else(|| refused("a permutation", &[tensor.axes.extents()]))?))
     }
 
     fn mean(&self, tensor: &MeterTensor, axis: usize) -> Result<MeterTensor> {

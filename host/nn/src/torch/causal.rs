@@ -12,7 +12,8 @@ use tilewright_torch::{
 use super::{Torch, stored};
 use crate::{CausalOps, Ops, Result, Store};
 
-/// As in torch.nn.functional.normalize: a pixel of zeros stays one.
+/// The least length that a pixel is divided by, as in torch.nn.functional.normalize: a pixel of
+/// zeros stays zero.
 const LEAST_LENGTH: f64 = 1e-12;
 
 impl Torch {
@@ -74,7 +75,7 @@ impl CausalOps for Torch {
             unit_norm(frames, gamma, silu, &output)?;
             return Ok(output);
         }
-        // In f32 and back, a frame at a time: nothing more than one is ever held in f32.
+        // In f32 and back, a frame at a time: only this frame and its normed copy are held in f32.
         let gamma = gamma.f_to_kind(Kind::Float)?.f_mul_scalar((channels as f64).sqrt())?.f_view([1, -1, 1, 1])?;
         for index in 0..count {
             let frame = frames.f_narrow(0, index, 1)?.f_to_kind(Kind::Float)?;
