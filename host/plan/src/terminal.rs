@@ -32,7 +32,7 @@ pub fn shortened(text: &str, most: usize) -> String {
 
 /// The first `most` characters with spaces for unsafe ones, followed by `…` if there are more: for
 /// text that is recorded and shown to everybody.
-pub fn blank_unsafe(text: String, most: usize) -> String {
+pub fn blank_unprintable(text: String, most: usize) -> String {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~');
     if text.len() <= most && (text.as_bytes().iter().all(is_plain) || text.chars().all(is_safe)) {
         return text;
@@ -135,7 +135,7 @@ mod tests {
             ("äöü", 2, "äö…"),
             ("äöü", 3, "äöü"),
         ] {
-            assert_eq!(blank_unsafe(text.into(), most), expected);
+            assert_eq!(blank_unprintable(text.into(), most), expected);
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use tilewright_plan::terminal::blank_unsafe as clean;
+pub(crate) use tilewright_plan::terminal::blank_unprintable as clean;
 use tilewright_plan::{Candidate, Cost, CostModel, LogLevel, LogLine, Plan, Trial};
 use wasmtime::{ResourceLimiter, Result, Trap};
 
