@@ -132,9 +132,9 @@ impl Model {
     /// It is of another one.
     pub fn check(&self, latent: &Latent) -> Result<()> {
         Ok(match self {
-            Model::Picture(vae) => vae.check(latent)?,
-            Model::Clip(vae) => vae.check(latent)?,
-        })
+            Model::Picture(vae) => vae.check(latent),
+            Model::Clip(vae) => vae.check(latent),
+        }?)
     }
 
     /// Reads a latent of this model: its header is compared with the model, then the model's

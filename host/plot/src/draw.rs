@@ -208,13 +208,16 @@ fn draw_bars(look: usize, samples: &[f64], top: f64, place: impl Fn(f64) -> f64)
     }
 }
 
+/// Points across and up.
+type Points = Vec<(f64, f64)>;
+
 /// The points of a series that have a place.
-fn placed(series: &Series, x: &Axis, y: &Axis) -> Vec<(f64, f64)> {
+fn placed(series: &Series, x: &Axis, y: &Axis) -> Points {
     series.points.iter().copied().filter(|(across, up)| x.has_place(*across) && y.has_place(*up)).collect()
 }
 
 fn draw_plane([x, y]: [&Axis; 2], series: &[Series], lines: Lines, [width, height]: [f64; 2]) -> Drawing {
-    let series: Vec<(usize, &str, Vec<(f64, f64)>)> = series
+    let series: Vec<(usize, &str, Points)> = series
         .iter()
         .enumerate()
         .map(|(look, series)| (look, series.name.as_str(), placed(series, x, y)))
