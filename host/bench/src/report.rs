@@ -123,7 +123,7 @@ impl Row {
             outcomes().fold((0, 0), |(hits, misses), outcome| (hits + outcome.pool.hits, misses + outcome.pool.misses));
         let mut plans: Vec<&Plan> = Vec::new();
         for record in &lane.records {
-            if !plans.iter().any(|plan| crate::spelling::is_same_work(plan, &record.plan)) {
+            if !plans.iter().any(|plan| plan.is_same_work(&record.plan)) {
                 plans.push(&record.plan);
             }
         }

@@ -114,13 +114,6 @@ impl Spelling {
     }
 }
 
-/// True if two plans run the same work in the same way, whatever their reasons.
-pub(crate) fn is_same_work(one: &Plan, other: &Plan) -> bool {
-    let Plan { space, time, batch, precision, layout, release, offload, prefetch, reason: _ } = one;
-    let same = (*space, *time, *batch, *precision) == (other.space, other.time, other.batch, other.precision);
-    same && (*layout, *release, *offload, *prefetch) == (other.layout, other.release, other.offload, other.prefetch)
-}
-
 /// A plan in a few words: `exact 512×512/0 f32 channels-last`.
 pub(crate) fn in_words(plan: &Plan) -> String {
     let layout = if plan.layout == Layout::ChannelsLast { " channels-last" } else { "" };
@@ -198,7 +191,5 @@ mod tests {
             Spelling::fixed(&plan).to_string(),
             "fixed:space=exact,tile=512x256,overlap=0,precision=mixed-bf16,layout=channels-last,batch=2,release=each-step"
         );
-        assert!(is_same_work(&plan, &Plan { reason: String::new(), ..plan.clone() }));
-        assert!(!is_same_work(&plan, &Plan { release: Release::Keep, ..plan.clone() }));
     }
 }

@@ -16,7 +16,6 @@ use tilewright_statistics::median;
 use crate::{
     Error, Latents, Planners, Result, Rounds, Spelling, Watch,
     race::{Ear, Interrupted, Lane, Runner, race},
-    spelling::is_same_work,
 };
 
 pub use judge::{Accuracy, Honesty};
@@ -189,7 +188,7 @@ impl Sweep<'_> {
         // it need not run.
         for (place, runner) in places.iter().zip(&mut runners) {
             let (record, _) = job.decide(runner.planner.as_mut());
-            if !is_same_work(&record.plan, &rows[*place].plan) {
+            if !record.plan.is_same_work(&rows[*place].plan) {
                 let instead = crate::spelling::in_words(&record.plan);
                 runner.lane.error = Some(format!("would be run as {instead} instead"));
             }
@@ -213,7 +212,7 @@ impl Sweep<'_> {
         for (place, runner) in places.into_iter().zip(runners) {
             let row = &mut rows[place];
             // A run that ended in another plan, after a failure, is not a run of this one.
-            let own = |record: &&tilewright_plan::Record| is_same_work(&record.plan, &row.plan);
+            let own = |record: &&tilewright_plan::Record| record.plan.is_same_work(&row.plan);
             let (own, other): (Vec<_>, Vec<_>) = runner.lane.records.iter().partition(own);
             row.samples_ms = own.iter().filter_map(|record| crate::race::elapsed_ms(record)).collect();
             row.elapsed_ms = median(&row.samples_ms);
@@ -325,7 +324,7 @@ impl Sweep<'_> {
         watch: &mut dyn Watch,
     ) -> std::result::Result<(), Stop> {
         let judge = self.judge(case);
-        let known = |rows: &[PlanRow]| rows.iter().find(|row| is_same_work(&row.plan, plan)).and_then(judge::choice);
+        let known = |rows: &[PlanRow]| rows.iter().find(|row| row.plan.is_same_work(plan)).and_then(judge::choice);
         case.best = judge.best(rows);
         case.chosen = known(rows);
         if case.chosen.is_none() {

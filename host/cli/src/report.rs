@@ -9,7 +9,7 @@ use serde::Serialize;
 use tilewright_engine::{Error, Unfinished};
 use tilewright_media::STANDARD;
 use tilewright_pipeline::Trials;
-use tilewright_plan::{Candidate, Plan, Record, Recorder, bytes, words::counted};
+use tilewright_plan::{Candidate, Record, Recorder, bytes, words::counted};
 
 use crate::{
     args::Recording,
@@ -202,7 +202,7 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     let divided = if record.request.frames > 1 { "chunks" } else { "batch" };
     let heading = ["", "space", "precision", "layout", divided, "tiles", "rework", "memory", "time", "note"];
     let limit = record.request.memory_limit;
-    let chosen = |candidate: &Candidate| without_reason(&candidate.plan) == without_reason(&record.plan);
+    let chosen = |candidate: &Candidate| candidate.plan.is_same_work(&record.plan);
     // Plans that look alike in the table may differ in when they release memory.
     let releases = considered.iter().any(|one| one.plan.release != considered[0].plan.release);
     let rows = considered.iter().map(|candidate| {
@@ -248,16 +248,11 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     format!("{heard}\n{}", table::listing(&heading, &[divided, "tiles", "rework", "memory", "time"], rows))
 }
 
-/// The part of a plan that makes two the same: everything but the reason.
-fn without_reason(plan: &Plan) -> Plan {
-    Plan { reason: String::new(), ..plan.clone() }
-}
-
 /// Policies may ask for a price again; a plan is listed at its first request.
 fn unique_plans(candidates: &[Candidate]) -> Vec<&Candidate> {
     let mut known = Vec::new();
     let is_new = |candidate: &&Candidate| {
-        let plan = without_reason(&candidate.plan);
+        let plan = candidate.plan.without_reason();
         let is_new = !known.contains(&plan);
         known.extend(is_new.then_some(plan));
         is_new
@@ -267,7 +262,7 @@ fn unique_plans(candidates: &[Candidate]) -> Vec<&Candidate> {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Precision, Release, Space, Time};
+    use tilewright_plan::{Dtype, Layout, Plan, Precision, Release, Space, Time};
 
     use super::*;
 

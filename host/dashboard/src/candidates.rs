@@ -26,7 +26,7 @@ pub(crate) fn candidates(trace: &DecisionTrace) -> Markup {
         .record
         .answer
         .as_ref()
-        .and_then(|answer| trace.candidates.iter().position(|candidate| phrases::is_same(&candidate.plan, answer)));
+        .and_then(|answer| trace.candidates.iter().position(|candidate| candidate.plan.is_same_work(answer)));
     let priced = |cost: &Cost| {
         [
             html! { (bar(cost.elapsed.as_secs_f64() / longest, None)) (span(cost.elapsed)) },

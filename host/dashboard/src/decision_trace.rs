@@ -141,7 +141,7 @@ fn answer(record: &Record) -> Markup {
             p { "Changed by the host’s checks:" }
             ul { @for line in &record.adjusted { li { (line) } } }
         }
-        @if record.answer.as_ref().is_none_or(|answer| !phrases::is_same(answer, &record.plan)) {
+        @if record.answer.as_ref().is_none_or(|answer| !answer.is_same_work(&record.plan)) {
             p { "Carried out: " span.plan { (phrases::plan(&record.plan)) } }
         }
         p.quiet { "Decided in " (span(record.decision)) ", with " (count(record.fuel)) " fuel." }

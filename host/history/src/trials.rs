@@ -110,7 +110,6 @@ fn saturate(size: u128) -> i64 {
 /// A key of everything in a plan but the reason: a 64-bit FNV-1a of its JSON, the same in every
 /// build.
 pub(crate) fn plan_key(plan: &Plan) -> Result<i64> {
-    let plan = Plan { reason: String::new(), ..plan.clone() };
-    let text = serde_json::to_vec(&plan).map_err(Error::Record)?;
+    let text = serde_json::to_vec(&plan.without_reason()).map_err(Error::Record)?;
     Ok(tilewright_files::digest::fnv1a(&text).cast_signed())
 }

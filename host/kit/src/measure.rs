@@ -19,7 +19,7 @@ use std::{
 use tilewright_plan::{
     Attempt, Cost, CostModel, Failure, FallbackReason, LearnReport, Outcome, Plan, Planner, PoolStatistics, Trial,
 };
-use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost};
+use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost, TimeBudget};
 
 pub use self::{
     report::{Call, Cold, Estimates, Function, Lasting, Memory, Report},
@@ -70,12 +70,12 @@ pub fn measure(
     // Five functions, and decisions in an instance that lasts; each runs at most as often again to
     // warm up.
     let runs = 12 * options.iterations.unwrap_or(0) as usize;
-    let loaded = loaded.with_time_budget(budget + options.limits.time_budget(runs));
+    let time_budget = TimeBudget::new(budget + options.limits.time_budget(runs));
     let stages = &loaded.description().stages;
     let asked: &[BenchRequest] =
         &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
     let cold = first(&loaded, settings, asked, load_ns, cached_ns)?;
-    let mut bench = Bench { loaded: &loaded, settings, asked, options, clock };
+    let mut bench = Bench { loaded: &loaded, settings, asked, options, time_budget, clock };
     let (describe, configure) = (bench.describe()?, bench.configure()?);
     let mut policy = loaded.configure(settings)?;
     let decide = bench.decide(&mut policy)?;
@@ -174,6 +174,9 @@ struct Bench<'a> {
     settings: &'a [(String, String)],
     asked: &'a [BenchRequest],
     options: &'a Options,
+    /// For all runs together. Counted around a run: a budget of the policy's own would read a slow
+    /// clock within each call.
+    time_budget: TimeBudget,
     /// Nanoseconds.
     clock: f64,
 }
@@ -207,10 +210,14 @@ impl Bench<'_> {
         mut run: impl FnMut(usize) -> Result<Run, PolicyError>,
     ) -> Result<Call, PolicyError> {
         let budget = self.options.budget * share / 100;
+        let mut counted = |index: usize| {
+            let run = TimeBudget::count(Some(&self.time_budget), || run(index))?;
+            self.time_budget.check(&self.loaded.description().name)?;
+            Ok::<Run, PolicyError>(run)
+        };
         let started = Instant::now();
         for index in 0..self.options.iterations.unwrap_or(WARM_UP).min(WARM_UP) {
-            run(index as usize)?;
-            self.loaded.check_time_budget()?;
+            counted(index as usize)?;
             if self.options.iterations.is_none() && started.elapsed() >= budget / 4 {
                 break;
             }
@@ -228,8 +235,7 @@ impl Bench<'_> {
             if is_done {
                 break;
             }
-            runs.push(run(runs.len())?);
-            self.loaded.check_time_budget()?;
+            runs.push(counted(runs.len())?);
         }
         let mut times: Vec<f64> = runs.iter().map(|run| (nanoseconds(run.elapsed) - self.clock).max(0.0)).collect();
         let medians = (0..round.min(times.len())).map(|first| {

@@ -24,11 +24,6 @@ use tilewright_plan::{Device, Model, Plan, Planner, PolicyIdentity, Request, Sta
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
 pub type MakePlanner<'a> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner>, String> + 'a;
 
-/// A plan without its reason, which does not affect how it runs.
-pub(crate) fn bare(plan: &Plan) -> Plan {
-    Plan { reason: String::new(), ..plan.clone() }
-}
-
 /// The properties that must be equal for prices and measurements of one request to hold for
 /// another: the model, the device, the stage and the extents. Limits and objectives don't change a
 /// plan's cost.

@@ -16,14 +16,12 @@ const OF_PLAN: usize = 5;
 /// common. The memory is multiplied by the highest such ratio of the same plan, if it ran.
 pub fn predict_cost(costs: &dyn CostModel, plan: &Plan) -> Option<Cost> {
     let cost = costs.estimate_one(plan).ok()?;
-    let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
-    let asked = bare(plan);
     let (mut own, mut all, mut memory) = (Vec::new(), Vec::new(), None::<f64>);
     for trial in costs.trials(LOOKED_AT) {
         let Ok(price) = costs.estimate_one(&trial.plan) else { continue };
         let time = ratio(trial.outcome.elapsed.as_secs_f64(), price.elapsed.as_secs_f64());
         all.extend(time);
-        if bare(&trial.plan) == asked {
+        if trial.plan.is_same_work(plan) {
             own.extend(time.filter(|_| own.len() < OF_PLAN));
             let held = ratio(trial.outcome.peak_bytes as f64, price.peak_bytes as f64);
             memory = memory.into_iter().chain(held).reduce(f64::max);

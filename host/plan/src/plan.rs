@@ -124,6 +124,19 @@ pub struct Plan {
     pub reason: String,
 }
 
+impl Plan {
+    /// The same plan without its reason.
+    #[must_use]
+    pub fn without_reason(&self) -> Self {
+        Self { reason: String::new(), ..*self }
+    }
+
+    /// True if both are carried out in the same way: they differ in their reasons at most.
+    pub fn is_same_work(&self, other: &Self) -> bool {
+        self.without_reason() == other.without_reason()
+    }
+}
+
 impl fmt::Display for Space {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, tile) = match self {
@@ -170,5 +183,28 @@ impl fmt::Display for Layout {
             Layout::ChannelsFirst => "channels-first",
             Layout::ChannelsLast => "channels-last",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_makes_no_other_plan() {
+        let plan = Plan {
+            space: Space::Whole,
+            time: Time::Whole,
+            batch: 1,
+            precision: Precision::Uniform(Dtype::F32),
+            layout: Layout::ChannelsFirst,
+            release: Release::Keep,
+            offload: false,
+            prefetch: 0,
+            reason: "as set".into(),
+        };
+        assert!(plan.is_same_work(&Plan { reason: "other".into(), ..plan.clone() }));
+        assert!(!plan.is_same_work(&Plan { release: Release::AtEnd, ..plan.clone() }));
+        assert_eq!(plan.without_reason(), Plan { reason: String::new(), ..plan });
     }
 }

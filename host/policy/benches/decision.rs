@@ -1,7 +1,8 @@
 //! The time to load and to decide, printed and never asserted:
 //!
 //! - loading, cold and cached;
-//! - a decision of every shipped policy against a host that prices at once;
+//! - a decision of every shipped policy against a host that prices at once, in a new instance and
+//!   in one that lasts;
 //! - a guest that does nothing but answer, as the lower bound.
 //!
 //! `cargo bench -p tilewright-policy` runs all; `cargo bench -p tilewright-policy -- fixed` asks
@@ -61,14 +62,16 @@ fn main() {
     let shipped = shipped_names().map(|name| (name, warm.load_shipped(name).expect("a policy that ships")));
     let all = [("floor", floor)].into_iter().chain(shipped);
     for (name, loaded) in all.filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
-        let mut policy = loaded.configure(&[]).expect("its defaults");
         let facts: Arc<dyn CostModel> = Arc::new(Prices);
+        let configured = || loaded.configure(&[]).expect("its defaults");
         let mut fuel = 0;
-        per_call(&format!("decide {name}, a picture"), || {
-            let decision = policy.decide(&Question::new(Stage::Decode, &request, &device, &offered), facts.clone());
-            assert_eq!(decision.fallback, None);
-            fuel = decision.fuel;
-        });
+        for (what, mut policy) in [("a picture", configured()), ("in an instance that lasts", configured().lasting())] {
+            per_call(&format!("decide {name}, {what}"), || {
+                let decision = policy.decide(&Question::new(Stage::Decode, &request, &device, &offered), facts.clone());
+                assert_eq!(decision.fallback, None);
+                fuel = decision.fuel;
+            });
+        }
         println!("    fuel {fuel}");
     }
     if only.is_none_or(|only| only == "adaptive") {

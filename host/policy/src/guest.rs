@@ -1,7 +1,6 @@
 //! The state behind a policy's imports, and its use of its limits. One struct per store.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
     fmt, fs,
     sync::Arc,
     time::{Duration, Instant},
@@ -284,8 +283,9 @@ impl Guest {
     pub fn estimate_all(&mut self, plans: impl ExactSizeIterator<Item = Plan>) -> Result<Vec<Price>> {
         self.count_question(0)?;
         let mut costs = Vec::with_capacity(plans.len());
-        // One plan has no equals.
-        let mut known = (plans.len() > 1).then(|| HashMap::with_capacity(plans.len().min(self.limits.candidates)));
+        // One plan has no equals. A list is short (its bytes are limited), so that a search from its
+        // beginning takes less time than hashing.
+        let mut known = (plans.len() > 1).then(|| Vec::with_capacity(plans.len().min(self.limits.candidates)));
         for plan in plans {
             if self.is_over() {
                 // The processor time of the call so far is noted here.
@@ -298,7 +298,7 @@ impl Guest {
         Ok(costs)
     }
 
-    fn price(&mut self, mut plan: Plan, known: Option<&mut HashMap<Plan, Price>>) -> Price {
+    fn price(&mut self, mut plan: Plan, known: Option<&mut Vec<(Plan, Price)>>) -> Price {
         let Some(prices) = &self.prices else {
             return Err("a price can be asked for only in decide and learn".into());
         };
@@ -306,20 +306,18 @@ impl Guest {
             return Err(format!("no more than {} plans are priced per decision", self.limits.candidates));
         }
         plan.reason = clean(plan.reason, self.limits.text_chars);
-        let mut legal = plan.clone();
+        let mut legal = plan.without_reason();
         let cost = match check::fit(&mut legal, &prices.bounds, &mut |_| {}) {
             Ok(()) => match known {
                 None => prices.costs.estimate_one(&legal),
-                Some(known) => {
-                    legal.reason.clear();
-                    match known.entry(legal) {
-                        Entry::Occupied(known) => known.get().clone(),
-                        Entry::Vacant(new) => {
-                            let cost = prices.costs.estimate_one(new.key());
-                            new.insert(cost).clone()
-                        }
+                Some(known) => match known.iter().find(|(plan, _)| *plan == legal) {
+                    Some((_, cost)) => cost.clone(),
+                    None => {
+                        let cost = prices.costs.estimate_one(&legal);
+                        known.push((legal, cost.clone()));
+                        cost
                     }
-                }
+                },
             },
             Err(nonsense) => Err(nonsense.to_string()),
         };

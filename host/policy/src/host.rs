@@ -252,12 +252,7 @@ impl LoadedPolicy {
     /// # Errors
     /// [`PolicyError::TooSlow`].
     pub fn check_time_budget(&self) -> Result<(), PolicyError> {
-        match self.time_budget.as_ref().filter(|time_budget| time_budget.is_spent()) {
-            Some(time_budget) => {
-                Err(PolicyError::TooSlow { policy: self.description().name.clone(), most: time_budget.most })
-            }
-            None => Ok(()),
-        }
+        self.time_budget.as_ref().map_or(Ok(()), |time_budget| time_budget.check(&self.description().name))
     }
 
     /// Puts the policy to work with these settings, as `KEY` and `VALUE`; the others keep their

@@ -40,4 +40,5 @@ pub use probe::Probe;
 pub use runtime::Policy;
 pub use settings::{Setting, key_value};
 pub use shipped::{module as shipped_module, names as shipped_names};
+pub use time_budget::TimeBudget;
 pub use wasi::Wasi;

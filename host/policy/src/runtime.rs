@@ -195,23 +195,24 @@ pub struct Policy {
 struct PendingDecision {
     model: Model,
     decided: Arc<DecidedCosts>,
-    bounds: Bounds,
+    /// Those of the decision: their bounds hold for the outcome too.
+    prices: Arc<Prices>,
 }
 
 impl PendingDecision {
-    fn new(request: &Request, plan: &Plan, cost: Cost, bounds: &Bounds) -> Self {
-        let plan = Plan { reason: String::new(), ..plan.clone() };
-        Self { model: request.model.clone(), decided: Arc::new(DecidedCosts { plan, cost }), bounds: bounds.clone() }
+    fn new(request: &Request, plan: &Plan, cost: Cost, prices: Arc<Prices>) -> Self {
+        let plan = plan.without_reason();
+        Self { model: request.model.clone(), decided: Arc::new(DecidedCosts { plan, cost }), prices }
     }
 
     /// The prices to ask for while the policy learns from this outcome; `None` if it belongs to
     /// another decision.
     fn prices(&self, request: &Request, plan: &Plan) -> Option<Arc<Prices>> {
         let Request { model, batch, frames, height, width, .. } = request;
-        let Bounds { batch: samples, frames: all, height: tall, width: wide, .. } = &self.bounds;
+        let Bounds { batch: samples, frames: all, height: tall, width: wide, .. } = &self.prices.bounds;
         let is_same = *model == self.model && (batch, frames, height, width) == (samples, all, tall, wide);
         let costs: Arc<dyn CostModel> = self.decided.clone();
-        (is_same && self.decided.is(plan)).then(|| Arc::new(Prices { costs, bounds: self.bounds.clone() }))
+        (is_same && self.decided.is(plan)).then(|| Arc::new(Prices { costs, bounds: self.prices.bounds.clone() }))
     }
 }
 
@@ -416,7 +417,7 @@ impl Policy {
         // The price is asked for here, so that it is recorded: a policy that learns gets no new
         // prices.
         let cost = costs.estimate_one(&plan).ok();
-        self.decided = cost.map(|cost| PendingDecision::new(request, &plan, cost, bounds));
+        self.decided = cost.map(|cost| PendingDecision::new(request, &plan, cost, prices));
         Decision { answer: answered, plan, adjusted, fallback, elapsed: started.elapsed(), fuel, candidates, log }
     }
 }

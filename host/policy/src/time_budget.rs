@@ -9,16 +9,19 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::PolicyError;
+
 /// The processor time that is left, shared by all instances of a policy.
 #[derive(Debug)]
-pub(crate) struct TimeBudget {
+pub struct TimeBudget {
     /// The most in all.
-    pub most: Duration,
+    most: Duration,
     /// Nanoseconds taken.
     taken: AtomicU64,
 }
 
 impl TimeBudget {
+    /// A budget of which nothing is taken yet.
     pub fn new(most: Duration) -> Self {
         Self { most, taken: AtomicU64::new(0) }
     }
@@ -26,6 +29,17 @@ impl TimeBudget {
     /// True if the budget is used up.
     pub fn is_spent(&self) -> bool {
         u128::from(self.taken.load(Ordering::Relaxed)) >= self.most.as_nanos()
+    }
+
+    /// Checks that the budget was enough, since answers after its end are the fallback's.
+    ///
+    /// # Errors
+    /// [`PolicyError::TooSlow`] for this policy.
+    pub fn check(&self, policy: &str) -> Result<(), PolicyError> {
+        match self.is_spent() {
+            true => Err(PolicyError::TooSlow { policy: policy.to_owned(), most: self.most }),
+            false => Ok(()),
+        }
     }
 
     /// Runs a function, and counts this thread's processor time meanwhile if there is a budget.

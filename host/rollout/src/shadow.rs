@@ -130,7 +130,6 @@ fn think(questions: &Receiver<ShadowQuestion>) {
     for ShadowQuestion { shadow, revision, stage, request, device, capabilities, under_way, costs, plan } in questions {
         let question = Question::new(stage, &request, &device, &capabilities).going_on(under_way.as_ref());
         let decision = revision.instance().planner().decide(&question, costs.clone());
-        let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
         let seconds = |plan: &Plan| costs.estimate_one(plan).ok().map(|cost| cost.elapsed.as_secs_f64());
         let mut known = shadow.of(&revision);
         known.asked += 1;
@@ -138,7 +137,7 @@ fn think(questions: &Receiver<ShadowQuestion>) {
             known.failed += 1;
             continue;
         }
-        known.agreed += u64::from(bare(&decision.plan) == bare(&plan));
+        known.agreed += u64::from(decision.plan.is_same_work(&plan));
         let (Some(incumbents), Some(own)) = (seconds(&plan), seconds(&decision.plan)) else {
             known.failed += 1;
             continue;

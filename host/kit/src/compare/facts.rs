@@ -39,8 +39,7 @@ impl RequestPrices {
         trials: Vec<Trial>,
         formula: Arc<dyn CostModel>,
     ) -> Self {
-        let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
-        let recorded: Vec<_> = recorded.iter().map(|(plan, price)| (bare(plan), price.clone())).collect();
+        let recorded: Vec<_> = recorded.iter().map(|(plan, price)| (plan.without_reason(), price.clone())).collect();
         let mut logs = (0.0, 0.0, 0u32);
         for (plan, price) in &recorded {
             let (Ok(price), Ok(by_formula)) = (price, formula.estimate_one(plan)) else { continue };
@@ -62,8 +61,7 @@ impl RequestPrices {
     }
 
     fn find_price(&self, plan: &Plan) -> (Result<Cost, String>, Pricing) {
-        let bare = Plan { reason: String::new(), ..plan.clone() };
-        if let Some((_, price)) = self.recorded.iter().find(|(known, _)| *known == bare) {
+        if let Some((_, price)) = self.recorded.iter().find(|(known, _)| known.is_same_work(plan)) {
             return (price.clone(), Pricing::Recorded);
         }
         let price = self.formula.estimate_one(plan);

@@ -10,8 +10,6 @@ use tilewright_plan::{
     exchange::{HostAnswers, Price},
 };
 
-use super::bare;
-
 /// The error for a policy if the record has no answer.
 const UNKNOWN: &str = "not in the record";
 
@@ -40,7 +38,7 @@ impl RecordedAnswers {
         let mut prices = HashMap::with_capacity(heard.estimates.len());
         for estimate in &heard.estimates {
             // A plan's reason does not affect its price.
-            prices.entry(bare(&estimate.plan)).or_insert_with(|| (&estimate.price).into());
+            prices.entry(estimate.plan.without_reason()).or_insert_with(|| (&estimate.price).into());
         }
         let trials = heard.trials.iter().map(|asked| (asked.most, asked.trials.iter().map(Into::into).collect()));
         Arc::new(Self { prices, trials: trials.collect(), elsewhere, missing: Mutex::default() })
@@ -57,7 +55,7 @@ impl CostModel for RecordedAnswers {
     }
 
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
-        let plan = bare(plan);
+        let plan = plan.without_reason();
         if let Some(price) = self.prices.get(&plan) {
             return price.clone();
         }

@@ -118,7 +118,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
         if let Some(outcome) = record.measured() {
             recorded.found.push(MeasuredPlan {
                 work: Work::of(record.stage(), &record.request, &record.device),
-                plan: super::bare(&record.plan),
+                plan: record.plan.without_reason(),
                 elapsed_ns: u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX),
                 peak_bytes: outcome.peak_bytes,
             });

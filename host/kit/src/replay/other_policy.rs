@@ -9,7 +9,7 @@ use tilewright_plan::{Plan, exchange::Price, exchange::RecordedQuestion};
 use tilewright_statistics::median;
 
 use super::{
-    MakePlanner, Recorded, RecordedCall, ReplayError, Work, bare,
+    MakePlanner, Recorded, RecordedCall, ReplayError, Work,
     facts::Prices,
     same_policy::{call_again, reason},
 };
@@ -154,7 +154,7 @@ pub fn replay_other_policy(
             let certain = missing.prices.is_empty()
                 && !missing.trials
                 && reason(&reply) != Some(tilewright_plan::FallbackReason::Timeout);
-            let verdict = match (certain, bare(&now) == bare(&then), &worth) {
+            let verdict = match (certain, now.is_same_work(&then), &worth) {
                 (false, ..) => PlanVerdict::NotKnown,
                 (true, true, _) => PlanVerdict::Same,
                 (true, false, Some(_)) => PlanVerdict::Compared,
@@ -221,7 +221,7 @@ impl KnownWork {
             let known = known_work.entry(&Work::of(call.stage(), &call.request, &call.device));
             let prices = Arc::make_mut(&mut known.prices);
             // A device that was measured again has new prices: the latest count.
-            prices.extend(call.heard.estimates.iter().map(|heard| (bare(&heard.plan), heard.price.clone())));
+            prices.extend(call.heard.estimates.iter().map(|heard| (heard.plan.without_reason(), heard.price.clone())));
         }
         known_work
     }
@@ -242,7 +242,7 @@ impl KnownWork {
 
 impl WorkCosts {
     fn find_measurement(&self, plan: &Plan) -> Option<PlanCost> {
-        let found = self.measured.get(&bare(plan))?;
+        let found = self.measured.get(&plan.without_reason())?;
         let times: Vec<f64> = found.iter().map(|(elapsed_ns, _)| *elapsed_ns as f64 / 1e6).collect();
         let elapsed_ms = median(&times)?;
         Some(PlanCost { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
@@ -250,8 +250,8 @@ impl WorkCosts {
 
     /// The price in this call, or else in any other about the same work.
     fn price(&self, plan: &Plan, heard: &[tilewright_plan::exchange::Estimate]) -> Option<PlanCost> {
-        let plan = bare(plan);
-        let own = heard.iter().find(|estimate| bare(&estimate.plan) == plan).map(|estimate| &estimate.price);
+        let plan = plan.without_reason();
+        let own = heard.iter().find(|estimate| estimate.plan.is_same_work(&plan)).map(|estimate| &estimate.price);
         match own.or_else(|| self.prices.get(&plan))? {
             Price::Cost(cost) => {
                 Some(PlanCost { elapsed_ms: cost.elapsed_ns as f64 / 1e6, peak_bytes: cost.peak_bytes })

@@ -9,7 +9,7 @@ use tilewright_plan::{
 use tilewright_statistics::median;
 
 use super::table::{Case, Entry, FORMAT, Table, TableError};
-use crate::replay::{Work, bare};
+use crate::replay::Work;
 
 /// The entries of the sources that no table got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -214,7 +214,7 @@ impl Builder {
 
 impl Group {
     fn entry(&mut self, plan: &Plan) -> &mut PlanMeasurements {
-        let plan = bare(plan);
+        let plan = plan.without_reason();
         let place = *self.places.entry(plan.clone()).or_insert_with(|| {
             self.plans.push(PlanMeasurements { plan, estimate: None, runs: Vec::new(), failure: None });
             self.plans.len() - 1

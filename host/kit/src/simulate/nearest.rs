@@ -3,7 +3,6 @@
 use tilewright_plan::{Plan, Space};
 
 use super::{Case, Entry};
-use crate::replay::bare;
 
 /// The most that a tile's side may differ: a quarter of the measured one's.
 const WITHIN: u32 = 4;
@@ -11,7 +10,7 @@ const WITHIN: u32 = 4;
 impl Case {
     /// The entry of this plan, whatever its reason.
     pub fn exactly(&self, plan: &Plan) -> Option<&Entry> {
-        let plan = bare(plan);
+        let plan = plan.without_reason();
         self.plans.iter().find(|entry| entry.plan == plan)
     }
 
@@ -31,7 +30,7 @@ impl Case {
 
     /// The host's price of a plan. The time of release does not affect it.
     pub fn estimate(&self, plan: &Plan) -> Option<tilewright_plan::Cost> {
-        let plan = bare(plan);
+        let plan = plan.without_reason();
         let same = |entry: &&Entry| Plan { release: plan.release, ..entry.plan.clone() } == plan;
         self.plans.iter().filter(same).find_map(|entry| entry.estimate)
     }

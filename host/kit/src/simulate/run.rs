@@ -99,7 +99,7 @@ impl PolicyRun<'_> {
             }
             let entry = self.entry(case, &decision.plan);
             let stands_in =
-                entry.filter(|entry| !same_work(&entry.plan, &decision.plan)).map(|entry| entry.plan.clone());
+                entry.filter(|entry| !entry.plan.is_same_work(&decision.plan)).map(|entry| entry.plan.clone());
             match self.attempt(entry, item.memory_limit) {
                 AttemptResult::Done(done) => break (RequestResult::Done, Some(done), stands_in),
                 AttemptResult::NotInTable => break (RequestResult::NotInTable, None, None),
@@ -204,10 +204,6 @@ impl PolicyRun<'_> {
             });
         }
     }
-}
-
-fn same_work(one: &Plan, other: &Plan) -> bool {
-    Plan { reason: String::new(), ..one.clone() } == Plan { reason: String::new(), ..other.clone() }
 }
 
 fn fallback_of(decision: &Decision) -> Option<String> {
