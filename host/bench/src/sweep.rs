@@ -10,7 +10,7 @@ use std::{fmt, str::FromStr};
 use tch::{Device as Place, Tensor};
 use tilewright_engine::{Machine, Unfinished};
 use tilewright_pipeline::{Decode, FrameStore, Model};
-use tilewright_plan::{Objective, Plan, bytes, words::counted};
+use tilewright_plan::{Objective, Plan, bytes, words::with_noun};
 use tilewright_statistics::median;
 
 use crate::{
@@ -146,7 +146,7 @@ impl Sweep<'_> {
         });
         let mut plans = plans::list(job.request(), job.capabilities());
         plans.truncate(self.plans.unwrap_or(usize::MAX));
-        watch.say(&format!("{}×{}: {}", job.request().width, job.request().height, counted(plans.len(), "plan")));
+        watch.say(&format!("{}×{}: {}", job.request().width, job.request().height, with_noun(plans.len(), "plan")));
         let (mut rows, ended) = self.measure(&job, &plans, planners, watch);
         let ended = ended.and_then(|()| self.choose(latents, &job, &mut rows, planners, watch, report));
         report.plans.append(&mut rows);
@@ -258,7 +258,7 @@ impl Sweep<'_> {
                 watch.say(
                     &format!("{}×{} {limit} {objective:?}: the policy chooses", case.width, case.height).to_lowercase(),
                 );
-                let chosen = self.chosen(latents, &mut case, planners, watch)?;
+                let chosen = self.find_choice(latents, &mut case, planners, watch)?;
                 if let Some(plan) = chosen {
                     self.settle(&mut case, &plan, ample, rows, planners, watch)?;
                 } else {
@@ -280,7 +280,7 @@ impl Sweep<'_> {
     }
 
     /// The plan that the policy's own run ended with, under the case's limit.
-    fn chosen(
+    fn find_choice(
         &self,
         latents: &Tensor,
         case: &mut CaseRow,
@@ -300,7 +300,7 @@ impl Sweep<'_> {
             Ok(finished) => {
                 case.run_peak_bytes = finished.record.outcome.map(|outcome| outcome.peak_bytes);
                 if !finished.record.attempts.is_empty() {
-                    case.note = format!("after {} that failed", counted(finished.record.attempts.len(), "attempt"));
+                    case.note = format!("after {} that failed", with_noun(finished.record.attempts.len(), "attempt"));
                 }
                 Ok(Some(finished.record.plan))
             }

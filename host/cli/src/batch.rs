@@ -21,14 +21,14 @@ pub trait Work {
 /// as `decoded`.
 pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: &str) -> Outcome {
     if !several {
-        return inputs.iter().try_for_each(|input| work.work(input).map_err(|failure| input.renamed(failure)));
+        return inputs.iter().try_for_each(|input| work.work(input).map_err(|failure| input.rename(failure)));
     }
     let (mut failed, count) = (Vec::new(), inputs.len());
     for (index, input) in inputs.iter().enumerate() {
         tell!("{} of {count}: {}", index + 1, input.shown);
         let outcome = work.work(input);
         let is_clash = matches!(&outcome, Err(Failure::Input(error)) if error.is::<OutputRefused>());
-        match outcome.map_err(|failure| input.renamed(failure)) {
+        match outcome.map_err(|failure| input.rename(failure)) {
             Ok(()) => {}
             Err(failure) if is_clash => {
                 let before = index - failed.len();

@@ -17,7 +17,7 @@ use crate::{
     batch::work_through,
     failure::{Failure, Outcome},
     files,
-    inputs::{Input, listed},
+    inputs::{Input, list_inputs},
     naming::Naming,
     printer,
     report::Shown,
@@ -33,7 +33,7 @@ const CLIP: &str = "mp4";
 
 /// Decodes pictures or clips, depending on the VAE.
 pub fn run(arguments: &Decode) -> Outcome {
-    let inputs = listed(&arguments.latents, "latents", Some(&LATENTS))?;
+    let inputs = list_inputs(&arguments.latents, "latents", Some(&LATENTS))?;
     let several = arguments.latents.len() > 1 || arguments.latents.iter().any(|path| path.is_dir());
     let mut plan = Plan::new(arguments, &inputs, several)?;
     if let Some(threads) = arguments.threads {
@@ -100,11 +100,11 @@ impl Plan {
     fn output(&self, input: &Input, kind: Kind, ending: &str) -> Outcome<Output> {
         let ending = self.options.format.map_or(ending, |format| format.ending());
         let path = self.naming.path(input, ending);
-        self.checked(&path, kind, self.options)
+        self.check_output(&path, kind, self.options)
     }
 
     /// An output that can be written.
-    fn checked(&self, path: &Path, kind: Kind, options: Options) -> Outcome<Output> {
+    fn check_output(&self, path: &Path, kind: Kind, options: Options) -> Outcome<Output> {
         Ok(match &self.naming {
             // A dry run does not make the folder.
             Naming::Inside(folder) if self.dry_run && folder_of(path) == folder.as_path() => {

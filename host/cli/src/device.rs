@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 use tilewright_engine::{Machine, Probe, announce_probe};
-use tilewright_plan::{Device, Dtype, bytes, words::counted};
+use tilewright_plan::{Device, Dtype, bytes, words::with_noun};
 use tilewright_torch::{
     attention, backend,
     device::{amd_gpus, system_memory},
@@ -140,7 +140,10 @@ fn rows(report: &Report) -> Vec<(&'static str, String)> {
     let fast: Vec<String> = device.fast_dtypes.iter().map(Dtype::to_string).collect();
     let backend = format!("{:?}", device.backend).to_lowercase();
     let mut rows = vec![
-        ("device", format!("{} ({backend}, {}, {})", device.name, device.arch, counted(device.compute_units, "unit"))),
+        (
+            "device",
+            format!("{} ({backend}, {}, {})", device.name, device.arch, with_noun(device.compute_units, "unit")),
+        ),
         (
             "memory",
             format!(

@@ -14,7 +14,7 @@ use crate::{
     batch::work_through,
     failure::{Failure, Outcome},
     files,
-    inputs::{Input, listed},
+    inputs::{Input, list_inputs},
     naming::Naming,
     printer,
     report::Shown,
@@ -34,7 +34,7 @@ pub fn run(arguments: &Encode) -> Outcome {
     let has_folder = arguments.inputs.iter().any(|path| path.is_dir());
     // For a video VAE, a folder is one clip.
     let several_inside = has_folder && !Model::is_video_file(&arguments.vae)?;
-    let inputs = listed(&arguments.inputs, "pictures", several_inside.then_some(&PICTURES))?;
+    let inputs = list_inputs(&arguments.inputs, "pictures", several_inside.then_some(&PICTURES))?;
     let several = arguments.inputs.len() > 1 || several_inside;
     let plan = Plan::new(arguments, &inputs, several)?;
     arguments.record.check()?;

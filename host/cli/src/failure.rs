@@ -41,7 +41,7 @@ impl Failure {
 
     /// The same failure with another name for a file.
     #[must_use]
-    pub fn renamed(self, from: &str, to: &str) -> Self {
+    pub fn rename(self, from: &str, to: &str) -> Self {
         match self {
             Failure::Input(error) => Failure::input(format!("{error:#}").replace(from, to)),
             Failure::Work(error) => Failure::work(format!("{error:#}").replace(from, to)),

@@ -8,7 +8,7 @@ use std::{
 
 use tilewright_history::{Entry, Error, Exported, Filter, History, json_line, user_path};
 use tilewright_pipeline::{HistoryFault, Session, Trials};
-use tilewright_plan::{Record, bytes, terminal::shortened, words::counted};
+use tilewright_plan::{Record, bytes, terminal::shorten, words::with_noun};
 use tilewright_torch::device::Choice;
 
 use crate::{
@@ -139,7 +139,7 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
 fn row(entry: &Entry) -> Vec<String> {
     let Record { request, plan, outcome, .. } = &entry.record;
     let expected = entry.record.expectation();
-    let text = |text: &str| shortened(text, SHOWN);
+    let text = |text: &str| shorten(text, SHOWN);
     let samples = if request.batch == 1 { String::new() } else { format!("{} × ", request.batch) };
     let frames = if request.frames == 1 { String::new() } else { format!(" × {} frames", request.frames) };
     let together = if plan.batch == 1 { String::new() } else { format!(", batch {}", plan.batch) };
@@ -234,7 +234,7 @@ fn confirm(count: u64, path: &Path) -> Outcome<bool> {
 }
 
 fn records(count: u64) -> String {
-    counted(count, "record")
+    with_noun(count, "record")
 }
 
 #[cfg(test)]

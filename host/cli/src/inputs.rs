@@ -35,7 +35,7 @@ pub struct Input {
 }
 
 impl Input {
-    fn named(path: &Path) -> Self {
+    fn from_path(path: &Path) -> Self {
         let stem = path.file_stem().unwrap_or(path.as_os_str()).to_owned();
         Self { path: path.to_owned(), shown: path.display().to_string(), stem: Some(stem), _taken: None }
     }
@@ -69,14 +69,14 @@ impl Input {
     }
 
     /// The failure with the name that the user knows the input by.
-    pub fn renamed(&self, failure: Failure) -> Failure {
-        if self.is_standard() { failure.renamed(&self.path.display().to_string(), &self.shown) } else { failure }
+    pub fn rename(&self, failure: Failure) -> Failure {
+        if self.is_standard() { failure.rename(&self.path.display().to_string(), &self.shown) } else { failure }
     }
 }
 
 /// The named files; in place of a folder, its files with one of the endings, sorted by name,
 /// without hidden ones. If no endings are given, a folder counts as a file itself.
-pub fn listed(given: &[PathBuf], what: &str, endings: Option<&[&str]>) -> Outcome<Vec<Input>> {
+pub fn list_inputs(given: &[PathBuf], what: &str, endings: Option<&[&str]>) -> Outcome<Vec<Input>> {
     let mut inputs: Vec<Input> = Vec::new();
     for path in given {
         match endings {
@@ -87,7 +87,7 @@ pub fn listed(given: &[PathBuf], what: &str, endings: Option<&[&str]>) -> Outcom
                 inputs.push(Input::standard()?);
             }
             Some(endings) if path.is_dir() => inputs.extend(inside(path, what, endings)?),
-            _ => inputs.push(Input::named(path)),
+            _ => inputs.push(Input::from_path(path)),
         }
     }
     Ok(inputs)
@@ -116,7 +116,7 @@ fn inside(folder: &Path, what: &str, endings: &[&str]) -> Outcome<Vec<Input>> {
         )));
     }
     paths.sort();
-    Ok(paths.iter().map(|path| Input::named(path)).collect())
+    Ok(paths.iter().map(|path| Input::from_path(path)).collect())
 }
 
 #[cfg(test)]
@@ -131,11 +131,11 @@ mod tests {
         }
         fs::create_dir(folder.path().join("e.latent")).unwrap();
         let given = [folder.path().to_owned(), "x.latent".into()];
-        let inputs = listed(&given, "latents", Some(&["latent", "safetensors"])).unwrap();
+        let inputs = list_inputs(&given, "latents", Some(&["latent", "safetensors"])).unwrap();
         let stems: Vec<_> = inputs.iter().map(|input| input.stem.as_deref().unwrap()).collect();
         assert_eq!(stems, ["a", "b", "x"]);
-        let error = listed(&given[..1], "pictures", Some(&["png"])).err().unwrap().to_string();
+        let error = list_inputs(&given[..1], "pictures", Some(&["png"])).err().unwrap().to_string();
         assert!(error.ends_with(": a folder that holds no pictures (.png)"), "{error}");
-        assert_eq!(listed(&given[..1], "pictures", None).unwrap().len(), 1);
+        assert_eq!(list_inputs(&given[..1], "pictures", None).unwrap().len(), 1);
     }
 }

@@ -13,7 +13,7 @@ use tilewright_files::{Format, LOOKED_AT};
 use tilewright_media::MediaInfo;
 use tilewright_models::{Checkpoint, Inspection};
 use tilewright_pipeline::RECORD_KEYWORD;
-use tilewright_plan::{Record, bytes, terminal::shortened, words::counted};
+use tilewright_plan::{Record, bytes, terminal::shorten, words::with_noun};
 
 use crate::{
     args::Inspect,
@@ -161,7 +161,7 @@ fn kind(path: &Path) -> Option<Format> {
 /// Texts by name with their lengths in bytes, row by row.
 fn texts<'a>(mut found: impl Iterator<Item = (&'a str, usize)>) -> Vec<(&'static str, String)> {
     let row = |(name, length): (&'a str, usize)| {
-        ("text", format!("{}, {}", shortened(name, 80), bytes::display(length as u64)))
+        ("text", format!("{}, {}", shorten(name, 80), bytes::display(length as u64)))
     };
     let mut rows: Vec<_> = found.by_ref().take(MOST_TEXTS).map(row).collect();
     let more = found.count();
@@ -176,7 +176,7 @@ fn pixels(format: &str, look: &MediaInfo, decision: Option<&Record>) -> Vec<(&'s
     let mut rows = vec![("kind", format.to_owned())];
     let size = format!("{}×{}", shape.width, shape.height);
     rows.push(match (shape.frames, look.rate) {
-        (1, _) => ("size", format!("{size}, {}", counted(shape.channels as u64, "channel"))),
+        (1, _) => ("size", format!("{size}, {}", with_noun(shape.channels as u64, "channel"))),
         (frames, Some(rate)) => ("size", format!("{size}, {frames} frames, {rate} per second")),
         (frames, None) => ("size", format!("{size}, {frames} frames")),
     });

@@ -148,10 +148,10 @@ fn insert_name(name: &OsStr, stem: &OsStr) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::listed;
+    use crate::inputs::list_inputs;
 
     fn inputs(names: &[&str]) -> Vec<Input> {
-        listed(&names.iter().map(PathBuf::from).collect::<Vec<_>>(), "latents", None).unwrap()
+        list_inputs(&names.iter().map(PathBuf::from).collect::<Vec<_>>(), "latents", None).unwrap()
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_name_that_is_not_utf_8_stays_as_it_is() {
         let odd = |text: &[u8]| PathBuf::from(OsStr::from_bytes(text));
-        let one = listed(&[odd(b"in/\xff.latent")], "latents", None).unwrap();
+        let one = list_inputs(&[odd(b"in/\xff.latent")], "latents", None).unwrap();
         let path = |output: Option<&[u8]>| {
             let output = output.map(odd);
             Naming::of(output.as_deref(), &one, false).unwrap().path(&one[0], "png")

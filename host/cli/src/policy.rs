@@ -46,7 +46,7 @@ impl From<PolicyError> for Failure {
 
 /// Loads a policy by name or file with the user's settings; the recorder keeps the exchange if a
 /// full record is wanted.
-pub fn configured(
+pub fn configure(
     name_or_file: &str,
     settings: &[(String, String)],
     grants: PolicyGrants,
@@ -116,7 +116,7 @@ pub fn verify(host: &PolicyHost, name_or_file: &str) -> Outcome<Module> {
 /// Reads and verifies a policy's file, whatever its name.
 pub fn verify_file(host: &PolicyHost, path: &Path) -> Outcome<Module> {
     let bytes = host.read_file(path)?;
-    admission::signed(&config::load()?.policies, path, &bytes)?;
+    admission::verify(&config::load()?.policies, path, &bytes)?;
     Ok(Module { origin: path.display().to_string(), bytes: Some(bytes) })
 }
 

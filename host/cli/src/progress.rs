@@ -94,7 +94,7 @@ impl TimeLeft {
     }
 
     /// The time left after `share` of the work; none if nothing is known yet.
-    fn left(&self, share: f64, now: Instant) -> Option<Duration> {
+    fn time_left(&self, share: f64, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.started).as_secs_f64();
         let by_estimate = self.expected.map(|expected| (expected.as_secs_f64() * (1.0 - share), 1.0 - share / KNOWN));
         let by_pace = (share > 0.0).then(|| passed * (1.0 - share) / share);
@@ -172,7 +172,7 @@ impl Observer for Progress {
 
     fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
         let now = Instant::now();
-        let left = self.pace.left(share, now);
+        let left = self.pace.time_left(share, now);
         match &self.bar {
             Some(bar) => {
                 bar.set_position((share * STEPS as f64) as u64);
@@ -198,14 +198,14 @@ mod tests {
         let start = Instant::now();
         let after = |seconds: u64| start + Duration::from_secs(seconds);
         let mut pace = TimeLeft::new(start);
-        assert_eq!(pace.left(0.0, after(1)), None, "nothing is known");
+        assert_eq!(pace.time_left(0.0, after(1)), None, "nothing is known");
         pace.expected = Some(Duration::from_secs(100));
-        assert_eq!(pace.left(0.0, start), Some(Duration::from_secs(100)), "the estimate, before anything is done");
-        assert_eq!(pace.left(0.0, after(10)), Some(Duration::from_secs(90)));
+        assert_eq!(pace.time_left(0.0, start), Some(Duration::from_secs(100)), "the estimate, before anything is done");
+        assert_eq!(pace.time_left(0.0, after(10)), Some(Duration::from_secs(90)));
         // Twice as slow as expected: after an eighth of the work, estimate and pace count half
         // each.
-        let left = pace.left(0.125, after(25)).unwrap().as_secs_f64();
+        let left = pace.time_left(0.125, after(25)).unwrap().as_secs_f64();
         assert!((left - (87.5 + 175.0) / 2.0).abs() < 1e-6, "{left}");
-        assert_eq!(pace.left(0.5, after(100)), Some(Duration::from_secs(100)), "the pace alone");
+        assert_eq!(pace.time_left(0.5, after(100)), Some(Duration::from_secs(100)), "the pace alone");
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tilewright_engine::{Error, Unfinished};
 use tilewright_media::STANDARD;
 use tilewright_pipeline::Trials;
-use tilewright_plan::{Candidate, Record, Recorder, bytes, words::counted};
+use tilewright_plan::{Candidate, Record, Recorder, bytes, words::with_noun};
 
 use crate::{
     args::Recording,
@@ -168,7 +168,7 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
             format!(
                 "{} in {}, {} held, rework {:.2}{price}",
                 table::time(cost.elapsed),
-                counted(cost.tiles, "tile"),
+                with_noun(cost.tiles, "tile"),
                 bytes::display(cost.peak_bytes),
                 cost.rework
             ),
@@ -244,7 +244,7 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
         row.push(notes.join(", "));
         row
     });
-    let heard = format!("{} considered {}:", record.policy.name, counted(considered.len(), "plan"));
+    let heard = format!("{} considered {}:", record.policy.name, with_noun(considered.len(), "plan"));
     format!("{heard}\n{}", table::listing(&heading, &[divided, "tiles", "rework", "memory", "time"], rows))
 }
 

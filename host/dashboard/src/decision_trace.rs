@@ -209,7 +209,7 @@ fn measurements(record: &Record) -> Markup {
                     "Weights were read in " (span(outcome.load)) ". The pool served " (count(outcome.pool.hits))
                     " requests and asked the system for " (count(outcome.pool.misses)) "; it held "
                     (size(outcome.pool.held_bytes)) " at the end."
-                    @if record.measured().is_none() { " The time is not this plan’s alone." }
+                    @if record.own_outcome().is_none() { " The time is not this plan’s alone." }
                 },
                 None => p.quiet { "Not measured." },
             }

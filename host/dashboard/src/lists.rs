@@ -62,7 +62,7 @@ fn card(frame: &PageFrame, view: &JobView) -> Markup {
                 }
                 p.times {
                     @if let Some(elapsed) = elapsed { (coarse(elapsed)) " so far" }
-                    @if let Some(left) = elapsed.zip(share).and_then(|(elapsed, share)| left(elapsed, share)) {
+                    @if let Some(left) = elapsed.zip(share).and_then(|(elapsed, share)| time_left(elapsed, share)) {
                         ", about " (coarse(left)) " left"
                     }
                 }
@@ -103,7 +103,7 @@ pub(crate) fn share(job: &Job) -> Option<f64> {
 }
 
 /// The time left at the present pace; none for a job that has only just begun.
-fn left(elapsed: Duration, share: f64) -> Option<Duration> {
+fn time_left(elapsed: Duration, share: f64) -> Option<Duration> {
     let left = elapsed.as_secs_f64() * (1.0 - share) / share;
     (share > 0.04 && share < 1.0 && left >= 1.0).then(|| Duration::try_from_secs_f64(left).ok()).flatten()
 }

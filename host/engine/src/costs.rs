@@ -42,13 +42,13 @@ impl Costs {
     }
 
     /// The bytes of a plan's weights, if they are counted; else 0.
-    fn counted(&self, plan: &Plan, counts_weights: bool) -> u64 {
+    fn counted_weights(&self, plan: &Plan, counts_weights: bool) -> u64 {
         if counts_weights { self.weights.bytes(plan) } else { 0 }
     }
 
     fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         let cost = self.prices.cost(plan)?;
-        let peak_bytes = cost.peak_bytes.saturating_add(self.counted(plan, self.counts_weights));
+        let peak_bytes = cost.peak_bytes.saturating_add(self.counted_weights(plan, self.counts_weights));
         Ok(Cost { peak_bytes, ..cost })
     }
 
@@ -59,7 +59,7 @@ impl Costs {
         let plan = &record.plan;
         let now = self.prices.cost(plan).ok()?;
         // The weights are known: what was measured says something of the rest alone.
-        let weights = self.counted(plan, record.request.limit_counts_weights);
+        let weights = self.counted_weights(plan, record.request.limit_counts_weights);
         let rest = |peak_bytes: u64| peak_bytes.saturating_sub(weights) as f64;
         let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
         let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
@@ -67,7 +67,7 @@ impl Costs {
         let outcome = Outcome {
             elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
             peak_bytes: ((now.peak_bytes as f64 * memory) as u64)
-                .saturating_add(self.counted(plan, self.counts_weights)),
+                .saturating_add(self.counted_weights(plan, self.counts_weights)),
             ..outcome
         };
         Some(Trial { plan: plan.clone(), outcome })

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
-use tilewright_plan::{Failure, bytes, words::counted};
+use tilewright_plan::{Failure, bytes, words::with_noun};
 
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -44,7 +44,7 @@ pub enum Error {
         tile: u32,
     },
     /// Every attempt failed.
-    #[error("gave up after {}, the last: {last}; {advice}", counted(*attempts, "attempt"))]
+    #[error("gave up after {}, the last: {last}; {advice}", with_noun(*attempts, "attempt"))]
     Exhausted {
         /// Attempts in all.
         attempts: usize,

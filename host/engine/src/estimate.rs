@@ -37,7 +37,7 @@ impl Estimator {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: latent, output: config.image_channels as f64, ramp: 1.0, exact: true };
-        Self::priced(values, request, measured, config.metered(measured))
+        Self::price(values, request, measured, config.meter(measured))
     }
 
     /// The same of encodes.
@@ -45,10 +45,10 @@ impl Estimator {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: config.image_channels as f64, output: latent, ramp: 1.0 / scale, exact: false };
-        Self::priced(values, request, measured, config.metered(measured))
+        Self::price(values, request, measured, config.meter(measured))
     }
 
-    fn priced(values: Values, request: &Request, measured: &Measured, metered: Metered) -> Self {
+    fn price(values: Values, request: &Request, measured: &Measured, metered: Metered) -> Self {
         Self {
             batch: request.batch,
             height: request.height,

@@ -115,7 +115,7 @@ impl<'a, I> Job<'a, I> {
     }
 
     /// The bytes of weights in use that the memory limit counts.
-    pub(crate) const fn counted(&self, weights_bytes: u64) -> u64 {
+    pub(crate) const fn counted_weights(&self, weights_bytes: u64) -> u64 {
         if self.request.limit_counts_weights { weights_bytes } else { 0 }
     }
 

@@ -71,7 +71,7 @@ impl Machine {
     /// # Errors
     /// Those of the two.
     pub fn open(choice: Choice, probe: Probe) -> Result<Self> {
-        Self::find(choice)?.measured(probe)
+        Self::find(choice)?.measure(probe)
     }
 
     /// Chooses a device. Call it before any tensor is made; a GPU back end is loaded unless the CPU
@@ -100,10 +100,10 @@ impl Found {
     ///
     /// # Errors
     /// Not even f32 runs on it.
-    pub fn measured(self, probe: Probe) -> Result<Machine> {
+    pub fn measure(self, probe: Probe) -> Result<Machine> {
         let Self { device, mut facts } = self;
         let fingerprint = fingerprint(&facts);
-        let measured = match kept(&facts, &fingerprint).filter(|_| probe == Probe::Kept) {
+        let measured = match read_measurements(&facts, &fingerprint).filter(|_| probe == Probe::Kept) {
             Some(measured) => measured,
             None => {
                 announce(&facts, None);
@@ -111,7 +111,7 @@ impl Found {
                 announce(&facts, Some(&measured));
                 // Memory that the probe took must not serve the first job.
                 memory::trim(device)?;
-                keep(&facts, &Kept { fingerprint: fingerprint.clone(), measured: measured.clone() });
+                keep(&facts, &StoredMeasurements { fingerprint: fingerprint.clone(), measured: measured.clone() });
                 measured
             }
         };
@@ -149,7 +149,7 @@ fn fingerprint(facts: &Facts) -> String {
 
 /// Measurements, and the machine that they are of.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredMeasurements {
     fingerprint: String,
     measured: Measured,
 }
@@ -163,8 +163,9 @@ fn place(facts: &Facts) -> Option<PathBuf> {
 /// The longest file of measurements that is read, in bytes.
 const MOST_KEPT: u64 = 1 << 20;
 
-fn kept(facts: &Facts, fingerprint: &str) -> Option<Measured> {
-    let kept: Kept = serde_json::from_slice(&tilewright_files::read(&place(facts)?, MOST_KEPT).ok()?).ok()?;
+fn read_measurements(facts: &Facts, fingerprint: &str) -> Option<Measured> {
+    let kept: StoredMeasurements =
+        serde_json::from_slice(&tilewright_files::read(&place(facts)?, MOST_KEPT).ok()?).ok()?;
     let measured = kept.measured;
     let sound = |rate: f64| rate.is_finite() && rate > 0.0;
     let rates = measured.speeds.iter().flat_map(|speed| [speed.flops_per_second, speed.attention_flops_per_second]);
@@ -173,7 +174,7 @@ fn kept(facts: &Facts, fingerprint: &str) -> Option<Measured> {
 }
 
 /// A cache that can't be written is no failure: the next process measures again.
-fn keep(facts: &Facts, kept: &Kept) {
+fn keep(facts: &Facts, kept: &StoredMeasurements) {
     let write = || -> Option<()> {
         let place = place(facts)?;
         let folder = place.parent()?;

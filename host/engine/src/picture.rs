@@ -100,7 +100,7 @@ impl<D: Direction> Task for Picture<'_, D> {
         let (device, direction) = (self.job.machine.device, &self.job.input);
         let format = ComputeFormat::new(plan.precision, plan.layout)?;
         let network = load(context, |step| direction.lease(format, device, step))?;
-        let weights = self.job.counted(network.bytes());
+        let weights = self.job.counted_weights(network.bytes());
         let pass = || Pass { network: &*network, input: &self.input, plan, device, context }.carry_out();
         let (output, outcome) = measure(device, self.job.request.memory_limit, weights, 0, pass)?;
         Ok((output.f_to_device(Device::Cpu)?.f_contiguous()?, outcome))

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{FallbackReason, words::counted};
+use tilewright_plan::{FallbackReason, words::with_noun};
 use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{
@@ -40,7 +40,7 @@ struct MeasuredCall {
 
 impl MeasuredCall {
     /// Units of fuel, including the host's work on the policy's behalf.
-    fn spent(&self) -> u64 {
+    fn fuel_spent(&self) -> u64 {
         let prices = self.result.decision.as_ref().map_or(0, |decision| decision.candidates.len() as u64);
         self.fuel.saturating_add(prices * PRICE_FUEL)
     }
@@ -123,9 +123,9 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
         let left = set.requests - set.tried;
         // Requests that ended by fuel or time have findings of their own; untried requests may hide
         // anything.
-        let tried = counted(set.tried, "request");
+        let tried = with_noun(set.tried, "request");
         let (severity, found) = if exhausted == MOST_EXHAUSTED {
-            (Severity::Note, format!("{} ended by fuel or time", counted(exhausted, "request")))
+            (Severity::Note, format!("{} ended by fuel or time", with_noun(exhausted, "request")))
         } else if spent > most_spent {
             (Severity::Error, format!("more than {most_spent} units of fuel for {tried}"))
         } else {
@@ -182,7 +182,7 @@ fn play(golden: &GoldenRequest, policy: &mut Policy, spent: &mut u64) -> Vec<Mea
         let elapsed = decision.map_or(Duration::ZERO, |decision| decision.elapsed);
         calls.push(MeasuredCall { learn_failure, fuel, elapsed, memory_bytes, result });
     });
-    *spent = calls.iter().fold(*spent, |spent, call| spent.saturating_add(call.spent()));
+    *spent = calls.iter().fold(*spent, |spent, call| spent.saturating_add(call.fuel_spent()));
     calls
 }
 

@@ -168,7 +168,7 @@ impl Checkpoint {
     }
 
     /// A tensor's stored type; none if there is no such tensor.
-    pub fn stored(&self, name: &str) -> Option<Stored> {
+    pub fn find_stored(&self, name: &str) -> Option<Stored> {
         self.header.info(name).map(|info| info.dtype)
     }
 
@@ -191,7 +191,7 @@ impl Checkpoint {
     pub fn load(&self, name: &str, expected: &[usize], kind: tch::Kind, device: Device) -> Result<Tensor> {
         let shape = || Shape(expected.to_vec());
         let found = self.shape(name);
-        let (Some(found), Some(bytes), Some(stored)) = (found, self.bytes(name), self.stored(name)) else {
+        let (Some(found), Some(bytes), Some(stored)) = (found, self.bytes(name), self.find_stored(name)) else {
             return Err(Error::Missing { path: self.path.clone(), name: name.to_owned(), expected: shape() });
         };
         if found != expected {

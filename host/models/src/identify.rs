@@ -298,7 +298,7 @@ impl Identity {
             Kind::Pixels => "raw frames, not a VAE: give the file of the VAE".into(),
             Kind::Other if !Part::of(file).is_empty() => format!(
                 "{}, not a VAE that can be decoded with: give the file of a KL or WAN VAE, or a checkpoint that contains one",
-                Part::named(&Part::of(file))
+                Part::list_names(&Part::of(file))
             ),
             Kind::Other => {
                 let first = file
@@ -473,7 +473,7 @@ impl Inspection {
         let identity = Identity::of(file);
         let mut stored = BTreeMap::new();
         for name in file.names() {
-            let dtype = file.stored(name).map_or("?".into(), |stored| format!("{stored:?}"));
+            let dtype = file.find_stored(name).map_or("?".into(), |stored| format!("{stored:?}"));
             *stored.entry(dtype.to_lowercase()).or_default() += elements(file, name);
         }
         let decoder = DecoderInspection::of(file, &identity);
@@ -501,7 +501,7 @@ impl Inspection {
 pub(crate) fn most_common(file: &Checkpoint, names: &[String]) -> Option<Dtype> {
     let mut counts: BTreeMap<Dtype, usize> = BTreeMap::new();
     for name in names {
-        let Some(dtype) = file.stored(name).and_then(computable) else { continue };
+        let Some(dtype) = file.find_stored(name).and_then(computable) else { continue };
         *counts.entry(dtype).or_default() += file.bytes(name).map_or(0, <[u8]>::len) * 8 / dtype.bits() as usize;
     }
     counts.into_iter().max_by_key(|(_, count)| *count).map(|(dtype, _)| dtype)

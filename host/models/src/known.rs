@@ -232,7 +232,7 @@ impl<'a> Weights<'a> {
         Error::refuse_left_over(path, self.half.name(), &self.left_over())?;
         for needed in &self.needed {
             let (name, _) = self.known.locate(needed)?;
-            if let Some(found) = self.known.file.stored(name).filter(|stored| computable(*stored).is_none()) {
+            if let Some(found) = self.known.file.find_stored(name).filter(|stored| computable(*stored).is_none()) {
                 let (path, found) = (path.to_owned(), format!("{found:?}"));
                 return Err(Error::Stored { path, name: name.to_owned(), found });
             }
@@ -243,7 +243,8 @@ impl<'a> Weights<'a> {
     /// Tensors that are needed and whose type can't be computed from.
     pub fn uncomputable(&self) -> Vec<String> {
         let names = self.needed.iter().filter_map(|needed| self.known.names.get(&needed.name));
-        let unreadable = |name: &&&str| self.known.file.stored(name).is_some_and(|stored| computable(stored).is_none());
+        let unreadable =
+            |name: &&&str| self.known.file.find_stored(name).is_some_and(|stored| computable(stored).is_none());
         names.filter(unreadable).map(|name| (*name).to_owned()).collect()
     }
 

@@ -176,7 +176,7 @@ impl LatentFile {
                 Shape(found)
             )));
         }
-        let stored = file.stored(name).unwrap_or(Stored::F32);
+        let stored = file.find_stored(name).unwrap_or(Stored::F32);
         if computable(stored).is_none() {
             return Err(Error::Stored { path: path.to_owned(), name: name.to_owned(), found: format!("{stored:?}") });
         }
@@ -241,7 +241,7 @@ impl LatentFile {
 fn ambiguous(file: &Checkpoint, candidates: &[&str]) -> String {
     let what = match Identity::of(file).kind {
         Kind::KlAutoencoder | Kind::VideoAutoencoder => Some("a VAE".to_owned()),
-        _ => Some(Part::named(&Part::of(file))).filter(|named| !named.is_empty()),
+        _ => Some(Part::list_names(&Part::of(file))).filter(|named| !named.is_empty()),
     };
     match what {
         Some(what) => format!("{what}, not a latent: the latent comes first, the VAE after --vae"),
@@ -275,7 +275,7 @@ impl Latent {
     pub fn pictures(&self) -> Result<Tensor> {
         match self.extents().frames {
             1 => Ok(self.values.f_squeeze_dim(2)?),
-            frames => Err(self.form().refused(format!("the latent has {frames} frames: it is a clip, not a picture"))),
+            frames => Err(self.form().refuse(format!("the latent has {frames} frames: it is a clip, not a picture"))),
         }
     }
 
@@ -320,14 +320,14 @@ impl Form {
         Extents { samples: extent(0), frames: extent(2), height: extent(3), width: extent(4) }
     }
 
-    fn refused(&self, reason: String) -> Error {
+    fn refuse(&self, reason: String) -> Error {
         Error::Latent { path: self.path.clone(), reason }
     }
 
     fn check_kl(&self, config: &kl::Config) -> Result<()> {
         let frames = self.size[2];
         if frames > 1 {
-            return Err(self.refused(format!(
+            return Err(self.refuse(format!(
                 "this VAE ({}) decodes pictures and the latent has {frames} frames: it is a video model's",
                 config.family
             )));
@@ -339,7 +339,7 @@ impl Form {
         self.check(config.latent_channels, config.family, config.spatial_scale())?;
         let frames = 1 + (self.size[2] - 1).saturating_mul(u64::from(config.temporal_scale()));
         if frames > MOST_FRAMES {
-            return Err(self.refused(format!("a clip of {frames} frames is out of reach: split the file")));
+            return Err(self.refuse(format!("a clip of {frames} frames is out of reach: split the file")));
         }
         Ok(())
     }
@@ -347,17 +347,17 @@ impl Form {
     fn check(&self, channels: usize, family: Family, scale: u32) -> Result<()> {
         let size = self.size;
         if size[1] != channels as u64 {
-            return Err(self.refused(format!(
+            return Err(self.refuse(format!(
                 "the latent has {} channels, the VAE ({family}) takes {channels}: they are of different models",
                 size[1]
             )));
         }
         let sides = [size[3], size[4]].map(|side| side.saturating_mul(u64::from(scale)));
         if sides.iter().any(|side| *side > MOST_PIXELS) {
-            return Err(self.refused(format!("a picture of {}×{} pixels is out of reach", sides[1], sides[0])));
+            return Err(self.refuse(format!("a picture of {}×{} pixels is out of reach", sides[1], sides[0])));
         }
         if size[0] > MOST_FRAMES {
-            return Err(self.refused(format!("{} samples are out of reach: split the file", size[0])));
+            return Err(self.refuse(format!("{} samples are out of reach: split the file", size[0])));
         }
         Ok(())
     }

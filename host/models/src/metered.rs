@@ -40,10 +40,10 @@ pub(crate) fn build<N>(meter: &Meter, build: impl FnOnce(&Scope<'_, Meter>) -> R
 ///
 /// # Errors
 /// As [`build`].
-pub(crate) fn listed<N>(build: impl FnOnce(&Scope<'_, Meter>) -> Result<N>) -> Result<(N, Vec<Needed>)> {
+pub(crate) fn list_weights<N>(build: impl FnOnce(&Scope<'_, Meter>) -> Result<N>) -> Result<(N, Vec<Needed>)> {
     let listing = Listing::default();
     let network = build(&Scope::new(&listing, &plain(Costs::default())))?;
-    Ok((network, listing.needed()))
+    Ok((network, listing.into_needed()))
 }
 
 /// The share of each layer in the work between the first of these ends of layers and the last; they

@@ -166,27 +166,27 @@ impl Names {
     /// has, or is diffusers' name in a file of other names: that would be a second name of the same
     /// tensor.
     pub fn canonical(&self, name: &str) -> Option<String> {
-        let (stem, parameter) = parted(name)?;
-        let renamed = self.renamed(stem, self.naming.rules(), true)?;
-        self.renamed(&renamed, self.naming.rules(), false).filter(|back| back == stem)?;
-        let renamed = self.renamed(&renamed, self.naming.aliases(), true)?;
+        let (stem, parameter) = split_parameter(name)?;
+        let renamed = self.rename(stem, self.naming.rules(), true)?;
+        self.rename(&renamed, self.naming.rules(), false).filter(|back| back == stem)?;
+        let renamed = self.rename(&renamed, self.naming.aliases(), true)?;
         renamed.split('.').all(is_canonical).then(|| format!("{renamed}.{parameter}"))
     }
 
     /// The file's name of a tensor, given diffusers'.
     pub fn original(&self, canonical: &str) -> Option<String> {
-        let (stem, parameter) = parted(canonical)?;
-        Some(format!("{}.{parameter}", self.renamed(stem, self.naming.rules(), false)?))
+        let (stem, parameter) = split_parameter(canonical)?;
+        Some(format!("{}.{parameter}", self.rename(stem, self.naming.rules(), false)?))
     }
 
     /// A stem with its segments renamed from left to right, from the file's names to diffusers' or
     /// back; the first rule that has a place for them counts. None if rules fit and none has one.
-    fn renamed(&self, stem: &str, rules: &[&[Rule]], forward: bool) -> Option<String> {
+    fn rename(&self, stem: &str, rules: &[&[Rule]], forward: bool) -> Option<String> {
         let segments: Vec<&str> = stem.split('.').collect();
         let (mut at, mut renamed) = (0, Vec::new());
         while at < segments.len() {
             let fitting = rules.iter().copied().flatten().filter_map(|rule| {
-                let (numbers, count) = captured(if forward { rule.0 } else { rule.1 }, &segments[at..])?;
+                let (numbers, count) = capture(if forward { rule.0 } else { rule.1 }, &segments[at..])?;
                 Some((rule, numbers, count))
             });
             let mut fitting = fitting.peekable();
@@ -196,7 +196,7 @@ impl Names {
                 continue;
             }
             let (written, count) =
-                fitting.find_map(|(rule, numbers, count)| Some((self.written(rule, numbers, forward)?, count)))?;
+                fitting.find_map(|(rule, numbers, count)| Some((self.apply(rule, numbers, forward)?, count)))?;
             renamed.push(written);
             at += count;
         }
@@ -204,7 +204,7 @@ impl Names {
     }
 
     /// A rule's other side with its numbers.
-    fn written(&self, Rule(file, diffusers, index): &Rule, numbers: Numbers, forward: bool) -> Option<String> {
+    fn apply(&self, Rule(file, diffusers, index): &Rule, numbers: Numbers, forward: bool) -> Option<String> {
         let count = match index {
             Reversed => self.blocks,
             _ => self.layers[usize::from(encodes(diffusers))],
@@ -223,7 +223,7 @@ fn encodes(canonical: &str) -> bool {
 }
 
 /// A name without its parameter, and the parameter.
-fn parted(name: &str) -> Option<(&str, &str)> {
+fn split_parameter(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('.').filter(|(_, parameter)| matches!(*parameter, "weight" | "bias" | "gamma"))
 }
 
@@ -240,7 +240,7 @@ fn is_canonical(segment: &str) -> bool {
 
 /// The numbers in the places of `{i}` and `{j}` of a pattern, 0 if it has none, and the number of
 /// segments that it takes from the beginning of these.
-fn captured(pattern: &str, segments: &[&str]) -> Option<(Numbers, usize)> {
+fn capture(pattern: &str, segments: &[&str]) -> Option<(Numbers, usize)> {
     let (mut numbers, mut count) = ((0, 0), 0);
     for expected in pattern.split('.') {
         let segment = *segments.get(count)?;

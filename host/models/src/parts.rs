@@ -340,7 +340,7 @@ impl Part {
 
 impl Part {
     /// The parts' names in one line.
-    pub fn named(parts: &[Self]) -> String {
+    pub fn list_names(parts: &[Self]) -> String {
         parts.iter().map(|part| part.name).collect::<Vec<_>>().join("; ")
     }
 }

@@ -67,8 +67,8 @@ impl Case {
         let latents = self.latents.narrow(0, sample, 1);
         let count = latents.size()[2];
         let mut frames = Vec::new();
-        while i64::from(clip.pushed()) < count {
-            let start = i64::from(clip.pushed());
+        while i64::from(clip.frames_pushed()) < count {
+            let start = i64::from(clip.frames_pushed());
             let part = latents.narrow(2, start, chunk.min(count - start));
             let mut last = 0.0;
             let mut step = |share: f64| {
@@ -145,7 +145,7 @@ fn a_clip_goes_on_from_any_frame() {
         for done in [1, 2, 7, 30, frames - 5, frames - 1] {
             let clip = Clip::from_frame(long.decoder.config(), done as u32);
             if done > frames - 8 {
-                assert!(clip.pushed() > 0, "nothing is left out");
+                assert!(clip.frames_pushed() > 0, "nothing is left out");
             }
             let rest = long.sample(0, clip, 3, &spread);
             assert_eq!(rest.size()[1], frames - done);

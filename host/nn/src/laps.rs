@@ -10,18 +10,19 @@ pub struct Laps {
     next: i64,
     end: i64,
     step: i64,
-    turn: u32,
+    /// Laps that were taken.
+    taken: u32,
     /// Laps before those that are alike.
     settled: u32,
     /// The last lap is unlike those before it.
     has_edge: bool,
     /// The meter that counts one lap for those that are like it.
-    times: Option<Times>,
+    meter: Option<LapMeter>,
 }
 
 /// The factor by which a meter counts a lap.
 #[derive(Debug)]
-pub(crate) struct Times {
+pub(crate) struct LapMeter {
     pub ledger: Rc<Ledger>,
     pub outside: f64,
 }
@@ -31,9 +32,9 @@ pub(crate) struct Times {
 const SETTLED: u32 = 3;
 
 impl Laps {
-    pub(crate) fn new(range: Range<i64>, step: i64, times: Option<Times>) -> Self {
+    pub(crate) fn new(range: Range<i64>, step: i64, meter: Option<LapMeter>) -> Self {
         let (next, end, step) = (range.start, range.end, step.max(1));
-        Self { next, end, step, turn: 0, settled: SETTLED, has_edge: false, times }
+        Self { next, end, step, taken: 0, settled: SETTLED, has_edge: false, meter }
     }
 
     /// The same laps, of which only the first few differ from those that follow.
@@ -59,23 +60,23 @@ impl Iterator for Laps {
         // A last lap of fewer numbers is the edge then.
         let edge = i64::from(self.has_edge && left % self.step == 0);
         let alike = left / self.step - edge;
-        if let Some(Times { ledger, outside }) = &self.times {
+        if let Some(LapMeter { ledger, outside }) = &self.meter {
             ledger.repeat(*outside);
-            if self.turn >= self.settled && alike > 1 {
+            if self.taken >= self.settled && alike > 1 {
                 ledger.repeat(outside * alike as f64);
                 self.next += (alike - 1) * self.step;
             }
         }
         let start = self.next;
         self.next = (start + self.step).min(self.end);
-        self.turn += 1;
+        self.taken += 1;
         (left > 0).then_some(start..self.next)
     }
 }
 
 impl Drop for Laps {
     fn drop(&mut self) {
-        if let Some(Times { ledger, outside }) = &self.times {
+        if let Some(LapMeter { ledger, outside }) = &self.meter {
             ledger.repeat(*outside);
         }
     }
@@ -85,9 +86,9 @@ impl Drop for Laps {
 mod tests {
     use super::*;
 
-    fn counted(range: Range<i64>, step: i64, over_rows: bool) -> (Vec<Range<i64>>, f64) {
+    fn count(range: Range<i64>, step: i64, over_rows: bool) -> (Vec<Range<i64>>, f64) {
         let ledger = Rc::new(Ledger::default());
-        let laps = Laps::new(range, step, Some(Times { ledger: ledger.clone(), outside: 1.0 }));
+        let laps = Laps::new(range, step, Some(LapMeter { ledger: ledger.clone(), outside: 1.0 }));
         let laps = if over_rows { laps.over_rows() } else { laps };
         let mut seen = Vec::new();
         for lap in laps {
@@ -103,15 +104,15 @@ mod tests {
         for end in 0..60 {
             for step in 1..9 {
                 for over_rows in [false, true] {
-                    let (seen, seconds) = counted(0..end, step, over_rows);
+                    let (seen, seconds) = count(0..end, step, over_rows);
                     assert_eq!(seconds, end as f64, "{end} in laps of {step}: {seen:?}");
                     assert!(seen.len() <= 5 && seen.last().map_or(0, |lap| lap.end) == end, "{seen:?}");
                 }
             }
         }
         // The second is neither at the top nor at the bottom.
-        assert_eq!(counted(0..80, 10, true).0, [0..10, 60..70, 70..80]);
-        assert_eq!(counted(0..85, 10, true).0, [0..10, 70..80, 80..85]);
+        assert_eq!(count(0..80, 10, true).0, [0..10, 60..70, 70..80]);
+        assert_eq!(count(0..85, 10, true).0, [0..10, 70..80, 80..85]);
         let all: Vec<Range<i64>> = Laps::new(0..25, 10, None).collect();
         assert_eq!(all, [0..10, 10..20, 20..25]);
     }

@@ -62,8 +62,8 @@ impl<O: Ops> Conv<O> {
         upsamples: bool,
     ) -> Result<Self> {
         let weights = match side == 3 && ops.has_winograd() {
-            true => Weights::Filtered(ops.kernel(&weight, &bias, upsamples)?),
-            false => Weights::Plain { weight: ops.laid_out(weight)?, bias },
+            true => Weights::Filtered(ops.winograd_kernel(&weight, &bias, upsamples)?),
+            false => Weights::Plain { weight: ops.lay_out_weight(weight)?, bias },
         };
         Ok(Self { weights, out, padding: side / 2, upsamples })
     }
@@ -88,21 +88,21 @@ impl<O: Ops> Conv<O> {
             Weights::Plain { weight, bias } => {
                 // Repeating pixels and converting them can be exchanged: converting first takes a
                 // quarter of the work and of the memory.
-                let mut input = ops.converted(input, ops.format().convolution)?;
+                let mut input = ops.to_kind(input, ops.format().convolution)?;
                 if self.upsamples {
-                    input = ops.repeated(&input)?;
+                    input = ops.upsample_nearest(&input)?;
                 }
                 let window = Window { stride: 1, padding: [self.padding; 2] };
                 let output = ops.convolution(&input, weight, bias, window)?;
                 drop(input);
-                ops.converted(output, ops.format().rest)
+                ops.to_kind(output, ops.format().rest)
             }
             Weights::Filtered(kernel) => {
                 let [batch, _, height, width] = ops.extents(&input)?;
                 let scale = if self.upsamples { 2 } else { 1 };
                 let output = ops.empty([batch, self.out, scale * height, scale * width])?;
                 let rows = Rows::all(ops, &input)?;
-                ops.filter(rows, kernel, None, 0..scale * height, Store::Onto(&output), None)?;
+                ops.winograd_convolution(rows, kernel, None, 0..scale * height, Store::Onto(&output), None)?;
                 Ok(output)
             }
         }
@@ -124,7 +124,9 @@ impl<O: Ops> Conv<O> {
         sums: &mut O::Sums,
     ) -> Result<()> {
         let (weight, bias) = match &self.weights {
-            Weights::Filtered(kernel) => return ops.filter(input, kernel, before, rows, store, Some(sums)),
+            Weights::Filtered(kernel) => {
+                return ops.winograd_convolution(input, kernel, before, rows, store, Some(sums));
+            }
             Weights::Plain { weight, bias } => (weight, bias),
         };
         let part = self.rows(ops, input, before, rows, [weight, bias])?;
@@ -158,20 +160,20 @@ impl<O: Ops> Conv<O> {
         if let Some(affine) = before {
             part = ops.affine_silu(&part, affine)?;
         }
-        part = ops.converted(part, ops.format().convolution)?;
+        part = ops.to_kind(part, ops.format().convolution)?;
         if self.upsamples {
-            part = ops.repeated(&part)?;
+            part = ops.upsample_nearest(&part)?;
             part = ops.narrow(&part, 2, needed.start - stored.start * scale, needed.end - needed.start)?;
         }
         let (top, bottom) = (needed.start - (rows.start - self.padding), rows.end + self.padding - needed.end);
         if top != bottom || (top != self.padding && self.padding > 0) {
-            part = ops.padded(&part, &[0, 0, top, bottom])?;
+            part = ops.pad(&part, &[0, 0, top, bottom])?;
         }
         // Rows that are padded already need no padding in the convolution.
         let down = if top == bottom && top == self.padding { self.padding } else { 0 };
-        let part = ops.ordered(&part)?;
+        let part = ops.to_memory_order(&part)?;
         let output = ops.convolution(&part, weight, bias, Window { stride: 1, padding: [down, self.padding] })?;
-        ops.converted(output, ops.format().rest)
+        ops.to_kind(output, ops.format().rest)
     }
 }
 
@@ -190,7 +192,7 @@ impl<O: Ops> Downsample<O> {
     /// A weight is missing or has other extents.
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
         let weight = scope.product("weight", &[channels, channels, 3, 3])?;
-        Ok(Self { weight: scope.ops().laid_out(weight)?, bias: scope.product("bias", &[channels])? })
+        Ok(Self { weight: scope.ops().lay_out_weight(weight)?, bias: scope.product("bias", &[channels])? })
     }
 
     /// Runs the layer. libtorch pads both sides alike. With a padding of 2 its first output row and
@@ -201,13 +203,13 @@ impl<O: Ops> Downsample<O> {
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let shape = ops.shape(&input);
-        let input = ops.converted(input, ops.format().convolution)?;
+        let input = ops.to_kind(input, ops.format().convolution)?;
         let wider = ops.convolution(&input, &self.weight, &self.bias, Window { stride: 2, padding: [2; 2] })?;
         drop(input);
         let output = ops.narrow(&ops.narrow(&wider, 2, 1, shape[2] / 2)?, 3, 1, shape[3] / 2)?;
         drop(wider);
-        let output = ops.ordered(&output)?;
-        ops.converted(output, ops.format().rest)
+        let output = ops.to_memory_order(&output)?;
+        ops.to_kind(output, ops.format().rest)
     }
 }
 
@@ -368,7 +370,7 @@ impl<O: Ops> Attention<O> {
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let shape = ops.shape(&input);
-        let mut tokens = ops.converted(self.norm.forward(ops, &input)?, ops.format().convolution)?;
+        let mut tokens = ops.to_kind(self.norm.forward(ops, &input)?, ops.format().convolution)?;
         tokens = ops.reshape(&tokens, &[shape[0], shape[1], shape[2] * shape[3]])?;
         tokens = ops.contiguous(&ops.transpose(&tokens, 1, 2)?)?;
         let query = self.query.forward(ops, &tokens)?;
@@ -379,7 +381,7 @@ impl<O: Ops> Attention<O> {
         drop((key, value));
         let mut output = self.output.forward(ops, &mixed)?;
         drop(mixed);
-        output = ops.converted(output, ops.format().rest)?;
+        output = ops.to_kind(output, ops.format().rest)?;
         output = ops.reshape(&ops.transpose(&output, 1, 2)?, &shape)?;
         ops.add_onto(&input, &output)?;
         Ok(input)

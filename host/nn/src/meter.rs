@@ -15,7 +15,7 @@ use tilewright_torch::{
     reordered, winograd,
 };
 
-use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::Times};
+use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::LapMeter};
 pub use bands::{MeterKernel, MeterSums};
 pub use causal::MeterCausalKernel;
 pub(crate) use ledger::Ledger;
@@ -90,7 +90,7 @@ impl MeterTensor {
         bytes(&self.axes, self.kind)
     }
 
-    fn viewed(&self, axes: Axes) -> Self {
+    fn view(&self, axes: Axes) -> Self {
         Self { axes, kind: self.kind, storage: self.storage.clone() }
     }
 }
@@ -110,10 +110,10 @@ impl Meter {
     ///
     /// # Errors
     /// The extents are negative, or too many.
-    pub fn given(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
-        let mut axes = Axes::contiguous(shape).ok_or_else(|| refused("an input", &[shape]))?;
+    pub fn input(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
+        let mut axes = Axes::contiguous(shape).ok_or_else(|| shape_error("an input", &[shape]))?;
         if let Ok(picture) = shape.try_into() {
-            axes = self.convolved(picture);
+            axes = self.convolution_axes(picture);
         }
         Ok(MeterTensor { axes, kind, storage: Rc::new(Storage::new(&self.ledger, 0)) })
     }
@@ -121,14 +121,14 @@ impl Meter {
     /// A tensor of its own memory, held beside the network.
     ///
     /// # Errors
-    /// As [`Self::given`].
+    /// As [`Self::input`].
     pub fn occupied(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
-        Ok(self.made(self.given(shape, kind)?.axes, kind))
+        Ok(self.output(self.input(shape, kind)?.axes, kind))
     }
 
     /// The bytes that are held now.
     pub fn held_bytes(&self) -> u64 {
-        self.ledger.held()
+        self.ledger.held_bytes()
     }
 
     /// The most bytes that were held at once.
@@ -155,7 +155,7 @@ impl Meter {
         self.spend(bytes as f64 / self.costs.bytes_per_second);
     }
 
-    fn made(&self, axes: Axes, kind: Kind) -> MeterTensor {
+    fn output(&self, axes: Axes, kind: Kind) -> MeterTensor {
         MeterTensor { axes, kind, storage: Rc::new(self.hold(bytes(&axes, kind))) }
     }
 
@@ -182,7 +182,7 @@ impl Meter {
     /// are computed in blocks.
     fn multiplies(&self, into: i64, out: i64, pixels: i64, taps: i64) {
         let (into, out, rate) = (into as f64, out as f64, &self.costs.plain);
-        let each = rate.per_product * into * reordered::padded(out) + rate.per_value * (into + out);
+        let each = rate.per_product * into * reordered::whole_blocks(out) + rate.per_value * (into + out);
         self.spend(each * pixels as f64 * taps as f64);
     }
 
@@ -194,19 +194,19 @@ impl Meter {
         stride: i64,
         padding: [i64; 2],
     ) -> Result<MeterTensor> {
-        let [batch, into, height, width] = four("a convolution", picture)?;
+        let [batch, into, height, width] = four_extents("a convolution", picture)?;
         let &[out, channels, side, _] = weight else {
-            return Err(refused("a convolution", &[picture.axes.extents(), weight]));
+            return Err(shape_error("a convolution", &[picture.axes.extents(), weight]));
         };
         let extent = |pixels: i64, padding: i64| (pixels + 2 * padding - side) / stride + 1;
         let (rows, columns) = (extent(height, padding[0]), extent(width, padding[1]));
         if channels != into || bias.is_some_and(|bias| *bias != [out]) || rows < 1 || columns < 1 {
-            return Err(refused("a convolution", &[picture.axes.extents(), weight]));
+            return Err(shape_error("a convolution", &[picture.axes.extents(), weight]));
         }
         self.multiplies(into, out, batch * rows * columns, side * side);
-        let output = self.convolved([batch, out, rows, columns]);
+        let output = self.convolution_axes([batch, out, rows, columns]);
         // The input is brought into the weights' order first.
-        let _ordered = self.ordered(picture)?;
+        let _ordered = self.to_memory_order(picture)?;
         let (taps, scratch) = ((side * side) as f64, &self.costs.scratch);
         let (input_pixels, output_pixels) = ((batch * height * width) as f64, (batch * rows * columns) as f64);
         let is_small = batch == 1 && into * height * width <= scratch.small as i64;
@@ -214,34 +214,35 @@ impl Meter {
         if scratch.small > 0 && (is_small || side == 1 && tch::get_num_threads() == 1) {
             // libtorch's own convolution lays the input out once per tap (im2col), oneDNN's does
             // not.
-            let output = self.made(output, picture.kind);
+            let output = self.output(output, picture.kind);
             if side > 1 {
                 self.touch(self.scratch(taps * into * output_pixels));
             }
             return Ok(output);
         }
         let _per_thread = self.hold(convolution_bytes() as u64);
-        let weights = self.scratch(scratch.weights * taps * reordered::padded(into) * reordered::padded(out));
+        let weights =
+            self.scratch(scratch.weights * taps * reordered::whole_blocks(into) * reordered::whole_blocks(out));
         // The probe tells the algorithm by the copies of the input that it found: several are
         // im2col, none is a convolution in the given order, one is a convolution in oneDNN's own
         // order.
         if scratch.inputs > 1.0 {
-            let output = self.made(output, picture.kind);
+            let output = self.output(output, picture.kind);
             let columns = if side > 1 { scratch.inputs * into * output_pixels } else { 0.0 };
             self.touch(self.scratch(columns) + weights);
             return Ok(output);
         }
         // Input and output are put into another order, the output when the input's copy is gone.
         // Less than a block of channels stays as it is.
-        let copied = if into < reordered::block() { 0.0 } else { reordered::padded(into) };
-        let other = self.hold(self.scratch(scratch.inputs * reordered::padded(out) * output_pixels));
+        let copied = if into < reordered::block() { 0.0 } else { reordered::whole_blocks(into) };
+        let other = self.hold(self.scratch(scratch.inputs * reordered::whole_blocks(out) * output_pixels));
         if scratch.inputs == 0.0 {
-            let output = self.made(output, picture.kind);
+            let output = self.output(output, picture.kind);
             self.touch(weights);
             return Ok(output);
         }
         self.touch(self.scratch(scratch.inputs * copied * input_pixels) + weights);
-        let output = self.made(output, picture.kind);
+        let output = self.output(output, picture.kind);
         drop(other);
         Ok(output)
     }
@@ -255,20 +256,20 @@ impl Meter {
     }
 
     /// The order in which libtorch's convolutions give their result.
-    fn convolved(&self, shape: [i64; 4]) -> Axes {
+    fn convolution_axes(&self, shape: [i64; 4]) -> Axes {
         match self.format.layout {
-            Layout::ChannelsFirst => Axes::four(shape),
+            Layout::ChannelsFirst => Axes::four_extents(shape),
             Layout::ChannelsLast => Axes::channels_last(shape),
         }
     }
 }
 
 /// The extents of a picture.
-fn four(operation: &'static str, picture: &MeterTensor) -> Result<[i64; 4]> {
-    picture.axes.extents().try_into().map_err(|_| refused(operation, &[picture.axes.extents()]))
+fn four_extents(operation: &'static str, picture: &MeterTensor) -> Result<[i64; 4]> {
+    picture.axes.extents().try_into().map_err(|_| shape_error(operation, &[picture.axes.extents()]))
 }
 
-fn refused(operation: &'static str, shapes: &[&[i64]]) -> Error {
+fn shape_error(operation: &'static str, shapes: &[&[i64]]) -> Error {
     let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
     Error::Shapes { operation, shapes: shapes.join(" and ") }
 }
@@ -289,7 +290,7 @@ impl Ops for Meter {
     }
 
     fn extents(&self, picture: &MeterTensor) -> Result<[i64; 4]> {
-        four("a picture", picture)
+        four_extents("a picture", picture)
     }
 
     fn share(&self, tensor: &MeterTensor) -> MeterTensor {
@@ -298,31 +299,32 @@ impl Ops for Meter {
 
     fn laps(&self, range: Range<i64>, step: i64) -> Laps {
         let outside = self.ledger.times();
-        Laps::new(range, step, Some(Times { ledger: Rc::clone(&self.ledger), outside }))
+        Laps::new(range, step, Some(LapMeter { ledger: Rc::clone(&self.ledger), outside }))
     }
 
     fn empty(&self, shape: [i64; 4]) -> Result<MeterTensor> {
-        Ok(self.made(self.convolved(shape), self.format.rest))
+        Ok(self.output(self.convolution_axes(shape), self.format.rest))
     }
 
     fn copy_onto(&self, tensor: &MeterTensor, from: &MeterTensor) -> Result<()> {
         if tensor.axes.extents() != from.axes.extents() {
-            return Err(refused("a copy", &[tensor.axes.extents(), from.axes.extents()]));
+            return Err(shape_error("a copy", &[tensor.axes.extents(), from.axes.extents()]));
         }
         self.moves(tensor.bytes() + from.bytes());
         Ok(())
     }
 
-    fn padded(&self, tensor: &MeterTensor, zeros: &[i64]) -> Result<MeterTensor> {
+    fn pad(&self, tensor: &MeterTensor, zeros: &[i64]) -> Result<MeterTensor> {
         let mut shape = tensor.axes.extents().to_vec();
         if !zeros.len().is_multiple_of(2) || zeros.len() / 2 > shape.len() {
-            return Err(refused("padding", &[&shape, zeros]));
+            return Err(shape_error("padding", &[&shape, zeros]));
         }
         for (pair, extent) in zeros.chunks(2).zip(shape.iter_mut().rev()) {
             *extent = extent.saturating_add(pair[0]).saturating_add(pair[1]);
         }
-        let axes = self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| refused("padding", &[&shape]))?;
-        let padded = self.made(axes, tensor.kind);
+        let axes =
+            self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| shape_error("padding", &[&shape]))?;
+        let padded = self.output(axes, tensor.kind);
         self.moves(tensor.bytes() + padded.bytes());
         Ok(padded)
     }
@@ -333,22 +335,22 @@ impl Ops for Meter {
 
     fn narrow(&self, tensor: &MeterTensor, axis: usize, start: i64, length: i64) -> Result<MeterTensor> {
         let axes = tensor.axes.narrow(axis, start, length);
-        Ok(tensor.viewed(axes.ok_or_else(|| refused("a slice", &[tensor.axes.extents()]))?))
+        Ok(tensor.view(axes.ok_or_else(|| shape_error("a slice", &[tensor.axes.extents()]))?))
     }
 
     fn transpose(&self, tensor: &MeterTensor, one: usize, other: usize) -> Result<MeterTensor> {
         let axes = tensor.axes.transpose(one, other);
-        Ok(tensor.viewed(axes.ok_or_else(|| refused("a transpose", &[tensor.axes.extents()]))?))
+        Ok(tensor.view(axes.ok_or_else(|| shape_error("a transpose", &[tensor.axes.extents()]))?))
     }
 
     fn reshape(&self, tensor: &MeterTensor, shape: &[i64]) -> Result<MeterTensor> {
         let plain = Axes::contiguous(shape).filter(|plain| plain.count() == tensor.axes.count());
-        let plain = plain.ok_or_else(|| refused("a reshape", &[tensor.axes.extents(), shape]))?;
+        let plain = plain.ok_or_else(|| shape_error("a reshape", &[tensor.axes.extents(), shape]))?;
         Ok(match tensor.axes.view(shape) {
-            Some(axes) => tensor.viewed(axes),
+            Some(axes) => tensor.view(axes),
             None => {
                 self.moves(2 * tensor.bytes());
-                self.made(plain, tensor.kind)
+                self.output(plain, tensor.kind)
             }
         })
     }
@@ -358,13 +360,13 @@ impl Ops for Meter {
             true => Ok(tensor.clone()),
             false => {
                 self.moves(2 * tensor.bytes());
-                Ok(self.made(tensor.axes.made_contiguous(), tensor.kind))
+                Ok(self.output(tensor.axes.made_contiguous(), tensor.kind))
             }
         }
     }
 
-    fn ordered(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
-        let shape = four("memory order", tensor)?;
+    fn to_memory_order(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+        let shape = four_extents("memory order", tensor)?;
         let is_there = match self.format.layout {
             Layout::ChannelsFirst => tensor.axes.is_contiguous(),
             Layout::ChannelsLast => tensor.axes.is_dense_channels_last(),
@@ -373,26 +375,26 @@ impl Ops for Meter {
             return Ok(tensor.clone());
         }
         self.moves(2 * tensor.bytes());
-        Ok(self.made(self.convolved(shape), tensor.kind))
+        Ok(self.output(self.convolution_axes(shape), tensor.kind))
     }
 
-    fn converted(&self, tensor: MeterTensor, kind: Kind) -> Result<MeterTensor> {
+    fn to_kind(&self, tensor: MeterTensor, kind: Kind) -> Result<MeterTensor> {
         if tensor.kind == kind {
             return Ok(tensor);
         }
-        let converted = self.made(tensor.axes.dense(), kind);
+        let converted = self.output(tensor.axes.dense(), kind);
         self.moves(tensor.bytes() + converted.bytes());
         Ok(converted)
     }
 
-    fn repeated(&self, picture: &MeterTensor) -> Result<MeterTensor> {
-        let [batch, channels, height, width] = four("an upsampling", picture)?;
+    fn upsample_nearest(&self, picture: &MeterTensor) -> Result<MeterTensor> {
+        let [batch, channels, height, width] = four_extents("an upsampling", picture)?;
         let shape = [batch, channels, height.saturating_mul(2), width.saturating_mul(2)];
         let is_last = picture.axes.suggests_channels_last();
         let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
         let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
         self.moves(5 * picture.bytes());
-        Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
+        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four_extents(shape) }, picture.kind))
     }
 
     fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
@@ -401,7 +403,7 @@ impl Ops for Meter {
                 self.moves(3 * tensor.bytes());
                 Ok(())
             }
-            false => Err(refused("a sum", &[tensor.axes.extents(), other.axes.extents()])),
+            false => Err(shape_error("a sum", &[tensor.axes.extents(), other.axes.extents()])),
         }
     }
 
@@ -412,19 +414,19 @@ impl Ops for Meter {
 
     fn group_norm(&self, picture: &MeterTensor, norm: GroupNorm<'_, Vec<i64>>) -> Result<MeterTensor> {
         let GroupNorm { weight, bias, groups, .. } = norm;
-        let shape = four("a group norm", picture)?;
+        let shape = four_extents("a group norm", picture)?;
         if *weight != [shape[1]] || weight != bias || groups < 1 || shape[1] % groups != 0 {
-            return Err(refused("a group norm", &[&shape, weight, bias, &[groups]]));
+            return Err(shape_error("a group norm", &[&shape, weight, bias, &[groups]]));
         }
         self.moves(3 * picture.bytes());
         if picture.kind == Kind::Float && !picture.axes.is_contiguous() {
             self.touch(group_norm_bytes(shape));
-            return Ok(self.made(picture.axes.dense(), picture.kind));
+            return Ok(self.output(picture.axes.dense(), picture.kind));
         }
         let is_last = picture.axes.suggests_channels_last();
         let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
         let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
-        Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
+        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four_extents(shape) }, picture.kind))
     }
 
     fn convolution(
@@ -437,13 +439,13 @@ impl Ops for Meter {
         let side = weight.last().copied().unwrap_or_default();
         let is_pointwise = side == 1 && window == Window { stride: 1, padding: [0; 2] };
         if is_pointwise && self.format.layout == Layout::ChannelsFirst {
-            let [batch, into, height, width] = four("a convolution", picture)?;
+            let [batch, into, height, width] = four_extents("a convolution", picture)?;
             if weight[1..] != [into, 1, 1] || *bias != weight[..1] {
-                return Err(refused("a convolution", &[picture.axes.extents(), weight, bias]));
+                return Err(shape_error("a convolution", &[picture.axes.extents(), weight, bias]));
             }
             let _copy = self.reshape(picture, &[batch, into, height * width])?;
             self.multiplies(into, weight[0], batch * height * width, 1);
-            return Ok(self.made(self.convolved([batch, weight[0], height, width]), picture.kind));
+            return Ok(self.output(self.convolution_axes([batch, weight[0], height, width]), picture.kind));
         }
         self.convolved_by_libtorch(picture, weight, Some(bias), window.stride, window.padding)
     }
@@ -452,18 +454,18 @@ impl Ops for Meter {
         let mut shape = tokens.axes.extents().to_vec();
         match (&weight[..], shape.last_mut()) {
             (&[out, into], Some(width)) if into == *width && *bias == [out] => *width = out,
-            _ => return Err(refused("a linear layer", &[tokens.axes.extents(), weight, bias])),
+            _ => return Err(shape_error("a linear layer", &[tokens.axes.extents(), weight, bias])),
         }
         let _copy = self.contiguous(tokens)?;
         self.multiplies(weight[1], weight[0], (tokens.axes.count() as i64) / weight[1].max(1), 1);
-        let axes = Axes::contiguous(&shape).ok_or_else(|| refused("a linear layer", &[&shape]))?;
-        Ok(self.made(axes, tokens.kind))
+        let axes = Axes::contiguous(&shape).ok_or_else(|| shape_error("a linear layer", &[&shape]))?;
+        Ok(self.output(axes, tokens.kind))
     }
 
     fn attention(&self, query: MeterTensor, key: &MeterTensor, value: &MeterTensor) -> Result<MeterTensor> {
         let shapes = [query.axes.extents(), key.axes.extents(), value.axes.extents()];
         if shapes[0].len() != 3 || shapes[1] != shapes[0] || shapes[2] != shapes[0] {
-            return Err(refused("attention", &shapes));
+            return Err(shape_error("attention", &shapes));
         }
         let dtype = match query.kind {
             Kind::BFloat16 => Dtype::Bf16,
@@ -479,7 +481,7 @@ impl Ops for Meter {
             self.touch(scratch as u64);
             return Ok(query);
         }
-        let output = self.made(query.axes.made_contiguous(), query.kind);
+        let output = self.output(query.axes.made_contiguous(), query.kind);
         // libtorch's fused attention takes 256 queries per thread at once, and a smaller block if
         // there are few tokens.
         let share = match tokens {
@@ -491,15 +493,15 @@ impl Ops for Meter {
         Ok(output)
     }
 
-    fn laid_out(&self, weight: Vec<i64>) -> Result<Vec<i64>> {
+    fn lay_out_weight(&self, weight: Vec<i64>) -> Result<Vec<i64>> {
         Ok(weight)
     }
 
-    fn kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>, upsamples: bool) -> Result<MeterKernel> {
+    fn winograd_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>, upsamples: bool) -> Result<MeterKernel> {
         MeterKernel::new(weight, bias, upsamples)
     }
 
-    fn filter(
+    fn winograd_convolution(
         &self,
         input: Rows<'_, MeterTensor>,
         kernel: &MeterKernel,
@@ -508,7 +510,7 @@ impl Ops for Meter {
         store: Store<'_, MeterTensor>,
         sums: Option<&mut MeterSums>,
     ) -> Result<()> {
-        self.filtered(input, kernel, before, rows, store, sums)
+        self.meter_winograd(input, kernel, before, rows, store, sums)
     }
 
     fn sums(&self, batch: i64, channels: i64) -> MeterSums {
@@ -522,12 +524,12 @@ impl Ops for Meter {
     fn affine(&self, norm: GroupNorm<'_, Vec<i64>>, sums: &MeterSums) -> Result<MeterSums> {
         let GroupNorm { weight, bias, groups, .. } = norm;
         if *weight != [sums.channels] || weight != bias || groups < 1 || sums.channels % groups != 0 {
-            return Err(refused("a group norm", &[&[sums.batch, sums.channels], weight, bias, &[groups]]));
+            return Err(shape_error("a group norm", &[&[sums.batch, sums.channels], weight, bias, &[groups]]));
         }
         Ok(*sums)
     }
 
     fn affine_silu(&self, picture: &MeterTensor, affine: &MeterSums) -> Result<MeterTensor> {
-        self.normed(picture, affine)
+        self.apply_norm(picture, affine)
     }
 }

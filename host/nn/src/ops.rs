@@ -117,7 +117,7 @@ pub trait Ops: fmt::Debug + 'static {
 
     /// Zeros before and after the values of each axis, the last axis first, as in libtorch's
     /// `constant_pad_nd`.
-    fn padded(&self, tensor: &Self::Tensor, zeros: &[i64]) -> Result<Self::Tensor>;
+    fn pad(&self, tensor: &Self::Tensor, zeros: &[i64]) -> Result<Self::Tensor>;
 
     /// The extents of a tensor.
     fn shape(&self, tensor: &Self::Tensor) -> Vec<i64>;
@@ -135,13 +135,13 @@ pub trait Ops: fmt::Debug + 'static {
     fn contiguous(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// A picture in the format's memory order; a copy only if it has another.
-    fn ordered(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
+    fn to_memory_order(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// The tensor in another type; the same tensor if it has that type already.
-    fn converted(&self, tensor: Self::Tensor, kind: tch::Kind) -> Result<Self::Tensor>;
+    fn to_kind(&self, tensor: Self::Tensor, kind: tch::Kind) -> Result<Self::Tensor>;
 
     /// A picture at twice the height and width, each pixel repeated.
-    fn repeated(&self, picture: &Self::Tensor) -> Result<Self::Tensor>;
+    fn upsample_nearest(&self, picture: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// Adds a tensor of the same extents to another in its place.
     fn add_onto(&self, tensor: &Self::Tensor, other: &Self::Tensor) -> Result<()>;
@@ -168,15 +168,15 @@ pub trait Ops: fmt::Debug + 'static {
     fn attention(&self, query: Self::Tensor, key: &Self::Tensor, value: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// A convolution's weight in the format's memory order.
-    fn laid_out(&self, weight: Self::Weight) -> Result<Self::Weight>;
+    fn lay_out_weight(&self, weight: Self::Weight) -> Result<Self::Weight>;
 
-    /// Weights [out, into, 3, 3] for [`Self::filter`], after an upsampling or not.
-    fn kernel(&self, weight: &Self::Weight, bias: &Self::Weight, upsamples: bool) -> Result<Self::Kernel>;
+    /// Weights [out, into, 3, 3] for [`Self::winograd_convolution`], after an upsampling or not.
+    fn winograd_kernel(&self, weight: &Self::Weight, bias: &Self::Weight, upsamples: bool) -> Result<Self::Kernel>;
 
     /// Computes rows of a convolution by Winograd's filtering. The input has to hold the rows that
     /// they depend on, one more on either side. If `before` is given, that norm and then SiLU are
     /// applied to the input first. The output's values and their squares are added to `sums`.
-    fn filter(
+    fn winograd_convolution(
         &self,
         input: Rows<'_, Self::Tensor>,
         kernel: &Self::Kernel,

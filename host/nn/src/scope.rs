@@ -30,7 +30,7 @@ pub struct Listing(RefCell<Vec<Needed>>);
 
 impl Listing {
     /// The weights that were asked for, in order.
-    pub fn needed(self) -> Vec<Needed> {
+    pub fn into_needed(self) -> Vec<Needed> {
         self.0.into_inner()
     }
 }
@@ -60,7 +60,7 @@ impl<'a, O: Ops> Scope<'a, O> {
 
     /// The place below this one.
     pub fn at(&self, part: impl Display) -> Self {
-        Self { source: self.source, ops: self.ops, path: self.named(&part) }
+        Self { source: self.source, ops: self.ops, path: self.full_name(&part) }
     }
 
     /// The operations that the network is built for.
@@ -89,10 +89,10 @@ impl<'a, O: Ops> Scope<'a, O> {
     /// # Errors
     /// As [`Source::weight`].
     pub fn weight(&self, part: &str, shapes: &[&[i64]], kind: tch::Kind) -> Result<O::Weight> {
-        self.source.weight(&self.named(&part), shapes, kind)
+        self.source.weight(&self.full_name(&part), shapes, kind)
     }
 
-    fn named(&self, part: &impl Display) -> String {
+    fn full_name(&self, part: &impl Display) -> String {
         if self.path.is_empty() { part.to_string() } else { format!("{}.{part}", self.path) }
     }
 }

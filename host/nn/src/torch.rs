@@ -77,7 +77,7 @@ impl Ops for Torch {
         Ok(())
     }
 
-    fn padded(&self, tensor: &Tensor, zeros: &[i64]) -> Result<Tensor> {
+    fn pad(&self, tensor: &Tensor, zeros: &[i64]) -> Result<Tensor> {
         Ok(tensor.f_constant_pad_nd(zeros)?)
     }
 
@@ -101,15 +101,15 @@ impl Ops for Torch {
         Ok(tensor.f_contiguous()?)
     }
 
-    fn ordered(&self, tensor: &Tensor) -> Result<Tensor> {
+    fn to_memory_order(&self, tensor: &Tensor) -> Result<Tensor> {
         Ok(to_layout(tensor, self.format.layout)?)
     }
 
-    fn converted(&self, tensor: Tensor, kind: Kind) -> Result<Tensor> {
+    fn to_kind(&self, tensor: Tensor, kind: Kind) -> Result<Tensor> {
         Ok(tensor.f_to_kind(kind)?)
     }
 
-    fn repeated(&self, picture: &Tensor) -> Result<Tensor> {
+    fn upsample_nearest(&self, picture: &Tensor) -> Result<Tensor> {
         let (_, _, height, width) = picture.size4()?;
         Ok(picture.f_upsample_nearest2d([2 * height, 2 * width], None, None)?)
     }
@@ -141,20 +141,20 @@ impl Ops for Torch {
 
     fn attention(&self, query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
         Ok(match self.fused {
-            true => attention::fused(query, key, value)?,
+            true => attention::attend(query, key, value)?,
             false => attention::plain(&query, key, value)?,
         })
     }
 
-    fn laid_out(&self, weight: Tensor) -> Result<Tensor> {
+    fn lay_out_weight(&self, weight: Tensor) -> Result<Tensor> {
         Ok(to_layout(&weight, self.format.layout)?)
     }
 
-    fn kernel(&self, weight: &Tensor, bias: &Tensor, upsamples: bool) -> Result<Winograd> {
+    fn winograd_kernel(&self, weight: &Tensor, bias: &Tensor, upsamples: bool) -> Result<Winograd> {
         Ok(Winograd::new(weight, bias, upsamples)?)
     }
 
-    fn filter(
+    fn winograd_convolution(
         &self,
         input: Rows<'_, Tensor>,
         kernel: &Winograd,
@@ -164,7 +164,7 @@ impl Ops for Torch {
         sums: Option<&mut Sums>,
     ) -> Result<()> {
         let Rows { tensor, first, height } = input;
-        let (add, output) = stored(store);
+        let (add, output) = split_store(store);
         Ok(kernel.convolve(winograd::Rows { tensor, first, height }, before, rows, add, output, sums)?)
     }
 
@@ -225,7 +225,7 @@ impl Ops for Torch {
 }
 
 /// The tensor that is added to the result, and its place.
-fn stored(store: Store<'_, Tensor>) -> (Option<&Tensor>, Option<&Tensor>) {
+fn split_store(store: Store<'_, Tensor>) -> (Option<&Tensor>, Option<&Tensor>) {
     match store {
         Store::Nowhere => (None, None),
         Store::Onto(output) => (None, Some(output)),

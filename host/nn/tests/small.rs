@@ -71,7 +71,7 @@ fn listed() -> Vec<Needed> {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst).unwrap();
     let (meter, listing) = (Meter::new(format, Costs::default()), Listing::default());
     Small::build(&Scope::new(&listing, &meter)).unwrap();
-    listing.needed()
+    listing.into_needed()
 }
 
 #[test]
@@ -92,11 +92,11 @@ fn shapes_that_do_not_go_together_are_an_error_on_the_meter() {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst).unwrap();
     let meter = Meter::new(format, Costs::default());
     let network = Small::build(&Scope::new(&Listing::default(), &meter)).unwrap();
-    let wrong = meter.given(&[1, CHANNELS + 1, 8, 8], Kind::Float).unwrap();
+    let wrong = meter.input(&[1, CHANNELS + 1, 8, 8], Kind::Float).unwrap();
     let error = network.forward(&meter, wrong).unwrap_err();
     assert!(matches!(&error, Error::Shapes { operation: "a convolution", .. }), "{error}");
     assert_eq!(meter.held_bytes(), 0, "a failure holds nothing");
-    assert!(meter.given(&[-1], Kind::Float).is_err());
+    assert!(meter.input(&[-1], Kind::Float).is_err());
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn the_metered_peak_is_the_measured_one() {
                     drop(output);
 
                     let meter = Meter::new(format, speed.into());
-                    let counted = meter.given(&shape, format.rest).unwrap();
+                    let counted = meter.input(&shape, format.rest).unwrap();
                     let output = metered.forward(&meter, counted).unwrap();
                     assert_eq!(meter.shape(&output), [shape[0], 3, shape[2], shape[3]]);
                     drop(output);

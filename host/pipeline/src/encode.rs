@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tch::Tensor;
 use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodeJob, Finished, Machine, MemoryLimit, Observer, Unfinished};
-use tilewright_plan::{Candidate, Objective, Planner, Record, Request, Stage, words::counted};
+use tilewright_plan::{Candidate, Objective, Planner, Record, Request, Stage, words::with_noun};
 
 use crate::{EncodeSource, Error, Model, Result};
 
@@ -74,7 +74,7 @@ impl EncodeInput {
                     ));
                 }
                 if source.channels() != config.image_channels {
-                    let channels = counted(source.channels() as u64, "channel");
+                    let channels = with_noun(source.channels() as u64, "channel");
                     return refused(format!("{channels}, the VAE takes {}", config.image_channels));
                 }
                 source.crop(config.spatial_scale(), note)?;

@@ -38,7 +38,7 @@ pub use output::OutputWriter;
 pub use resume::{KeptPlan, fingerprint};
 pub use session::Session;
 pub use source::EncodeSource;
-pub use texts::{RECORD_KEYWORD, carried, texts};
+pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
 
 use tilewright_engine::Machine;
 

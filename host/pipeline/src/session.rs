@@ -29,7 +29,7 @@ impl Session {
     /// The device can't be measured.
     pub fn ready(&mut self) -> Result<(&Machine, &mut Trials)> {
         if let Some((found, trials)) = self.found.take() {
-            let machine = found.measured(Probe::Kept)?;
+            let machine = found.measure(Probe::Kept)?;
             let trials = trials(&machine);
             self.ready = Some((machine, trials));
         }

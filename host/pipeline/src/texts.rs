@@ -8,12 +8,12 @@ pub const RECORD_KEYWORD: &str = "tilewright";
 
 /// ComfyUI's workflow and the like, so that a picture can be dragged back into it.
 pub fn texts(latent: &Latent) -> Texts {
-    carried(latent.texts.clone())
+    without_file_texts(latent.texts.clone())
 }
 
 /// The texts that pass from a picture or latent to another file: all but those about the file
 /// itself.
-pub fn carried(mut texts: Texts) -> Texts {
+pub fn without_file_texts(mut texts: Texts) -> Texts {
     texts.retain(|(name, _)| is_keyword(name) && name != "format" && name != RECORD_KEYWORD);
     texts
 }

@@ -104,7 +104,6 @@ impl Offer {
 /// The host's answers to a policy's questions. An answer does not change within a call, so each is
 /// recorded once, in the order of first asking.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Heard")]
 pub struct HostAnswers {
     /// Prices of plans. The plans are as they were priced: after checking, and without those that
     /// make no sense.

@@ -84,7 +84,7 @@ impl Record {
 
     /// The outcome, if it is the plan's alone. `None` for a clip that continued from an earlier
     /// run's frames, and for one of which another plan made a part.
-    pub fn measured(&self) -> Option<&Outcome> {
+    pub fn own_outcome(&self) -> Option<&Outcome> {
         let is_shared = self.request.frames > 1 && !self.attempts.is_empty();
         self.outcome.as_ref().filter(|_| self.resumed_frames == 0 && !is_shared)
     }

@@ -23,7 +23,7 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
 }
 
 /// [`one_line`] of the first `most` characters, followed by `…` if there are more.
-pub fn shortened(text: &str, most: usize) -> String {
+pub fn shorten(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", one_line(&text[..end])),
         None => one_line(text).into_owned(),
@@ -122,8 +122,8 @@ mod tests {
     fn what_a_terminal_would_obey_is_escaped() {
         assert_eq!(one_line("AMD Radeon™ 8060S, 木"), "AMD Radeon™ 8060S, 木");
         assert_eq!(one_line("a\u{1b}[31m\r\n\t\u{9b}\u{202e}"), r"a\u001b[31m\r\n\t\u009b\u202e");
-        assert_eq!(shortened(&"x".repeat(50), 40), format!("{}…", "x".repeat(40)));
-        assert_eq!(shortened("ä\u{7}ü", 3), r"ä\u0007ü");
+        assert_eq!(shorten(&"x".repeat(50), 40), format!("{}…", "x".repeat(40)));
+        assert_eq!(shorten("ä\u{7}ü", 3), r"ä\u0007ü");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 /// A number and its noun: `1 tile`, `3 tiles`, `2 entries`.
-pub fn counted<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+pub fn with_noun<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
     if number == N::from(1) {
         return format!("{number} {noun}");
     }
@@ -43,12 +43,12 @@ mod tests {
 
     #[test]
     fn nouns_follow_their_numbers() {
-        assert_eq!(counted(1_u32, "tile"), "1 tile");
-        assert_eq!(counted(0_usize, "tile"), "0 tiles");
-        assert_eq!(counted(2_u64, "entry"), "2 entries");
-        assert_eq!(counted(3_u64, "day"), "3 days");
-        assert_eq!(counted(2_u64, "batch"), "2 batches");
-        assert_eq!(counted(1_u64, "batch"), "1 batch");
+        assert_eq!(with_noun(1_u32, "tile"), "1 tile");
+        assert_eq!(with_noun(0_usize, "tile"), "0 tiles");
+        assert_eq!(with_noun(2_u64, "entry"), "2 entries");
+        assert_eq!(with_noun(3_u64, "day"), "3 days");
+        assert_eq!(with_noun(2_u64, "batch"), "2 batches");
+        assert_eq!(with_noun(1_u64, "batch"), "1 batch");
     }
 
     #[test]

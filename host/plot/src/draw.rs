@@ -60,7 +60,7 @@ impl Chart {
             Chart::Rows { axis, rows, .. } => {
                 rows.iter().flat_map(|(_, samples)| samples).any(|sample| axis.has_place(*sample))
             }
-            Chart::Plane { x, y, series, .. } => series.iter().any(|series| !placed(series, x, y).is_empty()),
+            Chart::Plane { x, y, series, .. } => series.iter().any(|series| !place(series, x, y).is_empty()),
         }
     }
 }
@@ -79,7 +79,7 @@ pub fn draw_with_legend(chart: &Chart, width: f64, height: f64) -> Drawing {
         Chart::Rows { title, .. } => (title, Vec::new()),
         Chart::Plane { title, x, y, series, lines } => {
             let diagonal = (*lines == Lines::Diagonal).then_some((None, "estimate = measurement"));
-            let series = series.iter().enumerate().filter(|(_, series)| !placed(series, x, y).is_empty());
+            let series = series.iter().enumerate().filter(|(_, series)| !place(series, x, y).is_empty());
             let series = series.map(|(look, series)| (Some(look), series.name.as_str()));
             (title, diagonal.into_iter().chain(series).collect())
         }
@@ -212,7 +212,7 @@ fn draw_bars(look: usize, samples: &[f64], top: f64, place: impl Fn(f64) -> f64)
 type Points = Vec<(f64, f64)>;
 
 /// The points of a series that have a place.
-fn placed(series: &Series, x: &Axis, y: &Axis) -> Points {
+fn place(series: &Series, x: &Axis, y: &Axis) -> Points {
     series.points.iter().copied().filter(|(across, up)| x.has_place(*across) && y.has_place(*up)).collect()
 }
 
@@ -220,7 +220,7 @@ fn draw_plane([x, y]: [&Axis; 2], series: &[Series], lines: Lines, [width, heigh
     let series: Vec<(usize, &str, Points)> = series
         .iter()
         .enumerate()
-        .map(|(look, series)| (look, series.name.as_str(), placed(series, x, y)))
+        .map(|(look, series)| (look, series.name.as_str(), place(series, x, y)))
         .filter(|(_, _, points)| !points.is_empty())
         .collect();
     let points = || series.iter().flat_map(|(_, _, points)| points);

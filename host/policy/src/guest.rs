@@ -283,8 +283,8 @@ impl Guest {
     pub fn estimate_all(&mut self, plans: impl ExactSizeIterator<Item = Plan>) -> Result<Vec<Price>> {
         self.count_question(0)?;
         let mut costs = Vec::with_capacity(plans.len());
-        // One plan has no equals. A list is short (its bytes are limited), so that a search from its
-        // beginning takes less time than hashing.
+        // One plan has no equals. A list is short, since its bytes are limited: a search from its
+        // beginning takes less time than a hash.
         let mut known = (plans.len() > 1).then(|| Vec::with_capacity(plans.len().min(self.limits.candidates)));
         for plan in plans {
             if self.is_over() {

@@ -30,7 +30,7 @@ pub struct Assignment {
 
 /// The part of an assignment that outlives the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pinned {
+pub struct StoredAssignment {
     pub(crate) route: String,
     pub(crate) policy: String,
     pub(crate) number: u64,
@@ -45,14 +45,14 @@ pub struct Pinned {
     pub(crate) takes_over: bool,
 }
 
-impl Pinned {
+impl StoredAssignment {
     /// The module that it needs.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 }
 
-impl From<&Assignment> for Pinned {
+impl From<&Assignment> for StoredAssignment {
     fn from(assignment: &Assignment) -> Self {
         let Assignment { route, revision, canary, objective, memory_limit, takes_over, .. } = assignment;
         Self {

@@ -25,7 +25,7 @@ mod state;
 mod tally;
 mod watchdog;
 
-pub use assignment::{Assignment, EndedJob, Pinned};
+pub use assignment::{Assignment, EndedJob, StoredAssignment};
 pub use canary::{CanaryFacts, CanaryState};
 pub use comparison::{LOOKS, Rule};
 pub use decider::{Decider, UntrackedPlanner};

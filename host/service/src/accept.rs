@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 use tilewright_config::{Case, Stage};
 use tilewright_media::Rate;
 use tilewright_plan::bytes;
-use tilewright_rollout::Pinned;
+use tilewright_rollout::StoredAssignment;
 use tilewright_service_api::{Job, JobRequest, JobState};
 use uuid::Uuid;
 
@@ -220,7 +220,7 @@ impl ServerState {
             error: None,
             results: Vec::new(),
         };
-        let pinned = Pinned::from(&assignment);
+        let pinned = StoredAssignment::from(&assignment);
         let tag = request.tag.clone().unwrap_or_default();
         let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
         let stored = StoredJob { job, request, pinned, deadline_ms, starts: 0, crashes: 0 };

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
-use tilewright_plan::{Failure, words::counted};
+use tilewright_plan::{Failure, words::with_noun};
 
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -147,7 +147,7 @@ pub(crate) fn decode_line(error: &tilewright_engine::Error) -> String {
             "raise memory_limit_bytes, as far as the route and the device allow, or swap to a policy with smaller tiles"
         }
     };
-    format!("gave up after {}, the last: {last}: {advice}", counted(*attempts, "attempt"))
+    format!("gave up after {}, the last: {last}: {advice}", with_noun(*attempts, "attempt"))
 }
 
 /// An error and its causes, in one line.

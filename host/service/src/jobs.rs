@@ -184,7 +184,7 @@ impl Jobs {
         if let Some(crash) = crash {
             tracing::error!("the server before this one crashed {crash}");
         }
-        for (mut stored, is_cancelled) in self.store.unfinished()? {
+        for (mut stored, is_cancelled) in self.store.unfinished_jobs()? {
             let id = stored.job.id.clone();
             let Some(device) = self.devices.get(&stored.job.device).or(self.devices.first()) else { continue };
             let was_running = stored.job.state == JobState::Running;

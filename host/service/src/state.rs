@@ -84,7 +84,7 @@ impl ServerState {
         let keep = self.config.in_force().server.limits.keep_results.as_millis() as u64;
         self.jobs.forget_ended_before(clock::now_ms().saturating_sub(keep))?;
         self.rollout.forget_modules(|| {
-            let unfinished = self.jobs.store.unfinished()?;
+            let unfinished = self.jobs.store.unfinished_jobs()?;
             Ok::<_, crate::Error>(unfinished.iter().map(|(stored, _)| stored.pinned.digest().to_owned()).collect())
         })?;
         tracing::debug!(elapsed_ms = started.elapsed().as_millis() as u64, "cleaned");

@@ -31,9 +31,9 @@ pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// libtorch's error.
-pub fn fused(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+pub fn attend(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && winograd::available() {
-        return blocked(query, key, value);
+        return attend_in_blocks(query, key, value);
     }
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
     let mixed = Tensor::f_scaled_dot_product_attention(
@@ -50,7 +50,7 @@ pub fn fused(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
 }
 
 /// By `shim/attention.cpp`.
-fn blocked(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+fn attend_in_blocks(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     let shape = query.size();
     let (samples, tokens, width) = query.size3()?;
     let fits = |tensor: &Tensor| -> Result<bool> {
@@ -96,7 +96,7 @@ pub fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
         let (query, key, value) = (random()?, random()?, random()?);
         let single = |tensor: &Tensor| tensor.f_to_kind(Kind::Float);
         let plain = plain(&single(&query)?, &single(&key)?, &single(&value)?)?;
-        let fused = single(&fused(query, &key, &value)?)?;
+        let fused = single(&attend(query, &key, &value)?)?;
         let difference = f64::try_from(&(fused - &plain).f_norm()?)? / f64::try_from(&plain.f_norm()?)?.max(1e-12);
         // Far above the rounding of each type, far below the error of a wrong kernel.
         Ok(difference < if dtype == Dtype::F32 { 1e-3 } else { 3e-2 })
@@ -118,7 +118,7 @@ mod tests {
             let wide = |tensor: &Tensor| tensor.to_kind(Kind::Double);
             let scores = wide(&query).matmul(&wide(&key).transpose(1, 2)) / (width as f64).sqrt();
             let expected = scores.softmax(-1, Kind::Double).matmul(&wide(&value));
-            let found = fused(query, &key, &value).unwrap();
+            let found = attend(query, &key, &value).unwrap();
             let difference = f64::try_from((wide(&found) - expected).abs().max()).unwrap();
             assert!(difference < 3e-5, "{samples}×{tokens}×{width}: {difference}");
         }

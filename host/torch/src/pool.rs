@@ -69,7 +69,7 @@ impl Pool {
     /// There is hardly any address space.
     pub fn new(reservation: usize) -> io::Result<Self> {
         let pages = Pages::reserve(reservation)?;
-        let ranges = Ranges::new(pages.reserved());
+        let ranges = Ranges::new(pages.reserved_bytes());
         Ok(Self(Mutex::new(State {
             pages,
             ranges,
@@ -152,7 +152,7 @@ impl State {
         if bytes > self.limit.saturating_sub(self.in_use) {
             return Err(AllocationError::Limit);
         }
-        if bytes > self.pages.reserved() {
+        if bytes > self.pages.reserved_bytes() {
             return Err(AllocationError::System);
         }
         let (offset, fresh) = if bytes <= SMALL { self.take_cell(bytes)? } else { self.take_block(bytes)? };

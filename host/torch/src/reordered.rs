@@ -12,6 +12,6 @@ pub fn block() -> f64 {
 }
 
 /// Channels as such a copy holds them: whole blocks.
-pub fn padded(channels: f64) -> f64 {
+pub fn whole_blocks(channels: f64) -> f64 {
     (channels / block()).ceil() * block()
 }

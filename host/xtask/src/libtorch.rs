@@ -75,7 +75,7 @@ pub fn prepare(project: &Project, lock: &File, source: Option<Source>) -> Result
         None => Some(fetch(&home, lock, Flavour::Cpu, None)?),
         Some(Source::Wheels(flavour, index)) => Some(fetch(&home, lock, flavour, index.as_deref())?),
         Some(Source::Folder(folder)) => Some(adopt(&home, &folder)?),
-        Some(Source::InstalledPyTorch) => Some(adopt(&home, &installed()?)?),
+        Some(Source::InstalledPyTorch) => Some(adopt(&home, &find_installed()?)?),
     };
     if let Some(name) = folder {
         tools::link(Path::new(&name), &home.join("run"))?;
@@ -173,7 +173,7 @@ fn fetch(home: &Path, lock: &File, flavour: Flavour, index: Option<&str>) -> Res
 }
 
 /// The folder of the PyTorch that python3 has.
-fn installed() -> Result<PathBuf> {
+fn find_installed() -> Result<PathBuf> {
     let code = "import importlib.util; print(importlib.util.find_spec('torch').submodule_search_locations[0])";
     let found = tools::ask(Command::new("python3").args(["-c", code]));
     found.map(PathBuf::from).context("python3 has no PyTorch: install torch 2.11, or leave --pytorch out")

@@ -50,12 +50,12 @@ fn packages(project: &Project) -> Result<BTreeSet<String>> {
     let mut packages = BTreeSet::new();
     let mut cargo = project.cargo();
     cargo.args(["tree", "--package", "tilewright-cli", "--edges", "normal,build", "--prefix", "none"]);
-    tools::follow(&mut cargo, |line| packages.extend(listed(line)))?;
+    tools::follow(&mut cargo, |line| packages.extend(crate_of_line(line)))?;
     Ok(packages)
 }
 
 /// The crate of a line of `cargo tree`, as `NAME@VERSION`.
-fn listed(line: &str) -> Option<String> {
+fn crate_of_line(line: &str) -> Option<String> {
     let (name, rest) = line.split_once(" v")?;
     Some(format!("{name}@{}", rest.split_whitespace().next()?))
 }
@@ -136,9 +136,9 @@ mod tests {
 
     #[test]
     fn crates_are_counted_as_they_are_compiled() {
-        assert_eq!(listed("serde v1.0.229 (*)").as_deref(), Some("serde@1.0.229"));
-        assert_eq!(listed("serde_derive v1.0.229 (proc-macro)").as_deref(), Some("serde_derive@1.0.229"));
-        assert_eq!(listed("[build-dependencies]"), None);
+        assert_eq!(crate_of_line("serde v1.0.229 (*)").as_deref(), Some("serde@1.0.229"));
+        assert_eq!(crate_of_line("serde_derive v1.0.229 (proc-macro)").as_deref(), Some("serde_derive@1.0.229"));
+        assert_eq!(crate_of_line("[build-dependencies]"), None);
         let message = |reason: &str, kind: &str, id: &str| {
             format!(r#"{{"reason":"{reason}","package_id":"{id}","target":{{"kind":["{kind}"],"name":"x"}}}}"#)
         };

@@ -1,7 +1,7 @@
 //! Results of measurements as reports with charts.
 
 use tilewright_bench::{Report, Row, suite::SuiteReport, sweep::SweepReport};
-use tilewright_plan::{Device, bytes, words::counted};
+use tilewright_plan::{Device, bytes, words::with_noun};
 use tilewright_plot::{Axis, Chart, Form, Lines, Page, Series};
 
 use super::tables;
@@ -138,5 +138,5 @@ pub fn sweep(report: &SweepReport) -> Page {
 }
 
 fn device(device: &Device) -> Vec<(String, String)> {
-    vec![("device".into(), format!("{} ({}, {})", device.name, device.arch, counted(device.compute_units, "unit")))]
+    vec![("device".into(), format!("{} ({}, {})", device.name, device.arch, with_noun(device.compute_units, "unit")))]
 }

@@ -7,7 +7,7 @@ use tilewright_bench::{
     suite::SuiteReport,
     sweep::{Accuracy, Choice, SweepReport},
 };
-use tilewright_plan::{Plan, Time, bytes, words::counted};
+use tilewright_plan::{Plan, Time, bytes, words::with_noun};
 
 use crate::table;
 
@@ -88,7 +88,7 @@ fn notes(row: &Row) -> Vec<String> {
         notes.push(format!("{} different plans in the counted runs; the last is shown", row.plans));
     }
     if row.attempts > 0 {
-        notes.push(format!("{} failed before others succeeded", counted(row.attempts, "attempt")));
+        notes.push(format!("{} failed before others succeeded", with_noun(row.attempts, "attempt")));
     }
     notes
 }
@@ -130,7 +130,7 @@ pub fn sweep(report: &SweepReport) -> String {
     let met = report.cases.iter().filter(|case| case.met).count();
     text += &format!(
         "\nwithin 10 % of the best plan and within the limit: {met} of {}\n\n",
-        counted(report.cases.len(), "case")
+        with_noun(report.cases.len(), "case")
     );
     text + &honesty(report).join("\n")
 }
@@ -169,7 +169,7 @@ pub fn honesty(report: &SweepReport) -> Vec<String> {
     let percent = |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.1} %", share * 100.0));
     let verdict = |accuracy: &Accuracy| if accuracy.met { "met" } else { "not met" };
     vec![
-        format!("estimates of {} against what was measured:", counted(honesty.plans, "plan")),
+        format!("estimates of {} against what was measured:", with_noun(honesty.plans, "plan")),
         format!(
             "peak  90th percentile off by {} (bar: 15 %), at worst {} (bar: −5 %): {}",
             percent(honesty.peak.p90),

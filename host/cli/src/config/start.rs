@@ -138,7 +138,7 @@ fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) ->
     }
     let loaded = match &configured.source {
         Source::File(path) => {
-            admission::signed(&config.policies, path, &bytes)
+            admission::verify(&config.policies, path, &bytes)
                 .map_err(|failure| wrong("source", failure.to_string()))?;
             host.load(&origin, &bytes)
         }

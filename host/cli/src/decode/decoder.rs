@@ -39,7 +39,7 @@ impl<'a> Decoder<'a> {
             let writing = writing.clone();
             move || writing.abandon(&mut note)
         });
-        let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        let planner = policy::configure(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
         if !is_clip {
             arguments.clip.refuse_for_pictures()?;
             inputs.iter().try_for_each(|input| plan.output(input, Kind::Picture, PICTURE).map(drop))?;
@@ -95,7 +95,7 @@ impl Work for Decoder<'_> {
             let fingerprint = pipeline::fingerprint(&latents, &arguments.vae, planner.identity(), job.request())?;
             delivery = delivery.with_journal(&fingerprint)?;
         }
-        delivery.begin(&mut note).map_err(|error| left(&mut delivery, error.into()))?;
+        delivery.begin(&mut note).map_err(|error| describe_left_over(&mut delivery, error.into()))?;
         let done = delivery.done().to_vec();
         let finished = match delivery.keep_plan(planner)? {
             Some(mut kept) => job.run(&mut kept, progress, &mut delivery, &done),
@@ -104,7 +104,7 @@ impl Work for Decoder<'_> {
         progress.finish();
         let mut finished = finished.map_err(|unfinished| {
             let failure = fail(&arguments.record, plan.shown, trials, planner, unfinished);
-            left(&mut delivery, failure)
+            describe_left_over(&mut delivery, failure)
         })?;
         // A resumed decode takes less time than its whole clip, so the history leaves it out.
         finished.record.resumed_frames = delivery.resumed_frames();
@@ -112,7 +112,7 @@ impl Work for Decoder<'_> {
             trials.keep(&finished.record);
         }
         let files = delivery.finish(&finished.record, &mut note);
-        let mut files = files.map_err(|error| left(&mut delivery, error.into()))?;
+        let mut files = files.map_err(|error| describe_left_over(&mut delivery, error.into()))?;
         plan.keep_names(&output, &shape);
         delivery.remove_journal()?;
         if let (Some(drawing), Some(first)) = (drawing, delivery.first()) {
@@ -128,7 +128,7 @@ impl Work for Decoder<'_> {
 }
 
 /// The failure of a decode, with what stays of its output.
-fn left(delivery: &mut Delivery, failure: Failure) -> Failure {
+fn describe_left_over(delivery: &mut Delivery, failure: Failure) -> Failure {
     match delivery.leave() {
         Ok(None) => failure,
         Ok(Some(kept)) => failure.and(kept),
@@ -156,7 +156,7 @@ fn rate(arguments: &args::Decode, model: &Model) -> Outcome<Option<Rate>> {
 /// The picture that the tiles are drawn into, if the user asks for it.
 fn drawing(arguments: &args::Decode, plan: &Plan) -> Outcome<Option<Output>> {
     let path = arguments.explain_image.as_deref();
-    let drawing = path.map(|path| plan.checked(path, Kind::Picture, Options::default())).transpose()?;
+    let drawing = path.map(|path| plan.check_output(path, Kind::Picture, Options::default())).transpose()?;
     if drawing.as_ref().is_some_and(|drawing| drawing.format == Format::Safetensors) {
         return Err(Failure::input("--explain-image: a picture is drawn: expected .png, .jpg or .webp"));
     }

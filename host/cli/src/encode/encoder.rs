@@ -32,7 +32,7 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Checks all arguments before any step that takes time.
     pub fn open(arguments: &'a args::Encode, plan: &'a Plan<'a>, inputs: &[Input]) -> Outcome<Self> {
-        let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        let planner = policy::configure(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
         inputs.iter().try_for_each(|input| plan.output(input).map(drop))?;
         let overrides =
             Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
@@ -90,7 +90,7 @@ impl Work for Encoder<'_> {
             Some(scaling) => scaling.apply(&encoded.output.latents)?,
             None => encoded.output.latents,
         };
-        let texts = pipeline::carried(read_texts(&input.path));
+        let texts = pipeline::without_file_texts(read_texts(&input.path));
         let path = output.write(&latents, &texts, &encoded.record)?;
         plan.keep_name(&path);
         keep(&arguments.record, &encoded.record, planner)?;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io::BufReader, path::Path};
 
 use serde::Serialize;
-use tilewright_plan::{Record, bytes, records, terminal::shortened};
+use tilewright_plan::{Record, bytes, records, terminal::shorten};
 
 use crate::{
     failure::{Failure, Outcome},
@@ -62,7 +62,7 @@ impl Recorded {
         };
         count(
             &mut self.policies,
-            format!("{} {}", shortened(&record.policy.name, 64), shortened(&record.policy.version, 64)),
+            format!("{} {}", shorten(&record.policy.name, 64), shorten(&record.policy.version, 64)),
         );
         count(&mut self.requests, request(&record));
         self.first.get_or_insert_with(|| record.time.clone());
@@ -84,7 +84,7 @@ impl Recorded {
         rows.push(("policies", counted(&self.policies)));
         rows.push(("requests", counted(&self.requests)));
         if let (Some(first), Some(last)) = (&self.first, &self.last) {
-            rows.push(("time", format!("{} to {}", shortened(first, 64), shortened(last, 64))));
+            rows.push(("time", format!("{} to {}", shorten(first, 64), shorten(last, 64))));
         }
         rows.extend(self.damage.iter().map(|damage| ("damaged", damage.to_owned())));
         if let Some(record) = self.decision.as_deref().filter(|_| self.records == 1) {
@@ -97,26 +97,26 @@ impl Recorded {
 fn request(record: &Record) -> String {
     let request = &record.request;
     let frames = if request.frames > 1 { format!(", {} frames", request.frames) } else { String::new() };
-    format!("{} {}×{}{frames}", shortened(&request.model.family, 64), request.width, request.height)
+    format!("{} {}×{}{frames}", shorten(&request.model.family, 64), request.width, request.height)
 }
 
 /// The decision, the policy that made it, and its outcome.
 pub fn decision(record: &Record) -> Vec<(&'static str, String)> {
     let plan = &record.plan;
-    let (policy, version) = (shortened(&record.policy.name, 64), shortened(&record.policy.version, 64));
+    let (policy, version) = (shorten(&record.policy.name, 64), shorten(&record.policy.version, 64));
     let mut rows = vec![
         (
             "decided",
-            format!("{} by {policy} {version}, in tilewright {}", request(record), shortened(&record.tilewright, 64)),
+            format!("{} by {policy} {version}, in tilewright {}", request(record), shorten(&record.tilewright, 64)),
         ),
         ("plan", format!("{}, {}, {}", plan.space, plan.precision, plan.layout)),
     ];
     if !plan.reason.is_empty() {
-        rows.push(("why", shortened(&plan.reason, 400)));
+        rows.push(("why", shorten(&plan.reason, 400)));
     }
     if let Some(outcome) = &record.outcome {
         let (elapsed, held) = (table::time(outcome.elapsed), bytes::display(outcome.peak_bytes));
-        rows.push(("measured", format!("{elapsed}, {held} held, on {}", shortened(&record.device.name, 80))));
+        rows.push(("measured", format!("{elapsed}, {held} held, on {}", shorten(&record.device.name, 80))));
     }
     rows
 }

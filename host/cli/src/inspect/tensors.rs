@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, LatentFile, Part, kl, wan};
-use tilewright_plan::{bytes, terminal::shortened};
+use tilewright_plan::{bytes, terminal::shorten};
 
 use super::texts;
 use crate::table;
@@ -32,7 +32,7 @@ pub fn listing(file: &Checkpoint) -> Vec<Tensor> {
     let tensor = |name: &str| Tensor {
         name: name.to_owned(),
         shape: file.shape(name).unwrap_or_default().to_vec(),
-        stored: file.stored(name).map_or(String::new(), |stored| format!("{stored:?}").to_lowercase()),
+        stored: file.find_stored(name).map_or(String::new(), |stored| format!("{stored:?}").to_lowercase()),
     };
     file.names().map(tensor).collect()
 }
@@ -50,7 +50,7 @@ fn kind(inspection: &Inspection) -> String {
         Kind::Latent => "latent".into(),
         Kind::Pixels => "pixels: raw frames of a picture or a clip".into(),
         Kind::TinyAutoencoder | Kind::Other if !inspection.parts.is_empty() => {
-            format!("{}: neither a latent nor a VAE that can be decoded with", Part::named(&inspection.parts))
+            format!("{}: neither a latent nor a VAE that can be decoded with", Part::list_names(&inspection.parts))
         }
         Kind::TinyAutoencoder => "tiny autoencoder: can't be decoded with".into(),
         Kind::Other => "nothing that is known: --tensors lists what is in it".into(),
@@ -97,7 +97,7 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
         let prefix = if identity.prefix.is_empty() {
             String::new()
         } else {
-            format!(", below {}", shortened(&identity.prefix, 200))
+            format!(", below {}", shorten(&identity.prefix, 200))
         };
         rows.push(("layout", format!("{}{prefix}", identity.layout)));
     }

@@ -12,7 +12,7 @@ use crate::{
 
 /// Verifies that, with `require-signed`, a trusted key has signed these bytes, in the file beside
 /// them.
-pub fn signed(policies: &Policies, path: &Path, bytes: &[u8]) -> Outcome {
+pub fn verify(policies: &Policies, path: &Path, bytes: &[u8]) -> Outcome {
     if !policies.require_signed {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use std::{io::Write, time::Duration};
 
 use tilewright_kit::measure::{self, Call, Options, Report};
-use tilewright_plan::{bytes, words::counted};
+use tilewright_plan::{bytes, words::with_noun};
 
 use crate::{args::BenchPolicy, failure::Outcome, printer, table, tell::tell};
 
@@ -67,7 +67,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
             format!(
                 "{} per second and core, over {}",
                 group_thousands(report.decisions_per_second),
-                counted(report.requests, "request")
+                with_noun(report.requests, "request")
             ),
         ),
     ]
@@ -98,11 +98,11 @@ fn warn(report: &Report) {
             tell!(
                 "warning: {function} failed in {} of {}: see 'tilewright policy check'",
                 call.failed,
-                counted(call.time.runs, "run")
+                with_noun(call.time.runs, "run")
             );
         }
         if call.declined > 0 {
-            let (declined, runs) = (call.declined, counted(call.time.runs, "run"));
+            let (declined, runs) = (call.declined, with_noun(call.time.runs, "run"));
             tell!("warning: {function} was declined in {declined} of {runs}: their time holds the host's own plan");
         }
     }

@@ -3,7 +3,7 @@
 use std::{io::Write, time::Duration};
 
 use tilewright_kit::compare::{self, CompareError, Comparison, Contender, Difference, Field};
-use tilewright_plan::{PolicyIdentity, bytes, words::counted};
+use tilewright_plan::{PolicyIdentity, bytes, words::with_noun};
 
 use crate::{
     args,
@@ -48,7 +48,7 @@ fn show(comparison: &Comparison) -> Outcome {
     let mut facts = vec![
         ("A", a),
         ("B", b),
-        ("asked", format!("{} of {from}, {}", counted(*requests, "request"), counted(*compared, "decision"))),
+        ("asked", format!("{} of {from}, {}", with_noun(*requests, "request"), with_noun(*compared, "decision"))),
         ("alike", format!("{alike} of {compared}")),
     ];
     if differences.is_empty() {
@@ -81,8 +81,8 @@ fn show(comparison: &Comparison) -> Outcome {
             "over the limit",
             format!(
                 "only A's plan {}, only B's {}",
-                counted(worth.only_a_over_limit, "time"),
-                counted(worth.only_b_over_limit, "time")
+                with_noun(worth.only_a_over_limit, "time"),
+                with_noun(worth.only_b_over_limit, "time")
             ),
         ));
     }

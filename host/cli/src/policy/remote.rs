@@ -10,7 +10,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
-use tilewright_plan::{terminal::shortened, words::did_you_mean};
+use tilewright_plan::{terminal::shorten, words::did_you_mean};
 use tilewright_policy::{PolicyHost, shipped_names};
 use ureq::{
     Agent, Body,
@@ -77,13 +77,13 @@ fn print_policy(policy: &Value, as_json: bool) -> Outcome {
         return super::print(policy);
     }
     let text = |value: &Value| match value {
-        Value::String(text) => shortened(text, 200),
+        Value::String(text) => shorten(text, 200),
         other => other.to_string(),
     };
     let revision = |revision: &Value| {
         let settings = revision["settings"].as_object().into_iter().flatten();
         let settings: Vec<String> =
-            settings.map(|(name, value)| format!("{}={}", shortened(name, 64), text(value))).collect();
+            settings.map(|(name, value)| format!("{}={}", shorten(name, 64), text(value))).collect();
         format!(
             "{}: {} {} from {} ({})",
             text(&revision["number"]),
@@ -185,17 +185,17 @@ impl Server {
             |error: ureq::Error| Failure::work(format!("{}: {error}: is 'tilewright serve' running there?", self.url));
         let mut response = self.agent.run(request).map_err(unreachable)?;
         let text = response.body_mut().with_config().limit(ANSWER).read_to_string().map_err(unreachable)?;
-        self.answered(&response, &text)
+        self.read_answer(&response, &text)
     }
 
-    fn answered(&self, response: &Response<Body>, text: &str) -> Outcome<Value> {
+    fn read_answer(&self, response: &Response<Body>, text: &str) -> Outcome<Value> {
         let status = response.status();
         let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
         if status.is_success() {
             return Ok(value);
         }
         let detail =
-            value["detail"].as_str().map_or_else(|| format!("it answered {status}"), |detail| shortened(detail, 2000));
+            value["detail"].as_str().map_or_else(|| format!("it answered {status}"), |detail| shorten(detail, 2000));
         let line = format!("{}: {detail}", self.url);
         Err(if status.is_client_error() { Failure::input(line) } else { Failure::work(line) })
     }

@@ -10,7 +10,7 @@ use tilewright_kit::replay::{
     CallVerdict, OtherPolicyReport, OtherPolicyRow, PlanVerdict, Recorded, ReplayError, SamePolicyReport,
     SamePolicyRow, describe_plan, gather, replay_other_policy, replay_same_policy,
 };
-use tilewright_plan::{Planner, PolicyIdentity, bytes, records, terminal::shortened, words::counted};
+use tilewright_plan::{Planner, PolicyIdentity, bytes, records, terminal::shorten, words::with_noun};
 use tilewright_policy::{LoadedPolicy, PolicyHost, shipped_names};
 
 use crate::{
@@ -66,7 +66,7 @@ pub fn run(arguments: &Replay) -> Outcome {
         if policy.identity() != identity {
             return Err(format!(
                 "policy {}: the record's name, version or settings are not what the policy says: the record is damaged",
-                shortened(&identity.name, 64)
+                shorten(&identity.name, 64)
             ));
         }
         Ok(Box::new(policy) as Box<dyn Planner>)
@@ -83,7 +83,7 @@ pub fn run(arguments: &Replay) -> Outcome {
         0 => Ok(()),
         different => Err(Failure::work(format!(
             "{different} of {} differ from the record",
-            counted(report.totals.calls, "call")
+            with_noun(report.totals.calls, "call")
         ))),
     }
 }
@@ -126,7 +126,7 @@ fn find_deciders(
             policies.insert(digest.clone(), policy.clone());
             continue;
         }
-        let short = |digest: &str| shortened(digest, DIGEST);
+        let short = |digest: &str| shorten(digest, DIGEST);
         let known = match (given, &shipped) {
             (true, _) => "none of the files given is that one".to_owned(),
             (false, None) => "that does not ship with this program".to_owned(),
@@ -134,7 +134,7 @@ fn find_deciders(
                 format!("the {name} that ships with this program is {}", short(&policy.inspection().digest))
             }
         };
-        let (name, version) = (shortened(name, 64), shortened(version, 64));
+        let (name, version) = (shorten(name, 64), shorten(version, 64));
         return Err(Failure::input(format!(
             "decided by {name} {version}, {}, and {known}: give its file with --policy-file, or say with --policy who shall decide instead",
             short(digest),
@@ -181,10 +181,10 @@ fn print_report(report: &SamePolicyReport, all: bool) -> Outcome {
             CallVerdict::Different => "different",
             CallVerdict::NotReproducible => "not reproducible",
         };
-        let note = note.as_ref().map(|note| format!(": {}", shortened(note, LINE))).unwrap_or_default();
-        writeln!(stdout, "line {line}: {call} {sequence} of {}: {verdict}{note}", shortened(session, 64))?;
+        let note = note.as_ref().map(|note| format!(": {}", shorten(note, LINE))).unwrap_or_default();
+        writeln!(stdout, "line {line}: {call} {sequence} of {}: {verdict}{note}", shorten(session, 64))?;
         for difference in &row.differences {
-            let (then, now) = (shortened(&difference.recorded, LINE), shortened(&difference.replayed, LINE));
+            let (then, now) = (shorten(&difference.recorded, LINE), shorten(&difference.replayed, LINE));
             writeln!(stdout, "  {:<9} then {then}\n  {:<9} now  {now}", difference.what, "")?;
         }
     }
@@ -192,8 +192,8 @@ fn print_report(report: &SamePolicyReport, all: bool) -> Outcome {
     Ok(writeln!(
         stdout,
         "{} in {}: {} equal, {} different, {} not reproducible",
-        counted(totals.calls, "call"),
-        counted(totals.sessions, "session"),
+        with_noun(totals.calls, "call"),
+        with_noun(totals.sessions, "session"),
         totals.equal,
         totals.different,
         totals.not_reproducible
@@ -213,7 +213,7 @@ fn print_other(report: &OtherPolicyReport, all: bool) -> Outcome {
     writeln!(
         stdout,
         "{}: {} the same, {} compared, {} not priced, {} not known; nothing can be said of {:.0} %",
-        counted(totals.decisions, "decision"),
+        with_noun(totals.decisions, "decision"),
         totals.same,
         totals.compared,
         totals.not_priced,
@@ -228,7 +228,7 @@ fn print_other(report: &OtherPolicyReport, all: bool) -> Outcome {
         )?;
     }
     if report.failed_to_learn > 0 {
-        writeln!(stdout, "it failed to learn {}", counted(report.failed_to_learn, "time"))?;
+        writeln!(stdout, "it failed to learn {}", with_noun(report.failed_to_learn, "time"))?;
     }
     Ok(())
 }
@@ -254,7 +254,7 @@ fn other_row(row: &OtherPolicyRow) -> Vec<String> {
         PlanVerdict::NotKnown if row.missing_trials => "not known: asked for trials that the record lacks".into(),
         PlanVerdict::NotKnown => "not known: ran into the limit of time".into(),
     };
-    let fallback = row.fallback.as_ref().map(|fallback| format!("{}; ", shortened(fallback, 80))).unwrap_or_default();
+    let fallback = row.fallback.as_ref().map(|fallback| format!("{}; ", shorten(fallback, 80))).unwrap_or_default();
     vec![
         row.line.to_string(),
         format!("{} {}", row.call, row.sequence),

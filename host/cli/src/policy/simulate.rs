@@ -8,7 +8,7 @@ use tilewright_bench::Spelling;
 use tilewright_kit::simulate::{
     Entrant, Item, MOST_TABLE_BYTES, Options, Simulation, Table, builtin, from_records, read_workload, run as simulated,
 };
-use tilewright_plan::{bytes, records, terminal::shortened, words::counted};
+use tilewright_plan::{bytes, records, terminal::shorten, words::with_noun};
 use tilewright_plot::Page;
 use tilewright_policy::LoadedPolicy;
 
@@ -78,7 +78,7 @@ fn workload(device: &Table, path: &Path) -> Outcome<Vec<Item>> {
     let read = read.map_err(|damage| wrong(&damage))?;
     let (items, left) = from_records(device, &read).map_err(|error| wrong(&error))?;
     if left > 0 {
-        tell!("note: the table has nothing of {left} of {}: left out", counted(read.len(), "request"));
+        tell!("note: the table has nothing of {left} of {}: left out", with_noun(read.len(), "request"));
     }
     Ok(items)
 }
@@ -87,9 +87,12 @@ fn print_report(report: &Simulation) -> Outcome {
     let mut stdout = printer::stdout();
     let device = &report.device;
     let facts = [
-        ("device", format!("{} ({}), as a table", shortened(&device.name, 80), shortened(&device.arch, 40))),
-        ("measured", shortened(&report.about, 400)),
-        ("workload", format!("{} over {}", counted(report.requests, "request"), counted(report.cases.len(), "case"))),
+        ("device", format!("{} ({}), as a table", shorten(&device.name, 80), shorten(&device.arch, 40))),
+        ("measured", shorten(&report.about, 400)),
+        (
+            "workload",
+            format!("{} over {}", with_noun(report.requests, "request"), with_noun(report.cases.len(), "case")),
+        ),
     ];
     writeln!(stdout, "{}\n", table::facts(facts.into_iter().filter(|(_, value)| !value.is_empty())))?;
     let heading = [

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tilewright_kit::simulate::{Builder, MOST_TABLE_BYTES};
-use tilewright_plan::{records, words::counted};
+use tilewright_plan::{records, words::with_noun};
 
 use crate::{
     args::Table,
@@ -40,7 +40,7 @@ pub fn run(arguments: &Table) -> Outcome {
     tilewright_outputs::write_whole(output, text.as_bytes())
         .map_err(|error| Failure::input(format!("{}: can't be written: {error}", output.display())))?;
     let plans: usize = table.cases.iter().map(|case| case.plans.len()).sum();
-    tell!("wrote {}: {} in {}", output.display(), counted(plans, "plan"), counted(table.cases.len(), "case"));
+    tell!("wrote {}: {} in {}", output.display(), with_noun(plans, "plan"), with_noun(table.cases.len(), "case"));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use tilewright_policy::{CacheDir, Limits, PolicyHost};
 use tilewright_signing::{PublicKey, Refusal, Signed, TrustList, Trusted};
 
 use super::admission;
-use tilewright_plan::terminal::shortened;
+use tilewright_plan::terminal::shorten;
 
 use crate::{
     args::Verify,
@@ -60,7 +60,7 @@ pub fn run(arguments: &Verify) -> Outcome {
     match verified {
         Ok(_) if arguments.json => Ok(()),
         Ok(signed) => {
-            let said = shortened(&signed.comment.split('\t').collect::<Vec<_>>().join(", "), COMMENT);
+            let said = shorten(&signed.comment.split('\t').collect::<Vec<_>>().join(", "), COMMENT);
             let rows =
                 vec![("policy", file), ("signed by", format!("{} (key {})", signed.by, signed.key)), ("saying", said)];
             Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)

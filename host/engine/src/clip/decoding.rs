@@ -111,7 +111,7 @@ impl<'a> ClipDecoding<'a> {
 
     /// The bytes of weights in use that the limit counts: those of each type that a tile is in.
     fn weights(&self) -> u64 {
-        self.job.counted(self.decoders.iter().map(Lease::bytes).sum())
+        self.job.counted_weights(self.decoders.iter().map(Lease::bytes).sum())
     }
 
     /// Makes the sample's state fit the plan: kept if only chunks, bands or precision differ,
@@ -127,7 +127,7 @@ impl<'a> ClipDecoding<'a> {
             }
             // After a tile that was not finite the others stay as they are; after anything else all
             // change.
-            if let Some(tile) = live.failed().filter(|_| self.not_finite) {
+            if let Some(tile) = live.failed_tile().filter(|_| self.not_finite) {
                 let done = self.delivered[sample];
                 let tile = &mut live.tiles[tile];
                 (tile.clip, tile.format) = (Clip::from_frame(&self.job.input.vae.config, done), Some(format));
@@ -216,7 +216,7 @@ impl<'a> ClipDecoding<'a> {
         let config = &self.job.input.vae.config;
         let rounds = Rounds::of(&live.plan, config.temporal_scale(), latent_frames as u32);
         if live.round.is_none() {
-            let pushed = live.tiles.iter().map(|tile| i64::from(tile.clip.pushed())).min().unwrap_or(0);
+            let pushed = live.tiles.iter().map(|tile| i64::from(tile.clip.frames_pushed())).min().unwrap_or(0);
             let until = (pushed + i64::from(rounds.latent_frames)).min(latent_frames);
             live.round = Some(Round { until, tile: 0, frames: Vec::new(), gathered: None, left: 0 });
         }
@@ -262,7 +262,7 @@ impl<'a> ClipDecoding<'a> {
             let height = tile.place[0].1 as u32 * self.job.input.vae.config.spatial_scale();
             let spread = Spread { frames: rounds.frames, band, height };
             loop {
-                let pushed = i64::from(tile.clip.pushed());
+                let pushed = i64::from(tile.clip.frames_pushed());
                 let latents = match tile.clip.is_settled() {
                     false => None,
                     true if pushed >= round.until => break,
@@ -282,7 +282,7 @@ impl<'a> ClipDecoding<'a> {
                     context,
                 )?;
             }
-            if i64::from(tile.clip.pushed()) >= all {
+            if i64::from(tile.clip.frames_pushed()) >= all {
                 tile.clip.end();
             } else if parks {
                 tile.clip.convert(&wanted, Device::Cpu)?;
@@ -472,7 +472,7 @@ impl SampleState {
     }
 
     /// The tile that the round stopped at.
-    fn failed(&self) -> Option<usize> {
+    fn failed_tile(&self) -> Option<usize> {
         let narrow = self.plan.precision.dtype() != Dtype::F32;
         self.round.as_ref().map(|round| round.tile).filter(|tile| narrow && *tile < self.tiles.len())
     }

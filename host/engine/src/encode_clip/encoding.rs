@@ -78,7 +78,7 @@ impl<'a> ClipEncoding<'a> {
     }
 
     /// The division that a plan asks for.
-    fn wanted(&self, plan: &Plan) -> Division {
+    fn division(&self, plan: &Plan) -> Division {
         let request = &self.job.request;
         Division::new(&plan.space, request.height, request.width, self.job.input.config.spatial_scale())
     }
@@ -118,7 +118,7 @@ impl<'a> ClipEncoding<'a> {
     }
 
     fn chunks(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> std::result::Result<Tensor, AttemptError> {
-        let wanted = self.wanted(plan);
+        let wanted = self.division(plan);
         loop {
             // A chunk under way ends in the division that it began in.
             if self.chunk.is_none() && self.division != wanted {
@@ -269,7 +269,7 @@ impl<'a> ClipEncoding<'a> {
 
     /// The bytes of weights in use that the limit counts.
     fn weights(&self) -> u64 {
-        self.job.counted(self.encoder.as_ref().map_or(0, Lease::bytes))
+        self.job.counted_weights(self.encoder.as_ref().map_or(0, Lease::bytes))
     }
 
     /// Bytes of the states on the device, and of what is under way.

@@ -115,7 +115,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
     for read in records {
         let (line, record) = read?;
         recorded.records += 1;
-        if let Some(outcome) = record.measured() {
+        if let Some(outcome) = record.own_outcome() {
             recorded.found.push(MeasuredPlan {
                 work: Work::of(record.stage(), &record.request, &record.device),
                 plan: record.plan.without_reason(),

@@ -115,7 +115,7 @@ impl Builder {
                 entry.estimate = Result::<Cost, String>::from(&heard.price).ok().or(entry.estimate);
             }
         }
-        let Some(outcome) = record.measured() else {
+        let Some(outcome) = record.own_outcome() else {
             self.left.without_outcome += 1;
             return;
         };

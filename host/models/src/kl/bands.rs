@@ -64,11 +64,11 @@ impl<O: Ops> Part<'_, O> {
             Part::Own(tensor) => (*tensor, 0),
             Part::Computed { tensor, first } => (tensor, *first),
         };
-        narrowed(ops, tensor, &(rows.start - first..rows.end - first))
+        narrow_rows(ops, tensor, &(rows.start - first..rows.end - first))
     }
 }
 
-fn narrowed<O: Ops>(ops: &O, tensor: &O::Tensor, rows: &Range<i64>) -> Result<O::Tensor> {
+fn narrow_rows<O: Ops>(ops: &O, tensor: &O::Tensor, rows: &Range<i64>) -> Result<O::Tensor> {
     Ok(ops.narrow(tensor, 2, rows.start, rows.end - rows.start)?)
 }
 
@@ -125,13 +125,13 @@ impl<O: Ops> Bands<'_, O> {
     }
 
     /// A convolution of a picture that nothing is known of.
-    pub fn convolved<'a>(&self, conv: &Conv<O>, input: O::Tensor) -> Result<Picture<'a, O>> {
+    pub fn convolve<'a>(&self, conv: &Conv<O>, input: O::Tensor) -> Result<Picture<'a, O>> {
         let ops = self.ops;
         let [batch, _, height, width] = ops.extents(&input)?;
         let tensor = ops.empty([batch, conv.out(), height, width])?;
         let mut sums = ops.sums(batch, conv.out());
         for rows in self.bands(conv, true, height) {
-            let part = narrowed(ops, &tensor, &rows)?;
+            let part = narrow_rows(ops, &tensor, &rows)?;
             conv.forward_rows(ops, Rows::all(ops, &input)?, None, rows, Store::Onto(&part), &mut sums)?;
         }
         Ok(Picture::Held { tensor, sums })
@@ -148,14 +148,14 @@ impl<O: Ops> Bands<'_, O> {
     ) -> Result<Picture<'a, O>> {
         let ops = self.ops;
         let [batch, _, height, width] = picture.extents(ops)?;
-        let from = self.held(picture)?;
+        let from = self.to_tensor(picture)?;
         let mut sums = ops.sums(batch, conv.out());
         let shape = [batch, conv.out(), 2 * height, 2 * width];
         let kept = if is_kept { Some(ops.empty(shape)?) } else { None };
         for rows in self.bands(conv, is_kept, 2 * height) {
             let done = rows.end as f64 / (2 * height) as f64;
             // The sums alone need no output.
-            let part = kept.as_ref().map(|kept| narrowed(ops, kept, &rows)).transpose()?;
+            let part = kept.as_ref().map(|kept| narrow_rows(ops, kept, &rows)).transpose()?;
             let store = part.as_ref().map_or(Store::Nowhere, Store::Onto);
             conv.forward_rows(ops, Rows::all(ops, &from)?, None, rows, store, &mut sums)?;
             track(Step::Within(done))?;
@@ -168,7 +168,7 @@ impl<O: Ops> Bands<'_, O> {
     }
 
     /// A picture as a tensor, computed if it is not held.
-    fn held(&self, picture: Picture<'_, O>) -> Result<O::Tensor> {
+    fn to_tensor(&self, picture: Picture<'_, O>) -> Result<O::Tensor> {
         match picture {
             Picture::Held { tensor, .. } => Ok(tensor),
             Picture::Upsampled { from, by, .. } => Ok(by.forward(self.ops, from)?),
@@ -213,7 +213,7 @@ impl<O: Ops> Bands<'_, O> {
             let all = rows == (0..height);
             let done = rows.end as f64 / height as f64;
             let part = self.part(&picture, &rows)?;
-            let onto = narrowed(ops, &hidden, &rows)?;
+            let onto = narrow_rows(ops, &hidden, &rows)?;
             let store = Store::Onto(&onto);
             conv1.forward_rows(ops, part.rows(height), Some(&before), rows.clone(), store, &mut sums)?;
             if resnet.shortcut.is_some() || !is_held {
@@ -234,7 +234,7 @@ impl<O: Ops> Bands<'_, O> {
                         Some(kept) => kept,
                         None => output.insert(ops.empty(shape)?),
                     };
-                    let place = ops.narrow(&narrowed(ops, kept, &rows)?, 0, samples.start, count)?;
+                    let place = ops.narrow(&narrow_rows(ops, kept, &rows)?, 0, samples.start, count)?;
                     ops.copy_onto(&place, &beside)?;
                 }
             }
@@ -243,13 +243,13 @@ impl<O: Ops> Bands<'_, O> {
         // The sum may take the place of the input, which nothing else needs now.
         let output = match (output, picture) {
             (Some(output), _) => output,
-            (None, picture) => self.held(picture)?,
+            (None, picture) => self.to_tensor(picture)?,
         };
         let before = resnet.norm2.affine(ops, &sums)?;
         let mut sums = ops.sums(batch, conv2.out());
         for rows in self.bands(conv2, true, height) {
             let done = rows.end as f64 / height as f64;
-            let onto = narrowed(ops, &output, &rows)?;
+            let onto = narrow_rows(ops, &output, &rows)?;
             let store = Store::Added(&onto);
             conv2.forward_rows(ops, Rows::all(ops, &hidden)?, Some(&before), rows, store, &mut sums)?;
             track(Step::Within(0.5 + done / 2.0))?;
@@ -261,16 +261,16 @@ impl<O: Ops> Bands<'_, O> {
     /// Half the size. A picture that is held is needed once more only as long as this takes: there
     /// is no band of it to save.
     pub fn downsample<'a>(&self, down: &Downsample<O>, picture: Picture<'_, O>) -> Result<Picture<'a, O>> {
-        let tensor = down.forward(self.ops, self.held(picture)?)?;
-        self.counted(tensor)
+        let tensor = down.forward(self.ops, self.to_tensor(picture)?)?;
+        self.count_sums(tensor)
     }
 
     fn attention<'a>(&self, attention: &Attention<O>, picture: Picture<'_, O>) -> Result<Picture<'a, O>> {
-        let tensor = attention.forward(self.ops, self.held(picture)?)?;
-        self.counted(tensor)
+        let tensor = attention.forward(self.ops, self.to_tensor(picture)?)?;
+        self.count_sums(tensor)
     }
 
-    fn counted<'a>(&self, tensor: O::Tensor) -> Result<Picture<'a, O>> {
+    fn count_sums<'a>(&self, tensor: O::Tensor) -> Result<Picture<'a, O>> {
         let [batch, channels, ..] = self.ops.extents(&tensor)?;
         let mut sums = self.ops.sums(batch, channels);
         self.ops.add_up(&mut sums, &tensor)?;
@@ -278,7 +278,7 @@ impl<O: Ops> Bands<'_, O> {
     }
 
     /// A norm, SiLU and a convolution, after which no norm comes.
-    pub fn normed(
+    pub fn norm_and_convolve(
         &self,
         norm: &Norm<O>,
         conv: &Conv<O>,
@@ -293,7 +293,7 @@ impl<O: Ops> Bands<'_, O> {
         for rows in self.bands(conv, picture.is_held(), height) {
             let done = rows.end as f64 / height as f64;
             let part = self.part(picture, &rows)?;
-            let onto = narrowed(ops, &output, &rows)?;
+            let onto = narrow_rows(ops, &output, &rows)?;
             conv.forward_rows(ops, part.rows(height), Some(&before), rows, Store::Onto(&onto), &mut sums)?;
             track(Step::Within(done))?;
         }

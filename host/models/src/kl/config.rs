@@ -10,7 +10,7 @@ use crate::{
     Checkpoint, Error, Family, Identity, Kind, Result, config_json,
     identify::family_of_scaling,
     known::{Half, Known, Weights, check_channels},
-    metered::listed,
+    metered::list_weights,
 };
 
 pub use encoder::{DownBlock, EncoderConfig};
@@ -159,7 +159,7 @@ impl Config {
     /// # Errors
     /// The file is no KL autoencoder.
     pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = listed(|scope| decoder::Network::build(scope, self))?;
+        let (_, needed) = list_weights(|scope| decoder::Network::build(scope, self))?;
         Ok(Weights::new(Known::of(file, identity, Kind::KlAutoencoder)?, Half::Decoder, needed))
     }
 

@@ -86,8 +86,8 @@ impl<O: Ops> Network<O> {
         if band.is_some() || self.conv_in.is_filtered() {
             let height = ops.extents(&hidden)?[2].saturating_mul(self.scale);
             let bands = Bands { ops, band: band.map(i64::from), height };
-            let output = self.banded(&bands, hidden, kept, track)?;
-            return Ok(ops.converted(output, Kind::Float)?);
+            let output = self.forward_bands(&bands, hidden, kept, track)?;
+            return Ok(ops.to_kind(output, Kind::Float)?);
         }
         hidden = self.conv_in.forward(ops, hidden)?;
         track(Step::Layer)?;
@@ -105,19 +105,19 @@ impl<O: Ops> Network<O> {
         hidden = self.norm_out.forward_silu(ops, &hidden)?;
         hidden = self.conv_out.forward(ops, hidden)?;
         track(Step::Layer)?;
-        Ok(ops.converted(hidden, Kind::Float)?)
+        Ok(ops.to_kind(hidden, Kind::Float)?)
     }
 
     /// From `conv_in`'s input to `conv_out`'s output, with norms and activations done inside
     /// the convolutions.
-    fn banded(
+    fn forward_bands(
         &self,
         bands: &Bands<'_, O>,
         input: O::Tensor,
         kept: &[bool],
         track: &mut Track<'_>,
     ) -> Result<O::Tensor> {
-        let mut picture = bands.convolved(&self.conv_in, input)?;
+        let mut picture = bands.convolve(&self.conv_in, input)?;
         track(Step::Layer)?;
         picture = bands.middle(&self.middle, picture, track)?;
         let mut kept = kept.iter();
@@ -130,7 +130,7 @@ impl<O: Ops> Network<O> {
                 picture = bands.upsample(conv, is_kept, picture, track)?;
             }
         }
-        let output = bands.normed(&self.norm_out, &self.conv_out, &picture, track)?;
+        let output = bands.norm_and_convolve(&self.norm_out, &self.conv_out, &picture, track)?;
         track(Step::Layer)?;
         Ok(output)
     }
@@ -167,7 +167,7 @@ impl Decoder {
         let ops =
             Torch::new(format, destination.device(), config.middle_attention.then_some(config.middle_channels as i64));
         let network = Network::build(&Scope::new(&weights.on(destination), &ops), config)?;
-        let (shares, kept) = (metered::decoder_shares(config)?, metered::kept(config)?);
+        let (shares, kept) = (metered::decoder_shares(config)?, metered::held_pictures(config)?);
         Ok(Self { config: config.clone(), ops, network, shares, kept })
     }
 

@@ -72,7 +72,7 @@ impl<O: Ops> Network<O> {
     pub fn forward(&self, ops: &O, pictures: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
         let hidden = prepare(ops, pictures)?;
         let mut moments = match self.conv_in.is_filtered() {
-            true => self.fused(ops, hidden, track)?,
+            true => self.forward_fused(ops, hidden, track)?,
             false => self.layers(ops, hidden, track)?,
         };
         if let Some(quant) = &self.quant {
@@ -80,7 +80,7 @@ impl<O: Ops> Network<O> {
         }
         // The other half is the variance's logarithm, which only sampling needs.
         let means = ops.contiguous(&ops.narrow(&moments, 1, 0, self.latent_channels)?)?;
-        Ok(ops.converted(means, Kind::Float)?)
+        Ok(ops.to_kind(means, Kind::Float)?)
     }
 
     /// Layer by layer, from `conv_in`'s input to `conv_out`'s output.
@@ -105,9 +105,9 @@ impl<O: Ops> Network<O> {
     }
 
     /// The same with norms and activations done inside the convolutions.
-    fn fused(&self, ops: &O, input: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
+    fn forward_fused(&self, ops: &O, input: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
         let whole = Bands { ops, band: None, height: ops.extents(&input)?[2] };
-        let mut picture = whole.convolved(&self.conv_in, input)?;
+        let mut picture = whole.convolve(&self.conv_in, input)?;
         track(Step::Layer)?;
         for down in &self.downs {
             for resnet in &down.resnets {
@@ -119,7 +119,7 @@ impl<O: Ops> Network<O> {
             }
         }
         picture = whole.middle(&self.middle, picture, track)?;
-        let moments = whole.normed(&self.norm_out, &self.conv_out, &picture, track)?;
+        let moments = whole.norm_and_convolve(&self.norm_out, &self.conv_out, &picture, track)?;
         track(Step::Layer)?;
         Ok(moments)
     }

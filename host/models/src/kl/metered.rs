@@ -80,14 +80,14 @@ enum Network {
 
 impl Config {
     /// Decodes on a device that was measured.
-    pub fn metered(&self, measured: &Measured) -> Metered {
+    pub fn meter(&self, measured: &Measured) -> Metered {
         Metered::new(Architecture::Decoder(self.clone()), measured)
     }
 }
 
 impl EncoderConfig {
     /// Encodes on a device that was measured.
-    pub fn metered(&self, measured: &Measured) -> Metered {
+    pub fn meter(&self, measured: &Measured) -> Metered {
         Metered::new(Architecture::Encoder(self.clone()), measured)
     }
 }
@@ -117,20 +117,20 @@ impl Metered {
     pub fn pass(&self, precision: Precision, layout: Layout, extent: &Extent) -> Option<Pass> {
         let is_same = |format: &Format| format.precision == precision && format.layout == layout;
         let place = self.formats.iter().position(is_same)?;
-        self.passes.get(&(place, *extent), || self.metered(&self.formats[place], extent).ok_or(())).ok()
+        self.passes.get(&(place, *extent), || self.meter(&self.formats[place], extent).ok_or(())).ok()
     }
 
-    fn metered(&self, format: &Format, extent: &Extent) -> Option<Pass> {
+    fn meter(&self, format: &Format, extent: &Extent) -> Option<Pass> {
         let meter = Meter::new(format.compute, format.costs);
         let network = format.network.get_or_init(|| self.architecture.build(&meter).ok()).as_ref()?;
         if f64::from(extent.batch) * f64::from(extent.height) * f64::from(extent.width) > MOST_PIXELS {
             return Some(Pass::ENDLESS);
         }
-        let input = given(&meter, self.architecture.input(extent)).ok()?;
+        let input = input(&meter, self.architecture.input(extent)).ok()?;
         let mut track = |_| Ok(());
         let output = match network {
             Network::Decoder(network) => {
-                let kept = self.kept.get_or_init(|| self.architecture.kept().unwrap_or_default());
+                let kept = self.kept.get_or_init(|| self.architecture.held_pictures().unwrap_or_default());
                 network.forward(&meter, input, extent.band, kept, &mut track)
             }
             Network::Encoder(network) => network.forward(&meter, input, &mut track),
@@ -150,9 +150,9 @@ impl Architecture {
         })
     }
 
-    fn kept(&self) -> Result<Vec<bool>> {
+    fn held_pictures(&self) -> Result<Vec<bool>> {
         match self {
-            Architecture::Decoder(config) => kept(config),
+            Architecture::Decoder(config) => held_pictures(config),
             Architecture::Encoder(_) => Ok(Vec::new()),
         }
     }
@@ -169,8 +169,8 @@ impl Architecture {
 }
 
 /// A contiguous input in f32 whose bytes are not counted.
-fn given(meter: &Meter, [batch, channels, height, width]: [i64; 4]) -> Result<MeterTensor> {
-    let rows = meter.given(&[batch, channels.saturating_mul(height), width], Kind::Float)?;
+fn input(meter: &Meter, [batch, channels, height, width]: [i64; 4]) -> Result<MeterTensor> {
+    let rows = meter.input(&[batch, channels.saturating_mul(height), width], Kind::Float)?;
     Ok(meter.reshape(&rows, &[batch, channels, height, width])?)
 }
 
@@ -194,7 +194,7 @@ fn shares(meter: &Meter, forward: impl FnOnce(&mut Track<'_>) -> Result<MeterTen
 pub(super) fn decoder_shares(config: &Config) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
     let network = metered::build(&meter, |scope| decoder::Network::build(scope, config))?;
-    let latents = given(&meter, [1, config.latent_channels as i64, SMALL, SMALL])?;
+    let latents = input(&meter, [1, config.latent_channels as i64, SMALL, SMALL])?;
     shares(&meter, |track| network.forward(&meter, latents, None, &[], track))
 }
 
@@ -203,22 +203,22 @@ pub(super) fn encoder_shares(config: &EncoderConfig) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
     let network = metered::build(&meter, |scope| encoder::Network::build(scope, config))?;
     let side = SMALL * i64::from(config.spatial_scale());
-    let pictures = given(&meter, [1, config.image_channels as i64, side, side])?;
+    let pictures = input(&meter, [1, config.image_channels as i64, side, side])?;
     shares(&meter, |track| network.forward(&meter, pictures, track))
 }
 
 /// For each upsampling, true if a decode in bands holds the picture that comes out. It does unless
 /// the decode would hold less without: a picture that is not held is computed twice.
-pub(super) fn kept(config: &Config) -> Result<Vec<bool>> {
+pub(super) fn held_pictures(config: &Config) -> Result<Vec<bool>> {
     /// The side of a latent next to which a band of few rows is nothing.
     const LARGE: i64 = 256;
     /// More than any network has; their pictures fit no memory.
     const MOST_DOUBLINGS: usize = 8;
 
-    let (network, _) = metered::listed(|scope| decoder::Network::build(scope, config))?;
+    let (network, _) = metered::list_weights(|scope| decoder::Network::build(scope, config))?;
     let peak = |kept: &[bool]| -> Result<u64> {
         let meter = metered::plain(Costs::default());
-        let latents = given(&meter, [1, config.latent_channels as i64, LARGE, LARGE])?;
+        let latents = input(&meter, [1, config.latent_channels as i64, LARGE, LARGE])?;
         drop(network.forward(&meter, latents, Some(1), kept, &mut |_| Ok(()))?);
         Ok(meter.peak_bytes())
     };
@@ -278,7 +278,7 @@ mod tests {
             (4, &[64, 64, 32], 2, &[true, false]),
             (4, &[40, 40, 24], 2, &[true, false]),
         ] {
-            assert_eq!(kept(&config(latent, widths, layers)).unwrap(), expected, "{widths:?}");
+            assert_eq!(held_pictures(&config(latent, widths, layers)).unwrap(), expected, "{widths:?}");
         }
     }
 
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn bands_hold_less_and_take_longer() {
         let config = config(4, &[64, 64, 32], 2);
-        let metered = config.metered(&measured());
+        let metered = config.meter(&measured());
         let precision = Precision::Uniform(Dtype::F32);
         let pass = |band| {
             let extent = Extent { batch: 1, height: 512, width: 512, band };

@@ -104,10 +104,10 @@ impl Latent {
             Some(Scaling::PerChannel { mean, std }) => by_channels(&spread, mean, std, scaled),
             None => None,
         };
-        Ok(doubt.map(|doubt| self.advised(doubt, scaled)))
+        Ok(doubt.map(|doubt| self.advice(doubt, scaled)))
     }
 
-    fn advised(&self, doubt: Doubt, scaled: bool) -> String {
+    fn advice(&self, doubt: Doubt, scaled: bool) -> String {
         let Doubt { found, advice } = doubt;
         match advice {
             Advice::Scaled if self.origin == Origin::Plain => {

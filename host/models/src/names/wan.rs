@@ -5,7 +5,7 @@
 //! After diffusers' `convert_wan_vae_to_diffusers` (loaders/single_file_utils.py) and
 //! scripts/convert_wan_to_diffusers.py.
 
-use super::{FlatEnd, FlatLayer, MOST_INDEX, Naming, NestedEnd, NestedLayer, Rule, Same, captured, encodes};
+use super::{FlatEnd, FlatLayer, MOST_INDEX, Naming, NestedEnd, NestedLayer, Rule, Same, capture, encodes};
 
 /// The original names of both networks.
 pub(super) const ORIGINAL: &[Rule] = &[
@@ -76,7 +76,7 @@ pub(super) fn is_nested<'a>(names: impl Iterator<Item = &'a str>) -> bool {
     let (mut nested, mut all) = (0, 0);
     for name in names {
         let segments: Vec<&str> = name.split('.').collect();
-        let starts = |patterns: &[&str]| patterns.iter().any(|pattern| captured(pattern, &segments).is_some());
+        let starts = |patterns: &[&str]| patterns.iter().any(|pattern| capture(pattern, &segments).is_some());
         nested += usize::from(starts(&NESTED));
         all += usize::from(starts(&IN_BLOCKS));
     }
@@ -96,7 +96,7 @@ pub(super) fn layers<'a>(naming: Naming, is_encoder: bool, names: impl Iterator<
     let number = |name: &str| {
         let segments: Vec<&str> = name.split('.').collect();
         ends.iter().find_map(|Rule(file, _, index)| {
-            let ((i, j), count) = captured(file, &segments)?;
+            let ((i, j), count) = capture(file, &segments)?;
             let resizes = segments.get(count).is_some_and(|part| RESIZING.contains(part));
             resizes.then_some(if *index == FlatEnd { i } else { j })
         })

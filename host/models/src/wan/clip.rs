@@ -13,7 +13,7 @@ use super::{
     layers::{Origin, Past, prepare, unpatch},
     network::Network,
 };
-use crate::{ComputeFormat, Result, metered::listed};
+use crate::{ComputeFormat, Result, metered::list_weights};
 
 /// The spread of a clip over time and memory. Nothing of it changes the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,17 +119,17 @@ impl<T> Clip<T> {
 
     /// A clip of which output frames before `frame` are there already: they are not computed again,
     /// except for the values that later ones depend on: those of some latent frames, and of few
-    /// frames in the last layers. The latents are pushed from [`Self::pushed`] on.
+    /// frames in the last layers. The latents are pushed from [`Self::frames_pushed`] on.
     pub fn from_frame(config: &Config, frame: u32) -> Self {
         // An architecture that no network can be built of has no decoder that this clip could be
         // pushed to.
-        let network = (frame > 0).then(|| listed(|scope| Network::build(scope, config)).ok()).flatten();
-        let needed = network.map(|(network, _)| network.first_needed(i64::from(frame))).unwrap_or_default();
+        let network = (frame > 0).then(|| list_weights(|scope| Network::build(scope, config)).ok()).flatten();
+        let needed = network.map(|(network, _)| network.first_inputs(i64::from(frame))).unwrap_or_default();
         Self { pushed: needed.first().copied().unwrap_or(0), needed, ..Self::default() }
     }
 
     /// Latent frames that it has taken, or needs not.
-    pub fn pushed(&self) -> u32 {
+    pub fn frames_pushed(&self) -> u32 {
         self.pushed.try_into().unwrap_or(u32::MAX)
     }
 
@@ -207,7 +207,7 @@ impl<O: CausalOps> Network<O> {
             }
             let Some(placed) = self.steps.get(piece.layer) else {
                 let frames = unpatch(ops, ops.share(&piece.frames), self.patch)?;
-                let frames = ops.clamped(&ops.in_f32(&frames)?)?;
+                let frames = ops.clamp(&ops.in_f32(&frames)?)?;
                 clip.pieces.pop();
                 emit(frames)?;
                 continue;

@@ -7,7 +7,7 @@ use super::{network::Network, statistics};
 use crate::{
     Checkpoint, Error, Family, Identity, Kind, Result, Scaling,
     known::{Half, Known, Weights, check_channels},
-    metered::listed,
+    metered::list_weights,
 };
 
 /// Most output pixels, or frames, per latent pixel or frame.
@@ -209,7 +209,7 @@ impl Config {
     /// # Errors
     /// The file is no video autoencoder.
     pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = listed(|scope| Network::build(scope, self))?;
+        let (_, needed) = list_weights(|scope| Network::build(scope, self))?;
         Ok(Weights::new(Known::of(file, identity, Kind::VideoAutoencoder)?, Half::Decoder, needed))
     }
 

@@ -82,10 +82,10 @@ impl ClipCosts {
     /// # Errors
     /// The architecture's widths don't go together.
     pub fn of(&self, extent: &Extent) -> Result<ClipCost> {
-        self.known.get(extent, || self.metered(extent))
+        self.known.get(extent, || self.meter(extent))
     }
 
-    fn metered(&self, extent: &Extent) -> Result<ClipCost> {
+    fn meter(&self, extent: &Extent) -> Result<ClipCost> {
         let meter = Meter::new(self.format, self.costs);
         let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
         let network = match &*built {
@@ -122,7 +122,7 @@ impl<'a> Decode<'a> {
             network,
             meter,
             extent,
-            latents: meter.given(&shape, Kind::Float)?,
+            latents: meter.input(&shape, Kind::Float)?,
             clip: Clip::default(),
             kept: RefCell::default(),
             frame_bytes: 4 * image_channels as u64 * u64::from(extent.height) * u64::from(extent.width),
@@ -161,7 +161,7 @@ impl<'a> Decode<'a> {
             pushes += 1;
             cost.peak_bytes = cost.peak_bytes.max(peak);
             if let Some(tiled) = &tiled {
-                cost.peak_bytes = cost.peak_bytes.max(self.gathered(tiled, peak, done == until));
+                cost.peak_bytes = cost.peak_bytes.max(self.peak_with_gathering(tiled, peak, done == until));
             }
         }
         cost.state_bytes = self.state_bytes();
@@ -204,7 +204,7 @@ impl<'a> Decode<'a> {
     }
 
     /// The most held beside the other tiles' states and the frames that are gathered.
-    fn gathered(&self, tiled: &Tiled, peak: u64, is_round_over: bool) -> u64 {
+    fn peak_with_gathering(&self, tiled: &Tiled, peak: u64, is_round_over: bool) -> u64 {
         let kept: Vec<u64> = self.kept.borrow().iter().map(MeterTensor::bytes).collect();
         let whole = 4 * self.image_channels as u64 * u64::from(tiled.height) * u64::from(tiled.width);
         let gathered = kept.iter().sum::<u64>() / self.frame_bytes.max(1) * whole;
@@ -248,7 +248,7 @@ const SIDE: i64 = 8;
 pub(super) fn step_products(config: &Config) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
     let network = metered::build(&meter, |scope| Network::build(scope, config))?;
-    let latent = meter.given(&[1, config.latent_channels as i64, 1, SIDE, SIDE], Kind::Float)?;
+    let latent = meter.input(&[1, config.latent_channels as i64, 1, SIDE, SIDE], Kind::Float)?;
     let spread = Spread { frames: u32::MAX, band: None, height: 1 };
     let (mut clip, mut ends) = (Clip::default(), Vec::new());
     // The first latent frame has none before it to convolve; the second stands for all others.

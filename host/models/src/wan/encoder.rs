@@ -95,12 +95,12 @@ impl<O: CausalOps> EncoderNetwork<O> {
         let chunks = shape[2] / at_once;
         let mut latents = Vec::new();
         for index in 0..chunks {
-            let part = ops.brought(&ops.narrow(&frames, 0, index * at_once, at_once)?)?;
+            let part = ops.to_device(&ops.narrow(&frames, 0, index * at_once, at_once)?)?;
             let mut within = |share: f64| step((index as f64 + share) / chunks as f64);
             let mut progress = Progress::new(shares, &mut within);
             latents.push(self.forward(ops, past, &part, &mut |step| progress.track(step))?);
         }
-        let latents = ops.transpose(&ops.joined(&latents, 0)?, 0, 1)?;
+        let latents = ops.transpose(&ops.concatenate(&latents, 0)?, 0, 1)?;
         let shape = ops.shape(&latents);
         Ok(ops.contiguous(&ops.reshape(&latents, &[&[1], &shape[..]].concat())?)?)
     }
@@ -114,7 +114,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
         track: &mut Track<'_>,
     ) -> Result<O::Tensor> {
         past.rewind();
-        let frames = patches(ops, &ops.converted(ops.share(frames), ops.format().rest)?, self.patch)?;
+        let frames = patches(ops, &ops.to_kind(ops.share(frames), ops.format().rest)?, self.patch)?;
         let mut hidden = self.conv_in.forward(ops, frames, past)?;
         track(Step::Layer)?;
         for down in &self.downs {
@@ -128,7 +128,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
                 track(Step::Layer)?;
             }
             if let Some(shortcut) = shortcut {
-                hidden = ops.added(&hidden, &shortcut)?;
+                hidden = ops.add(&hidden, &shortcut)?;
             }
         }
         hidden = self.before.forward(ops, hidden, past)?;

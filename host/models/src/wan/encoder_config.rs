@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Checkpoint, Error, Family, Identity, Kind, Result,
     known::{Half, Known, Weights, check_channels},
-    metered::listed,
+    metered::list_weights,
 };
 
 /// The end of a down block that is not the last: half the height and width.
@@ -139,7 +139,7 @@ impl EncoderConfig {
     /// # Errors
     /// The file is no video autoencoder.
     pub(super) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = listed(|scope| EncoderNetwork::build(scope, self))?;
+        let (_, needed) = list_weights(|scope| EncoderNetwork::build(scope, self))?;
         Ok(Weights::new(Known::of(file, identity, Kind::VideoAutoencoder)?, Half::Encoder, needed))
     }
 

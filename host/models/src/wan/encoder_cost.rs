@@ -45,10 +45,10 @@ impl EncodeCosts {
     /// # Errors
     /// The architecture's widths don't go together.
     pub fn of(&self, extent: &EncoderExtent) -> Result<ClipCost> {
-        self.known.get(extent, || self.metered(extent))
+        self.known.get(extent, || self.meter(extent))
     }
 
-    fn metered(&self, extent: &EncoderExtent) -> Result<ClipCost> {
+    fn meter(&self, extent: &EncoderExtent) -> Result<ClipCost> {
         let meter = Meter::new(self.format, self.costs);
         let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
         let network = match &*built {
@@ -81,7 +81,7 @@ impl EncoderConfig {
     /// Frames [1, C, T, H, W] whose bytes are not counted, frame after frame.
     fn frames_on(&self, meter: &Meter, count: i64, [height, width]: [u32; 2]) -> Result<MeterTensor> {
         let shape = [1, count, self.image_channels as i64, i64::from(height), i64::from(width)];
-        Ok(meter.transpose(&meter.given(&shape, Kind::Float)?, 1, 2)?)
+        Ok(meter.transpose(&meter.input(&shape, Kind::Float)?, 1, 2)?)
     }
 
     /// The costs of encodes in a precision and memory order on a device that was measured; none if

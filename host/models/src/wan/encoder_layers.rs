@@ -35,7 +35,7 @@ impl<T> Past<T> {
 
     /// The frames that the layer at hand remembers and these, one after the other, and how many it
     /// remembered; it will remember the last `most`.
-    fn joined<O: CausalOps<Tensor = T>>(&mut self, ops: &O, frames: T, most: i64) -> Result<(T, i64)> {
+    fn join_remembered<O: CausalOps<Tensor = T>>(&mut self, ops: &O, frames: T, most: i64) -> Result<(T, i64)> {
         if self.frames.len() <= self.layer {
             self.frames.push(None);
         }
@@ -44,16 +44,16 @@ impl<T> Past<T> {
         let (joined, before) = match place.take() {
             Some(past) => {
                 // After a change of plans the past may be in another type or order, or elsewhere.
-                let past = ops.matched(&past, &frames)?;
+                let past = ops.to_format_of(&past, &frames)?;
                 let before = ops.extents(&past)?[0];
-                (ops.joined(&[past, ops.share(&frames)], 0)?, before)
+                (ops.concatenate(&[past, ops.share(&frames)], 0)?, before)
             }
             None => (ops.share(&frames), 0),
         };
         let count = ops.extents(&joined)?[0];
         let kept = most.min(count);
         // A copy: a view would keep all frames.
-        *place = Some(ops.copied(&ops.narrow(&joined, 0, count - kept, kept)?)?);
+        *place = Some(ops.copy(&ops.narrow(&joined, 0, count - kept, kept)?)?);
         Ok((joined, before))
     }
 }
@@ -72,7 +72,7 @@ impl<O: CausalOps> Conv<O> {
     /// before.
     pub fn build(scope: &Scope<'_, O>, into: i64, out: i64, side: i64, stride: i64) -> Result<Self> {
         let shape = [out, into, side, side];
-        let weight = scope.ops().arranged(&scope.product("weight", &shape)?, &[0, 1, 2, 3], &shape)?;
+        let weight = scope.ops().rearrange(&scope.product("weight", &shape)?, &[0, 1, 2, 3], &shape)?;
         let padding = if stride == 1 { side / 2 } else { 0 };
         Ok(Self { weight, bias: scope.product("bias", &[out])?, stride, padding })
     }
@@ -80,7 +80,7 @@ impl<O: CausalOps> Conv<O> {
     /// A convolution of single pixels, whose weights have an axis for frames.
     fn pointwise(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
         let weight = scope.product("weight", &[out, into, 1, 1, 1])?;
-        let weight = scope.ops().arranged(&weight, &[0, 1, 2, 3, 4], &[out, into, 1, 1])?;
+        let weight = scope.ops().rearrange(&weight, &[0, 1, 2, 3, 4], &[out, into, 1, 1])?;
         Ok(Self { weight, bias: scope.product("bias", &[out])?, stride: 1, padding: 0 })
     }
 
@@ -96,9 +96,9 @@ impl<O: CausalOps> Conv<O> {
     }
 
     fn convolve(&self, ops: &O, input: &O::Tensor, weight: &O::Weight, bias: Option<&O::Weight>) -> Result<O::Tensor> {
-        let input = ops.ordered(&ops.converted(ops.share(input), ops.format().convolution)?)?;
+        let input = ops.to_memory_order(&ops.to_kind(ops.share(input), ops.format().convolution)?)?;
         let output = ops.convolve(&input, weight, bias, self.stride, [self.padding; 2])?;
-        Ok(ops.converted(output, ops.format().rest)?)
+        Ok(ops.to_kind(output, ops.format().rest)?)
     }
 }
 
@@ -122,7 +122,7 @@ impl<O: CausalOps> Causal<O> {
 
     pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
         let frames = ops.extents(&input)?[0];
-        let (all, before) = past.joined(ops, ops.converted(ops.share(&input), ops.format().convolution)?, 2)?;
+        let (all, before) = past.join_remembered(ops, ops.to_kind(ops.share(&input), ops.format().convolution)?, 2)?;
         drop(input);
         let now = ops.narrow(&all, 0, before, frames)?;
         let output = self.conv.forward(ops, &now)?;
@@ -148,12 +148,12 @@ pub(super) struct Norm<O: Ops> {
 impl<O: CausalOps> Norm<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
         let ops = scope.ops();
-        let gamma = ops.scaled(&gamma(scope, channels, Kind::Float)?, (channels as f64).sqrt())?;
-        Ok(Self { gamma: ops.arranged(&gamma, &[0, 1, 2, 3], &[1, channels, 1, 1])? })
+        let gamma = ops.scale(&gamma(scope, channels, Kind::Float)?, (channels as f64).sqrt())?;
+        Ok(Self { gamma: ops.rearrange(&gamma, &[0, 1, 2, 3], &[1, channels, 1, 1])? })
     }
 
     fn forward(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
-        Ok(ops.unit_norm_at_once(input, &self.gamma)?)
+        Ok(ops.rms_norm_at_once(input, &self.gamma)?)
     }
 
     pub fn forward_silu(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
@@ -216,7 +216,7 @@ impl<O: CausalOps> Attention<O> {
         let shape = ops.extents(&input)?;
         let [frames, channels, height, width] = shape;
         let mixed = self.mixed.forward(ops, &self.norm.forward(ops, &input)?)?;
-        let tokens = ops.converted(ops.share(&mixed), ops.format().convolution)?;
+        let tokens = ops.to_kind(ops.share(&mixed), ops.format().convolution)?;
         let tokens = ops.transpose(&ops.reshape(&tokens, &[frames, 3 * channels, height * width])?, 1, 2)?;
         let part = |index: i64| ops.contiguous(&ops.narrow(&tokens, 2, index * channels, channels)?);
         let (query, key, value) = (part(0)?, part(1)?, part(2)?);
@@ -245,20 +245,20 @@ impl<O: CausalOps> Downsample<O> {
 
     pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
         // A column and a row of zeros, at the far sides only.
-        let padded = ops.padded(&input, &[0, 1, 0, 1])?;
+        let padded = ops.pad(&input, &[0, 1, 0, 1])?;
         let output = self.space.forward(ops, &padded)?;
         drop(padded);
         let Some(time) = &self.time else { return Ok(output) };
         let frames = ops.extents(&output)?[0];
-        let (all, before) = past.joined(ops, output, 1)?;
+        let (all, before) = past.join_remembered(ops, output, 1)?;
         // The first frame of a clip stays as it is.
         if before == 0 {
             return Ok(all);
         }
         let every_other = |first: i64| ops.every_other(&all, first..first + frames - 1);
         let sum = time.conv.convolve(ops, &every_other(0)?, &time.earlier[0], Some(&time.conv.bias))?;
-        let sum = ops.added(&sum, &time.conv.convolve(ops, &every_other(1)?, &time.earlier[1], None)?)?;
-        Ok(ops.added(&sum, &time.conv.convolve(ops, &every_other(2)?, &time.conv.weight, None)?)?)
+        let sum = ops.add(&sum, &time.conv.convolve(ops, &every_other(1)?, &time.earlier[1], None)?)?;
+        Ok(ops.add(&sum, &time.conv.convolve(ops, &every_other(2)?, &time.conv.weight, None)?)?)
     }
 }
 
@@ -277,12 +277,12 @@ impl Average {
         let Self { channels, time, space } = *self;
         // Zeros stand before the first frame, which is alone.
         let lacking = (time - ops.extents(input)?[0] % time) % time;
-        let input = ops.padded(input, &[0, 0, 0, 0, 0, 0, lacking, 0])?;
+        let input = ops.pad(input, &[0, 0, 0, 0, 0, 0, lacking, 0])?;
         let [frames, into, height, width] = ops.extents(&input)?;
         let (frames, height, width) = (frames / time, height / space, width / space);
         let apart = ops.reshape(&input, &[frames, time, into, height, space, width, space])?;
         let group = into * time * space * space / channels;
-        let grouped = ops.permuted(&apart, &[0, 2, 1, 4, 6, 3, 5])?;
+        let grouped = ops.permute(&apart, &[0, 2, 1, 4, 6, 3, 5])?;
         let grouped = ops.reshape(&grouped, &[frames, channels, group, height, width])?;
         Ok(ops.mean(&grouped, 2)?)
     }
@@ -296,6 +296,6 @@ pub(super) fn patches<O: CausalOps>(ops: &O, frames: &O::Tensor, side: i64) -> R
     }
     let [count, channels, height, width] = ops.extents(frames)?;
     let apart = ops.reshape(frames, &[count, channels, height / side, side, width / side, side])?;
-    let apart = ops.permuted(&apart, &[0, 1, 5, 3, 2, 4])?;
+    let apart = ops.permute(&apart, &[0, 1, 5, 3, 2, 4])?;
     Ok(ops.reshape(&apart, &[count, channels * side * side, height / side, width / side])?)
 }

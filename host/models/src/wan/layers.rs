@@ -49,11 +49,11 @@ impl<T> Past<T> {
         let mut parts = Vec::new();
         if missing > 0 {
             let zeros = ops.zeros([missing as i64, channels, height, width], frames)?;
-            parts.push(ops.ordered(&zeros)?);
+            parts.push(ops.to_memory_order(&zeros)?);
         }
         parts.extend(self.frames.iter().map(|frame| ops.share(frame)));
         parts.push(ops.share(frames));
-        Ok(ops.joined(&parts, 0)?)
+        Ok(ops.concatenate(&parts, 0)?)
     }
 
     /// Keeps frames that are nobody else's.
@@ -67,7 +67,7 @@ pub(super) fn copies_of_last<O: CausalOps>(ops: &O, frames: &O::Tensor) -> Resul
     let [count, ..] = ops.extents(frames)?;
     let mut copies = Vec::new();
     for index in (count - BEFORE as i64).max(0)..count {
-        copies.push(ops.copied(&ops.narrow(frames, 0, index, 1)?)?);
+        copies.push(ops.copy(&ops.narrow(frames, 0, index, 1)?)?);
     }
     Ok(copies)
 }
@@ -76,7 +76,7 @@ pub(super) fn copies_of_last<O: CausalOps>(ops: &O, frames: &O::Tensor) -> Resul
 /// channels.
 pub(super) fn side_by_side<O: CausalOps>(ops: &O, window: &O::Tensor, count: i64) -> Result<O::Tensor> {
     let taps = (0..TAPS as i64).map(|tap| ops.narrow(window, 0, tap, count));
-    Ok(ops.joined(&taps.collect::<tilewright_nn::Result<Vec<_>>>()?, 1)?)
+    Ok(ops.concatenate(&taps.collect::<tilewright_nn::Result<Vec<_>>>()?, 1)?)
 }
 
 /// The weights of a norm of pixels, [C, 1, 1, 1]: files give them as many axes as the values have
@@ -94,18 +94,18 @@ pub(super) struct UnitNorm<O: Ops> {
 impl<O: CausalOps> UnitNorm<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
         let gamma = gamma(scope, channels, scope.ops().format().rest)?;
-        Ok(Self { gamma: scope.ops().arranged(&gamma, &[0, 1, 2, 3], &[channels])? })
+        Ok(Self { gamma: scope.ops().rearrange(&gamma, &[0, 1, 2, 3], &[channels])? })
     }
 
     pub fn forward(&self, ops: &O, frames: &O::Tensor, silu: bool) -> Result<O::Tensor> {
-        Ok(ops.unit_norm(frames, &self.gamma, silu)?)
+        Ok(ops.rms_norm(frames, &self.gamma, silu)?)
     }
 }
 
 /// A 1×1 convolution of `taps` frames laid side by side as channels.
 pub(super) fn pointwise<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64, taps: i64) -> Result<Conv<O>> {
     let weight = scope.product("weight", &[out, into, taps, 1, 1])?;
-    let weight = scope.ops().arranged(&weight, &[0, 2, 1, 3, 4], &[out, taps * into, 1, 1])?;
+    let weight = scope.ops().rearrange(&weight, &[0, 2, 1, 3, 4], &[out, taps * into, 1, 1])?;
     Ok(Conv::of_weights(scope.ops(), weight, scope.product("bias", &[out])?, [out, 1], false)?)
 }
 
@@ -156,7 +156,7 @@ impl<O: CausalOps> Causal<O> {
             return Ok(Causal::Filtered { kernel: ops.causal_kernel(&weight, &bias)?, out });
         }
         // [out, into, T, 3, 3] → [out, T · into, 3, 3]
-        let weight = ops.arranged(&weight, &[0, 2, 1, 3, 4], &[out, 3 * into, 3, 3])?;
+        let weight = ops.rearrange(&weight, &[0, 2, 1, 3, 4], &[out, 3 * into, 3, 3])?;
         Ok(Causal::Plain { weight, bias, out })
     }
 
@@ -168,8 +168,8 @@ impl<O: CausalOps> Causal<O> {
         let ops = scope.ops();
         let (weight, bias) = (scope.product("weight", &[out, into, 3, 3, 3])?, scope.product("bias", &[out])?);
         // [out, into, T, 3, 3] → [T · out, into, 3, 3]
-        let weight = ops.arranged(&weight, &[2, 0, 1, 3, 4], &[3 * out, into, 3, 3])?;
-        let bias = ops.delayed(&bias, 2 * out)?;
+        let weight = ops.rearrange(&weight, &[2, 0, 1, 3, 4], &[3 * out, into, 3, 3])?;
+        let bias = ops.pad_bias(&bias, 2 * out)?;
         Ok(Causal::Scattered { conv: Conv::of_weights(ops, weight, bias, [3 * out, 3], false)?, out })
     }
 
@@ -197,12 +197,12 @@ impl<O: CausalOps> Causal<O> {
                     let frame = ops.narrow(work.frames, 0, lap.start, 1)?;
                     let input = match norm {
                         Some(norm) => norm.forward(ops, &frame, true)?,
-                        None => ops.copied(&frame)?,
+                        None => ops.copy(&frame)?,
                     };
                     let frames: Vec<&O::Tensor> = past.frames.iter().chain([&input]).collect();
                     let onto = ops.narrow(work.output, 0, lap.start, 1)?;
                     let store = if work.add { Store::Added(&onto) } else { Store::Onto(&onto) };
-                    ops.filter_frames(&frames, kernel, store)?;
+                    ops.winograd_frames(&frames, kernel, store)?;
                     past.push(input);
                     *work.done = lap.end;
                 }
@@ -217,8 +217,8 @@ impl<O: CausalOps> Causal<O> {
                     let parts = conv.forward(ops, input)?;
                     let part = |tap: i64| ops.narrow(&parts, 1, tap * out, *out);
                     let sum = |part: O::Tensor, from: Option<&O::Tensor>| match from {
-                        Some(from) => ops.added(&part, from),
-                        None => ops.copied(&part),
+                        Some(from) => ops.add(&part, from),
+                        None => ops.copy(&part),
                     };
                     let kept = vec![sum(part(1)?, past.frames.get(1))?, sum(part(0)?, None)?];
                     let total = sum(part(2)?, past.frames.first())?;
@@ -264,7 +264,7 @@ impl<O: CausalOps> Causal<O> {
             Some(norm) => norm.forward(ops, &frames, true)?,
             None => frames,
         };
-        let normed = ops.converted(normed, format.convolution)?;
+        let normed = ops.to_kind(normed, format.convolution)?;
         let window = match past.frames.is_empty() {
             true => ops.share(&normed),
             false => past.window(ops, &normed)?,
@@ -277,7 +277,7 @@ impl<O: CausalOps> Causal<O> {
         let band = work.band.unwrap_or(height).clamp(1, height.max(1));
         for rows in ops.laps(begun..height, band).over_rows() {
             let part = Self::rows(ops, &window, weight, bias, count, rows.clone(), height)?;
-            let part = ops.converted(part, format.rest)?;
+            let part = ops.to_kind(part, format.rest)?;
             work.write(ops, &ops.narrow(&output, 2, rows.start, rows.end - rows.start)?, &part)?;
             *work.done = lap.start * height + rows.end;
         }
@@ -306,9 +306,9 @@ impl<O: CausalOps> Causal<O> {
         let (top, bottom) = (needed.start - (rows.start - 1), rows.end + 1 - needed.end);
         let padding = [i64::from(top == 1 && bottom == 1), 1];
         if top != bottom {
-            stacked = ops.padded(&stacked, &[0, 0, top, bottom])?;
+            stacked = ops.pad(&stacked, &[0, 0, top, bottom])?;
         }
-        let stacked = ops.ordered(&stacked)?;
+        let stacked = ops.to_memory_order(&stacked)?;
         Ok(match alone {
             true => ops.convolve_last(&stacked, weight, bias, padding)?,
             false => ops.convolve(&stacked, weight, Some(bias), 1, padding)?,
@@ -359,11 +359,11 @@ pub(super) fn unpatch<O: CausalOps>(ops: &O, frames: O::Tensor, patch: i64) -> R
     let [count, channels, height, width] = ops.extents(&frames)?;
     let image = channels / (patch * patch);
     let squares = ops.reshape(&frames, &[count, image, patch, patch, height, width])?;
-    let squares = ops.permuted(&squares, &[0, 1, 4, 3, 5, 2])?;
+    let squares = ops.permute(&squares, &[0, 1, 4, 3, 5, 2])?;
     Ok(ops.reshape(&squares, &[count, image, height * patch, width * patch])?)
 }
 
 /// Frames in the type and memory order for the first layer.
 pub(super) fn prepare<O: CausalOps>(ops: &O, frames: &O::Tensor) -> Result<O::Tensor> {
-    Ok(ops.ordered(&ops.converted(ops.share(frames), ops.format().rest)?)?)
+    Ok(ops.to_memory_order(&ops.to_kind(ops.share(frames), ops.format().rest)?)?)
 }

@@ -117,7 +117,7 @@ impl<O: CausalOps> Network<O> {
 
     /// For each step the first frame of its input that output frames from `frame` on depend on, and
     /// last `frame` itself. Nothing that is computed of earlier ones reaches any of them.
-    pub fn first_needed(&self, frame: i64) -> Vec<i64> {
+    pub fn first_inputs(&self, frame: i64) -> Vec<i64> {
         let mut needed = vec![frame; self.steps.len() + 1];
         for (index, Placed { step, .. }) in self.steps.iter().enumerate().rev() {
             let after = needed[index + 1];
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::{
         Family,
-        metered::listed,
+        metered::list_weights,
         wan::{UpBlock, Upsample, cost::step_products},
     };
 
@@ -171,7 +171,7 @@ mod tests {
         // 14.94 TFLOP for 5 latent frames of 40×40, counted by hooks on diffusers' network, which
         // pads three taps on the first frame too.
         let config = published();
-        let (network, _) = listed(|scope| Network::build(scope, &config)).unwrap();
+        let (network, _) = list_weights(|scope| Network::build(scope, &config)).unwrap();
         let per_frame = step_products(&config).unwrap();
         assert_eq!(per_frame.len(), network.steps.len());
         let frames = |step: &Placed<_>| f64::from(step.frames) * 4.0 + 1.0;
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn late_frames_depend_on_few_of_the_first_layers_and_of_the_last_ones() {
-        let (network, _) = listed(|scope| Network::build(scope, &published())).unwrap();
-        assert!(network.first_needed(0).iter().all(|first| *first == 0));
-        let late = network.first_needed(4001);
+        let (network, _) = list_weights(|scope| Network::build(scope, &published())).unwrap();
+        assert!(network.first_inputs(0).iter().all(|first| *first == 0));
+        let late = network.first_inputs(4001);
         assert_eq!(late.last(), Some(&4001));
         // The last level has 7 causal convolutions.
         assert_eq!(late[late.len() - 2], 3999);

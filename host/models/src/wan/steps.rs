@@ -92,7 +92,7 @@ impl<O: CausalOps> Step<O> for Begin {
             .map(|index| -> Result<_> { Ok(Origin { frame: ops.narrow(&piece.frames, 0, index, 1)?, phase: 1 }) });
         let origins = origins.collect::<Result<Vec<_>>>()?;
         // The block's sums are written onto its input.
-        let own = ops.copied(&piece.frames)?;
+        let own = ops.copy(&piece.frames)?;
         (piece.frames, piece.origins) = (own, origins);
         Ok(())
     }
@@ -178,7 +178,7 @@ impl<O: CausalOps> Attention<O> {
         let linear = |part: &str, out: i64| -> Result<(O::Weight, O::Weight)> {
             let scope = scope.at(part);
             let weight = scope.product("weight", &[out, channels, 1, 1])?;
-            Ok((scope.ops().arranged(&weight, &[0, 1, 2, 3], &[out, channels])?, scope.product("bias", &[out])?))
+            Ok((scope.ops().rearrange(&weight, &[0, 1, 2, 3], &[out, channels])?, scope.product("bias", &[out])?))
         };
         let norm = UnitNorm::build(&scope.at("norm"), channels)?;
         let (query_key_value, query_key_value_bias) = linear("to_qkv", 3 * channels)?;
@@ -190,7 +190,7 @@ impl<O: CausalOps> Attention<O> {
         let shape = ops.extents(frame)?;
         let [_, channels, height, width] = shape;
         let format = ops.format();
-        let mut tokens = ops.converted(self.norm.forward(ops, frame, false)?, format.convolution)?;
+        let mut tokens = ops.to_kind(self.norm.forward(ops, frame, false)?, format.convolution)?;
         tokens = ops.reshape(&tokens, &[1, channels, height * width])?;
         tokens = ops.contiguous(&ops.transpose(&tokens, 1, 2)?)?;
         let all = ops.linear(&tokens, &self.query_key_value, &self.query_key_value_bias)?;
@@ -200,9 +200,9 @@ impl<O: CausalOps> Attention<O> {
         drop(all);
         let mixed = ops.attention(query, &key, &value)?;
         drop((key, value));
-        let added = ops.converted(ops.linear(&mixed, &self.output, &self.output_bias)?, format.rest)?;
+        let added = ops.to_kind(ops.linear(&mixed, &self.output, &self.output_bias)?, format.rest)?;
         let added = ops.reshape(&ops.transpose(&added, 1, 2)?, &shape)?;
-        Ok(ops.copy_onto(onto, &ops.added(frame, &added)?)?)
+        Ok(ops.copy_onto(onto, &ops.add(frame, &added)?)?)
     }
 }
 
@@ -244,7 +244,7 @@ impl<O: CausalOps> Double<O> {
         if count > 0 {
             let [_, channels, height, width] = ops.extents(&rest)?;
             let window = past.window(ops, &rest)?;
-            let stacked = ops.ordered(&side_by_side(ops, &window, count)?)?;
+            let stacked = ops.to_memory_order(&side_by_side(ops, &window, count)?)?;
             drop(window);
             let doubled = each(ops, &self.conv, &stacked)?;
             drop(stacked);
@@ -259,7 +259,7 @@ impl<O: CausalOps> Double<O> {
         }
         let output = match output.len() {
             1 => output.remove(0),
-            _ => ops.ordered(&ops.joined(&output, 0)?)?,
+            _ => ops.to_memory_order(&ops.concatenate(&output, 0)?)?,
         };
         past.keep(kept);
         past.begun = true;
@@ -310,7 +310,7 @@ impl<O: CausalOps> Step<O> for End<O> {
     fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
         for (index, origin) in piece.origins.iter().enumerate() {
             let channels = &self.channels[(origin.phase as usize).min(self.channels.len() - 1)];
-            let repeated = ops.unfolded(&origin.frame, channels)?;
+            let repeated = ops.pixel_shuffle(&origin.frame, channels)?;
             ops.add_onto(&ops.narrow(&piece.frames, 0, index as i64, 1)?, &repeated)?;
         }
         piece.origins.clear();

@@ -8,7 +8,7 @@ use tilewright_torch::{
     winograd::{BLOCK, scratch_bytes},
 };
 
-use super::{Meter, MeterTensor, bytes, four, refused};
+use super::{Meter, MeterTensor, bytes, four_extents, shape_error};
 use crate::{Result, Rows, Store};
 
 /// The shape of weights that are laid out for Winograd's filtering.
@@ -23,7 +23,7 @@ impl MeterKernel {
     pub(super) fn new(weight: &[i64], bias: &[i64], upsamples: bool) -> Result<Self> {
         match *weight {
             [out, into, 3, 3] if *bias == [out] => Ok(Self { into, out, upsamples }),
-            _ => Err(refused("a convolution", &[weight, bias])),
+            _ => Err(shape_error("a convolution", &[weight, bias])),
         }
     }
 }
@@ -39,7 +39,7 @@ impl MeterSums {
     fn check(&self, picture: [i64; 4]) -> Result<()> {
         match [self.batch, self.channels] == picture[..2] {
             true => Ok(()),
-            false => Err(refused("sums", &[&[self.batch, self.channels], &picture])),
+            false => Err(shape_error("sums", &[&[self.batch, self.channels], &picture])),
         }
     }
 }
@@ -54,7 +54,7 @@ impl Meter {
         ((blocks / threads).ceil() * threads * block * block).max((batch * height * width) as f64)
     }
 
-    pub(super) fn filtered(
+    pub(super) fn meter_winograd(
         &self,
         input: Rows<'_, MeterTensor>,
         kernel: &MeterKernel,
@@ -63,13 +63,13 @@ impl Meter {
         store: Store<'_, MeterTensor>,
         sums: Option<&mut MeterSums>,
     ) -> Result<()> {
-        let [batch, channels, stored, width] = four("a convolution", input.tensor)?;
+        let [batch, channels, stored, width] = four_extents("a convolution", input.tensor)?;
         let MeterKernel { into, out, upsamples } = *kernel;
         let scale = if upsamples { 2 } else { 1 };
         let needed = ((rows.start - 1).max(0) / scale)..((rows.end + scale) / scale).min(input.height);
         let is_there = input.first <= needed.start && needed.end <= input.first + stored;
         if channels != into || !is_there || rows.start < 0 || rows.start >= rows.end {
-            return Err(refused(
+            return Err(shape_error(
                 "a convolution",
                 &[input.tensor.axes.extents(), &[out, into], &[rows.start, rows.end]],
             ));
@@ -83,7 +83,7 @@ impl Meter {
         }
         match store {
             Store::Onto(tensor) | Store::Added(tensor) if *tensor.axes.extents() != output => {
-                return Err(refused("a convolution", &[tensor.axes.extents(), &output]));
+                return Err(shape_error("a convolution", &[tensor.axes.extents(), &output]));
             }
             _ => {}
         }
@@ -95,7 +95,7 @@ impl Meter {
     }
 
     pub(super) fn added_up(&self, sums: &MeterSums, picture: &MeterTensor) -> Result<()> {
-        let shape = four("sums", picture)?;
+        let shape = four_extents("sums", picture)?;
         sums.check(shape)?;
         let [batch, channels, height, width] = shape;
         let row = batch.saturating_mul(channels).saturating_mul(width);
@@ -108,12 +108,12 @@ impl Meter {
         Ok(())
     }
 
-    pub(super) fn normed(&self, picture: &MeterTensor, affine: &MeterSums) -> Result<MeterTensor> {
-        affine.check(four("a norm", picture)?)?;
+    pub(super) fn apply_norm(&self, picture: &MeterTensor, affine: &MeterSums) -> Result<MeterTensor> {
+        affine.check(four_extents("a norm", picture)?)?;
         let wide = bytes(&picture.axes, Kind::Float);
         let _copy = (picture.kind != Kind::Float).then(|| self.hold(wide));
         // The product reads and writes, and so does SiLU.
         self.moves(picture.bytes().saturating_add(wide.saturating_mul(3)));
-        Ok(self.made(picture.axes.dense(), Kind::Float))
+        Ok(self.output(picture.axes.dense(), Kind::Float))
     }
 }

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use tch::Kind;
 use tilewright_torch::{
-    reordered::padded,
+    reordered::whole_blocks,
     winograd::{TAPS, causal_scratch_bytes},
 };
 
-use super::{Meter, MeterTensor, bytes, four, refused, strides::Axes};
+use super::{Meter, MeterTensor, bytes, four_extents, shape_error, strides::Axes};
 use crate::{CausalOps, Ops, Result, Store};
 
 /// The extents of weights over three frames that are laid out for Winograd's filtering.
@@ -26,80 +26,80 @@ impl CausalOps for Meter {
     }
 
     fn zeros(&self, shape: [i64; 4], like: &MeterTensor) -> Result<MeterTensor> {
-        let zeros = self.made(Axes::four(shape), like.kind);
+        let zeros = self.output(Axes::four_extents(shape), like.kind);
         self.moves(zeros.bytes());
         Ok(zeros)
     }
 
-    fn copied(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+    fn copy(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
         self.moves(2 * tensor.bytes());
-        Ok(self.made(tensor.axes.dense(), tensor.kind))
+        Ok(self.output(tensor.axes.dense(), tensor.kind))
     }
 
-    fn joined(&self, parts: &[MeterTensor], axis: usize) -> Result<MeterTensor> {
+    fn concatenate(&self, parts: &[MeterTensor], axis: usize) -> Result<MeterTensor> {
         let shapes = || parts.iter().map(|part| part.axes.extents()).collect::<Vec<_>>();
         let Some((first, rest)) = parts.split_first().filter(|(first, _)| axis < first.axes.extents().len()) else {
-            return Err(refused("a concatenation", &shapes()));
+            return Err(shape_error("a concatenation", &shapes()));
         };
         let mut shape = first.axes.extents().to_vec();
         for part in rest {
             let extents = part.axes.extents();
             if extents.len() != shape.len() || (0..shape.len()).any(|at| at != axis && extents[at] != shape[at]) {
-                return Err(refused("a concatenation", &shapes()));
+                return Err(shape_error("a concatenation", &shapes()));
             }
             shape[axis] = shape[axis].saturating_add(extents[axis]);
         }
-        let axes = self.common(parts, &shape).ok_or_else(|| refused("a concatenation", &shapes()))?;
+        let axes = self.common(parts, &shape).ok_or_else(|| shape_error("a concatenation", &shapes()))?;
         // The parts were written just before: half of them is read from caches.
-        let joined = self.made(axes, first.kind);
+        let joined = self.output(axes, first.kind);
         self.moves(joined.bytes().saturating_mul(3) / 2);
         Ok(joined)
     }
 
-    fn added(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<MeterTensor> {
+    fn add(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<MeterTensor> {
         if tensor.axes.extents() != other.axes.extents() {
-            return Err(refused("a sum", &[tensor.axes.extents(), other.axes.extents()]));
+            return Err(shape_error("a sum", &[tensor.axes.extents(), other.axes.extents()]));
         }
         self.moves(3 * tensor.bytes());
-        Ok(self.made(tensor.axes.dense(), tensor.kind))
+        Ok(self.output(tensor.axes.dense(), tensor.kind))
     }
 
     fn every_other(&self, frames: &MeterTensor, range: Range<i64>) -> Result<MeterTensor> {
         let axes = frames.axes.every_other(range);
-        Ok(frames.viewed(axes.ok_or_else(|| refused("every other frame", &[frames.axes.extents()]))?))
+        Ok(frames.view(axes.ok_or_else(|| shape_error("every other frame", &[frames.axes.extents()]))?))
     }
 
-    fn permuted(&self, tensor: &MeterTensor, order: &[usize]) -> Result<MeterTensor> {
+    fn permute(&self, tensor: &MeterTensor, order: &[usize]) -> Result<MeterTensor> {
         let axes = tensor.axes.permute(order);
-        Ok(tensor.viewed(axes.ok_or_else(|| refused("a permutation", &[tensor.axes.extents()]))?))
+        Ok(tensor.view(axes.ok_or_else(|| shape_error("a permutation", &[tensor.axes.extents()]))?))
     }
 
     fn mean(&self, tensor: &MeterTensor, axis: usize) -> Result<MeterTensor> {
         let mut shape = tensor.axes.extents().to_vec();
         if axis >= shape.len() {
-            return Err(refused("a mean", &[&shape]));
+            return Err(shape_error("a mean", &[&shape]));
         }
         shape.remove(axis);
-        let axes = Axes::contiguous(&shape).ok_or_else(|| refused("a mean", &[&shape]))?;
+        let axes = Axes::contiguous(&shape).ok_or_else(|| shape_error("a mean", &[&shape]))?;
         // libtorch adds 16-bit values up as f32 values, of which it makes a tensor first (pytorch
         // v2.11.0, aten/src/ATen/native/ReduceOps.cpp, `mean_out`).
         let wide = (tensor.kind != Kind::Float && self.costs.on_cpu)
             .then(|| (self.hold(bytes(&tensor.axes, Kind::Float)), self.hold(bytes(&axes, Kind::Float))));
-        let mean = self.made(axes, tensor.kind);
+        let mean = self.output(axes, tensor.kind);
         drop(wide);
         self.moves(tensor.bytes() + mean.bytes());
         Ok(mean)
     }
 
-    fn clamped(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+    fn clamp(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
         self.moves(2 * tensor.bytes());
-        Ok(self.made(tensor.axes.dense(), tensor.kind))
+        Ok(self.output(tensor.axes.dense(), tensor.kind))
     }
 
-    fn unit_norm(&self, frames: &MeterTensor, gamma: &Vec<i64>, silu: bool) -> Result<MeterTensor> {
-        let [count, channels, height, width] = four("a norm", frames)?;
+    fn rms_norm(&self, frames: &MeterTensor, gamma: &Vec<i64>, silu: bool) -> Result<MeterTensor> {
+        let [count, channels, height, width] = four_extents("a norm", frames)?;
         if gamma[..] != [channels] {
-            return Err(refused("a norm", &[frames.axes.extents(), gamma]));
+            return Err(shape_error("a norm", &[frames.axes.extents(), gamma]));
         }
         let output = self.empty([count, channels, height, width])?;
         if self.has_winograd() {
@@ -107,30 +107,30 @@ impl CausalOps for Meter {
             return Ok(output);
         }
         // One frame in f32, its pixels' lengths and the normed frame.
-        let frame = bytes(&Axes::four([1, channels, height, width]), Kind::Float);
+        let frame = bytes(&Axes::four_extents([1, channels, height, width]), Kind::Float);
         let wide = if frames.kind == Kind::Float { 0 } else { frame };
-        self.touch(wide + frame + bytes(&Axes::four([1, 1, height, width]), Kind::Float));
+        self.touch(wide + frame + bytes(&Axes::four_extents([1, 1, height, width]), Kind::Float));
         let passes = if silu { 8 } else { 6 };
         self.moves(passes * output.bytes());
         Ok(output)
     }
 
-    fn unit_norm_at_once(&self, frames: &MeterTensor, gamma: &Vec<i64>) -> Result<MeterTensor> {
-        let [count, channels, height, width] = four("a norm", frames)?;
+    fn rms_norm_at_once(&self, frames: &MeterTensor, gamma: &Vec<i64>) -> Result<MeterTensor> {
+        let [count, channels, height, width] = four_extents("a norm", frames)?;
         if gamma[..] != [1, channels, 1, 1] {
-            return Err(refused("a norm", &[frames.axes.extents(), gamma]));
+            return Err(shape_error("a norm", &[frames.axes.extents(), gamma]));
         }
-        let lengths = self.hold(bytes(&Axes::four([count, 1, height, width]), Kind::Float));
+        let lengths = self.hold(bytes(&Axes::four_extents([count, 1, height, width]), Kind::Float));
         // 16-bit values are copied as f32 values first, for the lengths and for the quotient.
         let wide = bytes(&frames.axes, Kind::Float);
         let copy = (frames.kind != Kind::Float && self.costs.on_cpu).then(|| self.hold(wide));
-        let normed = self.made(frames.axes.dense(), Kind::Float);
+        let normed = self.output(frames.axes.dense(), Kind::Float);
         drop(copy);
         // Lengths, a quotient and a product.
         self.moves(5 * frames.bytes());
         let output = match self.format.rest {
             Kind::Float => normed,
-            kind => self.made(frames.axes.dense(), kind),
+            kind => self.output(frames.axes.dense(), kind),
         };
         drop(lengths);
         Ok(output)
@@ -154,19 +154,19 @@ impl CausalOps for Meter {
         bias: &Vec<i64>,
         padding: [i64; 2],
     ) -> Result<MeterTensor> {
-        let [_, into, ..] = four("a convolution", frames)?;
+        let [_, into, ..] = four_extents("a convolution", frames)?;
         let &[out, all, height, width] = &weight[..] else {
-            return Err(refused("a convolution", &[frames.axes.extents(), weight]));
+            return Err(shape_error("a convolution", &[frames.axes.extents(), weight]));
         };
         if into > all {
-            return Err(refused("a convolution", &[frames.axes.extents(), weight]));
+            return Err(shape_error("a convolution", &[frames.axes.extents(), weight]));
         }
         let part = vec![out, into, height, width];
-        let _copy = self.made(Axes::four([out, into, height, width]), frames.kind);
+        let _copy = self.output(Axes::four_extents([out, into, height, width]), frames.kind);
         self.convolved_by_libtorch(frames, &part, Some(bias), 1, padding)
     }
 
-    fn filter_frames(
+    fn winograd_frames(
         &self,
         frames: &[&MeterTensor],
         kernel: &MeterCausalKernel,
@@ -174,32 +174,32 @@ impl CausalOps for Meter {
     ) -> Result<()> {
         let MeterCausalKernel { into, out } = *kernel;
         let Some(last) = frames.last().filter(|_| frames.len() <= TAPS) else {
-            return Err(refused("a convolution of frames", &[&[frames.len() as i64]]));
+            return Err(shape_error("a convolution of frames", &[&[frames.len() as i64]]));
         };
-        let [batch, channels, height, width] = four("a convolution", last)?;
+        let [batch, channels, height, width] = four_extents("a convolution", last)?;
         let is_alike = frames.iter().all(|frame| frame.axes.extents() == last.axes.extents());
         let fits = match store {
             Store::Onto(tensor) | Store::Added(tensor) => *tensor.axes.extents() == [batch, out, height, width],
             Store::Nowhere => true,
         };
         if channels != into || !is_alike || !fits {
-            return Err(refused("a convolution", &[last.axes.extents(), &[out, into]]));
+            return Err(shape_error("a convolution", &[last.axes.extents(), &[out, into]]));
         }
         self.touch(causal_scratch_bytes(into) as u64);
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
-        let (into, computed) = (frames.len() as f64 * into as f64, padded(out as f64));
+        let (into, computed) = (frames.len() as f64 * into as f64, whole_blocks(out as f64));
         let each = rate.per_product * into * computed + rate.per_value * (into + out as f64);
         self.spend(4.0 * each * self.filtered_pixels([batch, height, width]));
         Ok(())
     }
 
-    fn unfolded(&self, frame: &MeterTensor, channels: &Vec<i64>) -> Result<MeterTensor> {
-        let [count, _, height, width] = four("a selection of channels", frame)?;
+    fn pixel_shuffle(&self, frame: &MeterTensor, channels: &Vec<i64>) -> Result<MeterTensor> {
+        let [count, _, height, width] = four_extents("a selection of channels", frame)?;
         let &[selected] = &channels[..] else {
-            return Err(refused("a selection of channels", &[frame.axes.extents(), channels]));
+            return Err(shape_error("a selection of channels", &[frame.axes.extents(), channels]));
         };
-        let chosen = self.made(Axes::four([count, selected, height, width]), frame.kind);
-        let unfolded = self.made(Axes::four([count, selected / 4, 2 * height, 2 * width]), frame.kind);
+        let chosen = self.output(Axes::four_extents([count, selected, height, width]), frame.kind);
+        let unfolded = self.output(Axes::four_extents([count, selected / 4, 2 * height, 2 * width]), frame.kind);
         self.moves(4 * chosen.bytes());
         Ok(unfolded)
     }
@@ -211,21 +211,21 @@ impl CausalOps for Meter {
     fn causal_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterCausalKernel> {
         match weight[..] {
             [out, into, 3, 3, 3] if *bias == [out] => Ok(MeterCausalKernel { into, out }),
-            _ => Err(refused("a convolution", &[weight, bias])),
+            _ => Err(shape_error("a convolution", &[weight, bias])),
         }
     }
 
-    fn arranged(&self, weight: &Vec<i64>, _: &[usize], shape: &[i64]) -> Result<Vec<i64>> {
+    fn rearrange(&self, weight: &Vec<i64>, _: &[usize], shape: &[i64]) -> Result<Vec<i64>> {
         match weight.iter().product::<i64>() == shape.iter().product::<i64>() {
             true => Ok(shape.to_vec()),
-            false => Err(refused("weights", &[weight, shape])),
+            false => Err(shape_error("weights", &[weight, shape])),
         }
     }
 
     fn tap(&self, weight: &Vec<i64>, time: i64) -> Result<Vec<i64>> {
         match weight[..] {
             [out, into, taps, height, width] if time < taps => Ok(vec![out, into, height, width]),
-            _ => Err(refused("weights", &[weight])),
+            _ => Err(shape_error("weights", &[weight])),
         }
     }
 
@@ -233,33 +233,33 @@ impl CausalOps for Meter {
         let mut shape = weight.clone();
         match shape.first_mut() {
             Some(outputs) if count <= *outputs => *outputs = count,
-            _ => return Err(refused("weights", &[weight])),
+            _ => return Err(shape_error("weights", &[weight])),
         }
         Ok(shape)
     }
 
-    fn delayed(&self, bias: &Vec<i64>, zeros: i64) -> Result<Vec<i64>> {
+    fn pad_bias(&self, bias: &Vec<i64>, zeros: i64) -> Result<Vec<i64>> {
         match bias[..] {
             [count] => Ok(vec![zeros + count]),
-            _ => Err(refused("a bias", &[bias])),
+            _ => Err(shape_error("a bias", &[bias])),
         }
     }
 
-    fn scaled(&self, weight: &Vec<i64>, _: f64) -> Result<Vec<i64>> {
+    fn scale(&self, weight: &Vec<i64>, _: f64) -> Result<Vec<i64>> {
         Ok(weight.clone())
     }
 
-    fn matched(&self, tensor: &MeterTensor, like: &MeterTensor) -> Result<MeterTensor> {
-        let tensor = self.converted(tensor.clone(), like.kind)?;
-        let shape = four("memory order", &tensor)?;
+    fn to_format_of(&self, tensor: &MeterTensor, like: &MeterTensor) -> Result<MeterTensor> {
+        let tensor = self.to_kind(tensor.clone(), like.kind)?;
+        let shape = four_extents("memory order", &tensor)?;
         let (is_there, axes) = match like.axes.has_channels_innermost() {
             true => (tensor.axes.is_dense_channels_last(), Axes::channels_last(shape)),
-            false => (tensor.axes.is_contiguous(), Axes::four(shape)),
+            false => (tensor.axes.is_contiguous(), Axes::four_extents(shape)),
         };
-        Ok(if is_there { tensor } else { self.made(axes, tensor.kind) })
+        Ok(if is_there { tensor } else { self.output(axes, tensor.kind) })
     }
 
-    fn brought(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+    fn to_device(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
         Ok(tensor.clone())
     }
 }

@@ -18,7 +18,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    pub fn held(&self) -> u64 {
+    pub fn held_bytes(&self) -> u64 {
         self.held.get()
     }
 

@@ -9,7 +9,7 @@ use tilewright_torch::{
     winograd::{Rows, Winograd},
 };
 
-use super::{Torch, stored};
+use super::{Torch, split_store};
 use crate::{CausalOps, Ops, Result, Store};
 
 /// The least length that a pixel is divided by, as in torch.nn.functional.normalize: a pixel of
@@ -19,7 +19,7 @@ const LEAST_LENGTH: f64 = 1e-12;
 impl Torch {
     /// Weights in the format's memory order if they are those of a convolution.
     fn laid_out_picture(&self, weight: Tensor) -> Result<Tensor> {
-        if weight.dim() == 4 { self.laid_out(weight) } else { Ok(weight) }
+        if weight.dim() == 4 { self.lay_out_weight(weight) } else { Ok(weight) }
     }
 }
 
@@ -38,17 +38,17 @@ impl CausalOps for Torch {
         Ok(Tensor::f_zeros(shape, (like.f_kind()?, like.device()))?)
     }
 
-    fn copied(&self, tensor: &Tensor) -> Result<Tensor> {
+    fn copy(&self, tensor: &Tensor) -> Result<Tensor> {
         let mut copy = tensor.f_empty_like()?;
         copy.f_copy_(tensor)?;
         Ok(copy)
     }
 
-    fn joined(&self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
+    fn concatenate(&self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
         Ok(Tensor::f_cat(parts, axis as i64)?)
     }
 
-    fn added(&self, tensor: &Tensor, other: &Tensor) -> Result<Tensor> {
+    fn add(&self, tensor: &Tensor, other: &Tensor) -> Result<Tensor> {
         Ok(tensor.f_add(other)?)
     }
 
@@ -56,7 +56,7 @@ impl CausalOps for Torch {
         Ok(frames.f_slice(0, range.start, range.end, 2)?)
     }
 
-    fn permuted(&self, tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
+    fn permute(&self, tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
         Ok(tensor.f_permute(axes(order))?)
     }
 
@@ -64,11 +64,11 @@ impl CausalOps for Torch {
         Ok(tensor.f_mean_dim([axis as i64].as_slice(), false, None)?)
     }
 
-    fn clamped(&self, tensor: &Tensor) -> Result<Tensor> {
+    fn clamp(&self, tensor: &Tensor) -> Result<Tensor> {
         Ok(tensor.f_clamp(-1.0, 1.0)?)
     }
 
-    fn unit_norm(&self, frames: &Tensor, gamma: &Tensor, silu: bool) -> Result<Tensor> {
+    fn rms_norm(&self, frames: &Tensor, gamma: &Tensor, silu: bool) -> Result<Tensor> {
         let (count, channels, height, width) = frames.size4()?;
         let output = self.empty([count, channels, height, width])?;
         if self.has_winograd() {
@@ -89,7 +89,7 @@ impl CausalOps for Torch {
         Ok(output)
     }
 
-    fn unit_norm_at_once(&self, frames: &Tensor, gamma: &Tensor) -> Result<Tensor> {
+    fn rms_norm_at_once(&self, frames: &Tensor, gamma: &Tensor) -> Result<Tensor> {
         let length = frames.f_norm_scalaropt_dim_dtype(2, [1], true, Kind::Float)?.f_clamp_min_(LEAST_LENGTH)?;
         // In f32, for frames of any type.
         Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(self.format.rest)?)
@@ -108,18 +108,18 @@ impl CausalOps for Torch {
 
     fn convolve_last(&self, frames: &Tensor, weight: &Tensor, bias: &Tensor, padding: [i64; 2]) -> Result<Tensor> {
         let (into, all) = (frames.size4()?.1, weight.size4()?.1);
-        let weight = self.laid_out(weight.f_narrow(1, all - into, into)?)?;
+        let weight = self.lay_out_weight(weight.f_narrow(1, all - into, into)?)?;
         self.convolve(frames, &weight, Some(bias), 1, padding)
     }
 
-    fn filter_frames(&self, frames: &[&Tensor], kernel: &Winograd, store: Store<'_, Tensor>) -> Result<()> {
+    fn winograd_frames(&self, frames: &[&Tensor], kernel: &Winograd, store: Store<'_, Tensor>) -> Result<()> {
         let rows: Vec<Rows<'_>> = frames.iter().map(|frame| Rows::all(frame)).collect();
-        let (add, output) = stored(store);
+        let (add, output) = split_store(store);
         let height = rows.last().map_or(0, |rows| rows.height);
         Ok(kernel.convolve_frames(&rows, None, 0..height, add, output, None)?)
     }
 
-    fn unfolded(&self, frame: &Tensor, channels: &Tensor) -> Result<Tensor> {
+    fn pixel_shuffle(&self, frame: &Tensor, channels: &Tensor) -> Result<Tensor> {
         Ok(frame.f_index_select(1, channels)?.f_pixel_shuffle(2)?)
     }
 
@@ -131,7 +131,7 @@ impl CausalOps for Torch {
         Ok(Winograd::causal(weight, bias)?)
     }
 
-    fn arranged(&self, weight: &Tensor, order: &[usize], shape: &[i64]) -> Result<Tensor> {
+    fn rearrange(&self, weight: &Tensor, order: &[usize], shape: &[i64]) -> Result<Tensor> {
         self.laid_out_picture(weight.f_permute(axes(order))?.f_reshape(shape)?)
     }
 
@@ -143,22 +143,22 @@ impl CausalOps for Torch {
         self.laid_out_picture(weight.f_narrow(0, 0, count)?)
     }
 
-    fn delayed(&self, bias: &Tensor, zeros: i64) -> Result<Tensor> {
+    fn pad_bias(&self, bias: &Tensor, zeros: i64) -> Result<Tensor> {
         let none = Tensor::f_zeros([zeros], (bias.f_kind()?, bias.device()))?;
         Ok(Tensor::f_cat(&[none, bias.shallow_clone()], 0)?)
     }
 
-    fn scaled(&self, weight: &Tensor, factor: f64) -> Result<Tensor> {
+    fn scale(&self, weight: &Tensor, factor: f64) -> Result<Tensor> {
         Ok(weight.f_mul_scalar(factor)?)
     }
 
-    fn matched(&self, tensor: &Tensor, like: &Tensor) -> Result<Tensor> {
+    fn to_format_of(&self, tensor: &Tensor, like: &Tensor) -> Result<Tensor> {
         let tensor = tensor.f_to_device(like.device())?.f_to_kind(like.kind())?;
         let is_last = like.stride().get(1) == Some(&1) && like.size().get(1) != Some(&1);
         Ok(to_layout(&tensor, if is_last { Layout::ChannelsLast } else { Layout::ChannelsFirst })?)
     }
 
-    fn brought(&self, tensor: &Tensor) -> Result<Tensor> {
+    fn to_device(&self, tensor: &Tensor) -> Result<Tensor> {
         Ok(tensor.f_to_device(self.device)?)
     }
 }

@@ -13,7 +13,7 @@ use tilewright_policy::CacheDir;
 
 use super::{ActiveRoute, Listener, Rollout, lock, now};
 use crate::{
-    Assignment, Disk, Modules, Pinned, Result, Revision,
+    Assignment, Disk, Modules, Result, Revision, StoredAssignment,
     canary::Canary,
     disk,
     shadow::ShadowQueue,
@@ -179,9 +179,9 @@ impl Rollout {
     ///
     /// # Errors
     /// The revision can't be loaded any more.
-    pub fn revive_assignment(&self, pinned: &Pinned) -> Result<Assignment> {
+    pub fn revive_assignment(&self, pinned: &StoredAssignment) -> Result<Assignment> {
         let slot = self.slots.load().get(&pinned.policy).cloned();
-        let Pinned { number, digest, origin, since, settings, grants, .. } = pinned.clone();
+        let StoredAssignment { number, digest, origin, since, settings, grants, .. } = pinned.clone();
         let saved = SavedRevision { number, digest, origin, since, settings, grants };
         let revision = match slot.as_ref().and_then(|slot| slot.at_hand(&saved)) {
             Some(revision) => revision,
@@ -202,7 +202,7 @@ impl Rollout {
                 Arc::new(Slot::new(&pinned.policy, forces, changing, PauseState::default()))
             }
         };
-        let Pinned { route, canary, objective, memory_limit, takes_over, .. } = pinned.clone();
+        let StoredAssignment { route, canary, objective, memory_limit, takes_over, .. } = pinned.clone();
         Ok(Assignment {
             route,
             revision,

@@ -12,7 +12,7 @@ use tilewright_config::{Case, Config, Source, Stage};
 use tilewright_policy::CacheDir;
 
 use super::{Change, Replacement, Rollout};
-use crate::{Disk, Error, Pinned, Result, Revision};
+use crate::{Disk, Error, Result, Revision, StoredAssignment};
 
 const ROUTE: &str = "[[routes]]\nname = 'all'\npolicy = 'own'\ncanary = { policy = 'new', share = 0.5 }\n";
 
@@ -225,13 +225,13 @@ fn a_job_is_decided_under_exactly_what_it_was_accepted_under() {
     let place = TestFolder::new(&cache);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     swap(&rollout, "own", 64).unwrap();
-    let pinned = Pinned::from(&rollout.admit(&case()).unwrap());
+    let pinned = StoredAssignment::from(&rollout.admit(&case()).unwrap());
     let in_force = rollout.policy("own").unwrap().in_force;
     assert!(Arc::ptr_eq(&rollout.revive_assignment(&pinned).unwrap().revision, &in_force));
     // The same number with other settings, or other grants, is another revision.
-    let other = Pinned { settings: tile(72), ..pinned.clone() };
+    let other = StoredAssignment { settings: tile(72), ..pinned.clone() };
     let grants = crate::source::Grants { fuel: Some(1 << 30), ..pinned.grants };
-    for pinned in [other, Pinned { grants, ..pinned }] {
+    for pinned in [other, StoredAssignment { grants, ..pinned }] {
         let revived = rollout.revive_assignment(&pinned).unwrap().revision;
         assert_eq!((revived.number, &revived.settings, revived.grants), (2, &pinned.settings, pinned.grants));
         assert!(!Arc::ptr_eq(&revived, &in_force));

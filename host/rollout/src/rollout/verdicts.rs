@@ -24,7 +24,7 @@ impl Rollout {
         let EndedJob { record, is_mixed, is_lost, psnr } = result;
         let revision = &assignment.revision;
         let kind = tally::kind(&record.request, &record.device);
-        let measured = record.measured().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
+        let measured = record.own_outcome().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
         // A job without a result counts as the slowest. So does a job that only the fallback
         // finished.
         let is_lost =

@@ -342,7 +342,7 @@ impl JobStore {
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn unfinished(&self) -> Result<Vec<(StoredJob, bool)>> {
+    pub fn unfinished_jobs(&self) -> Result<Vec<(StoredJob, bool)>> {
         let rows = self.with(|connection| {
             let mut statement =
                 connection.prepare("SELECT kept, is_cancelled FROM job WHERE ended_ms IS NULL ORDER BY id")?;

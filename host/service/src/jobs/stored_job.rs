@@ -1,7 +1,7 @@
 //! A job as the database has it.
 
 use serde::{Deserialize, Serialize};
-use tilewright_rollout::Pinned;
+use tilewright_rollout::StoredAssignment;
 use tilewright_service_api::{Job, JobRequest};
 
 /// A job with what callers don't see. Its JSON is the database's: fields keep their names.
@@ -12,7 +12,7 @@ pub struct StoredJob {
     /// The request.
     pub request: JobRequest,
     /// The revision that decides.
-    pub pinned: Pinned,
+    pub pinned: StoredAssignment,
     /// The deadline, in milliseconds since 1970.
     pub deadline_ms: u64,
     /// The number of times that work on it has begun.

@@ -73,7 +73,7 @@ impl Pages {
     }
 
     /// Bytes of address space.
-    pub fn reserved(&self) -> usize {
+    pub fn reserved_bytes(&self) -> usize {
         self.reserved
     }
 

@@ -229,7 +229,7 @@ fn addresses_that_are_none_of_its_own_are_left_alone() {
 #[test]
 fn a_reservation_that_no_system_grants_is_made_smaller() {
     let pool = Pool::new(1 << 62).unwrap();
-    let reserved = pool.state().pages.reserved();
+    let reserved = pool.state().pages.reserved_bytes();
     assert!((64 * MIB..1 << 62).contains(&reserved), "{reserved}");
     assert!(pool.release(pool.allocate(MIB).unwrap()));
 }

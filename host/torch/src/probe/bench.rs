@@ -86,7 +86,7 @@ impl OnDevice {
             Trial::Winograd { channels, side } => with_winograd(channels, side)?,
             Trial::Attention { dtype, tokens } => {
                 let tensor = fill(device, &[1, tokens, ATTENTION_WIDTH], dtype)?;
-                Box::new(move || attention::fused(tensor.copy(), &tensor, &tensor))
+                Box::new(move || attention::attend(tensor.copy(), &tensor, &tensor))
             }
             Trial::Elementwise => {
                 let values = fill(device, &[VALUES], Dtype::F32)?;

@@ -1,7 +1,7 @@
 //! A simulation as a report with charts.
 
 use tilewright_kit::simulate::{PolicyRow, RequestRow, Simulation};
-use tilewright_plan::{Objective, words::counted};
+use tilewright_plan::{Objective, words::with_noun};
 use tilewright_plot::{Axis, Chart, Form, Lines, Page, Series};
 
 /// The page.
@@ -9,7 +9,10 @@ pub fn of(report: &Simulation) -> Page {
     let device = &report.device;
     let facts = [
         ("device", format!("{} ({}), as a table", device.name, device.arch)),
-        ("workload", format!("{} over {}", counted(report.requests, "request"), counted(report.cases.len(), "case"))),
+        (
+            "workload",
+            format!("{} over {}", with_noun(report.requests, "request"), with_noun(report.cases.len(), "case")),
+        ),
         ("cases", report.cases.join("; ")),
         ("measured", report.about.clone()),
     ];

@@ -8,7 +8,7 @@ use crate::{
     Checkpoint, Error, Family, Identity, Kind, Result,
     kl::encoder,
     known::{Half, Known, Weights},
-    metered::listed,
+    metered::list_weights,
 };
 
 /// One down block: so many residual layers, then half the size if it is not the last.
@@ -115,7 +115,7 @@ impl EncoderConfig {
     /// # Errors
     /// The file is no KL autoencoder.
     pub(in crate::kl) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = listed(|scope| encoder::Network::build(scope, self))?;
+        let (_, needed) = list_weights(|scope| encoder::Network::build(scope, self))?;
         Ok(Weights::new(Known::of(file, identity, Kind::KlAutoencoder)?, Half::Encoder, needed))
     }
 
