@@ -66,7 +66,7 @@ pub struct Found {
 }
 
 impl Machine {
-    /// Chooses a device and measures it: [`Machine::find`] and [`Found::measured`].
+    /// Chooses a device and measures it: [`Machine::find`] and [`Found::measure`].
     ///
     /// # Errors
     /// Those of the two.
