@@ -74,12 +74,12 @@ pub fn measure(
     let stages = &loaded.description().stages;
     let asked: &[BenchRequest] =
         &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
-    let cold = first(&loaded, settings, asked, load_ns, cached_ns)?;
+    let cold = TimeBudget::count(Some(&time_budget), || first(&loaded, settings, asked, load_ns, cached_ns))?;
     let mut bench = Bench { loaded: &loaded, settings, asked, options, time_budget, clock };
     let (describe, configure) = (bench.describe()?, bench.configure()?);
     let mut policy = loaded.configure(settings)?;
     let decide = bench.decide(&mut policy)?;
-    let estimates = bench.estimates(&mut policy, decide.typical_ns);
+    let estimates = TimeBudget::count(Some(&bench.time_budget), || bench.estimates(&mut policy, decide.typical_ns));
     let lasting = bench.measure_lasting(estimates.as_ref())?;
     let recover = bench.recover(&mut policy)?;
     let learn = bench.learn(&mut policy)?;

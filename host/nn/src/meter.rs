@@ -258,7 +258,7 @@ impl Meter {
     /// The order in which libtorch's convolutions give their result.
     fn convolution_axes(&self, shape: [i64; 4]) -> Axes {
         match self.format.layout {
-            Layout::ChannelsFirst => Axes::four_extents(shape),
+            Layout::ChannelsFirst => Axes::four(shape),
             Layout::ChannelsLast => Axes::channels_last(shape),
         }
     }
@@ -394,7 +394,7 @@ impl Ops for Meter {
         let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
         let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
         self.moves(5 * picture.bytes());
-        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four_extents(shape) }, picture.kind))
+        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
     }
 
     fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
@@ -426,7 +426,7 @@ impl Ops for Meter {
         let is_last = picture.axes.suggests_channels_last();
         let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
         let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
-        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four_extents(shape) }, picture.kind))
+        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
     }
 
     fn convolution(

@@ -72,20 +72,13 @@ pub(crate) struct DecidedCosts {
     pub cost: Cost,
 }
 
-impl DecidedCosts {
-    /// True if the plans differ in their reasons at most.
-    pub fn is(&self, plan: &Plan) -> bool {
-        self.plan.is_same_work(plan)
-    }
-}
-
 impl CostModel for DecidedCosts {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }
 
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
-        if self.is(plan) {
+        if self.plan.is_same_work(plan) {
             return Ok(self.cost);
         }
         Err("while a policy learns, only the plan that was carried out has a price".into())

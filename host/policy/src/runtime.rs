@@ -212,7 +212,8 @@ impl PendingDecision {
         let Bounds { batch: samples, frames: all, height: tall, width: wide, .. } = &self.prices.bounds;
         let is_same = *model == self.model && (batch, frames, height, width) == (samples, all, tall, wide);
         let costs: Arc<dyn CostModel> = self.decided.clone();
-        (is_same && self.decided.is(plan)).then(|| Arc::new(Prices { costs, bounds: self.prices.bounds.clone() }))
+        (is_same && self.decided.plan.is_same_work(plan))
+            .then(|| Arc::new(Prices { costs, bounds: self.prices.bounds.clone() }))
     }
 }
 

@@ -86,7 +86,7 @@ const OTHER: &str = "published of a stand-in network on another machine; here a 
 const WAN: &[&str] = &["video-320x1", "video-320x2-5", SMOOTH, "video-320x33"];
 const NONE: Bar = Bar::Incomparable("nothing to compare");
 
-const fn at_320(claim: &'static str, published: &'static str, source: Source, bar: Bar) -> Claim {
+const fn claim(claim: &'static str, published: &'static str, source: Source, bar: Bar) -> Claim {
     Claim { claim, published, source, bar, any_size: false }
 }
 
@@ -95,26 +95,26 @@ const fn any(claim: &'static str, published: &'static str, source: Source, bar: 
 }
 
 const CLAIMS: [Claim; 21] = [
-    at_320("baseline, 256×256", "1.792 ms", Source::Baseline("256"), Bar::Incomparable(OTHER)),
-    at_320("phase 1, 256×256", "1.271 ms", Source::Median("256"), Bar::Incomparable(OTHER)),
-    at_320("time after phase 1, 256×256", "−29.1 %", Source::Time("256"), Bar::AtMost(-0.291)),
-    at_320("time, 512×512", "case named, no figure", Source::Time("512"), Bar::Incomparable("no figure was published")),
-    at_320(
+    claim("baseline, 256×256", "1.792 ms", Source::Baseline("256"), Bar::Incomparable(OTHER)),
+    claim("phase 1, 256×256", "1.271 ms", Source::Median("256"), Bar::Incomparable(OTHER)),
+    claim("time after phase 1, 256×256", "−29.1 %", Source::Time("256"), Bar::AtMost(-0.291)),
+    claim("time, 512×512", "case named, no figure", Source::Time("512"), Bar::Incomparable("no figure was published")),
+    claim(
         "time, 1024×1024",
         "case named, no figure",
         Source::Time("1024"),
         Bar::Incomparable("no figure was published"),
     ),
-    at_320("time by precision (phase 2), 512×512", "−30 %, estimated", Source::Time(HALF), Bar::AtMost(-0.30)),
-    at_320("time by batch (phase 2), 256×256 × 4", "−30 %, estimated", Source::Time("256x4"), Bar::AtMost(-0.30)),
-    at_320("time of video (phase 3), 256×256", "−30 %, estimated", Source::Time("video-256x16"), Bar::AtMost(-0.30)),
-    at_320(
+    claim("time by precision (phase 2), 512×512", "−30 %, estimated", Source::Time(HALF), Bar::AtMost(-0.30)),
+    claim("time by batch (phase 2), 256×256 × 4", "−30 %, estimated", Source::Time("256x4"), Bar::AtMost(-0.30)),
+    claim("time of video (phase 3), 256×256", "−30 %, estimated", Source::Time("video-256x16"), Bar::AtMost(-0.30)),
+    claim(
         "time after all phases",
         "−65.2 %, estimated",
         Source::BestTime,
         Bar::Incomparable("the published total was never measured; here the best case"),
     ),
-    at_320("peak memory, 1024×1024", "−25 %", Source::Peak("1024-memory"), Bar::AtMost(-0.25)),
+    claim("peak memory, 1024×1024", "−25 %", Source::Peak("1024-memory"), Bar::AtMost(-0.25)),
     any("pool hits", "85–95 %", Source::PoolHits, Bar::AtLeast(0.85)),
     any("cache hits (here: runs that found their weights loaded)", "90–98 %", Source::WeightHits, Bar::AtLeast(0.90)),
     any(
@@ -123,14 +123,14 @@ const CLAIMS: [Claim; 21] = [
         Source::Nothing("what it was reduced from was not published; ours is pool.fragmentation in --json"),
         NONE,
     ),
-    at_320("conversion overhead, 512×512 in bf16", "under 2 %", Source::Conversion, Bar::AtMost(0.02)),
+    claim("conversion overhead, 512×512 in bf16", "under 2 %", Source::Conversion, Bar::AtMost(0.02)),
     any("errors, as runs that failed", "under 1 %", Source::FailedRuns, Bar::AtMost(0.01)),
-    at_320("errors, as mean difference over the range", "under 1 %", Source::MeanDifference, Bar::AtMost(0.01)),
-    at_320("video memory, 512×512", "−40 %", Source::Peak("video-memory"), Bar::AtMost(-0.40)),
+    claim("errors, as mean difference over the range", "under 1 %", Source::MeanDifference, Bar::AtMost(0.01)),
+    claim("video memory, 512×512", "−40 %", Source::Peak("video-memory"), Bar::AtMost(-0.40)),
     any("smooth frame transitions", "95–98 %", Source::Transitions, Bar::AtLeast(0.95)),
-    at_320("WAN 320×320, 2 s of video", "under 5 s", Source::Seconds("video-320x33"), Bar::AtMost(5.0)),
-    at_320("WAN 320×320, 17 frames", "under 10 s", Source::Seconds(SMOOTH), Bar::AtMost(10.0)),
-    at_320("WAN 320×320, memory", "under 50 GB", Source::HighestPeak(WAN), Bar::AtMost(50e9)),
+    claim("WAN 320×320, 2 s of video", "under 5 s", Source::Seconds("video-320x33"), Bar::AtMost(5.0)),
+    claim("WAN 320×320, 17 frames", "under 10 s", Source::Seconds(SMOOTH), Bar::AtMost(10.0)),
+    claim("WAN 320×320, memory", "under 50 GB", Source::HighestPeak(WAN), Bar::AtMost(50e9)),
 ];
 
 /// Every claim with its result. `conversion_ms` is the time of converting a latent and a picture.

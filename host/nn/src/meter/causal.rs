@@ -26,7 +26,7 @@ impl CausalOps for Meter {
     }
 
     fn zeros(&self, shape: [i64; 4], like: &MeterTensor) -> Result<MeterTensor> {
-        let zeros = self.output(Axes::four_extents(shape), like.kind);
+        let zeros = self.output(Axes::four(shape), like.kind);
         self.moves(zeros.bytes());
         Ok(zeros)
     }
@@ -107,9 +107,9 @@ impl CausalOps for Meter {
             return Ok(output);
         }
         // One frame in f32, its pixels' lengths and the normed frame.
-        let frame = bytes(&Axes::four_extents([1, channels, height, width]), Kind::Float);
+        let frame = bytes(&Axes::four([1, channels, height, width]), Kind::Float);
         let wide = if frames.kind == Kind::Float { 0 } else { frame };
-        self.touch(wide + frame + bytes(&Axes::four_extents([1, 1, height, width]), Kind::Float));
+        self.touch(wide + frame + bytes(&Axes::four([1, 1, height, width]), Kind::Float));
         let passes = if silu { 8 } else { 6 };
         self.moves(passes * output.bytes());
         Ok(output)
@@ -120,7 +120,7 @@ impl CausalOps for Meter {
         if gamma[..] != [1, channels, 1, 1] {
             return Err(shape_error("a norm", &[frames.axes.extents(), gamma]));
         }
-        let lengths = self.hold(bytes(&Axes::four_extents([count, 1, height, width]), Kind::Float));
+        let lengths = self.hold(bytes(&Axes::four([count, 1, height, width]), Kind::Float));
         // 16-bit values are copied as f32 values first, for the lengths and for the quotient.
         let wide = bytes(&frames.axes, Kind::Float);
         let copy = (frames.kind != Kind::Float && self.costs.on_cpu).then(|| self.hold(wide));
@@ -162,7 +162,7 @@ impl CausalOps for Meter {
             return Err(shape_error("a convolution", &[frames.axes.extents(), weight]));
         }
         let part = vec![out, into, height, width];
-        let _copy = self.output(Axes::four_extents([out, into, height, width]), frames.kind);
+        let _copy = self.output(Axes::four([out, into, height, width]), frames.kind);
         self.convolved_by_libtorch(frames, &part, Some(bias), 1, padding)
     }
 
@@ -198,8 +198,8 @@ impl CausalOps for Meter {
         let &[selected] = &channels[..] else {
             return Err(shape_error("a selection of channels", &[frame.axes.extents(), channels]));
         };
-        let chosen = self.output(Axes::four_extents([count, selected, height, width]), frame.kind);
-        let unfolded = self.output(Axes::four_extents([count, selected / 4, 2 * height, 2 * width]), frame.kind);
+        let chosen = self.output(Axes::four([count, selected, height, width]), frame.kind);
+        let unfolded = self.output(Axes::four([count, selected / 4, 2 * height, 2 * width]), frame.kind);
         self.moves(4 * chosen.bytes());
         Ok(unfolded)
     }
@@ -254,7 +254,7 @@ impl CausalOps for Meter {
         let shape = four_extents("memory order", &tensor)?;
         let (is_there, axes) = match like.axes.has_channels_innermost() {
             true => (tensor.axes.is_dense_channels_last(), Axes::channels_last(shape)),
-            false => (tensor.axes.is_contiguous(), Axes::four_extents(shape)),
+            false => (tensor.axes.is_contiguous(), Axes::four(shape)),
         };
         Ok(if is_there { tensor } else { self.output(axes, tensor.kind) })
     }

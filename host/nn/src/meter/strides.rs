@@ -26,7 +26,7 @@ impl Axes {
     }
 
     /// A picture with its columns innermost.
-    pub fn four_extents(extents: [i64; 4]) -> Self {
+    pub fn four(extents: [i64; 4]) -> Self {
         Self::dense_in(&extents, (0..4).rev())
     }
 
