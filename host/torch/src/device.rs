@@ -57,7 +57,7 @@ pub fn select(choice: Choice) -> Result<tch::Device> {
             what: format!("cuda:{index}"),
             reason: match gpus {
                 0 => "libtorch sees no GPU here: use --device cpu, or set up with --flavour cuda or rocm".into(),
-                most => format!("there are {most} GPUs, with_noun from 0"),
+                most => format!("there are {most} GPUs, counted from 0"),
             },
         }),
     }

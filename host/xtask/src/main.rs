@@ -14,9 +14,9 @@ mod tools;
 mod wasm;
 mod wheels;
 
-use std::{env, process::ExitCode};
+use std::{env, fs::File, process::ExitCode, thread};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
@@ -150,19 +150,26 @@ fn run(step: Step) -> Result<()> {
     }
 }
 
-/// Sets up everything that building needs; without a source, an existing libtorch stays.
+/// Sets up everything that building needs; without a source, an existing libtorch stays. The
+/// policies need no libtorch: they are compiled while it is fetched.
 fn setup(project: &Project, source: Option<Source>) -> Result<()> {
     let lock = project.lock()?;
     tools::compiler()?;
-    tools::ffmpeg();
-    if let Some(own) = env::var_os("LIBTORCH").filter(|own| *own != project.link().as_os_str()) {
-        tools::say(&format!("LIBTORCH is set: {} is used, and none is fetched", own.display()));
-        libtorch::check(own.as_ref())
-            .context("LIBTORCH is set to a folder that doesn't serve; correct it, or unset it")?;
-    } else {
-        libtorch::prepare(project, &lock, source)?;
-    }
-    policies::compile(project)
+    thread::scope(|scope| {
+        let policies = scope.spawn(|| policies::compile(project));
+        tools::ffmpeg();
+        let libtorch = set_up_libtorch(project, &lock, source);
+        let policies = policies.join().unwrap_or_else(|_| Err(anyhow!("compiling the policies ended in a panic")));
+        libtorch.and(policies)
+    })
+}
+
+fn set_up_libtorch(project: &Project, lock: &File, source: Option<Source>) -> Result<()> {
+    let Some(own) = env::var_os("LIBTORCH").filter(|own| *own != project.link().as_os_str()) else {
+        return libtorch::prepare(project, lock, source);
+    };
+    tools::say(&format!("LIBTORCH is set: {} is used, and none is fetched", own.display()));
+    libtorch::check(own.as_ref()).context("LIBTORCH is set to a folder that doesn't serve; correct it, or unset it")
 }
 
 /// True if arguments of `cargo test` name packages.

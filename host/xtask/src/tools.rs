@@ -6,6 +6,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
 };
 
 use anyhow::{Context, Result, bail};
@@ -161,6 +162,9 @@ fn apt(arguments: &[&str]) -> Result<()> {
 
 /// Runs apt-get in a folder, which its downloads go to.
 fn apt_in(folder: &Path, arguments: &[&str]) -> Result<()> {
+    // Parts of the set-up run side by side, and apt-get refuses to run twice.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut apt = Command::new("apt-get");
     apt.current_dir(folder);
     apt.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq").args(arguments).stdin(Stdio::null());

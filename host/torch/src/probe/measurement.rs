@@ -12,9 +12,13 @@ use crate::Result;
 /// thousand times slower.
 const HOPELESS: f64 = 8.0;
 
-/// The longest first run, in seconds, that is repeated even if it was too slow: it prepares what
-/// later ones use.
+/// The longest run, in seconds, that is repeated even if it was too slow: on a busy machine small
+/// trials mostly wait, and by one of them a type would seem a thousand times slower than it is.
 const TRIVIAL: f64 = 0.05;
+
+/// The longest first run of the elementwise operation, in seconds, that another one follows even if
+/// time is up: the first also obtains the memory, which takes several times as long.
+const OBTAINED: f64 = 0.5;
 
 /// Runs that are counted, after one that warms up, if there is time.
 const RUNS: usize = 3;
@@ -179,16 +183,14 @@ impl<'a, B: Bench> Measurement<'a, B> {
 
     /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up
     /// to [`RUNS`] more follow while there is time; a trial that takes longer than `patience`
-    /// seconds is not run again.
+    /// seconds, and than [`TRIVIAL`], is not run again.
     fn least(&mut self, trial: Trial, patience: f64, until: Duration) -> Result<(f64, bool)> {
         let warm = self.bench.run(trial)?;
         let mut least = warm;
         let mut runs = 0;
-        let is_worth_it = |least: Duration, runs: usize| {
-            let seconds = least.as_secs_f64();
-            seconds <= patience || (runs == 0 && seconds <= TRIVIAL)
-        };
-        while runs < RUNS && is_worth_it(least, runs) && self.bench.now() + least <= until {
+        let is_worth_it = |least: Duration| least.as_secs_f64() <= patience.max(TRIVIAL);
+        let is_due = trial == Trial::Elementwise && warm.as_secs_f64() <= OBTAINED;
+        while runs < RUNS && is_worth_it(least) && (self.bench.now() + least <= until || (is_due && runs == 0)) {
             let elapsed = self.bench.run(trial)?;
             least = if runs == 0 { elapsed } else { least.min(elapsed) };
             runs += 1;

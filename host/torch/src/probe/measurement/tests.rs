@@ -16,6 +16,10 @@ struct FakeDevice {
 /// Seconds that a run takes beside its operations.
 const WAITING: f64 = 20e-6;
 
+/// Seconds of the elementwise operation, and of its first run.
+const ELEMENTWISE_RUN: f64 = 0.02;
+const OBTAINING: f64 = 0.1;
+
 impl FakeDevice {
     fn new(speed: fn(Dtype) -> Option<f64>, busy: fn(usize) -> f64) -> Self {
         Self { clock: Duration::ZERO, runs: Vec::new(), speed, busy }
@@ -49,7 +53,13 @@ impl Bench for FakeDevice {
             Trial::Winograd { .. } | Trial::Elementwise => Dtype::F32,
         };
         let speed = (self.speed)(dtype).ok_or_else(|| crate::Error::Torch("not implemented".into()))?;
-        let seconds = if trial == Trial::Elementwise { 0.02 } else { trial.operations() / speed };
+        let is_first = self.runs.iter().filter(|run| **run == trial).count() == 1;
+        let seconds = match trial {
+            // The first run also obtains its memory.
+            Trial::Elementwise if is_first => OBTAINING,
+            Trial::Elementwise => ELEMENTWISE_RUN,
+            _ => trial.operations() / speed,
+        };
         Ok(self.pass(seconds + WAITING))
     }
 
@@ -99,6 +109,21 @@ fn a_quiet_machine_is_measured_right_and_in_time() {
         }
     }
     assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
+}
+
+#[test]
+fn the_bandwidth_is_not_that_of_obtaining_memory() {
+    let measured = FakeDevice::new(two_cores, quiet).run_measurement(2.6).unwrap();
+    let found = measured.bytes_per_second * ELEMENTWISE_RUN / 1e8;
+    assert!((found - 1.0).abs() < 0.01, "{found}");
+}
+
+#[test]
+fn a_small_trial_that_waits_twice_is_run_again() {
+    let mut made = FakeDevice::new(two_cores, |runs| if runs <= 2 { 1000.0 } else { 1.0 });
+    let trial = Trial::Convolution { dtype: Dtype::Bf16, layout: Layout::ChannelsLast, channels: 16, side: 16 };
+    let (seconds, once) = Measurement::new(&mut made, &CPU).least(trial, 1e-4, Duration::from_secs(1)).unwrap();
+    assert!(!once && seconds < 1e-4, "{seconds}");
 }
 
 #[test]
