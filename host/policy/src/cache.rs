@@ -1,7 +1,7 @@
 //! Compiled code and verdicts on disk, so that a policy is compiled and checked once. Cached code
 //! is run as it is, so it is only trusted in a directory that nobody but the user can write, under
-//! a seal that names the module. In any other directory there is no cache, and anything odd means
-//! compiling again.
+//! a digest that covers the module's name. In any other directory there is no cache, and anything
+//! odd means compiling again.
 //!
 //! An entry is a file: a SHA-256, then all that it covers: the entry's own name, a line break, the
 //! contents. The name of compiled code carries the module's digest, wasmtime's version and the
@@ -130,7 +130,7 @@ impl Cache {
         }
     }
 
-    /// The contents of an entry, if only the user can write it and its seal is intact.
+    /// The contents of an entry, if only the user can write it and its digest is right.
     fn read(&self, name: &str, most: usize) -> io::Result<Vec<u8>> {
         let mut options = fs::OpenOptions::new();
         // A FIFO in place of an entry would block; the target of a link need not be private.

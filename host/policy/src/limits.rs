@@ -284,7 +284,7 @@ impl Limits {
     }
 
     /// Applies the limits of a store.
-    pub(crate) fn settle(&self, store: &mut Store<Guest>) {
+    pub(crate) fn apply(&self, store: &mut Store<Guest>) {
         store.limiter(|guest| &mut guest.usage);
         store.set_hostcall_fuel(self.copied_bytes);
         store.set_max_component_handles(64);
@@ -301,7 +301,7 @@ impl Limits {
 
     /// Resets the allowance for one call. Fails only if the sandbox was made without fuel, which it
     /// never is.
-    pub(crate) fn allow(&self, store: &mut Store<Guest>) -> wasmtime::Result<()> {
+    pub(crate) fn reset_allowance(&self, store: &mut Store<Guest>) -> wasmtime::Result<()> {
         store.set_fuel(self.fuel)?;
         store.set_epoch_deadline(1);
         store.data_mut().begin();

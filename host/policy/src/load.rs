@@ -57,7 +57,7 @@ impl ModuleKind {
 
 /// A component that fits the contract.
 pub(crate) struct LinkedComponent {
-    pub linked: Box<dyn Linked>,
+    pub component: Box<dyn Linked>,
     pub world: &'static World,
     pub kind: ModuleKind,
     pub digest: String,
@@ -112,7 +112,7 @@ pub(crate) fn load(
     let image = component.image_range();
     let code_bytes = image.end.addr() - image.start.addr();
     let stages = world.exported_stages(&exports);
-    Ok(LinkedComponent { linked, world, kind, digest, imports, exports, stages, code_bytes })
+    Ok(LinkedComponent { component: linked, world, kind, digest, imports, exports, stages, code_bytes })
 }
 
 /// Fails unless a file's imports and exports are those of a policy, before anything else is done

@@ -63,8 +63,8 @@ impl RunningInstance {
     pub fn new(loaded: &PolicyParts) -> Result<Self, CallFailure> {
         let limits = &loaded.limits;
         let mut store = Store::new(&loaded.sandbox.engine, Guest::new(*limits));
-        limits.settle(&mut store);
-        let guest = limits.allow(&mut store).and_then(|()| loaded.linked.linked.instantiate(&mut store));
+        limits.apply(&mut store);
+        let guest = limits.reset_allowance(&mut store).and_then(|()| loaded.linked.component.instantiate(&mut store));
         let guest = guest.map_err(|error| CallFailure::new(&error, loaded))?;
         Ok(Self { store, guest })
     }
@@ -116,7 +116,7 @@ impl RunningInstance {
         loaded: &PolicyParts,
         call: impl FnOnce(&dyn Instance, &mut Store<Guest>) -> wasmtime::Result<R>,
     ) -> (Result<R, CallFailure>, u64) {
-        let answer = loaded.limits.allow(&mut self.store).and_then(|()| call(&*self.guest, &mut self.store));
+        let answer = loaded.limits.reset_allowance(&mut self.store).and_then(|()| call(&*self.guest, &mut self.store));
         let left = self.store.get_fuel().unwrap_or(0);
         let answer = answer.map_err(|error| {
             let mut failure = CallFailure::new(&error, loaded);
