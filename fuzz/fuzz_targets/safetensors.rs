@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
     for name in file.names() {
         let read = file.bytes(name).expect("a tensor that is listed has bytes");
         assert!(read.len() <= bytes.len());
-        assert!(file.shape(name).is_some() && file.stored(name).is_some());
+        assert!(file.shape(name).is_some() && file.find_stored(name).is_some());
     }
     let inspection = Inspection::of(&file);
     assert_eq!(inspection.tensors, file.names().len());
