@@ -194,7 +194,7 @@ fn a_set_that_takes_too_much_in_all_is_cut_short_and_fails() {
 #[test]
 fn instances_that_are_slow_to_begin_are_cut_short_as_well() {
     // No call uses up much fuel, and each question has an instance of its own.
-    let slow = "(local.set 0 (i32.const 4000000))
+    let slow = "(local.set 0 (i32.const 8000000))
         (loop $more (br_if $more (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))";
     let started = std::time::Instant::now();
     let verdict = check(Guest { configure: slow, ..HEALTHY });
