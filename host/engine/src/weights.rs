@@ -393,6 +393,7 @@ mod tests {
         }
         store.forget(&FileId::for_tests(2));
         assert_eq!(ALIVE.load(Ordering::SeqCst), 2);
+        assert_eq!(store.usage(Device::Cpu).idle_bytes, 20);
         drop(store);
         assert_eq!(ALIVE.load(Ordering::SeqCst), 0);
     }
