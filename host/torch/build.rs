@@ -13,6 +13,8 @@ fn main() {
         .std("c++17")
         .warnings(true)
         .file("shim/memory.cpp")
+        .file("shim/device.cpp")
+        .file("shim/scalar.cpp")
         .file("shim/winograd.cpp")
         .file("shim/attention.cpp")
         .file("shim/unit_norm.cpp")

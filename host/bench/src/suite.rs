@@ -337,7 +337,7 @@ impl Suite<'_> {
     /// The median time in milliseconds to convert a latent of the half-type case to bf16 and
     /// channels-last, and the picture back to f32 and channels-first.
     fn conversion_ms(&self) -> Result<Option<f64>> {
-        use tilewright_torch::{channels_last, probe::synchronize};
+        use tilewright_torch::{channels_last, device::synchronize};
         let case = CASES.iter().find(|case| case.id == cases::HALF && self.selects(case));
         let Some(Case { of: of @ Of::Pictures { side, batch }, .. }) = case else { return Ok(None) };
         let _no_grad = tch::no_grad_guard();
@@ -348,11 +348,11 @@ impl Suite<'_> {
         let picture = channels_last(&picture).map_err(tilewright_engine::Error::from)?;
         let mut samples = Vec::new();
         for _ in 0..self.rounds.iterations.max(3) {
-            synchronize(device);
+            synchronize(device).map_err(tilewright_engine::Error::from)?;
             let start = std::time::Instant::now();
             let brought = channels_last(&latents.f_to_kind(Kind::BFloat16)?).map_err(tilewright_engine::Error::from)?;
             let back = picture.f_to_kind(Kind::Float)?.f_contiguous()?;
-            synchronize(device);
+            synchronize(device).map_err(tilewright_engine::Error::from)?;
             samples.push(start.elapsed().as_secs_f64() * 1e3);
             drop((brought, back));
         }

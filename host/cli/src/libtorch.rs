@@ -35,6 +35,11 @@ pub fn run_with(folder: &Path) -> Outcome {
     }
     let program = env::current_exe().map_err(Failure::work)?;
     let mut search = wanted.clone().into_os_string();
+    // Python finds these by itself.
+    for folder in backend::rocm_folders(&wanted) {
+        search.push(":");
+        search.push(folder);
+    }
     if let Some(already) = env::var_os("LD_LIBRARY_PATH").filter(|already| !already.is_empty()) {
         search.push(":");
         search.push(already);

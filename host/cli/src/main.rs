@@ -34,6 +34,7 @@ mod tell;
 use std::{io::Write, process::ExitCode};
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
+use tilewright_torch::backend;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
@@ -53,6 +54,12 @@ fn main() -> ExitCode {
     if arguments.global.quiet {
         printer::be_quiet();
     }
+    if let Some(folder) = &arguments.global.libtorch
+        && let Err(failure) = libtorch::run_with(folder)
+    {
+        return failure.report();
+    }
+    backend::set_environment();
     // A server logs and ends as its configuration says.
     if !matches!(arguments.command, Command::Serve(_)) {
         log_to_standard_error(arguments.global.verbose);
@@ -83,9 +90,6 @@ fn refuse(error: &clap::Error) -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Outcome {
-    if let Some(folder) = &arguments.global.libtorch {
-        libtorch::run_with(folder)?;
-    }
     config::choose(arguments.global.config)?;
     let verbose = arguments.global.verbose;
     match arguments.command {

@@ -55,7 +55,7 @@ impl Costs {
     /// The outcome of earlier work at this job's size: the price for now, times measured over
     /// estimated then.
     fn trial(&self, record: &Record) -> Option<Trial> {
-        let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
+        let (then, outcome) = (record.estimate.as_ref()?, record.outcome.filter(|outcome| !outcome.cold)?);
         let plan = &record.plan;
         let now = self.prices.cost(plan).ok()?;
         // The weights are known: what was measured says something of the rest alone.

@@ -89,6 +89,12 @@ impl Error {
         }
     }
 
+    /// True if the device can't be used any more by this process.
+    pub fn is_lost_device(&self) -> bool {
+        use tilewright_torch::Error::DeviceLost;
+        matches!(self, Error::Torch(DeviceLost(_)) | Error::Model(tilewright_models::Error::Torch(DeviceLost(_))))
+    }
+
     /// True if the arguments or files are wrong, rather than the work having failed.
     pub fn is_input(&self) -> bool {
         match self {

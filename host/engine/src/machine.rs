@@ -1,11 +1,17 @@
 //! The device that work runs on: chosen, looked at and measured once.
 
-use std::{fs, io::Write, os::unix::fs::MetadataExt, path::PathBuf, sync::OnceLock};
+use std::{
+    env, fs,
+    io::Write,
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use serde::{Deserialize, Serialize};
 use tch::Device;
 use tilewright_files::{UserFolder, digest::fnv1a};
-use tilewright_plan::{Backend, Device as Facts, Dtype};
+use tilewright_plan::{Backend, Device as Facts, Dtype, Layout, Plan, Precision};
 use tilewright_torch::{
     backend, device,
     device::Choice,
@@ -56,6 +62,8 @@ pub struct Machine {
     /// Everything about the device, its driver and libtorch that changes how fast it is, in one
     /// line: what was measured under another one says nothing of it.
     pub fingerprint: String,
+    /// The formats that this process has run on it.
+    warm: Arc<Mutex<Vec<(Precision, Layout)>>>,
 }
 
 /// A device that was chosen and looked at, but not measured yet.
@@ -66,6 +74,23 @@ pub struct Found {
 }
 
 impl Machine {
+    /// A device with its facts and measurements.
+    pub fn new(device: Device, facts: Facts, measured: Measured, fingerprint: String) -> Self {
+        Self { device, facts, measured, fingerprint, warm: Arc::default() }
+    }
+
+    /// True if a plan that was just carried out is the first of its format on a GPU in this
+    /// process.
+    pub(crate) fn is_cold(&self, plan: &Plan) -> bool {
+        let format = (plan.precision, plan.layout);
+        let mut warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = warm.contains(&format);
+        if !is_known {
+            warm.push(format);
+        }
+        self.device != Device::Cpu && !is_known
+    }
+
     /// Chooses a device and measures it: [`Machine::find`] and [`Found::measure`].
     ///
     /// # Errors
@@ -102,7 +127,7 @@ impl Found {
     /// Not even f32 runs on it.
     pub fn measure(self, probe: Probe) -> Result<Machine> {
         let Self { device, mut facts } = self;
-        let fingerprint = fingerprint(&facts);
+        let fingerprint = fingerprint(device, &facts);
         let measured = match read_measurements(&facts, &fingerprint).filter(|_| probe == Probe::Kept) {
             Some(measured) => measured,
             None => {
@@ -116,11 +141,23 @@ impl Found {
             }
         };
         facts.fast_dtypes = measured.fast_dtypes();
-        Ok(Machine { device, facts, measured, fingerprint })
+        Ok(Machine::new(device, facts, measured, fingerprint))
     }
 }
 
-fn fingerprint(facts: &Facts) -> String {
+/// Settings in the environment that change how fast a GPU is, or which one it is.
+const SETTINGS: [&str; 8] = [
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "HSA_OVERRIDE_GFX_VERSION",
+    "MIOPEN_FIND_MODE",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_MIOPEN_SUGGEST_NHWC",
+    "PYTORCH_TUNABLEOP_ENABLED",
+    "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL",
+];
+
+fn fingerprint(device: Device, facts: &Facts) -> String {
     let first_line = |path| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));
     let driver = match facts.backend {
         Backend::Cuda => first_line("/proc/driver/nvidia/version"),
@@ -134,8 +171,9 @@ fn fingerprint(facts: &Facts) -> String {
         .filter_map(|name| fs::metadata(backend::folder().ok()?.join(name)).ok())
         .map(|file| format!("{}@{}", file.len(), file.mtime()))
         .collect();
+    let settings = SETTINGS.iter().filter_map(|name| Some(format!(", {name}={}", env::var_os(name)?.display())));
     format!(
-        "{} ({:?}, {}, {} units), {} threads, tilewright {}, libtorch {}, {}",
+        "{} ({:?}, {}, {} units), {} threads, tilewright {}, libtorch {}, {}{}{}",
         facts.name,
         facts.backend,
         facts.arch,
@@ -143,7 +181,9 @@ fn fingerprint(facts: &Facts) -> String {
         tch::get_num_threads(),
         env!("CARGO_PKG_VERSION"),
         libtorch.join(" "),
-        driver.as_deref().unwrap_or("no driver")
+        driver.as_deref().unwrap_or("no driver"),
+        device::bus_address(device).map(|address| format!(", {address}")).unwrap_or_default(),
+        settings.collect::<String>(),
     )
 }
 

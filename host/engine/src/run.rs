@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tilewright_plan::{Attempt, CostModel, Decision, Dtype, FailedAttempt, Failure, Outcome, Planner};
-use tilewright_torch::Error::Torch;
+use tilewright_torch::{Error::Torch, Pace};
 
 use crate::{
     Error, Finished, Job, Observer, Unfinished,
@@ -50,11 +50,15 @@ pub(crate) fn run<I, T: Task>(
         let mut learn = |outcome: &Outcome| {
             planner.learn(&job.question(), &decision.plan, outcome);
         };
-        let mut context = AttemptContext { observer, load: &mut load, learn: &mut learn };
+        let pace = Pace::new(job.machine.device);
+        let mut context = AttemptContext { observer, pace, load: &mut load, learn: &mut learn };
         let failure = match task.attempt(&decision.plan, &mut context) {
             Ok((output, outcome)) => {
-                let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, ..outcome };
-                planner.learn(&job.question(), &decision.plan, &outcome);
+                let cold = job.machine.is_cold(&decision.plan);
+                let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, cold, ..outcome };
+                if !cold {
+                    planner.learn(&job.question(), &decision.plan, &outcome);
+                }
                 let record = job.record(planner, &decision, failed, Some(outcome));
                 return Ok(Finished { output, record, candidates: decision.candidates });
             }

@@ -8,7 +8,7 @@ use std::{
 use tch::Device;
 use tilewright_models::{Error as ModelError, LoadStep};
 use tilewright_plan::{Failure, Outcome, Plan, PoolStatistics, UnderWay};
-use tilewright_torch::{Error as TorchError, memory};
+use tilewright_torch::{Error as TorchError, Pace, memory};
 
 use crate::{Cancelled, Error, Next, Observer, Result};
 
@@ -33,6 +33,8 @@ pub(crate) trait Task {
 /// The surroundings of an attempt.
 pub(crate) struct AttemptContext<'a> {
     pub observer: &'a mut dyn Observer,
+    /// Keeps progress beside the device.
+    pub pace: Pace,
     /// Grows by the time that loading weights takes.
     pub load: &'a mut Duration,
     /// Takes what a part of the work makes likely for all of it.
@@ -43,6 +45,7 @@ impl AttemptContext<'_> {
     /// Tells the observer the share that is done, from 0 to 1, and ends the network's run if it
     /// cancels.
     pub fn progress(&mut self, share: f64) -> tilewright_models::Result<()> {
+        self.pace.keep()?;
         match self.observer.progress(share) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(Cancelled) => Err(ModelError::Cancelled),
@@ -95,7 +98,7 @@ pub(crate) fn measure<T>(
 ) -> std::result::Result<(T, Outcome), AttemptError> {
     memory::reset_peak(device)?;
     let before = memory::of(device)?;
-    let limit = memory::Limit::new(device, memory_limit.saturating_sub(weights).saturating_sub(held));
+    let limit = memory::Limit::new(device, memory_limit.saturating_sub(weights).saturating_sub(held))?;
     let start = Instant::now();
     let output = attempt();
     let elapsed = start.elapsed();
@@ -114,6 +117,7 @@ pub(crate) fn measure<T>(
             held_bytes: after.held,
             fragmentation: after.fragmentation,
         },
+        cold: false,
     };
     Ok((output, outcome))
 }
@@ -125,7 +129,9 @@ pub(crate) fn settle<T>(
     plan: &Plan,
     output: std::result::Result<T, AttemptError>,
 ) -> std::result::Result<T, AttemptError> {
-    tilewright_torch::probe::synchronize(device);
+    let waited = tilewright_torch::device::synchronize(device);
+    // A fault that shows here is of the work, unless that failed by itself.
+    let output = output.and_then(|output| waited.map(|()| output).map_err(AttemptError::from));
     if output.is_err() || plan.release != tilewright_plan::Release::Keep {
         memory::trim(device)?;
     }
@@ -135,11 +141,11 @@ pub(crate) fn settle<T>(
 /// The likely outcome of a whole clip, from the time of a share of it and its peak in bytes.
 pub(crate) fn likely(spent: Duration, share: f64, peak_bytes: u64) -> Outcome {
     let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);
-    Outcome { elapsed, load: Duration::ZERO, peak_bytes, attempts: 1, pool: PoolStatistics::default() }
+    Outcome { elapsed, load: Duration::ZERO, peak_bytes, attempts: 1, pool: PoolStatistics::default(), cold: false }
 }
 
-/// Checks a peak in the middle of a clip. A CPU's limit is a cap; on a GPU it can only be looked at
-/// afterwards.
+/// Checks a peak in the middle of a clip. A limit is a cap, but for rounding; past what a GPU's
+/// runtime reports as all of an APU's memory there is none.
 pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> std::result::Result<(), AttemptError> {
     if device != Device::Cpu && peak > memory_limit {
         return Err(AttemptError::Failed(Failure::OverLimit { bytes: peak }));

@@ -7,7 +7,7 @@ use tilewright_models::{
     Checkpoint, ComputeFormat, Destination, Family, Identity, Latent, LatentFile, LoadStep, Scaling,
 };
 use tilewright_plan::Model;
-use tilewright_torch::{memory, probe};
+use tilewright_torch::{device::synchronize, memory};
 
 use crate::{
     Autoencoder, Kl, Overrides, Result, Wan,
@@ -106,7 +106,7 @@ impl<A: Autoencoder> Vae<A> {
         };
         let leased = self.weights.lease(&key, bytes, || {
             let network = load(Destination::with_steps(device, &mut step))?;
-            probe::synchronize(device);
+            synchronize(device)?;
             Ok(network)
         });
         if leased.is_err() {

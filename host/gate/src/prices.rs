@@ -97,6 +97,7 @@ impl Prices {
                 peak_bytes: (cost.peak_bytes as f64 * memory) as u64,
                 attempts: 1,
                 pool: PoolStatistics::default(),
+                cold: false,
             };
             Some(Trial { plan: plan.clone(), outcome })
         };

@@ -93,6 +93,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             peak_bytes: 1 << 20,
             attempts: 1,
             pool: PoolStatistics::default(),
+            cold: false,
         }),
         resumed_frames: 0,
         expected: None,

@@ -334,6 +334,7 @@ impl Bench<'_> {
             peak_bytes: 1 << 30,
             attempts: 1,
             pool,
+            cold: false,
         };
         let mut plans = Plans::new(self)?;
         self.runs(Function::Learn, LEARN, |index| {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
 use tilewright_plan::bytes;
+use tilewright_torch::scalar;
 
 use crate::{
     Checkpoint, Error, Family, Identity, Kind, Part, Result,
@@ -86,7 +87,7 @@ impl Scaling {
     /// The latents have another number of channels, or memory is out.
     pub fn apply(&self, latents: &Tensor) -> Result<Tensor> {
         Ok(match self {
-            Scaling::Factor { factor, shift } => latents.f_sub_scalar(*shift)?.f_mul_scalar(*factor)?,
+            Scaling::Factor { factor, shift } => scalar::multiply(&scalar::add(latents, -*shift)?, *factor)?,
             Scaling::PerChannel { mean, std } => {
                 let mut shape = vec![1; latents.dim()];
                 shape[1] = -1;
@@ -228,7 +229,7 @@ impl LatentFile {
             return Err(Error::Latent { path: form.path, reason });
         }
         if origin == Origin::ComfyUiLegacy {
-            values = values.f_mul_scalar(COMFYUI_LEGACY)?;
+            values = scalar::multiply(&values, COMFYUI_LEGACY)?;
         }
         let mut texts: Vec<_> =
             file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.clone())).collect();
@@ -301,7 +302,7 @@ impl Latent {
     /// Memory runs out, or the channels are not as many as the scaling has.
     pub fn unscale(&mut self, scaling: &Scaling) -> Result<()> {
         self.values = match scaling {
-            Scaling::Factor { factor, shift } => self.values.f_div_scalar(*factor)?.f_add_scalar(*shift)?,
+            Scaling::Factor { factor, shift } => scalar::add(&scalar::divide(&self.values, *factor)?, *shift)?,
             Scaling::PerChannel { mean, std } => {
                 let each = |values: &[f64]| -> Result<Tensor> {
                     let values = Tensor::f_from_slice(values)?.f_to_kind(tch::Kind::Float)?;

@@ -33,6 +33,8 @@ pub struct Costs {
     pub winograd: Option<Rate>,
     /// The rate of attention.
     pub attention_flops_per_second: f64,
+    /// True if attention is fused; else it goes in pieces.
+    pub fused_attention: bool,
     /// The rate at which elementwise operations read and write.
     pub bytes_per_second: f64,
     /// True if tensors are in host memory.
@@ -46,6 +48,7 @@ impl Default for Costs {
             plain: Rate::default(),
             winograd: None,
             attention_flops_per_second: f64::INFINITY,
+            fused_attention: true,
             bytes_per_second: f64::INFINITY,
             on_cpu: true,
         }
@@ -55,8 +58,8 @@ impl Default for Costs {
 impl Costs {
     /// The costs on a device whose elementwise operations read and write at this rate.
     pub fn new(speed: &Speed, bytes_per_second: f64, on_cpu: bool) -> Self {
-        let Speed { scratch, plain, winograd, attention_flops_per_second, .. } = *speed;
-        Self { scratch, plain, winograd, attention_flops_per_second, bytes_per_second, on_cpu }
+        let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
+        Self { scratch, plain, winograd, attention_flops_per_second, fused_attention, bytes_per_second, on_cpu }
     }
 }
 
@@ -418,6 +421,11 @@ impl Ops for Meter {
         if *weight != [shape[1]] || weight != bias || groups < 1 || shape[1] % groups != 0 {
             return Err(shape_error("a group norm", &[&shape, weight, bias, &[groups]]));
         }
+        if !self.costs.on_cpu && picture.kind != Kind::Float {
+            self.moves(4 * picture.bytes());
+            let is_last = picture.axes.suggests_channels_last();
+            return Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind));
+        }
         self.moves(3 * picture.bytes());
         if picture.kind == Kind::Float && !picture.axes.is_contiguous() {
             self.touch(group_norm_bytes(shape));
@@ -482,6 +490,15 @@ impl Ops for Meter {
             return Ok(query);
         }
         let output = self.output(query.axes.made_contiguous(), query.kind);
+        if !self.costs.fused_attention {
+            self.touch(attention::plain_bytes(shapes[0][0], shapes[0][1], shapes[0][2]));
+            return Ok(output);
+        }
+        if !self.costs.on_cpu {
+            // Sums and maxima per query.
+            self.touch((8.0 * samples * tokens) as u64);
+            return Ok(output);
+        }
         // libtorch's fused attention takes 256 queries per thread at once, and a smaller block if
         // there are few tokens.
         let share = match tokens {

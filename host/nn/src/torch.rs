@@ -18,20 +18,20 @@ use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window};
 pub struct Torch {
     format: ComputeFormat,
     device: Device,
-    /// True if libtorch's fused attention is right on the device for the networks' width and type.
+    /// True if attention of the networks' width and type is fused on the device.
     fused: bool,
 }
 
 impl Torch {
     /// Runs networks in a format on a device. `width` is that of their attention, if they have one:
-    /// fused attention is tried there first, because some devices get it wrong.
+    /// fused attention is tried there first, because some devices have none or get it wrong.
     pub fn new(format: ComputeFormat, device: Device, width: Option<i64>) -> Self {
         let dtype = match format.convolution {
             Kind::BFloat16 => Dtype::Bf16,
             Kind::Half => Dtype::F16,
             _ => Dtype::F32,
         };
-        Self { format, device, fused: width.is_some_and(|width| attention::fused_agrees(device, width, dtype)) }
+        Self { format, device, fused: width.is_some_and(|width| attention::is_fused(device, width, dtype)) }
     }
 }
 

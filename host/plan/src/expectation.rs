@@ -85,6 +85,7 @@ mod tests {
                     peak_bytes: *bytes as u64,
                     attempts: 1,
                     pool: PoolStatistics::default(),
+                    cold: false,
                 },
             };
             self.0.iter().take(most as usize).map(trial).collect()

@@ -58,6 +58,10 @@ pub struct Outcome {
     pub attempts: u32,
     /// The memory pool's work.
     pub pool: PoolStatistics,
+    /// True if the process ran on its GPU in this format for the first time: libraries were loaded
+    /// and kernels compiled meanwhile, so that the time says little of the next.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cold: bool,
 }
 
 /// A plan that was carried out, and its outcome.

@@ -110,6 +110,7 @@ fn record() -> Record {
             peak_bytes: 1 << 30,
             attempts: 4,
             pool: PoolStatistics { hits: 90, misses: 10, held_bytes: 1 << 28, fragmentation: 0.25 },
+            cold: false,
         }),
         resumed_frames: 0,
         expected: Some(Cost {

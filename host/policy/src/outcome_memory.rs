@@ -128,6 +128,7 @@ mod tests {
             peak_bytes: 1,
             attempts: 1,
             pool: PoolStatistics::default(),
+            cold: false,
         };
         let model = Model {
             family: "sdxl".into(),

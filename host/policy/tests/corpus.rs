@@ -227,6 +227,7 @@ fn answers(path: &Path) -> Vec<Value> {
                 peak_bytes: 5 << 30,
                 attempts: 2,
                 pool: PoolStatistics::default(),
+                cold: false,
             };
             policy.learn(&Question::new(Stage::Decode, &request, &device, &offer), &plan, &outcome);
             let trial = Trial {

@@ -407,6 +407,7 @@ fn adaptive_learns_from_outcomes() {
             peak_bytes: cost.peak_bytes / 2 * 3,
             attempts: 1,
             pool: PoolStatistics::default(),
+            cold: false,
         };
         policy.learn(&Question::new(Stage::Decode, &request, &cpu, &offer()), &plan, &outcome);
     }

@@ -148,6 +148,7 @@ fn a_stage_that_is_left_out_is_the_hosts_and_no_failure() {
         peak_bytes: 1,
         attempts: 1,
         pool: PoolStatistics::default(),
+        cold: false,
     };
     for _ in 0..50 {
         let decision = ask(&mut policy, Stage::Decode, &prices);

@@ -9,7 +9,7 @@ use std::{
 use tilewright_config::{Choice, Config};
 use tilewright_engine::{Machine, Probe};
 use tilewright_pipeline::default_limit;
-use tilewright_torch::memory;
+use tilewright_torch::{backend, memory};
 
 use crate::{Error, Result, jobs::queue::Queue};
 
@@ -142,6 +142,12 @@ impl IdleWorker {
 /// # Errors
 /// A device is not there.
 pub fn open(config: &Config) -> Result<Vec<IdleWorker>> {
+    // Before any device: libtorch answers the first question about GPUs for good.
+    if config.devices().values().any(|device| device.device != Choice::Cpu)
+        && let Err(error) = backend::load()
+    {
+        tracing::warn!(%error, "the GPU back end can't be loaded");
+    }
     let capacity = config.server.limits.queue as usize;
     let devices = config.devices().iter().map(|(name, configured)| {
         let (found, finding) = mpsc::channel::<Result<Arc<DeviceState>>>();

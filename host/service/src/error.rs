@@ -81,6 +81,9 @@ pub enum Error {
         /// The reason, with the known families.
         reason: String,
     },
+    /// A device can't be used any more by this process.
+    #[error("{0}; its jobs begin anew after the next start")]
+    LostDevice(String),
     /// There is no folder to keep anything in.
     #[error("there is no home folder to keep jobs in: give [server] data")]
     NoHome,
@@ -128,9 +131,12 @@ impl Error {
             Error::Rollout(error) => error.is_input(),
             Error::Pipeline(error) => error.is_input(),
             Error::Media(error) => error.is_input(),
-            Error::Store { .. } | Error::File { .. } | Error::InUse(_) | Error::Listen { .. } | Error::Metrics(_) => {
-                false
-            }
+            Error::Store { .. }
+            | Error::File { .. }
+            | Error::InUse(_)
+            | Error::Listen { .. }
+            | Error::LostDevice(_)
+            | Error::Metrics(_) => false,
         }
     }
 }

@@ -37,7 +37,7 @@ use crate::{
     middleware::{record_http_metrics, require_auth},
     models::Models,
     pages, request_body,
-    state::ServerState,
+    state::{LostDevice, ServerState},
     watch::{self, Credentials, WatchEvent},
     work,
 };
@@ -141,7 +141,10 @@ pub fn serve(options: Options) -> Result<()> {
         std::thread::sleep(Duration::from_millis(20));
     }
     runtime.shutdown_timeout(Duration::from_secs(1));
-    Ok(())
+    match server.lost.reason() {
+        Some(reason) => Err(Error::LostDevice(reason.to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// Opens data, models, devices and policies, and restores the jobs that had not ended.
@@ -192,6 +195,7 @@ fn build_state(
         metrics,
         started: SystemTime::now(),
         draining: AtomicBool::new(false),
+        lost: LostDevice::default(),
     };
     server.jobs.forget_strays()?;
     server.jobs.restore(crash.as_deref())?;
@@ -242,6 +246,7 @@ impl Signals {
                 _ = self.interrupt.recv() => break,
                 _ = self.terminate.recv() => break,
                 _ = self.hang_up.recv() => { let _ = events.send(WatchEvent::Reload); }
+                () = server.lost.wait() => break,
             }
         }
         tracing::info!("ending");

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -10,6 +10,7 @@ use std::{
 };
 
 use tilewright_rollout::{Disk, Rollout};
+use tokio::sync::Notify;
 
 use crate::{
     Result, clock, config_state::ConfigState, device::Devices, error::one_line, job_traces::JobTraces, jobs::Jobs,
@@ -41,6 +42,34 @@ pub struct ServerState {
     pub started: SystemTime,
     /// True when the server is about to end: no new jobs are accepted. Set once, never cleared.
     pub draining: AtomicBool,
+    /// The device that was lost, if one was.
+    pub lost: LostDevice,
+}
+
+/// A device that can't be used any more by this process. The first one counts.
+#[derive(Debug, Default)]
+pub struct LostDevice {
+    reason: OnceLock<String>,
+    told: Notify,
+}
+
+impl LostDevice {
+    /// Takes a device for lost: the server ends, so that a supervisor starts it anew.
+    pub fn report(&self, device: &str, reason: &str) {
+        tracing::error!(device, reason, "the device is lost: the server ends, and its jobs begin anew after the next start");
+        let _ = self.reason.set(format!("device {device}: {reason}"));
+        self.told.notify_one();
+    }
+
+    /// The device and the reason, if one is lost.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.get().map(String::as_str)
+    }
+
+    /// Waits until a device is lost.
+    pub async fn wait(&self) {
+        self.told.notified().await;
+    }
 }
 
 impl ServerState {

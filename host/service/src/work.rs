@@ -57,6 +57,8 @@ pub(crate) struct JobOutcome {
 /// The reason that there is no result.
 pub(crate) enum JobEnd {
     Failed(String),
+    /// The device is lost: the job begins anew after the next start.
+    LostDevice(String),
     Cancelled,
     Expired,
     /// The disk was full: the job is done again when there is room.
@@ -67,7 +69,8 @@ pub(crate) enum JobEnd {
 pub fn run_worker(server: &Arc<ServerState>, worker: &Worker) {
     let device = &worker.device;
     let mut history = open_history(server, &device.machine);
-    while let Some(id) = device.queue.next() {
+    // Each later job on a lost device would fail in the same way.
+    while let Some(id) = device.queue.next().filter(|_| server.lost.reason().is_none()) {
         let started = Instant::now();
         let done = catch_unwind(AssertUnwindSafe(|| load_and_run(server, worker, &mut history, &id)));
         if done.is_err() {
@@ -190,6 +193,13 @@ fn run_job(
         );
         let mut outcome = execute::execute(server, worker, history, &stored, &input, &mut decider, &mut observer);
         let JobObserver { candidates, log, .. } = observer;
+        if let Err(JobEnd::LostDevice(reason)) = &outcome.end {
+            server.lost.report(&worker.device.name, reason);
+            server.jobs.files.forget_results(&id);
+            stored.crashes += 1;
+            let kept = server.retry_until_written("a job's end", || server.jobs.store.update(&stored, None, None));
+            return kept.map(drop);
+        }
         if let Err(JobEnd::Unwritten(line)) = &outcome.end {
             tracing::error!(error = line, "there is no room for a result: the job is done again once there is");
             server.jobs.files.forget_results(&id);
@@ -205,7 +215,7 @@ fn run_job(
     };
     let (state, error, results) = match end {
         Ok(results) => (JobState::Done, None, results),
-        Err(JobEnd::Failed(error) | JobEnd::Unwritten(error)) => (JobState::Failed, Some(error), Vec::new()),
+        Err(JobEnd::Failed(error) | JobEnd::Unwritten(error) | JobEnd::LostDevice(error)) => (JobState::Failed, Some(error), Vec::new()),
         Err(JobEnd::Cancelled) => (JobState::Cancelled, None, Vec::new()),
         Err(JobEnd::Expired) => (JobState::Expired, Some("its deadline passed during the decode".into()), Vec::new()),
     };

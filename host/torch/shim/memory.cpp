@@ -1,9 +1,9 @@
 #include "memory.h"
+#include "device_allocator.h"
 #include "guarded.h"
 
 #include <ATen/Context.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -37,6 +37,17 @@ struct HostAllocator final : c10::Allocator {
 c10::DeviceAllocator& gpu() {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   return *c10::getDeviceAllocator(c10::DeviceType::CUDA);
+}
+
+// All allocators that libtorch has for GPUs begin in this way; a fraction that is none says that one does not.
+CachingAllocator& limited_gpu() {
+  auto* allocator = static_cast<CachingAllocator*>(&gpu());
+  const auto has_sound_fraction = [&] {
+    const double fraction = allocator->getMemoryFraction(0);
+    return fraction > 0 && fraction <= 1;
+  };
+  TORCH_CHECK(has_sound_fraction(), "libtorch's allocator has no limit");
+  return *allocator;
 }
 
 }  // namespace
@@ -82,4 +93,14 @@ int tw_gpu_free_and_total(int device, uint64_t* free_bytes, uint64_t* total_byte
     *free_bytes = free;
     *total_bytes = total;
   });
+}
+
+int tw_gpu_fraction(int device, double* fraction, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length,
+                 [&] { *fraction = limited_gpu().getMemoryFraction(static_cast<c10::DeviceIndex>(device)); });
+}
+
+int tw_gpu_set_fraction(int device, double fraction, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length,
+                 [=] { limited_gpu().setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device)); });
 }

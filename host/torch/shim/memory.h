@@ -27,4 +27,8 @@ int tw_gpu_memory(int device, tw_memory* out, char* error, size_t error_length) 
 int tw_gpu_reset_peak(int device, char* error, size_t error_length) noexcept;
 int tw_gpu_empty_cache(char* error, size_t error_length) noexcept;
 int tw_gpu_free_and_total(int device, uint64_t* free_bytes, uint64_t* total_bytes, char* error, size_t error_length) noexcept;
+// The part of a device's memory that its allocator may hold, from 0 to 1. Fails if libtorch's allocator is not of the kind that
+// this is built for.
+int tw_gpu_fraction(int device, double* fraction, char* error, size_t error_length) noexcept;
+int tw_gpu_set_fraction(int device, double fraction, char* error, size_t error_length) noexcept;
 }

@@ -1,9 +1,14 @@
-//! Attention of one head, plain and fused, and a test that the two agree on a device.
+//! Attention of one head, plain and fused, and the choice between the two on a device.
+
+use std::ffi::c_int;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Dtype;
 
-use crate::{Error, Result, ffi, kind, winograd};
+use crate::{Error, Result, ffi, kind, scalar, winograd};
+
+/// The most scores that plain attention holds at once.
+const SCORES: i64 = 1 << 24;
 
 /// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
 /// `query`, `key`, `value`: [N, tokens, width]; scores and softmax in f32.
@@ -11,18 +16,35 @@ use crate::{Error, Result, ffi, kind, winograd};
 /// # Errors
 /// libtorch's error.
 pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-    const SCORES: i64 = 1 << 24;
     let (batch, tokens, width) = query.size3()?;
-    let rows = (SCORES / (batch * tokens).max(1)).clamp(1, tokens);
+    let rows = plain_rows(batch, tokens);
     let scale = 1.0 / (width as f64).sqrt();
     let transposed = key.f_transpose(1, 2)?;
-    let mut parts = Vec::new();
+    let output = Tensor::f_empty([batch, tokens, width], (value.f_kind()?, query.device()))?;
     for start in (0..tokens).step_by(rows as usize) {
-        let part = query.f_narrow(1, start, rows.min(tokens - start))?;
-        let scores = (part.f_matmul(&transposed)?.f_to_kind(Kind::Float)?).f_mul_scalar(scale)?;
-        parts.push(scores.f_softmax(-1, Kind::Float)?.f_to_kind(value.f_kind()?)?.f_matmul(value)?);
+        let rows = rows.min(tokens - start);
+        let products = query.f_narrow(1, start, rows)?.f_matmul(&transposed)?;
+        let mut scores = products.f_to_kind(Kind::Float)?;
+        drop(products);
+        scores = scalar::multiply_in_place(scores, scale)?;
+        let weights = scores.f_softmax(-1, Kind::Float)?;
+        drop(scores);
+        let mixed = weights.f_to_kind(value.f_kind()?)?.f_matmul(value)?;
+        output.f_narrow(1, start, rows)?.f_copy_(&mixed)?;
     }
-    Ok(Tensor::f_cat(&parts, 1)?)
+    Ok(output)
+}
+
+fn plain_rows(batch: i64, tokens: i64) -> i64 {
+    (SCORES / batch.saturating_mul(tokens).max(1)).clamp(1, tokens.max(1))
+}
+
+/// Plain attention's memory besides query, key, value and as much again, in bytes: scores and their
+/// softmax in f32 for the rows at hand, and the rows' result.
+pub fn plain_bytes(batch: i64, tokens: i64, width: i64) -> u64 {
+    let rows = plain_rows(batch, tokens);
+    let values = batch.saturating_mul(rows).saturating_mul(tokens.saturating_mul(2).saturating_add(width));
+    4 * values.max(0) as u64
 }
 
 /// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 on
@@ -85,9 +107,35 @@ pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
     }
 }
 
+/// True if fused attention of this width and type is to be used on a device: there is a kernel for
+/// it that holds no matrix of scores, and it agrees with plain attention.
+///
+/// Without such a kernel libtorch computes the whole matrix in f32 and says nothing: so on gfx11,
+/// whose kernels end at a width of 256, below that of the VAEs' middle blocks (pytorch v2.11.0,
+/// aten/src/ATen/native/transformers/hip/sdp_utils.cpp).
+pub fn is_fused(device: Device, width: i64, dtype: Dtype) -> bool {
+    let has_kernel = device == Device::Cpu || has_kernel(device, width, dtype).unwrap_or(false);
+    has_kernel && fused_agrees(device, width, dtype)
+}
+
+/// libtorch's choice for as many tokens as a picture of 512×512 pixels has.
+fn has_kernel(device: Device, width: i64, dtype: Dtype) -> Result<bool> {
+    let _no_grad = tch::no_grad_guard();
+    let tokens = || Tensor::f_zeros([1, 1, 4096, width], (kind(dtype)?, device)).map_err(Error::from);
+    let (query, key, value) = (tokens()?, tokens()?, tokens()?);
+    let pointer = |tensor: &Tensor| tensor.as_ptr().cast();
+    let mut fused: c_int = 0;
+    // SAFETY: the tensors live through the call; the integer is valid for writing, the buffer for
+    // its length.
+    ffi::call(|error, length| unsafe {
+        ffi::tw_has_fused_attention(pointer(&query), pointer(&key), pointer(&value), &mut fused, error, length)
+    })?;
+    Ok(fused != 0)
+}
+
 /// True if fused attention of this width and type agrees with plain attention on this device. It
 /// has been silently wrong at the widths of the VAEs' middle blocks on gfx1100 and gfx1151.
-pub fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
+fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
     let _no_grad = tch::no_grad_guard();
     let attempt = || -> Result<bool> {
         let kind = kind(dtype)?;
@@ -125,9 +173,22 @@ mod tests {
     }
 
     #[test]
+    fn plain_attention_in_pieces_is_that_of_the_whole() {
+        let _no_grad = tch::no_grad_guard();
+        // More scores than are held at once.
+        let (tokens, options) = (5000, (Kind::Float, Device::Cpu));
+        let random = || Tensor::randn([1, tokens, 16], options);
+        let (query, key, value) = (random(), random(), random());
+        let whole = (query.matmul(&key.transpose(1, 2)) / 4.0).softmax(-1, Kind::Float).matmul(&value);
+        let difference = f64::try_from((plain(&query, &key, &value).unwrap() - whole).abs().max()).unwrap();
+        assert!(difference < 1e-5, "{difference}");
+        assert!(plain_bytes(1, tokens, 16) < (9 * SCORES) as u64);
+    }
+
+    #[test]
     fn fused_and_plain_attention_agree_on_a_cpu() {
         for width in [32, 384, 512] {
-            assert!(fused_agrees(Device::Cpu, width, Dtype::F32), "{width}");
+            assert!(is_fused(Device::Cpu, width, Dtype::F32), "{width}");
         }
     }
 }

@@ -4,26 +4,51 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use tilewright_plan::Backend;
 
-use crate::{Error, Result};
+use crate::{Error, Result, ffi};
 
 /// GPU libraries by back end, in search order.
 const GPU_LIBRARIES: [(Backend, &str); 2] = [(Backend::Cuda, "libtorch_cuda.so"), (Backend::Rocm, "libtorch_hip.so")];
 
-/// Set before ROCm's libraries start; each only if the user has not set it.
-const ROCM_ENVIRONMENT: [(&str, &str); 3] = [
-    ("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL", "1"),
-    ("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
-    ("MIOPEN_FIND_MODE", "FAST"),
+/// A setting of a back end's libraries.
+struct Setting {
+    backend: Backend,
+    name: &'static str,
+    value: &'static str,
+    /// Other names of the same setting.
+    aliases: &'static [&'static str],
+}
+
+/// Set before a back end's libraries start; each only if the user has not set it.
+///
+/// Memory in segments that grow suits tiles of many sizes. It is left off on ROCm, where it has
+/// been seen to hang in the driver at the first allocation (pytorch issue 192259). MIOpen's search
+/// for the best solver takes minutes without its fast mode (ROCm/TheRock issue 2591). Fused
+/// attention on consumer cards counts as experimental there.
+const ENVIRONMENT: [Setting; 3] = [
+    Setting {
+        backend: Backend::Cuda,
+        name: "PYTORCH_ALLOC_CONF",
+        value: "expandable_segments:True",
+        aliases: &["PYTORCH_CUDA_ALLOC_CONF"],
+    },
+    Setting { backend: Backend::Rocm, name: "MIOPEN_FIND_MODE", value: "FAST", aliases: &[] },
+    Setting { backend: Backend::Rocm, name: "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL", value: "1", aliases: &[] },
 ];
+
+/// The most libraries of ROCm's that are looked for by name because the loader misses them.
+const MOST_MISSED: usize = 64;
 
 /// Kept loaded for ever: libtorch registers itself in static tables.
 static LOADED: OnceLock<Option<(Backend, Library)>> = OnceLock::new();
+
+/// Two threads must not load at once.
+static LOADING: Mutex<()> = Mutex::new(());
 
 /// The folder that this process's libtorch was loaded from.
 ///
@@ -54,33 +79,162 @@ pub fn library_folder(libtorch: &Path) -> Result<PathBuf> {
         })
 }
 
+/// The folders of ROCm's libraries that belong to a library folder of libtorch, as AMD's own wheels
+/// install them: beside `torch`, in `_rocm_sdk_core` and `_rocm_sdk_libraries_*`. Python loads them
+/// when it imports torch; the paths in torch's own files are those of the machine that built it
+/// (ROCm/TheRock issue 7328).
+pub fn rocm_folders(libraries: &Path) -> Vec<PathBuf> {
+    let Some(packages) = libraries.ancestors().nth(2) else { return Vec::new() };
+    let entries = fs::read_dir(packages).into_iter().flatten().flatten();
+    let is_rocm = |name: &str| name == "_rocm_sdk_core" || name.starts_with("_rocm_sdk_libraries");
+    let mut folders: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_rocm))
+        .map(|entry| entry.path().join("lib"))
+        .filter(|folder| folder.is_dir())
+        .collect();
+    folders.sort();
+    folders
+}
+
+/// The back end of a library folder, and its library.
+fn find(libraries: &Path) -> Option<(Backend, PathBuf)> {
+    let paths = GPU_LIBRARIES.iter().map(|(backend, name)| (*backend, libraries.join(name)));
+    paths.into_iter().find(|(_, path)| path.is_file())
+}
+
+/// Sets the environment of the back end beside the libtorch in use, where the user has not. For the
+/// beginning of a program: nothing is set once there is another thread, since libraries read the
+/// environment while they work.
+pub fn set_environment() {
+    let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let Some((backend, _)) = folder().ok().and_then(|folder| find(&folder)) else { return };
+    if threads != 1 {
+        tracing::warn!("the environment of the GPU back end is not set: there are threads already");
+        return;
+    }
+    for setting in ENVIRONMENT.iter().filter(|setting| setting.backend == backend) {
+        let is_set = [setting.name].iter().chain(setting.aliases).any(|name| env::var_os(name).is_some());
+        if !is_set {
+            // SAFETY: this is the only thread.
+            unsafe { env::set_var(setting.name, setting.value) };
+        }
+    }
+}
+
 /// Loads the GPU back end beside the libtorch in use, if there is one. Only the first call does
-/// anything; call it before any tensor is made and before threads are started.
+/// anything; call it before any tensor is made.
 ///
 /// # Errors
 /// The library exists but can't be loaded, with the loader's reason.
 pub fn load() -> Result<Option<Backend>> {
-    if let Some(loaded) = LOADED.get() {
-        return Ok(loaded.as_ref().map(|(backend, _)| *backend));
+    let _one_at_a_time = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+    if LOADED.get().is_none() {
+        let folder = folder()?;
+        let loaded = match find(&folder) {
+            Some((backend, path)) => Some((backend, open(&path, &rocm_folders(&folder))?)),
+            None => None,
+        };
+        if loaded.is_some() {
+            // f32 means f32 here, for convolutions as for products.
+            // SAFETY: the buffer is valid for its length.
+            ffi::call(|error, length| unsafe { ffi::tw_gpu_forbid_tf32(error, length) })?;
+        }
+        let _ = LOADED.set(loaded);
     }
-    let folder = folder()?;
-    let found = GPU_LIBRARIES.iter().find(|(_, name)| folder.join(name).is_file());
-    let Some((backend, name)) = found else {
-        LOADED.get_or_init(|| None);
-        return Ok(None);
-    };
-    if *backend == Backend::Rocm {
-        for (name, value) in ROCM_ENVIRONMENT.iter().filter(|(name, _)| env::var_os(name).is_none()) {
-            // SAFETY: the caller has started no thread yet, as this function's documentation asks.
-            unsafe { env::set_var(name, value) };
+    Ok(loaded().map(|(backend, _)| backend))
+}
+
+/// The back end that was loaded, and its library.
+pub(crate) fn loaded() -> Option<(Backend, &'static Library)> {
+    LOADED.get()?.as_ref().map(|(backend, library)| (*backend, library))
+}
+
+/// Opens a library for the whole process. If the loader misses one that it needs, that one is
+/// looked for in `others` and opened first.
+fn open(path: &Path, others: &[PathBuf]) -> Result<Library> {
+    // SAFETY: libtorch's own libraries of the same build, and those that they name; their
+    // initialisers register the back end.
+    let open_one = |path: &Path| unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    let failed = |reason: String| Error::Device { what: format!("loading {}", path.display()), reason };
+    // The last one is tried first.
+    let mut wanted = vec![path.to_owned()];
+    for _ in 0..2 * MOST_MISSED {
+        let Some(next) = wanted.last() else { break };
+        match open_one(next) {
+            Ok(library) if wanted.len() == 1 => return Ok(library),
+            Ok(library) => {
+                // It stays: what needs it finds it by its name.
+                std::mem::forget(library);
+                wanted.pop();
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                let missed = missed_library(&reason).and_then(|name| {
+                    let place = others.iter().map(|folder| folder.join(name)).find(|place| place.is_file())?;
+                    (!wanted.contains(&place)).then_some(place)
+                });
+                wanted.push(missed.ok_or_else(|| failed(reason))?);
+            }
         }
     }
-    let path = folder.join(name);
-    // SAFETY: libtorch's own library of the same build; its initialisers only register the back
-    // end.
-    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
-    let library = library
-        .map_err(|error| Error::Device { what: format!("loading {}", path.display()), reason: error.to_string() })?;
-    LOADED.get_or_init(|| Some((*backend, library)));
-    Ok(Some(*backend))
+    Err(failed(format!("more than {MOST_MISSED} of the libraries that it needs are missing")))
+}
+
+/// The library that the loader's reason names as missing.
+fn missed_library(reason: &str) -> Option<&str> {
+    let (before, _) = reason.split_once(": cannot open shared object file")?;
+    let name = before.rsplit([' ', '"']).next()?;
+    // A name alone: a path would be the library that was to be opened.
+    (name.starts_with("lib") && !name.contains('/')).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_named() {
+        let reason = "libamdhip64.so.7: cannot open shared object file: No such file or directory";
+        assert_eq!(missed_library(reason), Some("libamdhip64.so.7"));
+        assert_eq!(missed_library("/a/libtorch_hip.so: cannot open shared object file: No such file"), None);
+        assert_eq!(missed_library("/a/libtorch_hip.so: undefined symbol: hipInit"), None);
+    }
+
+    #[test]
+    fn libraries_beside_torch_are_opened_before_what_needs_them() {
+        let packages = tempfile::tempdir().unwrap();
+        let libraries = packages.path().join("torch/lib");
+        let (core, math) = (packages.path().join("_rocm_sdk_core/lib"), packages.path().join("_rocm_sdk_libraries_gfx1151/lib"));
+        for folder in [&libraries, &core, &math] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        // Three libraries, each of which needs the next and none of which knows where it is.
+        let compile = |folder: &Path, name: &str, source: &str, needs: &[(&Path, &str)]| {
+            let file = folder.join("source.c");
+            fs::write(&file, source).unwrap();
+            let mut command = Command::new("cc");
+            command.args(["-shared", "-fPIC", "-o"]).arg(folder.join(name)).arg(&file);
+            command.arg(format!("-Wl,-soname,{name},--no-as-needed,--allow-shlib-undefined"));
+            for (folder, name) in needs {
+                command.arg(folder.join(name));
+            }
+            assert!(command.status().unwrap().success());
+        };
+        compile(&core, "libtwcore.so.7", "int tw_core(void) { return 7; }", &[]);
+        compile(&math, "libtwmath.so.3", "int tw_core(void); int tw_math(void) { return tw_core(); }", &[(&core, "libtwcore.so.7")]);
+        let source = "int tw_math(void); int tw_answer(void) { return tw_math(); }";
+        compile(&libraries, "libtorch_hip.so", source, &[(&math, "libtwmath.so.3")]);
+
+        let path = libraries.join("libtorch_hip.so");
+        let refused = open(&path, &[]).unwrap_err().to_string();
+        assert!(refused.contains("libtwmath.so.3"), "{refused}");
+        let folders = rocm_folders(&libraries);
+        assert_eq!(folders, [core, math]);
+        let library = open(&path, &folders).unwrap();
+        // SAFETY: the function was just compiled, with this signature.
+        let answer = unsafe { library.get::<extern "C" fn() -> i32>(b"tw_answer\0").unwrap()() };
+        assert_eq!(answer, 7);
+    }
 }

@@ -1,11 +1,15 @@
-//! Facts about the machine's devices, from the kernel, the driver and libtorch.
+//! Devices: chosen by trying them, with facts from the runtime, the kernel and libtorch.
 
-use std::{fs, path::Path, thread};
+mod runtime;
+mod sysfs;
 
-use libloading::os::unix::{Library, Symbol};
+use std::{fs, thread};
+
+use tch::{Kind, Tensor};
 use tilewright_plan::{Backend, Device as Facts};
 
-use crate::{Error, Result, memory};
+pub use self::sysfs::{AmdGpu, amd_gpus};
+use crate::{Error, Result, ffi, memory};
 
 /// Which device the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,39 +31,96 @@ pub struct SystemMemory {
     pub available: u64,
 }
 
-/// One AMD GPU as its kernel driver sees it; sizes in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AmdGpu {
-    /// "gfx1151"; empty if the topology does not tell.
-    pub arch: String,
-    /// Memory of the card's own.
-    pub vram_total: u64,
-    /// Of which used.
-    pub vram_used: u64,
-    /// System memory that the card can address.
-    pub gtt_total: u64,
-    /// Of which used.
-    pub gtt_used: u64,
-}
+/// Memory that is left to the system and other programs by a GPU that shares the host's, in bytes:
+/// a desktop freezes without.
+const SHARED_RESERVE: u64 = 4 << 30;
 
-/// Finds the device for a choice. The back end must have been loaded ([`crate::backend::load`]).
+/// Finds the device for a choice. The back end must have been loaded ([`crate::backend::load`]). A
+/// GPU that was not asked for by its number is tried, and skipped with a warning if it fails.
 ///
 /// # Errors
-/// A GPU was asked for and there is none of that number.
+/// A GPU was asked for and there is none of that number, or it does not work.
 pub fn select(choice: Choice) -> Result<tch::Device> {
+    // libtorch answers the first question about GPUs for good: it must not be asked on the way to a
+    // CPU, because the back end may be loaded later.
+    if choice == Choice::Cpu {
+        return Ok(tch::Device::Cpu);
+    }
     let gpus = tch::Cuda::device_count().max(0) as usize;
     match choice {
-        Choice::Cpu => Ok(tch::Device::Cpu),
-        Choice::Auto if gpus == 0 => Ok(tch::Device::Cpu),
-        Choice::Auto => Ok(tch::Device::Cuda(0)),
-        Choice::Gpu(index) if index < gpus => Ok(tch::Device::Cuda(index)),
+        Choice::Gpu(index) if index < gpus => {
+            let device = tch::Device::Cuda(index);
+            try_out(device)?;
+            Ok(device)
+        }
         Choice::Gpu(index) => Err(Error::Device {
             what: format!("cuda:{index}"),
             reason: match gpus {
-                0 => "libtorch sees no GPU here: use --device cpu, or set up with --flavour cuda or rocm".into(),
-                most => format!("there are {most} GPUs, counted from 0"),
+                0 => why_none(),
+                1 => "there is 1 GPU, cuda:0".into(),
+                most => format!("there are {most} GPUs, cuda:0 to cuda:{}", most - 1),
             },
         }),
+        Choice::Auto | Choice::Cpu => {
+            let works = |index: &usize| match try_out(tch::Device::Cuda(*index)) {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::warn!(%error, "cuda:{index} does not work and is skipped");
+                    false
+                }
+            };
+            Ok((0..gpus).find(works).map_or(tch::Device::Cpu, tch::Device::Cuda))
+        }
+    }
+}
+
+/// The reason that libtorch sees no GPU.
+fn why_none() -> String {
+    match runtime::failure() {
+        Some(reason) => format!("the GPU's runtime says: {reason}; use --device cpu, or mend the driver"),
+        None => "libtorch sees no GPU here: use --device cpu, or set up with --flavour cuda or rocm".into(),
+    }
+}
+
+/// Runs a small convolution and a product on a device: a GPU that is listed may have no kernels for
+/// its architecture, or no memory.
+fn try_out(device: tch::Device) -> Result<()> {
+    let _no_grad = tch::no_grad_guard();
+    let picture = Tensor::f_ones([1, 8, 8, 8], (Kind::Float, device))?;
+    let weight = Tensor::f_ones([8, 8, 3, 3], (Kind::Float, device))?;
+    let sum = picture.f_conv2d(&weight, None::<Tensor>, [1, 1], [0, 0], [1, 1], 1)?.f_silu()?.f_matmul(
+        &Tensor::f_ones([6, 6], (Kind::Float, device))?,
+    )?;
+    let sum = f64::try_from(&sum.f_sum(Kind::Float)?)?;
+    synchronize(device)?;
+    // 72 products of ones, of which the activation leaves nearly all, in 8 channels of 6×6 pixels,
+    // each added up 6 times.
+    let expected = f64::from(72 * 8 * 36 * 6);
+    if (sum / expected - 1.0).abs() > 1e-2 {
+        return Err(Error::Device {
+            what: "trying the device".into(),
+            reason: format!("a sum of ones is {sum} in place of {expected}: its driver or libraries are broken"),
+        });
+    }
+    Ok(())
+}
+
+/// Waits for all work of a device; does nothing for a CPU.
+///
+/// # Errors
+/// A fault of earlier work on a GPU, which shows here.
+pub fn synchronize(device: tch::Device) -> Result<()> {
+    let tch::Device::Cuda(index) = device else { return Ok(()) };
+    // SAFETY: the buffer is valid for its length.
+    ffi::call(|error, length| unsafe { ffi::tw_gpu_synchronize(index as i32, error, length) })
+}
+
+/// The address of a GPU on the PCI bus, "0000:c5:00.0"; none of a CPU, and if the runtime does not
+/// tell.
+pub fn bus_address(device: tch::Device) -> Option<String> {
+    match device {
+        tch::Device::Cuda(index) => runtime::properties(index).pci,
+        _ => None,
     }
 }
 
@@ -69,8 +130,7 @@ pub fn select(choice: Choice) -> Result<tch::Device> {
 /// The error of the driver or kernel.
 pub fn facts(device: tch::Device, backend: Option<Backend>) -> Result<Facts> {
     match device {
-        tch::Device::Cuda(index) if backend == Some(Backend::Rocm) => amd_facts(index),
-        tch::Device::Cuda(index) => nvidia_facts(index),
+        tch::Device::Cuda(index) => gpu_facts(index, backend.unwrap_or(Backend::Cuda)),
         _ => cpu_facts(),
     }
 }
@@ -89,84 +149,47 @@ fn cpu_facts() -> Result<Facts> {
     })
 }
 
-fn amd_facts(index: usize) -> Result<Facts> {
-    let (free, total) = memory::free_and_total(index)?;
-    let gpu = amd_gpus().into_iter().nth(index);
-    let arch = gpu.as_ref().map_or("unknown", |gpu| &gpu.arch).to_owned();
-    // An APU's own memory is a small carve-out of the system's; what it can use is the larger of
-    // both kinds.
-    let unified = gpu.as_ref().is_some_and(|gpu| gpu.gtt_total > gpu.vram_total);
-    let available = system_memory()?.available;
-    let free = if unified { free.min(available) } else { free };
+fn gpu_facts(index: usize, backend: Backend) -> Result<Facts> {
+    let reported = memory::free_and_total(index)?;
+    let known = runtime::properties(index);
+    let card = known.pci.as_deref().and_then(sysfs::amd_gpu);
+    let available = if known.integrated { Some(kernel_memory()?.available) } else { None };
+    let (free_bytes, total_bytes) = usable_memory(reported, card.as_ref(), available);
+    let vendor = if backend == Backend::Rocm { "AMD" } else { "NVIDIA" };
+    let arch = known.arch.or_else(|| card.map(|card| card.arch).filter(|arch| !arch.is_empty()));
     Ok(Facts {
-        backend: Backend::Rocm,
-        name: format!("AMD GPU {index} ({arch})"),
-        arch,
-        compute_units: 0,
-        total_bytes: total,
-        // HIP has been seen to report more free than there is in all.
-        free_bytes: free.min(total),
-        unified,
+        backend,
+        name: known.name.unwrap_or_else(|| format!("{vendor} GPU {index}")),
+        arch: arch.unwrap_or_else(|| "unknown".into()),
+        compute_units: known.compute_units.unwrap_or(0),
+        total_bytes,
+        free_bytes,
+        unified: known.integrated,
         fast_dtypes: Vec::new(),
     })
 }
 
-fn nvidia_facts(index: usize) -> Result<Facts> {
-    let (free, total) = memory::free_and_total(index)?;
-    let driver = nvidia_driver(index).unwrap_or_default();
-    Ok(Facts {
-        backend: Backend::Cuda,
-        name: driver.name.unwrap_or_else(|| format!("NVIDIA GPU {index}")),
-        arch: driver.capability.map_or("unknown".into(), |(major, minor)| format!("sm_{major}{minor}")),
-        compute_units: driver.multiprocessors.unwrap_or(0),
-        total_bytes: total,
-        free_bytes: free,
-        unified: driver.integrated.unwrap_or(false),
-        fast_dtypes: Vec::new(),
-    })
-}
-
-#[derive(Default)]
-struct NvidiaDriver {
-    name: Option<String>,
-    capability: Option<(u32, u32)>,
-    multiprocessors: Option<u32>,
-    integrated: Option<bool>,
-}
-
-/// Asks the CUDA driver library, which libtorch's CUDA side has loaded; none if it can't be asked.
-fn nvidia_driver(index: usize) -> Option<NvidiaDriver> {
-    type GetDevice = unsafe extern "C" fn(*mut i32, i32) -> i32;
-    type GetName = unsafe extern "C" fn(*mut u8, i32, i32) -> i32;
-    type GetAttribute = unsafe extern "C" fn(*mut i32, i32, i32) -> i32;
-    // Numbers of CUdevice_attribute in cuda.h.
-    const MULTIPROCESSORS: i32 = 16;
-    const INTEGRATED: i32 = 18;
-    const MAJOR: i32 = 75;
-    const MINOR: i32 = 76;
-    // SAFETY: the system's CUDA driver; libtorch has initialised it by now. The signatures are
-    // those of cuda.h.
-    unsafe {
-        let library = Library::new("libcuda.so.1").ok()?;
-        let get_device: Symbol<GetDevice> = library.get(b"cuDeviceGet\0").ok()?;
-        let get_name: Symbol<GetName> = library.get(b"cuDeviceGetName\0").ok()?;
-        let get_attribute: Symbol<GetAttribute> = library.get(b"cuDeviceGetAttribute\0").ok()?;
-        let mut device = 0;
-        if get_device(&mut device, index as i32) != 0 {
-            return None;
+/// The free and all memory of a GPU, of which its runtime reports so much. `available` is what the
+/// kernel can give without swapping, for a GPU that shares the host's memory.
+///
+/// HIP has been seen to report a part of an APU's memory as all of it, and more free than there is
+/// (ROCm/hip issue 3892, ROCm issue 6004). The kernel driver knows: from Linux 6.10 on, an APU
+/// allocates system memory (GTT) if that is more than its carve-out, and only the carve-out
+/// otherwise (drivers/gpu/drm/amd/amdgpu, `apu_prefer_gtt`).
+fn usable_memory((free, total): (u64, u64), card: Option<&AmdGpu>, available: Option<u64>) -> (u64, u64) {
+    let Some(available) = available else {
+        return (free.min(total), total);
+    };
+    let left = available.saturating_sub(SHARED_RESERVE);
+    match card {
+        Some(card) if card.gtt_total > card.vram_total => {
+            let total = card.gtt_total.saturating_add(card.vram_total);
+            let used = card.gtt_used.saturating_add(card.vram_used);
+            (total.saturating_sub(used).min(left), total)
         }
-        let mut name = [0_u8; 256];
-        let named = get_name(name.as_mut_ptr(), name.len() as i32, device) == 0;
-        let attribute = |number| {
-            let mut value = 0;
-            (get_attribute(&mut value, number, device) == 0).then_some(value as u32)
-        };
-        Some(NvidiaDriver {
-            name: named.then(|| String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned()),
-            capability: attribute(MAJOR).zip(attribute(MINOR)),
-            multiprocessors: attribute(MULTIPROCESSORS),
-            integrated: attribute(INTEGRATED).map(|value| value != 0),
-        })
+        // The carve-out is none of the system's memory.
+        Some(card) => (card.vram_total.saturating_sub(card.vram_used), card.vram_total),
+        None => (free.min(total).min(left), total),
     }
 }
 
@@ -201,6 +224,16 @@ fn cpu_arch() -> &'static str {
 /// # Errors
 /// The kernel does not tell.
 pub fn system_memory() -> Result<SystemMemory> {
+    let memory = kernel_memory()?;
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    // A container's own limit, if there is one ("max" does not parse).
+    let Some(most) = number("/sys/fs/cgroup/memory.max") else { return Ok(memory) };
+    let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
+    Ok(SystemMemory { total: memory.total.min(most), available: memory.available.min(most.saturating_sub(used)) })
+}
+
+/// Memory of the machine. A control group's limit does not count what GPUs take of it.
+fn kernel_memory() -> Result<SystemMemory> {
     let text = fs::read_to_string("/proc/meminfo")
         .map_err(|error| Error::Device { what: "reading /proc/meminfo".into(), reason: error.to_string() })?;
     let field = |name: &str| {
@@ -210,102 +243,57 @@ pub fn system_memory() -> Result<SystemMemory> {
     let missing =
         || Error::Device { what: "/proc/meminfo".into(), reason: "MemTotal or MemAvailable is missing".into() };
     let total = field("MemTotal").ok_or_else(missing)?;
-    let available = field("MemAvailable").ok_or_else(missing)?;
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    // A container's own limit, if there is one ("max" does not parse).
-    let Some(most) = number("/sys/fs/cgroup/memory.max") else {
-        return Ok(SystemMemory { total, available });
-    };
-    let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
-    Ok(SystemMemory { total: total.min(most), available: available.min(most.saturating_sub(used)) })
-}
-
-/// AMD GPUs, in the kernel's order.
-pub fn amd_gpus() -> Vec<AmdGpu> {
-    amd_gpus_below(Path::new("/sys"))
-}
-
-fn amd_gpus_below(sys: &Path) -> Vec<AmdGpu> {
-    let sorted = |folder: &Path| {
-        let mut paths: Vec<_> =
-            fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        paths.sort();
-        paths
-    };
-    let archs: Vec<String> = sorted(&sys.join("class/kfd/kfd/topology/nodes"))
-        .iter()
-        .filter_map(|node| fs::read_to_string(node.join("properties")).ok())
-        .filter_map(|text| {
-            let version =
-                text.lines().find_map(|line| line.strip_prefix("gfx_target_version "))?.trim().parse().ok()?;
-            // The processor is a node too, of version 0.
-            (version != 0).then(|| gfx_name(version))
-        })
-        .collect();
-    let cards = sorted(&sys.join("class/drm")).into_iter().filter_map(|card| {
-        let number = |name: &str| fs::read_to_string(card.join("device").join(name)).ok()?.trim().parse().ok();
-        Some((
-            number("mem_info_vram_total")?,
-            number("mem_info_vram_used")?,
-            number("mem_info_gtt_total")?,
-            number("mem_info_gtt_used")?,
-        ))
-    });
-    cards
-        .enumerate()
-        .map(|(index, (vram_total, vram_used, gtt_total, gtt_used))| AmdGpu {
-            arch: archs.get(index).cloned().unwrap_or_default(),
-            vram_total,
-            vram_used,
-            gtt_total,
-            gtt_used,
-        })
-        .collect()
-}
-
-/// The kernel's decimal version to the compiler's name: 110501 is gfx1151, 90010 is gfx90a.
-fn gfx_name(version: u32) -> String {
-    let (major, minor, step) = (version / 10_000, version / 100 % 100, version % 100);
-    format!("gfx{major}{minor:x}{step:x}")
+    Ok(SystemMemory { total, available: field("MemAvailable").ok_or_else(missing)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn gfx_versions_become_names() {
-        for (version, name) in [(110_501, "gfx1151"), (90_010, "gfx90a"), (100_300, "gfx1030"), (90_402, "gfx942")] {
-            assert_eq!(gfx_name(version), name);
+    const GIB: u64 = 1 << 30;
+
+    fn card(vram: u64, gtt: u64) -> AmdGpu {
+        AmdGpu {
+            pci: "0000:c5:00.0".into(),
+            arch: "gfx1151".into(),
+            vram_total: vram * GIB,
+            vram_used: GIB,
+            gtt_total: gtt * GIB,
+            gtt_used: GIB,
         }
     }
 
     #[test]
-    fn amd_memory_is_read_from_sysfs() {
-        let sys = std::env::temp_dir().join(format!("tilewright-sys-{}", std::process::id()));
-        let write = |path: &str, text: &str| {
-            let path = sys.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write("class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 32\ngfx_target_version 0\n");
-        write("class/kfd/kfd/topology/nodes/1/properties", "simd_count 80\ngfx_target_version 110501\n");
-        for (name, value) in
-            [("vram_total", 512_u64 << 20), ("vram_used", 1), ("gtt_total", 120 << 30), ("gtt_used", 2)]
-        {
-            write(&format!("class/drm/card0/device/mem_info_{name}"), &format!("{value}\n"));
-        }
-        write("class/drm/version", "drm 1.1.0\n");
-        let gpus = amd_gpus_below(&sys);
-        fs::remove_dir_all(&sys).unwrap();
-        let expected =
-            AmdGpu { arch: "gfx1151".into(), vram_total: 512 << 20, vram_used: 1, gtt_total: 120 << 30, gtt_used: 2 };
-        assert_eq!(gpus, [expected]);
+    fn the_memory_of_a_card_is_what_its_runtime_reports() {
+        // An RX 7600 in a machine whose kernel lets it address 16 GiB of system memory.
+        let (free, total) = usable_memory((7 * GIB, 8 * GIB), Some(&card(8, 16)), None);
+        assert_eq!((free, total), (7 * GIB, 8 * GIB));
+        assert_eq!(usable_memory((9 * GIB, 8 * GIB), None, None), (8 * GIB, 8 * GIB));
+    }
+
+    #[test]
+    fn the_memory_of_an_apu_is_what_its_kernel_driver_tells() {
+        // GTT of 96 GiB, of which HIP reports 15.5 GiB.
+        let all = usable_memory((15 * GIB, 15 * GIB), Some(&card(1, 96)), Some(100 * GIB));
+        assert_eq!(all, (95 * GIB, 97 * GIB));
+        // Other programs have taken most of the system's memory: 4 GiB of the rest are left to it.
+        let little = usable_memory((90 * GIB, 96 * GIB), Some(&card(1, 96)), Some(20 * GIB));
+        assert_eq!(little, (16 * GIB, 97 * GIB));
+        // A carve-out of 96 GiB is not the system's memory any more.
+        let carved = usable_memory((120 * GIB, 62 * GIB), Some(&card(96, 16)), Some(20 * GIB));
+        assert_eq!(carved, (95 * GIB, 96 * GIB));
+        // Without sysfs, as in some containers.
+        assert_eq!(usable_memory((50 * GIB, 62 * GIB), None, Some(20 * GIB)), (16 * GIB, 62 * GIB));
     }
 
     #[test]
     fn the_kernel_tells_memory() {
         let memory = system_memory().unwrap();
         assert!(memory.available <= memory.total && memory.total > 1 << 26, "{memory:?}");
+    }
+
+    #[test]
+    fn a_cpu_is_chosen_without_a_question_to_libtorch() {
+        assert_eq!(select(Choice::Cpu).unwrap(), tch::Device::Cpu);
     }
 }

@@ -15,6 +15,12 @@ pub enum Error {
         /// The bytes asked for when it failed; 0 if libtorch does not say.
         bytes: u64,
     },
+    /// The device can't be used any more by this process: each later call to it fails.
+    #[error("the device is lost: {0}; start the program anew")]
+    DeviceLost(String),
+    /// The libraries have no kernel for the device's architecture.
+    #[error("no kernel for this device: {0}; use a PyTorch that is built for its architecture, or --device cpu")]
+    NoKernel(String),
     /// Anything else, with libtorch's first line.
     #[error("libtorch: {0}")]
     Torch(String),
@@ -28,19 +34,66 @@ pub enum Error {
     },
 }
 
-/// The words in which libtorch's allocators report that memory is out; none has an error code that
-/// passes through tch.
-const OUT_OF_MEMORY: [&str; 5] =
-    ["memory limit:", "out of memory", "can't allocate memory", "not enough memory", "OutOfMemory"];
+/// A kind of failure that the caller reacts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    OutOfMemory,
+    DeviceLost,
+    NoKernel,
+}
+
+/// The words in which libtorch and the libraries below it report what the caller reacts to; none
+/// has an error code that passes through tch. The first that is found counts. They are those of
+/// pytorch v2.11.0 (c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp,
+/// c10/cuda/CUDAException.cpp, aten/src/ATen/cuda/Exceptions.h), CUDA's and HIP's runtimes
+/// (cudaGetErrorString, hipGetErrorString), cuDNN, cuBLAS, MIOpen and oneDNN.
+const KINDS: [(&str, Kind); 31] = [
+    ("memory limit:", Kind::OutOfMemory),
+    ("out of memory", Kind::OutOfMemory),
+    ("can't allocate memory", Kind::OutOfMemory),
+    ("not enough memory", Kind::OutOfMemory),
+    ("OutOfMemory", Kind::OutOfMemory),
+    ("OUT_OF_MEMORY", Kind::OutOfMemory),
+    ("MemoryAllocation", Kind::OutOfMemory),
+    ("could not create a memory object", Kind::OutOfMemory),
+    // cuDNN, cuBLAS, hipBLAS and MIOpen.
+    ("ALLOC_FAILED", Kind::OutOfMemory),
+    ("ALLOCATION_FAILED", Kind::OutOfMemory),
+    ("AllocFailed", Kind::OutOfMemory),
+    // A handle is made at the first product, and needs memory for its workspace.
+    ("CUBLAS_STATUS_NOT_INITIALIZED", Kind::OutOfMemory),
+    ("hipErrorLaunchOutOfResources", Kind::OutOfMemory),
+    // cuDNN's engines are refused if their workspaces can't be had.
+    ("unable to find an engine to execute this computation", Kind::OutOfMemory),
+    ("no kernel image is available", Kind::NoKernel),
+    ("invalid device function", Kind::NoKernel),
+    ("hipErrorNoBinaryForGpu", Kind::NoKernel),
+    ("CUDNN_STATUS_ARCH_MISMATCH", Kind::NoKernel),
+    ("CUBLAS_STATUS_ARCH_MISMATCH", Kind::NoKernel),
+    ("illegal memory access", Kind::DeviceLost),
+    ("IllegalAddress", Kind::DeviceLost),
+    ("misaligned address", Kind::DeviceLost),
+    ("unspecified launch failure", Kind::DeviceLost),
+    ("illegal instruction", Kind::DeviceLost),
+    ("hipErrorLaunchFailure", Kind::DeviceLost),
+    ("device-side assert", Kind::DeviceLost),
+    ("uncorrectable ECC error", Kind::DeviceLost),
+    ("GPU is lost", Kind::DeviceLost),
+    ("fallen off the bus", Kind::DeviceLost),
+    ("launch timed out", Kind::DeviceLost),
+    ("context is destroyed", Kind::DeviceLost),
+];
 
 impl Error {
     /// Reads the text of a C++ exception.
     pub(crate) fn from_text(text: &str) -> Self {
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason given");
-        if OUT_OF_MEMORY.iter().any(|words| text.contains(words)) {
-            return Error::OutOfMemory { bytes: bytes_asked_for(text).unwrap_or(0) };
+        let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason given").to_owned();
+        match KINDS.iter().find(|(words, _)| text.contains(words)).map(|(_, kind)| *kind) {
+            Some(Kind::OutOfMemory) => Error::OutOfMemory { bytes: bytes_asked_for(text).unwrap_or(0) },
+            Some(Kind::NoKernel) => Error::NoKernel(line),
+            Some(Kind::DeviceLost) => Error::DeviceLost(line),
+            None => Error::Torch(line),
         }
-        Error::Torch(line.to_owned())
     }
 }
 
@@ -79,9 +132,34 @@ mod tests {
                 8000,
             ),
             ("HIP out of memory.", 0),
+            ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", 0),
+            ("GET was unable to find an engine to execute this computation", 0),
+            ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", 0),
+            ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", 0),
+            ("miopenStatusAllocFailed", 0),
+            ("HIP error: hipErrorOutOfMemory", 0),
+            ("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY", 0),
         ];
         for (text, expected) in cases {
             assert!(matches!(Error::from_text(text), Error::OutOfMemory { bytes } if bytes == expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn lost_devices_and_missing_kernels_are_told_apart() {
+        for text in [
+            "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be",
+            "HIP error: unspecified launch failure",
+            "HIP error: hipErrorIllegalAddress",
+            "CUDA error: device-side assert triggered",
+        ] {
+            assert!(matches!(Error::from_text(text), Error::DeviceLost(_)), "{text}");
+        }
+        for text in [
+            "CUDA error: no kernel image is available for execution on the device",
+            "HIP error: invalid device function",
+        ] {
+            assert!(matches!(Error::from_text(text), Error::NoKernel(_)), "{text}");
         }
     }
 

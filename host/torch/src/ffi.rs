@@ -90,6 +90,45 @@ unsafe extern "C" {
     pub fn tw_cpu_install(allocate: Allocate, release: Release, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_memory(device: c_int, out: *mut RawMemory, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_reset_peak(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_with_scalar(
+        operation: c_int,
+        tensor: *const c_void,
+        first: f64,
+        second: f64,
+        result: *mut *mut c_void,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
+    pub fn tw_length(
+        tensor: *const c_void,
+        axis: i64,
+        result: *mut *mut c_void,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
+    pub fn tw_length_of_last(
+        tensor: *const c_void,
+        axes: i64,
+        result: *mut *mut c_void,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
+    pub fn tw_gpu_fraction(device: c_int, fraction: *mut f64, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_gpu_set_fraction(device: c_int, fraction: f64, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_gpu_synchronize(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_gpu_forbid_tf32(error: *mut c_char, error_length: usize) -> c_int;
+    pub safe fn tw_event_create() -> *mut c_void;
+    pub fn tw_event_record(event: *mut c_void, device: c_int, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_event_wait(event: *mut c_void, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_event_destroy(event: *mut c_void);
+    pub fn tw_has_fused_attention(
+        query: *const c_void,
+        key: *const c_void,
+        value: *const c_void,
+        fused: *mut c_int,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
     pub fn tw_gpu_empty_cache(error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_free_and_total(
         device: c_int,

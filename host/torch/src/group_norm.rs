@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::Result;
+use crate::{Result, scalar};
 
 /// Values that a pass over a picture in pieces takes at once on a CPU: a piece stays in a core's
 /// cache.
@@ -16,8 +16,12 @@ pub const GPU_PIECE: i64 = 1 << 24;
 /// # Errors
 /// The shapes don't go together, or memory is out.
 pub fn group_norm(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, epsilon: f64) -> Result<Tensor> {
-    if input.f_kind()? == Kind::Float && !input.is_contiguous() {
-        return channels_last(input, weight, bias, groups, epsilon);
+    match input.f_kind()? {
+        Kind::Float if !input.is_contiguous() => return channels_last(input, weight, bias, groups, epsilon),
+        Kind::BFloat16 | Kind::Half if input.device() != Device::Cpu => {
+            return narrow(input, weight, bias, groups, epsilon);
+        }
+        _ => {}
     }
     Ok(input.f_group_norm(groups, Some(weight), Some(bias), epsilon, true)?)
 }
@@ -50,16 +54,44 @@ fn channels_last(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, ep
     let grouped = [batch, groups, channels / groups];
     let mean = mean.f_to_kind(Kind::Double)?.f_reshape(grouped)?;
     let group_mean = mean.f_mean_dim(&[2_i64][..], true, None)?;
-    let spread = (squares.f_div_scalar(pixels as f64)?).f_reshape(grouped)?;
+    let spread = scalar::divide(&squares, pixels as f64)?.f_reshape(grouped)?;
     let variance = spread.f_add(&mean.f_sub(&group_mean)?.f_square()?)?.f_mean_dim(&[2_i64][..], true, None)?;
     let per_channel = |tensor: &Tensor| -> Result<Tensor> {
         Ok(tensor.f_to_kind(Kind::Double)?.f_reshape([1, groups, channels / groups])?)
     };
-    let factor = variance.f_add_scalar(epsilon)?.f_rsqrt()?.f_mul(&per_channel(weight)?)?;
+    let factor = scalar::add(&variance, epsilon)?.f_rsqrt()?.f_mul(&per_channel(weight)?)?;
     let shift = per_channel(bias)?.f_sub(&group_mean.f_mul(&factor)?)?;
     let broadcast =
         |tensor: Tensor| -> Result<Tensor> { Ok(tensor.f_to_kind(Kind::Float)?.f_reshape([batch, channels, 1, 1])?) };
     Ok(broadcast(shift)?.f_addcmul(input, &broadcast(factor)?)?)
+}
+
+/// A norm of values in 16 bits whose statistics are in f32: on a GPU, libtorch's are rounded to the
+/// type of the values, and its one block of threads per group leaves most of the device idle
+/// (pytorch v2.11.0, aten/src/ATen/native/cuda/group_norm_kernel.cu). The memory order stays.
+///
+/// The variance is the mean of squares less the square of the mean. Where that cancels in f32, the
+/// values' own rounding is larger by far.
+fn narrow(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, epsilon: f64) -> Result<Tensor> {
+    let (batch, channels, height, width) = input.size4()?;
+    let pixels = (height * width) as f64;
+    let space = [2_i64, 3];
+    let grouped = [batch, groups, channels / groups];
+    let double = |tensor: &Tensor, shape: &[i64]| -> Result<Tensor> {
+        Ok(tensor.f_to_kind(Kind::Double)?.f_reshape(shape)?)
+    };
+    let mean = double(&input.f_mean_dim(&space[..], false, Kind::Float)?, &grouped)?;
+    let length = double(&scalar::length_of_last(input, 2)?, &grouped)?;
+    let mean = mean.f_mean_dim(&[2_i64][..], true, None)?;
+    let square = scalar::divide(&length.f_square()?, pixels)?.f_mean_dim(&[2_i64][..], true, None)?;
+    let variance = scalar::clamp_min_in_place(square.f_sub(&mean.f_square()?)?, 0.0)?;
+    let per_channel = [1, groups, channels / groups];
+    let factor = scalar::add(&variance, epsilon)?.f_rsqrt()?.f_mul(&double(weight, &per_channel)?)?;
+    let shift = double(bias, &per_channel)?.f_sub(&mean.f_mul(&factor)?)?;
+    let broadcast =
+        |tensor: Tensor| -> Result<Tensor> { Ok(tensor.f_to_kind(Kind::Float)?.f_reshape([batch, channels, 1, 1])?) };
+    let output = input.f_empty_like()?;
+    Ok(broadcast(shift)?.f_addcmul_out(&output, input, &broadcast(factor)?)?)
 }
 
 #[cfg(test)]
@@ -68,6 +100,26 @@ mod tests {
     use crate::channels_last as in_channels_last;
 
     const EPSILON: f64 = 1e-6;
+
+    #[test]
+    fn norms_in_16_bits_have_statistics_in_f32() {
+        let _no_grad = tch::no_grad_guard();
+        let float = (Kind::Float, Device::Cpu);
+        let (weight, bias) = (Tensor::rand([64], float), Tensor::rand([64], float));
+        for (kind, rounding) in [(Kind::BFloat16, 1.0 / 128.0), (Kind::Half, 1.0 / 1024.0)] {
+            let input = (Tensor::randn([2, 64, 40, 24], float) * 2.0 + 5.0).to_kind(kind);
+            let wide = |tensor: &Tensor| tensor.to_kind(Kind::Double);
+            let expected = wide(&input).group_norm(16, Some(wide(&weight)), Some(wide(&bias)), EPSILON, true);
+            for input in [input.copy(), in_channels_last(&input).unwrap()] {
+                let found = narrow(&input, &weight, &bias, 16, EPSILON).unwrap();
+                assert_eq!((found.stride(), found.kind()), (input.stride(), kind));
+                // Nothing is rounded but the result.
+                let allowed = (expected.abs() + 1e-3) * (rounding * 0.501);
+                let excess = f64::try_from(((wide(&found) - &expected).abs() - allowed).max()).unwrap();
+                assert!(excess < 1e-5, "{kind:?}: {excess}");
+            }
+        }
+    }
 
     #[test]
     fn norms_of_both_memory_orders_agree_on_large_pictures() {

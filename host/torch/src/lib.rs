@@ -11,15 +11,18 @@ mod error;
 mod ffi;
 mod group_norm;
 pub mod memory;
+mod pace;
 mod pointwise;
 mod pool;
 pub mod probe;
 pub mod reordered;
+pub mod scalar;
 mod tensors;
 mod unit_norm;
 pub mod winograd;
 
 pub use error::{Error, Result};
+pub use pace::Pace;
 pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes};
 pub use pointwise::pointwise;
 pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};

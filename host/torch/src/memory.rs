@@ -145,31 +145,91 @@ pub fn free_and_total(index: usize) -> Result<(u64, u64)> {
     Ok((free, total))
 }
 
-/// A limit while it lives: CPU tensors may hold no more than `bytes` above what they held when it
-/// was made. An allocation past that fails as out-of-memory, and memory cached by the pool is
-/// returned to the system before both together pass it. Rounding (the rest of a 2 MiB page or of a
-/// slab that is partly in use) comes on top: at most 32 MiB, or an eighth of the limit if that is
-/// more. There is one limit per process: the last one made counts.
+/// What a limit leaves to rounding, in bytes or as a divisor of the limit, whichever is more: the
+/// rest of a page, slab or segment that is partly in use.
+const ROUNDING: u64 = 32 << 20;
+const ROUNDING_PART: u64 = 8;
+
+/// A limit while it lives: a device's tensors may hold no more than `bytes` above what they held
+/// when it was made. An allocation past that fails as out-of-memory, and memory that is cached is
+/// returned to the system or driver before both together pass it. Rounding comes on top: at most
+/// 32 MiB, or an eighth of the limit if that is more.
+///
+/// There is one limit per device: the last one made counts.
 #[derive(Debug)]
-pub struct Limit(());
+pub struct Limit(Device);
 
 impl Limit {
-    /// Limits the CPU's tensors. A GPU has no limit but its own memory: libtorch 2.11's
-    /// device-neutral interface has none (its memory fraction is read when the device is first
-    /// used), so only the peak can be compared afterwards.
-    pub fn new(device: Device, bytes: u64) -> Self {
-        if let (Device::Cpu, Some(pool)) = (device, POOL.get()) {
-            let most = pool.memory().in_use.saturating_add(bytes);
-            pool.set_limit(usize::try_from(most).unwrap_or(usize::MAX));
+    /// Limits a device's tensors.
+    ///
+    /// # Errors
+    /// A GPU's allocator can't be limited, or libtorch's error.
+    pub fn new(device: Device, bytes: u64) -> Result<Self> {
+        match device {
+            Device::Cuda(index) => {
+                let (_, total) = free_and_total(index)?;
+                set_fraction(index, fraction(of(device)?, bytes, total))?;
+            }
+            _ => {
+                if let Some(pool) = POOL.get() {
+                    let most = pool.memory().in_use.saturating_add(bytes);
+                    pool.set_limit(usize::try_from(most).unwrap_or(usize::MAX));
+                }
+            }
         }
-        Self(())
+        Ok(Self(device))
     }
 }
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        if let Some(pool) = POOL.get() {
-            pool.set_limit(usize::MAX);
+        match self.0 {
+            Device::Cuda(index) => {
+                if let Err(error) = set_fraction(index, 1.0) {
+                    tracing::warn!(%error, "the memory limit can't be taken back");
+                }
+            }
+            _ => POOL.get().into_iter().for_each(|pool| pool.set_limit(usize::MAX)),
         }
+    }
+}
+
+/// The part of a GPU's memory that its allocator may hold under a limit. It bounds what is held,
+/// cached blocks included, of which it frees those that are in the way; parts of a segment that is
+/// in use can't be freed (pytorch v2.11.0, c10/cuda/CUDACachingAllocator.cpp, `alloc_block`).
+///
+/// An APU can use more memory than its runtime reports as all of it: past that, nothing is limited.
+fn fraction(now: Memory, bytes: u64, total: u64) -> f64 {
+    let stuck = (now.fragmentation * now.held as f64) as u64;
+    let rounding = ROUNDING.max(bytes / ROUNDING_PART);
+    let most = now.in_use.saturating_add(stuck).saturating_add(bytes).saturating_add(rounding);
+    (most as f64 / total.max(1) as f64).min(1.0)
+}
+
+fn set_fraction(index: usize, fraction: f64) -> Result<()> {
+    // SAFETY: the buffer is valid for its length.
+    ffi::call(|error, length| unsafe { ffi::tw_gpu_set_fraction(index as i32, fraction, error, length) })?;
+    let mut set = 0.0;
+    // SAFETY: the number is valid for writing; the buffer is valid for its length.
+    ffi::call(|error, length| unsafe { ffi::tw_gpu_fraction(index as i32, &mut set, error, length) })?;
+    if (set - fraction).abs() > 1e-9 {
+        let reason = format!("its allocator took {set} for {fraction}");
+        return Err(Error::Device { what: format!("limiting cuda:{index}"), reason });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_part_of_a_gpus_memory() {
+        const GIB: u64 = 1 << 30;
+        let now = Memory { in_use: GIB, held: 4 * GIB, fragmentation: 0.25, ..Memory::default() };
+        // In use, stuck in segments, the limit itself, and an eighth of it.
+        assert_eq!(fraction(now, 8 * GIB, 22 * GIB), 0.5);
+        assert_eq!(fraction(now, u64::MAX, 22 * GIB), 1.0);
+        assert_eq!(fraction(Memory::default(), GIB, 0), 1.0);
     }
 }

@@ -33,7 +33,7 @@ const CPU: Sizes = Sizes {
 const GPU: Sizes = Sizes {
     convolutions: [(16, &[16]), (64, &[64]), (128, &[256, 128, 64]), (512, &[128, 64, 32])],
     winograd: CPU.winograd,
-    tokens: CPU.tokens,
+    tokens: &[16384, 4096, 1024, 512],
     scratch: [(512, 32), (128, 32), (16, 16)],
     small: 0,
 };
@@ -111,6 +111,8 @@ pub struct Speed {
     pub winograd: Option<Rate>,
     /// The middle attention's operations per second.
     pub attention_flops_per_second: f64,
+    /// True if that attention is fused; else it goes in pieces.
+    pub fused_attention: bool,
     /// The memory of convolutions besides input and output.
     pub scratch: Scratch,
 }
@@ -145,13 +147,6 @@ impl Measured {
             .collect();
         fast.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         fast.into_iter().map(|(dtype, _)| dtype).collect()
-    }
-}
-
-/// Waits for the device's work.
-pub fn synchronize(device: Device) {
-    if let Device::Cuda(index) = device {
-        tch::Cuda::synchronize(index as i64);
     }
 }
 
@@ -204,6 +199,7 @@ mod tests {
             plain: Rate::default(),
             winograd: None,
             attention_flops_per_second: rate,
+            fused_attention: true,
             scratch: Scratch::default(),
         };
         let speeds = vec![speed(Dtype::F32, 100.0), speed(Dtype::Bf16, 180.0), speed(Dtype::F16, 60.0)];

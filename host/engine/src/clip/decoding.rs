@@ -11,7 +11,7 @@ use tilewright_models::{
     wan::{Clip, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Release, Space, UnderWay};
-use tilewright_torch::{memory, non_finite, probe};
+use tilewright_torch::{device::synchronize, memory, non_finite};
 
 use super::{ClipJob, Sink, price::Rounds};
 use crate::{
@@ -378,7 +378,7 @@ impl<'a> ClipDecoding<'a> {
     }
 
     fn deliver(&mut self, sample: usize, frames: &Tensor) -> std::result::Result<(), AttemptError> {
-        probe::synchronize(self.job.machine.device);
+        synchronize(self.job.machine.device)?;
         let start = Instant::now();
         let frames = frames.f_to_device(Device::Cpu)?.f_contiguous()?;
         if frames.size()[0] == 0 {

@@ -9,7 +9,7 @@ use tilewright_models::{
     wan::{Encoder, EncoderState, Part, Place},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Release};
-use tilewright_torch::{memory, non_finite, probe};
+use tilewright_torch::{device::synchronize, memory, non_finite};
 
 use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
@@ -139,7 +139,7 @@ impl<'a> ClipEncoding<'a> {
                 return outcome.map(|()| Tensor::new());
             }
             drop(chunk);
-            probe::synchronize(self.job.machine.device);
+            synchronize(self.job.machine.device)?;
             self.latents.extend(gathered.map(|latents| latents.f_to_device(Device::Cpu)).transpose()?);
             self.encoded += frames;
             self.chunks += 1;

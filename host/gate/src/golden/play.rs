@@ -98,6 +98,7 @@ impl GoldenRequest {
             peak_bytes: cost.map_or(1 << 30, |cost| cost.peak_bytes / 20 * 21),
             attempts: 1,
             pool: PoolStatistics::default(),
+            cold: false,
         }
     }
 }

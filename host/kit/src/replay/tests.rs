@@ -34,6 +34,7 @@ impl CostModel for Prices {
             peak_bytes: 7,
             attempts: 1,
             pool: PoolStatistics::default(),
+            cold: false,
         };
         let trial = |side| Trial { plan: plan(side), outcome };
         [64, 128, 256].into_iter().take(most as usize).map(trial).collect()
@@ -154,7 +155,7 @@ fn offer() -> Capabilities {
 
 fn outcome(milliseconds: u64) -> Outcome {
     let pool = PoolStatistics::default();
-    Outcome { elapsed: Duration::from_millis(milliseconds), load: Duration::ZERO, peak_bytes: 9, attempts: 1, pool }
+    Outcome { elapsed: Duration::from_millis(milliseconds), load: Duration::ZERO, peak_bytes: 9, attempts: 1, pool, cold: false }
 }
 
 /// Decodes, one record each: a decision, a recovery and an outcome.

@@ -190,6 +190,7 @@ impl PolicyRun<'_> {
             peak_bytes: done.peak_bytes,
             attempts: failed as u32 + 1,
             pool: PoolStatistics::default(),
+            cold: false,
         };
         let question = Question::new(case.stage(), request, self.device, &case.capabilities);
         self.planner.learn(&question, plan, &outcome);

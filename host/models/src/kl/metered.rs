@@ -290,6 +290,7 @@ mod tests {
             plain: Rate { per_product: 2e-11, per_value: 0.0 },
             winograd: None,
             attention_flops_per_second: 1e11,
+            fused_attention: true,
             scratch: Scratch::default(),
         };
         Measured { speeds: vec![speed], bytes_per_second: 1e10, hurried: false }

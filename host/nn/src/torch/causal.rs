@@ -5,7 +5,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::{
-    to_layout, unit_norm,
+    scalar, to_layout, unit_norm,
     winograd::{Rows, Winograd},
 };
 
@@ -65,7 +65,7 @@ impl CausalOps for Torch {
     }
 
     fn clamp(&self, tensor: &Tensor) -> Result<Tensor> {
-        Ok(tensor.f_clamp(-1.0, 1.0)?)
+        Ok(scalar::clamp(tensor, -1.0, 1.0)?)
     }
 
     fn rms_norm(&self, frames: &Tensor, gamma: &Tensor, silu: bool) -> Result<Tensor> {
@@ -76,10 +76,10 @@ impl CausalOps for Torch {
             return Ok(output);
         }
         // In f32 and back, a frame at a time: only this frame and its normed copy are held in f32.
-        let gamma = gamma.f_to_kind(Kind::Float)?.f_mul_scalar((channels as f64).sqrt())?.f_view([1, -1, 1, 1])?;
+        let gamma = scalar::multiply(&gamma.f_to_kind(Kind::Float)?, (channels as f64).sqrt())?.f_view([1, -1, 1, 1])?;
         for index in 0..count {
             let frame = frames.f_narrow(0, index, 1)?.f_to_kind(Kind::Float)?;
-            let length = frame.f_linalg_norm(2.0, &[1_i64][..], true, None::<Kind>)?.f_clamp_min_(LEAST_LENGTH)?;
+            let length = scalar::clamp_min_in_place(scalar::length(&frame, 1)?, LEAST_LENGTH)?;
             let mut normed = frame.f_div(&length)?.f_mul_(&gamma)?;
             if silu {
                 normed = normed.f_silu_()?;
@@ -90,7 +90,7 @@ impl CausalOps for Torch {
     }
 
     fn rms_norm_at_once(&self, frames: &Tensor, gamma: &Tensor) -> Result<Tensor> {
-        let length = frames.f_norm_scalaropt_dim_dtype(2, [1], true, Kind::Float)?.f_clamp_min_(LEAST_LENGTH)?;
+        let length = scalar::clamp_min_in_place(scalar::length(frames, 1)?, LEAST_LENGTH)?;
         // In f32, for frames of any type.
         Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(self.format.rest)?)
     }
@@ -149,7 +149,7 @@ impl CausalOps for Torch {
     }
 
     fn scale(&self, weight: &Tensor, factor: f64) -> Result<Tensor> {
-        Ok(weight.f_mul_scalar(factor)?)
+        Ok(scalar::multiply(weight, factor)?)
     }
 
     fn to_format_of(&self, tensor: &Tensor, like: &Tensor) -> Result<Tensor> {

@@ -88,6 +88,7 @@ pub fn outcome() -> Outcome {
         peak_bytes: 1,
         attempts: 1,
         pool: PoolStatistics::default(),
+        cold: false,
     }
 }
 

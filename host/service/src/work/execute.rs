@@ -109,6 +109,7 @@ impl Execution<'_> {
     fn describe_unfinished(&self, unfinished: Unfinished, observer: &JobObserver<'_>) -> JobOutcome {
         let end = match unfinished.error {
             tilewright_engine::Error::Interrupted => observer.stop().end(),
+            error if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
             error @ tilewright_engine::Error::Sink(_) => self.classify_write_error(&error),
             error => JobEnd::Failed(decode_line(&error)),
         };

@@ -7,6 +7,7 @@ use tch::Kind;
 use tilewright_pipeline::{Decode, FrameStore};
 use tilewright_plan::Record;
 use tilewright_rollout::{Assignment, Revision, UntrackedPlanner};
+use tilewright_torch::scalar;
 
 use super::{
     execute::{JobInput, objective},
@@ -50,7 +51,7 @@ pub fn compare_with_incumbent(
     let record = finished.map_err(|unfinished| one_line(&unfinished.error))?.record;
     let mean = || -> tilewright_pipeline::Result<f64> {
         let (canarys, incumbents) = (canarys.tensor()?, incumbents.tensor()?);
-        let difference = canarys.f_clamp(-1.0, 1.0)?.f_sub(&incumbents.f_clamp(-1.0, 1.0)?)?;
+        let difference = scalar::clamp(&canarys, -1.0, 1.0)?.f_sub(&scalar::clamp(&incumbents, -1.0, 1.0)?)?;
         Ok(difference.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])?)
     };
     let mean = mean().map_err(|error| one_line(&error))?;

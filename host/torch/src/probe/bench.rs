@@ -7,20 +7,31 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
-use tilewright_plan::{Dtype, Layout};
+use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{
     ATTENTION_WIDTH, Scratch,
     measurement::{Bench, Trial},
-    synchronize,
 };
 use crate::{
-    Result, attention, kind, memory, to_layout,
+    Result, attention, backend,
+    device::synchronize,
+    kind, memory, scalar, to_layout,
     winograd::{self, Affine, Rows, Sums, Winograd},
 };
 
-/// Values of the elementwise operation: more than caches hold.
+/// Values of the elementwise operation: more than caches hold, which are larger on a GPU.
 const VALUES: i64 = 16 << 20;
+const GPU_VALUES: i64 = 256 << 20;
+
+/// The share of a GPU's free memory that the elementwise operation may take, as a divisor.
+const GPU_SHARE: u64 = 4;
+
+/// Work on a GPU is queued until it takes so long: a launch takes as long as a small piece of work.
+const LONG_ENOUGH: Duration = Duration::from_millis(5);
+
+/// The most pieces of work that are queued.
+const MOST_QUEUED: u32 = 64;
 
 /// The value that tensors hold: speed does not depend on it, and filling them with one value is
 /// quick.
@@ -62,6 +73,7 @@ type Work = Box<dyn Fn() -> Result<Tensor>>;
 /// A device at work.
 pub(super) struct OnDevice {
     device: Device,
+    values: i64,
     started: Instant,
     /// The last trial and its work, which is usually run again.
     prepared: Option<(Trial, Work)>,
@@ -70,10 +82,35 @@ pub(super) struct OnDevice {
 impl OnDevice {
     /// Runs something small, so that libraries are loaded and threads are there.
     pub fn wake(device: Device) -> Result<Self> {
-        let mut bench = Self { device, started: Instant::now(), prepared: None };
+        let values = match device {
+            Device::Cuda(index) => {
+                let (free, _) = memory::free_and_total(index)?;
+                // The operation holds its input and its output, in f32.
+                GPU_VALUES.min((free / GPU_SHARE / 8) as i64).max(VALUES)
+            }
+            _ => VALUES,
+        };
+        let mut bench = Self { device, values, started: Instant::now(), prepared: None };
         bench.run(Trial::Convolution { dtype: Dtype::F32, layout: Layout::ChannelsFirst, channels: 16, side: 16 })?;
         bench.started = Instant::now();
         Ok(bench)
+    }
+
+    /// The time of each of so many runs.
+    fn time(&self, work: &Work, times: u32) -> Result<Duration> {
+        synchronize(self.device)?;
+        let waited = ThreadWaits::now(self.device);
+        let start = Instant::now();
+        let mut results = Vec::new();
+        for _ in 0..times {
+            // The last one is freed after the time is taken.
+            results = vec![work()?];
+        }
+        synchronize(self.device)?;
+        let elapsed = start.elapsed();
+        let stolen = waited.since(self.device);
+        drop(results);
+        Ok(elapsed.saturating_sub(stolen).max(elapsed / MOST_STOLEN) / times)
     }
 
     fn prepare(&self, trial: Trial) -> Result<Work> {
@@ -86,10 +123,13 @@ impl OnDevice {
             Trial::Winograd { channels, side } => with_winograd(channels, side)?,
             Trial::Attention { dtype, tokens } => {
                 let tensor = fill(device, &[1, tokens, ATTENTION_WIDTH], dtype)?;
-                Box::new(move || attention::attend(tensor.copy(), &tensor, &tensor))
+                match attention::is_fused(device, ATTENTION_WIDTH, dtype) {
+                    true => Box::new(move || attention::attend(tensor.copy(), &tensor, &tensor)),
+                    false => Box::new(move || attention::plain(&tensor, &tensor, &tensor)),
+                }
             }
             Trial::Elementwise => {
-                let values = fill(device, &[VALUES], Dtype::F32)?;
+                let values = fill(device, &[self.values], Dtype::F32)?;
                 Box::new(move || Ok(values.f_silu()?))
             }
         })
@@ -106,16 +146,13 @@ impl Bench for OnDevice {
             Some((_, work)) => work,
             None => self.prepare(trial)?,
         };
-        synchronize(self.device);
-        let waited = ThreadWaits::now(self.device);
-        let start = Instant::now();
-        let result = work()?;
-        synchronize(self.device);
-        let elapsed = start.elapsed();
-        let stolen = waited.since(self.device);
-        drop(result);
+        let mut elapsed = self.time(&work, 1)?;
+        if self.device != Device::Cpu && elapsed < LONG_ENOUGH {
+            let times = LONG_ENOUGH.div_duration_f64(elapsed.max(Duration::from_nanos(1)));
+            elapsed = self.time(&work, (times as u32).clamp(1, MOST_QUEUED))?;
+        }
         self.prepared = Some((trial, work));
-        Ok(elapsed.saturating_sub(stolen).max(elapsed / MOST_STOLEN))
+        Ok(elapsed)
     }
 
     fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch> {
@@ -128,12 +165,32 @@ impl Bench for OnDevice {
     }
 
     fn elementwise_bytes(&self) -> f64 {
-        2.0 * 4.0 * VALUES as f64
+        2.0 * 4.0 * self.values as f64
+    }
+
+    fn layouts(&self) -> &'static [Layout] {
+        layouts(self.device)
+    }
+
+    fn has_fused_attention(&mut self, dtype: Dtype) -> bool {
+        attention::is_fused(self.device, ATTENTION_WIDTH, dtype)
+    }
+}
+
+/// The memory orders that a device's libraries compute in. MIOpen's get both input and weights
+/// copied into channels-first order in each call, unless the user asks for the other one
+/// (pytorch v2.11.0, aten/src/ATen/native/ConvUtils.h, `miopen_conv_suggest_memory_format`).
+fn layouts(device: Device) -> &'static [Layout] {
+    let is_rocm = device != Device::Cpu && matches!(backend::loaded(), Some((Backend::Rocm, _)));
+    let has_channels_last = std::env::var("PYTORCH_MIOPEN_SUGGEST_NHWC").is_ok_and(|value| value == "1");
+    match is_rocm && !has_channels_last {
+        true => &[Layout::ChannelsFirst],
+        false => &[Layout::ChannelsFirst, Layout::ChannelsLast],
     }
 }
 
 fn fill(device: Device, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
-    Ok(Tensor::f_full(shape, VALUE, (kind(dtype)?, device))?)
+    scalar::full(shape, VALUE, (kind(dtype)?, device))
 }
 
 /// A 3×3 convolution of up to two samples, so that memory that grows with the input can be told
@@ -156,11 +213,11 @@ impl Convolution {
 
     /// The most held while samples are convolved, output included.
     fn peak(&self, device: Device, samples: i64) -> Result<f64> {
-        synchronize(device);
+        synchronize(device)?;
         memory::reset_peak(device)?;
         let before = memory::of(device)?.in_use;
         let output = self.run(samples)?;
-        synchronize(device);
+        synchronize(device)?;
         drop(output);
         Ok(memory::of(device)?.peak.saturating_sub(before) as f64)
     }

@@ -16,9 +16,9 @@ const HOPELESS: f64 = 8.0;
 /// trials mostly wait, and by one of them a type would seem a thousand times slower than it is.
 const TRIVIAL: f64 = 0.05;
 
-/// The longest first run of the elementwise operation, in seconds, that another one follows even if
-/// time is up: the first also obtains the memory, which takes several times as long.
-const OBTAINED: f64 = 0.5;
+/// The longest first run, in seconds, that another one follows even if time is up: the first also
+/// obtains the memory and prepares the operation, which can take several times as long.
+const OBTAINED: f64 = 0.25;
 
 /// Runs that are counted, after one that warms up, if there is time.
 const RUNS: usize = 3;
@@ -63,6 +63,14 @@ pub(super) trait Bench {
     fn has_winograd(&self) -> bool;
     /// Bytes that [`Trial::Elementwise`] reads and writes.
     fn elementwise_bytes(&self) -> f64;
+    /// The memory orders that the device's libraries compute in.
+    fn layouts(&self) -> &'static [Layout] {
+        &[Layout::ChannelsFirst, Layout::ChannelsLast]
+    }
+    /// True if the attention of a type is fused.
+    fn has_fused_attention(&mut self, _dtype: Dtype) -> bool {
+        true
+    }
 }
 
 /// Channels of a trial and the sides that it may have, the one that counts first: the others are
@@ -134,7 +142,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
 
     /// Measures everything within about the time given.
     pub fn run(mut self, most: Duration) -> Result<Measured> {
-        let layouts = [Layout::ChannelsFirst, Layout::ChannelsLast];
+        let layouts = self.bench.layouts();
         let others = (TRIED.len() - 1) as f64 * (2.0 * CONVOLUTION + ATTENTION);
         let weights = 2.0 * CONVOLUTION_F32 + WINOGRAD + ATTENTION_F32 + ELEMENTWISE + others;
         let mut budget = TimeBudget { ends: self.bench.now() + most, weights };
@@ -142,7 +150,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
         let mut single = Vec::new();
         for layout in layouts {
             let until = budget.deadline(self.bench.now(), CONVOLUTION_F32);
-            single.push(self.run_convolutions(Dtype::F32, layout, &[], until)?);
+            single.push(self.run_convolutions(Dtype::F32, *layout, &[], until)?);
         }
         let fastest = single.iter().map(|climb| climb.flops_per_second).fold(0.0, f64::max);
         let until = budget.deadline(self.bench.now(), WINOGRAD);
@@ -162,7 +170,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             let mut climbs = Vec::new();
             for layout in layouts {
                 let until = budget.deadline(self.bench.now(), CONVOLUTION);
-                match self.run_convolutions(dtype, layout, &single, until) {
+                match self.run_convolutions(dtype, *layout, &single, until) {
                     Ok(climb) => climbs.push(climb),
                     Err(error) => tracing::debug!(%dtype, %error, "the device can't run this type"),
                 }
@@ -182,14 +190,15 @@ impl<'a, B: Bench> Measurement<'a, B> {
     }
 
     /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up
-    /// to [`RUNS`] more follow while there is time; a trial that takes longer than `patience`
-    /// seconds, and than [`TRIVIAL`], is not run again.
+    /// to [`RUNS`] more follow while there is time, and one after a first run of [`OBTAINED`] at
+    /// most even if there is none; a trial that takes longer than `patience` seconds, and than
+    /// [`TRIVIAL`], is not run again.
     fn least(&mut self, trial: Trial, patience: f64, until: Duration) -> Result<(f64, bool)> {
         let warm = self.bench.run(trial)?;
         let mut least = warm;
         let mut runs = 0;
         let is_worth_it = |least: Duration| least.as_secs_f64() <= patience.max(TRIVIAL);
-        let is_due = trial == Trial::Elementwise && warm.as_secs_f64() <= OBTAINED;
+        let is_due = warm.as_secs_f64() <= OBTAINED.min(patience);
         while runs < RUNS && is_worth_it(least) && (self.bench.now() + least <= until || (is_due && runs == 0)) {
             let elapsed = self.bench.run(trial)?;
             least = if runs == 0 { elapsed } else { least.min(elapsed) };
@@ -282,7 +291,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
     /// The speed that a climb comes to. If it ended early, it is f32's, slowed down as at the
     /// largest size that both reached.
     fn speed(
-        &self,
+        &mut self,
         climb: &ConvolutionRuns,
         single: Option<&ConvolutionRuns>,
         winograd: Option<Rate>,
@@ -304,6 +313,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             plain,
             winograd,
             attention_flops_per_second: attention,
+            fused_attention: self.bench.has_fused_attention(climb.dtype),
             scratch: climb.scratch,
         }
     }

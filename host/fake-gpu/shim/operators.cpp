@@ -1,0 +1,227 @@
+// The operators of a fake GPU: those of the CPU, on tensors that carry another device's name.
+#include "device.h"
+#include "script.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+// Keeps the storage alive whose memory another one names by another device.
+void drop_storage(void* context) { delete static_cast<c10::Storage*>(context); }
+
+c10::Storage renamed(const c10::Storage& storage, c10::Device device, c10::Allocator* allocator) {
+  if (storage.data_ptr().get_deleter() == &drop_storage) {
+    const auto& original = *static_cast<c10::Storage*>(storage.data_ptr().get_context());
+    if (original.device() == device) return original;
+  }
+  c10::DataPtr data(storage.mutable_data(), new c10::Storage(storage), &drop_storage, device);
+  return c10::Storage(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(data), allocator, /*resizable=*/true);
+}
+
+at::Tensor renamed(const at::Tensor& tensor, c10::Device device, DispatchKey key, c10::Allocator* allocator) {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(renamed(tensor.storage(), device, allocator), DispatchKeySet(key),
+                                                   tensor.dtype());
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  return renamed(tensor, c10::Device(c10::DeviceType::CPU), DispatchKey::CPU, c10::GetCPUAllocator());
+}
+
+at::Tensor on_device(const at::Tensor& tensor, c10::Device device) {
+  return renamed(tensor, device, DispatchKey::CUDA, &fake::allocator());
+}
+
+// Operators that take tensors of more than one device.
+bool is_copy(const std::string& name) {
+  return name == "aten::copy_" || name == "aten::_copy_from" || name == "aten::_copy_from_and_resize";
+}
+
+// One call of the CPU's operator.
+class Call {
+ public:
+  explicit Call(const c10::OperatorHandle& op) : op_(op), name_(op.schema().name()) {}
+
+  void run(torch::jit::Stack* stack) {
+    const auto& arguments = op_.schema().arguments();
+    const size_t first = stack->size() - arguments.size();
+    for (size_t number = 0; number != arguments.size(); ++number) replace((*stack)[first + number]);
+    TORCH_CHECK(device_.has_value(), name_, " has no tensor on a GPU");
+    const int device = device_->index();
+    fake::begin_operation(device);
+    const bool convolves = name_.find("conv") != std::string::npos;
+    if (convolves) fake::enqueue(device, script().delay);
+    // What the host is to see has to be there.
+    if (name_ == "aten::_local_scalar_dense" || (is_copy(name_) && has_host_tensor_)) fake::synchronize(device);
+    {
+      fake::Diverted diverted(device);
+      op_.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+    }
+    for (auto& [alias, original] : originals_) carry_over(alias, original);
+    const size_t results = op_.schema().returns().size();
+    for (size_t number = stack->size() - results; number != stack->size(); ++number) give((*stack)[number], convolves);
+    if (convolves) fake::leak(device, script().leak);
+  }
+
+ private:
+  void replace(c10::IValue& value) {
+    if (value.isTensor()) {
+      value = taken(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list = value.toTensorList().copy();
+      for (size_t index = 0; index != list.size(); ++index) list[index] = taken(list.get(index));
+      value = list;
+    } else if (value.isOptionalTensorList()) {
+      auto list = value.toOptionalTensorList().copy();
+      for (size_t index = 0; index != list.size(); ++index) {
+        if (const std::optional<at::Tensor> tensor = list.get(index)) list[index] = taken(*tensor);
+      }
+      value = list;
+    } else if (value.isDevice() && value.toDevice().is_cuda()) {
+      value = c10::Device(c10::DeviceType::CPU);
+    }
+  }
+
+  at::Tensor taken(const at::Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    if (!tensor.is_cuda()) {
+      has_host_tensor_ = true;
+      // Scalars go with any device, and so do the indices of an indexed read.
+      if (tensor.dim() > 0 && name_.find("index") == std::string::npos) same(tensor.device());
+      return tensor;
+    }
+    if (!device_) device_ = tensor.device();
+    same(tensor.device());
+    at::Tensor alias = on_host(tensor);
+    originals_.emplace_back(alias, tensor);
+    return alias;
+  }
+
+  void same(c10::Device device) {
+    if (!found_) found_ = device;
+    TORCH_CHECK(*found_ == device || is_copy(name_), "Expected all tensors to be on the same device, but found at least two devices, ",
+                *found_, " and ", device, "!");
+  }
+
+  // What an operator did to an argument, its extents and its memory.
+  static void carry_over(const at::Tensor& alias, const at::Tensor& original) {
+    auto* to = original.unsafeGetTensorImpl();
+    if (alias.storage().data() != original.storage().data() || alias.storage().nbytes() != original.storage().nbytes()) {
+      to->set_storage_keep_dtype(renamed(alias.storage(), original.device(), &fake::allocator()));
+    }
+    if (alias.sizes() != original.sizes() || alias.strides() != original.strides() ||
+        alias.storage_offset() != original.storage_offset()) {
+      to->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
+    }
+  }
+
+  void give(c10::IValue& value, bool convolves) {
+    if (value.isTensor()) {
+      value = given(value.toTensor(), convolves);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list = value.toTensorList().copy();
+      for (size_t index = 0; index != list.size(); ++index) list[index] = given(list.get(index), false);
+      value = list;
+    }
+  }
+
+  at::Tensor given(const at::Tensor& tensor, bool convolves) {
+    if (!tensor.defined() || tensor.is_cuda()) return tensor;
+    for (const auto& [alias, original] : originals_) {
+      if (alias.is_same(tensor)) return original;
+    }
+    // The host's tensor that something was copied to.
+    if (is_copy(name_)) return tensor;
+    if (convolves) spoil(tensor);
+    return on_device(tensor, *device_);
+  }
+
+  static void spoil(const at::Tensor& tensor) {
+    const Script& faults = script();
+    const char* dtype = tensor.scalar_type() == at::kFloat ? "f32" : tensor.scalar_type() == at::kHalf ? "f16" : "bf16";
+    fake::Diverted host(-1);
+    if (faults.nan == dtype) tensor.fill_(std::numeric_limits<double>::quiet_NaN());
+    if (faults.error != 0) tensor.mul_(1 + faults.error);
+  }
+
+  const c10::OperatorHandle& op_;
+  std::string name_;
+  std::optional<c10::Device> device_;
+  // The device of the tensors that are no scalars.
+  std::optional<c10::Device> found_;
+  bool has_host_tensor_ = false;
+  // The CPU's names of the arguments, and the arguments.
+  std::vector<std::pair<at::Tensor, at::Tensor>> originals_;
+};
+
+void call_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) { Call(op).run(stack); }
+
+c10::OptionalDeviceGuard guard(std::optional<c10::Device> device) {
+  return c10::OptionalDeviceGuard(device.value_or(c10::Device(c10::DeviceType::CUDA)));
+}
+
+at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                 std::optional<c10::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  const auto on = guard(device);
+  return at::detail::empty_generic(size, &fake::allocator(), DispatchKeySet(DispatchKey::CUDA),
+                                   dtype.value_or(at::kFloat), format);
+}
+
+at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout>, std::optional<c10::Device> device, std::optional<bool>) {
+  const auto on = guard(device);
+  return at::detail::empty_strided_generic(size, stride, &fake::allocator(), DispatchKeySet(DispatchKey::CUDA),
+                                           dtype.value_or(at::kFloat));
+}
+
+// at::SDPBackend: 0 the score matrix, 1 flash attention.
+int64_t fused_choice(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, bool,
+                     std::optional<double>, bool) {
+  return script().has_flash ? 1 : 0;
+}
+
+void attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (script().has_flash) return call_on_host(op, stack);
+  const auto take = [&](size_t place) { return torch::jit::peek(*stack, place, 8); };
+  const auto mask = take(3).toOptional<at::Tensor>();
+  auto [output, scores] =
+      at::_scaled_dot_product_attention_math(take(0).toTensor(), take(1).toTensor(), take(2).toTensor(), mask,
+                                             take(4).toDouble(), take(5).toBool(), {}, take(6).toOptional<double>(),
+                                             take(7).toBool());
+  torch::jit::drop(*stack, 8);
+  torch::jit::push(*stack, std::move(output));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, CUDA, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&call_on_host>()); }
+
+TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("empty.memory_format", TORCH_FN(empty));
+  library.impl("empty_strided", TORCH_FN(empty_strided));
+  library.impl("_fused_sdp_choice", TORCH_FN(fused_choice));
+  library.impl("scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&attention>());
+  // Of parts that the real library has for CUDA alone: here they are the CPU's as a whole.
+  for (const char* name : {"conv2d", "conv3d", "copy_"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_on_host>());
+  }
+}

@@ -1,0 +1,25 @@
+// The script of a fake GPU: what devices there are, and what goes wrong on them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+struct Script {
+  int devices = 2;
+  uint64_t memory = uint64_t{4} << 30;
+  bool integrated = false;
+  bool has_flash = false;
+  int refuses = -1;
+  double delay = 0;
+  int64_t oom = 0;
+  std::string oom_text;
+  int64_t lost = 0;
+  std::string nan;
+  double error = 0;
+  uint64_t leak = 0;
+  bool ignores_cap = false;
+  double peak = 1;
+};
+
+// The process's script, read once from the environment.
+const Script& script();

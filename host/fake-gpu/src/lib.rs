@@ -1,0 +1,31 @@
+//! A GPU that every machine has, for tests: a `libtorch_cuda.so` that libtorch loads as it loads
+//! NVIDIA's. Its devices keep tensors in host memory and compute with the CPU's operators; memory
+//! is limited and counted as on a card, and faults come by a script.
+//!
+//! A program uses it if it runs with [`LIBTORCH`] as its libtorch and [`SCRIPT`] says what devices
+//! there are:
+//!
+//! | key | meaning | default |
+//! |---|---|---|
+//! | `devices` | number of devices; 0 is a machine without a driver | 2 |
+//! | `memory` | bytes of each device | 4 GiB |
+//! | `integrated` | 1 if the memory is the host's | 0 |
+//! | `attention` | the kernel of fused attention: `math` or `flash` | `math` |
+//! | `refuses` | the device without kernels for its architecture | none |
+//! | `delay` | milliseconds that the device takes for a convolution, in its queue | 0 |
+//! | `oom` | the allocation of 1 MiB or more that fails, counted from 1 | none |
+//! | `oom-text` | the words in which it fails | those of the allocator |
+//! | `lost` | the operation at which the device is lost, counted from 1 | none |
+//! | `nan` | the type in which convolutions give NaN: `bf16`, `f16` or `f32` | none |
+//! | `error` | relative error of every convolution | 0 |
+//! | `leak` | bytes that each convolution loses | 0 |
+//! | `cap` | `ignored`: the allocator's fraction has no effect | obeyed |
+//! | `peak` | factor of the reported peak | 1 |
+//!
+//! Pairs are separated by `;`, as in `devices=1;memory=268435456`.
+
+/// The libtorch folder with the fake back end.
+pub const LIBTORCH: &str = env!("FAKE_LIBTORCH");
+
+/// The environment variable of the script.
+pub const SCRIPT: &str = "TILEWRIGHT_FAKE_GPU";

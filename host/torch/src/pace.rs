@@ -1,0 +1,80 @@
+//! The pace of a GPU: work is queued much faster than it is done.
+
+use std::{
+    collections::VecDeque,
+    ffi::c_void,
+    time::{Duration, Instant},
+};
+
+use tch::Device;
+
+use crate::{Result, ffi};
+
+/// The pieces of work that may be in the queue behind the one that a device is at, so that it never
+/// waits for the next.
+const AHEAD: usize = 2;
+
+/// If the device takes longer for a piece of work, nothing is queued behind it: a cancellation
+/// would have to wait for that, and the gap between two such pieces costs nothing.
+const SLOW: Duration = Duration::from_millis(30);
+
+/// Keeps the program beside its device: progress that it tells of is the device's, and a
+/// cancellation leaves little in the queue. Does nothing on a CPU.
+#[derive(Debug)]
+pub struct Pace {
+    device: Device,
+    queued: VecDeque<Event>,
+    ahead: usize,
+}
+
+impl Pace {
+    /// A pace on a device.
+    pub fn new(device: Device) -> Self {
+        Self { device, queued: VecDeque::new(), ahead: AHEAD }
+    }
+
+    /// A piece of work is queued: waits until the device has come near it.
+    ///
+    /// # Errors
+    /// A fault of earlier work on the device.
+    pub fn keep(&mut self) -> Result<()> {
+        let Device::Cuda(index) = self.device else { return Ok(()) };
+        let event = Event::new();
+        event.record(index)?;
+        self.queued.push_back(event);
+        while self.queued.len() > self.ahead {
+            let Some(event) = self.queued.pop_front() else { break };
+            let start = Instant::now();
+            event.wait()?;
+            self.ahead = if start.elapsed() > SLOW { 0 } else { AHEAD };
+        }
+        Ok(())
+    }
+}
+
+/// An event of libtorch's.
+#[derive(Debug)]
+struct Event(*mut c_void);
+
+impl Event {
+    fn new() -> Self {
+        Self(ffi::tw_event_create())
+    }
+
+    fn record(&self, index: usize) -> Result<()> {
+        // SAFETY: the event lives; the buffer is valid for its length.
+        ffi::call(|error, length| unsafe { ffi::tw_event_record(self.0, index as i32, error, length) })
+    }
+
+    fn wait(&self) -> Result<()> {
+        // SAFETY: as above.
+        ffi::call(|error, length| unsafe { ffi::tw_event_wait(self.0, error, length) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`, and not used after this.
+        unsafe { ffi::tw_event_destroy(self.0) };
+    }
+}

@@ -1,0 +1,145 @@
+//! Operators that take numbers. tch 0.24 drops the number of a failed one before it reads the
+//! error, and panics there (`Scalar::drop`): an allocation that fails would end the program.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+};
+
+use tch::{Kind, Tensor};
+
+use crate::{Result, ffi};
+
+/// The operators of `shim/scalar.h`.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum Operator {
+    Add = 0,
+    Multiply = 1,
+    MultiplyInPlace = 2,
+    Clamp = 3,
+    ClampMinInPlace = 4,
+    FillInPlace = 5,
+    Divide = 6,
+}
+
+/// The tensor plus a number.
+///
+/// # Errors
+/// Memory is out; any other error of libtorch.
+pub fn add(tensor: &Tensor, number: f64) -> Result<Tensor> {
+    apply(Operator::Add, tensor, number, 0.0)
+}
+
+/// The tensor times a number.
+///
+/// # Errors
+/// As [`add`].
+pub fn multiply(tensor: &Tensor, number: f64) -> Result<Tensor> {
+    apply(Operator::Multiply, tensor, number, 0.0)
+}
+
+/// The tensor times a number, in its own memory.
+///
+/// # Errors
+/// As [`add`].
+pub fn multiply_in_place(tensor: Tensor, number: f64) -> Result<Tensor> {
+    apply(Operator::MultiplyInPlace, &tensor, number, 0.0)
+}
+
+/// The tensor divided by a number.
+///
+/// # Errors
+/// As [`add`].
+pub fn divide(tensor: &Tensor, number: f64) -> Result<Tensor> {
+    apply(Operator::Divide, tensor, number, 0.0)
+}
+
+/// The tensor with values between two numbers.
+///
+/// # Errors
+/// As [`add`].
+pub fn clamp(tensor: &Tensor, least: f64, most: f64) -> Result<Tensor> {
+    apply(Operator::Clamp, tensor, least, most)
+}
+
+/// The tensor with values of at least a number, in its own memory.
+///
+/// # Errors
+/// As [`add`].
+pub fn clamp_min_in_place(tensor: Tensor, least: f64) -> Result<Tensor> {
+    apply(Operator::ClampMinInPlace, &tensor, least, 0.0)
+}
+
+/// A new tensor with one value throughout.
+///
+/// # Errors
+/// As [`add`].
+pub fn full(shape: &[i64], value: f64, options: (Kind, tch::Device)) -> Result<Tensor> {
+    apply(Operator::FillInPlace, &Tensor::f_empty(shape, options)?, value, 0.0)
+}
+
+fn apply(operator: Operator, tensor: &Tensor, first: f64, second: f64) -> Result<Tensor> {
+    // SAFETY: the tensor lives through the call, and the result's pointer is valid for writing.
+    new_tensor(|result, error, length| unsafe {
+        ffi::tw_with_scalar(operator as c_int, tensor.as_ptr().cast(), first, second, result, error, length)
+    })
+}
+
+/// The square root of the sum of squares along an axis, which stays with extent 1; in f32.
+///
+/// # Errors
+/// As [`add`].
+pub fn length(tensor: &Tensor, axis: i64) -> Result<Tensor> {
+    // SAFETY: as in `apply`.
+    new_tensor(|result, error, length| unsafe {
+        ffi::tw_length(tensor.as_ptr().cast(), axis, result, error, length)
+    })
+}
+
+/// The same along the last `axes` axes, which go.
+///
+/// # Errors
+/// As [`add`].
+pub(crate) fn length_of_last(tensor: &Tensor, axes: i64) -> Result<Tensor> {
+    // SAFETY: as in `apply`.
+    new_tensor(|result, error, length| unsafe {
+        ffi::tw_length_of_last(tensor.as_ptr().cast(), axes, result, error, length)
+    })
+}
+
+fn new_tensor(function: impl FnOnce(*mut *mut c_void, *mut std::ffi::c_char, usize) -> c_int) -> Result<Tensor> {
+    let mut result = ptr::null_mut();
+    ffi::call(|error, length| function(&mut result, error, length))?;
+    // SAFETY: the shim made a tensor of its own, which is this one's from now on.
+    Ok(unsafe { Tensor::from_ptr(result.cast()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    #[test]
+    fn operators_are_those_of_libtorch() {
+        let tensor = Tensor::from_slice(&[-2.0_f32, 0.5, 3.0]);
+        let values = |tensor: Result<Tensor>| -> Vec<f32> { Vec::try_from(tensor.unwrap()).unwrap() };
+        assert_eq!(values(add(&tensor, 1.0)), [-1.0, 1.5, 4.0]);
+        assert_eq!(values(multiply(&tensor, 2.0)), [-4.0, 1.0, 6.0]);
+        assert_eq!(values(divide(&tensor, 2.0)), [-1.0, 0.25, 1.5]);
+        assert_eq!(values(clamp(&tensor, -1.0, 1.0)), [-1.0, 0.5, 1.0]);
+        assert_eq!(values(multiply_in_place(tensor.copy(), 2.0)), [-4.0, 1.0, 6.0]);
+        assert_eq!(values(clamp_min_in_place(tensor.copy(), 0.0)), [0.0, 0.5, 3.0]);
+        assert_eq!(values(full(&[2], 0.5, (Kind::Float, Device::Cpu))), [0.5, 0.5]);
+        let square = Tensor::from_slice(&[3.0_f32, 4.0, 6.0, 8.0]).view([2, 2]);
+        assert_eq!(values(length(&square, 1).map(|tensor| tensor.flatten(0, -1))), [5.0, 10.0]);
+        assert_eq!(values(length_of_last(&square.unsqueeze(0), 2)), [125.0_f32.sqrt()]);
+    }
+
+    #[test]
+    fn a_failure_is_an_error_and_no_panic() {
+        let huge = Tensor::ones([1], (Kind::Float, Device::Cpu)).expand([1 << 60], false);
+        assert!(add(&huge, 1.0).is_err());
+    }
+}

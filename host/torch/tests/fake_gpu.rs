@@ -1,0 +1,268 @@
+//! GPUs, with the fake one of `tilewright-fake-gpu`. libtorch's back end is loaded once per process,
+//! so that each test runs in a process of its own, with a script of its own.
+
+use std::{env, process::Command, time::Instant};
+
+use tch::{Device, Kind, Tensor};
+use tilewright_fake_gpu::{LIBTORCH, SCRIPT};
+use tilewright_plan::{Backend, Dtype, Layout};
+use tilewright_torch::{
+    Error, Pace, attention, backend,
+    device::{self, Choice},
+    group_norm,
+    memory::{self, Limit},
+    probe, scalar,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Runs the rest of a test in a process with the fake GPU: true in that process, false in the one
+/// that started it, which has waited for its success.
+fn is_with_gpu(test: &str, script: &str) -> bool {
+    const CHILD: &str = "TILEWRIGHT_FAKE_GPU_CHILD";
+    if env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads", "1"])
+        .env("LD_LIBRARY_PATH", format!("{LIBTORCH}/lib"))
+        .env(SCRIPT, script)
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
+/// A GPU of the fake back end.
+fn gpu(index: usize) -> Device {
+    assert_eq!(backend::load().unwrap(), Some(Backend::Cuda));
+    memory::install().unwrap();
+    let device = device::select(Choice::Gpu(index)).unwrap();
+    assert_eq!(device, Device::Cuda(index));
+    device
+}
+
+fn random(shape: &[i64]) -> Tensor {
+    Tensor::randn(shape, (Kind::Float, Device::Cpu))
+}
+
+fn difference(one: &Tensor, other: &Tensor) -> f64 {
+    f64::try_from((one.to_device(Device::Cpu) - other.to_device(Device::Cpu)).abs().max()).unwrap()
+}
+
+#[test]
+fn a_cpu_that_is_opened_first_leaves_the_gpu_there() {
+    if !is_with_gpu("a_cpu_that_is_opened_first_leaves_the_gpu_there", "devices=2") {
+        return;
+    }
+    memory::install().unwrap();
+    assert_eq!(device::select(Choice::Cpu).unwrap(), Device::Cpu);
+    let _tensor = random(&[4]) + 1.0;
+    assert_eq!(backend::load().unwrap(), Some(Backend::Cuda));
+    assert_eq!(device::select(Choice::Auto).unwrap(), Device::Cuda(0));
+    assert_eq!(device::select(Choice::Gpu(1)).unwrap(), Device::Cuda(1));
+    let refused = device::select(Choice::Gpu(2)).unwrap_err().to_string();
+    assert_eq!(refused, "cuda:2: there are 2 GPUs, cuda:0 to cuda:1");
+}
+
+#[test]
+fn a_machine_without_a_driver_has_its_cpu_and_says_why() {
+    if !is_with_gpu("a_machine_without_a_driver_has_its_cpu_and_says_why", "devices=0") {
+        return;
+    }
+    backend::load().unwrap();
+    memory::install().unwrap();
+    assert_eq!(device::select(Choice::Auto).unwrap(), Device::Cpu);
+    let refused = device::select(Choice::Gpu(0)).unwrap_err().to_string();
+    assert!(refused.contains("no CUDA-capable device is detected"), "{refused}");
+}
+
+#[test]
+fn a_gpu_without_kernels_is_skipped() {
+    if !is_with_gpu("a_gpu_without_kernels_is_skipped", "devices=2;refuses=0") {
+        return;
+    }
+    backend::load().unwrap();
+    memory::install().unwrap();
+    assert_eq!(device::select(Choice::Auto).unwrap(), Device::Cuda(1));
+    let refused = device::select(Choice::Gpu(0)).unwrap_err();
+    assert!(matches!(refused, Error::NoKernel(_)), "{refused}");
+}
+
+#[test]
+fn facts_come_from_the_runtime() {
+    if !is_with_gpu("facts_come_from_the_runtime", "devices=2;memory=1073741824") {
+        return;
+    }
+    let facts = device::facts(gpu(1), Some(Backend::Cuda)).unwrap();
+    assert_eq!((facts.name.as_str(), facts.arch.as_str(), facts.compute_units), ("Fake GPU 1", "sm_90", 40));
+    assert_eq!((facts.total_bytes, facts.unified), (1 << 30, false));
+    assert_eq!(device::bus_address(Device::Cuda(1)).as_deref(), Some("0000:02:00.0"));
+}
+
+#[test]
+fn operators_agree_with_the_cpus() {
+    if !is_with_gpu("operators_agree_with_the_cpus", "devices=1") {
+        return;
+    }
+    let gpu = gpu(0);
+    let _no_grad = tch::no_grad_guard();
+    let (picture, weight, bias) = (random(&[1, 32, 24, 40]), random(&[64, 32, 3, 3]), random(&[64]));
+    let there = |tensor: &Tensor| tensor.to_device(gpu);
+    let on_cpu = picture.conv2d(&weight, Some(&bias), [1, 1], [1, 1], [1, 1], 1);
+    let on_gpu = there(&picture).conv2d(&there(&weight), Some(&there(&bias)), [1, 1], [1, 1], [1, 1], 1);
+    assert_eq!(on_gpu.device(), gpu);
+    assert!(difference(&on_cpu, &on_gpu) < 1e-5);
+
+    // Views share memory, and operations in place change it.
+    let values = there(&picture);
+    let mut part = values.narrow(2, 4, 8);
+    let _ = part.fill_(7.0);
+    assert_eq!(f64::try_from(values.narrow(2, 4, 8).mean(Kind::Float)).unwrap(), 7.0);
+    assert!(difference(&values.narrow(2, 12, 12), &picture.narrow(2, 12, 12)) == 0.0);
+
+    // Norms in 16 bits, in both memory orders.
+    let (scale, shift) = (random(&[64]).abs(), random(&[64]));
+    let wide = on_cpu.to_kind(Kind::BFloat16);
+    let expected = wide.to_kind(Kind::Double).group_norm(
+        16,
+        Some(scale.to_kind(Kind::Double)),
+        Some(shift.to_kind(Kind::Double)),
+        1e-6,
+        true,
+    );
+    for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+        let input = tilewright_torch::to_layout(&there(&wide), layout).unwrap();
+        let found = group_norm(&input, &there(&scale), &there(&shift), 16, 1e-6).unwrap();
+        assert_eq!((found.kind(), found.stride()), (Kind::BFloat16, input.stride()));
+        assert!(difference(&found.to_kind(Kind::Double), &expected) < 0.03);
+    }
+}
+
+#[test]
+fn tensors_of_two_devices_do_not_mix() {
+    if !is_with_gpu("tensors_of_two_devices_do_not_mix", "devices=2") {
+        return;
+    }
+    let (one, other) = (gpu(0), gpu(1));
+    let refused = random(&[4]).to_device(one).f_add(&random(&[4]).to_device(other)).unwrap_err();
+    assert!(refused.to_string().contains("same device"), "{refused}");
+    let refused = random(&[4]).to_device(one).f_add(&random(&[4])).unwrap_err();
+    assert!(refused.to_string().contains("same device"), "{refused}");
+}
+
+#[test]
+fn memory_is_counted_limited_and_returned() {
+    if !is_with_gpu("memory_is_counted_limited_and_returned", "devices=2;memory=1073741824") {
+        return;
+    }
+    let (gpu, other) = (gpu(0), gpu(1));
+    let floats = |mib: i64| Tensor::f_zeros([mib << 18], (Kind::Float, gpu));
+    let kept = floats(100).unwrap();
+    memory::reset_peak(gpu).unwrap();
+    drop(floats(200).unwrap());
+    let now = memory::of(gpu).unwrap();
+    assert!(now.in_use >= 100 * MIB && now.in_use < 101 * MIB, "{now:?}");
+    assert!(now.peak >= 300 * MIB && now.peak < 301 * MIB, "{now:?}");
+    assert!(now.held >= 300 * MIB, "{now:?}");
+    memory::trim(gpu).unwrap();
+    assert!(memory::of(gpu).unwrap().held < 101 * MIB);
+    assert_eq!(memory::of(other).unwrap().in_use, 0);
+
+    let limit = Limit::new(gpu, 128 * MIB).unwrap();
+    drop(floats(128).unwrap());
+    let refused = Error::from(floats(300).unwrap_err());
+    assert!(matches!(refused, Error::OutOfMemory { bytes } if bytes == 300 * MIB), "{refused}");
+    drop(limit);
+    drop(floats(300).unwrap());
+    drop(kept);
+}
+
+#[test]
+fn every_spelling_of_out_of_memory_is_known() {
+    let test = "every_spelling_of_out_of_memory_is_known";
+    // The parent's process goes through all of them.
+    for text in ["", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "HIP error: hipErrorOutOfMemory"] {
+        if is_with_gpu(test, &format!("devices=1;oom=2;oom-text={text}")) {
+            let gpu = gpu(0);
+            let floats = || Tensor::f_zeros([1 << 19], (Kind::Float, gpu));
+            let _first = floats().unwrap();
+            let refused = Error::from(floats().unwrap_err());
+            assert!(matches!(refused, Error::OutOfMemory { .. }), "{refused}");
+            drop(floats().unwrap());
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_lost_device_is_an_error_and_stays_lost() {
+    if !is_with_gpu("a_lost_device_is_an_error_and_stays_lost", "devices=1;lost=40") {
+        return;
+    }
+    let gpu = gpu(0);
+    let work = || -> tilewright_torch::Result<()> {
+        let mut values = Tensor::f_zeros([64], (Kind::Float, gpu))?;
+        for _ in 0..60 {
+            values = scalar::add(&values, 1.0)?;
+        }
+        device::synchronize(gpu)
+    };
+    for _ in 0..2 {
+        let lost = work().unwrap_err();
+        assert!(matches!(lost, Error::DeviceLost(_)), "{lost}");
+    }
+}
+
+#[test]
+fn attention_without_a_kernel_goes_in_pieces() {
+    for kernel in ["math", "flash"] {
+        let script = format!("devices=1;attention={kernel}");
+        if is_with_gpu("attention_without_a_kernel_goes_in_pieces", &script) {
+            let is_fused = env::var(SCRIPT).unwrap().ends_with("flash");
+            let gpu = gpu(0);
+            for dtype in [Dtype::F32, Dtype::Bf16] {
+                assert_eq!(attention::is_fused(gpu, 512, dtype), is_fused, "{dtype}");
+            }
+            return;
+        }
+    }
+}
+
+#[test]
+fn the_pace_is_that_of_the_device() {
+    if !is_with_gpu("the_pace_is_that_of_the_device", "devices=1;delay=100") {
+        return;
+    }
+    let gpu = gpu(0);
+    let _no_grad = tch::no_grad_guard();
+    device::synchronize(gpu).unwrap();
+    let (picture, weight) = (random(&[1, 8, 8, 8]).to_device(gpu), random(&[8, 8, 3, 3]).to_device(gpu));
+    let mut pace = Pace::new(gpu);
+    let mut queued = Vec::new();
+    let start = Instant::now();
+    for _ in 0..8 {
+        let _ = picture.conv2d(&weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1);
+        pace.keep().unwrap();
+        queued.push(start.elapsed().as_secs_f64());
+    }
+    // Each is told of when the device has done it, but for the first ones in the queue.
+    for (index, told) in queued.iter().enumerate().skip(3) {
+        let done = 0.1 * (index as f64 + 1.0);
+        assert!(*told > done - 0.25 && *told < done + 0.25, "{queued:?}");
+    }
+    assert!(queued[7] > 0.7, "{queued:?}");
+}
+
+#[test]
+fn a_gpu_is_measured() {
+    if !is_with_gpu("a_gpu_is_measured", "devices=1") {
+        return;
+    }
+    let measured = probe::measure(gpu(0)).unwrap();
+    let single = measured.speeds.iter().find(|speed| speed.dtype == Dtype::F32).unwrap();
+    assert!(single.flops_per_second > 0.0 && single.winograd.is_none() && !single.fused_attention);
+    assert!(measured.bytes_per_second > 0.0);
+}
