@@ -31,7 +31,9 @@ thread_local int diverted_to = -1;
 
 struct Block {
   int device;
+  // As it was asked for, and as it is held.
   size_t size;
+  size_t held;
 };
 
 struct Memory {
@@ -103,8 +105,8 @@ void* take(int device, size_t bytes) {
   void* data = nullptr;
   size_t taken = size;
   const auto cached = memory.cached.lower_bound(size);
-  // As libtorch: a cached block may be larger than what it serves.
-  if (cached != memory.cached.end() && cached->first <= size + size / 4 + kLarge) {
+  // A cached block may be somewhat larger than what it serves. libtorch's are split, so that statistics count what is served.
+  if (cached != memory.cached.end() && cached->first <= size + size / 4) {
     std::tie(taken, data) = *cached;
     memory.cached.erase(cached);
   } else {
@@ -117,8 +119,8 @@ void* take(int device, size_t bytes) {
     memory.held += size;
     ++memory.from_driver;
   }
-  all.blocks[data] = {device, taken};
-  memory.in_use += taken;
+  all.blocks[data] = {device, size, taken};
+  memory.in_use += size;
   memory.peak = std::max(memory.peak, memory.in_use);
   ++memory.allocations;
   return data;
@@ -134,7 +136,7 @@ bool give_back(void* data) {
   all.blocks.erase(found);
   Memory& memory = all.devices[block.device].memory;
   memory.in_use -= block.size;
-  memory.cached.emplace(block.size, data);
+  memory.cached.emplace(block.held, data);
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StorageImpl.h>
@@ -56,6 +57,11 @@ bool is_copy(const std::string& name) {
   return name == "aten::copy_" || name == "aten::_copy_from" || name == "aten::_copy_from_and_resize";
 }
 
+// Operators that convert types on the way on a GPU. The CPU's do it beforehand, in memory that a GPU would not need.
+bool converts_on_the_way(const std::string& name) {
+  return name == "aten::linalg_vector_norm" || name == "aten::addcmul" || name == "aten::mean" || name == "aten::sum";
+}
+
 // One call of the CPU's operator.
 class Call {
  public:
@@ -72,8 +78,11 @@ class Call {
     if (convolves) fake::enqueue(device, script().delay);
     // What the host is to see has to be there.
     if (name_ == "aten::_local_scalar_dense" || (is_copy(name_) && has_host_tensor_)) fake::synchronize(device);
+    is_own_ = convolves || converts_on_the_way(name_);
+    // A workspace as large as the input, beside the results. The CPU's depends on the size and on the processor.
+    const c10::DataPtr workspace = convolves ? workspace_of((*stack)[first].toTensor()) : c10::DataPtr();
     {
-      fake::Diverted diverted(device);
+      fake::Diverted diverted(is_own_ ? -1 : device);
       op_.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
     }
     for (auto& [alias, original] : originals_) carry_over(alias, original);
@@ -152,7 +161,18 @@ class Call {
     // The host's tensor that something was copied to.
     if (is_copy(name_)) return tensor;
     if (convolves) spoil(tensor);
-    return on_device(tensor, *device_);
+    return on_device(is_own_ ? copied(tensor) : tensor, *device_);
+  }
+
+  c10::DataPtr workspace_of(const at::Tensor& input) const {
+    fake::Diverted diverted(device_->index());
+    return c10::GetCPUAllocator()->allocate(input.nbytes());
+  }
+
+  // The same values in the device's memory.
+  at::Tensor copied(const at::Tensor& tensor) const {
+    fake::Diverted diverted(device_->index());
+    return at::empty_like(tensor).copy_(tensor);
   }
 
   static void spoil(const at::Tensor& tensor) {
@@ -169,6 +189,8 @@ class Call {
   // The device of the tensors that are no scalars.
   std::optional<c10::Device> found_;
   bool has_host_tensor_ = false;
+  // The device holds nothing for it but its results and a workspace.
+  bool is_own_ = false;
   // The CPU's names of the arguments, and the arguments.
   std::vector<std::pair<at::Tensor, at::Tensor>> originals_;
 };
