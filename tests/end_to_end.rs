@@ -20,6 +20,8 @@ mod encode;
 mod encode_clip;
 #[path = "end_to_end/formats.rs"]
 mod formats;
+#[path = "end_to_end/gpu.rs"]
+mod gpu;
 #[path = "end_to_end/history.rs"]
 mod history;
 #[path = "end_to_end/hostile.rs"]

@@ -9,12 +9,12 @@ mod full_disk;
 #[path = "service/hostile_http.rs"]
 mod hostile_http;
 #[path = "service/jobs.rs"]
-mod jobs;
+pub mod jobs;
 #[path = "service/kills.rs"]
 mod kills;
 #[path = "service/policies.rs"]
 mod policies;
 #[path = "service/server.rs"]
-mod server;
+pub mod server;
 #[path = "service/weights.rs"]
 mod weights;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -28,6 +29,8 @@ thread_local int current = 0;
 thread_local std::array<c10::StreamId, kMostDevices> streams{};
 // The device that the CPU's operators allocate on; negative on the CPU itself.
 thread_local int diverted_to = -1;
+// The operation at hand.
+thread_local const char* operation = "";
 
 struct Block {
   int device;
@@ -121,6 +124,9 @@ void* take(int device, size_t bytes) {
   }
   all.blocks[data] = {device, size, taken};
   memory.in_use += size;
+  if (script().traces && memory.in_use > memory.peak && size >= static_cast<size_t>(kLarge)) {
+    std::fprintf(stderr, "fake GPU: %s for %s, %s in all\n", in_units(size).c_str(), operation, in_units(memory.in_use).c_str());
+  }
   memory.peak = std::max(memory.peak, memory.in_use);
   ++memory.allocations;
   return data;
@@ -244,7 +250,8 @@ void check(int device) {
   TORCH_CHECK(!state().lost, "CUDA error: an illegal memory access was encountered");
 }
 
-void begin_operation(int device) {
+void begin_operation(int device, const char* name) {
+  operation = name;
   check(device);
   // A fault shows at the next call that waits.
   if (++state().operations == script().lost) state().lost = true;

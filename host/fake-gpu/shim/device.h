@@ -20,8 +20,8 @@ void set_current_device(int device);
 c10::StreamId current_stream(int device);
 void set_current_stream(int device, c10::StreamId stream);
 
-// Throws if the device has no kernels for its architecture, or is lost; counts an operation.
-void begin_operation(int device);
+// Throws if the device has no kernels for its architecture, or is lost; counts an operation, whose name is kept.
+void begin_operation(int device, const char* name);
 // The same for a call that waits for the device: a fault shows there.
 void check(int device);
 

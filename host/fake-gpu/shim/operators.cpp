@@ -17,7 +17,7 @@
 
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace {
@@ -59,7 +59,11 @@ bool is_copy(const std::string& name) {
 
 // Operators that convert types on the way on a GPU. The CPU's do it beforehand, in memory that a GPU would not need.
 bool converts_on_the_way(const std::string& name) {
-  return name == "aten::linalg_vector_norm" || name == "aten::addcmul" || name == "aten::mean" || name == "aten::sum";
+  static const std::unordered_set<std::string> names = {
+      "aten::add", "aten::add_", "aten::sub",  "aten::sub_",    "aten::mul",  "aten::mul_",
+      "aten::div", "aten::div_", "aten::mean", "aten::addcmul", "aten::sum",  "aten::linalg_vector_norm",
+  };
+  return names.count(name) != 0;
 }
 
 // One call of the CPU's operator.
@@ -73,7 +77,7 @@ class Call {
     for (size_t number = 0; number != arguments.size(); ++number) replace((*stack)[first + number]);
     TORCH_CHECK(device_.has_value(), name_, " has no tensor on a GPU");
     const int device = device_->index();
-    fake::begin_operation(device);
+    fake::begin_operation(device, op_.schema().name().c_str());
     const bool convolves = name_.find("conv") != std::string::npos;
     if (convolves) fake::enqueue(device, script().delay);
     // What the host is to see has to be there.
@@ -243,7 +247,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_fused_sdp_choice", TORCH_FN(fused_choice));
   library.impl("scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&attention>());
   // Of parts that the real library has for CUDA alone: here they are the CPU's as a whole.
-  for (const char* name : {"conv2d", "conv3d", "copy_"}) {
+  for (const char* name : {"conv2d", "conv3d", "copy_", "native_group_norm"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_on_host>());
   }
 }

@@ -26,6 +26,7 @@ Script read(const char* text) {
       {"leak", [&](Value value) { script.leak = std::stoull(value); }},
       {"cap", [&](Value value) { script.ignores_cap = value == "ignored"; }},
       {"peak", [&](Value value) { script.peak = std::stod(value); }},
+      {"trace", [&](Value value) { script.traces = value == "1"; }},
   };
   std::istringstream pairs(text);
   for (std::string pair; std::getline(pairs, pair, ';');) {

@@ -19,6 +19,7 @@ struct Script {
   uint64_t leak = 0;
   bool ignores_cap = false;
   double peak = 1;
+  bool traces = false;
 };
 
 // The process's script, read once from the environment.

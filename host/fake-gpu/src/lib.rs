@@ -21,6 +21,7 @@
 //! | `leak` | bytes that each convolution loses | 0 |
 //! | `cap` | `ignored`: the allocator's fraction has no effect | obeyed |
 //! | `peak` | factor of the reported peak | 1 |
+//! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
 //!
 //! Pairs are separated by `;`, as in `devices=1;memory=268435456`.
 

@@ -244,6 +244,19 @@ impl Server {
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
+    /// The status that it ends with by itself.
+    #[track_caller]
+    pub fn wait_for_end(mut self) -> i32 {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(started.elapsed() < PATIENCE, "waited too long");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Bytes of memory that it has in use.
     pub fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

@@ -1,0 +1,252 @@
+//! The program on GPUs: the fake one of `tilewright-fake-gpu`, whose devices compute what a CPU
+//! does, count memory as a card does, and fail by a script.
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tilewright_fake_gpu::{LIBTORCH, SCRIPT};
+
+use crate::{
+    program::{Place, Run, bundled, decibels, fixture, largest_difference, root},
+    service::{jobs::small, server::Server},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// The program with the fake GPU, about to be run.
+fn command(place: &Place, script: &str, arguments: &[&str]) -> Command {
+    let mut command = place.command(arguments);
+    command.env("TILEWRIGHT_LIBTORCH", LIBTORCH).env(SCRIPT, script);
+    command
+}
+
+fn run(place: &Place, script: &str, arguments: &[&str]) -> Run {
+    Run(command(place, script, arguments).output().unwrap())
+}
+
+/// A decode of inputs with further options.
+fn decode(place: &Place, script: &str, inputs: &[String], options: &[&str]) -> Run {
+    let mut arguments: Vec<&str> = vec!["decode"];
+    arguments.extend(inputs.iter().map(String::as_str));
+    arguments.extend(options);
+    run(place, script, &arguments)
+}
+
+/// The bundled clip and its model: 17 frames of 192×128.
+fn shapes() -> [String; 3] {
+    let at = |name: &str| root().join("examples").join(name).display().to_string();
+    [at("latents/shapes.latent"), "--vae".into(), at("models/wan-tiny/Wan2.1_VAE.safetensors")]
+}
+
+/// A picture of 16×24.
+fn tiny() -> [String; 3] {
+    [fixture("flux-bfl/latent.safetensors"), "--vae".into(), fixture("flux-bfl/ae.safetensors")]
+}
+
+/// One device with a gigabyte: its probe takes no memory to speak of.
+const ONE: &str = "devices=1;memory=1073741824";
+
+#[test]
+fn pictures_and_clips_are_those_of_the_cpu() {
+    let place = Place::new();
+    for (inputs, name) in [(bundled(), "picture"), (shapes(), "clip")] {
+        let (there, here) = (format!("{name}-gpu.safetensors"), format!("{name}-cpu.safetensors"));
+        let options = |device: &'static str, output: &'static str| {
+            ["--device", device, "--policy", "fixed", "--set", "precision=f32", "--json", "-o", output]
+        };
+        let (there, here): (&'static str, &'static str) = (there.leak(), here.leak());
+        place.run(&[&["decode".to_owned()], &inputs[..], &options("cpu", here).map(String::from)].concat()).succeeded();
+        let record = decode(&place, ONE, &inputs, &options("cuda", there)).record();
+        assert_eq!(record["device"]["name"], "Fake GPU 0");
+        assert_eq!(record["outcome"]["cold"], true, "{record}");
+        let ((shape, found), (expected_shape, expected)) = (place.sample(there), place.sample(here));
+        assert_eq!(shape, expected_shape);
+        let difference = largest_difference(&found, &expected);
+        assert!(difference < 2e-4, "{name}: {difference}");
+    }
+}
+
+#[test]
+fn estimates_are_what_is_held_in_every_format() {
+    let place = Place::new();
+    for inputs in [bundled(), shapes()] {
+        for precision in ["f32", "bf16", "mixed-bf16"] {
+            for layout in ["channels-first", "channels-last"] {
+                let set = [format!("precision={precision}"), format!("layout={layout}")];
+                let options = ["--device", "cuda", "--policy", "fixed", "--json", "-o", "out.safetensors", "--set"];
+                let record = decode(&place, ONE, &inputs, &[&options[..], &[&set[0], "--set", &set[1]]].concat()).record();
+                let bytes = |of: &str| record[of]["peak_bytes"].as_f64().unwrap();
+                let ratio = bytes("outcome") / bytes("estimate");
+                assert!((0.93..1.01).contains(&ratio), "{precision} {layout}: {ratio} of {}", record["estimate"]);
+                let _ = fs::remove_file(place.path("out.safetensors"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_gpu_that_works_is_taken_and_the_others_are_named() {
+    let place = Place::new();
+    let options = ["--device", "auto", "--json", "-o", "out.png"];
+    let skipped = decode(&place, "devices=2;memory=1073741824;refuses=0", &tiny(), &options);
+    assert_eq!(skipped.record()["device"]["name"], "Fake GPU 1");
+    assert!(skipped.stderr().contains("cuda:0 does not work and is skipped"), "{}", skipped.stderr());
+
+    let none = decode(&place, "devices=0", &tiny(), &["--device", "auto", "--json", "-o", "none.png"]);
+    assert_eq!(none.record()["device"]["backend"], "cpu");
+    let refused = decode(&place, "devices=0", &tiny(), &["--device", "cuda", "-o", "refused.png"]);
+    refused.failed(2, "no CUDA-capable device is detected");
+    let refused = decode(&place, "devices=1;refuses=0", &tiny(), &["--device", "cuda:0", "-o", "refused.png"]);
+    refused.failed(1, "no kernel for this device");
+    let refused = decode(&place, ONE, &tiny(), &["--device", "cuda:1", "-o", "refused.png"]);
+    refused.failed(2, "there is 1 GPU, cuda:0");
+    assert_eq!(place.files(), ["none.png", "out.png"]);
+}
+
+#[test]
+fn memory_that_runs_out_leads_to_a_smaller_plan() {
+    let place = Place::new();
+    // The device has 150 MB in all, of which whole pictures in f32 take more.
+    let options = ["--device", "cuda", "--policy", "fixed", "--set", "precision=f32", "--json", "-o", "out.png"];
+    let small = decode(&place, "devices=1;memory=150000000", &bundled(), &options).record();
+    assert_eq!(small["attempts"][0]["failure"]["kind"], "out-of-memory", "{small}");
+    assert_eq!(small["plan"]["space"]["kind"], "blended", "{small}");
+    assert!(small["outcome"]["peak_bytes"].as_u64().unwrap() < 150_000_000);
+
+    // In the words of a library below libtorch.
+    for words in ["cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "HIP error: hipErrorOutOfMemory"] {
+        let script = format!("{ONE};oom=20;oom-text={words}");
+        let options = ["--device", "cuda", "--json", "-o", "again.png"];
+        let record = decode(&place, &script, &bundled(), &options).record();
+        assert_eq!(record["attempts"][0]["failure"]["kind"], "out-of-memory", "{record}");
+        fs::remove_file(place.path("again.png")).unwrap();
+    }
+}
+
+#[test]
+fn a_memory_limit_is_a_cap() {
+    let place = Place::new();
+    let whole = ["--device", "cuda", "--policy", "fixed", "--set", "precision=f32", "--set", "space=whole", "--json"];
+    let limited = |script: &str, output: &str| {
+        let further = ["--memory-limit", "120MiB", "-o", output];
+        decode(&place, script, &bundled(), &[&whole[..], &further].concat()).record()
+    };
+    let record = limited(ONE, "out.png");
+    assert_eq!(record["attempts"][0]["failure"]["kind"], "out-of-memory", "{record}");
+    // Rounding comes on top.
+    assert!(record["outcome"]["peak_bytes"].as_u64().unwrap() < (120 + 32) * MIB, "{record}");
+}
+
+#[test]
+fn values_that_are_not_finite_lead_to_f32() {
+    let place = Place::new();
+    let options = ["--device", "cuda", "--policy", "fixed", "--set", "precision=f16", "--json", "-o", "out.png"];
+    let record = decode(&place, &format!("{ONE};nan=f16"), &bundled(), &options).record();
+    assert_eq!(record["attempts"][0]["failure"]["kind"], "non-finite", "{record}");
+    assert_eq!(record["plan"]["precision"]["dtype"], "f32");
+}
+
+#[test]
+fn a_lost_device_ends_the_program_with_one_line() {
+    let place = Place::new();
+    // The first run measures the device, so that the second one loses it during the decode.
+    decode(&place, ONE, &tiny(), &["--device", "cuda", "-o", "out.png"]).succeeded();
+    let lost = decode(&place, &format!("{ONE};lost=300"), &bundled(), &["--device", "cuda", "-o", "lost.png"]);
+    lost.failed(1, "the device is lost");
+    assert_eq!(place.files(), ["out.png"]);
+}
+
+#[test]
+fn an_interrupt_ends_a_slow_device_within_a_second() {
+    let place = Place::new();
+    decode(&place, ONE, &tiny(), &["--device", "cuda", "-o", "out.png"]).succeeded();
+    let [latent, vae, model] = bundled();
+    // Each convolution takes 200 ms: 30 of them are in a decode.
+    let arguments = ["decode", &latent, &vae, &model, "--device", "cuda", "-o", "slow.png"];
+    let mut child = command(&place, &format!("{ONE};delay=200"), &arguments);
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    thread::sleep(Duration::from_secs(3));
+    assert!(child.try_wait().unwrap().is_none(), "it has ended already");
+    Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+    let start = Instant::now();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    // A second, and some more for a busy machine.
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(place.files(), ["out.png"]);
+}
+
+#[test]
+fn encodes_are_those_of_the_cpu() {
+    let place = Place::new();
+    let [_, vae, model] = bundled();
+    let picture = root().join("examples/latents/astronaut.png").display().to_string();
+    for (device, name) in [("cpu", "cpu.safetensors"), ("cuda", "gpu.safetensors")] {
+        let set = ["--policy", "fixed", "--set", "precision=f32"];
+        let arguments = [&["encode", &picture, &vae, &model, "--device", device, "-o", name][..], &set].concat();
+        run(&place, ONE, &arguments).succeeded();
+    }
+    let values = |name: &str| {
+        let bytes = fs::read(place.path(name)).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let tensor = file.tensor(file.names()[0]).unwrap();
+        let floats = tensor.data().chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+        floats.collect::<Vec<f32>>()
+    };
+    let found = decibels(&values("cpu.safetensors"), &values("gpu.safetensors"));
+    assert!(found > 90.0, "{found} dB");
+}
+
+/// A server with a processor and a GPU, in an order of their names.
+fn config(cpu: &str, gpu: &str) -> String {
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\ndata = \"data\"\n[[routes]]\npolicy = \"fixed\"\n\
+         [models.a]\nvae = {:?}\nfamily = \"flux\"\n\
+         [devices.{cpu}]\ndevice = \"cpu\"\nthreads = 1\nmemory-limit = \"1GiB\"\n\
+         [devices.{gpu}]\ndevice = \"cuda\"\nmemory-limit = \"512MiB\"\n",
+        fixture("flux-bfl/ae.safetensors")
+    )
+}
+
+fn server(place: &Place, config: &str, script: &str) -> Server {
+    Server::started(place, config, &[("TILEWRIGHT_LIBTORCH", LIBTORCH), (SCRIPT, script)])
+}
+
+#[test]
+fn a_processor_and_a_gpu_serve_side_by_side_in_either_order() {
+    for (cpu, gpu) in [("a", "b"), ("b", "a")] {
+        let place = Place::new();
+        let server = server(&place, &config(cpu, gpu), ONE);
+        for (device, backend) in [(cpu, "cpu"), (gpu, "cuda")] {
+            let id = server.accepted(&json!({ "model": "a", "device": device }), &small(6, 6));
+            let job = server.ended(&id);
+            assert_eq!(job["state"], "done", "{job}");
+            let decision: Value = server.get(&format!("/v1/jobs/{id}/decision")).with(200);
+            assert_eq!(decision["device"]["backend"], backend, "{decision}");
+        }
+        assert_eq!(server.end(), 0);
+    }
+}
+
+#[test]
+fn a_lost_device_ends_the_server_and_its_job_begins_anew() {
+    let place = Place::new();
+    let config = config("other", "main");
+    // A first server measures the devices.
+    assert_eq!(server(&place, &config, ONE).end(), 0);
+    let losing = server(&place, &config, &format!("{ONE};lost=200"));
+    let id = losing.accepted(&json!({ "model": "a", "device": "main" }), &small(6, 6));
+    assert_eq!(losing.wait_for_end(), 1);
+    let log = fs::read_to_string(place.path("server.log")).unwrap();
+    assert!(log.contains("the device is lost"), "{log}");
+
+    let anew = server(&place, &config, ONE);
+    let job = anew.ended(&id);
+    assert_eq!(job["state"], "done", "{job}");
+    assert_eq!(anew.end(), 0);
+}
