@@ -91,7 +91,7 @@ pub enum Command {
     Bench(Box<Bench>),
     /// Say what files are: family, layout, types, what is missing, what was decided
     Inspect(Inspect),
-    /// Show what the host knows of this machine's devices, measured now
+    /// Show what the host knows of this machine's devices, measured now, or check one
     Device(DeviceArguments),
     /// List policies, write, check, measure, compare, replay, sign and share them
     #[command(subcommand)]
@@ -242,9 +242,58 @@ pub struct Inspect {
     pub json: bool,
 }
 
+/// `tilewright device …`
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct DeviceArguments {
+    /// The work on it; without a word it is shown
+    #[command(subcommand)]
+    pub command: Option<DeviceCommand>,
+    /// Options of the report.
+    #[command(flatten)]
+    pub show: DeviceShow,
+}
+
+/// `tilewright device …`
+#[derive(Subcommand, Debug)]
+pub enum DeviceCommand {
+    /// Check that a device computes right, keeps to its limits and fails well: about ten minutes
+    Check(DeviceCheck),
+}
+
+/// `tilewright device check`
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each part runs in a process of its own, so that a hang or a crash costs one part. The report holds no
+names of files or users: paste it into a bug report. The weights are generated, once, into the cache
+folder. The exit status is 1 if a part fails.")]
+pub struct DeviceCheck {
+    /// Which device
+    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
+    pub device: Choice,
+    /// Processor threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Check the sizes that show most faults, in a minute or two
+    #[arg(long)]
+    pub quick: bool,
+    /// Check only these parts; several are separated by commas
+    #[arg(long, value_name = "PART,…", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Write the report with all figures into this JSON file
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Print the report as JSON in place of the table
+    #[arg(long)]
+    pub json: bool,
+    /// Run one part in this process, and print its finding
+    #[arg(long, value_name = "PART", hide = true)]
+    pub part: Option<String>,
+}
+
 /// `tilewright device`
 #[derive(Args, Debug)]
-pub struct DeviceArguments {
+pub struct DeviceShow {
     /// Which device
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,

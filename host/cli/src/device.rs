@@ -1,4 +1,6 @@
-//! `tilewright device`: facts about this machine's devices, measured now.
+//! `tilewright device …`: facts about this machine's devices, measured now, and their check.
+
+mod check;
 
 use std::io::Write;
 
@@ -11,7 +13,7 @@ use tilewright_torch::{
 };
 
 use crate::{
-    args::DeviceArguments,
+    args::{DeviceArguments, DeviceCommand, DeviceShow},
     failure::{Failure, Outcome},
     printer, table,
     tell::tell,
@@ -71,8 +73,16 @@ pub fn say_what_is_measured() {
     });
 }
 
-/// Measures and shows a device.
+/// Shows a device, or checks it.
 pub fn run(arguments: &DeviceArguments) -> Outcome {
+    match &arguments.command {
+        None => show(&arguments.show),
+        Some(DeviceCommand::Check(check)) => check::run(check),
+    }
+}
+
+/// Measures and shows a device.
+fn show(arguments: &DeviceShow) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }

@@ -21,9 +21,12 @@ const CPU_NEEDS: [&str; 2] = ["nvidia-cuda-runtime==13.0.96", "nvidia-cuda-cupti
 /// Any version that the wheel exists for: no Python is run.
 const PYTHON: &str = "3.12";
 
-/// Platforms that the wheels are tagged with.
-const PLATFORMS: [&str; 6] =
-    ["manylinux_2_28", "manylinux_2_27", "manylinux_2_25", "manylinux_2_17", "manylinux2014", "manylinux1"];
+/// The newest C library, as 2.N, that the wheels may need: pip takes only those of a named platform,
+/// and each of NVIDIA's packages is tagged with another one.
+const NEWEST_C_LIBRARY: u32 = 28;
+
+/// Older names of such platforms.
+const PLATFORMS: [&str; 3] = ["manylinux2014", "manylinux2010", "manylinux1"];
 
 /// The libraries of the CPU's side in PyTorch's wheel; the rest is 900 MB.
 const CPU_LIBRARIES: [&str; 3] = ["torch/lib/libtorch_cpu.so", "torch/lib/libc10.so", "torch/lib/libgomp"];
@@ -72,8 +75,8 @@ fn pip(index: &Index, folder: &Path, packages: &[&str]) -> Result<()> {
     let mut pip = Command::new(index.python);
     pip.args(["-m", "pip", "download", "--disable-pip-version-check", "--only-binary=:all:", "--dest"]).arg(folder);
     pip.args(["--python-version", PYTHON, "--implementation", "cp"]);
-    for platform in PLATFORMS {
-        pip.arg("--platform").arg(format!("{platform}_{ARCH}"));
+    for platform in platforms() {
+        pip.args(["--platform", &platform]);
     }
     if let Some(url) = index.url {
         pip.args(["--index-url", url]);
@@ -95,6 +98,12 @@ fn pip(index: &Index, folder: &Path, packages: &[&str]) -> Result<()> {
         bail!("the wheels can't be fetched (pip says why above): check the network and run this again");
     }
     Ok(())
+}
+
+/// The platforms that wheels are tagged with, newest first.
+fn platforms() -> Vec<String> {
+    let numbered = (5..=NEWEST_C_LIBRARY).rev().map(|number| format!("manylinux_2_{number}_{ARCH}"));
+    numbered.chain(PLATFORMS.map(|name| format!("{name}_{ARCH}"))).collect()
 }
 
 /// The bytes below a folder. Files come and go meanwhile, so unreadable ones count nothing.
@@ -198,6 +207,14 @@ mod tests {
         let found = gpu_packages(metadata);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("cuda-toolkit[") && found[1].starts_with("nvidia-cudnn-cu13=="));
+    }
+
+    #[test]
+    fn every_platform_that_wheels_have_been_tagged_with_is_asked_for() {
+        // NCCL's, which CUDA's flavour needs.
+        for tag in ["manylinux_2_18", "manylinux_2_28", "manylinux_2_5", "manylinux2010"] {
+            assert!(platforms().contains(&format!("{tag}_{ARCH}")), "{tag}");
+        }
     }
 
     #[test]

@@ -1,0 +1,185 @@
+//! `tilewright device check`: each part in a process of its own, under a watchdog; a table and a
+//! report.
+
+use std::{
+    env,
+    io::{Read, Write},
+    os::unix::process::ExitStatusExt,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use serde_json::Value;
+use tilewright_device_check::{Effort, Finding, PARTS, Part, Verdict, find};
+use tilewright_torch::{backend, device::Choice};
+
+use crate::{
+    args::DeviceCheck,
+    failure::{Failure, Outcome},
+    output, printer, signals,
+};
+
+/// The pause between two looks at a part's process.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The report that people send.
+#[derive(Serialize)]
+struct Report {
+    tilewright: &'static str,
+    backend: Option<tilewright_plan::Backend>,
+    quick: bool,
+    passed: bool,
+    parts: Vec<Row>,
+}
+
+/// A part of the report.
+#[derive(Serialize)]
+struct Row {
+    part: &'static str,
+    about: &'static str,
+    seconds: f64,
+    #[serde(flatten)]
+    finding: Finding,
+}
+
+/// Checks a device.
+pub fn run(arguments: &DeviceCheck) -> Outcome {
+    let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
+    if let Some(threads) = arguments.threads {
+        tilewright_torch::set_threads(threads);
+    }
+    if let Some(name) = &arguments.part {
+        let finding = known(name)?.run(arguments.device, effort);
+        let text = serde_json::to_string(&finding).map_err(Failure::work)?;
+        return Ok(writeln!(printer::stdout(), "{text}")?);
+    }
+    for name in &arguments.only {
+        known(name)?;
+    }
+    if let Some(report) = &arguments.report {
+        output::writable(report)?;
+    }
+    let backend = match arguments.device {
+        Choice::Cpu => None,
+        _ => backend::load().unwrap_or_default(),
+    };
+    let mut rows = Vec::new();
+    let is_wanted = |part: &&Part| arguments.only.is_empty() || arguments.only.iter().any(|name| name == part.name);
+    for part in PARTS.iter().filter(is_wanted) {
+        let start = Instant::now();
+        let finding = match part.only {
+            Some(only) if backend != Some(only) => Finding::skipped(format!("for {only:?} alone").to_lowercase()),
+            _ => check(part, arguments, effort)?,
+        };
+        let row = Row { part: part.name, about: part.about, seconds: start.elapsed().as_secs_f64(), finding };
+        if !arguments.json {
+            say(&row)?;
+        }
+        rows.push(row);
+    }
+    let failed = rows.iter().filter(|row| row.finding.verdict == Verdict::Fail).count();
+    let report = Report {
+        tilewright: env!("CARGO_PKG_VERSION"),
+        backend,
+        quick: arguments.quick,
+        passed: failed == 0,
+        parts: rows,
+    };
+    let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
+    if let Some(path) = &arguments.report {
+        tilewright_outputs::write_whole(path, text.as_bytes())
+            .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))?;
+    }
+    if arguments.json {
+        writeln!(printer::stdout(), "{text}")?;
+    }
+    match failed {
+        0 => Ok(()),
+        failed => Err(Failure::work(format!("{failed} of {} parts failed", report.parts.len()))),
+    }
+}
+
+fn known(name: &str) -> Outcome<&'static Part> {
+    find(name).ok_or_else(|| {
+        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        Failure::input(format!("there is no part {name:?}: the parts are {}", names.join(", ")))
+    })
+}
+
+/// A line of the table, as soon as it is known.
+fn say(row: &Row) -> Outcome {
+    let verdict = match row.finding.verdict {
+        Verdict::Pass => "PASS",
+        Verdict::Fail => "FAIL",
+        Verdict::Skipped => "SKIPPED",
+    };
+    let detail = &row.finding.detail;
+    let mut stdout = printer::stdout();
+    writeln!(stdout, "{verdict:<8}{:<16}{:>6.1} s  {detail}", row.part, row.seconds)?;
+    Ok(stdout.flush()?)
+}
+
+/// Runs a part in a process of its own, for as long as it may take.
+fn check(part: &Part, arguments: &DeviceCheck, effort: Effort) -> Outcome<Finding> {
+    let program = env::current_exe().map_err(Failure::work)?;
+    let mut command = Command::new(program);
+    command.args(["device", "check", "--part", part.name, "--device", &spelled(arguments.device)]);
+    command.args(arguments.quick.then_some("--quick"));
+    if let Some(threads) = arguments.threads {
+        command.args(["--threads", &threads.to_string()]);
+    }
+    command.envs(part.environment.iter().copied());
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(Failure::work)?;
+    // Read aside: a full pipe would stop the part.
+    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
+    let patience = part.patience(effort);
+    let Some(status) = wait(&mut child, patience) else {
+        let _ = child.kill();
+        let _ = child.wait();
+        if let Some(status) = signals::status() {
+            return Err(Failure::work(format!("interrupted with status {status}")));
+        }
+        return Ok(Finding::fail(format!("did not end within {} s: it hangs", patience.as_secs()), Value::Null));
+    };
+    let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
+    if let Some(signal) = status.signal() {
+        return Ok(Finding::fail(format!("crashed by signal {signal}"), Value::Null));
+    }
+    let finding = stdout.lines().last().and_then(|line| serde_json::from_str(line).ok());
+    Ok(finding.unwrap_or_else(|| {
+        let line = stderr.lines().last().unwrap_or("it said nothing").trim_start_matches("error: ").to_owned();
+        Finding::fail(line, Value::Null)
+    }))
+}
+
+fn spelled(choice: Choice) -> String {
+    match choice {
+        Choice::Auto => "auto".into(),
+        Choice::Cpu => "cpu".into(),
+        Choice::Gpu(index) => format!("cuda:{index}"),
+    }
+}
+
+/// Reads all of a pipe in a thread.
+fn read(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// The status of a process that ended in time; none if it did not, or the user interrupts.
+fn wait(child: &mut Child, patience: Duration) -> Option<std::process::ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < patience && signals::status().is_none() {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        thread::sleep(PAUSE);
+    }
+    None
+}
