@@ -250,3 +250,60 @@ fn a_lost_device_ends_the_server_and_its_job_begins_anew() {
     assert_eq!(job["state"], "done", "{job}");
     assert_eq!(anew.end(), 0);
 }
+
+/// The verdicts of a check by part, and its report.
+fn check(place: &Place, script: &str, only: &str, further: &[&str]) -> (Vec<(String, String)>, Value, Run) {
+    let _ = fs::remove_file(place.path("report.json"));
+    let arguments = ["device", "check", "--device", "cuda", "--quick", "--only", only, "--report", "report.json"];
+    let run = run(place, script, &[&arguments[..], further].concat());
+    let report: Value = serde_json::from_slice(&fs::read(place.path("report.json")).unwrap()).unwrap();
+    let text = |row: &Value, field: &str| row[field].as_str().unwrap().to_owned();
+    let verdicts = report["parts"].as_array().unwrap().iter().map(|row| (text(row, "part"), text(row, "verdict")));
+    (verdicts.collect(), report, run)
+}
+
+#[test]
+fn a_sound_device_passes_its_check() {
+    let place = Place::new();
+    let parts = ["facts", "order", "operators", "out-of-memory", "offload", "speed-searched", "leaks"];
+    let (verdicts, report, run) = check(&place, ONE, &parts.join(","), &[]);
+    run.succeeded();
+    let expected = parts.map(|part| {
+        let verdict = if part == "speed-searched" { "SKIPPED" } else { "PASS" };
+        (part.to_owned(), verdict.to_owned())
+    });
+    assert_eq!(verdicts, expected, "{report:#}");
+    assert_eq!(report["passed"], true);
+    let lines = run.stdout();
+    assert_eq!(lines.lines().filter(|line| line.starts_with("PASS")).count(), 6, "{lines}");
+    // It is pasted into bug reports.
+    let text = report.to_string();
+    for private in [place.path("").display().to_string(), root().display().to_string(), LIBTORCH.to_owned()] {
+        assert!(!text.contains(private.trim_end_matches('/')), "{private} is in {text}");
+    }
+}
+
+#[test]
+fn a_fault_fails_the_part_that_looks_for_it() {
+    let place = Place::new();
+    let faults = [
+        ("facts", "arch=none", "does not tell the architecture"),
+        ("operators", "error=0.003", "differs from the CPU's"),
+        ("out-of-memory", "cap=ignored", "the limit has no effect"),
+        ("offload", "copies=broken", "came back changed"),
+        ("leaks", "leak=4096", "are in use after"),
+        ("offload", "crash=20", "crashed by signal 6"),
+        ("offload", "lost=20", "the device is lost"),
+    ];
+    for (part, fault, words) in faults {
+        let (verdicts, report, run) = check(&place, &format!("{ONE};{fault}"), part, &[]);
+        run.failed(1, "1 of 1 parts failed");
+        assert_eq!(verdicts, [(part.to_owned(), "FAIL".to_owned())], "{fault}");
+        let detail = report["parts"][0]["detail"].as_str().unwrap();
+        assert!(detail.contains(words), "{fault}: {detail}");
+    }
+    let (verdicts, report, _) = check(&place, &format!("{ONE};hang=5"), "offload,out-of-memory", &["--patience", "3"]);
+    assert_eq!(verdicts.iter().filter(|(_, verdict)| verdict == "FAIL").count(), 2, "{report}");
+    assert!(report["parts"][0]["detail"].as_str().unwrap().contains("it hangs"), "{report}");
+    run(&place, ONE, &["device", "check", "--only", "nothing"]).failed(2, "the parts are facts, order, operators");
+}

@@ -280,6 +280,9 @@ pub struct DeviceCheck {
     /// Check only these parts; several are separated by commas
     #[arg(long, value_name = "PART,…", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// The longest time of a part in seconds [default: one to fifteen minutes, by the part]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub patience: Option<u64>,
     /// Write the report with all figures into this JSON file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

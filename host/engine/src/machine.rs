@@ -100,7 +100,8 @@ impl Machine {
     }
 
     /// Chooses a device. Call it before any tensor is made; a GPU back end is loaded unless the CPU
-    /// is asked for.
+    /// is asked for. A process that uses both loads it before either ([`backend::load`]): computing
+    /// on the CPU makes libtorch settle that there is none.
     ///
     /// # Errors
     /// The device is not there or does not work.

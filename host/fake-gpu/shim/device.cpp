@@ -253,8 +253,11 @@ void check(int device) {
 void begin_operation(int device, const char* name) {
   operation = name;
   check(device);
+  const int64_t number = ++state().operations;
   // A fault shows at the next call that waits.
-  if (++state().operations == script().lost) state().lost = true;
+  if (number == script().lost) state().lost = true;
+  if (number == script().crashes) std::abort();
+  while (script().hangs != 0 && number >= script().hangs) std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
 void enqueue(int device, double milliseconds) {

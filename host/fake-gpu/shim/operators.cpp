@@ -79,7 +79,7 @@ class Call {
     const int device = device_->index();
     fake::begin_operation(device, op_.schema().name().c_str());
     const bool convolves = name_.find("conv") != std::string::npos;
-    if (convolves) fake::enqueue(device, script().delay);
+    if (convolves) fake::enqueue(device, time_of((*stack)[first].toTensor()));
     // What the host is to see has to be there.
     if (name_ == "aten::_local_scalar_dense" || (is_copy(name_) && has_host_tensor_)) fake::synchronize(device);
     is_own_ = convolves || converts_on_the_way(name_);
@@ -90,6 +90,7 @@ class Call {
       op_.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
     }
     for (auto& [alias, original] : originals_) carry_over(alias, original);
+    if (script().loses_bits && is_copy(name_)) lose_bits(torch::jit::peek(*stack, 0, 1).toTensor());
     const size_t results = op_.schema().returns().size();
     for (size_t number = stack->size() - results; number != stack->size(); ++number) give((*stack)[number], convolves);
     if (convolves) fake::leak(device, script().leak);
@@ -166,6 +167,21 @@ class Call {
     if (is_copy(name_)) return tensor;
     if (convolves) spoil(tensor);
     return on_device(is_own_ ? copied(tensor) : tensor, *device_);
+  }
+
+  // Milliseconds that a convolution of an input takes.
+  static double time_of(const at::Tensor& input) {
+    static double longer = 0;
+    longer += script().slower;
+    const bool is_large = script().cliff != 0 && input.nbytes() >= script().cliff;
+    return script().delay + longer + (is_large ? 100.0 * static_cast<double>(input.nbytes()) / (1 << 20) : 0);
+  }
+
+  // Changes a value that has come to the host.
+  static void lose_bits(const at::Tensor& tensor) {
+    if (tensor.is_cpu() && tensor.numel() > 100 && tensor.is_contiguous()) {
+      static_cast<unsigned char*>(tensor.mutable_data_ptr())[tensor.nbytes() / 2] += 1;
+    }
   }
 
   c10::DataPtr workspace_of(const at::Tensor& input) const {

@@ -55,7 +55,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& on, c10::DeviceIndex, c10::EventFlag) const override {
     fake::check(on.device_index());
     if (*event == nullptr) *event = new Event;
-    static_cast<Event*>(*event)->ready = fake::end_of(on.device_index(), on.id());
+    static_cast<Event*>(*event)->ready =
+        script().has_early_events ? fake::Clock::now() : fake::end_of(on.device_index(), on.id());
   }
   void block(void* event, const c10::Stream& waiting) const override {
     if (event != nullptr) fake::wait_in_stream(waiting.device_index(), waiting.id(), static_cast<Event*>(event)->ready);
@@ -146,8 +147,8 @@ int cudaDeviceGetAttribute(int* value, int attribute, int device) {
   switch (attribute) {
     case kMultiprocessors: *value = 40; return kSuccess;
     case kIntegrated: *value = script().integrated; return kSuccess;
-    case kMajor: *value = 9; return kSuccess;
-    case kMinor: *value = 0; return kSuccess;
+    case kMajor: *value = 9; return script().is_nameless ? kInvalidValue : kSuccess;
+    case kMinor: *value = 0; return script().is_nameless ? kInvalidValue : kSuccess;
     default: return kInvalidValue;
   }
 }

@@ -26,6 +26,13 @@ Script read(const char* text) {
       {"leak", [&](Value value) { script.leak = std::stoull(value); }},
       {"cap", [&](Value value) { script.ignores_cap = value == "ignored"; }},
       {"peak", [&](Value value) { script.peak = std::stod(value); }},
+      {"hang", [&](Value value) { script.hangs = std::stoll(value); }},
+      {"crash", [&](Value value) { script.crashes = std::stoll(value); }},
+      {"events", [&](Value value) { script.has_early_events = value == "early"; }},
+      {"copies", [&](Value value) { script.loses_bits = value == "broken"; }},
+      {"cliff", [&](Value value) { script.cliff = std::stoull(value); }},
+      {"arch", [&](Value value) { script.is_nameless = value == "none"; }},
+      {"slower", [&](Value value) { script.slower = std::stod(value); }},
       {"trace", [&](Value value) { script.traces = value == "1"; }},
   };
   std::istringstream pairs(text);

@@ -20,6 +20,13 @@ struct Script {
   bool ignores_cap = false;
   double peak = 1;
   bool traces = false;
+  int64_t hangs = 0;
+  int64_t crashes = 0;
+  bool has_early_events = false;
+  bool loses_bits = false;
+  uint64_t cliff = 0;
+  bool is_nameless = false;
+  double slower = 0;
 };
 
 // The process's script, read once from the environment.

@@ -21,6 +21,12 @@
 //! | `leak` | bytes that each convolution loses | 0 |
 //! | `cap` | `ignored`: the allocator's fraction has no effect | obeyed |
 //! | `peak` | factor of the reported peak | 1 |
+//! | `hang`, `crash` | the operation that never ends, or ends the process, counted from 1 | none |
+//! | `events` | `early`: events are over before the work is | in time |
+//! | `copies` | `broken`: copies to the host change a value | whole |
+//! | `cliff` | bytes of a convolution's input from which it takes 100 ms more per MiB | none |
+//! | `arch` | `none`: the runtime tells no architecture | `sm_90` |
+//! | `slower` | milliseconds that each convolution takes longer than the last | 0 |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
 //!
 //! Pairs are separated by `;`, as in `devices=1;memory=268435456`.

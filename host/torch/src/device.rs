@@ -76,9 +76,10 @@ pub fn select(choice: Choice) -> Result<tch::Device> {
 
 /// The reason that libtorch sees no GPU.
 fn why_none() -> String {
-    match runtime::failure() {
-        Some(reason) => format!("the GPU's runtime says: {reason}; use --device cpu, or mend the driver"),
-        None => "libtorch sees no GPU here: use --device cpu, or set up with --flavour cuda or rocm".into(),
+    match runtime::device_count() {
+        Some(Err(reason)) => format!("the GPU's runtime says: {reason}; use --device cpu, or mend the driver"),
+        Some(Ok(1..)) => "libtorch computed on the CPU before its GPU side was loaded: load that first".into(),
+        _ => "libtorch sees no GPU here: use --device cpu, or set up with --flavour cuda or rocm".into(),
     }
 }
 

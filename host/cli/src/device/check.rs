@@ -135,7 +135,7 @@ fn check(part: &Part, arguments: &DeviceCheck, effort: Effort) -> Outcome<Findin
     let mut child = child.map_err(Failure::work)?;
     // Read aside: a full pipe would stop the part.
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
-    let patience = part.patience(effort);
+    let patience = arguments.patience.map_or_else(|| part.patience(effort), Duration::from_secs);
     let Some(status) = wait(&mut child, patience) else {
         let _ = child.kill();
         let _ = child.wait();

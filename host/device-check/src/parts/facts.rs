@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tch::Device;
 use tilewright_bench::Network;
 use tilewright_plan::{Backend, Dtype, Layout, Precision, Space, bytes};
-use tilewright_torch::{attention, device};
+use tilewright_torch::{attention, backend, device};
 
 use crate::{
     Context, Finding,
@@ -91,8 +91,12 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
     Ok(Finding::of(&faults, detail, data))
 }
 
-/// The CPU computes first, and then the device: libtorch must still see it.
+/// The CPU computes first, and then the device, as in a service that has both: libtorch must still
+/// see it.
 pub fn order(context: &Context) -> Result<Finding, String> {
+    if let Err(error) = backend::load() {
+        return Err(error.to_string());
+    }
     let subject = Subject::new(Network::FLUX, 64)?;
     let whole = plan(Space::Whole, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
     let decode = |machine: &_| subject.decode(machine, &whole, None, &mut Quiet).map_err(|end| end.error.to_string());

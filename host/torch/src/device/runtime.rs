@@ -91,21 +91,22 @@ fn runtime() -> Option<&'static Runtime> {
     }
 }
 
-/// The reason that the runtime gives for there being no device; none if it gives none.
-pub fn failure() -> Option<String> {
+/// The number of devices that the runtime sees, or its reason that there is none; nothing if no
+/// back end is loaded.
+pub fn device_count() -> Option<Result<u32, String>> {
     let runtime = runtime()?;
     let get_count = function::<GetCount>(runtime.device_count)?;
     let mut count = 0;
     // SAFETY: the integer is valid for writing.
     let error = unsafe { get_count(&mut count) };
     if error == 0 {
-        return None;
+        return Some(Ok(count.try_into().unwrap_or(0)));
     }
     let get_string = function::<GetErrorString>(runtime.error_string)?;
     // SAFETY: the runtime gives a constant text, or null.
     let text = unsafe { get_string(error) };
     // SAFETY: checked for null.
-    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    (!text.is_null()).then(|| Err(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()))
 }
 
 /// Asks for the properties of a device.
