@@ -17,9 +17,22 @@ fn main() {
     println!("cargo:rerun-if-changed={}", run.join("libtorch_cpu.so").display());
 
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo says where output goes"));
-    let libraries = out.join("torch/lib");
+    let cuda = out.join("cuda");
+    let libraries = lay_out(&run, &cuda);
+    compile(&link.join("include"), &libraries.join("libtorch_cuda.so"));
+    // The same under the name that ROCm's has.
+    let rocm = out.join("rocm");
+    let named = lay_out(&run, &rocm).join("libtorch_hip.so");
+    lay(&libraries.join("libtorch_cuda.so"), &named).expect("the back end can be linked or copied");
+    println!("cargo:rustc-env=FAKE_LIBTORCH={}", cuda.join("torch").display());
+    println!("cargo:rustc-env=FAKE_ROCM_LIBTORCH={}", rocm.join("torch").display());
+}
+
+/// Lays this machine's libtorch out below a folder; gives the folder of its libraries.
+fn lay_out(run: &Path, folder: &Path) -> PathBuf {
+    let libraries = folder.join("torch/lib");
     fs::create_dir_all(&libraries).expect("the build folder can be written");
-    for entry in fs::read_dir(&run).expect("libtorch's folder can be read").flatten() {
+    for entry in fs::read_dir(run).expect("libtorch's folder can be read").flatten() {
         let name = entry.file_name();
         let is_gpu = ["cuda", "hip"].iter().any(|part| name.to_string_lossy().contains(part));
         if name.to_string_lossy().contains(".so") && !is_gpu {
@@ -29,13 +42,12 @@ fn main() {
     // libtorch finds NVIDIA's libraries beside its own folder.
     for name in ["nvidia", "torch.libs"] {
         let beside = run.join("../..").join(name);
-        let place = out.join(name);
+        let place = folder.join(name);
         if beside.is_dir() && fs::symlink_metadata(&place).is_err() {
             symlink(fs::canonicalize(beside).expect("the folder is there"), place).expect("a link can be made");
         }
     }
-    compile(&link.join("include"), &libraries.join("libtorch_cuda.so"));
-    println!("cargo:rustc-env=FAKE_LIBTORCH={}", out.join("torch").display());
+    libraries
 }
 
 /// A hard link, or a copy where that can't be: the loader tells the folder of a library by its real
@@ -49,7 +61,7 @@ fn lay(from: &Path, to: &Path) -> io::Result<()> {
 fn compile(include: &Path, to: &Path) {
     let compiler = cc::Build::new().cpp(true).std("c++17").opt_level(1).cargo_metadata(false).get_compiler();
     let mut command = compiler.to_command();
-    command.args(["-shared", "-fPIC", "-g0", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
+    command.args(["-shared", "-Wl,-Bsymbolic", "-fPIC", "-g0", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
     command.arg("-I../torch/shim").arg("-isystem").arg(include);
     command.arg("-isystem").arg(include.join("torch/csrc/api/include"));
     command.args(["shim/script.cpp", "shim/device.cpp", "shim/runtime.cpp", "shim/operators.cpp"]);

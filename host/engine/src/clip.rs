@@ -4,8 +4,8 @@
 mod decoding;
 mod price;
 
-use tch::{Device, Tensor};
-use tilewright_plan::{Capabilities, LEAST_TILE, MOST_AHEAD, Objective, Planner, Request, Stage};
+use tch::Tensor;
+use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage};
 
 use self::{decoding::ClipDecoding, price::ClipEstimator};
 use crate::{Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
@@ -62,8 +62,7 @@ impl<'a> ClipJob<'a> {
             objective,
             hints: Vec::new(),
         };
-        let on_cpu = machine.device == Device::Cpu;
-        let prices = ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured, on_cpu);
+        let prices = ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured);
         let capabilities = Capabilities {
             dtypes: prices.dtypes(),
             tile_unit: scale,
@@ -71,8 +70,9 @@ impl<'a> ClipJob<'a> {
             batch_most: 1,
             exact: true,
             carried: true,
-            offload: !on_cpu,
-            prefetch_most: if on_cpu { 0 } else { MOST_AHEAD },
+            offload: machine.has_own_memory(),
+            // Latents are copied in no time beside what it takes to decode them.
+            prefetch_most: 0,
         };
         Self::checked(machine, Stage::Decode, request, capabilities, prices, ClipLatents { vae, latents })
     }

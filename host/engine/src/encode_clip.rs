@@ -5,7 +5,7 @@ mod division;
 mod encoding;
 mod price;
 
-use tch::{Device, Tensor};
+use tch::Tensor;
 use tilewright_models::wan::EncoderConfig;
 use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage};
 
@@ -74,8 +74,7 @@ impl<'a> ClipEncodeJob<'a> {
         let (batch, hints) = (1, Vec::new());
         let request =
             Request { model, batch, frames, height, width, memory_limit, limit_counts_weights, objective, hints };
-        let on_cpu = machine.device == Device::Cpu;
-        let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured, on_cpu);
+        let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured);
         let capabilities = Capabilities {
             dtypes: prices.dtypes(),
             tile_unit: scale,
@@ -83,7 +82,7 @@ impl<'a> ClipEncodeJob<'a> {
             batch_most: 1,
             exact: false,
             carried: true,
-            offload: !on_cpu,
+            offload: machine.has_own_memory(),
             prefetch_most: 0,
         };
         Self::checked(machine, Stage::Encode, request, capabilities, prices, ClipSource { vae, config })

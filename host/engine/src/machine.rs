@@ -79,6 +79,11 @@ impl Machine {
         Self { device, facts, measured, fingerprint, warm: Arc::default() }
     }
 
+    /// True if tensors on the device take none of the host's memory, so that they can wait there.
+    pub(crate) fn has_own_memory(&self) -> bool {
+        self.device != Device::Cpu && !self.facts.unified
+    }
+
     /// True if a plan that was just carried out is the first of its format on a GPU in this
     /// process.
     pub(crate) fn is_cold(&self, plan: &Plan) -> bool {

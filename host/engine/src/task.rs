@@ -138,6 +138,15 @@ pub(crate) fn settle<T>(
     output
 }
 
+/// Gives memory back between two steps of a plan that asks for it. A GPU's goes back at the end:
+/// its driver takes milliseconds for each block, and the limit makes room where it is needed.
+pub(crate) fn trim_between(device: Device, plan: &Plan) -> Result<()> {
+    if plan.release == tilewright_plan::Release::EachStep && device == Device::Cpu {
+        memory::trim(device)?;
+    }
+    Ok(())
+}
+
 /// The likely outcome of a whole clip, from the time of a share of it and its peak in bytes.
 pub(crate) fn likely(spent: Duration, share: f64, peak_bytes: u64) -> Outcome {
     let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);

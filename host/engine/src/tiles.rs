@@ -2,12 +2,12 @@
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::kl::{Decoder, Encoder};
-use tilewright_plan::{Failure, Plan, Release, Space, Tile};
-use tilewright_torch::{memory, non_finite};
+use tilewright_plan::{Failure, Plan, Space, Tile};
+use tilewright_torch::non_finite;
 
 use crate::{
     Grid, Result,
-    task::{AttemptContext, AttemptError, settle},
+    task::{AttemptContext, AttemptError, settle, trim_between},
 };
 
 /// A network that a plan can be carried out with, as tiles see it.
@@ -176,9 +176,6 @@ impl Pass<'_, '_> {
     }
 
     fn step(&self) -> Result<()> {
-        if self.plan.release == Release::EachStep {
-            memory::trim(self.device)?;
-        }
-        Ok(())
+        trim_between(self.device, &self.plan)
     }
 }

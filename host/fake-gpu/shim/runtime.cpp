@@ -165,4 +165,26 @@ int cudaGetDeviceProperties(void* properties, int device) {
   std::snprintf(static_cast<char*>(properties), 256, "Fake GPU %d", device);
   return kSuccess;
 }
+
+// HIP's, as in hip_runtime_api.h.
+
+int hipGetDeviceCount(int* count) { return cudaGetDeviceCount(count); }
+
+const char* hipGetErrorString(int error) { return error == kNoDevice ? "no ROCm-capable device is detected" : cudaGetErrorString(error); }
+
+int hipDeviceGetPCIBusId(char* text, int length, int device) { return cudaDeviceGetPCIBusId(text, length, device); }
+
+int hipDeviceGetAttribute(int* value, int attribute, int device) {
+  constexpr int kHipIntegrated = 16, kHipMultiprocessors = 63;
+  if (attribute == kHipIntegrated) return cudaDeviceGetAttribute(value, kIntegrated, device);
+  if (attribute == kHipMultiprocessors) return cudaDeviceGetAttribute(value, kMultiprocessors, device);
+  return kInvalidValue;
+}
+
+int hipGetDevicePropertiesR0600(void* properties, int device) {
+  if (device < 0 || device >= script().devices) return kInvalidValue;
+  std::snprintf(static_cast<char*>(properties), 256, "Fake Radeon %d", device);
+  if (!script().is_nameless) std::strcpy(static_cast<char*>(properties) + 1160, "gfx1151");
+  return kSuccess;
+}
 }

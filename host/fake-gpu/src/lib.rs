@@ -34,5 +34,8 @@
 /// The libtorch folder with the fake back end.
 pub const LIBTORCH: &str = env!("FAKE_LIBTORCH");
 
+/// The same with the back end under the name of ROCm's: two APUs of gfx1151.
+pub const ROCM_LIBTORCH: &str = env!("FAKE_ROCM_LIBTORCH");
+
 /// The environment variable of the script.
 pub const SCRIPT: &str = "TILEWRIGHT_FAKE_GPU";

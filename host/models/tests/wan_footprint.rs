@@ -7,7 +7,7 @@ use tilewright_models::{
     Checkpoint, ComputeFormat, Identity,
     wan::{Clip, Config, Decoder, Extent, Spread},
 };
-use tilewright_plan::{Dtype, Layout, Precision};
+use tilewright_plan::{Backend, Dtype, Layout, Precision};
 use tilewright_torch::{
     probe::{Measured, Rate, Scratch, Speed},
     winograd,
@@ -27,7 +27,8 @@ fn device() -> Measured {
         scratch: Scratch::default(),
     };
     let both = |dtype| [Layout::ChannelsLast, Layout::ChannelsFirst].map(|layout| speed(dtype, layout));
-    Measured { speeds: [both(Dtype::F32), both(Dtype::Bf16)].concat(), bytes_per_second: 1e10, hurried: false }
+    let speeds = [both(Dtype::F32), both(Dtype::Bf16)].concat();
+    Measured { speeds, bytes_per_second: 1e10, backend: Backend::Cpu, hurried: false }
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn the_state_is_as_large_as_was_estimated() {
             for layout in [Layout::ChannelsLast, Layout::ChannelsFirst] {
                 let format = ComputeFormat::new(precision, layout).unwrap();
                 let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
-                let costs = config.costs(precision, layout, &device(), true).unwrap();
+                let costs = config.costs(precision, layout, &device()).unwrap();
                 for latent_frames in [1, 2, 5] {
                     let shape = [1, config.latent_channels as i64, i64::from(latent_frames), 4, 6];
                     let latents = Tensor::zeros(shape, (Kind::Float, Device::Cpu));

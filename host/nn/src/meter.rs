@@ -8,10 +8,10 @@ mod strides;
 use std::{ops::Range, rc::Rc};
 
 use tch::Kind;
-use tilewright_plan::{Dtype, Layout};
+use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
     attention, group_norm_bytes,
-    probe::{Rate, Scratch, Speed, convolution_bytes},
+    probe::{Measured, Rate, Scratch, Speed, convolution_bytes},
     reordered, winograd,
 };
 
@@ -21,6 +21,16 @@ pub use causal::MeterCausalKernel;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
 use strides::Axes;
+
+/// The bytes of a convolution's input, once for each of its taps, from which MIOpen has no kernel
+/// but its naive one: its products' workspaces end there (ROCm/MIOpen issues 148 and 3081,
+/// ROCm/TheRock issue 5845).
+const MIOPEN_MOST: u64 = 1 << 31;
+
+/// The times that such a convolution takes longer. A decode of 1664×928 on gfx1151 took 54.8 s whole
+/// and 4.8 s in tiles; a single convolution has been seen to take several hundred times as long
+/// (ROCm/rocm-libraries issue 3509).
+const SLOWER: i64 = 12;
 
 /// The costs of a format's operations on a device, as far as they are measured.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +49,9 @@ pub struct Costs {
     pub bytes_per_second: f64,
     /// True if tensors are in host memory.
     pub on_cpu: bool,
+    /// The bytes of a convolution's input, once for each of its taps, from which the library has no
+    /// quick kernel; none if it always has one.
+    pub slow_from: Option<u64>,
 }
 
 impl Default for Costs {
@@ -51,21 +64,32 @@ impl Default for Costs {
             fused_attention: true,
             bytes_per_second: f64::INFINITY,
             on_cpu: true,
+            slow_from: None,
         }
     }
 }
 
 impl Costs {
-    /// The costs on a device whose elementwise operations read and write at this rate.
-    pub fn new(speed: &Speed, bytes_per_second: f64, on_cpu: bool) -> Self {
+    /// The costs in a type and memory order on a device that was measured.
+    pub fn new(speed: &Speed, measured: &Measured) -> Self {
         let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
-        Self { scratch, plain, winograd, attention_flops_per_second, fused_attention, bytes_per_second, on_cpu }
+        Self {
+            scratch,
+            plain,
+            winograd,
+            attention_flops_per_second,
+            fused_attention,
+            bytes_per_second: measured.bytes_per_second,
+            on_cpu: measured.backend == Backend::Cpu,
+            slow_from: (measured.backend == Backend::Rocm).then_some(MIOPEN_MOST),
+        }
     }
 }
 
 impl From<&Speed> for Costs {
     fn from(speed: &Speed) -> Self {
-        Self::new(speed, f64::INFINITY, true)
+        let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
+        Self { scratch, plain, winograd, attention_flops_per_second, fused_attention, ..Self::default() }
     }
 }
 
@@ -206,7 +230,10 @@ impl Meter {
         if channels != into || bias.is_some_and(|bias| *bias != [out]) || rows < 1 || columns < 1 {
             return Err(shape_error("a convolution", &[picture.axes.extents(), weight]));
         }
-        self.multiplies(into, out, batch * rows * columns, side * side);
+        let columns_bytes = picture.bytes().saturating_mul((side * side) as u64);
+        let is_slow = side > 1 && self.costs.slow_from.is_some_and(|least| columns_bytes >= least);
+        let times = if is_slow { SLOWER } else { 1 };
+        self.multiplies(into, out, batch * rows * columns, side * side * times);
         let output = self.convolution_axes([batch, out, rows, columns]);
         // The input is brought into the weights' order first.
         let _ordered = self.to_memory_order(picture)?;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tch::Device;
-use tilewright_plan::{Dtype, Layout};
+use tilewright_plan::{Backend, Dtype, Layout};
 
-use crate::Result;
+use crate::{Result, backend};
 use bench::OnDevice;
 use measurement::{Measurement, Sizes};
 
@@ -124,6 +124,8 @@ pub struct Measured {
     pub speeds: Vec<Speed>,
     /// Bytes read and written per second by an elementwise operation.
     pub bytes_per_second: f64,
+    /// The libraries that were measured.
+    pub backend: Backend,
     /// True if there was too little time to measure f32 properly: the device was busy, or is slow.
     #[serde(default)]
     pub hurried: bool,
@@ -160,7 +162,15 @@ pub fn measure(device: Device) -> Result<Measured> {
     let sizes = if device == Device::Cpu { &CPU } else { &GPU };
     // The time to wake the device and its libraries says nothing about its speed.
     let mut bench = OnDevice::wake(device)?;
-    Measurement::new(&mut bench, sizes).run(MOST)
+    Measurement::new(&mut bench, sizes, backend_of(device)).run(MOST)
+}
+
+/// The libraries that compute on a device.
+fn backend_of(device: Device) -> Backend {
+    match device {
+        Device::Cpu => Backend::Cpu,
+        _ => backend::loaded().map_or(Backend::Cuda, |(backend, _)| backend),
+    }
 }
 
 /// The memory of a convolution that does not depend on its size: on a CPU oneDNN gives each thread
@@ -203,7 +213,7 @@ mod tests {
             scratch: Scratch::default(),
         };
         let speeds = vec![speed(Dtype::F32, 100.0), speed(Dtype::Bf16, 180.0), speed(Dtype::F16, 60.0)];
-        let mut measured = Measured { speeds, bytes_per_second: 1.0, hurried: false };
+        let mut measured = Measured { speeds, bytes_per_second: 1.0, backend: Backend::Cpu, hurried: false };
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
         // After a hurried measurement, small differences may be noise.
         measured.hurried = true;

@@ -4,7 +4,7 @@
 use std::{env, process::Command, time::Instant};
 
 use tch::{Device, Kind, Tensor};
-use tilewright_fake_gpu::{LIBTORCH, SCRIPT};
+use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
     Error, Pace, attention, backend,
@@ -19,13 +19,17 @@ const MIB: u64 = 1 << 20;
 /// Runs the rest of a test in a process with the fake GPU: true in that process, false in the one
 /// that started it, which has waited for its success.
 fn is_with_gpu(test: &str, script: &str) -> bool {
+    is_with(test, LIBTORCH, script)
+}
+
+fn is_with(test: &str, libtorch: &str, script: &str) -> bool {
     const CHILD: &str = "TILEWRIGHT_FAKE_GPU_CHILD";
     if env::var_os(CHILD).is_some() {
         return true;
     }
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads", "1"])
-        .env("LD_LIBRARY_PATH", format!("{LIBTORCH}/lib"))
+        .env("LD_LIBRARY_PATH", format!("{libtorch}/lib"))
         .env(SCRIPT, script)
         .env(CHILD, "1")
         .output()
@@ -33,6 +37,11 @@ fn is_with_gpu(test: &str, script: &str) -> bool {
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     false
+}
+
+/// The same with ROCm's back end.
+fn is_with_radeon(test: &str, script: &str) -> bool {
+    is_with(test, ROCM_LIBTORCH, script)
 }
 
 /// A GPU of the fake back end.
@@ -265,4 +274,22 @@ fn a_gpu_is_measured() {
     let single = measured.speeds.iter().find(|speed| speed.dtype == Dtype::F32).unwrap();
     assert!(single.flops_per_second > 0.0 && single.winograd.is_none() && !single.fused_attention);
     assert!(measured.bytes_per_second > 0.0);
+}
+
+#[test]
+fn a_radeon_is_measured_in_the_order_that_its_library_computes_in() {
+    let test = "a_radeon_is_measured_in_the_order_that_its_library_computes_in";
+    if !is_with_radeon(test, "devices=1;memory=1073741824;integrated=1") {
+        return;
+    }
+    backend::set_environment();
+    assert_eq!(backend::load().unwrap(), Some(Backend::Rocm));
+    memory::install().unwrap();
+    let gpu = device::select(Choice::Auto).unwrap();
+    let facts = device::facts(gpu, Some(Backend::Rocm)).unwrap();
+    assert_eq!((facts.backend, facts.name.as_str(), facts.arch.as_str()), (Backend::Rocm, "Fake Radeon 0", "gfx1151"));
+    assert!(facts.unified && facts.compute_units == 40);
+    let measured = probe::measure(gpu).unwrap();
+    assert_eq!(measured.backend, Backend::Rocm);
+    assert!(measured.speeds.iter().all(|speed| speed.layout == Layout::ChannelsFirst), "{measured:?}");
 }

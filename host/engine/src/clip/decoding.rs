@@ -1,22 +1,19 @@
 //! Carries plans out on clips, round by round, and remembers across attempts what was delivered.
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
     ComputeFormat, LoadStep,
     wan::{Clip, Decoder, Spread},
 };
-use tilewright_plan::{Dtype, Failure, Outcome, Plan, Release, Space, UnderWay};
+use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay};
 use tilewright_torch::{device::synchronize, memory, non_finite};
 
 use super::{ClipJob, Sink, price::Rounds};
 use crate::{
     Error, Grid, Result,
-    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle},
+    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle, trim_between},
     weights::Lease,
 };
 
@@ -51,7 +48,6 @@ struct SampleState {
     round: Option<Round>,
     /// Rounds that came to their end.
     rounds: u32,
-    ahead: VecDeque<(i64, Tensor)>,
 }
 
 /// A tile, or all of the area.
@@ -185,9 +181,7 @@ impl<'a> ClipDecoding<'a> {
         }
         self.live = Some(live);
         outcome?;
-        if plan.release == Release::EachStep {
-            memory::trim(device)?;
-        }
+        trim_between(device, &plan)?;
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         // The first frame's cost says little of the others; the last round is in the outcome of
         // the whole.
@@ -245,7 +239,7 @@ impl<'a> ClipDecoding<'a> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(), AttemptError> {
         let (device, all) = (self.job.machine.device, self.latent_frames());
-        let SampleState { tiles, round: Some(round), ahead, grid, plan, format, .. } = live else { return Ok(()) };
+        let SampleState { tiles, round: Some(round), grid, plan, format, .. } = live else { return Ok(()) };
         let index = round.tile;
         let count = tiles.len();
         let tile = &mut tiles[index];
@@ -268,7 +262,7 @@ impl<'a> ClipDecoding<'a> {
                     true if pushed >= round.until => break,
                     true => {
                         let most = i64::from(rounds.pushed).min(round.until - pushed);
-                        Some(self.latents(ahead, sample, pushed, most, plan.prefetch, &tile.place)?)
+                        Some(self.latents(sample, pushed, most, &tile.place)?)
                     }
                 };
                 self.push(
@@ -346,35 +340,11 @@ impl<'a> ClipDecoding<'a> {
         Ok(outcome?)
     }
 
-    /// A tile's part of latent frames, on the device, and the next ones copied ahead.
-    fn latents(
-        &self,
-        ahead: &mut VecDeque<(i64, Tensor)>,
-        sample: usize,
-        first: i64,
-        count: i64,
-        prefetch: u32,
-        place: &[(i64, i64); 2],
-    ) -> Result<Tensor> {
-        let all = self.latent_frames();
-        ahead.retain(|(start, part)| first < start + part.size()[2]);
-        let mut reached = ahead.back().map_or(first, |(start, part)| start + part.size()[2]);
-        while reached < all && ahead.len() <= prefetch as usize {
-            let part =
-                self.job.input.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, reached, count.min(all - reached))?;
-            ahead.push_back((reached, part.f_to_device(self.job.machine.device)?));
-            reached += count;
-        }
-        let found = ahead.iter().find(|(start, part)| *start <= first && first + count <= start + part.size()[2]);
-        let part = match found {
-            Some((start, part)) => part.f_narrow(2, first - start, count)?,
-            None => {
-                let part = self.job.input.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, first, count)?;
-                part.f_to_device(self.job.machine.device)?
-            }
-        };
+    /// A tile's part of latent frames, on the device.
+    fn latents(&self, sample: usize, first: i64, count: i64, place: &[(i64, i64); 2]) -> Result<Tensor> {
         let [(top, rows), (left, columns)] = *place;
-        Ok(part.f_narrow(3, top, rows)?.f_narrow(4, left, columns)?)
+        let part = self.job.input.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, first, count)?;
+        Ok(part.f_narrow(3, top, rows)?.f_narrow(4, left, columns)?.f_to_device(self.job.machine.device)?)
     }
 
     fn deliver(&mut self, sample: usize, frames: &Tensor) -> std::result::Result<(), AttemptError> {
@@ -451,8 +421,7 @@ impl SampleState {
                 (tiles.collect(), Some(Faded::new(&grid, places.clone(), i64::from(scale), job.machine.device)?))
             }
         };
-        let (plan, ahead) = (plan.clone(), VecDeque::new());
-        Ok(Self { sample, plan, format, tiles, grid, round: None, rounds: 0, ahead })
+        Ok(Self { sample, plan: plan.clone(), format, tiles, grid, round: None, rounds: 0 })
     }
 
     /// Bytes of the state, and of what is under way.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tilewright_models::wan::{ClipCosts, Config, Extent, Tiled};
-use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
+use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
 use crate::{
@@ -57,8 +57,8 @@ impl Rounds {
 
 impl ClipEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
-    pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured, on_cpu: bool) -> Self {
-        let prices = Prices::new(measured, |precision, layout| config.costs(precision, layout, measured, on_cpu));
+    pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured) -> Self {
+        let prices = Prices::new(measured, |precision, layout| config.costs(precision, layout, measured));
         Self {
             batch: request.batch,
             latent_frames,
@@ -68,7 +68,7 @@ impl ClipEstimator {
             scale: config.spatial_scale(),
             temporal: config.temporal_scale(),
             latent_channels: config.latent_channels as f64,
-            on_cpu,
+            on_cpu: measured.backend == Backend::Cpu,
             image_channels: config.image_channels as f64,
             bytes_per_second: measured.bytes_per_second,
             prices,
@@ -116,8 +116,7 @@ impl PlanCost for ClipEstimator {
         if !self.on_cpu {
             // On a CPU the latents are where they were.
             let latents = self.latent_channels * f64::from(self.height) * f64::from(self.width);
-            let ahead = f64::from(rounds.pushed) * f64::from(plan.prefetch + 1);
-            peak += 4.0 * ahead * latents / f64::from(self.scale * self.scale);
+            peak += 4.0 * f64::from(rounds.pushed) * latents / f64::from(self.scale * self.scale);
         }
         let kept = f64::from(self.height) * f64::from(self.width);
         let pixels = f64::from(tiles) * f64::from(extent.height) * f64::from(extent.width);

@@ -8,13 +8,13 @@ use tilewright_models::{
     ComputeFormat, LoadStep,
     wan::{Encoder, EncoderState, Part, Place},
 };
-use tilewright_plan::{Failure, Outcome, Plan, Release};
+use tilewright_plan::{Failure, Outcome, Plan};
 use tilewright_torch::{device::synchronize, memory, non_finite};
 
 use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
     Error, Result,
-    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle},
+    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle, trim_between},
     weights::Lease,
 };
 
@@ -157,9 +157,7 @@ impl<'a> ClipEncoding<'a> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(), AttemptError> {
         let (device, request) = (self.job.machine.device, &self.job.request);
-        if plan.release == Release::EachStep {
-            memory::trim(device)?;
-        }
+        trim_between(device, plan)?;
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         let last = self.encoded >= request.frames;
         // The first frame's cost says little of the others; the last chunk is in the outcome of

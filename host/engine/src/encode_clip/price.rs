@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tilewright_models::wan::{EncodeCosts, EncoderConfig, EncoderExtent};
-use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
+use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
 use crate::{
@@ -39,8 +39,8 @@ pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
 
 impl ClipEncodeEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
-    pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured, on_cpu: bool) -> Self {
-        let prices = Prices::new(measured, |precision, layout| config.costs(precision, layout, measured, on_cpu));
+    pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured) -> Self {
+        let prices = Prices::new(measured, |precision, layout| config.costs(precision, layout, measured));
         Self {
             frames: request.frames,
             height: request.height,
@@ -50,7 +50,7 @@ impl ClipEncodeEstimator {
             image_channels: config.image_channels as f64,
             latent_channels: config.latent_channels as f64,
             bytes_per_second: measured.bytes_per_second,
-            on_cpu,
+            on_cpu: measured.backend == Backend::Cpu,
             prices,
         }
     }

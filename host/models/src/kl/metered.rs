@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use tch::Kind;
 use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops};
 use tilewright_plan::{Layout, Precision};
-use tilewright_torch::{probe::Measured, winograd};
+use tilewright_torch::probe::Measured;
 
 use super::{Config, EncoderConfig, decoder, encoder};
 use crate::{
@@ -94,13 +94,11 @@ impl EncoderConfig {
 
 impl Metered {
     fn new(architecture: Architecture, measured: &Measured) -> Self {
-        // Winograd's filtering is measured on a CPU, if it is available there.
-        let on_cpu = !winograd::available() || measured.speeds.iter().any(|speed| speed.winograd.is_some());
         let mut formats = Vec::new();
         for speed in &measured.speeds {
             for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
                 let Ok(compute) = ComputeFormat::new(precision, speed.layout) else { continue };
-                let costs = Costs::new(speed, measured.bytes_per_second, on_cpu);
+                let costs = Costs::new(speed, measured);
                 formats.push(Format { precision, layout: speed.layout, compute, costs, network: OnceLock::new() });
             }
         }
@@ -242,7 +240,7 @@ pub(super) fn held_pictures(config: &Config) -> Result<Vec<bool>> {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::Dtype;
+    use tilewright_plan::{Backend, Dtype};
     use tilewright_torch::probe::{Rate, Scratch, Speed};
 
     use super::*;
@@ -293,7 +291,7 @@ mod tests {
             fused_attention: true,
             scratch: Scratch::default(),
         };
-        Measured { speeds: vec![speed], bytes_per_second: 1e10, hurried: false }
+        Measured { speeds: vec![speed], bytes_per_second: 1e10, backend: Backend::Cpu, hurried: false }
     }
 
     #[test]

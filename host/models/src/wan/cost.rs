@@ -225,12 +225,12 @@ impl<'a> Decode<'a> {
 impl Config {
     /// The costs of decodes in a precision and memory order on a device that was measured; none if
     /// these can't be run there.
-    pub fn costs(&self, precision: Precision, layout: Layout, measured: &Measured, on_cpu: bool) -> Option<ClipCosts> {
+    pub fn costs(&self, precision: Precision, layout: Layout, measured: &Measured) -> Option<ClipCosts> {
         let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
         Some(ClipCosts {
             config: Arc::new(self.clone()),
             format: ComputeFormat::new(precision, layout).ok()?,
-            costs: Costs::new(speed, measured.bytes_per_second, on_cpu),
+            costs: Costs::new(speed, measured),
             network: Arc::default(),
             known: Remembered::default(),
         })

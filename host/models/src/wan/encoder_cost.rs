@@ -91,13 +91,12 @@ impl EncoderConfig {
         precision: Precision,
         layout: Layout,
         measured: &Measured,
-        on_cpu: bool,
     ) -> Option<EncodeCosts> {
         let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
         Some(EncodeCosts {
             config: Arc::new(self.clone()),
             format: ComputeFormat::new(precision, layout).ok()?,
-            costs: Costs::new(speed, measured.bytes_per_second, on_cpu),
+            costs: Costs::new(speed, measured),
             network: Arc::default(),
             known: Remembered::default(),
         })

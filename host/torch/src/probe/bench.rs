@@ -10,11 +10,11 @@ use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{
-    ATTENTION_WIDTH, Scratch,
+    ATTENTION_WIDTH, Scratch, backend_of,
     measurement::{Bench, Trial},
 };
 use crate::{
-    Result, attention, backend,
+    Result, attention,
     device::synchronize,
     kind, memory, scalar, to_layout,
     winograd::{self, Affine, Rows, Sums, Winograd},
@@ -181,7 +181,7 @@ impl Bench for OnDevice {
 /// copied into channels-first order in each call, unless the user asks for the other one
 /// (pytorch v2.11.0, aten/src/ATen/native/ConvUtils.h, `miopen_conv_suggest_memory_format`).
 fn layouts(device: Device) -> &'static [Layout] {
-    let is_rocm = device != Device::Cpu && matches!(backend::loaded(), Some((Backend::Rocm, _)));
+    let is_rocm = backend_of(device) == Backend::Rocm;
     let has_channels_last = std::env::var("PYTORCH_MIOPEN_SUGGEST_NHWC").is_ok_and(|value| value == "1");
     match is_rocm && !has_channels_last {
         true => &[Layout::ChannelsFirst],

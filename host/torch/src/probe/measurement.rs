@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tilewright_plan::{Dtype, Layout};
+use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{Measured, Rate, Scratch, Speed, TRIED};
 use crate::Result;
@@ -118,6 +118,7 @@ const ATTENTION: f64 = 1.0;
 pub(super) struct Measurement<'a, B> {
     pub bench: &'a mut B,
     pub sizes: &'a Sizes,
+    backend: Backend,
     /// True if f32, which all else is compared with, was tried on smaller sizes or less often than
     /// it should be.
     hurried: bool,
@@ -136,8 +137,8 @@ struct ConvolutionRuns {
 }
 
 impl<'a, B: Bench> Measurement<'a, B> {
-    pub fn new(bench: &'a mut B, sizes: &'a Sizes) -> Self {
-        Self { bench, sizes, hurried: false }
+    pub fn new(bench: &'a mut B, sizes: &'a Sizes, backend: Backend) -> Self {
+        Self { bench, sizes, backend, hurried: false }
     }
 
     /// Measures everything within about the time given.
@@ -186,7 +187,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
                 speeds.push(self.speed(climb, single, None, attention));
             }
         }
-        Ok(Measured { speeds, bytes_per_second, hurried: self.hurried })
+        Ok(Measured { speeds, bytes_per_second, backend: self.backend, hurried: self.hurried })
     }
 
     /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up

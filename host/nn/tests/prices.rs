@@ -1,0 +1,56 @@
+//! The meter's prices of single operations.
+
+use tch::Kind;
+use tilewright_nn::{ComputeFormat, Costs, Meter, Ops, Window};
+use tilewright_plan::{Backend, Dtype, Layout, Precision};
+use tilewright_torch::probe::{Measured, Rate, Scratch, Speed};
+
+fn measured(backend: Backend, fused_attention: bool) -> Measured {
+    let speed = Speed {
+        dtype: Dtype::Bf16,
+        layout: Layout::ChannelsFirst,
+        flops_per_second: 1e13,
+        plain: Rate { per_product: 2e-13, per_value: 0.0 },
+        winograd: None,
+        attention_flops_per_second: 1e13,
+        fused_attention,
+        scratch: Scratch::default(),
+    };
+    Measured { speeds: vec![speed], bytes_per_second: 2e11, backend, hurried: false }
+}
+
+fn meter(measured: &Measured) -> Meter {
+    let format = ComputeFormat::new(Precision::Uniform(Dtype::Bf16), Layout::ChannelsFirst).unwrap();
+    Meter::new(format, Costs::new(&measured.speeds[0], measured))
+}
+
+/// The time of a convolution of 128 channels, per pixel.
+fn convolution(backend: Backend, side: i64) -> f64 {
+    let meter = meter(&measured(backend, true));
+    let picture = meter.input(&[1, 128, side, side], Kind::BFloat16).unwrap();
+    meter.convolution(&picture, &vec![128, 128, 3, 3], &vec![128], Window { stride: 1, padding: [1; 2] }).unwrap();
+    meter.seconds() / (side * side) as f64
+}
+
+#[test]
+fn a_convolution_that_miopen_has_no_kernel_for_is_priced_as_slow() {
+    // 9 · 128 · 1024² values of two bytes are 2.25 GiB; of 512², a quarter of that.
+    let (small, large) = (convolution(Backend::Rocm, 512), convolution(Backend::Rocm, 1024));
+    assert!(large > 10.0 * small, "{small} and {large}");
+    let (small, large) = (convolution(Backend::Cuda, 512), convolution(Backend::Cuda, 1024));
+    assert!(large < 1.1 * small, "{small} and {large}");
+}
+
+#[test]
+fn attention_in_pieces_holds_its_scores() {
+    let held = |fused_attention| {
+        let measured = measured(Backend::Rocm, fused_attention);
+        let meter = meter(&measured);
+        let tokens = || meter.input(&[1, 16384, 512], Kind::BFloat16).unwrap();
+        meter.attention(tokens(), &tokens(), &tokens()).unwrap();
+        meter.peak_bytes()
+    };
+    // 16 M scores and their softmax, in f32; the matrix of all has 268 M.
+    let (fused, pieces) = (held(true), held(false));
+    assert!(pieces > fused + (128 << 20) && pieces < fused + (160 << 20), "{fused} and {pieces}");
+}
