@@ -79,7 +79,8 @@ fn estimates_are_what_is_held_in_every_format() {
             for layout in ["channels-first", "channels-last"] {
                 let set = [format!("precision={precision}"), format!("layout={layout}")];
                 let options = ["--device", "cuda", "--policy", "fixed", "--json", "-o", "out.safetensors", "--set"];
-                let record = decode(&place, ONE, &inputs, &[&options[..], &[&set[0], "--set", &set[1]]].concat()).record();
+                let record =
+                    decode(&place, ONE, &inputs, &[&options[..], &[&set[0], "--set", &set[1]]].concat()).record();
                 let bytes = |of: &str| record[of]["peak_bytes"].as_f64().unwrap();
                 let ratio = bytes("outcome") / bytes("estimate");
                 assert!((0.93..1.01).contains(&ratio), "{precision} {layout}: {ratio} of {}", record["estimate"]);

@@ -16,7 +16,7 @@ use tilewright_torch::device::Choice;
 
 pub use work::Context;
 
-/// How much is checked.
+/// The extent of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
     /// About a minute: the sizes that show most faults.
@@ -118,10 +118,25 @@ pub static PARTS: [Part; 13] = [
     part("facts", "what the runtime, the kernel and libtorch say of the device agrees", seconds(60, 60), parts::facts),
     part("order", "the device works after the CPU was used first", seconds(60, 60), parts::order),
     part("operators", "single operators agree with the CPU's in f32", seconds(120, 240), parts::operators),
-    part("networks", "decoders agree with the CPU's in f32, in every format and space", seconds(240, 900), parts::networks),
+    part(
+        "networks",
+        "decoders agree with the CPU's in f32, in every format and space",
+        seconds(240, 900),
+        parts::networks,
+    ),
     part("estimates", "peaks are as large as estimated", seconds(120, 300), parts::estimates),
-    part("limit", "a plan over the memory limit is stopped, and the memory comes back", seconds(120, 180), parts::limit),
-    part("out-of-memory", "memory that runs out is known as such, and work goes on", seconds(60, 60), parts::out_of_memory),
+    part(
+        "limit",
+        "a plan over the memory limit is stopped, and the memory comes back",
+        seconds(120, 180),
+        parts::limit,
+    ),
+    part(
+        "out-of-memory",
+        "memory that runs out is known as such, and work goes on",
+        seconds(60, 60),
+        parts::out_of_memory,
+    ),
     part("offload", "tensors come back from host memory as they went", seconds(60, 60), parts::offload),
     part("speed", "the probe repeats, and warm decodes take as long as estimated", seconds(120, 240), parts::speed),
     Part {
@@ -129,7 +144,12 @@ pub static PARTS: [Part; 13] = [
         only: Some(Backend::Rocm),
         ..part("speed-searched", "the same with MIOpen's full search", seconds(300, 600), parts::speed)
     },
-    part("large-tensors", "convolutions of large tensors are as fast as of small ones", seconds(120, 240), parts::large_tensors),
+    part(
+        "large-tensors",
+        "convolutions of large tensors are as fast as of small ones",
+        seconds(120, 240),
+        parts::large_tensors,
+    ),
     part("cancellation", "a cancelled decode ends within a second", seconds(120, 120), parts::cancellation),
     part("leaks", "decodes leave no memory behind", seconds(120, 240), parts::leaks),
 ];

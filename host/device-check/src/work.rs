@@ -20,7 +20,7 @@ const SEED: u64 = 1;
 /// The device that is checked.
 pub struct Context {
     choice: Choice,
-    /// How much is checked.
+    /// The extent of the check.
     pub effort: Effort,
 }
 

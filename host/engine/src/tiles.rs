@@ -176,6 +176,6 @@ impl Pass<'_, '_> {
     }
 
     fn step(&self) -> Result<()> {
-        trim_between(self.device, &self.plan)
+        trim_between(self.device, self.plan)
     }
 }

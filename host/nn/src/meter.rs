@@ -27,9 +27,9 @@ use strides::Axes;
 /// ROCm/TheRock issue 5845).
 const MIOPEN_MOST: u64 = 1 << 31;
 
-/// The times that such a convolution takes longer. A decode of 1664×928 on gfx1151 took 54.8 s whole
-/// and 4.8 s in tiles; a single convolution has been seen to take several hundred times as long
-/// (ROCm/rocm-libraries issue 3509).
+/// The times that such a convolution takes longer. A decode of 1664×928 on gfx1151 took 54.8 s
+/// whole and 4.8 s in tiles; a single convolution has been seen to take several hundred times as
+/// long (ROCm/rocm-libraries issue 3509).
 const SLOWER: i64 = 12;
 
 /// The costs of a format's operations on a device, as far as they are measured.

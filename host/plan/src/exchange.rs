@@ -256,7 +256,14 @@ impl From<Measured> for Outcome {
     fn from(measured: Measured) -> Self {
         let Measured { elapsed_ns, peak_bytes, attempts } = measured;
         let pool = PoolStatistics::default();
-        Self { elapsed: Duration::from_nanos(elapsed_ns), load: Duration::ZERO, peak_bytes, attempts, pool, cold: false }
+        Self {
+            elapsed: Duration::from_nanos(elapsed_ns),
+            load: Duration::ZERO,
+            peak_bytes,
+            attempts,
+            pool,
+            cold: false,
+        }
     }
 }
 

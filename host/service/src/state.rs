@@ -56,7 +56,11 @@ pub struct LostDevice {
 impl LostDevice {
     /// Takes a device for lost: the server ends, so that a supervisor starts it anew.
     pub fn report(&self, device: &str, reason: &str) {
-        tracing::error!(device, reason, "the device is lost: the server ends, and its jobs begin anew after the next start");
+        tracing::error!(
+            device,
+            reason,
+            "the device is lost: the server ends, and its jobs begin anew after the next start"
+        );
         let _ = self.reason.set(format!("device {device}: {reason}"));
         self.told.notify_one();
     }

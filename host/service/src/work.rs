@@ -215,7 +215,9 @@ fn run_job(
     };
     let (state, error, results) = match end {
         Ok(results) => (JobState::Done, None, results),
-        Err(JobEnd::Failed(error) | JobEnd::Unwritten(error) | JobEnd::LostDevice(error)) => (JobState::Failed, Some(error), Vec::new()),
+        Err(JobEnd::Failed(error) | JobEnd::Unwritten(error) | JobEnd::LostDevice(error)) => {
+            (JobState::Failed, Some(error), Vec::new())
+        }
         Err(JobEnd::Cancelled) => (JobState::Cancelled, None, Vec::new()),
         Err(JobEnd::Expired) => (JobState::Expired, Some("its deadline passed during the decode".into()), Vec::new()),
     };

@@ -206,7 +206,8 @@ mod tests {
     fn libraries_beside_torch_are_opened_before_what_needs_them() {
         let packages = tempfile::tempdir().unwrap();
         let libraries = packages.path().join("torch/lib");
-        let (core, math) = (packages.path().join("_rocm_sdk_core/lib"), packages.path().join("_rocm_sdk_libraries_gfx1151/lib"));
+        let (core, math) =
+            (packages.path().join("_rocm_sdk_core/lib"), packages.path().join("_rocm_sdk_libraries_gfx1151/lib"));
         for folder in [&libraries, &core, &math] {
             fs::create_dir_all(folder).unwrap();
         }
@@ -223,7 +224,12 @@ mod tests {
             assert!(command.status().unwrap().success());
         };
         compile(&core, "libtwcore.so.7", "int tw_core(void) { return 7; }", &[]);
-        compile(&math, "libtwmath.so.3", "int tw_core(void); int tw_math(void) { return tw_core(); }", &[(&core, "libtwcore.so.7")]);
+        compile(
+            &math,
+            "libtwmath.so.3",
+            "int tw_core(void); int tw_math(void) { return tw_core(); }",
+            &[(&core, "libtwcore.so.7")],
+        );
         let source = "int tw_math(void); int tw_answer(void) { return tw_math(); }";
         compile(&libraries, "libtorch_hip.so", source, &[(&math, "libtwmath.so.3")]);
 

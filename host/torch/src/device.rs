@@ -89,9 +89,10 @@ fn try_out(device: tch::Device) -> Result<()> {
     let _no_grad = tch::no_grad_guard();
     let picture = Tensor::f_ones([1, 8, 8, 8], (Kind::Float, device))?;
     let weight = Tensor::f_ones([8, 8, 3, 3], (Kind::Float, device))?;
-    let sum = picture.f_conv2d(&weight, None::<Tensor>, [1, 1], [0, 0], [1, 1], 1)?.f_silu()?.f_matmul(
-        &Tensor::f_ones([6, 6], (Kind::Float, device))?,
-    )?;
+    let sum = picture
+        .f_conv2d(&weight, None::<Tensor>, [1, 1], [0, 0], [1, 1], 1)?
+        .f_silu()?
+        .f_matmul(&Tensor::f_ones([6, 6], (Kind::Float, device))?)?;
     let sum = f64::try_from(&sum.f_sum(Kind::Float)?)?;
     synchronize(device)?;
     // 72 products of ones, of which the activation leaves nearly all, in 8 channels of 6×6 pixels,

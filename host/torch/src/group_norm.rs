@@ -77,9 +77,8 @@ fn narrow(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, epsilon: 
     let pixels = (height * width) as f64;
     let space = [2_i64, 3];
     let grouped = [batch, groups, channels / groups];
-    let double = |tensor: &Tensor, shape: &[i64]| -> Result<Tensor> {
-        Ok(tensor.f_to_kind(Kind::Double)?.f_reshape(shape)?)
-    };
+    let double =
+        |tensor: &Tensor, shape: &[i64]| -> Result<Tensor> { Ok(tensor.f_to_kind(Kind::Double)?.f_reshape(shape)?) };
     let mean = double(&input.f_mean_dim(&space[..], false, Kind::Float)?, &grouped)?;
     let length = double(&scalar::length_of_last(input, 2)?, &grouped)?;
     let mean = mean.f_mean_dim(&[2_i64][..], true, None)?;

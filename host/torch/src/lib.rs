@@ -22,8 +22,8 @@ mod unit_norm;
 pub mod winograd;
 
 pub use error::{Error, Result};
-pub use pace::Pace;
 pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes};
+pub use pace::Pace;
 pub use pointwise::pointwise;
 pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};
 pub use unit_norm::unit_norm;

@@ -145,8 +145,8 @@ pub fn free_and_total(index: usize) -> Result<(u64, u64)> {
     Ok((free, total))
 }
 
-/// What a limit leaves to rounding, in bytes or as a divisor of the limit, whichever is more: the
-/// rest of a page, slab or segment that is partly in use.
+/// The room that a limit leaves to rounding, in bytes or as a divisor of the limit, whichever is
+/// more: the rest of a page, slab or segment that is partly in use.
 const ROUNDING: u64 = 32 << 20;
 const ROUNDING_PART: u64 = 8;
 

@@ -92,9 +92,7 @@ fn apply(operator: Operator, tensor: &Tensor, first: f64, second: f64) -> Result
 /// As [`add`].
 pub fn length(tensor: &Tensor, axis: i64) -> Result<Tensor> {
     // SAFETY: as in `apply`.
-    new_tensor(|result, error, length| unsafe {
-        ffi::tw_length(tensor.as_ptr().cast(), axis, result, error, length)
-    })
+    new_tensor(|result, error, length| unsafe { ffi::tw_length(tensor.as_ptr().cast(), axis, result, error, length) })
 }
 
 /// The same along the last `axes` axes, which go.

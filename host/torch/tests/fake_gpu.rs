@@ -1,5 +1,5 @@
-//! GPUs, with the fake one of `tilewright-fake-gpu`. libtorch's back end is loaded once per process,
-//! so that each test runs in a process of its own, with a script of its own.
+//! GPUs, with the fake one of `tilewright-fake-gpu`. libtorch's back end is loaded once per
+//! process, so that each test runs in a process of its own, with a script of its own.
 
 use std::{env, process::Command, time::Instant};
 

@@ -21,8 +21,8 @@ const CPU_NEEDS: [&str; 2] = ["nvidia-cuda-runtime==13.0.96", "nvidia-cuda-cupti
 /// Any version that the wheel exists for: no Python is run.
 const PYTHON: &str = "3.12";
 
-/// The newest C library, as 2.N, that the wheels may need: pip takes only those of a named platform,
-/// and each of NVIDIA's packages is tagged with another one.
+/// The newest C library, as 2.N, that the wheels may need: pip takes only those of a named
+/// platform, and each of NVIDIA's packages is tagged with another one.
 const NEWEST_C_LIBRARY: u32 = 28;
 
 /// Older names of such platforms.

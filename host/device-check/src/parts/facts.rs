@@ -49,9 +49,9 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
         faults.push("the runtime does not tell the number of compute units".into());
     }
     let address = device::bus_address(machine.device);
-    let card = address.as_ref().and_then(|address| {
-        device::amd_gpus().into_iter().find(|card| card.pci == address.to_ascii_lowercase())
-    });
+    let card = address
+        .as_ref()
+        .and_then(|address| device::amd_gpus().into_iter().find(|card| card.pci == address.to_ascii_lowercase()));
     if let Some(card) = card.as_ref().filter(|_| known.backend == Backend::Rocm) {
         if !card.arch.is_empty() && card.arch != known.arch && env::var_os("HSA_OVERRIDE_GFX_VERSION").is_none() {
             faults.push(format!("the runtime says {}, the kernel {}", known.arch, card.arch));
@@ -62,10 +62,8 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
             faults.push(format!("the runtime says {} of memory, the kernel {}", told[0], told[1]));
         }
     }
-    let settings: serde_json::Map<String, Value> = SETTINGS
-        .iter()
-        .filter_map(|name| Some(((*name).to_owned(), Value::from(env::var(name).ok()?))))
-        .collect();
+    let settings: serde_json::Map<String, Value> =
+        SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), Value::from(env::var(name).ok()?)))).collect();
     let speeds = machine.measured.speeds.iter().map(|speed| {
         json!({
             "dtype": speed.dtype, "layout": speed.layout, "flops_per_second": speed.flops_per_second,

@@ -34,8 +34,7 @@ pub fn estimates(context: &Context) -> Result<Finding, String> {
             }
             let plan = plan(Space::Whole, Precision::Uniform(speed.dtype), speed.layout);
             let expected = subject.estimated_peak(&machine, &plan)?;
-            let (_, record) =
-                subject.decode(&machine, &plan, None, &mut Quiet).map_err(|end| end.error.to_string())?;
+            let (_, record) = subject.decode(&machine, &plan, None, &mut Quiet).map_err(|end| end.error.to_string())?;
             let found = record.outcome.map_or(0, |outcome| outcome.peak_bytes);
             let ratio = found as f64 / expected.max(1) as f64;
             highest = highest.max(ratio);
@@ -122,7 +121,8 @@ pub fn out_of_memory(context: &Context) -> Result<Finding, String> {
         blocks.len() as u64 * 16 * MIB
     };
     memory::trim(device).map_err(|error| error.to_string())?;
-    let after = floats(MIB).and_then(|tensor| Ok(tensor.f_zeros_like()?)).and_then(|tensor| Ok(tensor.f_sum(Kind::Float)?));
+    let after =
+        floats(MIB).and_then(|tensor| Ok(tensor.f_zeros_like()?)).and_then(|tensor| Ok(tensor.f_sum(Kind::Float)?));
     if let Err(error) = after {
         faults.push(format!("nothing can be allocated afterwards: {error}"));
     }

@@ -143,7 +143,8 @@ fn operator_error(operator: &Operator, machine: &Machine, dtype: Dtype, layout: 
         if tensor.dim() == 4 { to_layout(&tensor, layout) } else { Ok(tensor) }
     };
     let compute = || -> tilewright_torch::Result<(Tensor, Tensor)> {
-        let wide: Vec<Tensor> = inputs.iter().map(|input| Ok(input.f_to_kind(Kind::Float)?)).collect::<tilewright_torch::Result<_>>()?;
+        let wide: Vec<Tensor> =
+            inputs.iter().map(|input| Ok(input.f_to_kind(Kind::Float)?)).collect::<tilewright_torch::Result<_>>()?;
         let found = (operator.compute)(&inputs.iter().map(there).collect::<tilewright_torch::Result<Vec<_>>>()?)?;
         Ok((found.f_to_device(Device::Cpu)?, (operator.compute)(&wide)?))
     };

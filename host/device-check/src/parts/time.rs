@@ -59,8 +59,7 @@ pub fn speed(context: &Context) -> Result<Finding, String> {
         let mut expected = 0.0;
         for _ in 0..3 {
             let start = Instant::now();
-            let (_, record) =
-                subject.decode(&machine, &plan, None, &mut Quiet).map_err(|end| end.error.to_string())?;
+            let (_, record) = subject.decode(&machine, &plan, None, &mut Quiet).map_err(|end| end.error.to_string())?;
             let all = start.elapsed().as_secs_f64();
             elapsed.push(record.outcome.map_or(all, |outcome| outcome.elapsed.as_secs_f64()));
             expected = record.estimate.map_or(0.0, |cost| cost.elapsed.as_secs_f64());
@@ -74,9 +73,15 @@ pub fn speed(context: &Context) -> Result<Finding, String> {
             "dtype": dtype, "side": side, "cold_s": cold, "warm_s": warm, "estimated_s": expected,
         }));
     }
-    let told = decodes.iter().map(|row| format!("{} {:.3} s", row["dtype"].as_str().unwrap_or(""), row["warm_s"].as_f64().unwrap_or(0.0)));
+    let told = decodes
+        .iter()
+        .map(|row| format!("{} {:.3} s", row["dtype"].as_str().unwrap_or(""), row["warm_s"].as_f64().unwrap_or(0.0)));
     let detail = format!("{side}×{side} warm: {}", told.collect::<Vec<_>>().join(", "));
-    Ok(Finding::of(&faults, detail, json!({ "rates": rates, "decodes": decodes, "bytes_per_second": machine.measured.bytes_per_second })))
+    Ok(Finding::of(
+        &faults,
+        detail,
+        json!({ "rates": rates, "decodes": decodes, "bytes_per_second": machine.measured.bytes_per_second }),
+    ))
 }
 
 /// The memory order that a type is fastest in.
@@ -108,8 +113,10 @@ pub fn large_tensors(context: &Context) -> Result<Finding, String> {
             }
             let time = || -> tilewright_torch::Result<f64> {
                 let options = (kind, machine.device);
-                let picture = tilewright_torch::to_layout(&scalar::full(&[1, CHANNELS, side, side], 0.5, options)?, layout)?;
-                let weight = tilewright_torch::to_layout(&scalar::full(&[CHANNELS, CHANNELS, 3, 3], 0.01, options)?, layout)?;
+                let picture =
+                    tilewright_torch::to_layout(&scalar::full(&[1, CHANNELS, side, side], 0.5, options)?, layout)?;
+                let weight =
+                    tilewright_torch::to_layout(&scalar::full(&[CHANNELS, CHANNELS, 3, 3], 0.01, options)?, layout)?;
                 let mut least = f64::INFINITY;
                 for _ in 0..3 {
                     synchronize(machine.device)?;
@@ -127,10 +134,15 @@ pub fn large_tensors(context: &Context) -> Result<Finding, String> {
             let each = time().map_err(|error| format!("{dtype}, {mib} MiB: {error}"))? / pixels;
             let small = *smallest.get_or_insert(each);
             smallest = Some(small.min(each));
-            rows.push(json!({ "dtype": dtype, "mib": mib, "seconds_per_pixel": each, "times_the_smallest": each / small }));
+            rows.push(
+                json!({ "dtype": dtype, "mib": mib, "seconds_per_pixel": each, "times_the_smallest": each / small }),
+            );
             if each > CLIFF * small {
                 let size = bytes::display(mib << 20);
-                faults.push(format!("{dtype}: a convolution of {size} takes {:.1} times as long per value", each / small));
+                faults.push(format!(
+                    "{dtype}: a convolution of {size} takes {:.1} times as long per value",
+                    each / small
+                ));
                 break;
             }
         }

@@ -155,7 +155,14 @@ fn offer() -> Capabilities {
 
 fn outcome(milliseconds: u64) -> Outcome {
     let pool = PoolStatistics::default();
-    Outcome { elapsed: Duration::from_millis(milliseconds), load: Duration::ZERO, peak_bytes: 9, attempts: 1, pool, cold: false }
+    Outcome {
+        elapsed: Duration::from_millis(milliseconds),
+        load: Duration::ZERO,
+        peak_bytes: 9,
+        attempts: 1,
+        pool,
+        cold: false,
+    }
 }
 
 /// Decodes, one record each: a decision, a recovery and an outcome.

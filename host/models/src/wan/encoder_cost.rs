@@ -86,12 +86,7 @@ impl EncoderConfig {
 
     /// The costs of encodes in a precision and memory order on a device that was measured; none if
     /// these can't be run there.
-    pub fn costs(
-        &self,
-        precision: Precision,
-        layout: Layout,
-        measured: &Measured,
-    ) -> Option<EncodeCosts> {
+    pub fn costs(&self, precision: Precision, layout: Layout, measured: &Measured) -> Option<EncodeCosts> {
         let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
         Some(EncodeCosts {
             config: Arc::new(self.clone()),

@@ -76,7 +76,8 @@ impl CausalOps for Torch {
             return Ok(output);
         }
         // In f32 and back, a frame at a time: only this frame and its normed copy are held in f32.
-        let gamma = scalar::multiply(&gamma.f_to_kind(Kind::Float)?, (channels as f64).sqrt())?.f_view([1, -1, 1, 1])?;
+        let gamma =
+            scalar::multiply(&gamma.f_to_kind(Kind::Float)?, (channels as f64).sqrt())?.f_view([1, -1, 1, 1])?;
         for index in 0..count {
             let frame = frames.f_narrow(0, index, 1)?.f_to_kind(Kind::Float)?;
             let length = scalar::clamp_min_in_place(scalar::length(&frame, 1)?, LEAST_LENGTH)?;

@@ -128,7 +128,9 @@ pub fn properties(index: usize) -> Properties {
     };
     let arch = match block.as_deref().and_then(gfx_name) {
         Some(name) => Some(name),
-        None => attribute(runtime.major).zip(attribute(runtime.minor)).map(|(major, minor)| format!("sm_{major}{minor}")),
+        None => {
+            attribute(runtime.major).zip(attribute(runtime.minor)).map(|(major, minor)| format!("sm_{major}{minor}"))
+        }
     };
     Properties {
         name: block.as_deref().and_then(|block| text(&block[..NAME])),
@@ -158,7 +160,8 @@ fn text(bytes: &[u8]) -> Option<String> {
 fn gfx_name(properties: &[u8]) -> Option<String> {
     let rest = properties.get(NAME..)?;
     let start = rest.windows(3).position(|window| window == b"gfx")?;
-    let name: String = rest[start..].iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_alphanumeric).collect();
+    let name: String =
+        rest[start..].iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_alphanumeric).collect();
     (name.len() > 3).then_some(name)
 }
 

@@ -149,7 +149,7 @@ mod tests {
             gtt_total: 120 << 30,
             gtt_used: 2,
         };
-        assert_eq!(amd_gpus_below(sys.0.path()), [expected.clone()]);
+        assert_eq!(amd_gpus_below(sys.0.path()), std::slice::from_ref(&expected));
         assert_eq!(amd_gpu_below(sys.0.path(), "0000:C5:00.0"), Some(expected));
         assert_eq!(amd_gpu_below(sys.0.path(), "0000:c6:00.0"), None);
     }

@@ -122,7 +122,8 @@ fn the_bandwidth_is_not_that_of_obtaining_memory() {
 fn a_small_trial_that_waits_twice_is_run_again() {
     let mut made = FakeDevice::new(two_cores, |runs| if runs <= 2 { 1000.0 } else { 1.0 });
     let trial = Trial::Convolution { dtype: Dtype::Bf16, layout: Layout::ChannelsLast, channels: 16, side: 16 };
-    let (seconds, once) = Measurement::new(&mut made, &CPU, Backend::Cpu).least(trial, 1e-4, Duration::from_secs(1)).unwrap();
+    let (seconds, once) =
+        Measurement::new(&mut made, &CPU, Backend::Cpu).least(trial, 1e-4, Duration::from_secs(1)).unwrap();
     assert!(!once && seconds < 1e-4, "{seconds}");
 }
 
