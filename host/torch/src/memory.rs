@@ -160,15 +160,20 @@ const ROUNDING_PART: u64 = 8;
 pub struct Limit(Device);
 
 impl Limit {
-    /// Limits a device's tensors.
+    /// Limits a device's tensors. A GPU's allocator that can't be limited, as the driver's own pool
+    /// can't, is warned of: the limit guides the plans then, and no more.
     ///
     /// # Errors
-    /// A GPU's allocator can't be limited, or libtorch's error.
+    /// The device is lost.
     pub fn new(device: Device, bytes: u64) -> Result<Self> {
         match device {
             Device::Cuda(index) => {
                 let (_, total) = free_and_total(index)?;
-                set_fraction(index, fraction(of(device)?, bytes, total))?;
+                match set_fraction(index, fraction(of(device)?, bytes, total)) {
+                    Err(error @ Error::DeviceLost(_)) => return Err(error),
+                    Err(error) => tracing::warn!(%error, "the memory limit is not enforced"),
+                    Ok(()) => {}
+                }
             }
             _ => {
                 if let Some(pool) = POOL.get() {

@@ -189,7 +189,37 @@ fn adopt(home: &Path, folder: &Path) -> Result<String> {
     let _ = fs::remove_file(place.join(WHOLE));
     tools::link(&folder, &place.join("torch"))?;
     mark_whole(&place)?;
+    for line in missing_libraries(&folder) {
+        println!("warning: {line}");
+    }
     Ok("own".into())
+}
+
+/// The libraries that those of an adopted libtorch need and the loader does not find, a line for
+/// each library that can't be loaded. AMD's own wheels have ROCm's beside torch, where the program
+/// looks, too.
+fn missing_libraries(folder: &Path) -> Vec<String> {
+    let beside = folder.parent().and_then(|packages| fs::read_dir(packages).ok()).into_iter().flatten().flatten();
+    let is_rocm = |name: &str| name == "_rocm_sdk_core" || name.starts_with("_rocm_sdk_libraries");
+    let rocm: Vec<PathBuf> = beside
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_rocm))
+        .map(|entry| entry.path().join("lib"))
+        .collect();
+    let search = std::env::join_paths(&rocm).unwrap_or_default();
+    let libraries =
+        ["libtorch_cpu.so", "libtorch_cuda.so", "libtorch_hip.so"].map(|name| folder.join("lib").join(name));
+    let lacking = libraries.iter().filter(|library| library.is_file()).filter_map(|library| {
+        let listing = tools::ask(Command::new("ldd").arg(library).env("LD_LIBRARY_PATH", &search))?;
+        let names: Vec<&str> = listing.lines().filter_map(missing_library).collect();
+        let what = format!("{} can't be loaded: {} can't be found", library.display(), names.join(", "));
+        (!names.is_empty()).then_some(what)
+    });
+    lacking.collect()
+}
+
+/// The library that a line of `ldd` says is missing.
+fn missing_library(line: &str) -> Option<&str> {
+    Some(line.trim().strip_suffix("=> not found")?.trim())
 }
 
 /// Checks that a folder is an unpacked libtorch of the version needed.
@@ -251,6 +281,13 @@ fn write_if_changed(path: &Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_that_is_missing_is_told_from_those_that_are_there() {
+        let listing =
+            "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibamdhip64.so.7 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n";
+        assert_eq!(listing.lines().filter_map(missing_library).collect::<Vec<_>>(), ["libamdhip64.so.7"]);
+    }
 
     fn lay_out(folder: &Path) {
         fs::create_dir_all(folder.join("torch/lib")).unwrap();

@@ -1,6 +1,7 @@
 //! `cargo xtask …`: set-up, build, test, demonstration, judging. Each performs the missing steps
 //! before it, can be run again safely, and may be interrupted at any point.
 
+mod bundle;
 mod downloads;
 mod judge;
 mod languages;
@@ -64,6 +65,12 @@ enum Step {
         /// Passed on to cargo, as in -p tilewright-engine
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Pack the program with a script that checks a device elsewhere (after build)
+    Bundle {
+        /// Pack the fastest program, which takes longer to build
+        #[arg(long)]
+        release: bool,
     },
     /// Let other people's programs judge a running service (after build)
     Judge(judge::Arguments),
@@ -135,6 +142,13 @@ fn run(step: Step) -> Result<()> {
                 tools::say(&format!("passed, but for what can't be had here, see above: {}", missing.join(", ")));
             }
             Ok(())
+        }
+        Step::Bundle { release } => {
+            setup(&project, None)?;
+            let (arguments, profile) =
+                if release { (vec!["--release".to_owned()], "release") } else { (Vec::new(), "debug") };
+            build(&project, &arguments)?;
+            bundle::pack(&project, profile)
         }
         Step::Judge(arguments) => {
             if arguments.program.is_none() {

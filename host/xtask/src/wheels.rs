@@ -65,6 +65,12 @@ pub fn download(index: &Index, folder: &Path, flavour: Flavour) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
+    if packages.iter().any(|package| package.starts_with("rocm")) {
+        bail!(
+            "these wheels choose ROCm's libraries while they are installed: install torch {VERSION} from there with pip, \
+             and run this again with --pytorch in place of --flavour"
+        );
+    }
     pip(index, folder, &packages.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
