@@ -119,6 +119,8 @@ class Call {
     if (!tensor.defined()) return tensor;
     if (!tensor.is_cuda()) {
       has_host_tensor_ = true;
+      const bool is_borrowed = tensor.numel() > 0 && tensor.storage().data_ptr().get_context() == nullptr;
+      TORCH_CHECK(!(script().refuses_borrowed && is_borrowed), "a copy from memory that libtorch did not allocate");
       // Scalars go with any device, and so do the indices of an indexed read.
       if (tensor.dim() > 0 && name_.find("index") == std::string::npos) same(tensor.device());
       return tensor;

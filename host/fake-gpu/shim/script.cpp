@@ -33,6 +33,7 @@ Script read(const char* text) {
       {"cliff", [&](Value value) { script.cliff = std::stoull(value); }},
       {"arch", [&](Value value) { script.is_nameless = value == "none"; }},
       {"slower", [&](Value value) { script.slower = std::stod(value); }},
+      {"borrowed", [&](Value value) { script.refuses_borrowed = value == "refused"; }},
       {"trace", [&](Value value) { script.traces = value == "1"; }},
   };
   std::istringstream pairs(text);

@@ -27,6 +27,7 @@ struct Script {
   uint64_t cliff = 0;
   bool is_nameless = false;
   double slower = 0;
+  bool refuses_borrowed = false;
 };
 
 // The process's script, read once from the environment.

@@ -27,6 +27,7 @@
 //! | `cliff` | bytes of a convolution's input from which it takes 100 ms more per MiB | none |
 //! | `arch` | `none`: the runtime tells no architecture | `sm_90` |
 //! | `slower` | milliseconds that each convolution takes longer than the last | 0 |
+//! | `borrowed` | `refused`: copies from a mapped file's memory fail | served |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
 //!
 //! Pairs are separated by `;`, as in `devices=1;memory=268435456`.

@@ -19,7 +19,9 @@ pub fn kind(dtype: Dtype) -> Result<Kind> {
     }
 }
 
-/// A tensor of `kind` on `device` from `bytes` stored as `stored`, copied once.
+/// A tensor of `kind` on `device` from `bytes` stored as `stored`: copied once on a CPU. On the way
+/// to a GPU it is copied within host memory first: `bytes` may be a mapped file's, from which HIP
+/// takes up to half a second for each tensor (ROCm/legacy-rocm-build issues 6358 and 6606).
 ///
 /// # Errors
 /// `bytes` is not as long as `shape` and `stored` say, or memory is out.
@@ -29,14 +31,14 @@ pub fn from_bytes(bytes: &[u8], shape: &[i64], stored: Kind, kind: Kind, device:
     if bytes.len() != elements * size {
         return Err(Error::Torch(format!("{} bytes for {elements} elements of {size} bytes", bytes.len())));
     }
-    if stored == kind && device == Device::Cpu || bytes.as_ptr().align_offset(size) != 0 {
+    if device != Device::Cpu || stored == kind || bytes.as_ptr().align_offset(size) != 0 {
         return Ok(Tensor::f_from_data_size(bytes, shape, stored)?.f_to_device(device)?.f_to_kind(kind)?);
     }
     let strides: Vec<i64> = (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect();
     // SAFETY: `bytes` holds exactly `shape` elements, is aligned for them, and outlives the tensor,
-    // which is only read: the conversion below makes a new one because kind or device differ.
+    // which is only read: the conversion below makes a new one because the kind differs.
     let borrowed = unsafe { Tensor::f_from_blob(bytes.as_ptr(), shape, &strides, stored, Device::Cpu)? };
-    Ok(borrowed.f_to_device(device)?.f_to_kind(kind)?)
+    Ok(borrowed.f_to_kind(kind)?)
 }
 
 /// The same values with the memory order [N, H, W, C]; copies only if the order differs.
@@ -67,8 +69,9 @@ pub fn non_finite(tensor: &Tensor) -> Result<u64> {
         return Ok(0);
     }
     let (least, most) = tensor.f_aminmax(None, false)?;
-    let (least, most) = (f64::try_from(&least)?, f64::try_from(&most)?);
-    if least.is_finite() && most.is_finite() {
+    // One copy to the host, which waits for the device.
+    let both = Tensor::f_stack(&[least, most], 0)?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?;
+    if Vec::<f64>::try_from(&both)?.into_iter().all(f64::is_finite) {
         return Ok(0);
     }
     let finite = i64::try_from(&tensor.f_isfinite()?.f_sum(Kind::Int64)?)?;

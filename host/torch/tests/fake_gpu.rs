@@ -293,3 +293,22 @@ fn a_radeon_is_measured_in_the_order_that_its_library_computes_in() {
     assert_eq!(measured.backend, Backend::Rocm);
     assert!(measured.speeds.iter().all(|speed| speed.layout == Layout::ChannelsFirst), "{measured:?}");
 }
+
+#[test]
+fn mapped_files_are_not_copied_from_directly() {
+    if !is_with_gpu("mapped_files_are_not_copied_from_directly", "devices=1;borrowed=refused") {
+        return;
+    }
+    let gpu = gpu(0);
+    let values: Vec<f32> = (0..4096).map(|value| value as f32).collect();
+    // SAFETY: the tensor is dropped before the values.
+    let borrowed = unsafe { Tensor::from_blob(values.as_ptr().cast(), &[4096], &[1], Kind::Float, Device::Cpu) };
+    assert!(borrowed.f_to_device(gpu).is_err(), "the fake device refuses it");
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let tensor = tilewright_torch::from_bytes(&bytes, &[64, 64], Kind::Float, kind, gpu).unwrap();
+        assert_eq!((tensor.device(), tensor.kind()), (gpu, kind));
+        let expected = Tensor::from_slice(&values).view([64, 64]).to_kind(kind);
+        assert_eq!(difference(&tensor.to_kind(Kind::Float), &expected.to_kind(Kind::Float)), 0.0);
+    }
+}
