@@ -146,7 +146,9 @@ fn operators_agree_with_the_cpus() {
         let input = tilewright_torch::to_layout(&there(&wide), layout).unwrap();
         let found = group_norm(&input, &there(&scale), &there(&shift), 16, 1e-6).unwrap();
         assert_eq!((found.kind(), found.stride()), (Kind::BFloat16, input.stride()));
-        assert!(difference(&found.to_kind(Kind::Double), &expected) < 0.03);
+        // Nothing is rounded but the result, whose type has eight bits.
+        let excess = (found.to_device(Device::Cpu).to_kind(Kind::Double) - &expected).abs() - expected.abs() / 250.0;
+        assert!(f64::try_from(excess.max()).unwrap() < 1e-3);
     }
 }
 
