@@ -84,9 +84,9 @@ impl Machine {
         self.device != Device::Cpu && !self.facts.unified
     }
 
-    /// True if a plan that was just carried out is the first of its format on a GPU in this
+    /// Notes that a plan was carried out; true if it was the first of its format on a GPU in this
     /// process.
-    pub(crate) fn is_cold(&self, plan: &Plan) -> bool {
+    pub(crate) fn note_run(&self, plan: &Plan) -> bool {
         let format = (plan.precision, plan.layout);
         let mut warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = warm.contains(&format);

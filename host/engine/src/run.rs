@@ -54,7 +54,7 @@ pub(crate) fn run<I, T: Task>(
         let mut context = AttemptContext { observer, pace, load: &mut load, learn: &mut learn };
         let failure = match task.attempt(&decision.plan, &mut context) {
             Ok((output, outcome)) => {
-                let cold = job.machine.is_cold(&decision.plan);
+                let cold = job.machine.note_run(&decision.plan);
                 let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, cold, ..outcome };
                 if !cold {
                     planner.learn(&job.question(), &decision.plan, &outcome);
