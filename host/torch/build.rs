@@ -14,6 +14,7 @@ fn main() {
         .warnings(true)
         .file("shim/memory.cpp")
         .file("shim/device.cpp")
+        .file("shim/transfer.cpp")
         .file("shim/scalar.cpp")
         .file("shim/winograd.cpp")
         .file("shim/attention.cpp")

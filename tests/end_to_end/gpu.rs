@@ -91,6 +91,30 @@ fn estimates_are_what_is_held_in_every_format() {
 }
 
 #[test]
+fn tf32_is_a_precision_of_its_own() {
+    let place = Place::new();
+    let sample = |script: &str, precision: &str| {
+        let set = format!("precision={precision}");
+        let options = ["--device", "cuda", "--policy", "fixed", "--json", "-o", "out.safetensors", "--set", &set];
+        let record = decode(&place, script, &bundled(), &options).record();
+        let values = place.sample("out.safetensors").1;
+        fs::remove_file(place.path("out.safetensors")).unwrap();
+        (record, values)
+    };
+    let new = "devices=1;memory=1073741824;arch=sm_80";
+    let (f32_record, exact) = sample(new, "f32");
+    let (record, rounded) = sample(new, "tf32");
+    assert_eq!(record["plan"]["precision"], json!({ "kind": "mixed", "dtype": "tf32" }));
+    assert_eq!(record["estimate"]["peak_bytes"], f32_record["estimate"]["peak_bytes"]);
+    let difference = largest_difference(&rounded, &exact);
+    assert!((1e-5..3e-2).contains(&difference), "{difference}");
+
+    let (record, values) = sample(ONE, "tf32");
+    assert_eq!(record["adjusted"], json!(["precision tf32 → f32: not offered on this device"]));
+    assert!(largest_difference(&values, &exact) < 1e-5);
+}
+
+#[test]
 fn the_first_gpu_that_works_is_taken_and_the_others_are_named() {
     let place = Place::new();
     let options = ["--device", "auto", "--json", "-o", "out.png"];

@@ -2,6 +2,7 @@
 //! seed gives the same bytes on every machine, since only additions, multiplications and square
 //! roots are used.
 
+mod kl;
 mod wan;
 
 use std::{
@@ -21,13 +22,7 @@ use crate::{Error, Result, cache_folder, write_whole};
 
 /// The version of the recipe: it changes whenever the same seed would give other bytes, so that no
 /// older file is taken for a new one.
-const RECIPE: u32 = 1;
-
-/// Channels of the decoders' stages from the middle outwards: of their layers, and of each stage's
-/// input.
-const STAGES: [(usize, usize); 4] = [(512, 512), (512, 512), (512, 256), (256, 128)];
-const LAYERS: usize = 3;
-const MIDDLE: usize = 512;
+const RECIPE: u32 = 2;
 
 /// Sides of the cells that a latent's noise is summed over, in latent pixels, and the weight of
 /// each: coarse detail is stronger, as in photographs.
@@ -37,7 +32,7 @@ const OCTAVES: [(usize, f64); 5] = [(32, 1.0), (16, 0.8), (8, 0.6), (4, 0.4), (1
 /// half.
 const KEY: usize = 6;
 
-/// A published decoder's shape.
+/// A published autoencoder's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     /// As in `--family`.
@@ -52,36 +47,46 @@ pub struct Network {
 /// The layers of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layers {
-    /// An image autoencoder, which may start with a 1×1 convolution.
-    Kl { post_quant: bool },
+    /// An image autoencoder, whose latent may pass through 1×1 convolutions.
+    Kl { quant: bool },
     /// A video autoencoder.
-    Wan(wan::DecoderShape),
+    Wan(wan::Shape),
 }
 
-const fn kl(name: &'static str, latent_channels: usize, post_quant: bool) -> Network {
-    Network { name, latent_channels, scale: 8, layers: Layers::Kl { post_quant } }
+const fn image(name: &'static str, latent_channels: usize, quant: bool) -> Network {
+    Network { name, latent_channels, scale: 8, layers: Layers::Kl { quant } }
 }
 
-const fn video(name: &'static str, scale: u32, shape: wan::DecoderShape) -> Network {
+const fn video(name: &'static str, scale: u32, shape: wan::Shape) -> Network {
     Network { name, latent_channels: shape.latent_channels, scale, layers: Layers::Wan(shape) }
 }
 
 impl Network {
     /// Those that can be generated.
     pub const ALL: [Network; 6] = [
-        kl("flux", 16, false),
-        kl("sdxl", 4, true),
-        kl("sd3", 16, false),
-        kl("sd", 4, true),
-        video("wan-2.1", 8, wan::DecoderShape { base: 96, latent_channels: 16, out: 3, nested: false }),
-        video("wan-2.2", 16, wan::DecoderShape { base: 256, latent_channels: 48, out: 12, nested: true }),
+        image("flux", 16, false),
+        image("sdxl", 4, true),
+        image("sd3", 16, false),
+        image("sd", 4, true),
+        video("wan-2.1", 8, wan::Shape { base: 96, encoder_base: 96, latent_channels: 16, picture: 3, nested: false }),
+        video(
+            "wan-2.2",
+            16,
+            wan::Shape { base: 256, encoder_base: 160, latent_channels: 48, picture: 12, nested: true },
+        ),
     ];
 
     /// Flux's.
     pub const FLUX: Network = Self::ALL[0];
 
+    /// Stable Diffusion 1's and 2's.
+    pub const SD: Network = Self::ALL[3];
+
     /// WAN 2.1's.
     pub const WAN_21: Network = Self::ALL[4];
+
+    /// WAN 2.2's.
+    pub const WAN_22: Network = Self::ALL[5];
 
     /// True if it decodes clips.
     pub fn is_video(self) -> bool {
@@ -93,56 +98,12 @@ impl Network {
         if self.is_video() { 4 } else { 1 }
     }
 
-    /// Every tensor of the decoder by its original name, with its shape.
+    /// Every tensor by its original name, with its shape.
     fn tensors(self) -> Vec<(String, Vec<usize>)> {
         match self.layers {
-            Layers::Kl { post_quant } => self.kl_tensors(post_quant),
+            Layers::Kl { quant } => kl::tensors(self.latent_channels, quant),
             Layers::Wan(shape) => shape.tensors(),
         }
-    }
-
-    fn kl_tensors(self, post_quant: bool) -> Vec<(String, Vec<usize>)> {
-        let mut tensors = Vec::new();
-        let mut conv = |name: String, out: usize, into: usize, side: usize| {
-            tensors.push((format!("{name}.weight"), vec![out, into, side, side]));
-            tensors.push((format!("{name}.bias"), vec![out]));
-        };
-        let mut norms = Vec::new();
-        let mut block = |conv: &mut dyn FnMut(String, usize, usize, usize), name: String, into: usize, out: usize| {
-            conv(format!("{name}.conv1"), out, into, 3);
-            conv(format!("{name}.conv2"), out, out, 3);
-            if into != out {
-                conv(format!("{name}.nin_shortcut"), out, into, 1);
-            }
-            norms.extend([(format!("{name}.norm1"), into), (format!("{name}.norm2"), out)]);
-        };
-        if post_quant {
-            conv("post_quant_conv".into(), self.latent_channels, self.latent_channels, 1);
-        }
-        conv("decoder.conv_in".into(), MIDDLE, self.latent_channels, 3);
-        block(&mut conv, "decoder.mid.block_1".into(), MIDDLE, MIDDLE);
-        block(&mut conv, "decoder.mid.block_2".into(), MIDDLE, MIDDLE);
-        for part in ["q", "k", "v", "proj_out"] {
-            conv(format!("decoder.mid.attn_1.{part}"), MIDDLE, MIDDLE, 1);
-        }
-        for (stage, (into, out)) in STAGES.into_iter().enumerate() {
-            // LDM counts from the picture inwards.
-            let up = format!("decoder.up.{}", STAGES.len() - 1 - stage);
-            for layer in 0..LAYERS {
-                block(&mut conv, format!("{up}.block.{layer}"), if layer == 0 { into } else { out }, out);
-            }
-            if stage + 1 < STAGES.len() {
-                conv(format!("{up}.upsample.conv"), out, out, 3);
-            }
-        }
-        let last = STAGES[STAGES.len() - 1].1;
-        conv("decoder.conv_out".into(), 3, last, 3);
-        norms.extend([("decoder.mid.attn_1.norm".to_owned(), MIDDLE), ("decoder.norm_out".to_owned(), last)]);
-        for (name, width) in norms {
-            tensors.push((format!("{name}.weight"), vec![width]));
-            tensors.push((format!("{name}.bias"), vec![width]));
-        }
-        tensors
     }
 }
 
@@ -158,7 +119,7 @@ impl FromStr for Network {
     }
 }
 
-/// Weights of a network's decoder, bf16 as published files are, under the original code's names.
+/// Weights of a network, bf16 as published files are, under the original code's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// The network.
@@ -182,7 +143,7 @@ impl Weights {
         Ok(path)
     }
 
-    /// Writes the file: about 100 MB, 147 MB for WAN 2.1, 1.1 GB for WAN 2.2.
+    /// Writes the file: about 170 MB, 254 MB for WAN 2.1, 1.4 GB for WAN 2.2.
     ///
     /// # Errors
     /// The file can't be written.
@@ -223,11 +184,11 @@ impl Weights {
 /// The gain that keeps a layer's output at variance near 1, by a part of its name: less if no norm
 /// and activation precede it, so that the published clamp of WAN's frames seldom applies.
 const GAINS: [(&str, f64); 10] = [
-    ("post_quant_conv", 1.0),
+    ("quant_conv", 1.0),
     ("conv_in", 1.0),
     ("nin_shortcut", 1.0),
     ("conv_out", 0.8),
-    ("decoder.conv1", 1.0),
+    ("coder.conv1", 1.0),
     ("middle.1.", 1.0),
     (".shortcut", 1.0),
     ("resample.1", 1.0),
@@ -236,11 +197,22 @@ const GAINS: [(&str, f64); 10] = [
 ];
 
 fn gain(name: &str) -> f64 {
-    if name.starts_with("conv2.") {
-        // WAN's first layer; inner layers of other networks end in this name.
+    if name.starts_with("conv1.") || name.starts_with("conv2.") {
+        // WAN's layers next to the latent; inner layers of other networks end in these names.
         return 1.0;
     }
     GAINS.iter().find(|(part, _)| name.contains(part)).map_or(1.5, |(_, gain)| *gain)
+}
+
+/// Layers by name, with their tensors' shapes.
+#[derive(Default)]
+struct Tensors(Vec<(String, Vec<usize>)>);
+
+impl Tensors {
+    fn conv(&mut self, name: &str, out: usize, into: usize, kernel: &[usize]) {
+        self.0.push((format!("{name}.weight"), [&[out, into], kernel].concat()));
+        self.0.push((format!("{name}.bias"), vec![out]));
+    }
 }
 
 /// A latent of smooth noise that passes slowly from one field to others: per channel and frame of
@@ -358,13 +330,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoders_have_as_many_parameters_as_published() {
-        let count = |network: Network| -> usize {
-            network.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    fn networks_have_as_many_parameters_as_published() {
+        let count = |network: Network, part: &str| -> usize {
+            let tensors = network.tensors().into_iter().filter(|(name, _)| name.contains(part));
+            tensors.map(|(_, shape)| shape.iter().product::<usize>()).sum()
         };
-        assert_eq!(count(Network::FLUX), 49_545_475);
-        assert_eq!(count("sdxl".parse().unwrap()), 49_545_475 - 512 * 12 * 9 + 20);
-        assert_eq!(count(Network::WAN_21), 73_295_603);
+        assert_eq!(count(Network::FLUX, "decoder."), 49_545_475);
+        assert_eq!(count(Network::FLUX, ""), 83_819_683);
+        assert_eq!(count("sdxl".parse().unwrap(), ""), 83_653_863);
+        let latent_side = 16 * 16 + 16;
+        assert_eq!(count(Network::WAN_21, "decoder.") + latent_side, 73_295_603);
+        assert_eq!(count(Network::WAN_21, ""), 126_892_531);
+        assert_eq!(count(Network::WAN_22, ""), 704_688_668);
         assert!("sd4".parse::<Network>().is_err_and(|error| error.to_string().contains("flux, sdxl")));
     }
 
@@ -424,12 +401,12 @@ mod tests {
         use tch::{Device, Kind, Tensor};
         use tilewright_models::{
             Checkpoint, ComputeFormat, Identity,
-            wan::{Clip, Config, Decoder, Spread},
+            wan::{Clip, Config, Decoder, EncoderConfig, Spread},
         };
         use tilewright_plan::{Dtype, Layout, Precision};
         let folder = tempfile::tempdir().unwrap();
         for (nested, out, scale) in [(false, 3, 8), (true, 12, 16)] {
-            let shape = wan::DecoderShape { base: 16, latent_channels: 16, out, nested };
+            let shape = wan::Shape { base: 16, encoder_base: 16, latent_channels: 16, picture: out, nested };
             let path = folder.path().join(format!("{out}.safetensors"));
             Weights { network: video("any", scale, shape), seed: 3 }.write(&path).unwrap();
             let file = Checkpoint::open(&path).unwrap();
@@ -437,6 +414,7 @@ mod tests {
             let config = Config::read(&file, &identity).unwrap();
             assert!(config.problems(&file, &identity).is_empty() && Config::left_over(&file, &identity).is_empty());
             assert_eq!((config.spatial_scale(), config.temporal_scale(), config.patch), (scale, 4, scale as usize / 8));
+            EncoderConfig::read(&file, &identity).unwrap().check_weights(&file, &identity).unwrap();
             let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
             let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
             let latents = Latents { batch: 1, channels: 16, height: 6, width: 6, frames: Some(3), seed: 1 };

@@ -114,13 +114,13 @@ const fn part(name: &'static str, about: &'static str, patience: [Duration; 2], 
 }
 
 /// The parts, in the order that they run: each rests on those before it.
-pub static PARTS: [Part; 13] = [
+pub static PARTS: [Part; 14] = [
     part("facts", "what the runtime, the kernel and libtorch say of the device agrees", seconds(60, 60), parts::facts),
     part("order", "the device works after the CPU was used first", seconds(60, 60), parts::order),
     part("operators", "single operators agree with the CPU's in f32", seconds(120, 240), parts::operators),
     part(
         "networks",
-        "decoders agree with the CPU's in f32, in every format and space",
+        "decoders and encoders agree with the CPU's in f32, in every format and space",
         seconds(240, 900),
         parts::networks,
     ),
@@ -143,6 +143,15 @@ pub static PARTS: [Part; 13] = [
         environment: &[("MIOPEN_FIND_MODE", "NORMAL")],
         only: Some(Backend::Rocm),
         ..part("speed-searched", "the same with MIOpen's full search", seconds(300, 600), parts::speed)
+    },
+    Part {
+        only: Some(Backend::Rocm),
+        ..part(
+            "speed-without",
+            "convolutions work without MIOpen; their rates",
+            seconds(120, 240),
+            parts::without_miopen,
+        )
     },
     part(
         "large-tensors",

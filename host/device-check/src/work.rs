@@ -1,18 +1,23 @@
-//! The work that parts do: decodes of generated latents by one plan each.
+//! The work that parts do: decodes and encodes of generated inputs by one plan each.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use tch::{Device, Tensor};
 use tilewright_bench::{Latents, Network, Weights};
-use tilewright_engine::{Cancelled, Machine, Observer, Overrides, Probe, Unfinished};
+use tilewright_engine::{
+    Cancelled, ClipEncodeJob, ClipExtents, EncodeJob, Machine, Observer, Overrides, Probe, Unfinished,
+};
 use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{
-    CostModel, Decision, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision, Question,
-    Record, Release, Space, Time,
+    CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision,
+    Question, Record, Release, Space, Time,
 };
 use tilewright_torch::device::Choice;
 
 use crate::Effort;
+
+/// A type slower than f32 by more than this is left out: some processors emulate f16.
+const HOPELESS: f64 = 8.0;
 
 /// The seed of weights and latents.
 const SEED: u64 = 1;
@@ -39,6 +44,19 @@ impl Context {
         Machine::open(self.choice, Probe::Fresh).map_err(|error| error.to_string())
     }
 
+    /// The types and memory orders that the device is worth being checked in: with `all`, also the
+    /// types that it is slow in, unless it emulates them.
+    pub(crate) fn formats(&self, machine: &Machine, all: bool) -> Vec<(Dtype, Layout)> {
+        let measured = &machine.measured;
+        let single = measured.best(Dtype::F32).unwrap_or(0.0);
+        let is_worth = |dtype: Dtype| match all || !self.is_quick() {
+            true => measured.best(dtype).is_some_and(|rate| rate * HOPELESS >= single),
+            false => dtype == Dtype::F32 || machine.facts.fast_dtypes.contains(&dtype),
+        };
+        let formats = measured.speeds.iter().map(|speed| (speed.dtype, speed.layout));
+        formats.filter(|(dtype, _)| is_worth(*dtype)).collect()
+    }
+
     /// True if only the sizes that show most faults are checked.
     pub(crate) fn is_quick(&self) -> bool {
         self.effort == Effort::Quick
@@ -50,39 +68,77 @@ pub fn cpu() -> Result<Machine, String> {
     Machine::open(Choice::Cpu, Probe::Kept).map_err(|error| error.to_string())
 }
 
-/// A decoder of generated weights, and latents for it.
+/// An autoencoder of generated weights, and inputs for it.
 pub struct Subject {
-    pub model: Model,
-    pub latents: Tensor,
+    model: Model,
+    latents: Tensor,
+    /// [N, 3, H, W] of pictures, [T, 3, H, W] of a clip, in −1…1.
+    frames: Tensor,
 }
 
+/// The end of an encode or a decode: a tensor, or the error with the record as far as it goes.
+type End = Result<(Tensor, Record), Unfinished>;
+
 impl Subject {
-    /// A square picture or a clip of a few frames, of a side in pixels.
+    /// A square picture, or a clip of a few frames, of a side in pixels.
     pub fn new(network: Network, side: u32) -> Result<Self, String> {
+        Self::of_batch(network, side, 1)
+    }
+
+    /// So many pictures, or one clip.
+    pub fn of_batch(network: Network, side: u32, batch: usize) -> Result<Self, String> {
         let path = Weights { network, seed: SEED }.cached_file().map_err(|error| error.to_string())?;
         let model = Model::open(&path, Overrides::default()).map_err(|error| error.to_string())?;
         let extent = (side / network.scale).max(1) as usize;
         let latents = Latents {
-            batch: 1,
+            batch,
             channels: network.latent_channels,
             height: extent,
             width: extent,
             frames: network.is_video().then_some(2),
             seed: SEED,
         };
-        let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
-        let values = Tensor::f_from_slice(&latents.values()).and_then(|values| values.f_view(&shape[..]));
-        Ok(Self { model, latents: values.map_err(|error| error.to_string())? })
+        let count = if network.is_video() { 1 + network.temporal_scale() as usize } else { batch };
+        let extent = extent * network.scale as usize;
+        let frames = Latents { batch: count, channels: 3, height: extent, width: extent, frames: None, seed: SEED };
+        let tensor = |of: Latents, most: f32| {
+            let shape: Vec<i64> = of.shape().into_iter().map(|extent| extent as i64).collect();
+            let values: Vec<f32> = of.values().into_iter().map(|value| value.clamp(-most, most)).collect();
+            Tensor::f_from_slice(&values)
+                .and_then(|values| values.f_view(&shape[..]))
+                .map_err(|error| error.to_string())
+        };
+        Ok(Self { model, latents: tensor(latents, f32::MAX)?, frames: tensor(frames, 1.0)? })
+    }
+
+    /// Encodes by a plan.
+    pub fn encode(&self, machine: &Machine, plan: &Plan) -> End {
+        let (limit, objective, mut planner) = (u64::MAX / 4, Objective::Fastest, OnePlan::new(plan));
+        match &self.model {
+            Model::Picture(vae) => {
+                let job = EncodeJob::new(machine, vae, &self.frames, limit, objective)?;
+                let finished = job.run(&mut planner, &mut Quiet)?;
+                Ok((finished.output, finished.record))
+            }
+            Model::Clip(vae) => {
+                let (frames, _, height, width) = self.frames.size4().map_err(tilewright_engine::Error::from)?;
+                let [frames, height, width] = [frames, height, width].map(|extent| extent as u32);
+                let extents = ClipExtents { frames, height, width };
+                let job = ClipEncodeJob::new(machine, vae, extents, limit, objective)?;
+                let mut given = 0;
+                let mut next = |count: u32| {
+                    let part = self.frames.f_narrow(0, given, i64::from(count))?;
+                    given += i64::from(count);
+                    Ok(part)
+                };
+                let finished = job.run(&mut planner, &mut Quiet, &mut next)?;
+                Ok((finished.output.latents, finished.record))
+            }
+        }
     }
 
     /// Decodes by a plan within a limit in bytes.
-    pub fn decode(
-        &self,
-        machine: &Machine,
-        plan: &Plan,
-        limit: Option<u64>,
-        observer: &mut dyn Observer,
-    ) -> Result<(Tensor, Record), Unfinished> {
+    pub fn decode(&self, machine: &Machine, plan: &Plan, limit: Option<u64>, observer: &mut dyn Observer) -> End {
         let limit = limit.unwrap_or(u64::MAX / 4);
         let job = Decode::new(machine, &self.model, &self.latents, limit, Objective::Fastest)?;
         let mut frames = FrameStore::new(true);
@@ -94,6 +150,15 @@ impl Subject {
     pub fn estimated_peak(&self, machine: &Machine, plan: &Plan) -> Result<u64, String> {
         let job = Decode::new(machine, &self.model, &self.latents, u64::MAX / 4, Objective::Fastest);
         Ok(job.map_err(|error| error.to_string())?.estimate(plan)?.peak_bytes)
+    }
+}
+
+/// The precision with as much as possible in a type.
+pub fn precision(dtype: Dtype) -> Precision {
+    match dtype {
+        // Only convolutions round to it.
+        Dtype::Tf32 => Precision::Mixed(dtype),
+        _ => Precision::Uniform(dtype),
     }
 }
 

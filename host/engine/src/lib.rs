@@ -16,6 +16,7 @@ mod job;
 mod limit;
 mod machine;
 mod observer;
+mod offload;
 mod picture;
 mod run;
 mod task;

@@ -152,12 +152,15 @@ impl Found {
 }
 
 /// Settings in the environment that change how fast a GPU is, or which one it is.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 11] = [
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "HSA_OVERRIDE_GFX_VERSION",
     "MIOPEN_FIND_MODE",
+    "NVIDIA_TF32_OVERRIDE",
     "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
     "PYTORCH_MIOPEN_SUGGEST_NHWC",
     "PYTORCH_TUNABLEOP_ENABLED",
     "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL",

@@ -101,7 +101,8 @@ pub(crate) fn run<I, T: Task>(
         observer.failed(&attempt);
         failed.push(attempt);
         // No other tiles mend what is not finite even in f32.
-        let hopeless = matches!(failure, Failure::NonFinite { .. }) && decision.plan.precision.dtype() == Dtype::F32;
+        let hopeless = matches!(failure, Failure::NonFinite { .. })
+            && matches!(decision.plan.precision.dtype(), Dtype::F32 | Dtype::Tf32);
         let next = if hopeless { None } else { decide_again(job, task, planner, &attempts) };
         let Some(next) = next else {
             let advice = job.advice(failure, hopeless);

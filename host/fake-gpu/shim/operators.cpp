@@ -79,9 +79,11 @@ class Call {
     const int device = device_->index();
     fake::begin_operation(device, op_.schema().name().c_str());
     const bool convolves = name_.find("conv") != std::string::npos;
+    if (name_ == "aten::_convolution" && stack->back().toBool()) round_operands(stack, first);
     if (convolves) fake::enqueue(device, time_of((*stack)[first].toTensor()));
     // What the host is to see has to be there.
-    if (name_ == "aten::_local_scalar_dense" || (is_copy(name_) && has_host_tensor_)) fake::synchronize(device);
+    const bool waits = is_copy(name_) && has_host_tensor_ && !(name_ == "aten::copy_" && stack->back().toBool());
+    if (name_ == "aten::_local_scalar_dense" || waits) fake::synchronize(device);
     is_own_ = convolves || converts_on_the_way(name_);
     // A workspace as large as the input, beside the results. The CPU's depends on the size and on the processor.
     const c10::DataPtr workspace = convolves ? workspace_of((*stack)[first].toTensor()) : c10::DataPtr();
@@ -169,6 +171,19 @@ class Call {
     if (is_copy(name_)) return tensor;
     if (convolves) spoil(tensor);
     return on_device(is_own_ ? copied(tensor) : tensor, *device_);
+  }
+
+  // TF32's ten bits of mantissa, of input and weight.
+  static void round_operands(torch::jit::Stack* stack, size_t first) {
+    TORCH_CHECK(script().arch >= "sm_80", "TF32 on a device without it");
+    fake::Diverted host(-1);
+    for (size_t place = first; place != first + 2; ++place) {
+      at::Tensor copy = (*stack)[place].toTensor().clone();
+      if (copy.scalar_type() != at::kFloat) continue;
+      auto* bits = static_cast<uint32_t*>(copy.storage().mutable_data());
+      for (size_t index = 0; index != copy.storage().nbytes() / 4; ++index) bits[index] = (bits[index] + 0x1000) & ~0x1FFFu;
+      (*stack)[place] = copy;
+    }
   }
 
   // Milliseconds that a convolution of an input takes.
@@ -265,7 +280,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_fused_sdp_choice", TORCH_FN(fused_choice));
   library.impl("scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&attention>());
   // Of parts that the real library has for CUDA alone: here they are the CPU's as a whole.
-  for (const char* name : {"conv2d", "conv3d", "copy_", "native_group_norm"}) {
+  for (const char* name : {"conv2d", "conv3d", "_convolution", "copy_", "native_group_norm"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_on_host>());
   }
 }

@@ -147,8 +147,8 @@ int cudaDeviceGetAttribute(int* value, int attribute, int device) {
   switch (attribute) {
     case kMultiprocessors: *value = 40; return kSuccess;
     case kIntegrated: *value = script().integrated; return kSuccess;
-    case kMajor: *value = 9; return script().is_nameless ? kInvalidValue : kSuccess;
-    case kMinor: *value = 0; return script().is_nameless ? kInvalidValue : kSuccess;
+    case kMajor: return std::sscanf(script().arch.c_str(), "sm_%1d", value) == 1 ? kSuccess : kInvalidValue;
+    case kMinor: return std::sscanf(script().arch.c_str(), "sm_%*1d%1d", value) == 1 ? kSuccess : kInvalidValue;
     default: return kInvalidValue;
   }
 }
@@ -184,7 +184,7 @@ int hipDeviceGetAttribute(int* value, int attribute, int device) {
 int hipGetDevicePropertiesR0600(void* properties, int device) {
   if (device < 0 || device >= script().devices) return kInvalidValue;
   std::snprintf(static_cast<char*>(properties), 256, "Fake Radeon %d", device);
-  if (!script().is_nameless) std::strcpy(static_cast<char*>(properties) + 1160, "gfx1151");
+  if (script().arch != "none") std::strcpy(static_cast<char*>(properties) + 1160, "gfx1151");
   return kSuccess;
 }
 }

@@ -31,7 +31,7 @@ Script read(const char* text) {
       {"events", [&](Value value) { script.has_early_events = value == "early"; }},
       {"copies", [&](Value value) { script.loses_bits = value == "broken"; }},
       {"cliff", [&](Value value) { script.cliff = std::stoull(value); }},
-      {"arch", [&](Value value) { script.is_nameless = value == "none"; }},
+      {"arch", [&](Value value) { script.arch = value; }},
       {"slower", [&](Value value) { script.slower = std::stod(value); }},
       {"borrowed", [&](Value value) { script.refuses_borrowed = value == "refused"; }},
       {"trace", [&](Value value) { script.traces = value == "1"; }},

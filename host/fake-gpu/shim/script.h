@@ -25,7 +25,7 @@ struct Script {
   bool has_early_events = false;
   bool loses_bits = false;
   uint64_t cliff = 0;
-  bool is_nameless = false;
+  std::string arch = "sm_75";
   double slower = 0;
   bool refuses_borrowed = false;
 };

@@ -3,7 +3,7 @@
 
 use tilewright_plan::{Backend, Device, Dtype, Model};
 
-use Dtype::{Bf16, F8E4m3, F16, F32, I4, I8};
+use Dtype::{Bf16, F8E4m3, F16, F32, I4, I8, Tf32};
 
 /// A device and its speed.
 #[derive(Debug)]
@@ -53,6 +53,7 @@ impl Machine {
 }
 
 const ALL: &[Dtype] = &[F32, Bf16, F16];
+const WITH_TF32: &[Dtype] = &[F32, Tf32, Bf16, F16];
 
 macro_rules! machines {
     ($($id:ident: $backend:ident $arch:literal $name:literal, $units:literal units, $gib:literal GiB, $unified:literal, $dtypes:expr, $fast:expr, $tera:literal, $gain:literal, $last:literal;)+) => {
@@ -73,8 +74,8 @@ machines! {
     GFX1201: Rocm "gfx1201" "AMD Radeon RX 9070 XT",      64 units,  16 GiB, false, ALL,         &[F16, Bf16], 20.0, 3.0, 1.2;
     GFX942:  Rocm "gfx942"  "AMD Instinct MI300X",       304 units, 192 GiB, false, ALL,         &[Bf16, F16], 80.0, 4.0, 0.9;
     SM_75:   Cuda "sm_75"   "Tesla T4",                   40 units,  16 GiB, false, ALL,         &[F16],        4.0, 3.0, 0.95;
-    SM_89:   Cuda "sm_89"   "NVIDIA GeForce RTX 4090",   128 units,  24 GiB, false, ALL,         &[F16, Bf16], 40.0, 2.5, 0.85;
-    SM_90:   Cuda "sm_90"   "NVIDIA H100 80GB HBM3",     132 units,  80 GiB, false, ALL,         &[Bf16, F16], 50.0, 6.0, 0.8;
+    SM_89:   Cuda "sm_89"   "NVIDIA GeForce RTX 4090",   128 units,  24 GiB, false, WITH_TF32,   &[F16, Bf16, Tf32], 40.0, 2.5, 0.85;
+    SM_90:   Cuda "sm_90"   "NVIDIA H100 80GB HBM3",     132 units,  80 GiB, false, WITH_TF32,   &[Bf16, F16, Tf32], 50.0, 6.0, 0.8;
     X86_V3:  Cpu  "x86-64-v3" "AMD Ryzen 7 5800X",         8 units,  32 GiB, true,  ALL,         &[],           0.5, 1.0, 0.87;
     X86_V4:  Cpu  "x86-64-v4" "Intel Core i9-11900K",      8 units,  64 GiB, true,  ALL,         &[],           0.9, 1.0, 0.87;
     X86_AMX: Cpu  "x86-64-v4" "Intel Xeon Platinum 8480+", 56 units, 256 GiB, true, ALL,         &[Bf16],       4.0, 2.5, 0.87;

@@ -109,6 +109,8 @@ impl Prices {
     fn speed(&self, precision: Precision, layout: Layout) -> f64 {
         let by_type = match precision.dtype() {
             Dtype::F32 => 1.0,
+            // Halfway to 16 bits.
+            Dtype::Tf32 => 1.0 + (self.machine.gain - 1.0) / 2.0,
             dtype if self.machine.fast.contains(&dtype) => self.machine.gain,
             _ => 0.5,
         };

@@ -28,7 +28,7 @@ fn device() -> Measured {
     };
     let both = |dtype| [Layout::ChannelsLast, Layout::ChannelsFirst].map(|layout| speed(dtype, layout));
     let speeds = [both(Dtype::F32), both(Dtype::Bf16)].concat();
-    Measured { speeds, bytes_per_second: 1e10, backend: Backend::Cpu, hurried: false }
+    Measured { speeds, bytes_per_second: 1e10, transfer_bytes_per_second: None, backend: Backend::Cpu, hurried: false }
 }
 
 #[test]
@@ -61,7 +61,11 @@ fn the_state_is_as_large_as_was_estimated() {
                     let pushed = latent_frames;
                     let extent = Extent { latent_frames, pushed, frames: 8, height, width, band: None, tiled: None };
                     let cost = costs.of(&extent).unwrap();
-                    assert_eq!(cost.state_bytes, clip.bytes() as u64, "{name} {precision} {layout} {latent_frames}");
+                    assert_eq!(
+                        cost.state_bytes,
+                        clip.bytes(Device::Cpu) as u64,
+                        "{name} {precision} {layout} {latent_frames}"
+                    );
                     assert!(cost.peak_bytes > cost.state_bytes, "{name} {precision} {layout}");
                 }
             }

@@ -2,13 +2,15 @@
 
 use tch::{Device, Kind};
 use tilewright_plan::{Dtype, Layout, Precision};
-use tilewright_torch::{Result, winograd};
+use tilewright_torch::{Error, Result, winograd};
 
 /// The types and the memory order that a network is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ComputeFormat {
     /// The type of convolutions and matrix products.
     pub convolution: Kind,
+    /// True if convolutions of f32 round their operands to TF32.
+    pub tf32: bool,
     /// The type of norms and sums, and of the tensors between layers.
     pub rest: Kind,
     /// The memory order between layers.
@@ -19,14 +21,15 @@ impl ComputeFormat {
     /// The format that a plan asks for.
     ///
     /// # Errors
-    /// The type of `precision` can't be computed in.
+    /// The type of `precision` can't be computed in, or not in this way.
     pub fn new(precision: Precision, layout: Layout) -> Result<Self> {
         let convolution = tilewright_torch::kind(precision.dtype())?;
         let rest = match precision {
+            Precision::Uniform(Dtype::Tf32) => return Err(Error::Torch("no tensor has the type tf32".into())),
             Precision::Uniform(_) => convolution,
             Precision::Mixed(_) => Kind::Float,
         };
-        Ok(Self { convolution, rest, layout })
+        Ok(Self { convolution, tf32: precision.dtype() == Dtype::Tf32, rest, layout })
     }
 
     /// Estimates the bytes that weights take on a device in this format, from their `stored_bytes`
@@ -41,7 +44,7 @@ impl ComputeFormat {
 
     /// True if 3×3 convolutions run by Winograd's filtering.
     pub fn winograd(&self, device: Device) -> bool {
-        let wanted = Self { convolution: Kind::Float, rest: Kind::Float, layout: Layout::ChannelsLast };
+        let wanted = Self { convolution: Kind::Float, tf32: false, rest: Kind::Float, layout: Layout::ChannelsLast };
         *self == wanted && device == Device::Cpu && winograd::available()
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Dtype, Layout};
 use tilewright_torch::{
-    CPU_PIECE, GPU_PIECE, attention, group_norm, pointwise, to_layout,
+    CPU_PIECE, GPU_PIECE, attention, conv2d, group_norm, pointwise, to_layout,
     winograd::{self, Affine, Sums, Winograd},
 };
 
@@ -129,10 +129,11 @@ impl Ops for Torch {
 
     fn convolution(&self, picture: &Tensor, weight: &Tensor, bias: &Tensor, window: Window) -> Result<Tensor> {
         let is_pointwise = weight.size4()?.2 == 1 && window == Window { stride: 1, padding: [0; 2] };
-        if is_pointwise && self.format.layout == Layout::ChannelsFirst {
+        // Products don't round to TF32, convolutions do.
+        if is_pointwise && self.format.layout == Layout::ChannelsFirst && !self.format.tf32 {
             return Ok(pointwise(picture, weight, bias)?);
         }
-        Ok(picture.f_conv2d(weight, Some(bias), [window.stride; 2], window.padding, [1, 1], 1)?)
+        Ok(conv2d(picture, weight, Some(bias), window.stride, window.padding, self.format.tf32)?)
     }
 
     fn linear(&self, tokens: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {

@@ -16,7 +16,7 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
         fused_attention,
         scratch: Scratch::default(),
     };
-    Measured { speeds: vec![speed], bytes_per_second: 2e11, backend, hurried: false }
+    Measured { speeds: vec![speed], bytes_per_second: 2e11, transfer_bytes_per_second: None, backend, hurried: false }
 }
 
 fn meter(measured: &Measured) -> Meter {

@@ -161,6 +161,9 @@ impl fmt::Display for Time {
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // The only one that makes sense has the short name.
+            Precision::Mixed(dtype @ Dtype::Tf32) => write!(f, "{dtype}"),
+            Precision::Uniform(dtype @ Dtype::Tf32) => write!(f, "uniform {dtype}"),
             Precision::Uniform(dtype) => write!(f, "{dtype}"),
             Precision::Mixed(dtype) => write!(f, "mixed {dtype}"),
         }

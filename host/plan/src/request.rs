@@ -23,6 +23,10 @@ pub enum Dtype {
     /// IEEE single precision.
     #[serde(rename = "f32")]
     F32,
+    /// f32 whose convolutions round their operands to 10 bits of mantissa, on NVIDIA's tensor cores.
+    /// Tensors stay f32, so a plan names it as [`Precision::Mixed`](crate::Precision::Mixed) alone.
+    #[serde(rename = "tf32")]
+    Tf32,
     /// bfloat16: the range of f32, 8 bits of precision.
     #[serde(rename = "bf16")]
     Bf16,
@@ -45,8 +49,9 @@ pub enum Dtype {
 
 impl Dtype {
     /// Every type with its name in settings, records and tables.
-    pub const NAMES: [(Dtype, &'static str); 7] = [
+    pub const NAMES: [(Dtype, &'static str); 8] = [
         (Dtype::F32, "f32"),
+        (Dtype::Tf32, "tf32"),
         (Dtype::Bf16, "bf16"),
         (Dtype::F16, "f16"),
         (Dtype::F8E4m3, "f8-e4m3"),
@@ -58,7 +63,7 @@ impl Dtype {
     /// Bits of one element.
     pub const fn bits(self) -> u32 {
         match self {
-            Dtype::F32 => 32,
+            Dtype::F32 | Dtype::Tf32 => 32,
             Dtype::Bf16 | Dtype::F16 => 16,
             Dtype::F8E4m3 | Dtype::F8E5m2 | Dtype::I8 => 8,
             Dtype::I4 => 4,

@@ -121,7 +121,8 @@ pub(crate) fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
 /// overflows is lost.
 pub fn rank_precision(precision: Precision) -> u32 {
     match precision {
-        Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 5,
+        Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 6,
+        Precision::Uniform(Dtype::Tf32) | Precision::Mixed(Dtype::Tf32) => 5,
         Precision::Mixed(Dtype::Bf16) => 4,
         Precision::Mixed(Dtype::F16) => 3,
         Precision::Uniform(Dtype::Bf16) => 2,

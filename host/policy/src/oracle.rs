@@ -54,6 +54,7 @@ pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
     let dtype = plan.precision.dtype();
     holds("the type is offered", dtype == Dtype::F32 || capabilities.dtypes.contains(&dtype));
     holds("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32));
+    holds("no tensor has the type tf32", plan.precision != Precision::Uniform(Dtype::Tf32));
     holds("waiting in host memory is offered", capabilities.offload || !plan.offload);
     holds("no more is copied ahead than offered", plan.prefetch <= capabilities.prefetch_most);
     match plan.time {

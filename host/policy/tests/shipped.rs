@@ -468,7 +468,7 @@ fn fixed_refuses_nonsense() {
     assert_eq!(refused("overlap=much"), "policy fixed: setting overlap=much is not a whole number");
     assert_eq!(
         refused("precision=f64"),
-        "policy fixed: precision=f64: allowed is f32, bf16, f16, mixed-bf16, mixed-f16"
+        "policy fixed: precision=f64: allowed is f32, tf32, bf16, f16, mixed-bf16, mixed-f16"
     );
     assert_eq!(refused("time=half"), "policy fixed: time=half: allowed is whole, carried, blended");
     assert_eq!(refused("chunk=0"), "policy fixed: chunk=0: allowed is 1 to 65536");

@@ -3,6 +3,7 @@
 #include "guarded.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
@@ -83,7 +84,11 @@ int tw_gpu_reset_peak(int device, char* error, size_t error_length) noexcept {
 }
 
 int tw_gpu_empty_cache(char* error, size_t error_length) noexcept {
-  return guarded(error, error_length, [] { gpu().emptyCache(); });
+  return guarded(error, error_length, [] {
+    gpu().emptyCache();
+    // Pinned memory, if the back end has an allocator for it.
+    if (auto* pinned = at::getHostAllocator(c10::DeviceType::CUDA)) pinned->empty_cache();
+  });
 }
 
 int tw_gpu_free_and_total(int device, uint64_t* free_bytes, uint64_t* total_bytes, char* error,

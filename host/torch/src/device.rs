@@ -126,6 +126,16 @@ pub fn bus_address(device: tch::Device) -> Option<String> {
     }
 }
 
+/// True if a device's convolutions can round f32 operands to TF32: NVIDIA's, from compute capability
+/// 8.0 on, unless the user forbids it for every program (NVIDIA_TF32_OVERRIDE).
+pub fn has_tf32(device: tch::Device) -> bool {
+    let tch::Device::Cuda(index) = device else { return false };
+    let is_forbidden = std::env::var("NVIDIA_TF32_OVERRIDE").is_ok_and(|value| value == "0");
+    let arch = runtime::properties(index).arch;
+    let capability = arch.as_deref().and_then(|arch| arch.strip_prefix("sm_")?.parse::<u32>().ok());
+    !is_forbidden && capability.is_some_and(|capability| capability >= 80)
+}
+
 /// Facts about a device, without the probe's: [`Facts::fast_dtypes`] is left empty.
 ///
 /// # Errors

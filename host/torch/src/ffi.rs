@@ -120,7 +120,21 @@ unsafe extern "C" {
     pub safe fn tw_event_create() -> *mut c_void;
     pub fn tw_event_record(event: *mut c_void, device: c_int, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_event_wait(event: *mut c_void, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_event_block(event: *mut c_void, device: c_int, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_event_destroy(event: *mut c_void);
+    pub fn tw_host_like(
+        tensor: *const c_void,
+        result: *mut *mut c_void,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
+    pub fn tw_start_copy(
+        to: *mut c_void,
+        from: *const c_void,
+        event: *mut c_void,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
     pub fn tw_has_fused_attention(
         query: *const c_void,
         key: *const c_void,

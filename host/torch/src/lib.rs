@@ -5,9 +5,11 @@
 
 pub mod attention;
 pub mod backend;
+mod convolution;
 pub mod crash;
 pub mod device;
 mod error;
+mod event;
 mod ffi;
 mod group_norm;
 pub mod memory;
@@ -18,9 +20,11 @@ pub mod probe;
 pub mod reordered;
 pub mod scalar;
 mod tensors;
+pub mod transfer;
 mod unit_norm;
 pub mod winograd;
 
+pub use convolution::conv2d;
 pub use error::{Error, Result};
 pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes};
 pub use pace::Pace;

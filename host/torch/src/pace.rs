@@ -2,13 +2,12 @@
 
 use std::{
     collections::VecDeque,
-    ffi::c_void,
     time::{Duration, Instant},
 };
 
 use tch::Device;
 
-use crate::{Result, ffi};
+use crate::{Result, event::Event};
 
 /// The pieces of work that may be in the queue behind the one that a device is at, so that it never
 /// waits for the next.
@@ -49,32 +48,5 @@ impl Pace {
             self.ahead = if start.elapsed() > SLOW { 0 } else { AHEAD };
         }
         Ok(())
-    }
-}
-
-/// An event of libtorch's.
-#[derive(Debug)]
-struct Event(*mut c_void);
-
-impl Event {
-    fn new() -> Self {
-        Self(ffi::tw_event_create())
-    }
-
-    fn record(&self, index: usize) -> Result<()> {
-        // SAFETY: the event lives; the buffer is valid for its length.
-        ffi::call(|error, length| unsafe { ffi::tw_event_record(self.0, index as i32, error, length) })
-    }
-
-    fn wait(&self) -> Result<()> {
-        // SAFETY: as above.
-        ffi::call(|error, length| unsafe { ffi::tw_event_wait(self.0, error, length) })
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: created in `new`, and not used after this.
-        unsafe { ffi::tw_event_destroy(self.0) };
     }
 }

@@ -41,8 +41,8 @@ const GPU: Sizes = Sizes {
 /// Width of the probe's attention.
 const ATTENTION_WIDTH: i64 = 512;
 
-/// The types that a convolution is tried in.
-const TRIED: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+/// The types that a convolution is tried in, if the device has them.
+const TRIED: [Dtype; 4] = [Dtype::F32, Dtype::Tf32, Dtype::Bf16, Dtype::F16];
 
 /// The largest sample, in values, whose convolution in f32 takes libtorch's own path on a CPU,
 /// which holds nine copies of the input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp,
@@ -124,6 +124,9 @@ pub struct Measured {
     pub speeds: Vec<Speed>,
     /// Bytes read and written per second by an elementwise operation.
     pub bytes_per_second: f64,
+    /// Bytes per second between the device and the host, while as many come as go; none of a CPU.
+    #[serde(default)]
+    pub transfer_bytes_per_second: Option<f64>,
     /// The libraries that were measured.
     pub backend: Backend,
     /// True if there was too little time to measure f32 properly: the device was busy, or is slow.
@@ -213,7 +216,13 @@ mod tests {
             scratch: Scratch::default(),
         };
         let speeds = vec![speed(Dtype::F32, 100.0), speed(Dtype::Bf16, 180.0), speed(Dtype::F16, 60.0)];
-        let mut measured = Measured { speeds, bytes_per_second: 1.0, backend: Backend::Cpu, hurried: false };
+        let mut measured = Measured {
+            speeds,
+            bytes_per_second: 1.0,
+            transfer_bytes_per_second: None,
+            backend: Backend::Cpu,
+            hurried: false,
+        };
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
         // After a hurried measurement, small differences may be noise.
         measured.hurried = true;

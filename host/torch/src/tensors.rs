@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// A quantized type, which no tensor is computed in.
 pub fn kind(dtype: Dtype) -> Result<Kind> {
     match dtype {
-        Dtype::F32 => Ok(Kind::Float),
+        Dtype::F32 | Dtype::Tf32 => Ok(Kind::Float),
         Dtype::Bf16 => Ok(Kind::BFloat16),
         Dtype::F16 => Ok(Kind::Half),
         other => Err(Error::Torch(format!("nothing is computed in {other}"))),

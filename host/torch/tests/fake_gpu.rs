@@ -7,11 +7,11 @@ use tch::{Device, Kind, Tensor};
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
-    Error, Pace, attention, backend,
+    Error, Pace, attention, backend, conv2d,
     device::{self, Choice},
     group_norm,
     memory::{self, Limit},
-    probe, scalar,
+    probe, scalar, transfer,
 };
 
 const MIB: u64 = 1 << 20;
@@ -102,7 +102,7 @@ fn a_gpu_without_kernels_is_skipped() {
 
 #[test]
 fn facts_come_from_the_runtime() {
-    if !is_with_gpu("facts_come_from_the_runtime", "devices=2;memory=1073741824") {
+    if !is_with_gpu("facts_come_from_the_runtime", "devices=2;memory=1073741824;arch=sm_90") {
         return;
     }
     let facts = device::facts(gpu(1), Some(Backend::Cuda)).unwrap();
@@ -276,6 +276,70 @@ fn a_gpu_is_measured() {
     let single = measured.speeds.iter().find(|speed| speed.dtype == Dtype::F32).unwrap();
     assert!(single.flops_per_second > 0.0 && single.winograd.is_none() && !single.fused_attention);
     assert!(measured.bytes_per_second > 0.0);
+}
+
+#[test]
+fn tensors_change_places_in_the_memory_of_the_larger_group() {
+    let test = "tensors_change_places_in_the_memory_of_the_larger_group";
+    if !is_with_gpu(test, "devices=2") {
+        return;
+    }
+    let gpu = gpu(1);
+    let all = |seed: i64| -> Vec<Tensor> {
+        let of = |index: i64| Tensor::arange(1 << 20, (Kind::Float, Device::Cpu)) * (index + seed) as f64;
+        // Views and other memory orders keep their values, too.
+        let mut tensors: Vec<Tensor> = (0..8).map(of).collect();
+        tensors.push(of(8).reshape([64, 128, 128]).permute([2, 0, 1]));
+        tensors
+    };
+    let (mut there, mut here): (Vec<Tensor>, Vec<Tensor>) = (all(1), all(100));
+    transfer::swap(gpu, Vec::new(), there.iter_mut().collect()).unwrap();
+    assert!(there.iter().all(|tensor| tensor.device() == gpu));
+    let held = memory::of(gpu).unwrap().in_use;
+    assert_eq!(held, 9 * 4 * MIB);
+
+    memory::reset_peak(gpu).unwrap();
+    transfer::swap(gpu, there.iter_mut().collect(), here.iter_mut().collect()).unwrap();
+    assert!(there.iter().all(|tensor| tensor.device() == Device::Cpu));
+    assert!(here.iter().all(|tensor| tensor.device() == gpu));
+    for (tensors, expected) in [(&there, all(1)), (&here, all(100))] {
+        assert!(tensors.iter().zip(&expected).all(|(found, expected)| difference(found, expected) == 0.0));
+    }
+    let usage = memory::of(gpu).unwrap();
+    assert_eq!((usage.in_use, usage.peak), (held, held));
+    let rate = probe::measure(gpu).unwrap().transfer_bytes_per_second;
+    assert!(rate.is_some_and(|rate| rate > 1e6), "{rate:?}");
+}
+
+#[test]
+fn tf32_is_what_a_call_asks_for() {
+    if !is_with_gpu("tf32_is_what_a_call_asks_for", "devices=1;arch=sm_80") {
+        return;
+    }
+    let gpu = gpu(0);
+    assert!(device::has_tf32(gpu) && !device::has_tf32(Device::Cpu));
+    let _no_grad = tch::no_grad_guard();
+    let (picture, weight, bias) = (random(&[1, 32, 24, 40]), random(&[64, 32, 3, 3]), random(&[64]));
+    let expected = picture.conv2d(&weight, Some(&bias), [2, 2], [0, 1], [1, 1], 1);
+    let there = |tensor: &Tensor| tensor.to_device(gpu);
+    let (picture, weight, bias) = (there(&picture), there(&weight), there(&bias));
+    let of = |tf32| difference(&conv2d(&picture, &weight, Some(&bias), 2, [0, 1], tf32).unwrap(), &expected);
+    assert!(of(false) < 1e-4, "{}", of(false));
+    assert!((1e-3..0.1).contains(&of(true)), "{}", of(true));
+    let measured = probe::measure(gpu).unwrap();
+    let tf32 = measured.speeds.iter().find(|speed| speed.dtype == Dtype::Tf32).unwrap();
+    let single = measured.speeds.iter().find(|speed| speed.dtype == Dtype::F32).unwrap();
+    assert_eq!(tf32.attention_flops_per_second, single.attention_flops_per_second);
+}
+
+#[test]
+fn an_older_gpu_has_no_tf32() {
+    if !is_with_gpu("an_older_gpu_has_no_tf32", "devices=1;arch=sm_75") {
+        return;
+    }
+    let gpu = gpu(0);
+    assert!(!device::has_tf32(gpu));
+    assert!(probe::measure(gpu).unwrap().speeds.iter().all(|speed| speed.dtype != Dtype::Tf32));
 }
 
 #[test]

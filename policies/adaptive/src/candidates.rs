@@ -10,9 +10,16 @@ use crate::search::{Search, with_margin};
 /// 65504.
 const KL_FAMILIES: [&str; 4] = ["sd", "sdxl", "sd3", "flux"];
 
+/// The families among them that overflow in f16 even if only convolutions run in it.
+const OVERFLOWING: [&str; 1] = ["sdxl"];
+
 /// The factors on a price for the rounding of narrow types.
 const MIXED: f64 = 1.02;
 const UNIFORM_HALF: f64 = 1.05;
+
+/// The factor on the price of a type that may overflow, if another narrow one can't: an overflow
+/// costs a second run.
+const MAY_OVERFLOW: f64 = 1.5;
 
 /// The most candidates of one round.
 const MOST: usize = 3;
@@ -56,23 +63,28 @@ impl Candidate {
     }
 }
 
-/// The factor on a price for rounding.
-pub fn rounding(precision: Precision) -> f64 {
-    match precision {
-        Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 1.0,
-        Precision::Mixed(_) => MIXED,
-        Precision::Uniform(_) => UNIFORM_HALF,
-    }
-}
-
 impl Search<'_> {
+    /// The factor on a price for rounding.
+    pub(crate) fn rounding(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 1.0,
+            Precision::Mixed(Dtype::F16) if self.is_kl() && self.request.is_fast(Dtype::Bf16) => MAY_OVERFLOW,
+            Precision::Mixed(_) => MIXED,
+            Precision::Uniform(_) => UNIFORM_HALF,
+        }
+    }
+
+    fn is_kl(&self) -> bool {
+        KL_FAMILIES.contains(&self.request.model.family.as_str())
+    }
+
     /// The precisions of the first round, or of the second, which is only tried if nothing of the
     /// first fits.
     ///
     /// The first has f32 and the types that are faster; the second has the other narrow types. On a
     /// CPU those are hardly faster, so all of them wait: accuracy first.
     pub(crate) fn precisions(&self, is_first: bool) -> Vec<Precision> {
-        let mut precisions = Vec::with_capacity(5);
+        let mut precisions = Vec::with_capacity(6);
         let is_cpu = self.request.device.backend == Backend::Cpu;
         match self.wishes.precision {
             Some(precision) if is_first => precisions.push(precision),
@@ -80,6 +92,10 @@ impl Search<'_> {
             None => {
                 if is_first {
                     precisions.push(Precision::Uniform(Dtype::F32));
+                }
+                // It saves no memory, so only its speed counts.
+                if is_first && self.request.is_fast(Dtype::Tf32) {
+                    precisions.push(Precision::Mixed(Dtype::Tf32));
                 }
                 self.narrow(&mut precisions, |dtype| {
                     self.request.offers(dtype) && is_first == (!is_cpu && self.request.is_fast(dtype))
@@ -91,11 +107,12 @@ impl Search<'_> {
     }
 
     fn narrow(&self, precisions: &mut Vec<Precision>, is_wanted: impl Fn(Dtype) -> bool) {
-        let is_kl = KL_FAMILIES.contains(&self.request.model.family.as_str());
+        let always_overflows = OVERFLOWING.contains(&self.request.model.family.as_str());
         for dtype in [Dtype::Bf16, Dtype::F16].into_iter().filter(|dtype| is_wanted(*dtype)) {
-            let overflows = dtype == Dtype::F16 && is_kl;
-            if overflows && (precisions.contains(&Precision::Mixed(Dtype::Bf16)) || self.request.is_fast(Dtype::Bf16)) {
-                // No gain over bf16, and convolutions alone may overflow too.
+            let overflows = dtype == Dtype::F16 && self.is_kl();
+            let has_bf16 = precisions.contains(&Precision::Mixed(Dtype::Bf16)) || self.request.is_fast(Dtype::Bf16);
+            // The same price as bf16's if both are slow, and a risk besides.
+            if overflows && has_bf16 && (always_overflows || !self.request.is_fast(Dtype::F16)) {
                 continue;
             }
             precisions.push(Precision::Mixed(dtype));
@@ -108,7 +125,7 @@ impl Search<'_> {
     /// Prices the whole picture in every precision and memory order, and keeps the best candidates:
     /// at most the two fastest and the leanest.
     pub(crate) fn find_candidates(&mut self, is_first: bool) -> Vec<Candidate> {
-        let mut plans: Vec<Plan> = Vec::with_capacity(10);
+        let mut plans: Vec<Plan> = Vec::with_capacity(12);
         for precision in self.precisions(is_first) {
             for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
                 if self.begun.is_some_and(|begun| begun.layout != layout) {
@@ -151,11 +168,12 @@ impl Search<'_> {
         // A clip's tiles run over all its frames.
         let is_carried = matches!(time, Time::Carried(_));
         let manners = [(Kind::Whole, is_carried), (Kind::Exact, is_carried), (Kind::Blended, false)];
+        let rounding = self.rounding(precision);
         let corrected = manners.map(|manner| {
             let correction = self.corrections.of_manner(manner, precision, layout, pixels);
             let peak = cost.peak_bytes as f64 * correction.memory;
             let time = cost.elapsed_ns as f64 * correction.time;
-            [time * rounding(precision), peak * rounding(precision), with_margin(peak, &correction)]
+            [time * rounding, peak * rounding, with_margin(peak, &correction)]
         });
         Candidate { precision, layout, time, cost, corrected }
     }

@@ -94,7 +94,7 @@ impl Policy for Adaptive {
             env!("CARGO_PKG_VERSION"),
             "Prices plans by estimate and earlier measurements, and takes the best that fits.",
         )
-        .setting("precision", "auto, or the only one to consider: f32, bf16, f16, mixed-bf16, mixed-f16.", "auto")
+        .setting("precision", "auto, or the only one to consider: f32, tf32, bf16, f16, mixed-bf16, mixed-f16.", "auto")
         .setting("min-tile", "The smallest tile to consider while others fit, in pixels.", 256)
         .setting("max-tile", "The largest tile to consider, in pixels.", 2048)
         .setting("overlap", "Pixels that tiles share: auto for an eighth of the tile, or a number.", "auto")
@@ -168,7 +168,8 @@ tilewright_sdk::export!(Adaptive);
 /// The rank of a precision by how much it keeps: more is safer.
 fn width(precision: Precision) -> u32 {
     match precision {
-        Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 4,
+        Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 5,
+        Precision::Mixed(Dtype::Tf32) => 4,
         Precision::Mixed(Dtype::Bf16) => 3,
         Precision::Mixed(_) => 2,
         Precision::Uniform(Dtype::Bf16) => 1,

@@ -9,7 +9,7 @@ use tilewright_sdk::{
 use crate::{
     UserBounds,
     calibration::{Correction, Corrections, extents, pixels},
-    candidates::{Candidate, rounding},
+    candidates::Candidate,
     chunks, divide,
     outcome_memory::OutcomeMemory,
     reason, width,
@@ -324,13 +324,13 @@ impl<'a> Search<'a> {
     /// The objective's score: the lowest is best.
     fn score(&self, priced: &Priced) -> f64 {
         let blended = if priced.plan.kind() == Kind::Blended { BLENDED } else { 1.0 };
-        let dearer = blended * rounding(priced.plan.precision);
+        let dearer = blended * self.rounding(priced.plan.precision);
         let share = priced.peak / (self.request.memory.limit_bytes as f64).max(1.0);
         match self.request.objective {
             Objective::Fastest => priced.time * dearer,
             Objective::Balanced => priced.time * dearer * (1.0 + share / 2.0),
             // A blend is not the whole's output: that counts if memory is equal, and only then.
-            Objective::Leanest => share * rounding(priced.plan.precision),
+            Objective::Leanest => share * self.rounding(priced.plan.precision),
         }
     }
 

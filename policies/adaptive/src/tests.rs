@@ -353,6 +353,13 @@ fn narrow_types_where_they_gain() {
     assert_eq!(precision(Case { fast: vec![Dtype::F16], ..cuda.clone() }), "mixed-f16");
     assert_eq!(precision(Case { fast: vec![Dtype::F16], family: "wan-2.1", ..cuda.clone() }), "f16");
     assert_eq!(precision(Case { fast: vec![], ..cuda.clone() }), "f32");
+    // Of two narrow types, the one that may overflow has to be faster by what an overflow costs.
+    let half = |half, family| precision(Case { half, family, ..cuda.clone() });
+    assert_eq!([half(0.8, "flux"), half(0.5, "flux"), half(0.5, "sdxl")], ["bf16", "mixed-f16", "bf16"]);
+    // TF32 saves time and no memory.
+    let tf32 = Case { fast: vec![Dtype::Tf32, Dtype::F32], offered: "f32,tf32", ..cuda.clone() };
+    assert_eq!(precision(tf32.clone()), "tf32");
+    assert_eq!(precision(Case { offered: "f32", ..tf32 }), "f32");
     // Not even tiles of 256 fit in f32.
     assert_eq!(precision(Case { fast: vec![], limit: 0.06, ..cuda }), "bf16");
     assert_eq!(precision(cpu(0.045, Objective::Fastest)), "bf16");
@@ -382,7 +389,7 @@ fn settings_are_checked() {
     assert_eq!(refused("min-tile", 4096.into()), "max-tile: has to be at least min-tile");
     assert_eq!(
         refused("precision", "f8".into()),
-        "precision=f8: allowed is auto, f32, bf16, f16, mixed-bf16, mixed-f16"
+        "precision=f8: allowed is auto, f32, tf32, bf16, f16, mixed-bf16, mixed-f16"
     );
     assert!(refused("overlap", "-1".into()).starts_with("overlap=-1: allowed is auto"));
 }

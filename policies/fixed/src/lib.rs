@@ -22,7 +22,7 @@ impl Policy for Fixed {
             .setting("space", "How the picture is divided: whole, blended or exact.", "whole")
             .setting("tile", "The tile in pixels: one side, or WIDTHxHEIGHT.", "512")
             .setting("overlap", "Pixels that neighbouring tiles share, when blended.", 64)
-            .setting("precision", "Element types: f32, bf16, f16, mixed-bf16 or mixed-f16.", "f32")
+            .setting("precision", "Element types: f32, tf32, bf16, f16, mixed-bf16 or mixed-f16.", "f32")
             .setting(
                 "layout",
                 "Memory order: channels-first, channels-last, or auto for what suits the device.",

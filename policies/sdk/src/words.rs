@@ -120,7 +120,7 @@ impl Dtype {
     /// Bytes of one element; i4 counts as one.
     pub const fn bytes(self) -> u64 {
         match self {
-            Dtype::F32 => 4,
+            Dtype::F32 | Dtype::Tf32 => 4,
             Dtype::Bf16 | Dtype::F16 => 2,
             Dtype::F8E4m3 | Dtype::F8E5m2 | Dtype::I8 | Dtype::I4 => 1,
         }
@@ -129,8 +129,9 @@ impl Dtype {
 
 impl Precision {
     /// The words for precisions in settings.
-    pub const WORDS: [(&'static str, Precision); 5] = [
+    pub const WORDS: [(&'static str, Precision); 6] = [
         ("f32", Precision::Uniform(Dtype::F32)),
+        ("tf32", Precision::Mixed(Dtype::Tf32)),
         ("bf16", Precision::Uniform(Dtype::Bf16)),
         ("f16", Precision::Uniform(Dtype::F16)),
         ("mixed-bf16", Precision::Mixed(Dtype::Bf16)),

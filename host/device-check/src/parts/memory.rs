@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 use tilewright_bench::Network;
-use tilewright_engine::Error as EngineError;
-use tilewright_plan::{Dtype, Failure, Layout, Precision, Space, bytes};
-use tilewright_torch::{Error, memory};
+use tilewright_engine::{Error as EngineError, Machine};
+use tilewright_plan::{Dtype, Failure, Layout, Plan, Precision, Space, Stage, Tile, Time, bytes};
+use tilewright_torch::{Error, memory, scalar, transfer};
 
 use crate::{
     Context, Finding,
-    work::{Quiet, Subject, plan},
+    work::{Quiet, Subject, plan, precision},
 };
 
 /// The peak over its estimate that passes, at least and at most.
@@ -20,31 +20,35 @@ const SIDE: u32 = 256;
 
 const MIB: u64 = 1 << 20;
 
-/// The decoders' peaks in every format, over their estimates.
+/// The peaks of decoders and encoders in every format, over their estimates.
 pub fn estimates(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
-    let single = machine.measured.best(Dtype::F32).unwrap_or(0.0);
     let (mut faults, mut rows, mut highest) = (Vec::new(), Vec::new(), 0.0_f64);
     let networks = [(Network::FLUX, SIDE), (Network::WAN_21, SIDE / 4)];
     for (network, side) in networks {
         let subject = Subject::new(network, side)?;
-        for speed in &machine.measured.speeds {
-            if speed.flops_per_second * 8.0 < single {
-                continue;
-            }
-            let plan = plan(Space::Whole, Precision::Uniform(speed.dtype), speed.layout);
-            let expected = subject.estimated_peak(&machine, &plan)?;
-            let (_, record) = subject.decode(&machine, &plan, None, &mut Quiet).map_err(|end| end.error.to_string())?;
+        let formats = context.formats(&machine, false).into_iter();
+        for (dtype, layout, encodes) in
+            formats.flat_map(|(dtype, layout)| [false, true].map(|way| (dtype, layout, way)))
+        {
+            let plan = plan(Space::Whole, precision(dtype), layout);
+            let end = match encodes {
+                true => subject.encode(&machine, &plan),
+                false => subject.decode(&machine, &plan, None, &mut Quiet),
+            };
+            let (_, record) = end.map_err(|end| end.error.to_string())?;
+            let expected = record.estimate.map_or(0, |cost| cost.peak_bytes);
             let found = record.outcome.map_or(0, |outcome| outcome.peak_bytes);
             let ratio = found as f64 / expected.max(1) as f64;
             highest = highest.max(ratio);
+            let stage = if encodes { Stage::Encode } else { Stage::Decode };
             if !(HONEST.0..=HONEST.1).contains(&ratio) {
                 let told = [found, expected].map(bytes::display);
-                let of = format!("{}, {}, {}", network.name, speed.dtype, speed.layout);
+                let of = format!("{} {stage}, {}, {}", network.name, dtype, layout);
                 faults.push(format!("{of}: {} were held, {} estimated", told[0], told[1]));
             }
             rows.push(json!({
-                "network": network.name, "dtype": speed.dtype, "layout": speed.layout,
+                "network": network.name, "stage": stage, "dtype": dtype, "layout": layout,
                 "estimated_bytes": expected, "peak_bytes": found, "ratio": ratio,
             }));
         }
@@ -151,7 +155,54 @@ pub fn offload(context: &Context) -> Result<Finding, String> {
             }
         }
     }
-    Ok(Finding::of(&faults, "9 tensors came back as they went", Value::Null))
+    if !changes_places(machine.device).map_err(|error| error.to_string())? {
+        faults.push("tensors that changed places with others came back changed".into());
+    }
+    let detail = match machine.device {
+        Device::Cpu => "tensors came back as they went",
+        _ if waits_alike(&machine)? => "tensors came back as they went, and so did a clip's state",
+        _ => {
+            faults.push("a clip whose tiles wait in host memory is another".into());
+            ""
+        }
+    };
+    Ok(Finding::of(&faults, detail, Value::Null))
+}
+
+/// Two groups of large tensors that change places, and are computed with at once.
+fn changes_places(device: Device) -> tilewright_torch::Result<bool> {
+    let _no_grad = tch::no_grad_guard();
+    let group = |first: i64| -> tilewright_torch::Result<Vec<Tensor>> {
+        // Sums of small whole numbers are exact.
+        let tensor = |value: i64| scalar::full(&[4 << 20], value as f64, (Kind::Float, device));
+        (first..first + 6).map(tensor).collect()
+    };
+    let (mut one, mut other) = (group(1)?, group(7)?);
+    transfer::swap(device, other.iter_mut().collect(), Vec::new())?;
+    for turn in 0..6 {
+        transfer::swap(device, one.iter_mut().collect(), other.iter_mut().collect())?;
+        let sum = Tensor::f_stack(&other, 0)?.f_sum(Kind::Double)?;
+        let first = if turn % 2 == 0 { 7 } else { 1 };
+        let expected = (first..first + 6).sum::<i64>() as f64 * f64::from(4 << 20);
+        if f64::try_from(&sum)? != expected {
+            return Ok(false);
+        }
+        std::mem::swap(&mut one, &mut other);
+    }
+    Ok(true)
+}
+
+/// A clip in tiles whose causal states wait in host memory, against one whose states stay.
+fn waits_alike(machine: &Machine) -> Result<bool, String> {
+    let subject = Subject::new(Network::WAN_21, SIDE / 2)?;
+    let tile = Tile { height: SIDE / 4, width: SIDE / 4, overlap: SIDE / 16 };
+    let tiles = plan(Space::Blended(tile), Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
+    let decode = |offload| {
+        let plan = Plan { time: Time::Carried { frames: 1 }, offload, ..tiles.clone() };
+        let end = subject.decode(machine, &plan, None, &mut Quiet);
+        end.map(|(frames, _)| frames).map_err(|end| end.error.to_string())
+    };
+    Ok(decode(true)?.equal(&decode(false)?))
 }
 
 /// Many decodes, one after the other.

@@ -6,22 +6,19 @@ use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 use tilewright_bench::Network;
 use tilewright_engine::Machine;
-use tilewright_plan::{Dtype, Layout, Precision, Space, Tile};
-use tilewright_torch::{attention, group_norm, kind, to_layout};
+use tilewright_plan::{Dtype, Layout, Plan, Precision, Space, Tile};
+use tilewright_torch::{attention, conv2d, group_norm, kind, to_layout};
 
 use crate::{
     Context, Finding,
-    work::{Quiet, Subject, cpu, plan, relative_error},
+    work::{Quiet, Subject, cpu, plan, precision, relative_error},
 };
-
-/// A type slower than f32 by more than this is left out: some processors emulate f16.
-const HOPELESS: f64 = 8.0;
 
 /// The relative error that an operator may have in a type. TF32 in the place of f32 has 3e-4.
 fn operators_error(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => 2e-5,
-        Dtype::F16 => 2e-3,
+        Dtype::F16 | Dtype::Tf32 => 2e-3,
         _ => 1.5e-2,
     }
 }
@@ -30,20 +27,12 @@ fn operators_error(dtype: Dtype) -> f64 {
 fn networks_error(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => 5e-4,
-        Dtype::F16 => 2e-2,
+        Dtype::F16 | Dtype::Tf32 => 2e-2,
         _ => 1.2e-1,
     }
 }
 
-/// The types and memory orders that a device is worth being checked in.
-fn formats(machine: &Machine) -> Vec<(Dtype, Layout)> {
-    let single = machine.measured.best(Dtype::F32).unwrap_or(0.0);
-    let speeds = machine.measured.speeds.iter();
-    let is_worth = |dtype| machine.measured.best(dtype).is_some_and(|rate| rate * HOPELESS >= single);
-    speeds.filter(|speed| is_worth(speed.dtype)).map(|speed| (speed.dtype, speed.layout)).collect()
-}
-
-/// The time after which no decode begins: a slow device checks what comes first.
+/// The time after which no run begins: a slow device checks what comes first.
 const QUICK: Duration = Duration::from_secs(90);
 const FULL: Duration = Duration::from_secs(600);
 
@@ -51,52 +40,52 @@ const FULL: Duration = Duration::from_secs(600);
 struct Operator {
     name: &'static str,
     shapes: &'static [&'static [i64]],
-    compute: fn(&[Tensor]) -> tilewright_torch::Result<Tensor>,
+    compute: fn(&[Tensor], Dtype) -> tilewright_torch::Result<Tensor>,
 }
 
 const OPERATORS: [Operator; 8] = [
     Operator {
         name: "convolution 3×3",
         shapes: &[&[1, 64, 96, 80], &[128, 64, 3, 3], &[128]],
-        compute: |of| Ok(of[0].f_conv2d(&of[1], Some(&of[2]), [1, 1], [1, 1], [1, 1], 1)?),
+        compute: |of, dtype| conv2d(&of[0], &of[1], Some(&of[2]), 1, [1, 1], dtype == Dtype::Tf32),
     },
     Operator {
         name: "convolution with stride 2",
         shapes: &[&[1, 64, 96, 80], &[64, 64, 3, 3], &[64]],
-        compute: |of| Ok(of[0].f_conv2d(&of[1], Some(&of[2]), [2, 2], [0, 0], [1, 1], 1)?),
+        compute: |of, dtype| conv2d(&of[0], &of[1], Some(&of[2]), 2, [0, 0], dtype == Dtype::Tf32),
     },
     Operator {
         name: "convolution 1×1",
         shapes: &[&[2, 128, 48, 40], &[64, 128, 1, 1], &[64]],
-        compute: |of| Ok(of[0].f_conv2d(&of[1], Some(&of[2]), [1, 1], [0, 0], [1, 1], 1)?),
+        compute: |of, dtype| conv2d(&of[0], &of[1], Some(&of[2]), 1, [0, 0], dtype == Dtype::Tf32),
     },
     Operator {
         name: "group norm",
         shapes: &[&[1, 128, 160, 96], &[128], &[128]],
-        compute: |of| group_norm(&of[0], &of[1], &of[2], 32, 1e-6),
+        compute: |of, _| group_norm(&of[0], &of[1], &of[2], 32, 1e-6),
     },
-    Operator { name: "silu", shapes: &[&[1, 64, 96, 80]], compute: |of| Ok(of[0].f_silu()?) },
+    Operator { name: "silu", shapes: &[&[1, 64, 96, 80]], compute: |of, _| Ok(of[0].f_silu()?) },
     Operator {
         name: "upsampling",
         shapes: &[&[1, 64, 48, 40]],
-        compute: |of| Ok(of[0].f_upsample_nearest2d([96, 80], None, None)?),
+        compute: |of, _| Ok(of[0].f_upsample_nearest2d([96, 80], None, None)?),
     },
     Operator {
         name: "linear layer",
         shapes: &[&[1, 500, 512], &[256, 512], &[256]],
-        compute: |of| Ok(of[0].f_linear(&of[1], Some(&of[2]))?),
+        compute: |of, _| Ok(of[0].f_linear(&of[1], Some(&of[2]))?),
     },
     Operator {
         name: "attention in pieces",
         shapes: &[&[1, 900, 512], &[1, 900, 512], &[1, 900, 512]],
-        compute: |of| attention::plain(&of[0], &of[1], &of[2]),
+        compute: |of, _| attention::plain(&of[0], &of[1], &of[2]),
     },
 ];
 
 const FUSED: Operator = Operator {
     name: "fused attention",
     shapes: &[&[1, 900, 512], &[1, 900, 512], &[1, 900, 512]],
-    compute: |of| attention::attend(of[0].copy(), &of[1], &of[2]),
+    compute: |of, _| attention::attend(of[0].copy(), &of[1], &of[2]),
 };
 
 /// Inputs whose values are spread as activations and weights are, the same in every process.
@@ -122,7 +111,7 @@ pub fn operators(context: &Context) -> Result<Finding, String> {
     let _no_grad = tch::no_grad_guard();
     let machine = context.machine()?;
     let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
-    for (dtype, layout) in formats(&machine) {
+    for (dtype, layout) in context.formats(&machine, true) {
         let is_fused = attention::is_fused(machine.device, 512, dtype);
         for operator in OPERATORS.iter().chain(is_fused.then_some(&FUSED)) {
             let error = operator_error(operator, &machine, dtype, layout)
@@ -151,63 +140,121 @@ fn operator_error(operator: &Operator, machine: &Machine, dtype: Dtype, layout: 
     let compute = || -> tilewright_torch::Result<(Tensor, Tensor)> {
         let wide: Vec<Tensor> =
             inputs.iter().map(|input| Ok(input.f_to_kind(Kind::Float)?)).collect::<tilewright_torch::Result<_>>()?;
-        let found = (operator.compute)(&inputs.iter().map(there).collect::<tilewright_torch::Result<Vec<_>>>()?)?;
-        Ok((found.f_to_device(Device::Cpu)?, (operator.compute)(&wide)?))
+        let found =
+            (operator.compute)(&inputs.iter().map(there).collect::<tilewright_torch::Result<Vec<_>>>()?, dtype)?;
+        Ok((found.f_to_device(Device::Cpu)?, (operator.compute)(&wide, Dtype::F32)?))
     };
     let (found, expected) = compute().map_err(|error| error.to_string())?;
     relative_error(&found, &expected)
 }
 
-/// Decoders in every format and space.
+/// A network's stage at a size, that the CPU has the reference of.
+struct Case {
+    network: Network,
+    side: u32,
+    batch: usize,
+    encodes: bool,
+}
+
+const fn case(network: Network, side: u32, batch: usize, encodes: bool) -> Case {
+    Case { network, side, batch, encodes }
+}
+
+/// Those that show most come first: a slow device may not reach the last.
+const QUICK_CASES: [Case; 4] = [
+    case(Network::FLUX, 64, 1, false),
+    case(Network::WAN_21, 64, 1, false),
+    case(Network::FLUX, 64, 2, true),
+    case(Network::WAN_21, 64, 1, true),
+];
+const FULL_CASES: [Case; 8] = [
+    case(Network::FLUX, 256, 1, false),
+    case(Network::WAN_21, 128, 1, false),
+    case(Network::FLUX, 128, 2, true),
+    case(Network::WAN_21, 128, 1, true),
+    case(Network::SD, 128, 2, false),
+    case(Network::WAN_22, 64, 1, false),
+    case(Network::SD, 128, 1, true),
+    case(Network::WAN_22, 64, 1, true),
+];
+
+impl Case {
+    fn name(&self) -> String {
+        let stage = if self.encodes { "encode" } else { "decode" };
+        let batch = if self.batch > 1 { format!(" of {}", self.batch) } else { String::new() };
+        format!("{} {stage}{batch}", self.network.name)
+    }
+
+    fn spaces(&self) -> [Space; 3] {
+        let tile = Tile { height: self.side / 2, width: self.side / 2, overlap: self.side / 8 };
+        [Space::Whole, Space::Exact(Tile { overlap: 0, ..tile }), Space::Blended(tile)]
+    }
+
+    /// All in one batch. An encode has no exact tiles, and a clip no batches.
+    fn plan(&self, space: Space, precision: Precision, layout: Layout) -> Option<Plan> {
+        let batch = if self.network.is_video() { 1 } else { self.batch as u32 };
+        let has_space = !(self.encodes && matches!(space, Space::Exact(_)));
+        has_space.then(|| Plan { batch, ..plan(space, precision, layout) })
+    }
+
+    fn run(&self, subject: &Subject, machine: &Machine, plan: &Plan) -> Result<Tensor, String> {
+        let end = match self.encodes {
+            true => subject.encode(machine, plan),
+            false => subject.decode(machine, plan, None, &mut Quiet),
+        };
+        end.map(|(found, _)| found).map_err(|end| end.error.to_string())
+    }
+}
+
+/// Decoders and encoders in every format and space.
 pub fn networks(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
     let cpu = cpu()?;
-    let networks: &[(&str, u32)] = match context.is_quick() {
-        true => &[("flux", 64), ("wan-2.1", 64)],
-        false => &[("flux", 256), ("sd", 128), ("wan-2.1", 128)],
+    let (cases, time): (&[Case], _) = match context.is_quick() {
+        true => (&QUICK_CASES, QUICK),
+        false => (&FULL_CASES, FULL),
     };
     let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
-    let ends = Instant::now() + if context.is_quick() { QUICK } else { FULL };
+    let ends = Instant::now() + time;
     let mut left_out = 0;
-    for (name, side) in networks {
-        let network: Network = name.parse().map_err(|error: tilewright_bench::Error| error.to_string())?;
-        let subject = Subject::new(network, *side)?;
-        let tile = Tile { height: side / 2, width: side / 2, overlap: side / 8 };
-        let spaces = [Space::Whole, Space::Exact(Tile { overlap: 0, ..tile }), Space::Blended(tile)];
-        for space in spaces {
-            let single = plan(space, Precision::Uniform(Dtype::F32), Layout::ChannelsLast);
-            let (expected, _) = decode(&subject, &cpu, &single)?;
-            for (dtype, layout) in formats(&machine) {
-                let precisions = [Precision::Uniform(dtype), Precision::Mixed(dtype)];
-                for precision in precisions.into_iter().take(if dtype == Dtype::F32 { 1 } else { 2 }) {
+    let formats = context.formats(&machine, false);
+    for case in cases {
+        let subject = Subject::of_batch(case.network, case.side, case.batch)?;
+        for space in case.spaces() {
+            let mut expected = None;
+            for (dtype, layout) in &formats {
+                let precisions = [precision(*dtype), Precision::Mixed(*dtype)];
+                let is_narrow = precisions[0] != precisions[1] && *dtype != Dtype::F32;
+                for precision in precisions.into_iter().take(if is_narrow { 2 } else { 1 }) {
+                    let Some(plan) = case.plan(space, precision, *layout) else { continue };
                     if Instant::now() > ends {
                         left_out += 1;
                         continue;
                     }
-                    let (found, _) = decode(&subject, &machine, &plan(space, precision, layout))
-                        .map_err(|error| format!("{name}, {space}, {precision}, {layout}: {error}"))?;
-                    let error = relative_error(&found, &expected)?;
-                    let share = error / networks_error(dtype);
+                    let of = format!("{}, {space}, {precision}, {layout}", case.name());
+                    let expected = match &expected {
+                        Some(expected) => expected,
+                        None => {
+                            let single = Precision::Uniform(Dtype::F32);
+                            let plan = Plan { precision: single, layout: Layout::ChannelsLast, ..plan.clone() };
+                            expected.insert(case.run(&subject, &cpu, &plan)?)
+                        }
+                    };
+                    let found = case.run(&subject, &machine, &plan).map_err(|error| format!("{of}: {error}"))?;
+                    let error = relative_error(&found, expected)?;
+                    let share = error / networks_error(*dtype);
                     worst = worst.max(share);
                     if share > 1.0 || share.is_nan() {
-                        faults.push(format!("{name}, {space}, {precision}, {layout}: differs by {error:.1e}"));
+                        faults.push(format!("{of}: differs by {error:.1e}"));
                     }
                     rows.push(json!({
-                        "network": name, "space": space.to_string(), "precision": precision, "layout": layout, "error": error,
+                        "network": case.name(), "space": space.to_string(), "precision": precision, "layout": layout, "error": error,
                     }));
                 }
             }
         }
     }
     let rest = if left_out == 0 { String::new() } else { format!("; {left_out} were left out for lack of time") };
-    let detail = format!("{} decodes, the worst at {:.0} % of what is allowed{rest}", rows.len(), 100.0 * worst);
+    let detail = format!("{} runs, the worst at {:.0} % of what is allowed{rest}", rows.len(), 100.0 * worst);
     Ok(Finding::of(&faults, detail, Value::from(rows)))
-}
-
-fn decode(
-    subject: &Subject,
-    machine: &Machine,
-    plan: &tilewright_plan::Plan,
-) -> Result<(Tensor, tilewright_plan::Record), String> {
-    subject.decode(machine, plan, None, &mut Quiet).map_err(|end| end.error.to_string())
 }

@@ -3,15 +3,14 @@
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tch::Tensor;
 use tilewright_bench::Network;
 use tilewright_engine::Error as EngineError;
 use tilewright_plan::{Dtype, Layout, Precision, Space, bytes};
-use tilewright_torch::{device::synchronize, kind, scalar};
+use tilewright_torch::{conv2d, device::synchronize, kind, scalar};
 
 use crate::{
     Context, Finding,
-    work::{CancelAt, Quiet, Subject, plan},
+    work::{CancelAt, Quiet, Subject, plan, precision},
 };
 
 /// The factor between two measurements of a rate that passes: machines are noisy.
@@ -39,7 +38,7 @@ pub fn speed(context: &Context) -> Result<Finding, String> {
     let first = context.measured_machine()?;
     let machine = context.measured_machine()?;
     let (mut faults, mut rates) = (Vec::new(), Vec::new());
-    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+    for dtype in [Dtype::F32, Dtype::Tf32, Dtype::Bf16, Dtype::F16] {
         let (Some(one), Some(other)) = (first.measured.best(dtype), machine.measured.best(dtype)) else { continue };
         let is_sound = one.is_finite() && other.is_finite() && one > 0.0 && other > 0.0;
         let factor = if is_sound { (one / other).max(other / one) } else { f64::INFINITY };
@@ -54,7 +53,7 @@ pub fn speed(context: &Context) -> Result<Finding, String> {
     let mut decodes = Vec::new();
     let fast = machine.facts.fast_dtypes.clone();
     for dtype in fast {
-        let plan = plan(Space::Whole, Precision::Uniform(dtype), layout_of(&machine.measured, dtype));
+        let plan = plan(Space::Whole, precision(dtype), layout_of(&machine.measured, dtype));
         let mut elapsed = Vec::new();
         let mut expected = 0.0;
         for _ in 0..3 {
@@ -82,6 +81,22 @@ pub fn speed(context: &Context) -> Result<Finding, String> {
         detail,
         json!({ "rates": rates, "decodes": decodes, "bytes_per_second": machine.measured.bytes_per_second }),
     ))
+}
+
+/// The rates of convolutions without MIOpen, which differ by chip and type in either direction.
+pub fn without_miopen(context: &Context) -> Result<Finding, String> {
+    let with = context.measured_machine()?;
+    tch::Cuda::set_user_enabled_cudnn(false);
+    let without = context.measured_machine();
+    tch::Cuda::set_user_enabled_cudnn(true);
+    let without = without?;
+    let (mut told, mut rows) = (Vec::new(), Vec::new());
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+        let (Some(own), Some(plain)) = (with.measured.best(dtype), without.measured.best(dtype)) else { continue };
+        told.push(format!("{dtype} {:.2}", plain / own));
+        rows.push(json!({ "dtype": dtype, "with": own, "without": plain }));
+    }
+    Ok(Finding::pass(format!("of its rates: {}", told.join(", ")), Value::from(rows)))
 }
 
 /// The memory order that a type is fastest in.
@@ -121,7 +136,7 @@ pub fn large_tensors(context: &Context) -> Result<Finding, String> {
                 for _ in 0..3 {
                     synchronize(machine.device)?;
                     let start = Instant::now();
-                    let output = picture.f_conv2d(&weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1)?;
+                    let output = conv2d(&picture, &weight, None, 1, [1, 1], dtype == Dtype::Tf32)?;
                     synchronize(machine.device)?;
                     least = least.min(start.elapsed().as_secs_f64());
                     drop(output);

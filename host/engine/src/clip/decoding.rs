@@ -13,6 +13,7 @@ use tilewright_torch::{device::synchronize, memory, non_finite};
 use super::{ClipJob, Sink, price::Rounds};
 use crate::{
     Error, Grid, Result,
+    offload::Turns,
     task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle, trim_between},
     weights::Lease,
 };
@@ -43,6 +44,7 @@ struct SampleState {
     plan: Plan,
     format: ComputeFormat,
     tiles: Vec<Tile>,
+    turns: Turns,
     /// None if the area is not divided.
     grid: Option<Faded>,
     round: Option<Round>,
@@ -239,19 +241,16 @@ impl<'a> ClipDecoding<'a> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(), AttemptError> {
         let (device, all) = (self.job.machine.device, self.latent_frames());
-        let SampleState { tiles, round: Some(round), grid, plan, format, .. } = live else { return Ok(()) };
+        let SampleState { tiles, turns, round: Some(round), grid, plan, format, .. } = live else { return Ok(()) };
         let index = round.tile;
         let count = tiles.len();
+        turns.take(device, tiles, index, plan.offload, |tile| tile.clip.state_mut())?;
         let tile = &mut tiles[index];
         let wanted = tile.format.unwrap_or(*format);
         let decoders = std::mem::take(&mut self.decoders);
         let decoder = decoders.iter().find(|decoder| decoder.format() == wanted);
         let outcome = (|| -> std::result::Result<(), AttemptError> {
             let decoder = decoder.ok_or_else(|| tilewright_torch::Error::Torch("a decoder is not loaded".into()))?;
-            let parks = plan.offload && device != Device::Cpu && count > 1;
-            if parks {
-                tile.clip.convert(&wanted, device)?;
-            }
             let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
             let height = tile.place[0].1 as u32 * self.job.input.vae.config.spatial_scale();
             let spread = Spread { frames: rounds.frames, band, height };
@@ -278,8 +277,6 @@ impl<'a> ClipDecoding<'a> {
             }
             if i64::from(tile.clip.frames_pushed()) >= all {
                 tile.clip.end();
-            } else if parks {
-                tile.clip.convert(&wanted, Device::Cpu)?;
             }
             if let Some(grid) = grid {
                 grid.gather(round, index, &tile.place, self.job)?;
@@ -374,7 +371,7 @@ impl Task for ClipDecoding<'_> {
         let format = ComputeFormat::new(plan.precision, plan.layout)?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
-        let held = self.live.as_ref().map_or(0, SampleState::bytes);
+        let held = self.live.as_ref().map_or(0, |live| live.bytes(device));
         self.base = memory::of(device)?.in_use.saturating_sub(held);
         let aside = self.aside;
         let start = Instant::now();
@@ -421,15 +418,15 @@ impl SampleState {
                 (tiles.collect(), Some(Faded::new(&grid, places.clone(), i64::from(scale), job.machine.device)?))
             }
         };
-        Ok(Self { sample, plan: plan.clone(), format, tiles, grid, round: None, rounds: 0 })
+        Ok(Self { sample, plan: plan.clone(), format, tiles, turns: Turns::default(), grid, round: None, rounds: 0 })
     }
 
-    /// Bytes of the state, and of what is under way.
-    fn bytes(&self) -> u64 {
+    /// Bytes of the state on a device, and of what is under way.
+    fn bytes(&self, device: Device) -> u64 {
         let round = self.round.as_ref();
         let frames = round.into_iter().flat_map(|round| round.frames.iter().chain(&round.gathered));
         let frames: usize = frames.map(|frames| 4 * frames.numel()).sum();
-        (self.tiles.iter().map(|tile| tile.clip.bytes()).sum::<usize>() + frames) as u64
+        (self.tiles.iter().map(|tile| tile.clip.bytes(device)).sum::<usize>() + frames) as u64
     }
 
     /// True if a plan divides the area and orders the work so that the state can be kept.
@@ -442,7 +439,7 @@ impl SampleState {
 
     /// The tile that the round stopped at.
     fn failed_tile(&self) -> Option<usize> {
-        let narrow = self.plan.precision.dtype() != Dtype::F32;
+        let narrow = !matches!(self.plan.precision.dtype(), Dtype::F32 | Dtype::Tf32);
         self.round.as_ref().map(|round| round.tile).filter(|tile| narrow && *tile < self.tiles.len())
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct ClipEstimator {
     image_channels: f64,
     on_cpu: bool,
     bytes_per_second: f64,
+    /// Between the device and the host, while a state goes and another comes.
+    transfer_bytes_per_second: f64,
     prices: Prices<ClipCosts>,
 }
 
@@ -71,6 +73,7 @@ impl ClipEstimator {
             on_cpu: measured.backend == Backend::Cpu,
             image_channels: config.image_channels as f64,
             bytes_per_second: measured.bytes_per_second,
+            transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),
             prices,
         }
     }
@@ -122,14 +125,18 @@ impl PlanCost for ClipEstimator {
         let pixels = f64::from(tiles) * f64::from(extent.height) * f64::from(extent.width);
         let gathering = if tiles > 1 { 28.0 } else { 8.0 };
         let output = gathering * self.image_channels * pixels * f64::from(self.frames) / self.bytes_per_second;
-        let seconds = f64::from(self.batch) * (f64::from(tiles) * cost.seconds + output);
+        // At each turn of a tile its state comes, and that of the tile before goes.
+        let turns = self.latent_frames.div_ceil(rounds.latent_frames);
+        let is_moved = extent.tiled.is_some_and(|tiled| tiled.parked) && turns > 1;
+        let moved = if is_moved { f64::from(turns) * cost.state_bytes as f64 } else { 0.0 };
+        let per_tile = cost.seconds + moved / self.transfer_bytes_per_second;
+        let seconds = f64::from(self.batch) * (f64::from(tiles) * per_tile + output);
         // The first frame, those after it, and what is left over at the end.
         let ragged = self.latent_frames > 1 && !(self.latent_frames - 1).is_multiple_of(rounds.pushed);
-        let rounds = self.latent_frames.div_ceil(rounds.latent_frames);
         Ok(Cost {
             peak_bytes: peak as u64,
             elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
-            tiles: tiles.saturating_mul(rounds).saturating_mul(self.batch),
+            tiles: tiles.saturating_mul(turns).saturating_mul(self.batch),
             shapes: 1 + u32::from(self.latent_frames > 1) + u32::from(ragged),
             rework: pixels / kept,
         })

@@ -14,6 +14,7 @@ use tilewright_torch::{device::synchronize, memory, non_finite};
 use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
     Error, Result,
+    offload::Turns,
     task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle, trim_between},
     weights::Lease,
 };
@@ -31,6 +32,7 @@ pub(super) struct ClipEncoding<'a> {
     division: Division,
     /// Of each tile of the division; all have seen the same frames but for the chunk at work.
     states: Vec<EncoderState>,
+    turns: Turns,
     chunk: Option<Chunk>,
     encoder: Option<Lease<Encoder>>,
     /// Chunks that came to their end.
@@ -68,6 +70,7 @@ impl<'a> ClipEncoding<'a> {
             ended: false,
             division: Division::new(&tilewright_plan::Space::Whole, height, width, job.input.config.spatial_scale()),
             states: vec![EncoderState::default()],
+            turns: Turns::default(),
             chunk: None,
             encoder: None,
             chunks: 0,
@@ -124,6 +127,7 @@ impl<'a> ClipEncoding<'a> {
             if self.chunk.is_none() && self.division != wanted {
                 let places = wanted.places();
                 self.states = self.division.relaid(self.states.iter(), &places)?;
+                self.turns = Turns::default();
                 self.division = wanted.clone();
             }
             if self.chunk.is_none() {
@@ -186,14 +190,8 @@ impl<'a> ClipEncoding<'a> {
         // if these are smaller.
         let pieces = (*wanted != self.division).then_some(plan.space);
         while let Some(place) = places.get(chunk.tile) {
-            let parks = plan.offload && device != Device::Cpu && places.len() > 1;
-            if parks {
-                self.states[chunk.tile].move_to(device)?;
-            }
+            self.turns.take(device, &mut self.states, chunk.tile, plan.offload, EncoderState::state_mut)?;
             self.tile(chunk, place, pieces.as_ref(), places.len(), context)?;
-            if parks {
-                self.states[chunk.tile].move_to(Device::Cpu)?;
-            }
             let latents = Tensor::f_cat(&chunk.latents, 2)?;
             self.division.gather(&mut chunk.gathered, chunk.tile, latents, device)?;
             chunk.latents.clear();
@@ -282,7 +280,7 @@ impl<'a> ClipEncoding<'a> {
             }
             _ => 0,
         };
-        (self.states.iter().map(EncoderState::bytes).sum::<usize>() + chunk + waiting) as u64
+        (self.states.iter().map(|state| state.bytes(self.job.machine.device)).sum::<usize>() + chunk + waiting) as u64
     }
 }
 

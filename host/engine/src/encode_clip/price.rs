@@ -22,6 +22,8 @@ pub(crate) struct ClipEncodeEstimator {
     image_channels: f64,
     latent_channels: f64,
     bytes_per_second: f64,
+    /// Between the device and the host, while a state goes and another comes.
+    transfer_bytes_per_second: f64,
     on_cpu: bool,
     prices: Prices<EncodeCosts>,
 }
@@ -50,6 +52,7 @@ impl ClipEncodeEstimator {
             image_channels: config.image_channels as f64,
             latent_channels: config.latent_channels as f64,
             bytes_per_second: measured.bytes_per_second,
+            transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),
             on_cpu: measured.backend == Backend::Cpu,
             prices,
         }
@@ -100,8 +103,10 @@ impl PlanCost for ClipEncodeEstimator {
         let peak = cost.peak_bytes as f64 + others + waiting + cut + latents;
         let pixels = f64::from(tiles) * tile;
         let moved = 12.0 * self.image_channels * pixels * f64::from(self.frames) / self.bytes_per_second;
-        let seconds = f64::from(tiles) * cost.seconds + moved;
         let rounds = 1 + (f64::from(self.frames.saturating_sub(1)) / chunk).ceil() as u32;
+        // At each turn of a tile its state comes, and that of the tile before goes.
+        let parked = if plan.offload && tiles > 1 { f64::from(rounds) * cost.state_bytes as f64 } else { 0.0 };
+        let seconds = f64::from(tiles) * (cost.seconds + parked / self.transfer_bytes_per_second) + moved;
         Ok(Cost {
             peak_bytes: peak as u64,
             elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),

@@ -291,7 +291,13 @@ mod tests {
             fused_attention: true,
             scratch: Scratch::default(),
         };
-        Measured { speeds: vec![speed], bytes_per_second: 1e10, backend: Backend::Cpu, hurried: false }
+        Measured {
+            speeds: vec![speed],
+            bytes_per_second: 1e10,
+            transfer_bytes_per_second: None,
+            backend: Backend::Cpu,
+            hurried: false,
+        }
     }
 
     #[test]

@@ -152,9 +152,18 @@ impl<T> Clip<T> {
 }
 
 impl Clip<Tensor> {
-    /// Bytes of the causal state and of frames under way.
-    pub fn bytes(&self) -> usize {
-        self.bytes_by(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64) as usize
+    /// Bytes of the causal state and of frames under way that are on a device.
+    pub fn bytes(&self, device: tch::Device) -> usize {
+        let of = |tensor: &Tensor| match tensor.device() == device {
+            true => (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64,
+            false => 0,
+        };
+        self.bytes_by(of) as usize
+    }
+
+    /// The tensors of the causal state, for a settled clip to wait in other memory.
+    pub fn state_mut(&mut self) -> Vec<&mut Tensor> {
+        self.pasts.iter_mut().flat_map(|past| &mut past.frames).collect()
     }
 
     /// Brings the state of a settled clip to another type, memory order or device.

@@ -38,22 +38,15 @@ impl EncoderState {
         Self { past: self.past.snapshot(Tensor::shallow_clone), size: self.size }
     }
 
-    /// Bytes of the frames that are remembered.
-    pub fn bytes(&self) -> usize {
+    /// Bytes of the frames that are remembered on a device.
+    pub fn bytes(&self, device: Device) -> usize {
         let of = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
-        self.past.frames.iter().flatten().map(of).sum()
+        self.past.frames.iter().flatten().filter(|tensor| tensor.device() == device).map(of).sum()
     }
 
-    /// Brings it to another device. An encode on another device, in another type or memory order
-    /// goes on from any state; only that it is there costs memory in between.
-    ///
-    /// # Errors
-    /// Memory is out.
-    pub fn move_to(&mut self, device: Device) -> Result<()> {
-        for frames in self.past.frames.iter_mut().flatten() {
-            *frames = frames.f_to_device(device)?;
-        }
-        Ok(())
+    /// Its tensors, for it to wait in other memory.
+    pub fn state_mut(&mut self) -> Vec<&mut Tensor> {
+        self.past.frames.iter_mut().flatten().collect()
     }
 
     /// The states of other parts of the same frames. All parts have to have seen the same frames of

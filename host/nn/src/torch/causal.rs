@@ -5,7 +5,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::{
-    scalar, to_layout, unit_norm,
+    conv2d, scalar, to_layout, unit_norm,
     winograd::{Rows, Winograd},
 };
 
@@ -104,7 +104,7 @@ impl CausalOps for Torch {
         stride: i64,
         padding: [i64; 2],
     ) -> Result<Tensor> {
-        Ok(frames.f_conv2d(weight, bias, [stride; 2], padding, [1, 1], 1)?)
+        Ok(conv2d(frames, weight, bias, stride, padding, self.format.tf32)?)
     }
 
     fn convolve_last(&self, frames: &Tensor, weight: &Tensor, bias: &Tensor, padding: [i64; 2]) -> Result<Tensor> {

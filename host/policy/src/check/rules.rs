@@ -192,6 +192,14 @@ pub(super) static RULES: &[Rule] = &[
     },
     Rule {
         subject: "precision",
+        because: "only convolutions round to tf32",
+        fit: |plan, _| match plan.precision {
+            Precision::Uniform(Dtype::Tf32) => precision(plan, Precision::Mixed(Dtype::Tf32)),
+            _ => None,
+        },
+    },
+    Rule {
+        subject: "precision",
         because: "no narrower than what the clip is under way in",
         fit: |plan, bounds| {
             let begun = bounds.running.as_ref()?.precision;

@@ -75,6 +75,10 @@ fn every_range_has_its_message() {
             Plan { precision: Precision::Mixed(Dtype::F32), ..plan(Space::Whole) },
             &["precision mixed f32 → f32: nothing to mix"],
         ),
+        (
+            Plan { precision: Precision::Uniform(Dtype::Tf32), ..plan(Space::Whole) },
+            &["precision uniform tf32 → tf32: only convolutions round to tf32"],
+        ),
         (Plan { offload: true, ..plan(Space::Whole) }, &["offload true → false: not offered"]),
         (Plan { prefetch: 7, ..plan(Space::Whole) }, &["prefetch 7 → 2: no more than 2 ahead"]),
         (

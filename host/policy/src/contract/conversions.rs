@@ -20,9 +20,10 @@ macro_rules! alike {
 
 /// Writes the conversions between a version's types and [`tilewright_plan`]'s. `$decisions` is the
 /// interface that holds plans; it, `host`, `types` and `lifecycle` have to be in scope, and
-/// [`tilewright_plan`] as `plan`.
+/// [`tilewright_plan`] as `plan`. `$known` gives the precision, of those that the version has a name
+/// for, that comes nearest to one.
 macro_rules! conversions {
-    ($decisions:ident) => {
+    ($decisions:ident, $known:path) => {
         $crate::contract::conversions::alike!(
             types::Backend,
             plan::Backend,
@@ -30,17 +31,6 @@ macro_rules! conversions {
             Cuda = Cuda,
             Rocm = Rocm,
             Metal = Metal
-        );
-        $crate::contract::conversions::alike!(
-            types::Dtype,
-            plan::Dtype,
-            F32 = F32,
-            Bf16 = Bf16,
-            F16 = F16,
-            F8E4m3 = F8E4m3,
-            F8E5m2 = F8E5m2,
-            I8 = I8,
-            I4 = I4
         );
         $crate::contract::conversions::alike!(
             types::Objective,
@@ -131,7 +121,7 @@ macro_rules! conversions {
 
         impl From<plan::Precision> for $decisions::Precision {
             fn from(precision: plan::Precision) -> Self {
-                match precision {
+                match $known(precision) {
                     plan::Precision::Uniform(dtype) => Self::Uniform(dtype.into()),
                     plan::Precision::Mixed(dtype) => Self::Mixed(dtype.into()),
                 }

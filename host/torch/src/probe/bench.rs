@@ -14,9 +14,9 @@ use super::{
     measurement::{Bench, Trial},
 };
 use crate::{
-    Result, attention,
-    device::synchronize,
-    kind, memory, scalar, to_layout,
+    Result, attention, conv2d,
+    device::{self, synchronize},
+    kind, memory, scalar, to_layout, transfer,
     winograd::{self, Affine, Rows, Sums, Winograd},
 };
 
@@ -128,6 +128,7 @@ impl OnDevice {
                     false => Box::new(move || attention::plain(&tensor, &tensor, &tensor)),
                 }
             }
+            Trial::Transfer => Box::new(transfer::trial(device)?),
             Trial::Elementwise => {
                 let values = fill(device, &[self.values], Dtype::F32)?;
                 Box::new(move || Ok(values.f_silu()?))
@@ -168,8 +169,16 @@ impl Bench for OnDevice {
         2.0 * 4.0 * self.values as f64
     }
 
+    fn transfer_bytes(&self) -> Option<f64> {
+        (self.device != Device::Cpu).then_some(transfer::TRIAL as f64)
+    }
+
     fn layouts(&self) -> &'static [Layout] {
         layouts(self.device)
+    }
+
+    fn has(&self, dtype: Dtype) -> bool {
+        dtype != Dtype::Tf32 || device::has_tf32(self.device)
     }
 
     fn has_fused_attention(&mut self, dtype: Dtype) -> bool {
@@ -198,17 +207,22 @@ fn fill(device: Device, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
 struct Convolution {
     input: Tensor,
     weight: Tensor,
+    tf32: bool,
 }
 
 impl Convolution {
     fn new(device: Device, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Self> {
         let tensor = |shape: [i64; 4]| to_layout(&fill(device, &shape, dtype)?, layout);
-        Ok(Self { input: tensor([2, channels, side, side])?, weight: tensor([channels, channels, 3, 3])? })
+        Ok(Self {
+            input: tensor([2, channels, side, side])?,
+            weight: tensor([channels, channels, 3, 3])?,
+            tf32: dtype == Dtype::Tf32,
+        })
     }
 
     fn run(&self, samples: i64) -> Result<Tensor> {
         let input = self.input.f_narrow(0, 0, samples)?;
-        Ok(input.f_conv2d(&self.weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1)?)
+        conv2d(&input, &self.weight, None, 1, [1, 1], self.tf32)
     }
 
     /// The most held while samples are convolved, output included.

@@ -37,6 +37,8 @@ pub(super) enum Trial {
     Attention { dtype: Dtype, tokens: i64 },
     /// An elementwise operation on more values than caches hold.
     Elementwise,
+    /// Tensors to the host and others back.
+    Transfer,
 }
 
 impl Trial {
@@ -46,7 +48,7 @@ impl Trial {
             Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,
             Trial::Winograd { channels, side } => (8 * channels * channels * side * side) as f64,
             Trial::Attention { tokens, .. } => (4 * tokens * tokens * super::ATTENTION_WIDTH) as f64,
-            Trial::Elementwise => 0.0,
+            Trial::Elementwise | Trial::Transfer => 0.0,
         }
     }
 }
@@ -63,9 +65,17 @@ pub(super) trait Bench {
     fn has_winograd(&self) -> bool;
     /// Bytes that [`Trial::Elementwise`] reads and writes.
     fn elementwise_bytes(&self) -> f64;
+    /// Bytes that [`Trial::Transfer`] moves each way; none if the host's memory is the device's.
+    fn transfer_bytes(&self) -> Option<f64> {
+        None
+    }
     /// The memory orders that the device's libraries compute in.
     fn layouts(&self) -> &'static [Layout] {
         &[Layout::ChannelsFirst, Layout::ChannelsLast]
+    }
+    /// True if the device has a way to compute in a type that is worth a try.
+    fn has(&self, dtype: Dtype) -> bool {
+        dtype != Dtype::Tf32
     }
     /// True if the attention of a type is fused.
     fn has_fused_attention(&mut self, _dtype: Dtype) -> bool {
@@ -144,7 +154,8 @@ impl<'a, B: Bench> Measurement<'a, B> {
     /// Measures everything within about the time given.
     pub fn run(mut self, most: Duration) -> Result<Measured> {
         let layouts = self.bench.layouts();
-        let others = (TRIED.len() - 1) as f64 * (2.0 * CONVOLUTION + ATTENTION);
+        let tried: Vec<Dtype> = TRIED.into_iter().filter(|dtype| self.bench.has(*dtype)).collect();
+        let others = (tried.len() - 1) as f64 * (2.0 * CONVOLUTION + ATTENTION);
         let weights = 2.0 * CONVOLUTION_F32 + WINOGRAD + ATTENTION_F32 + ELEMENTWISE + others;
         let mut budget = TimeBudget { ends: self.bench.now() + most, weights };
 
@@ -161,13 +172,17 @@ impl<'a, B: Bench> Measurement<'a, B> {
         let until = budget.deadline(self.bench.now(), ELEMENTWISE);
         let (elapsed, _) = self.least(Trial::Elementwise, f64::INFINITY, until)?;
         let bytes_per_second = self.bench.elementwise_bytes() / elapsed;
+        let transfer_bytes_per_second = match self.bench.transfer_bytes() {
+            Some(bytes) => Some(bytes / self.least(Trial::Transfer, f64::INFINITY, until)?.0),
+            None => None,
+        };
 
         let mut speeds = Vec::new();
         for climb in &single {
             let winograd = winograd.filter(|_| climb.layout == Layout::ChannelsLast);
             speeds.push(self.speed(climb, None, winograd, attention));
         }
-        for dtype in TRIED.into_iter().filter(|dtype| *dtype != Dtype::F32) {
+        for dtype in tried.into_iter().filter(|dtype| *dtype != Dtype::F32) {
             let mut climbs = Vec::new();
             for layout in layouts {
                 let until = budget.deadline(self.bench.now(), CONVOLUTION);
@@ -179,6 +194,8 @@ impl<'a, B: Bench> Measurement<'a, B> {
             let until = budget.deadline(self.bench.now(), ATTENTION);
             let fastest_of = climbs.iter().map(|climb| climb.flops_per_second).fold(0.0, f64::max);
             let attention = match climbs.iter().all(|climb| climb.hopeless) {
+                // Only convolutions round.
+                _ if dtype == Dtype::Tf32 => attention,
                 true => fastest_of,
                 false => self.attention_or(dtype, fastest_of, attention * fastest_of / fastest, until),
             };
@@ -187,7 +204,13 @@ impl<'a, B: Bench> Measurement<'a, B> {
                 speeds.push(self.speed(climb, single, None, attention));
             }
         }
-        Ok(Measured { speeds, bytes_per_second, backend: self.backend, hurried: self.hurried })
+        Ok(Measured {
+            speeds,
+            bytes_per_second,
+            transfer_bytes_per_second,
+            backend: self.backend,
+            hurried: self.hurried,
+        })
     }
 
     /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up

@@ -48,6 +48,8 @@ pub struct Case {
     pub exact: bool,
     pub fast: Vec<Dtype>,
     pub offered: &'static str,
+    /// The time of f16 over that of bf16.
+    pub half: f64,
 }
 
 impl Case {
@@ -67,6 +69,7 @@ impl Case {
             exact: true,
             fast: if backend == Backend::Cpu { vec![] } else { vec![Dtype::Bf16, Dtype::F16] },
             offered: "f32,bf16,f16",
+            half: 1.0,
         }
     }
 
@@ -81,7 +84,8 @@ impl Case {
     }
 
     pub fn request(&self) -> Request {
-        let half = [Dtype::Bf16, Dtype::F16].into_iter().filter(|dtype| match dtype {
+        let half = [Dtype::Tf32, Dtype::Bf16, Dtype::F16].into_iter().filter(|dtype| match dtype {
+            Dtype::Tf32 => self.offered.contains("tf32"),
             Dtype::Bf16 => self.offered.contains("bf16"),
             _ => self.offered.contains(",f16"),
         });
@@ -143,9 +147,11 @@ impl Case {
         };
         let (type_time, type_memory) = match plan.precision {
             Precision::Uniform(Dtype::F32) => (1.0, 1.0),
+            Precision::Mixed(Dtype::Tf32) => (0.6, 1.0),
             Precision::Mixed(_) => (if is_cpu { 1.1 } else { 0.55 }, 0.75),
             Precision::Uniform(_) => (if is_cpu { 1.1 } else { 0.5 }, 0.5),
         };
+        let type_time = if plan.precision.dtype() == Dtype::F16 { self.half * type_time } else { type_time };
         let (held, worked, tiles, gathered) = match (plan.kind(), plan.tile()) {
             (Kind::Exact, Some(band)) => {
                 let share = f64::from(band.height) / f64::from(self.height);

@@ -18,15 +18,16 @@ prop_compose! {
         // From a thousandth of what whole needs to four times as much.
         power in -10.0..2.0f64,
         objective in select(vec![Objective::Fastest, Objective::Balanced, Objective::Leanest]),
-        family in select(vec!["flux", "wan-2.1"]),
+        family in select(vec!["flux", "sdxl", "wan-2.1"]),
         exact in any::<bool>(),
-        fast in select(vec![vec![], vec![Dtype::Bf16], vec![Dtype::F16], vec![Dtype::F16, Dtype::Bf16]]),
-        offered in select(vec!["f32", "f32,bf16", "f32,bf16,f16"]),
+        fast in select(vec![vec![], vec![Dtype::Bf16], vec![Dtype::F16], vec![Dtype::F16, Dtype::Bf16], vec![Dtype::Bf16, Dtype::Tf32]]),
+        offered in select(vec!["f32", "f32,bf16", "f32,bf16,f16", "f32,tf32,bf16,f16"]),
+        half in 0.3..1.5f64,
     ) -> Case {
         let (height, width) = (height * 8, width * 8);
         let (frames, begun) = (1 + 4 * latent_frames, None);
         let offload = (backend != Backend::Cpu).then_some(per_chunk / 10.0);
-        Case { frames, begun, per_chunk, offload, backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered }
+        Case { frames, begun, per_chunk, offload, backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered, half }
     }
 }
 
@@ -69,7 +70,7 @@ fn any_history() -> impl Strategy<Value = Vec<(Plan, f64, f64)>> {
 /// The least that a plan holds: whole, the smallest band or tile, in every type that the policy may
 /// use.
 fn least(case: &Case) -> u64 {
-    let is_kl = case.family == "flux";
+    let is_kl = case.family != "wan-2.1";
     let mut least = u64::MAX;
     for (word, precision) in Precision::WORDS {
         let is_offered = case.request().offers(precision.dtype());

@@ -8,7 +8,49 @@ use super::bindings::{
 };
 use crate::{contract::conversions::conversions, host::Description, settings::Setting};
 
-conversions!(decoding);
+conversions!(decoding, without_tf32);
+
+/// This version has no name for TF32. A plan of another policy that uses it looks like f32, which
+/// is as wide and holds as much memory.
+fn without_tf32(precision: plan::Precision) -> plan::Precision {
+    match precision.dtype() {
+        plan::Dtype::Tf32 => plan::Precision::Uniform(plan::Dtype::F32),
+        _ => precision,
+    }
+}
+
+impl From<types::Dtype> for plan::Dtype {
+    fn from(dtype: types::Dtype) -> Self {
+        match dtype {
+            types::Dtype::F32 => Self::F32,
+            types::Dtype::Bf16 => Self::Bf16,
+            types::Dtype::F16 => Self::F16,
+            types::Dtype::F8E4m3 => Self::F8E4m3,
+            types::Dtype::F8E5m2 => Self::F8E5m2,
+            types::Dtype::I8 => Self::I8,
+            types::Dtype::I4 => Self::I4,
+        }
+    }
+}
+
+impl From<plan::Dtype> for types::Dtype {
+    fn from(dtype: plan::Dtype) -> Self {
+        match dtype {
+            plan::Dtype::F32 | plan::Dtype::Tf32 => Self::F32,
+            plan::Dtype::Bf16 => Self::Bf16,
+            plan::Dtype::F16 => Self::F16,
+            plan::Dtype::F8E4m3 => Self::F8E4m3,
+            plan::Dtype::F8E5m2 => Self::F8E5m2,
+            plan::Dtype::I8 => Self::I8,
+            plan::Dtype::I4 => Self::I4,
+        }
+    }
+}
+
+/// The types that this version has a name for.
+fn known(dtypes: &[plan::Dtype]) -> impl Iterator<Item = plan::Dtype> {
+    dtypes.iter().copied().filter(|dtype| *dtype != plan::Dtype::Tf32)
+}
 
 /// A request in the contract's form: the parts that can't be lent as they are.
 pub(super) struct GuestRequest<'a> {
@@ -35,7 +77,7 @@ type CapabilityHint = (&'static str, fn(&plan::Capabilities) -> String);
 
 /// The capabilities, since the contract's request has no fields for them.
 const CAPABILITIES: [CapabilityHint; 8] = [
-    ("offer.dtypes", |of| of.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")),
+    ("offer.dtypes", |of| known(&of.dtypes).map(plan::Dtype::name).collect::<Vec<_>>().join(",")),
     ("offer.tile-unit", |of| of.tile_unit.to_string()),
     ("offer.tile-least", |of| of.tile_least.to_string()),
     ("offer.batch-most", |of| of.batch_most.to_string()),
@@ -74,7 +116,7 @@ impl<'a> GuestRequest<'a> {
     /// it is.
     pub fn learn(question: &'a plan::Question<'a>) -> Self {
         let capabilities = question.capabilities;
-        let fast_dtypes = question.device.fast_dtypes.iter().copied().map(Into::into).collect();
+        let fast_dtypes = known(&question.device.fast_dtypes).map(Into::into).collect();
         let mut names = CAPABILITIES.iter().map(|(name, _)| *name).chain([plan::Stage::HINT, FRAMES_DONE]);
         let is_old = *capabilities == plan::Capabilities::default() || names.any(|name| has_hint(question, name));
         let (mut before, mut after) = (Vec::new(), Vec::new());
@@ -237,6 +279,22 @@ mod tests {
         assert_eq!(outcome, all[..10], "an outcome is of the whole clip");
         let [decision, _] = told(Vec::new(), &capabilities());
         assert_eq!(decision, [OFFERED.as_slice(), &["stage=encode", "clip.done=13"]].concat());
+    }
+
+    #[test]
+    fn tf32_is_f32_to_a_guest_that_has_no_name_for_it() {
+        let mut offered = capabilities();
+        offered.dtypes.insert(1, plan::Dtype::Tf32);
+        let [decision, _] = told(Vec::new(), &offered);
+        assert_eq!(decision[0], "offer.dtypes=f32,bf16");
+        let (request, mut device) = (request(Vec::new()), device());
+        device.fast_dtypes = vec![plan::Dtype::Bf16, plan::Dtype::Tf32, plan::Dtype::F32];
+        let question = plan::Question::new(plan::Stage::Decode, &request, &device, &offered);
+        let fast = GuestRequest::decide(&question).fast_dtypes;
+        assert!(matches!(fast[..], [types::Dtype::Bf16, types::Dtype::F32]));
+        let tf32 = plan::Plan { precision: plan::Precision::Mixed(plan::Dtype::Tf32), ..under_way().plan };
+        let seen = decoding::Plan::from(&tf32).precision;
+        assert!(matches!(seen, decoding::Precision::Uniform(types::Dtype::F32)));
     }
 
     #[test]

@@ -12,7 +12,19 @@ use crate::{
     settings::Setting,
 };
 
-conversions!(vae);
+conversions!(vae, std::convert::identity);
+alike!(
+    types::Dtype,
+    plan::Dtype,
+    F32 = F32,
+    Tf32 = Tf32,
+    Bf16 = Bf16,
+    F16 = F16,
+    F8E4m3 = F8E4m3,
+    F8E5m2 = F8E5m2,
+    I8 = I8,
+    I4 = I4
+);
 alike!(types::Stage, plan::Stage, Text = Text, Denoise = Denoise, Decode = Decode, Encode = Encode);
 
 /// The hint in which the engine names the model's sample size.

@@ -50,7 +50,7 @@ impl Bench for FakeDevice {
         self.runs.push(trial);
         let dtype = match trial {
             Trial::Convolution { dtype, .. } | Trial::Attention { dtype, .. } => dtype,
-            Trial::Winograd { .. } | Trial::Elementwise => Dtype::F32,
+            Trial::Winograd { .. } | Trial::Elementwise | Trial::Transfer => Dtype::F32,
         };
         let speed = (self.speed)(dtype).ok_or_else(|| crate::Error::Torch("not implemented".into()))?;
         let is_first = self.runs.iter().filter(|run| **run == trial).count() == 1;
