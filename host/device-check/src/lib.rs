@@ -114,7 +114,7 @@ const fn part(name: &'static str, about: &'static str, patience: [Duration; 2], 
 }
 
 /// The parts, in the order that they run: each rests on those before it.
-pub static PARTS: [Part; 14] = [
+pub static PARTS: [Part; 15] = [
     part("facts", "what the runtime, the kernel and libtorch say of the device agrees", seconds(60, 60), parts::facts),
     part("order", "the device works after the CPU was used first", seconds(60, 60), parts::order),
     part("operators", "single operators agree with the CPU's in f32", seconds(120, 240), parts::operators),
@@ -123,6 +123,12 @@ pub static PARTS: [Part; 14] = [
         "decoders and encoders agree with the CPU's in f32, in every format and space",
         seconds(240, 900),
         parts::networks,
+    ),
+    part(
+        "attention",
+        "decoders whose attention goes in pieces agree with the CPU's in f32",
+        seconds(120, 240),
+        parts::attention_in_pieces,
     ),
     part("estimates", "peaks are as large as estimated", seconds(120, 300), parts::estimates),
     part(

@@ -7,5 +7,5 @@ mod time;
 
 pub use facts::{facts, order};
 pub use memory::{estimates, leaks, limit, offload, out_of_memory};
-pub use parity::{networks, operators};
+pub use parity::{attention_in_pieces, networks, operators};
 pub use time::{cancellation, large_tensors, speed, without_miopen};

@@ -3,12 +3,13 @@
 
 mod decoding;
 mod price;
+mod relay;
 
 use tch::Tensor;
 use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage};
 
-use self::{decoding::ClipDecoding, price::ClipEstimator};
-use crate::{Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
+use self::{decoding::ClipDecoding, price::ClipEstimator, relay::with_relay};
+use crate::{Error, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
 
 /// Takes frames as they are decoded.
 pub trait Sink {
@@ -88,10 +89,22 @@ impl<'a> ClipJob<'a> {
         &self,
         planner: &mut dyn Planner,
         observer: &mut dyn Observer,
-        sink: &mut dyn Sink,
+        sink: &mut (dyn Sink + Send),
         done: &[u32],
     ) -> std::result::Result<Finished<()>, Unfinished> {
         let _no_grad = tch::no_grad_guard();
-        run(self, &mut ClipDecoding::new(self, sink, done), planner, observer)
+        // A CPU would write at the cost of decoding, and hold more frames meanwhile.
+        if self.machine.device == tch::Device::Cpu {
+            return run(self, &mut ClipDecoding::new(self, sink, done), planner, observer);
+        }
+        let work = |sink: &mut dyn Sink| run(self, &mut ClipDecoding::new(self, sink, done), planner, observer);
+        let (outcome, written) = with_relay(sink, work);
+        match (outcome, written) {
+            (outcome, Ok(())) => outcome,
+            (Ok(finished), Err(error)) => {
+                Err(Unfinished { error: Error::Sink(error), record: Some(Box::new(finished.record)) })
+            }
+            (Err(unfinished), Err(error)) => Err(Unfinished { error: Error::Sink(error), ..unfinished }),
+        }
     }
 }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use tilewright_plan::{
-    Candidate, Capabilities, Cost, CostModel, Decision, Dtype, FailedAttempt, Failure, Layout, Outcome, Plan, Planner,
-    Precision, Question, Record, Release, Request, Space, Stage, Tile, Time,
+    Candidate, Capabilities, Cost, CostModel, Decision, Device as Facts, Dtype, FailedAttempt, Failure, Layout,
+    Outcome, Plan, Planner, Precision, Question, Record, Release, Request, Space, Stage, Tile, Time,
 };
 
 use crate::{
@@ -23,6 +23,8 @@ const ESTIMATE_MARGIN: f64 = 1.05;
 #[derive(Debug)]
 pub struct Job<'a, I> {
     pub(crate) machine: &'a Machine,
+    /// The machine's, as of now.
+    pub(crate) facts: Facts,
     pub(crate) stage: Stage,
     pub(crate) request: Request,
     pub(crate) capabilities: Capabilities,
@@ -70,7 +72,8 @@ impl<'a, I> Job<'a, I> {
         input: I,
     ) -> Result<Self> {
         let costs = Arc::new(Costs::new(prices, &request, machine.device));
-        let job = Self { machine, stage, request, capabilities, costs, input };
+        let facts = machine.facts_now();
+        let job = Self { machine, facts, stage, request, capabilities, costs, input };
         job.check()?;
         Ok(job)
     }
@@ -121,7 +124,7 @@ impl<'a, I> Job<'a, I> {
 
     /// The question before anything was carried out.
     pub(crate) fn question(&self) -> Question<'_> {
-        Question::new(self.stage, &self.request, &self.machine.facts, &self.capabilities)
+        Question::new(self.stage, &self.request, &self.facts, &self.capabilities)
     }
 
     /// Refuses a request that not even the leanest plan fits in.
@@ -220,7 +223,7 @@ impl<'a, I> Job<'a, I> {
             stage: Some(self.stage),
             request: self.request.clone(),
             capabilities: Some(self.capabilities.clone()),
-            device: self.machine.facts.clone(),
+            device: self.facts.clone(),
             policy: planner.identity().clone(),
             answer: decision.answer.clone(),
             plan: decision.plan.clone(),

@@ -79,6 +79,13 @@ impl Machine {
         Self { device, facts, measured, fingerprint, warm: Arc::default() }
     }
 
+    /// The facts, with the memory that is free now: a service's device was looked at when it
+    /// started.
+    pub(crate) fn facts_now(&self) -> Facts {
+        let free_bytes = device::free_bytes(self.device).unwrap_or(self.facts.free_bytes);
+        Facts { free_bytes, ..self.facts.clone() }
+    }
+
     /// True if tensors on the device take none of the host's memory, so that they can wait there.
     pub(crate) fn has_own_memory(&self) -> bool {
         self.device != Device::Cpu && !self.facts.unified

@@ -140,8 +140,8 @@ fn a_clip_goes_on_where_it_ended() {
         let (whole, _) = decoded(&vae, &latents, through(space, carried(4)));
         for done in [[1, 0], [7, 0], [21, 5], [21, 20]] {
             let job = ClipJob::new(machine(), &vae, &latents, 1_u64 << 34, Objective::Balanced).unwrap();
-            struct Rest<'a>(&'a Tensor, Vec<u32>);
-            impl Sink for Rest<'_> {
+            struct Rest(Tensor, Vec<u32>);
+            impl Sink for Rest {
                 fn frames(
                     &mut self,
                     sample: u32,
@@ -156,7 +156,7 @@ fn a_clip_goes_on_where_it_ended() {
                     Ok(())
                 }
             }
-            let mut rest = Rest(&whole, done.to_vec());
+            let mut rest = Rest(whole.shallow_clone(), done.to_vec());
             job.run(&mut Scripted::new([through(space, carried(8))]), &mut Quiet, &mut rest, &done).unwrap();
             assert_eq!(rest.1, [21, 21]);
         }

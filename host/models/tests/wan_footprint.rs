@@ -24,6 +24,7 @@ fn device() -> Measured {
         winograd: Some(rate).filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && winograd::available()),
         attention_flops_per_second: 1e11,
         fused_attention: true,
+        norm_bytes_per_second: None,
         scratch: Scratch::default(),
     };
     let both = |dtype| [Layout::ChannelsLast, Layout::ChannelsFirst].map(|layout| speed(dtype, layout));

@@ -10,7 +10,7 @@ use std::{ops::Range, rc::Rc};
 use tch::Kind;
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
-    attention, group_norm_bytes,
+    attention, group_norm_bytes, group_norm_passes,
     probe::{Measured, Rate, Scratch, Speed, convolution_bytes},
     reordered, winograd,
 };
@@ -47,6 +47,8 @@ pub struct Costs {
     pub fused_attention: bool,
     /// The rate at which elementwise operations read and write.
     pub bytes_per_second: f64,
+    /// The same of group norms, in f32 and in the type of convolutions.
+    pub norm_bytes_per_second: [f64; 2],
     /// True if tensors are in host memory.
     pub on_cpu: bool,
     /// The bytes of a convolution's input, once for each of its taps, from which the library has no
@@ -63,6 +65,7 @@ impl Default for Costs {
             attention_flops_per_second: f64::INFINITY,
             fused_attention: true,
             bytes_per_second: f64::INFINITY,
+            norm_bytes_per_second: [f64::INFINITY; 2],
             on_cpu: true,
             slow_from: None,
         }
@@ -73,6 +76,7 @@ impl Costs {
     /// The costs in a type and memory order on a device that was measured.
     pub fn new(speed: &Speed, measured: &Measured) -> Self {
         let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
+        let single = measured.speeds.iter().find(|of| of.dtype == Dtype::F32 && of.layout == speed.layout);
         Self {
             scratch,
             plain,
@@ -80,6 +84,8 @@ impl Costs {
             attention_flops_per_second,
             fused_attention,
             bytes_per_second: measured.bytes_per_second,
+            norm_bytes_per_second: [single, Some(speed)]
+                .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),
             on_cpu: measured.backend == Backend::Cpu,
             slow_from: (measured.backend == Backend::Rocm).then_some(MIOPEN_MOST),
         }
@@ -448,12 +454,13 @@ impl Ops for Meter {
         if *weight != [shape[1]] || weight != bias || groups < 1 || shape[1] % groups != 0 {
             return Err(shape_error("a group norm", &[&shape, weight, bias, &[groups]]));
         }
+        let passes = group_norm_passes(picture.kind, self.costs.on_cpu);
+        let rate = self.costs.norm_bytes_per_second[usize::from(picture.kind != Kind::Float)];
+        self.spend((passes * picture.bytes()) as f64 / rate);
         if !self.costs.on_cpu && picture.kind != Kind::Float {
-            self.moves(4 * picture.bytes());
             let is_last = picture.axes.suggests_channels_last();
             return Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind));
         }
-        self.moves(3 * picture.bytes());
         if picture.kind == Kind::Float && !picture.axes.is_contiguous() {
             self.touch(group_norm_bytes(shape));
             return Ok(self.output(picture.axes.dense(), picture.kind));
@@ -557,8 +564,8 @@ impl Ops for Meter {
         self.meter_winograd(input, kernel, before, rows, store, sums)
     }
 
-    fn sums(&self, batch: i64, channels: i64) -> MeterSums {
-        MeterSums { batch, channels }
+    fn sums(&self, batch: i64, channels: i64) -> Result<MeterSums> {
+        Ok(MeterSums { batch, channels })
     }
 
     fn add_up(&self, sums: &mut MeterSums, picture: &MeterTensor) -> Result<()> {

@@ -187,7 +187,7 @@ pub trait Ops: fmt::Debug + 'static {
     ) -> Result<()>;
 
     /// Sums of so many samples and channels, with no pixel counted.
-    fn sums(&self, batch: i64, channels: i64) -> Self::Sums;
+    fn sums(&self, batch: i64, channels: i64) -> Result<Self::Sums>;
 
     /// Adds a picture's values and squares to sums. Each piece is centred on its mean first, so
     /// that f32 keeps the precision.

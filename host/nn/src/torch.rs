@@ -1,16 +1,18 @@
 //! The back end that computes.
 
 mod causal;
+mod sums;
 
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Dtype, Layout};
 use tilewright_torch::{
-    CPU_PIECE, GPU_PIECE, attention, conv2d, group_norm, pointwise, to_layout,
-    winograd::{self, Affine, Sums, Winograd},
+    attention, conv2d, group_norm, pointwise, to_layout,
+    winograd::{self, Winograd},
 };
 
+pub use self::sums::{Affine, Sums};
 use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window};
 
 /// libtorch on one device.
@@ -166,62 +168,25 @@ impl Ops for Torch {
     ) -> Result<()> {
         let Rows { tensor, first, height } = input;
         let (add, output) = split_store(store);
+        let before = before.map(Affine::on_host).transpose()?;
+        let sums = sums.map(Sums::on_host).transpose()?;
         Ok(kernel.convolve(winograd::Rows { tensor, first, height }, before, rows, add, output, sums)?)
     }
 
-    fn sums(&self, batch: i64, channels: i64) -> Sums {
-        Sums::new(batch, channels)
+    fn sums(&self, batch: i64, channels: i64) -> Result<Sums> {
+        Sums::new(self.device, batch, channels)
     }
 
     fn add_up(&self, sums: &mut Sums, picture: &Tensor) -> Result<()> {
-        let (batch, channels, height, width) = picture.size4()?;
-        let most = if picture.device() == Device::Cpu { CPU_PIECE } else { GPU_PIECE };
-        let piece = (most / (batch * channels * width).max(1)).clamp(1, height.max(1));
-        for start in (0..height).step_by(piece as usize) {
-            let part = picture.f_narrow(2, start, piece.min(height - start))?.f_to_kind(Kind::Float)?;
-            let mean = part.f_mean_dim(&[2_i64, 3][..], true, None)?;
-            let squares = part.f_sub(&mean)?.f_square()?.f_sum_dim_intlist(&[2_i64, 3][..], false, None)?;
-            let pixels = (part.size()[2] * width) as f64;
-            for (index, (mean, squares)) in on_host(&mean)?.into_iter().zip(on_host(&squares)?).enumerate() {
-                let (sample, channel) = (index / sums.channels, index % sums.channels);
-                let place = sample * 2 * sums.channels + channel;
-                sums.values[place] += pixels * mean;
-                sums.values[place + sums.channels] += squares + pixels * mean * mean;
-            }
-            sums.pixels += pixels;
-        }
-        Ok(())
+        sums.add_up(picture)
     }
 
     fn affine(&self, norm: GroupNorm<'_, Tensor>, sums: &Sums) -> Result<Affine> {
-        let (weight, bias, groups) = (on_host(norm.weight)?, on_host(norm.bias)?, norm.groups as usize);
-        let per_group = sums.channels / groups;
-        let count = sums.pixels * per_group as f64;
-        let mut affine = Affine { scale: Vec::new(), shift: Vec::new() };
-        for sample in sums.values.chunks(2 * sums.channels) {
-            let (values, squares) = sample.split_at(sums.channels);
-            for group in 0..groups {
-                let channels = group * per_group..(group + 1) * per_group;
-                let mean = values[channels.clone()].iter().sum::<f64>() / count;
-                let variance = (squares[channels.clone()].iter().sum::<f64>() / count - mean * mean).max(0.0);
-                let factor = 1.0 / (variance + norm.epsilon).sqrt();
-                for channel in channels {
-                    let scale = factor * weight[channel];
-                    affine.scale.push(scale as f32);
-                    affine.shift.push((bias[channel] - mean * scale) as f32);
-                }
-            }
-        }
-        Ok(affine)
+        sums.affine(norm)
     }
 
     fn affine_silu(&self, picture: &Tensor, affine: &Affine) -> Result<Tensor> {
-        let (batch, channels, ..) = picture.size4()?;
-        let factor = |values: &[f32]| -> Result<Tensor> {
-            Ok(Tensor::f_from_slice(values)?.f_to_device(picture.device())?.f_reshape([batch, channels, 1, 1])?)
-        };
-        let (scale, shift) = (factor(&affine.scale)?, factor(&affine.shift)?);
-        Ok(shift.f_addcmul(&picture.f_to_kind(Kind::Float)?, &scale)?.f_silu_()?)
+        affine.apply_silu(picture)
     }
 }
 
@@ -232,9 +197,4 @@ fn split_store(store: Store<'_, Tensor>) -> (Option<&Tensor>, Option<&Tensor>) {
         Store::Onto(output) => (None, Some(output)),
         Store::Added(output) => (Some(output), Some(output)),
     }
-}
-
-/// Values in double precision.
-fn on_host(tensor: &Tensor) -> Result<Vec<f64>> {
-    Ok(Vec::try_from(tensor.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?.f_reshape([-1])?)?)
 }

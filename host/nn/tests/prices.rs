@@ -1,7 +1,7 @@
 //! The meter's prices of single operations.
 
 use tch::Kind;
-use tilewright_nn::{ComputeFormat, Costs, Meter, Ops, Window};
+use tilewright_nn::{ComputeFormat, Costs, GroupNorm, Meter, Ops, Window};
 use tilewright_plan::{Backend, Dtype, Layout, Precision};
 use tilewright_torch::probe::{Measured, Rate, Scratch, Speed};
 
@@ -14,6 +14,7 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
         winograd: None,
         attention_flops_per_second: 1e13,
         fused_attention,
+        norm_bytes_per_second: None,
         scratch: Scratch::default(),
     };
     Measured { speeds: vec![speed], bytes_per_second: 2e11, transfer_bytes_per_second: None, backend, hurried: false }
@@ -39,6 +40,30 @@ fn a_convolution_that_miopen_has_no_kernel_for_is_priced_as_slow() {
     assert!(large > 10.0 * small, "{small} and {large}");
     let (small, large) = (convolution(Backend::Cuda, 512), convolution(Backend::Cuda, 1024));
     assert!(large < 1.1 * small, "{small} and {large}");
+}
+
+#[test]
+fn a_norm_takes_what_norms_were_measured_to_take() {
+    let norm = |dtype, norm_bytes_per_second| {
+        let mut measured = measured(Backend::Cuda, true);
+        let narrow = Speed { norm_bytes_per_second, ..measured.speeds[0] };
+        let single = Speed { dtype: Dtype::F32, norm_bytes_per_second: Some(1e10), ..narrow };
+        measured.speeds = vec![narrow, single];
+        let meter = meter(&measured);
+        let picture = meter.input(&[1, 64, 100, 100], dtype).unwrap();
+        let (weight, bias) = (&vec![64], &vec![64]);
+        meter.group_norm(&picture, GroupNorm { weight, bias, groups: 32, epsilon: 1e-6 }).unwrap();
+        meter.seconds()
+    };
+    // 1.28 MB, read or written four times; in f32 twice as much, three times.
+    let expected = [
+        (norm(Kind::BFloat16, Some(2e10)), 4.0 * 1.28e6 / 2e10),
+        (norm(Kind::BFloat16, None), 4.0 * 1.28e6 / 2e11),
+        (norm(Kind::Float, Some(2e10)), 3.0 * 2.56e6 / 1e10),
+    ];
+    for (found, expected) in expected {
+        assert!((found / expected - 1.0).abs() < 1e-9, "{found} in place of {expected}");
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl<'a> Decode<'a> {
         &self,
         planner: &mut dyn Planner,
         observer: &mut dyn Observer,
-        sink: &mut dyn Sink,
+        sink: &mut (dyn Sink + Send),
         done: &[u32],
     ) -> Result<Finished<()>, Unfinished> {
         let job = match self {

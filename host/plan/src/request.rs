@@ -23,8 +23,8 @@ pub enum Dtype {
     /// IEEE single precision.
     #[serde(rename = "f32")]
     F32,
-    /// f32 whose convolutions round their operands to 10 bits of mantissa, on NVIDIA's tensor cores.
-    /// Tensors stay f32, so a plan names it as [`Precision::Mixed`](crate::Precision::Mixed) alone.
+    /// f32 whose convolutions round their operands to 10 bits of mantissa on NVIDIA's tensor cores.
+    /// Tensors stay f32: a plan names it as [`Precision::Mixed`](crate::Precision::Mixed) alone.
     #[serde(rename = "tf32")]
     Tf32,
     /// bfloat16: the range of f32, 8 bits of precision.

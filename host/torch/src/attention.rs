@@ -1,6 +1,9 @@
 //! Attention of one head, plain and fused, and the choice between the two on a device.
 
-use std::ffi::c_int;
+use std::{
+    ffi::c_int,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Dtype;
@@ -107,6 +110,15 @@ pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
     }
 }
 
+/// True if attention goes in pieces everywhere.
+static IN_PIECES: AtomicBool = AtomicBool::new(false);
+
+/// Lets no network that is loaded from now on use fused attention, in the whole process: for checks
+/// of the other way.
+pub fn forbid_fused() {
+    IN_PIECES.store(true, Ordering::Relaxed);
+}
+
 /// True if fused attention of this width and type is to be used on a device: there is a kernel for
 /// it that holds no matrix of scores, and it agrees with plain attention.
 ///
@@ -114,6 +126,9 @@ pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
 /// whose kernels end at a width of 256, below that of the VAEs' middle blocks (pytorch v2.11.0,
 /// aten/src/ATen/native/transformers/hip/sdp_utils.cpp).
 pub fn is_fused(device: Device, width: i64, dtype: Dtype) -> bool {
+    if IN_PIECES.load(Ordering::Relaxed) {
+        return false;
+    }
     let has_kernel = device == Device::Cpu || has_kernel(device, width, dtype).unwrap_or(false);
     has_kernel && fused_agrees(device, width, dtype)
 }

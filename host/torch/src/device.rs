@@ -126,8 +126,8 @@ pub fn bus_address(device: tch::Device) -> Option<String> {
     }
 }
 
-/// True if a device's convolutions can round f32 operands to TF32: NVIDIA's, from compute capability
-/// 8.0 on, unless the user forbids it for every program (NVIDIA_TF32_OVERRIDE).
+/// True if convolutions can round f32 operands to TF32 on a device: on NVIDIA's, from compute
+/// capability 8.0 on, unless the user forbids it for every program (NVIDIA_TF32_OVERRIDE).
 pub fn has_tf32(device: tch::Device) -> bool {
     let tch::Device::Cuda(index) = device else { return false };
     let is_forbidden = std::env::var("NVIDIA_TF32_OVERRIDE").is_ok_and(|value| value == "0");
@@ -162,11 +162,9 @@ fn cpu_facts() -> Result<Facts> {
 }
 
 fn gpu_facts(index: usize, backend: Backend) -> Result<Facts> {
-    let reported = memory::free_and_total(index)?;
     let known = runtime::properties(index);
     let card = known.pci.as_deref().and_then(sysfs::amd_gpu);
-    let available = if known.integrated { Some(kernel_memory()?.available) } else { None };
-    let (free_bytes, total_bytes) = usable_memory(reported, card.as_ref(), available);
+    let (free_bytes, total_bytes) = gpu_memory(index, known.integrated, card.as_ref())?;
     let vendor = if backend == Backend::Rocm { "AMD" } else { "NVIDIA" };
     let arch = known.arch.or_else(|| card.map(|card| card.arch).filter(|arch| !arch.is_empty()));
     Ok(Facts {
@@ -179,6 +177,26 @@ fn gpu_facts(index: usize, backend: Backend) -> Result<Facts> {
         unified: known.integrated,
         fast_dtypes: Vec::new(),
     })
+}
+
+/// The memory of a device that is free now, in bytes: also what libtorch's pool holds and does not
+/// use.
+///
+/// # Errors
+/// The error of the driver or kernel.
+pub fn free_bytes(device: tch::Device) -> Result<u64> {
+    let tch::Device::Cuda(index) = device else { return Ok(system_memory()?.available) };
+    let known = runtime::properties(index);
+    let card = known.pci.as_deref().and_then(sysfs::amd_gpu);
+    let (free, total) = gpu_memory(index, known.integrated, card.as_ref())?;
+    let pool = memory::of(device)?;
+    Ok(free.saturating_add(pool.held.saturating_sub(pool.in_use)).min(total))
+}
+
+/// The free and all memory of a GPU.
+fn gpu_memory(index: usize, integrated: bool, card: Option<&AmdGpu>) -> Result<(u64, u64)> {
+    let available = if integrated { Some(kernel_memory()?.available) } else { None };
+    Ok(usable_memory(memory::free_and_total(index)?, card, available))
 }
 
 /// The free and all memory of a GPU, of which its runtime reports so much. `available` is what the

@@ -26,6 +26,15 @@ pub fn group_norm(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, e
     Ok(input.f_group_norm(groups, Some(weight), Some(bias), epsilon, true)?)
 }
 
+/// The times that a norm reads or writes its picture.
+pub fn group_norm_passes(kind: Kind, on_cpu: bool) -> u64 {
+    match kind {
+        // For means and for lengths, and twice to norm.
+        Kind::BFloat16 | Kind::Half if !on_cpu => 4,
+        _ => 3,
+    }
+}
+
 /// The bytes that a norm of a picture in f32 and channels-last order holds on a CPU beside its
 /// input, before there is an output.
 pub fn group_norm_bytes([batch, channels, height, width]: [i64; 4]) -> u64 {

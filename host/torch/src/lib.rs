@@ -26,7 +26,7 @@ pub mod winograd;
 
 pub use convolution::conv2d;
 pub use error::{Error, Result};
-pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes};
+pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes, group_norm_passes};
 pub use pace::Pace;
 pub use pointwise::pointwise;
 pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};

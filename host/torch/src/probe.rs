@@ -38,6 +38,10 @@ const GPU: Sizes = Sizes {
     small: 0,
 };
 
+/// Channels of the probe's group norm, and the sides that it may have.
+const NORM_CHANNELS: i64 = 256;
+const NORM_SIDES: [i64; 2] = [512, 128];
+
 /// Width of the probe's attention.
 const ATTENTION_WIDTH: i64 = 512;
 
@@ -113,6 +117,9 @@ pub struct Speed {
     pub attention_flops_per_second: f64,
     /// True if that attention is fused; else it goes in pieces.
     pub fused_attention: bool,
+    /// Bytes per second that a group norm reads and writes; none if that was not measured.
+    #[serde(default)]
+    pub norm_bytes_per_second: Option<f64>,
     /// The memory of convolutions besides input and output.
     pub scratch: Scratch,
 }
@@ -213,6 +220,7 @@ mod tests {
             winograd: None,
             attention_flops_per_second: rate,
             fused_attention: true,
+            norm_bytes_per_second: None,
             scratch: Scratch::default(),
         };
         let speeds = vec![speed(Dtype::F32, 100.0), speed(Dtype::Bf16, 180.0), speed(Dtype::F16, 60.0)];

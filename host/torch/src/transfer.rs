@@ -24,7 +24,8 @@ pub fn swap(device: Device, leaving: Vec<&mut Tensor>, arriving: Vec<&mut Tensor
     let _no_grad = tch::no_grad_guard();
     let mut leaving: Vec<_> = leaving.into_iter().filter(|tensor| tensor.device() == device).collect();
     let arriving = arriving.into_iter().filter(|tensor| tensor.device() != device);
-    let pinned = leaving.iter().map(|tensor| bytes(tensor)).sum::<u64>() <= system_memory()?.available / PINNED_SHARE;
+    let needed: u64 = leaving.iter().map(|tensor| bytes(tensor)).sum();
+    let pinned = needed > 0 && needed <= system_memory()?.available / PINNED_SHARE;
     let mut under_way = VecDeque::with_capacity(leaving.len());
     for tensor in leaving.drain(..) {
         let host = if pinned { host_like(tensor)? } else { plain_host_like(tensor)? };

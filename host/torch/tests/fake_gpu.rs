@@ -178,6 +178,9 @@ fn memory_is_counted_limited_and_returned() {
     assert!(now.in_use >= 100 * MIB && now.in_use < 101 * MIB, "{now:?}");
     assert!(now.peak >= 300 * MIB && now.peak < 301 * MIB, "{now:?}");
     assert!(now.held >= 300 * MIB, "{now:?}");
+    // Memory that the pool holds and does not use counts as free.
+    let free = device::free_bytes(gpu).unwrap();
+    assert!(free > 922 * MIB && free <= 924 * MIB, "{free}");
     memory::trim(gpu).unwrap();
     assert!(memory::of(gpu).unwrap().held < 101 * MIB);
     assert_eq!(memory::of(other).unwrap().in_use, 0);

@@ -2,7 +2,7 @@
 
 use super::Tensors;
 
-/// What differs between the published sizes.
+/// A published size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The unit of the decoder's channels.

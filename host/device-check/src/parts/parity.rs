@@ -14,6 +14,9 @@ use crate::{
     work::{Quiet, Subject, cpu, plan, precision, relative_error},
 };
 
+/// Width of the attention in image autoencoders.
+const ATTENTION_WIDTH: i64 = 512;
+
 /// The relative error that an operator may have in a type. TF32 in the place of f32 has 3e-4.
 fn operators_error(dtype: Dtype) -> f64 {
     match dtype {
@@ -112,7 +115,7 @@ pub fn operators(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
     let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
     for (dtype, layout) in context.formats(&machine, true) {
-        let is_fused = attention::is_fused(machine.device, 512, dtype);
+        let is_fused = attention::is_fused(machine.device, ATTENTION_WIDTH, dtype);
         for operator in OPERATORS.iter().chain(is_fused.then_some(&FUSED)) {
             let error = operator_error(operator, &machine, dtype, layout)
                 .map_err(|error| format!("{} in {dtype}, {layout}: {error}", operator.name))?;
@@ -204,6 +207,42 @@ impl Case {
         };
         end.map(|(found, _)| found).map_err(|end| end.error.to_string())
     }
+}
+
+/// Decoders with attention in pieces, where they have fused attention otherwise.
+pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
+    let machine = context.machine()?;
+    let formats = context.formats(&machine, true);
+    let is_fused = |(dtype, _): &(Dtype, Layout)| attention::is_fused(machine.device, ATTENTION_WIDTH, *dtype);
+    if !formats.iter().any(is_fused) {
+        return Ok(Finding::skipped("it has no other: see networks"));
+    }
+    let cases = [case(Network::FLUX, 128, 1, false), case(Network::WAN_21, 64, 1, false)];
+    let (cpu, single) = (cpu()?, Precision::Uniform(Dtype::F32));
+    let mut expected = Vec::new();
+    for case in &cases {
+        let plan = plan(Space::Whole, single, Layout::ChannelsLast);
+        expected.push(case.run(&Subject::new(case.network, case.side)?, &cpu, &plan)?);
+    }
+    attention::forbid_fused();
+    let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
+    for (case, expected) in cases.iter().zip(&expected) {
+        // Networks that are loaded already keep their attention.
+        let subject = Subject::new(case.network, case.side)?;
+        for (dtype, layout) in &formats {
+            let of = format!("{}, {dtype}, {layout}", case.name());
+            let found = case.run(&subject, &machine, &plan(Space::Whole, precision(*dtype), *layout));
+            let error = relative_error(&found.map_err(|error| format!("{of}: {error}"))?, expected)?;
+            let share = error / networks_error(*dtype);
+            worst = worst.max(share);
+            if share > 1.0 || share.is_nan() {
+                faults.push(format!("{of}: differs by {error:.1e}"));
+            }
+            rows.push(json!({ "network": case.name(), "dtype": dtype, "layout": layout, "error": error }));
+        }
+    }
+    let detail = format!("{} runs, the worst at {:.0} % of what is allowed", rows.len(), 100.0 * worst);
+    Ok(Finding::of(&faults, detail, Value::from(rows)))
 }
 
 /// Decoders and encoders in every format and space.

@@ -8,7 +8,7 @@ use tilewright_models::{
     wan::{Clip, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay};
-use tilewright_torch::{device::synchronize, memory, non_finite};
+use tilewright_torch::{device::synchronize, memory, non_finite, transfer};
 
 use super::{ClipJob, Sink, price::Rounds};
 use crate::{
@@ -347,7 +347,9 @@ impl<'a> ClipDecoding<'a> {
     fn deliver(&mut self, sample: usize, frames: &Tensor) -> std::result::Result<(), AttemptError> {
         synchronize(self.job.machine.device)?;
         let start = Instant::now();
-        let frames = frames.f_to_device(Device::Cpu)?.f_contiguous()?;
+        let mut frames = frames.shallow_clone();
+        transfer::swap(self.job.machine.device, vec![&mut frames], Vec::new())?;
+        let frames = frames.f_contiguous()?;
         if frames.size()[0] == 0 {
             return Ok(());
         }

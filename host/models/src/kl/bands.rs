@@ -129,7 +129,7 @@ impl<O: Ops> Bands<'_, O> {
         let ops = self.ops;
         let [batch, _, height, width] = ops.extents(&input)?;
         let tensor = ops.empty([batch, conv.out(), height, width])?;
-        let mut sums = ops.sums(batch, conv.out());
+        let mut sums = ops.sums(batch, conv.out())?;
         for rows in self.bands(conv, true, height) {
             let part = narrow_rows(ops, &tensor, &rows)?;
             conv.forward_rows(ops, Rows::all(ops, &input)?, None, rows, Store::Onto(&part), &mut sums)?;
@@ -149,7 +149,7 @@ impl<O: Ops> Bands<'_, O> {
         let ops = self.ops;
         let [batch, _, height, width] = picture.extents(ops)?;
         let from = self.to_tensor(picture)?;
-        let mut sums = ops.sums(batch, conv.out());
+        let mut sums = ops.sums(batch, conv.out())?;
         let shape = [batch, conv.out(), 2 * height, 2 * width];
         let kept = if is_kept { Some(ops.empty(shape)?) } else { None };
         for rows in self.bands(conv, is_kept, 2 * height) {
@@ -186,7 +186,7 @@ impl<O: Ops> Bands<'_, O> {
                 let tensor = ops.empty([batch, channels, wider.end - wider.start, width])?;
                 let first = wider.start;
                 // Counted already.
-                let mut sums = ops.sums(batch, channels);
+                let mut sums = ops.sums(batch, channels)?;
                 by.forward_rows(ops, Rows::all(ops, from)?, None, wider, Store::Onto(&tensor), &mut sums)?;
                 Ok(Part::Computed { tensor, first })
             }
@@ -207,7 +207,7 @@ impl<O: Ops> Bands<'_, O> {
         let is_held = picture.is_held();
         let shape = [batch, conv1.out(), height, width];
         let hidden = ops.empty(shape)?;
-        let mut sums = ops.sums(batch, conv1.out());
+        let mut sums = ops.sums(batch, conv1.out())?;
         let mut output: Option<O::Tensor> = None;
         for rows in self.bands(conv1, is_held, height) {
             let all = rows == (0..height);
@@ -246,7 +246,7 @@ impl<O: Ops> Bands<'_, O> {
             (None, picture) => self.to_tensor(picture)?,
         };
         let before = resnet.norm2.affine(ops, &sums)?;
-        let mut sums = ops.sums(batch, conv2.out());
+        let mut sums = ops.sums(batch, conv2.out())?;
         for rows in self.bands(conv2, true, height) {
             let done = rows.end as f64 / height as f64;
             let onto = narrow_rows(ops, &output, &rows)?;
@@ -272,7 +272,7 @@ impl<O: Ops> Bands<'_, O> {
 
     fn count_sums<'a>(&self, tensor: O::Tensor) -> Result<Picture<'a, O>> {
         let [batch, channels, ..] = self.ops.extents(&tensor)?;
-        let mut sums = self.ops.sums(batch, channels);
+        let mut sums = self.ops.sums(batch, channels)?;
         self.ops.add_up(&mut sums, &tensor)?;
         Ok(Picture::Held { tensor, sums })
     }
@@ -289,7 +289,7 @@ impl<O: Ops> Bands<'_, O> {
         let [batch, _, height, width] = picture.extents(ops)?;
         let before = norm.affine(ops, picture.sums())?;
         let output = ops.empty([batch, conv.out(), height, width])?;
-        let mut sums = ops.sums(batch, conv.out());
+        let mut sums = ops.sums(batch, conv.out())?;
         for rows in self.bands(conv, picture.is_held(), height) {
             let done = rows.end as f64 / height as f64;
             let part = self.part(picture, &rows)?;

@@ -289,6 +289,7 @@ mod tests {
             winograd: None,
             attention_flops_per_second: 1e11,
             fused_attention: true,
+            norm_bytes_per_second: None,
             scratch: Scratch::default(),
         };
         Measured {

@@ -6,7 +6,7 @@ use crate::oracle;
 
 fn bounds() -> Bounds {
     let capabilities = Capabilities {
-        dtypes: vec![Dtype::F32, Dtype::Bf16],
+        dtypes: vec![Dtype::F32, Dtype::Tf32, Dtype::Bf16],
         tile_unit: 8,
         tile_least: 64,
         batch_most: 16,
@@ -262,7 +262,7 @@ prop_compose! {
     fn any_bounds()(
         batch in 1u32..9, frames in 1u32..40, scale in 0u32..9, height in 1u32..400, width in 1u32..400,
         unit in 0u32..20, least in 0u32..200, batch_most in 0u32..20, flags in any::<[bool; 3]>(),
-        dtypes in proptest::sample::subsequence(vec![Dtype::F32, Dtype::Bf16, Dtype::F16], 0..=3),
+        dtypes in proptest::sample::subsequence(vec![Dtype::F32, Dtype::Tf32, Dtype::Bf16, Dtype::F16], 0..=4),
         running in proptest::option::of(any_plan()),
     ) -> Bounds {
         let [exact, carried, offload] = flags;

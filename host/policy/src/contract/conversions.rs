@@ -20,8 +20,8 @@ macro_rules! alike {
 
 /// Writes the conversions between a version's types and [`tilewright_plan`]'s. `$decisions` is the
 /// interface that holds plans; it, `host`, `types` and `lifecycle` have to be in scope, and
-/// [`tilewright_plan`] as `plan`. `$known` gives the precision, of those that the version has a name
-/// for, that comes nearest to one.
+/// [`tilewright_plan`] as `plan`. `$known` gives the precision that comes nearest to one, of those
+/// that the version has a name for.
 macro_rules! conversions {
     ($decisions:ident, $known:path) => {
         $crate::contract::conversions::alike!(

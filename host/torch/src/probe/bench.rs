@@ -10,13 +10,13 @@ use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{
-    ATTENTION_WIDTH, Scratch, backend_of,
+    ATTENTION_WIDTH, NORM_CHANNELS, NORM_SIDES, Scratch, backend_of,
     measurement::{Bench, Trial},
 };
 use crate::{
     Result, attention, conv2d,
     device::{self, synchronize},
-    kind, memory, scalar, to_layout, transfer,
+    group_norm, group_norm_passes, kind, memory, scalar, to_layout, transfer,
     winograd::{self, Affine, Rows, Sums, Winograd},
 };
 
@@ -32,6 +32,10 @@ const LONG_ENOUGH: Duration = Duration::from_millis(5);
 
 /// The most pieces of work that are queued.
 const MOST_QUEUED: u32 = 64;
+
+/// Groups and epsilon of the published autoencoders' norms.
+const NORM_GROUPS: i64 = 32;
+const NORM_EPSILON: f64 = 1e-6;
 
 /// The value that tensors hold: speed does not depend on it, and filling them with one value is
 /// quick.
@@ -128,6 +132,11 @@ impl OnDevice {
                     false => Box::new(move || attention::plain(&tensor, &tensor, &tensor)),
                 }
             }
+            Trial::Norm { dtype, layout, side } => {
+                let picture = to_layout(&fill(device, &[1, NORM_CHANNELS, side, side], dtype)?, layout)?;
+                let weight = fill(device, &[NORM_CHANNELS], dtype)?;
+                Box::new(move || group_norm(&picture, &weight, &weight, NORM_GROUPS, NORM_EPSILON))
+            }
             Trial::Transfer => Box::new(transfer::trial(device)?),
             Trial::Elementwise => {
                 let values = fill(device, &[self.values], Dtype::F32)?;
@@ -167,6 +176,19 @@ impl Bench for OnDevice {
 
     fn elementwise_bytes(&self) -> f64 {
         2.0 * 4.0 * self.values as f64
+    }
+
+    fn norm(&self, dtype: Dtype) -> Option<(i64, f64)> {
+        if self.device == Device::Cpu {
+            return None;
+        }
+        // No larger than the elementwise operation's, which has been seen to fit.
+        let values = |side: i64| NORM_CHANNELS * side * side;
+        let [large, small] = NORM_SIDES;
+        let side = if values(large) <= self.values { large } else { small };
+        let kind = kind(dtype).ok()?;
+        let bytes = values(side) as u64 * kind.elt_size_in_bytes() as u64;
+        Some((side, (group_norm_passes(kind, false) * bytes) as f64))
     }
 
     fn transfer_bytes(&self) -> Option<f64> {

@@ -37,6 +37,8 @@ pub(super) enum Trial {
     Attention { dtype: Dtype, tokens: i64 },
     /// An elementwise operation on more values than caches hold.
     Elementwise,
+    /// A group norm.
+    Norm { dtype: Dtype, layout: Layout, side: i64 },
     /// Tensors to the host and others back.
     Transfer,
 }
@@ -48,7 +50,7 @@ impl Trial {
             Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,
             Trial::Winograd { channels, side } => (8 * channels * channels * side * side) as f64,
             Trial::Attention { tokens, .. } => (4 * tokens * tokens * super::ATTENTION_WIDTH) as f64,
-            Trial::Elementwise | Trial::Transfer => 0.0,
+            Trial::Elementwise | Trial::Norm { .. } | Trial::Transfer => 0.0,
         }
     }
 }
@@ -65,6 +67,11 @@ pub(super) trait Bench {
     fn has_winograd(&self) -> bool;
     /// Bytes that [`Trial::Elementwise`] reads and writes.
     fn elementwise_bytes(&self) -> f64;
+    /// The side of [`Trial::Norm`], and the bytes that it reads and writes in a type; none if norms
+    /// are as fast as other elementwise operations.
+    fn norm(&self, _dtype: Dtype) -> Option<(i64, f64)> {
+        None
+    }
     /// Bytes that [`Trial::Transfer`] moves each way; none if the host's memory is the device's.
     fn transfer_bytes(&self) -> Option<f64> {
         None
@@ -144,6 +151,7 @@ struct ConvolutionRuns {
     /// True if it is too slow to be worth more time.
     hopeless: bool,
     scratch: Scratch,
+    norm_bytes_per_second: Option<f64>,
 }
 
 impl<'a, B: Bench> Measurement<'a, B> {
@@ -257,6 +265,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             flops_per_second: f64::INFINITY,
             hopeless: false,
             scratch: Scratch::default(),
+            norm_bytes_per_second: None,
         };
         let rungs = &self.sizes.convolutions;
         for (number, (channels, sides)) in rungs.iter().enumerate() {
@@ -287,6 +296,10 @@ impl<'a, B: Bench> Measurement<'a, B> {
         }
         if climb.reached.len() < rungs.len() {
             climb.scratch = self.scratch(&climb, false, Duration::ZERO)?;
+        }
+        if let Some((side, bytes)) = self.bench.norm(dtype) {
+            let (seconds, _) = self.least(Trial::Norm { dtype, layout, side }, f64::INFINITY, until)?;
+            climb.norm_bytes_per_second = Some(bytes / seconds);
         }
         Ok(climb)
     }
@@ -338,6 +351,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             winograd,
             attention_flops_per_second: attention,
             fused_attention: self.bench.has_fused_attention(climb.dtype),
+            norm_bytes_per_second: climb.norm_bytes_per_second,
             scratch: climb.scratch,
         }
     }

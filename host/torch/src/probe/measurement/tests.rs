@@ -49,7 +49,7 @@ impl Bench for FakeDevice {
     fn run(&mut self, trial: Trial) -> Result<Duration> {
         self.runs.push(trial);
         let dtype = match trial {
-            Trial::Convolution { dtype, .. } | Trial::Attention { dtype, .. } => dtype,
+            Trial::Convolution { dtype, .. } | Trial::Attention { dtype, .. } | Trial::Norm { dtype, .. } => dtype,
             Trial::Winograd { .. } | Trial::Elementwise | Trial::Transfer => Dtype::F32,
         };
         let speed = (self.speed)(dtype).ok_or_else(|| crate::Error::Torch("not implemented".into()))?;
