@@ -314,6 +314,8 @@ fn a_fault_fails_the_part_that_looks_for_it() {
     let faults = [
         ("facts", "arch=none", "does not tell the architecture"),
         ("operators", "error=0.003", "differs from the CPU's"),
+        ("attention", "attention=flash;error=0.005", "differs by"),
+        ("limit", "cap=ignored", "were held under a limit of"),
         ("out-of-memory", "cap=ignored", "the limit has no effect"),
         ("offload", "copies=broken", "came back changed"),
         ("leaks", "leak=4096", "are in use after"),
