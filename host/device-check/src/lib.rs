@@ -121,7 +121,7 @@ pub static PARTS: [Part; 15] = [
     part(
         "networks",
         "decoders and encoders agree with the CPU's in f32, in every format and space",
-        seconds(240, 900),
+        seconds(240, 600),
         parts::networks,
     ),
     part(

@@ -37,7 +37,7 @@ fn networks_error(dtype: Dtype) -> f64 {
 
 /// The time after which no run begins: a slow device checks what comes first.
 const QUICK: Duration = Duration::from_secs(90);
-const FULL: Duration = Duration::from_secs(600);
+const FULL: Duration = Duration::from_secs(240);
 
 /// An operator on inputs of fixed shapes.
 struct Operator {

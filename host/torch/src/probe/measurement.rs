@@ -201,11 +201,13 @@ impl<'a, B: Bench> Measurement<'a, B> {
             }
             let until = budget.deadline(self.bench.now(), ATTENTION);
             let fastest_of = climbs.iter().map(|climb| climb.flops_per_second).fold(0.0, f64::max);
-            let attention = match climbs.iter().all(|climb| climb.hopeless) {
+            let attention = if dtype == Dtype::Tf32 {
                 // Only convolutions round.
-                _ if dtype == Dtype::Tf32 => attention,
-                true => fastest_of,
-                false => self.attention_or(dtype, fastest_of, attention * fastest_of / fastest, until),
+                attention
+            } else if climbs.iter().all(|climb| climb.hopeless) {
+                fastest_of
+            } else {
+                self.attention_or(dtype, fastest_of, attention * fastest_of / fastest, until)
             };
             for climb in &climbs {
                 let single = single.iter().find(|single| single.layout == climb.layout);
