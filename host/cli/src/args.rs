@@ -264,9 +264,9 @@ pub enum DeviceCommand {
 /// `tilewright device check`
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each part runs in a process of its own, so that a hang or a crash costs one part. The report holds no
-names of files or users: paste it into a bug report. The weights are generated, once, into the cache
-folder. The exit status is 1 if a part fails.")]
+Each part runs in a process of its own, so that a hang or a crash costs one part. The report
+holds no names of files or users: paste it into a bug report. The weights are generated, once,
+into the cache folder. The exit status is 1 if a part fails.")]
 pub struct DeviceCheck {
     /// Which device
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
@@ -280,7 +280,7 @@ pub struct DeviceCheck {
     /// Check only these parts; several are separated by commas
     #[arg(long, value_name = "PART,…", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// The longest time of a part in seconds [default: one to fifteen minutes, by the part]
+    /// The longest time of a part in seconds [default: one to ten minutes, by the part]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub patience: Option<u64>,
     /// Write the report with all figures into this JSON file

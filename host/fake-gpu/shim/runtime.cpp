@@ -142,6 +142,8 @@ int cudaDriverGetVersion(int* version) {
   return kSuccess;
 }
 
+int cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+
 int cudaDeviceGetAttribute(int* value, int attribute, int device) {
   if (device < 0 || device >= script().devices) return kInvalidValue;
   switch (attribute) {
@@ -167,6 +169,10 @@ int cudaGetDeviceProperties(void* properties, int device) {
 }
 
 // HIP's, as in hip_runtime_api.h.
+
+int hipDriverGetVersion(int* version) { return cudaDriverGetVersion(version); }
+
+int hipRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 int hipGetDeviceCount(int* count) { return cudaGetDeviceCount(count); }
 

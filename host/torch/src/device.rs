@@ -8,7 +8,10 @@ use std::{fs, thread};
 use tch::{Kind, Tensor};
 use tilewright_plan::{Backend, Device as Facts};
 
-pub use self::sysfs::{AmdGpu, amd_gpus};
+pub use self::{
+    runtime::versions,
+    sysfs::{AmdGpu, amd_gpus},
+};
 use crate::{Error, Result, ffi, memory};
 
 /// Which device the user asked for.

@@ -108,6 +108,7 @@ fn facts_come_from_the_runtime() {
     let facts = device::facts(gpu(1), Some(Backend::Cuda)).unwrap();
     assert_eq!((facts.name.as_str(), facts.arch.as_str(), facts.compute_units), ("Fake GPU 1", "sm_90", 40));
     assert_eq!((facts.total_bytes, facts.unified), (1 << 30, false));
+    assert_eq!(device::versions(), Some([13000, 13000]));
     assert_eq!(device::bus_address(Device::Cuda(1)).as_deref(), Some("0000:02:00.0"));
 }
 

@@ -68,6 +68,7 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
         json!({
             "dtype": speed.dtype, "layout": speed.layout, "flops_per_second": speed.flops_per_second,
             "attention_flops_per_second": speed.attention_flops_per_second, "fused_attention": speed.fused_attention,
+            "norm_bytes_per_second": speed.norm_bytes_per_second,
         })
     });
     let attention = WIDTHS.iter().flat_map(|&width| {
@@ -84,6 +85,9 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
         })),
         "speeds": speeds.collect::<Vec<_>>(), "attention": attention.collect::<Vec<_>>(),
         "bytes_per_second": machine.measured.bytes_per_second,
+        "transfer_bytes_per_second": machine.measured.transfer_bytes_per_second,
+        "versions": device::versions().map(|[driver, runtime]| json!({ "driver": driver, "runtime": runtime })),
+        "has_tf32": device::has_tf32(machine.device), "fingerprint": machine.fingerprint,
     });
     let detail = format!("{} ({}, {})", known.name, known.arch, bytes::display(known.total_bytes));
     Ok(Finding::of(&faults, detail, data))

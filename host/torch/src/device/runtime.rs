@@ -10,6 +10,8 @@ use crate::backend;
 /// The functions of a runtime, and its numbers of attributes.
 struct Runtime {
     device_count: &'static [u8],
+    /// Of the driver, and of the runtime itself.
+    versions: [&'static [u8]; 2],
     error_string: &'static [u8],
     /// Newest first.
     properties: [&'static [u8]; 2],
@@ -25,6 +27,7 @@ struct Runtime {
 /// cuda_runtime_api.h; `cudaDeviceAttr` in driver_types.h.
 const CUDA: Runtime = Runtime {
     device_count: b"cudaGetDeviceCount\0",
+    versions: [b"cudaDriverGetVersion\0", b"cudaRuntimeGetVersion\0"],
     error_string: b"cudaGetErrorString\0",
     properties: [b"cudaGetDeviceProperties\0", b"cudaGetDeviceProperties_v2\0"],
     pci_bus_id: b"cudaDeviceGetPCIBusId\0",
@@ -38,6 +41,7 @@ const CUDA: Runtime = Runtime {
 /// hip_runtime_api.h; `hipDeviceAttribute_t`.
 const HIP: Runtime = Runtime {
     device_count: b"hipGetDeviceCount\0",
+    versions: [b"hipDriverGetVersion\0", b"hipRuntimeGetVersion\0"],
     error_string: b"hipGetErrorString\0",
     properties: [b"hipGetDevicePropertiesR0600\0", b"hipGetDeviceProperties\0"],
     pci_bus_id: b"hipDeviceGetPCIBusId\0",
@@ -107,6 +111,21 @@ pub fn device_count() -> Option<Result<u32, String>> {
     let text = unsafe { get_string(error) };
     // SAFETY: checked for null.
     (!text.is_null()).then(|| Err(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()))
+}
+
+/// The versions of the driver and of the runtime, as their makers count; none if no back end is
+/// loaded, or if it does not tell.
+pub fn versions() -> Option<[u32; 2]> {
+    let version = |name: &[u8]| -> Option<u32> {
+        // It has the type of the function that counts devices.
+        let get = function::<GetCount>(name)?;
+        let mut version = 0;
+        // SAFETY: the integer is valid for writing.
+        let status = unsafe { get(&mut version) };
+        (status == 0).then_some(version)?.try_into().ok()
+    };
+    let [driver, own] = runtime()?.versions;
+    Some([version(driver)?, version(own)?])
 }
 
 /// Asks for the properties of a device.
