@@ -22,12 +22,12 @@ const PINNED_SHARE: u64 = 4;
 pub fn swap(device: Device, leaving: Vec<&mut Tensor>, arriving: Vec<&mut Tensor>) -> Result<()> {
     let Device::Cuda(index) = device else { return Ok(()) };
     let _no_grad = tch::no_grad_guard();
-    let mut leaving: Vec<_> = leaving.into_iter().filter(|tensor| tensor.device() == device).collect();
+    let leaving: Vec<_> = leaving.into_iter().filter(|tensor| tensor.device() == device).collect();
     let arriving = arriving.into_iter().filter(|tensor| tensor.device() != device);
     let needed: u64 = leaving.iter().map(|tensor| bytes(tensor)).sum();
     let pinned = needed > 0 && needed <= system_memory()?.available / PINNED_SHARE;
     let mut under_way = VecDeque::with_capacity(leaving.len());
-    for tensor in leaving.drain(..) {
+    for tensor in leaving {
         let host = if pinned { host_like(tensor)? } else { plain_host_like(tensor)? };
         let event = start_copy(&host, tensor)?;
         under_way.push_back((tensor, host, event));
