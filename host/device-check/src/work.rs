@@ -1,6 +1,12 @@
 //! The work that parts do: decodes and encodes of generated inputs by one plan each.
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tch::{Device, Tensor};
 use tilewright_bench::{Latents, Network, Weights};
@@ -57,9 +63,48 @@ impl Context {
         formats.filter(|(dtype, _)| is_worth(*dtype)).collect()
     }
 
+    /// [`Self::formats`] of the types that the device is fast in, and of the others: these come
+    /// last.
+    pub(crate) fn formats_by_speed(&self, machine: &Machine) -> [Vec<(Dtype, Layout)>; 2] {
+        let is_fast = |(dtype, _): &(Dtype, Layout)| machine.facts.fast_dtypes.contains(dtype);
+        let (fast, slow) = self.formats(machine, false).into_iter().partition(is_fast);
+        [fast, slow]
+    }
+
     /// True if only the sizes that show most faults are checked.
     pub(crate) fn is_quick(&self) -> bool {
         self.effort == Effort::Quick
+    }
+}
+
+/// Runs of a part, of which none begins after some time: a slow device checks what comes first.
+#[derive(Debug)]
+pub struct Turns {
+    ends: Instant,
+    left_out: u32,
+}
+
+impl Turns {
+    /// Runs that begin within the given time from now.
+    pub fn until(time: Duration) -> Self {
+        Self { ends: Instant::now() + time, left_out: 0 }
+    }
+
+    /// True if the next run may begin.
+    pub fn begin(&mut self) -> bool {
+        let is_late = Instant::now() > self.ends;
+        self.left_out += u32::from(is_late);
+        !is_late
+    }
+}
+
+/// The end of a part's detail: the runs that were left out, if there are any.
+impl fmt::Display for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.left_out {
+            0 => Ok(()),
+            runs => write!(f, "; {runs} were left out for lack of time"),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Agreement with the CPU in f32.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -11,7 +11,7 @@ use tilewright_torch::{attention, conv2d, group_norm, kind, to_layout};
 
 use crate::{
     Context, Finding,
-    work::{Quiet, Subject, cpu, plan, precision, relative_error},
+    work::{Quiet, Subject, Turns, cpu, plan, precision, relative_error},
 };
 
 /// Width of the attention in image autoencoders.
@@ -38,6 +38,8 @@ fn networks_error(dtype: Dtype) -> f64 {
 /// The time after which no run begins: a slow device checks what comes first.
 const QUICK: Duration = Duration::from_secs(90);
 const FULL: Duration = Duration::from_secs(240);
+/// The same of attention in pieces, which has less to run.
+const PIECES: Duration = Duration::from_secs(60);
 
 /// An operator on inputs of fixed shapes.
 struct Operator {
@@ -212,9 +214,9 @@ impl Case {
 /// Decoders with attention in pieces, where they have fused attention otherwise.
 pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
-    let formats = context.formats(&machine, false);
+    let formats = context.formats_by_speed(&machine);
     let is_fused = |(dtype, _): &(Dtype, Layout)| attention::is_fused(machine.device, ATTENTION_WIDTH, *dtype);
-    if !formats.iter().any(is_fused) {
+    if !formats.iter().flatten().any(is_fused) {
         return Ok(Finding::skipped("it has no other: see networks"));
     }
     let cases = [case(Network::FLUX, 128, 1, false), case(Network::WAN_21, 64, 1, false)];
@@ -226,10 +228,16 @@ pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
     }
     attention::forbid_fused();
     let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
-    for (case, expected) in cases.iter().zip(&expected) {
+    let mut turns = Turns::until(PIECES);
+    for (formats, (case, expected)) in
+        formats.iter().flat_map(|formats| cases.iter().zip(&expected).map(move |of| (formats, of)))
+    {
         // Networks that are loaded already keep their attention.
         let subject = Subject::new(case.network, case.side)?;
-        for (dtype, layout) in &formats {
+        for (dtype, layout) in formats {
+            if !turns.begin() {
+                continue;
+            }
             let of = format!("{}, {dtype}, {layout}", case.name());
             let found = case.run(&subject, &machine, &plan(Space::Whole, precision(*dtype), *layout));
             let error = relative_error(&found.map_err(|error| format!("{of}: {error}"))?, expected)?;
@@ -241,7 +249,7 @@ pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
             rows.push(json!({ "network": case.name(), "dtype": dtype, "layout": layout, "error": error }));
         }
     }
-    let detail = format!("{} runs, the worst at {:.0} % of what is allowed", rows.len(), 100.0 * worst);
+    let detail = format!("{} runs, the worst at {:.0} % of what is allowed{turns}", rows.len(), 100.0 * worst);
     Ok(Finding::of(&faults, detail, Value::from(rows)))
 }
 
@@ -254,12 +262,10 @@ pub fn networks(context: &Context) -> Result<Finding, String> {
         false => (&FULL_CASES, FULL),
     };
     let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
-    let ends = Instant::now() + time;
-    let mut left_out = 0;
-    // The types that the device is fast in come first, in all networks.
-    let is_fast = |(dtype, _): &(Dtype, Layout)| machine.facts.fast_dtypes.contains(dtype);
-    let (fast, slow): (Vec<_>, Vec<_>) = context.formats(&machine, false).into_iter().partition(is_fast);
-    for (case, formats) in [fast, slow].iter().flat_map(|formats| cases.iter().map(move |case| (case, formats))) {
+    let mut turns = Turns::until(time);
+    // All networks come in the fast types first.
+    let formats = context.formats_by_speed(&machine);
+    for (case, formats) in formats.iter().flat_map(|formats| cases.iter().map(move |case| (case, formats))) {
         let mut subject = None;
         for space in case.spaces() {
             let mut expected = None;
@@ -268,8 +274,7 @@ pub fn networks(context: &Context) -> Result<Finding, String> {
                 let is_narrow = precisions[0] != precisions[1] && *dtype != Dtype::F32;
                 for precision in precisions.into_iter().take(if is_narrow { 2 } else { 1 }) {
                     let Some(plan) = case.plan(space, precision, *layout) else { continue };
-                    if Instant::now() > ends {
-                        left_out += 1;
+                    if !turns.begin() {
                         continue;
                     }
                     let subject = match &subject {
@@ -299,7 +304,6 @@ pub fn networks(context: &Context) -> Result<Finding, String> {
             }
         }
     }
-    let rest = if left_out == 0 { String::new() } else { format!("; {left_out} were left out for lack of time") };
-    let detail = format!("{} runs, the worst at {:.0} % of what is allowed{rest}", rows.len(), 100.0 * worst);
+    let detail = format!("{} runs, the worst at {:.0} % of what is allowed{turns}", rows.len(), 100.0 * worst);
     Ok(Finding::of(&faults, detail, Value::from(rows)))
 }
