@@ -8,17 +8,10 @@ fn main() {
     let lib = env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys says where libtorch is");
     let lib = Path::new(&lib);
     let include = lib.parent().expect("lib stands in libtorch's folder").join("include");
-    cc::Build::new()
-        .cpp(true)
+    let mut shim = cc::Build::new();
+    shim.cpp(true)
         .std("c++17")
         .warnings(true)
-        .file("shim/memory.cpp")
-        .file("shim/device.cpp")
-        .file("shim/transfer.cpp")
-        .file("shim/scalar.cpp")
-        .file("shim/winograd.cpp")
-        .file("shim/attention.cpp")
-        .file("shim/unit_norm.cpp")
         // Loops over channels are worth their vectors in every profile; threads are libtorch's own.
         .opt_level(3)
         .flag("-fopenmp")
@@ -26,7 +19,17 @@ fn main() {
         .flag("-isystem")
         .flag(include.display().to_string())
         .flag("-isystem")
-        .flag(include.join("torch/csrc/api/include").display().to_string())
+        .flag(include.join("torch/csrc/api/include").display().to_string());
+    // Expanded values are ggml's to the last bit: no product and sum are rounded as one.
+    shim.clone().flag("-ffp-contract=off").file("shim/expand.cpp").compile("tilewright_torch_expand");
+    shim.file("shim/memory.cpp")
+        .file("shim/device.cpp")
+        .file("shim/transfer.cpp")
+        .file("shim/scalar.cpp")
+        .file("shim/winograd.cpp")
+        .file("shim/product.cpp")
+        .file("shim/attention.cpp")
+        .file("shim/unit_norm.cpp")
         .compile("tilewright_torch");
     println!("cargo:rustc-link-lib=c10");
     println!("cargo:rustc-link-arg=-fopenmp");

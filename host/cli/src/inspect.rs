@@ -115,7 +115,7 @@ impl Report {
             }
             _ => {
                 // The error names the kind of a file without tensors.
-                let file = Checkpoint::open(path)?;
+                let file = Checkpoint::open(path).map_err(tilewright_models::Error::from)?;
                 let inspection = Box::new(Inspection::of(&file));
                 let undecodable = tensors::refusal(path, &inspection);
                 let listing = if listed { tensors::listing(&file) } else { Vec::new() };

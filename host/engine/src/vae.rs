@@ -36,7 +36,7 @@ impl<A: Autoencoder> Vae<A> {
     /// # Errors
     /// The file is unsound, or holds no decoder that can be run; as [`Autoencoder::read`].
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
-        let file = Checkpoint::open(path)?;
+        let file = Checkpoint::open(path).map_err(tilewright_models::Error::from)?;
         let identity = Identity::of_decoder(&file)?;
         let config = A::read(&file, &identity, overrides)?;
         let model = A::model(&file, &identity, &config);

@@ -3,8 +3,9 @@
 use std::{fs, io::ErrorKind, path::PathBuf};
 
 use serde::{Deserialize, de::DeserializeOwned};
+use tilewright_checkpoint::Error as FileError;
 
-use crate::{Checkpoint, Error, FileLayout, Identity, Result};
+use crate::{Checkpoint, FileLayout, Identity, Result};
 
 /// Longest file that is read.
 const LONGEST: u64 = 1 << 20;
@@ -21,7 +22,7 @@ struct Written<T> {
 /// such file or it is of none of these classes.
 ///
 /// # Errors
-/// [`Error::Format`] and [`Error::Read`] if it is broken.
+/// [`Error::File`] if it is broken.
 pub(crate) fn read<T: DeserializeOwned>(
     file: &Checkpoint,
     identity: &Identity,
@@ -31,12 +32,12 @@ pub(crate) fn read<T: DeserializeOwned>(
     if identity.layout != FileLayout::Diffusers || fs::metadata(&path).is_err() {
         return Ok(None);
     }
-    let broken = |reason: String| Error::Format { path: path.clone(), reason };
+    let broken = |reason: String| FileError::Format { path: path.clone(), reason };
     let text = tilewright_files::read(&path, LONGEST).map_err(|source| match source.kind() {
         ErrorKind::FileTooLarge | ErrorKind::IsADirectory | ErrorKind::InvalidInput => {
             broken("no configuration: not a file of under 1 MiB".into())
         }
-        _ => Error::Read { path: path.clone(), source },
+        _ => FileError::Read { path: path.clone(), source },
     })?;
     let written: Written<T> =
         serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;

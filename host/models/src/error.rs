@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
+use tilewright_checkpoint::Error as FileError;
 
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -10,22 +11,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A reason why a file can't be used, or a network not run. Each is one line: fault, place, remedy.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The file can't be opened or read.
-    #[error("{path}: can't be read")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
-    /// The file is there but is no safetensors file.
-    #[error("{path}: {reason}")]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// The fault and its remedy.
-        reason: String,
-    },
+    /// A file can't be read, or does not hold a tensor as the network needs it.
+    #[error(transparent)]
+    File(FileError),
     /// The file is sound but holds no model that is known.
     #[error("{path}: {reason}")]
     Unknown {
@@ -33,38 +21,6 @@ pub enum Error {
         path: PathBuf,
         /// The file's actual contents, and the remedy.
         reason: String,
-    },
-    /// A tensor that the network needs is not there.
-    #[error("{path}: tensor {name} is missing ({expected} expected)")]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The name in the file's own layout.
-        name: String,
-        /// The shape that the network needs.
-        expected: Shape,
-    },
-    /// A tensor has another shape than the network needs.
-    #[error("{path}: tensor {name} has shape {found}, {expected} expected")]
-    Shape {
-        /// The file.
-        path: PathBuf,
-        /// The name in the file's own layout.
-        name: String,
-        /// The shape in the file.
-        found: Shape,
-        /// The shape that the network needs.
-        expected: Shape,
-    },
-    /// A tensor has a type that can't be used here.
-    #[error("{path}: tensor {name} is stored as {found}: f32, f16 and bf16 can be read: give a file of one of these")]
-    Stored {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// The type in the file.
-        found: String,
     },
     /// The network's part of the file holds tensors that it has no place for.
     #[error(
@@ -123,6 +79,15 @@ impl From<tch::TchError> for Error {
     }
 }
 
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Torch(error) => Error::Torch(error),
+            error => Error::File(error),
+        }
+    }
+}
+
 impl From<tilewright_nn::Error> for Error {
     fn from(error: tilewright_nn::Error) -> Self {
         let other = |error: String| Error::Torch(tilewright_torch::Error::Torch(error));
@@ -143,15 +108,5 @@ impl From<Error> for tilewright_nn::Error {
             Error::Torch(error) => tilewright_nn::Error::Torch(error),
             error => tilewright_nn::Error::Source(Box::new(error)),
         }
-    }
-}
-
-/// A tensor's extents, written as `[512, 16, 3, 3]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape(pub Vec<usize>);
-
-impl std::fmt::Display for Shape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.0)
     }
 }

@@ -3,12 +3,11 @@
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::Serialize;
+use tilewright_checkpoint::Stored;
 use tilewright_plan::{Dtype, words::did_you_mean};
 
 use crate::{
-    Checkpoint, Error, Result,
-    checkpoint::computable,
-    kl,
+    Checkpoint, Error, Result, kl,
     known::{Half, Known, Weights},
     names::Naming,
     parts::{Part, Role},
@@ -473,8 +472,8 @@ impl Inspection {
         let identity = Identity::of(file);
         let mut stored = BTreeMap::new();
         for name in file.names() {
-            let dtype = file.find_stored(name).map_or("?".into(), |stored| format!("{stored:?}"));
-            *stored.entry(dtype.to_lowercase()).or_default() += elements(file, name);
+            let dtype = file.find_stored(name).map_or("?".into(), |stored| stored.to_string());
+            *stored.entry(dtype).or_default() += elements(file, name);
         }
         let decoder = DecoderInspection::of(file, &identity);
         let latents = match identity.kind {
@@ -491,7 +490,7 @@ impl Inspection {
             encoder: Known::of_encoder(file, &identity, identity.kind).is_ok(),
             decoder,
             latents,
-            texts: file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.len())).collect(),
+            texts: file.texts().iter().map(|(name, text)| (name.clone(), text.len())).collect(),
             identity,
         }
     }
@@ -501,7 +500,7 @@ impl Inspection {
 pub(crate) fn most_common(file: &Checkpoint, names: &[String]) -> Option<Dtype> {
     let mut counts: BTreeMap<Dtype, usize> = BTreeMap::new();
     for name in names {
-        let Some(dtype) = file.find_stored(name).and_then(computable) else { continue };
+        let Some(dtype) = file.find_stored(name).and_then(Stored::computable) else { continue };
         *counts.entry(dtype).or_default() += file.bytes(name).map_or(0, <[u8]>::len) * 8 / dtype.bits() as usize;
     }
     counts.into_iter().max_by_key(|(_, count)| *count).map(|(dtype, _)| dtype)

@@ -6,13 +6,11 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
+use tilewright_checkpoint::{Error as FileError, Shape};
 use tilewright_nn::{Needed, Source, Torch};
 use tilewright_plan::{Dtype, Model};
 
-use crate::{
-    Checkpoint, Error, Family, Identity, Kind as FileKind, Result, checkpoint::computable, error::Shape,
-    identify::most_common, names::Names,
-};
+use crate::{Checkpoint, Error, Family, Identity, Kind as FileKind, Result, identify::most_common, names::Names};
 
 /// The most channels that a layer may have: past this a file is hostile rather than large.
 const MOST_CHANNELS: usize = 1 << 13;
@@ -162,19 +160,20 @@ impl<'a> Known<'a> {
     /// The file's name of a needed tensor and its shape there, or its fault.
     ///
     /// # Errors
-    /// [`Error::Missing`] and [`Error::Shape`], with the file's own name.
+    /// [`FileError::Missing`] and [`FileError::Shape`], with the file's own name.
     pub fn locate(&self, needed: &Needed) -> Result<(&'a str, &'a [usize])> {
         let Some(name) = self.names.get(&needed.name) else {
             return Err(self.missing(&needed.name, &needed.shapes[0]));
         };
         let found = self.file.shape(name).unwrap_or_default();
         if !needed.shapes.iter().any(|shape| shape == found) {
-            return Err(Error::Shape {
+            return Err(FileError::Shape {
                 path: self.file.path().to_owned(),
                 name: (*name).to_owned(),
                 found: Shape(found.to_vec()),
                 expected: Shape(needed.shapes[0].clone()),
-            });
+            }
+            .into());
         }
         Ok((name, found))
     }
@@ -183,7 +182,7 @@ impl<'a> Known<'a> {
     /// missing is said to have as many as it has inputs, and a window of this shape.
     ///
     /// # Errors
-    /// [`Error::Missing`] if none of its tensors is there.
+    /// [`FileError::Missing`] if none of its tensors is there.
     pub fn resnet_channels(&self, resnet: &str, into: usize, window: &[usize]) -> Result<usize> {
         let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "norm2.gamma", "conv2.weight", "conv2.bias"];
         let channels = self.extent(parts.map(|part| (format!("{resnet}.{part}"), 0)));
@@ -193,11 +192,12 @@ impl<'a> Known<'a> {
     /// A tensor is not there: the error has the name that the file would give it.
     pub fn missing(&self, canonical: &str, expected: &[usize]) -> Error {
         let name = self.rules.original(canonical).unwrap_or_else(|| canonical.to_owned());
-        Error::Missing {
+        FileError::Missing {
             path: self.file.path().to_owned(),
             name: format!("{}{name}", self.prefix),
             expected: Shape(expected.to_vec()),
         }
+        .into()
     }
 }
 
@@ -232,9 +232,9 @@ impl<'a> Weights<'a> {
         Error::refuse_left_over(path, self.half.name(), &self.left_over())?;
         for needed in &self.needed {
             let (name, _) = self.known.locate(needed)?;
-            if let Some(found) = self.known.file.find_stored(name).filter(|stored| computable(*stored).is_none()) {
-                let (path, found) = (path.to_owned(), format!("{found:?}"));
-                return Err(Error::Stored { path, name: name.to_owned(), found });
+            if let Some(found) = self.known.file.find_stored(name).filter(|stored| stored.computable().is_none()) {
+                let (path, found) = (path.to_owned(), found.to_string());
+                return Err(FileError::Stored { path, name: name.to_owned(), found }.into());
             }
         }
         Ok(())
@@ -244,7 +244,7 @@ impl<'a> Weights<'a> {
     pub fn uncomputable(&self) -> Vec<String> {
         let names = self.needed.iter().filter_map(|needed| self.known.names.get(&needed.name));
         let unreadable =
-            |name: &&&str| self.known.file.find_stored(name).is_some_and(|stored| computable(stored).is_none());
+            |name: &&&str| self.known.file.find_stored(name).is_some_and(|stored| stored.computable().is_none());
         names.filter(unreadable).map(|name| (*name).to_owned()).collect()
     }
 
@@ -316,7 +316,7 @@ impl Source<Torch> for OnDevice<'_, '_, '_> {
         let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
         let (name, found) = self.known.locate(&needed)?;
         self.step(self.known.file.bytes(name).map_or(0, <[u8]>::len))?;
-        let tensor = self.known.file.load(name, found, kind, self.device)?;
+        let tensor = self.known.file.load(name, found, kind, self.device).map_err(Error::from)?;
         Ok(if found == needed.shapes[0] { tensor } else { tensor.f_reshape(shapes[0])? })
     }
 }

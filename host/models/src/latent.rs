@@ -6,15 +6,11 @@ mod doubt;
 use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
+use tilewright_checkpoint::{Error as FileError, Shape, Stored};
 use tilewright_plan::bytes;
 use tilewright_torch::scalar;
 
-use crate::{
-    Checkpoint, Error, Family, Identity, Kind, Part, Result,
-    checkpoint::{Stored, computable},
-    error::Shape,
-    kl, wan,
-};
+use crate::{Checkpoint, Error, Family, Identity, Kind, Part, Result, kl, wan};
 
 /// ComfyUI's name of the latent in its files.
 const COMFYUI: &str = "latent_tensor";
@@ -178,8 +174,10 @@ impl LatentFile {
             )));
         }
         let stored = file.find_stored(name).unwrap_or(Stored::F32);
-        if computable(stored).is_none() {
-            return Err(Error::Stored { path: path.to_owned(), name: name.to_owned(), found: format!("{stored:?}") });
+        if stored.computable().is_none() {
+            return Err(
+                FileError::Stored { path: path.to_owned(), name: name.to_owned(), found: stored.to_string() }.into()
+            );
         }
         let origin = match name {
             COMFYUI if file.shape(COMFYUI_MARKER).is_some() => Origin::ComfyUi,
@@ -231,8 +229,7 @@ impl LatentFile {
         if origin == Origin::ComfyUiLegacy {
             values = scalar::multiply(&values, COMFYUI_LEGACY)?;
         }
-        let mut texts: Vec<_> =
-            file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.clone())).collect();
+        let mut texts: Vec<_> = file.texts().iter().map(|(name, text)| (name.clone(), text.clone())).collect();
         texts.sort();
         Ok(Latent { path: form.path, origin, values, texts })
     }

@@ -1,11 +1,10 @@
-//! Networks, and the files that they are read from. A [`Checkpoint`] is any safetensors file; an
+//! Networks, and the files that they are read from. A [`Checkpoint`] is any file of weights; an
 //! [`Identity`] tells its contents; [`kl::Decoder`] and [`wan::Decoder`] are the networks that
 //! decode a [`Latent`].
 //!
 //! Everything read from a file is hostile until checked: names, shapes and sizes are compared with
 //! the network's before libtorch sees a byte.
 
-mod checkpoint;
 mod config_json;
 mod error;
 mod identify;
@@ -18,10 +17,10 @@ mod parts;
 mod progress;
 pub mod wan;
 
-pub use checkpoint::{Checkpoint, FileId, Stored};
 pub use error::{Error, Result};
 pub use identify::{Architecture, DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
 pub use known::{Destination, LoadStep};
 pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
 pub use parts::{Part, Role};
+pub use tilewright_checkpoint::{Checkpoint, FileId, Stored};
 pub use tilewright_nn::ComputeFormat;

@@ -32,7 +32,8 @@ impl Model {
     /// # Errors
     /// The file is unsound.
     pub fn is_video_file(path: &Path) -> Result<bool> {
-        Ok(Identity::of(&Checkpoint::open(path)?).kind == tilewright_models::Kind::VideoAutoencoder)
+        Ok(Identity::of(&Checkpoint::open(path).map_err(tilewright_models::Error::from)?).kind
+            == tilewright_models::Kind::VideoAutoencoder)
     }
 
     /// Opens a file and reads its architecture off its tensors' names and shapes.

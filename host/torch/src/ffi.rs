@@ -58,6 +58,38 @@ pub struct RawConvolution {
     pub sums: *mut f64,
 }
 
+/// `tw_groups` in `shim/expand.h`.
+#[repr(C)]
+pub struct RawGroups {
+    pub codes: *const u8,
+    pub values: i64,
+    pub e8m0: i32,
+}
+
+/// `tw_packed` in `shim/expand.h`.
+#[repr(C)]
+pub struct RawPacked {
+    pub bytes: *const u8,
+    pub rows: i64,
+    pub columns: i64,
+    pub packing: i32,
+    pub scales: *const f32,
+    pub scale_count: i64,
+    pub groups: RawGroups,
+}
+
+/// `tw_product` in `shim/product.h`.
+#[repr(C)]
+pub struct RawProduct {
+    pub matrix: *const RawPacked,
+    pub rows: i64,
+    pub bf16: i32,
+    pub left: *const c_void,
+    pub bias: *const f32,
+    pub output: *mut c_void,
+    pub output_apart: i64,
+}
+
 /// `tw_allocate`: writes the address of as many bytes and returns null, or returns why not.
 pub type Allocate = extern "C" fn(bytes: u64, data: *mut *mut c_void) -> *const c_char;
 /// `tw_release`: frees, or returns 0 if [`Allocate`] did not return the address.
@@ -74,6 +106,18 @@ unsafe extern "C" {
         error: *mut c_char,
         error_length: usize,
     ) -> c_int;
+    pub fn tw_expand(
+        packed: *const RawPacked,
+        first: i64,
+        rows: i64,
+        kind: i32,
+        to: *mut c_void,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
+    pub safe fn tw_product_available(bf16: i32) -> c_int;
+    pub safe fn tw_product_scratch(columns: i64) -> i64;
+    pub fn tw_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
     pub safe fn tw_winograd_available() -> c_int;
     pub safe fn tw_winograd_values(into: i64, out: i64, taps: c_int, upsample: c_int) -> i64;
     pub safe fn tw_winograd_scratch(into: i64, taps: c_int, upsample: c_int) -> i64;

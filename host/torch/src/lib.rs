@@ -1,5 +1,5 @@
 //! The part of libtorch that tch does not give: memory accounting and limits ([`memory`]), facts
-//! about devices ([`device`]), measured speeds ([`probe`]), back ends loaded at run time
+//! about devices ([`device`]), measured speeds ([`probe`]), matrices that stay packed ([`packed`]), back ends loaded at run time
 //! ([`backend`]), marks that crashes leave ([`crash`]), and one error type that knows out-of-memory
 //! from the rest.
 
@@ -14,11 +14,13 @@ mod ffi;
 mod group_norm;
 pub mod memory;
 mod pace;
+pub mod packed;
 mod pointwise;
 mod pool;
 pub mod probe;
 pub mod reordered;
 pub mod scalar;
+mod stored;
 mod tensors;
 pub mod transfer;
 mod unit_norm;
@@ -29,5 +31,6 @@ pub use error::{Error, Result};
 pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes, group_norm_passes};
 pub use pace::Pace;
 pub use pointwise::pointwise;
+pub use stored::Stored;
 pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};
 pub use unit_norm::unit_norm;

@@ -3,6 +3,7 @@
 mod encoder;
 
 use serde::{Deserialize, Serialize};
+use tilewright_checkpoint::Error as FileError;
 use tilewright_plan::Model;
 
 use super::decoder;
@@ -195,7 +196,7 @@ fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
     let Some((path, config)) = config_json::read::<ConfigFile>(file, identity, &["AutoencoderKL"])? else {
         return Ok(ConfigFile::default());
     };
-    let broken = |reason: String| Error::Format { path: path.clone(), reason };
+    let broken = |reason: String| Error::from(FileError::Format { path: path.clone(), reason });
     if let Some(activation) = config.act_fn.as_deref().filter(|name| !matches!(*name, "silu" | "swish")) {
         return Err(broken(format!("the activation '{activation}' is not supported: only silu is")));
     }

@@ -2,6 +2,7 @@
 //! autoencoder's: published, or written beside the file.
 
 use serde::Deserialize;
+use tilewright_checkpoint::Error as FileError;
 
 use crate::{Checkpoint, Error, Identity, Result, config_json};
 
@@ -62,7 +63,7 @@ fn config_file(file: &Checkpoint, identity: &Identity, channels: usize) -> Resul
     let Some((path, config)) = config_json::read::<ConfigFile>(file, identity, &CLASSES)? else {
         return Ok(None);
     };
-    let broken = |reason: String| Error::Format { path: path.clone(), reason };
+    let broken = |reason: String| Error::from(FileError::Format { path: path.clone(), reason });
     let (Some(mean), Some(std)) = (config.latents_mean, config.latents_std) else {
         return Ok(None);
     };

@@ -86,7 +86,7 @@ impl Header {
     }
 
     pub fn open(&self, folder: &Path) -> Result<Checkpoint> {
-        Checkpoint::open(&self.write(folder))
+        Ok(Checkpoint::open(&self.write(folder))?)
     }
 }
 

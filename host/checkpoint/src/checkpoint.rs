@@ -1,0 +1,381 @@
+//! Files mapped into memory and checked before anything is read from them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{ErrorKind, Read},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use memmap2::Mmap;
+use tch::{Device, Tensor};
+use tilewright_files::{Format, LOOKED_AT};
+use tilewright_torch::{Stored, packed::Bytes};
+
+use crate::{
+    Error, Result, advice,
+    contents::Contents,
+    error::Shape,
+    gguf,
+    quantized::Quantization,
+    safetensors_file,
+    shards::{self, Shards},
+};
+
+/// The identity of files' contents as far as the file system tells: a file that was replaced or
+/// written to since has another one. Names do not matter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileId(Vec<Facts>);
+
+/// What the file system tells of one file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Facts {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl FileId {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        let (device, inode) = (metadata.dev(), metadata.ino());
+        Self(vec![Facts { device, inode, bytes: metadata.len(), modified: metadata.modified().ok() }])
+    }
+
+    /// The identity of both together.
+    #[must_use]
+    pub fn with(mut self, other: &Self) -> Self {
+        self.0.extend_from_slice(&other.0);
+        self
+    }
+
+    /// A file that is nowhere, for tests: a number for each.
+    #[doc(hidden)]
+    pub fn for_tests(number: u64) -> Self {
+        Self(vec![Facts { device: 0, inode: number, bytes: 0, modified: None }])
+    }
+}
+
+/// The format of a file of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// Hugging Face's safetensors.
+    Safetensors,
+    /// ggml's GGUF.
+    Gguf,
+}
+
+impl Container {
+    /// The format's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Safetensors => "safetensors",
+            Self::Gguf => "gguf",
+        }
+    }
+}
+
+/// A mapped file.
+struct Mapped {
+    path: PathBuf,
+    map: Mmap,
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+/// A tensor's facts and the file that it is in.
+struct Place {
+    file: usize,
+    entry: crate::contents::Entry,
+}
+
+/// A file of weights, or several shards of one. Tensors are views of the mapped files until they
+/// are loaded.
+pub struct Checkpoint {
+    path: PathBuf,
+    id: FileId,
+    container: Container,
+    files: Vec<Arc<Mapped>>,
+    tensors: BTreeMap<String, Place>,
+    texts: HashMap<String, String>,
+    quantization: Quantization,
+}
+
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Checkpoint({}, {} tensors)", self.path.display(), self.tensors.len())
+    }
+}
+
+/// One file, opened and checked.
+struct Opened {
+    id: FileId,
+    container: Container,
+    mapped: Mapped,
+    contents: Contents,
+}
+
+fn open_file(path: &Path) -> Result<Opened> {
+    let read = |source| Error::Read { path: path.to_owned(), source };
+    let format = |reason: String| Error::Format { path: path.to_owned(), reason };
+    let file = tilewright_files::open(path).map_err(|error| match error.kind() {
+        ErrorKind::IsADirectory => format(shards::folder_hint(path)),
+        _ => read(error),
+    })?;
+    let metadata = file.metadata().map_err(read)?;
+    let mut start = Vec::new();
+    (&file).take(LOOKED_AT).read_to_end(&mut start).map_err(read)?;
+    let container = match Format::of(&start) {
+        Some(Format::Safetensors) | None => Container::Safetensors,
+        Some(Format::Gguf) => Container::Gguf,
+        Some(other) => return Err(format(advice::of_format(other, path, &start))),
+    };
+    if container == Container::Safetensors {
+        safetensors_file::check_start(&start, metadata.len()).map_err(format)?;
+    }
+    // SAFETY: the map is only read, and every read goes through offsets checked against its length
+    // below. A file that another process cuts short meanwhile ends this process with SIGBUS, as
+    // with every reader that maps files.
+    let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+    let contents = match container {
+        Container::Safetensors => safetensors_file::read(&map),
+        Container::Gguf => gguf::read(&map).map_err(|reason| format!("no sound GGUF file: {reason}")),
+    };
+    let contents = contents.map_err(format)?;
+    Ok(Opened { id: FileId::of(&metadata), container, mapped: Mapped { path: path.to_owned(), map }, contents })
+}
+
+impl Checkpoint {
+    /// Maps a file and checks its header: every tensor's bytes lie within the file, none overlap,
+    /// shapes and sizes agree. An index of shards, or a shard beside its index, opens them all.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if a file can't be opened, [`Error::Format`] if one is unsound or the shards
+    /// do not belong together.
+    pub fn open(path: &Path) -> Result<Self> {
+        match Shards::of(path)? {
+            Some(shards) => Self::join(&shards),
+            None => Self::of_files(path, vec![open_file(path)?], None),
+        }
+    }
+
+    /// Opens a part of a model: a file as in [`Self::open`], or the folder that it is in, as
+    /// diffusers saves it. `parts` are the part's folders within a pipeline's folder, such as
+    /// `transformer`; the first that is there counts.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; the folder holds no such part, or more than one file that might be it.
+    pub fn open_part(path: &Path, parts: &[&str]) -> Result<Self> {
+        match path.is_dir() {
+            true => Self::open(&shards::find_in(path, parts)?),
+            false => Self::open(path),
+        }
+    }
+
+    fn join(shards: &Shards) -> Result<Self> {
+        let opened = shards.files.iter().map(|path| open_file(path)).collect::<Result<Vec<_>>>()?;
+        Self::of_files(&shards.index, opened, Some(shards))
+    }
+
+    fn of_files(path: &Path, opened: Vec<Opened>, shards: Option<&Shards>) -> Result<Self> {
+        let (mut tensors, mut texts, mut files) = (BTreeMap::new(), HashMap::new(), Vec::new());
+        let (mut id, mut container): (Option<FileId>, _) = (None, Container::Safetensors);
+        for (index, file) in opened.into_iter().enumerate() {
+            if let Some(shards) = shards {
+                shards.check(index, &file.contents)?;
+            }
+            id = Some(id.map_or_else(|| file.id.clone(), |id| id.with(&file.id)));
+            container = file.container;
+            texts.extend(file.contents.texts);
+            let places = file.contents.tensors.into_iter().map(|(name, entry)| (name, Place { file: index, entry }));
+            tensors.extend(places);
+            files.push(Arc::new(file.mapped));
+        }
+        let id = id.unwrap_or(FileId(Vec::new()));
+        let mut file =
+            Self { path: path.to_owned(), id, container, files, tensors, texts, quantization: Quantization::default() };
+        file.quantization = Quantization::read(&file)?;
+        Ok(file)
+    }
+
+    /// Path of the file, or of the shards' index.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of a configuration beside the file.
+    pub fn config_path(&self) -> PathBuf {
+        self.path.with_file_name("config.json")
+    }
+
+    /// The identity of the files that were opened.
+    pub fn id(&self) -> &FileId {
+        &self.id
+    }
+
+    /// The format of the file.
+    pub fn container(&self) -> Container {
+        self.container
+    }
+
+    /// The number of shards: 1 for a single file.
+    pub fn shards(&self) -> usize {
+        self.files.len()
+    }
+
+    /// The tensors' names, sorted.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// A tensor's shape; none if there is no such tensor.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|place| place.entry.shape.as_slice())
+    }
+
+    /// A tensor's stored type; none if there is no such tensor.
+    pub fn find_stored(&self, name: &str) -> Option<Stored> {
+        self.tensors.get(name).map(|place| place.entry.stored)
+    }
+
+    /// A tensor's bytes; none if there is no such tensor.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let Place { file, entry } = self.tensors.get(name)?;
+        self.files[*file].map.get(entry.range.clone())
+    }
+
+    /// A tensor's bytes, which keep the file mapped; none if there is no such tensor.
+    pub fn shared_bytes(&self, name: &str) -> Option<Bytes> {
+        let Place { file, entry } = self.tensors.get(name)?;
+        Bytes::new(self.files[*file].clone(), entry.range.clone())
+    }
+
+    /// The file's free-form texts: ComfyUI's `prompt` and `workflow`, GGUF's keys.
+    pub fn texts(&self) -> &HashMap<String, String> {
+        &self.texts
+    }
+
+    /// The scales beside quantized weights.
+    pub fn quantization(&self) -> &Quantization {
+        &self.quantization
+    }
+
+    /// The path of the file that a tensor is in.
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        let place = self.tensors.get(name);
+        place.map_or_else(|| self.path.clone(), |place| self.files[place.file].path.clone())
+    }
+
+    /// Loads a tensor as `kind` on `device`, copied once.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] if the file does not hold it as
+    /// expected; libtorch's failures.
+    pub fn load(&self, name: &str, expected: &[usize], kind: tch::Kind, device: Device) -> Result<Tensor> {
+        let shape = || Shape(expected.to_vec());
+        let found = self.shape(name);
+        let (Some(found), Some(bytes), Some(stored)) = (found, self.bytes(name), self.find_stored(name)) else {
+            return Err(Error::Missing { path: self.path.clone(), name: name.to_owned(), expected: shape() });
+        };
+        if found != expected {
+            return Err(Error::Shape {
+                path: self.path.clone(),
+                name: name.to_owned(),
+                found: Shape(found.to_vec()),
+                expected: shape(),
+            });
+        }
+        let stored = stored.kind().ok_or_else(|| Error::Stored {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            found: stored.to_string(),
+        })?;
+        let extents: Vec<i64> = expected.iter().map(|&extent| extent as i64).collect();
+        Ok(tilewright_torch::from_bytes(bytes, &extents, stored, kind, device)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(contents: &[u8]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.safetensors");
+        std::fs::write(&path, contents).unwrap();
+        Checkpoint::open(&path).unwrap_err().to_string()
+    }
+
+    fn with_header(header: &str, data: usize) -> Vec<u8> {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.extend(vec![0; data]);
+        bytes
+    }
+
+    #[test]
+    fn broken_files_are_refused_in_one_line() {
+        let axes = vec!["0"; 17].join(",");
+        let pipe = {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("pipe");
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+            std::error::Error::source(&Checkpoint::open(&path).unwrap_err()).unwrap().to_string()
+        };
+        assert_eq!(pipe, "a named pipe, not a file");
+        let cases: [(Vec<u8>, &str); 18] = [
+            (vec![], "an empty file (0 bytes), not a safetensors file: copy or download it again"),
+            (vec![0xff; 3], "3 bytes are no safetensors file"),
+            (
+                b"PK\x03\x04aaaaaaaaaaaaaaaaaaaaaaaaaaa/data.pkl".to_vec(),
+                "pickles can run code; convert it: python3 -c",
+            ),
+            (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "a zip archive, not a safetensors file: unpack it"),
+            (b"<!doctype html>\n<html>".to_vec(), "a web page (HTML), not a safetensors file: the download"),
+            (b"Invalid username\nor password".to_vec(), "a text ('Invalid username'), not a safetensors file"),
+            (b"\0\0\0\x20ftypisom".to_vec(), "an MP4 or QuickTime video, not a safetensors file"),
+            (
+                with_header(&format!(r#"{{"a":{{"dtype":"F32","shape":[{axes}],"data_offsets":[0,0]}}}}"#), 0),
+                "its header has more than 16 axes of a tensor: no model's or latent's has",
+            ),
+            (
+                [(99_u64 << 20).to_le_bytes().to_vec(), b"{}".to_vec()].concat(),
+                "a header of 103809024 bytes: files have at most 32.0 MiB",
+            ),
+            (b"\x80\x02}q\x00(X\x06".to_vec(), "pickle"),
+            (vec![0xff; 10], "nor another kind that is known"),
+            ([1000_u64.to_le_bytes().to_vec(), b"{}".to_vec()].concat(), "truncated"),
+            (with_header("{\"a\":", 0), "header is no valid description"),
+            (with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 4), "truncated"),
+            (
+                with_header(
+                    r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#,
+                    12,
+                ),
+                "overlap",
+            ),
+            (with_header(r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8), "disagree"),
+            (
+                with_header(
+                    r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]}}"#,
+                    8,
+                ),
+                "larger than any memory",
+            ),
+            (
+                with_header(r#"{"a":{"dtype":"Q9","shape":[2],"data_offsets":[0,8]}}"#, 8),
+                "header is no valid description",
+            ),
+        ];
+        for (contents, words) in cases {
+            let message = refusal(&contents);
+            assert!(message.contains(words) && !message.contains('\n'), "{message:?} lacks {words:?}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Files of weights. A [`Checkpoint`] is a safetensors or GGUF file, or a model in several shards:
+//! tensors by name, as views of the mapped files until they are loaded. Quantized weights come as
+//! [`Packed`](tilewright_torch::packed::Packed) matrices, with the scales that stand beside them.
+//!
+//! Everything read from a file is hostile until checked: counts, offsets, shapes and sizes are
+//! compared with the file before anything is made from them.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod advice;
+mod checkpoint;
+mod contents;
+mod error;
+mod gguf;
+mod quantized;
+mod safetensors_file;
+mod shards;
+
+pub use checkpoint::{Checkpoint, Container, FileId};
+pub use error::{Error, Result, Shape};
+pub use quantized::Quantization;
+pub use tilewright_torch::Stored;

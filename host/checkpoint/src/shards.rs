@@ -1,0 +1,164 @@
+//! Models in several files, and the folders that diffusers saves them in.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+use crate::{Error, Result, contents::Contents};
+
+/// The most bytes of an index: one of 10,000 tensors has a million.
+const MOST_BYTES: u64 = 32 << 20;
+
+/// The most shards.
+const MOST_SHARDS: usize = 1 << 10;
+
+/// The end of an index's name.
+const INDEX: &str = ".safetensors.index.json";
+
+/// The names that diffusers and transformers give a model's file in its folder, the usual one
+/// first.
+const FILES: [&str; 3] = ["diffusion_pytorch_model.safetensors", "model.safetensors", "pytorch_model.safetensors"];
+
+/// The description of a pipeline, in its folder.
+const PIPELINE: &str = "model_index.json";
+
+/// An index as it stands in its file.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The files of a model, and the tensors that its index says are in each.
+#[derive(Debug)]
+pub struct Shards {
+    /// The index.
+    pub index: PathBuf,
+    /// The files, in the order of their names.
+    pub files: Vec<PathBuf>,
+    tensors: Vec<BTreeSet<String>>,
+}
+
+impl Shards {
+    /// The shards that a path stands for: it is an index, or a shard whose index is beside it.
+    ///
+    /// # Errors
+    /// The index can't be read or is unsound; a file that it names is not there.
+    pub fn of(path: &Path) -> Result<Option<Self>> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.ends_with(INDEX) && path.is_file() {
+            return Self::read(path).map(Some);
+        }
+        let Some(whole) = whole_name(&name) else { return Ok(None) };
+        let index = path.with_file_name(format!("{whole}{INDEX}"));
+        if index.is_file() { Self::read(&index).map(Some) } else { Ok(None) }
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let format = |reason: String| Error::Format { path: path.to_owned(), reason };
+        let text = tilewright_files::read_text(path, MOST_BYTES)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let index: Index =
+            serde_json::from_str(&text).map_err(|error| format(format!("no sound index of shards ({error})")))?;
+        let names: BTreeSet<&String> = index.weight_map.values().collect();
+        if names.is_empty() || names.len() > MOST_SHARDS {
+            return Err(format(format!("an index of {} files: 1 to {MOST_SHARDS} were expected", names.len())));
+        }
+        let (mut files, mut tensors) = (Vec::new(), Vec::new());
+        for name in names {
+            // Nothing outside of the index's folder is opened at a file's word.
+            let is_plain = Path::new(name).file_name().is_some_and(|plain| plain == name.as_str());
+            if !is_plain {
+                return Err(format(format!("names the file {name:?}: shards stand beside their index")));
+            }
+            let file = path.with_file_name(name);
+            if !file.exists() {
+                return Err(format(format!("names the shard {name}, which is missing: download it, too")));
+            }
+            let within = index.weight_map.iter().filter(|(_, shard)| *shard == name);
+            tensors.push(within.map(|(tensor, _)| tensor.clone()).collect());
+            files.push(file);
+        }
+        Ok(Self { index: path.to_owned(), files, tensors })
+    }
+
+    /// Checks that a shard holds the tensors that the index says, and no others.
+    ///
+    /// # Errors
+    /// [`Error::Format`] with the first tensor that is missing or too many.
+    pub fn check(&self, shard: usize, contents: &Contents) -> Result<()> {
+        let path = &self.files[shard];
+        let expected = &self.tensors[shard];
+        let refuse = |fault: String| {
+            let reason = format!("{fault}: it does not belong to {}", self.index.display());
+            Err(Error::Format { path: path.clone(), reason })
+        };
+        if let Some(name) = expected.iter().find(|name| !contents.tensors.contains_key(*name)) {
+            return refuse(format!("tensor {name} is missing in this shard"));
+        }
+        match contents.tensors.keys().find(|name| !expected.contains(*name)) {
+            Some(name) => refuse(format!("tensor {name} is in this shard and not in the index")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The name of the whole that a shard is of: `model` of `model-00001-of-00003.safetensors`.
+fn whole_name(name: &str) -> Option<&str> {
+    let (rest, of) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+    let (whole, number) = rest.rsplit_once('-')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(of) && is_number(number)).then_some(whole)
+}
+
+/// The file of a part in a folder: that of a model, or of a whole pipeline.
+///
+/// # Errors
+/// There is none, or several that might be it.
+pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
+    let within = parts.iter().map(|part| folder.join(part)).find(|folder| folder.is_dir());
+    let refuse = |reason: String| Err(Error::Format { path: folder.to_owned(), reason });
+    let folder = match within {
+        Some(within) => within,
+        None if folder.join(PIPELINE).is_file() => {
+            return refuse(format!("a pipeline without a folder called {}", parts.join(" or ")));
+        }
+        None => folder.to_owned(),
+    };
+    let usual = FILES.iter().flat_map(|name| [folder.join(name), folder.join(name.replace(".safetensors", INDEX))]);
+    if let Some(file) = usual.into_iter().find(|file| file.is_file()) {
+        return Ok(file);
+    }
+    let entries = std::fs::read_dir(&folder).map_err(|source| Error::Read { path: folder.clone(), source })?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    files.sort();
+    let ends = |end: &str| -> Vec<&PathBuf> {
+        let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        files.iter().filter(|path| name(path).ends_with(end)).collect()
+    };
+    for end in [INDEX, ".safetensors", ".gguf"] {
+        match ends(end)[..] {
+            [] => {}
+            [only] => return Ok(only.clone()),
+            [first, ..] => {
+                return refuse(format!(
+                    "a folder with {} of {end}: give one, such as {}",
+                    ends(end).len(),
+                    first.display()
+                ));
+            }
+        }
+    }
+    refuse("a folder without a .safetensors or .gguf file".into())
+}
+
+/// Advice on a folder in a file's place.
+pub fn folder_hint(path: &Path) -> String {
+    let usual = ["diffusion_pytorch_model.safetensors", "vae/diffusion_pytorch_model.safetensors"];
+    match usual.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
+        Some(file) => format!("a folder: give the file in it, {}", file.display()),
+        None => "a folder: give the .safetensors file in it".into(),
+    }
+}

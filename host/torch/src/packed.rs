@@ -1,0 +1,318 @@
+//! Matrices that stay in the type that their file stores them in. Their values are expanded where
+//! they are needed: a panel at a time within a product on the CPU, a few rows at a time elsewhere.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use tch::{Device, Kind, Tensor};
+
+use crate::{Error, Result, Stored, ffi};
+
+/// Bytes that live as long as somebody holds them: those of a mapped file, or of a buffer.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// Part of some bytes.
+#[derive(Clone)]
+pub struct Bytes {
+    owner: SharedBytes,
+    range: Range<usize>,
+}
+
+impl Bytes {
+    /// A range of bytes; none if it goes beyond them.
+    pub fn new(owner: SharedBytes, range: Range<usize>) -> Option<Self> {
+        (*owner).as_ref().get(range.clone())?;
+        Some(Self { owner, range })
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.range.clone()]
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Self { owner: Arc::new(bytes), range }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({})", self.range.len())
+    }
+}
+
+/// Factors of expanded values.
+#[derive(Clone, Debug, Default)]
+pub struct Scales {
+    /// One for the whole matrix, one for each row, or none.
+    pub factors: Vec<f32>,
+    /// Scales of groups of values within a row.
+    pub groups: Option<Groups>,
+}
+
+/// Scales of groups of values within a row, as codes of 8 bits.
+#[derive(Clone, Debug)]
+pub struct Groups {
+    /// [rows, columns / values]
+    pub codes: Vec<u8>,
+    /// Values of a group.
+    pub values: usize,
+    /// The codes are powers of two (E8M0); else E4M3.
+    pub powers: bool,
+}
+
+/// A matrix [rows, columns] as its file stores it.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    bytes: Bytes,
+    stored: Stored,
+    packing: i32,
+    rows: usize,
+    columns: usize,
+    scales: Scales,
+}
+
+/// The types that can be expanded, in the order of `tw_packing` in `shim/expand.h`.
+const PACKINGS: [Stored; 19] = [
+    Stored::F32,
+    Stored::F16,
+    Stored::Bf16,
+    Stored::F8E4m3,
+    Stored::F8E5m2,
+    Stored::I8,
+    Stored::F4,
+    Stored::Q4_0,
+    Stored::Q4_1,
+    Stored::Q5_0,
+    Stored::Q5_1,
+    Stored::Q8_0,
+    Stored::Q2K,
+    Stored::Q3K,
+    Stored::Q4K,
+    Stored::Q5K,
+    Stored::Q6K,
+    Stored::Iq4Nl,
+    Stored::Iq4Xs,
+];
+
+impl Packed {
+    /// True if values of a type can be expanded.
+    pub fn expands(stored: Stored) -> bool {
+        PACKINGS.contains(&stored)
+    }
+
+    /// A matrix of `rows` and `columns` whose rows are whole blocks.
+    ///
+    /// # Errors
+    /// The type can't be expanded, or the bytes or the scales are of another number.
+    pub fn new(bytes: Bytes, stored: Stored, [rows, columns]: [usize; 2], scales: Scales) -> Result<Self> {
+        let refused = |reason: String| Error::Torch(format!("a matrix of {rows}×{columns} in {stored}: {reason}"));
+        let packing = PACKINGS.iter().position(|of| *of == stored);
+        let packing = packing.ok_or_else(|| refused("the type can't be expanded".into()))? as i32;
+        let found = bytes.as_slice().len();
+        if stored.bytes(&[rows, columns]) != Some(found) {
+            return Err(refused(format!("{found} bytes are not its size")));
+        }
+        let factors = scales.factors.len();
+        if factors > 1 && factors != rows {
+            return Err(refused(format!("{factors} scales are neither one nor one per row")));
+        }
+        if let Some(Groups { codes, values, .. }) = &scales.groups
+            && (*values == 0 || columns % values != 0 || codes.len() != rows * (columns / values))
+        {
+            return Err(refused(format!("{} scales of groups of {values}", codes.len())));
+        }
+        Ok(Self { bytes, stored, packing, rows, columns, scales })
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.rows, self.columns]
+    }
+
+    /// The type that its values are stored in.
+    pub fn stored(&self) -> Stored {
+        self.stored
+    }
+
+    /// The bytes that it is stored in, without its scales.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    fn raw(&self) -> ffi::RawPacked {
+        let groups = self.scales.groups.as_ref();
+        ffi::RawPacked {
+            bytes: self.bytes.as_slice().as_ptr(),
+            rows: self.rows as i64,
+            columns: self.columns as i64,
+            packing: self.packing,
+            scales: self.scales.factors.as_ptr(),
+            scale_count: self.scales.factors.len() as i64,
+            groups: ffi::RawGroups {
+                codes: groups.map_or(std::ptr::null(), |groups| groups.codes.as_ptr()),
+                values: groups.map_or(0, |groups| groups.values as i64),
+                e8m0: groups.is_some_and(|groups| groups.powers).into(),
+            },
+        }
+    }
+
+    /// Some rows, expanded in host memory: in f32 first, which is then rounded to `kind`.
+    ///
+    /// # Errors
+    /// There are no such rows, or the kind is none of f32, bf16 and f16; memory is out.
+    pub fn expand(&self, rows: Range<usize>, kind: Kind) -> Result<Tensor> {
+        let code = [Kind::Float, Kind::BFloat16, Kind::Half].iter().position(|of| *of == kind);
+        let (Some(code), true) = (code, rows.start <= rows.end && rows.end <= self.rows) else {
+            return Err(Error::Torch(format!("rows {rows:?} of {} as {kind:?}", self.rows)));
+        };
+        let tensor = Tensor::f_empty([rows.len() as i64, self.columns as i64], (kind, Device::Cpu))?;
+        let (raw, to) = (self.raw(), tensor.data_ptr());
+        // SAFETY: the bytes and scales are as many as the shape says, which `new` checked; the
+        // tensor is contiguous, of the kind that the code says, and has as many rows.
+        ffi::call(|error, length| unsafe {
+            ffi::tw_expand(&raw, rows.start as i64, rows.len() as i64, code as i32, to, error, length)
+        })?;
+        Ok(tensor)
+    }
+}
+
+/// True if products of a kind run with a panel at a time on this processor.
+pub fn has_products(kind: Kind) -> bool {
+    match kind {
+        Kind::Float => ffi::tw_product_available(0) != 0,
+        Kind::BFloat16 => ffi::tw_product_available(1) != 0,
+        _ => false,
+    }
+}
+
+/// Bytes of scratch that a product with a matrix of so many columns holds, all threads together.
+pub fn product_scratch_bytes(columns: i64) -> u64 {
+    let threads = tch::get_num_threads().max(1) as u64;
+    threads * ffi::tw_product_scratch(columns).max(0) as u64
+}
+
+/// `left` [M, columns] · matrixᵀ + `bias`, written to `output` [M, rows], which may be part of
+/// wider rows. Both are f32 or both bf16, on the CPU; `bias` is f32. Sums are f32.
+///
+/// # Errors
+/// Shapes or types do not fit, or the processor has no such products ([`has_products`]).
+pub fn multiply(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
+    let kind = left.f_kind()?;
+    let (shape, into) = (left.size(), output.size());
+    let [rows, columns] = matrix.shape().map(|extent| extent as i64);
+    let fits = shape.len() == 2
+        && shape[1] == columns
+        && into == [shape[0], rows]
+        && left.is_contiguous()
+        && output.stride()[1] == 1
+        && output.f_kind()? == kind
+        && [left.device(), output.device()] == [Device::Cpu; 2];
+    let biased = match bias {
+        None => true,
+        Some(bias) => {
+            bias.size() == [rows]
+                && bias.f_kind()? == Kind::Float
+                && bias.device() == Device::Cpu
+                && bias.is_contiguous()
+        }
+    };
+    if !fits || !biased || !has_products(kind) {
+        return Err(Error::Torch(format!("a product of {shape:?} and {rows}×{columns} into {into:?} in {kind:?}")));
+    }
+    if shape[0] == 0 || rows == 0 {
+        return Ok(());
+    }
+    let packed = matrix.raw();
+    let raw = ffi::RawProduct {
+        matrix: &packed,
+        rows: shape[0],
+        bf16: (kind == Kind::BFloat16).into(),
+        left: left.data_ptr(),
+        bias: bias.map_or(std::ptr::null(), |bias| bias.data_ptr().cast_const().cast()),
+        output: output.data_ptr(),
+        output_apart: output.stride()[0],
+    };
+    // SAFETY: every address is of as many values as the shapes and strides checked above say, and
+    // lives through the call.
+    ffi::call(|error, length| unsafe { ffi::tw_multiply(&raw, error, length) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(stored: Stored, [rows, columns]: [usize; 2], seed: u64) -> Packed {
+        let length = stored.bytes(&[rows, columns]).unwrap();
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u8
+        };
+        let mut bytes: Vec<u8> = (0..length).map(|_| next()).collect();
+        // Finite values of order one: f32 and 16-bit floats made from codes, scales from zeros.
+        match stored {
+            Stored::F32 => bytes.chunks_mut(4).for_each(|b| {
+                let value = f32::from(b[0]) / 64.0 - 2.0;
+                b.copy_from_slice(&value.to_le_bytes());
+            }),
+            Stored::Bf16 => bytes.chunks_mut(2).for_each(|b| {
+                let value = f32::from(b[0]) / 64.0 - 2.0;
+                b.copy_from_slice(&((value.to_bits() >> 16) as u16).to_le_bytes());
+            }),
+            Stored::Q8_0 => bytes.chunks_mut(34).for_each(|b| b[..2].copy_from_slice(&0x2000_u16.to_le_bytes())),
+            _ => {}
+        }
+        Packed::new(bytes.into(), stored, [rows, columns], Scales::default()).unwrap()
+    }
+
+    #[test]
+    fn products_with_panels_are_those_with_the_expanded_matrix() {
+        let _no_grad = tch::no_grad_guard();
+        for (stored, columns) in [(Stored::F32, 33), (Stored::Bf16, 48), (Stored::Q8_0, 96), (Stored::Bf16, 7)] {
+            for (rows, left_rows) in [(1, 1), (64, 65), (131, 3), (200, 130)] {
+                let matrix = packed(stored, [rows, columns], rows as u64);
+                for kind in [Kind::Float, Kind::BFloat16].into_iter().filter(|kind| has_products(*kind)) {
+                    let left = Tensor::randn([left_rows, columns as i64], (Kind::Float, Device::Cpu)).to_kind(kind);
+                    let bias = Tensor::randn([rows as i64], (Kind::Float, Device::Cpu));
+                    let wide = Tensor::zeros([left_rows, rows as i64 + 5], (kind, Device::Cpu));
+                    let output = wide.narrow(1, 2, rows as i64);
+                    multiply(&left, &matrix, Some(&bias), &output).unwrap();
+                    let expanded = matrix.expand(0..rows, kind).unwrap().to_kind(Kind::Double);
+                    let expected = left.to_kind(Kind::Double).matmul(&expanded.tr()) + bias.to_kind(Kind::Double);
+                    let difference = f64::try_from((output.to_kind(Kind::Double) - &expected).abs().max()).unwrap();
+                    let most = f64::try_from(expected.abs().max()).unwrap();
+                    let bound = if kind == Kind::Float { 1e-5 } else { 4e-3 } * most.max(1.0);
+                    assert!(difference < bound, "{stored} {rows}×{columns} {kind:?}: {difference}");
+                    let around = f64::try_from(wide.narrow(1, 0, 2).abs().sum(Kind::Float)).unwrap();
+                    assert_eq!(around, 0.0, "written beside its place");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused() {
+        let new = |bytes: usize, shape, scales| Packed::new(vec![0; bytes].into(), Stored::Q8_0, shape, scales);
+        assert!(new(68, [1, 64], Scales::default()).is_ok());
+        assert!(new(67, [1, 64], Scales::default()).is_err());
+        assert!(new(68, [1, 63], Scales::default()).is_err());
+        let scales = |count| Scales { factors: vec![1.0; count], groups: None };
+        assert!(new(68, [2, 32], scales(2)).is_ok());
+        assert!(new(68, [2, 32], scales(3)).is_err());
+        let groups = |codes: usize, values| Scales {
+            factors: Vec::new(),
+            groups: Some(Groups { codes: vec![0; codes], values, powers: true }),
+        };
+        assert!(new(68, [2, 32], groups(4, 16)).is_ok());
+        assert!(new(68, [2, 32], groups(3, 16)).is_err());
+        assert!(new(68, [2, 32], groups(4, 0)).is_err());
+        let matrix = new(68, [2, 32], Scales::default()).unwrap();
+        assert!(matrix.expand(1..3, Kind::Float).is_err());
+        assert!(matrix.expand(0..2, Kind::Int64).is_err());
+        let left = Tensor::zeros([3, 31], (Kind::Float, Device::Cpu));
+        assert!(multiply(&left, &matrix, None, &Tensor::zeros([3, 2], (Kind::Float, Device::Cpu))).is_err());
+    }
+}
