@@ -15,8 +15,8 @@ use tilewright_engine::{
 };
 use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{
-    CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision,
-    Question, Record, Release, Space, Time,
+    Backend, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity,
+    Precision, Question, Record, Release, Space, Time,
 };
 use tilewright_torch::device::Choice;
 
@@ -55,9 +55,13 @@ impl Context {
     pub(crate) fn formats(&self, machine: &Machine, all: bool) -> Vec<(Dtype, Layout)> {
         let measured = &machine.measured;
         let single = measured.best(Dtype::F32).unwrap_or(0.0);
-        let is_worth = |dtype: Dtype| match all || !self.is_quick() {
+        let is_fast = |dtype: Dtype| dtype == Dtype::F32 || machine.facts.fast_dtypes.contains(&dtype);
+        // libtorch computes small convolutions of f16 by one thread's plain loop on processors
+        // without instructions for it: one decode takes minutes.
+        let is_loop = |dtype: Dtype| measured.backend == Backend::Cpu && dtype == Dtype::F16;
+        let is_worth = |dtype: Dtype| match (all || !self.is_quick()) && !is_loop(dtype) {
             true => measured.best(dtype).is_some_and(|rate| rate * HOPELESS >= single),
-            false => dtype == Dtype::F32 || machine.facts.fast_dtypes.contains(&dtype),
+            false => is_fast(dtype),
         };
         let formats = measured.speeds.iter().map(|speed| (speed.dtype, speed.layout));
         formats.filter(|(dtype, _)| is_worth(*dtype)).collect()
