@@ -401,7 +401,7 @@ mod tests {
         use tch::{Device, Kind, Tensor};
         use tilewright_models::{
             Checkpoint, ComputeFormat, Identity,
-            wan::{Clip, Config, Decoder, EncoderConfig, Spread},
+            wan_vae::{Clip, Config, Decoder, EncoderConfig, Spread},
         };
         use tilewright_plan::{Dtype, Layout, Precision};
         let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Destination, Family, Identity, Latent, LatentFile, Scaling, kl, wan,
+    Checkpoint, ComputeFormat, Destination, Family, Identity, Latent, LatentFile, Scaling, kl, wan_vae,
 };
 use tilewright_plan::Model;
 
@@ -191,38 +191,38 @@ impl Autoencoder for Kl {
 }
 
 impl Autoencoder for Wan {
-    type Config = wan::Config;
-    type EncoderConfig = wan::EncoderConfig;
-    type Decoder = wan::Decoder;
-    type Encoder = wan::Encoder;
+    type Config = wan_vae::Config;
+    type EncoderConfig = wan_vae::EncoderConfig;
+    type Decoder = wan_vae::Decoder;
+    type Encoder = wan_vae::Encoder;
 
-    fn read(file: &Checkpoint, identity: &Identity, overrides: Overrides) -> Result<wan::Config> {
+    fn read(file: &Checkpoint, identity: &Identity, overrides: Overrides) -> Result<wan_vae::Config> {
         if overrides != Overrides::default() {
             return Err(Error::NothingToOverride { path: file.path().to_owned() });
         }
-        Ok(wan::Config::read(file, identity)?)
+        Ok(wan_vae::Config::read(file, identity)?)
     }
 
-    fn model(file: &Checkpoint, identity: &Identity, config: &wan::Config) -> Model {
+    fn model(file: &Checkpoint, identity: &Identity, config: &wan_vae::Config) -> Model {
         config.model(file, identity)
     }
 
-    fn check_weights(file: &Checkpoint, identity: &Identity, config: &wan::Config) -> Result<()> {
+    fn check_weights(file: &Checkpoint, identity: &Identity, config: &wan_vae::Config) -> Result<()> {
         Ok(config.check_weights(file, identity)?)
     }
 
     fn load_decoder(
         file: &Checkpoint,
         identity: &Identity,
-        config: &wan::Config,
+        config: &wan_vae::Config,
         format: ComputeFormat,
         destination: Destination<'_>,
-    ) -> Result<wan::Decoder> {
-        Ok(wan::Decoder::load(file, identity, config, format, destination)?)
+    ) -> Result<wan_vae::Decoder> {
+        Ok(wan_vae::Decoder::load(file, identity, config, format, destination)?)
     }
 
-    fn read_encoder(file: &Checkpoint, identity: &Identity) -> Result<wan::EncoderConfig> {
-        let config = wan::EncoderConfig::read(file, identity)?;
+    fn read_encoder(file: &Checkpoint, identity: &Identity) -> Result<wan_vae::EncoderConfig> {
+        let config = wan_vae::EncoderConfig::read(file, identity)?;
         config.check_weights(file, identity)?;
         Ok(config)
     }
@@ -230,8 +230,8 @@ impl Autoencoder for Wan {
     fn encoder_model(
         file: &Checkpoint,
         identity: &Identity,
-        config: &wan::Config,
-        encoder: &wan::EncoderConfig,
+        config: &wan_vae::Config,
+        encoder: &wan_vae::EncoderConfig,
     ) -> Model {
         encoder.model(config.family, file, identity)
     }
@@ -239,22 +239,22 @@ impl Autoencoder for Wan {
     fn load_encoder(
         file: &Checkpoint,
         identity: &Identity,
-        config: &wan::EncoderConfig,
+        config: &wan_vae::EncoderConfig,
         format: ComputeFormat,
         destination: Destination<'_>,
-    ) -> Result<wan::Encoder> {
-        Ok(wan::Encoder::load(file, identity, config, format, destination)?)
+    ) -> Result<wan_vae::Encoder> {
+        Ok(wan_vae::Encoder::load(file, identity, config, format, destination)?)
     }
 
-    fn check_header(config: &wan::Config, latent: &LatentFile) -> Result<()> {
+    fn check_header(config: &wan_vae::Config, latent: &LatentFile) -> Result<()> {
         Ok(latent.check_wan(config)?)
     }
 
-    fn check_latent(config: &wan::Config, latent: &Latent) -> Result<()> {
+    fn check_latent(config: &wan_vae::Config, latent: &Latent) -> Result<()> {
         Ok(latent.check_wan(config)?)
     }
 
-    fn scaling(config: &wan::Config) -> Option<Scaling> {
+    fn scaling(config: &wan_vae::Config) -> Option<Scaling> {
         config.scaling()
     }
 }

@@ -6,7 +6,7 @@ mod encoding;
 mod price;
 
 use tch::Tensor;
-use tilewright_models::wan::EncoderConfig;
+use tilewright_models::wan_vae::EncoderConfig;
 use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage};
 
 use self::{encoding::ClipEncoding, price::ClipEncodeEstimator};

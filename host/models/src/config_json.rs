@@ -28,8 +28,20 @@ pub(crate) fn read<T: DeserializeOwned>(
     identity: &Identity,
     classes: &[&str],
 ) -> Result<Option<(PathBuf, T)>> {
-    let path = file.path().with_file_name("config.json");
-    if identity.layout != FileLayout::Diffusers || fs::metadata(&path).is_err() {
+    if identity.layout != FileLayout::Diffusers {
+        return Ok(None);
+    }
+    beside(file, classes)
+}
+
+/// The values of config.json beside a file of any layout, and its path; none if there is no such
+/// file or it is of none of these classes.
+///
+/// # Errors
+/// [`FileError`] if it is broken.
+pub(crate) fn beside<T: DeserializeOwned>(file: &Checkpoint, classes: &[&str]) -> Result<Option<(PathBuf, T)>> {
+    let path = file.config_path();
+    if fs::metadata(&path).is_err() {
         return Ok(None);
     }
     let broken = |reason: String| FileError::Format { path: path.clone(), reason };

@@ -11,7 +11,7 @@ use crate::{
     known::{Half, Known, Weights},
     names::Naming,
     parts::{Part, Role},
-    wan,
+    wan_vae,
 };
 
 /// A family of models that share an autoencoder's latent space.
@@ -392,7 +392,7 @@ pub enum Architecture {
     /// A KL autoencoder's.
     Kl(kl::Config),
     /// A video autoencoder's.
-    Wan(wan::Config),
+    Wan(wan_vae::Config),
 }
 
 impl Architecture {
@@ -439,7 +439,7 @@ impl DecoderInspection {
         }
         let config = match identity.kind {
             Kind::KlAutoencoder => kl::Config::read(file, identity).map(Architecture::Kl),
-            Kind::VideoAutoencoder => wan::Config::read(file, identity).map(Architecture::Wan),
+            Kind::VideoAutoencoder => wan_vae::Config::read(file, identity).map(Architecture::Wan),
             _ => return None,
         };
         let outcome = config.and_then(|config| Ok((config.weights(file, identity)?, config)));

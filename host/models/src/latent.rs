@@ -10,7 +10,7 @@ use tilewright_checkpoint::{Error as FileError, Shape, Stored};
 use tilewright_plan::bytes;
 use tilewright_torch::scalar;
 
-use crate::{Checkpoint, Error, Family, Identity, Kind, Part, Result, kl, wan};
+use crate::{Checkpoint, Error, Family, Identity, Kind, Part, Result, kl, wan_vae};
 
 /// ComfyUI's name of the latent in its files.
 const COMFYUI: &str = "latent_tensor";
@@ -205,7 +205,7 @@ impl LatentFile {
     ///
     /// # Errors
     /// The same.
-    pub fn check_wan(&self, config: &wan::Config) -> Result<()> {
+    pub fn check_wan(&self, config: &wan_vae::Config) -> Result<()> {
         self.form.check_wan(config)
     }
 
@@ -289,7 +289,7 @@ impl Latent {
     ///
     /// # Errors
     /// The channels differ, or the clip would be absurdly large or long.
-    pub fn check_wan(&self, config: &wan::Config) -> Result<()> {
+    pub fn check_wan(&self, config: &wan_vae::Config) -> Result<()> {
         self.form().check_wan(config)
     }
 
@@ -333,7 +333,7 @@ impl Form {
         self.check(config.latent_channels, config.family, config.spatial_scale())
     }
 
-    fn check_wan(&self, config: &wan::Config) -> Result<()> {
+    fn check_wan(&self, config: &wan_vae::Config) -> Result<()> {
         self.check(config.latent_channels, config.family, config.spatial_scale())?;
         let frames = 1 + (self.size[2] - 1).saturating_mul(u64::from(config.temporal_scale()));
         if frames > MOST_FRAMES {

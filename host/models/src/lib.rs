@@ -1,12 +1,14 @@
 //! Networks, and the files that they are read from. A [`Checkpoint`] is any file of weights; an
-//! [`Identity`] tells its contents; [`kl::Decoder`] and [`wan::Decoder`] are the networks that
+//! [`Identity`] tells its contents; [`kl::Decoder`] and [`wan_vae::Decoder`] are the networks that
 //! decode a [`Latent`].
 //!
 //! Everything read from a file is hostile until checked: names, shapes and sizes are compared with
 //! the network's before libtorch sees a byte.
 
 mod config_json;
+mod denoiser;
 mod error;
+pub mod flux;
 mod identify;
 pub mod kl;
 mod known;
@@ -15,8 +17,11 @@ mod metered;
 mod names;
 mod parts;
 mod progress;
+pub mod transformer;
 pub mod wan;
+pub mod wan_vae;
 
+pub use denoiser::{Context, DenoiserConfig, DenoiserFile, Inputs, LoadedDenoiser, Network};
 pub use error::{Error, Result};
 pub use identify::{Architecture, DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
 pub use known::{Destination, LoadStep};

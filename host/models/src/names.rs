@@ -1,7 +1,7 @@
 //! The names of the networks' tensors in each file layout, as rules for the names that differ: the
 //! networks know diffusers' alone, each beside the layer that takes it.
 
-mod wan;
+mod wan_vae;
 
 /// The way that a rule's numbers are written in the file. With n residual layers in a block of WAN,
 /// its layers have the numbers 0…n−1 in it, and n stands for the layer that resizes at its end.
@@ -107,7 +107,7 @@ const MOST_INDEX: usize = 64;
 impl Naming {
     /// The naming of a WAN autoencoder with these names, which lack the file's prefix.
     pub fn of_wan<'a>(is_original: bool, names: impl Iterator<Item = &'a str>) -> Self {
-        match (is_original, wan::is_nested(names)) {
+        match (is_original, wan_vae::is_nested(names)) {
             (false, false) => Naming::Wan21Diffusers,
             (false, true) => Naming::Wan22Diffusers,
             (true, false) => Naming::Wan21,
@@ -125,10 +125,10 @@ impl Naming {
         match self {
             Naming::Diffusers => &[],
             Naming::Ldm => &[LDM],
-            Naming::Wan21Diffusers => &[wan::DIFFUSERS_21],
-            Naming::Wan22Diffusers => &[wan::DIFFUSERS_22],
-            Naming::Wan21 => &[wan::ORIGINAL, wan::ORIGINAL_21],
-            Naming::Wan22 => &[wan::ORIGINAL, wan::ORIGINAL_22],
+            Naming::Wan21Diffusers => &[wan_vae::DIFFUSERS_21],
+            Naming::Wan22Diffusers => &[wan_vae::DIFFUSERS_22],
+            Naming::Wan21 => &[wan_vae::ORIGINAL, wan_vae::ORIGINAL_21],
+            Naming::Wan22 => &[wan_vae::ORIGINAL, wan_vae::ORIGINAL_22],
         }
     }
 
@@ -158,7 +158,7 @@ pub struct Names {
 impl Names {
     /// The counts that a naming's rules need, read off the names.
     pub fn of<'a>(naming: Naming, names: impl Iterator<Item = &'a str> + Clone) -> Self {
-        let layers = [false, true].map(|encodes| wan::layers(naming, encodes, names.clone()));
+        let layers = [false, true].map(|encodes| wan_vae::layers(naming, encodes, names.clone()));
         Self { naming, blocks: naming.blocks(names), layers }
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
     Checkpoint, ComputeFormat, Identity, Latent,
-    wan::{Clip, Config, Decoder, Spread},
+    wan_vae::{Clip, Config, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
     Checkpoint, ComputeFormat, Identity,
-    wan::{Encoder, EncoderConfig},
+    wan_vae::{Encoder, EncoderConfig},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tilewright_models::{
     Checkpoint, ComputeFormat, Error, Family, FileLayout, Identity, Inspection, Kind, Latent, Result,
-    wan::{Config, Encoder, EncoderConfig, UpBlock, Upsample},
+    wan_vae::{Config, Encoder, EncoderConfig, UpBlock, Upsample},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 use wan_header::{Header, Network, SMALL_21, SMALL_22, WAN_21, WAN_22};

@@ -5,7 +5,7 @@ use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
     Checkpoint, ComputeFormat, Identity,
-    wan::{Clip, Config, Decoder, Extent, Spread},
+    wan_vae::{Clip, Config, Decoder, Extent, Spread},
 };
 use tilewright_plan::{Backend, Dtype, Layout, Precision};
 use tilewright_torch::{

@@ -18,6 +18,11 @@ pub struct ComputeFormat {
 }
 
 impl ComputeFormat {
+    /// f32 throughout, channels first.
+    pub const fn single() -> Self {
+        Self { convolution: Kind::Float, tf32: false, rest: Kind::Float, layout: Layout::ChannelsFirst }
+    }
+
     /// The format that a plan asks for.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ pub mod layers;
 mod meter;
 mod ops;
 mod scope;
+mod tokens;
 mod torch;
 
 pub use causal::CausalOps;
@@ -22,4 +23,5 @@ pub use laps::Laps;
 pub use meter::{Costs, Meter, MeterCausalKernel, MeterKernel, MeterSums, MeterTensor};
 pub use ops::{GroupNorm, Ops, Rows, Store, Window};
 pub use scope::{Listing, Needed, Scope, Source};
-pub use torch::Torch;
+pub use tokens::{Dense, Gelu, HeadNorm, LayerNorm, TokenListing, TokenOps, TokenScope, TokenSource};
+pub use torch::{Matrix, Piece, Torch};

@@ -4,6 +4,7 @@ mod bands;
 mod causal;
 mod ledger;
 mod strides;
+mod tokens;
 
 use std::{ops::Range, rc::Rc};
 

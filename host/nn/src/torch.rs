@@ -2,6 +2,7 @@
 
 mod causal;
 mod sums;
+mod tokens;
 
 use std::ops::Range;
 
@@ -12,7 +13,10 @@ use tilewright_torch::{
     winograd::{self, Winograd},
 };
 
-pub use self::sums::{Affine, Sums};
+pub use self::{
+    sums::{Affine, Sums},
+    tokens::{Matrix, Piece},
+};
 use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window};
 
 /// libtorch on one device.

@@ -156,7 +156,7 @@ class Product {
       const float* bias = job.bias == nullptr ? nullptr : job.bias + first;
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = (row + r) * job.output_apart + first;
-        if (job.bf16) store_bf16(product + r * kPanel, bias, static_cast<uint16_t*>(job.output) + at, out);
+        if (job.output_bf16) store_bf16(product + r * kPanel, bias, static_cast<uint16_t*>(job.output) + at, out);
         else store(product + r * kPanel, bias, static_cast<float*>(job.output) + at, out);
       }
     }

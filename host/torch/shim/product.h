@@ -8,7 +8,8 @@ extern "C" {
 struct tw_product {
   const tw_packed* matrix;
   int64_t rows;
-  int32_t bf16;       // the type of left and output: bf16, or else f32; sums are f32
+  int32_t bf16;         // the type of left: bf16, or else f32; sums are f32
+  int32_t output_bf16;  // the same of output
   const void* left;   // contiguous
   const float* bias;  // one per row of the matrix, or null
   void* output;       // rows `output_apart` values apart

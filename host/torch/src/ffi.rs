@@ -84,6 +84,7 @@ pub struct RawProduct {
     pub matrix: *const RawPacked,
     pub rows: i64,
     pub bf16: i32,
+    pub output_bf16: i32,
     pub left: *const c_void,
     pub bias: *const f32,
     pub output: *mut c_void,

@@ -13,6 +13,7 @@ mod event;
 mod ffi;
 mod group_norm;
 pub mod memory;
+pub mod multi_head;
 mod pace;
 pub mod packed;
 mod pointwise;

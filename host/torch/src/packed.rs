@@ -142,6 +142,26 @@ impl Packed {
         self.bytes.as_slice()
     }
 
+    /// Some of the rows, which stay packed; none if they are not there.
+    pub fn narrow(&self, rows: Range<usize>) -> Option<Self> {
+        if rows.start > rows.end || rows.end > self.rows {
+            return None;
+        }
+        let row = self.stored.bytes(&[1, self.columns])?;
+        let start = self.bytes.range.start + rows.start * row;
+        let bytes = Bytes::new(self.bytes.owner.clone(), start..start + rows.len() * row)?;
+        let factors = match self.scales.factors.len() {
+            0 | 1 => self.scales.factors.clone(),
+            _ => self.scales.factors[rows.clone()].to_vec(),
+        };
+        let groups = self.scales.groups.as_ref().map(|Groups { codes, values, powers }| {
+            let across = self.columns / values;
+            let codes = codes[rows.start * across..rows.end * across].to_vec();
+            Groups { codes, values: *values, powers: *powers }
+        });
+        Some(Self { bytes, rows: rows.len(), scales: Scales { factors, groups }, ..self.clone() })
+    }
+
     fn raw(&self) -> ffi::RawPacked {
         let groups = self.scales.groups.as_ref();
         ffi::RawPacked {
@@ -195,7 +215,7 @@ pub fn product_scratch_bytes(columns: i64) -> u64 {
 }
 
 /// `left` [M, columns] · matrixᵀ + `bias`, written to `output` [M, rows], which may be part of
-/// wider rows. Both are f32 or both bf16, on the CPU; `bias` is f32. Sums are f32.
+/// wider rows. Each is f32 or bf16, on the CPU; `bias` is f32. Sums are f32.
 ///
 /// # Errors
 /// Shapes or types do not fit, or the processor has no such products ([`has_products`]).
@@ -208,7 +228,7 @@ pub fn multiply(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &
         && into == [shape[0], rows]
         && left.is_contiguous()
         && output.stride()[1] == 1
-        && output.f_kind()? == kind
+        && [Kind::Float, Kind::BFloat16].contains(&output.f_kind()?)
         && [left.device(), output.device()] == [Device::Cpu; 2];
     let biased = match bias {
         None => true,
@@ -230,6 +250,7 @@ pub fn multiply(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &
         matrix: &packed,
         rows: shape[0],
         bf16: (kind == Kind::BFloat16).into(),
+        output_bf16: (output.f_kind()? == Kind::BFloat16).into(),
         left: left.data_ptr(),
         bias: bias.map_or(std::ptr::null(), |bias| bias.data_ptr().cast_const().cast()),
         output: output.data_ptr(),
@@ -312,6 +333,9 @@ mod tests {
         let matrix = new(68, [2, 32], Scales::default()).unwrap();
         assert!(matrix.expand(1..3, Kind::Float).is_err());
         assert!(matrix.expand(0..2, Kind::Int64).is_err());
+        let narrow = matrix.narrow(1..2).unwrap();
+        assert_eq!((narrow.shape(), narrow.bytes().len()), ([1, 32], 34));
+        assert!(matrix.narrow(1..3).is_none());
         let left = Tensor::zeros([3, 31], (Kind::Float, Device::Cpu));
         assert!(multiply(&left, &matrix, None, &Tensor::zeros([3, 2], (Kind::Float, Device::Cpu))).is_err());
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, LatentFile, Part, kl, wan};
+use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, LatentFile, Part, kl, wan_vae};
 use tilewright_plan::{bytes, terminal::shorten};
 
 use super::texts;
@@ -160,7 +160,7 @@ fn picture_decoder(config: &kl::Config) -> [(&'static str, String); 2] {
     [("", network), ("scaling", scaling)]
 }
 
-fn video_decoder(config: &wan::Config) -> [(&'static str, String); 2] {
+fn video_decoder(config: &wan_vae::Config) -> [(&'static str, String); 2] {
     let blocks: Vec<String> =
         config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
     let network = format!(

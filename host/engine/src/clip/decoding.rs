@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
     ComputeFormat, LoadStep,
-    wan::{Clip, Decoder, Spread},
+    wan_vae::{Clip, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay};
 use tilewright_torch::{device::synchronize, memory, non_finite, transfer};

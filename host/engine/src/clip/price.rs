@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_models::wan::{ClipCosts, Config, Extent, Tiled};
+use tilewright_models::wan_vae::{ClipCosts, Config, Extent, Tiled};
 use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 

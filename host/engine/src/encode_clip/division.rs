@@ -1,7 +1,7 @@
 //! The division of frames into tiles, and the ramps that fade the tiles' latents into each other.
 
 use tch::{Device, Kind, Tensor};
-use tilewright_models::wan::{EncoderState, Part, Place};
+use tilewright_models::wan_vae::{EncoderState, Part, Place};
 use tilewright_plan::Space;
 
 use crate::{Axis, Grid, Result};

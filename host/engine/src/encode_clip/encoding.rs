@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tch::{Device, Tensor};
 use tilewright_models::{
     ComputeFormat, LoadStep,
-    wan::{Encoder, EncoderState, Part, Place},
+    wan_vae::{Encoder, EncoderState, Part, Place},
 };
 use tilewright_plan::{Failure, Outcome, Plan};
 use tilewright_torch::{device::synchronize, memory, non_finite};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_models::wan::{EncodeCosts, EncoderConfig, EncoderExtent};
+use tilewright_models::wan_vae::{EncodeCosts, EncoderConfig, EncoderExtent};
 use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 

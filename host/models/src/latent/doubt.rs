@@ -201,7 +201,7 @@ mod tests {
     use tch::Device;
 
     use super::*;
-    use crate::wan::PUBLISHED;
+    use crate::wan_vae::PUBLISHED;
 
     /// Normally distributed values of these means and deviations, from a seed.
     fn latent(channels: &[(f64, f64)], origin: Origin) -> Latent {

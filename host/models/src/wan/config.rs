@@ -1,251 +1,105 @@
-//! A video decoder's architecture, read off the tensors' names and shapes.
+//! WAN's architecture, read off the shapes of its weights.
 
-use serde::Serialize;
-use tilewright_plan::Model;
+use serde::{Deserialize, Serialize};
+use tilewright_checkpoint::Error as FileError;
+use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
 
-use super::{network::Network, statistics};
-use crate::{
-    Checkpoint, Error, Family, Identity, Kind, Result, Scaling,
-    known::{Half, Known, Weights, check_channels},
-    metered::list_weights,
-};
+use super::Network;
+use crate::{Error, Result, config_json, transformer::TransformerFile};
 
-/// Most output pixels, or frames, per latent pixel or frame.
-const MOST_SCALE: u32 = 1 << 8;
+/// Pixels of a latent along the side of a token; in time there is one.
+pub(super) const PATCH: i64 = 2;
 
-/// The end of an up block that is not the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Upsample {
-    /// Channels of its output.
-    pub channels: usize,
-    /// Doubles the frames too: all but the first frame of a clip become two.
-    pub temporal: bool,
-}
+/// The width of a head in every published network.
+const HEAD: i64 = 128;
 
-/// One up block: so many residual layers, then twice the height and width, and perhaps twice the
-/// frames.
+/// The architecture of a transformer of WAN's kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct UpBlock {
-    /// Channels of its input.
-    pub into: usize,
-    /// Channels of its residual layers.
-    pub channels: usize,
-    /// Residual layers.
-    pub layers: usize,
-    /// Its end.
-    pub upsample: Option<Upsample>,
-    /// The block's input, its channels repeated and laid out in space and time, is added to its
-    /// output (WAN 2.2).
-    pub duplicated: bool,
-}
-
-/// A decoder's architecture and its latents' scaling.
-#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Config {
-    /// WAN 2.1 or 2.2.
-    pub family: Family,
-    /// Channels of the latent.
-    pub latent_channels: usize,
-    /// Channels of the middle block: two residual layers with an attention between them.
-    pub middle_channels: usize,
-    /// From the latent to the picture.
-    pub up_blocks: Vec<UpBlock>,
-    /// Channels of the last convolution: those of the picture, times the patch's pixels.
-    pub out_channels: usize,
-    /// Side of the squares of output pixels that leave the network as channels; 1 in WAN 2.1.
-    pub patch: usize,
-    /// Channels of the picture.
-    pub image_channels: usize,
-    /// Per latent channel, undone by `z · std + mean`; none if the file is of another width than
-    /// the published.
-    pub latents_mean: Option<Vec<f64>>,
-    /// See [`Self::latents_mean`].
-    pub latents_std: Option<Vec<f64>>,
+    /// Width of tokens.
+    pub hidden: i64,
+    /// Heads side by side in it.
+    pub heads: i64,
+    /// Blocks.
+    pub blocks: usize,
+    /// Width between the two layers of a feed-forward.
+    pub feed_forward: i64,
+    /// Width of a time's embedding.
+    pub time: i64,
+    /// Width of the text's tokens.
+    pub text: i64,
+    /// Width of the tokens of a picture to begin from, if there are such.
+    pub image: Option<i64>,
+    /// Channels of the input.
+    pub input_channels: i64,
+    /// Channels of a latent.
+    pub latent_channels: i64,
 }
 
-/// A picture's channels as they leave the network: their number, the patch's side, the picture's
-/// own.
-const PATCHES: [(usize, usize, usize); 3] = [(3, 1, 3), (4, 1, 4), (12, 2, 3)];
-
-/// The patch's side and the picture's channels of so many channels of the network.
-pub(super) fn patch(channels: usize) -> Option<(usize, usize)> {
-    PATCHES.iter().find(|row| row.0 == channels).map(|row| (row.1, row.2))
-}
-
-/// A tensor's name and the axis that tells an extent.
-pub(super) fn at(name: &str, axis: usize) -> (String, usize) {
-    (name.to_owned(), axis)
+/// config.json as far as it is of use here.
+#[derive(Default, Deserialize)]
+struct ConfigFile {
+    num_attention_heads: Option<i64>,
+    num_heads: Option<i64>,
 }
 
 impl Config {
-    /// Reads the architecture, and the latents' mean and deviation from config.json beside the file
-    /// if the layout is diffusers'.
+    /// Reads the architecture off a file.
     ///
     /// # Errors
-    /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense;
-    /// config.json is broken.
-    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
-        let known = Known::of(file, identity, Kind::VideoAutoencoder)?;
-        let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
-        let middle = "decoder.mid_block";
-        let middle_channels = [
-            at("decoder.conv_in.weight", 0),
-            at("decoder.conv_in.bias", 0),
-            at(&format!("{middle}.resnets.0.norm1.gamma"), 0),
-            at(&format!("{middle}.resnets.0.conv1.weight"), 0),
-            at(&format!("{middle}.attentions.0.norm.gamma"), 0),
-            at(&format!("{middle}.resnets.1.norm1.gamma"), 0),
-        ];
-        let middle_channels =
-            known.extent(middle_channels).ok_or_else(|| missing("decoder.conv_in.weight", &[384, 16, 3, 3, 3]))?;
-        let latent = [
-            at("decoder.conv_in.weight", 1),
-            at("post_quant_conv.weight", 0),
-            at("post_quant_conv.weight", 1),
-            at("post_quant_conv.bias", 0),
-        ];
-        let latent_channels =
-            known.extent(latent).ok_or_else(|| missing("decoder.conv_in.weight", &[middle_channels, 16, 3, 3, 3]))?;
-        let mut up_blocks = Vec::new();
-        let mut into = middle_channels;
-        for index in 0..known.count("decoder.up_blocks") {
-            let block = Self::read_block(&known, identity.family, index, into)?;
-            into = block.upsample.map_or(block.channels, |upsample| upsample.channels);
-            up_blocks.push(block);
-        }
-        if up_blocks.is_empty() {
-            let shape = [middle_channels, middle_channels, 3, 3, 3];
-            return Err(missing("decoder.up_blocks.0.resnets.0.conv1.weight", &shape));
-        }
-        let ends = [at("decoder.conv_out.weight", 0), at("decoder.conv_out.bias", 0)];
-        let out_channels = known.extent(ends).ok_or_else(|| missing("decoder.conv_out.weight", &[3, into, 3, 3, 3]))?;
-        let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
-        let (patch, image_channels) = patch(out_channels).ok_or_else(|| {
-            refused(format!(
-                "the decoder ends in {out_channels} channels: pictures have 3 or 4, or 12 where each is four pixels"
-            ))
-        })?;
-        let (latents_mean, latents_std) = statistics::read(file, identity, latent_channels)?.unzip();
-        let config = Self {
-            family: identity.family,
-            latent_channels,
-            middle_channels,
-            up_blocks,
-            out_channels,
-            patch,
-            image_channels,
-            latents_mean,
-            latents_std,
+    /// A tensor that tells it is missing, or the shapes are of no such network.
+    pub fn read(file: &TransformerFile) -> Result<Self> {
+        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
+        let refused = |reason: String| {
+            let path = file.file().path().to_owned();
+            Error::File(FileError::Format { path, reason: format!("no WAN transformer: {reason}") })
         };
-        config.check().map_err(refused)?;
-        Ok(config)
-    }
-
-    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<UpBlock> {
-        let name = format!("decoder.up_blocks.{index}");
-        let channels = known.resnet_channels(&format!("{name}.resnets.0"), into, &[3, 3, 3])?;
-        let end = format!("{name}.upsamplers.0");
-        let next = format!("decoder.up_blocks.{}.resnets.0", index + 1);
-        let upsample = known.has(&end).then(|| {
-            let widths = [
-                at(&format!("{end}.resample.1.weight"), 0),
-                at(&format!("{end}.resample.1.bias"), 0),
-                at(&format!("{next}.norm1.gamma"), 0),
-                at(&format!("{next}.conv1.weight"), 1),
-            ];
-            Upsample {
-                channels: known.extent(widths).unwrap_or(channels),
-                temporal: known.has(&format!("{end}.time_conv")),
-            }
-        });
-        Ok(UpBlock {
-            into,
-            channels,
-            layers: known.count(&format!("{name}.resnets")),
-            upsample,
-            duplicated: family == Family::Wan22 && upsample.is_some(),
+        let hidden = extent("patch_embedding.weight", 0)?;
+        let classes = ["WanTransformer3DModel", "WanModel"];
+        let written: Option<(_, ConfigFile)> = config_json::beside(file.file(), &classes)?;
+        let written = written.map(|(_, written)| written).unwrap_or_default();
+        let heads = written.num_attention_heads.or(written.num_heads).unwrap_or(hidden / HEAD);
+        if heads < 1 || hidden % heads != 0 || hidden / heads % 2 != 0 {
+            return Err(refused(format!(
+                "{heads} heads in a width of {hidden}, and no config.json beside it tells others"
+            )));
+        }
+        let shape = file.shape("patch_embedding.weight").unwrap_or_default();
+        let token: i64 = shape.iter().skip(1).map(|&extent| extent as i64).product();
+        let out = extent("head.head.weight", 0)?;
+        let area = PATCH * PATCH;
+        if token % area != 0 || out % area != 0 || token < out {
+            return Err(refused(format!("tokens of {token} values in and {out} out")));
+        }
+        let image = file.shape("img_emb.proj.1.weight").and_then(|shape| shape.get(1).copied());
+        Ok(Self {
+            hidden,
+            heads,
+            blocks: file.blocks("blocks")?,
+            feed_forward: extent("blocks.0.ffn.0.weight", 0)?,
+            time: extent("time_embedding.0.weight", 1)?,
+            text: extent("text_embedding.0.weight", 1)?,
+            image: image.map(|image| image as i64),
+            input_channels: token / area,
+            latent_channels: out / area,
         })
     }
 
-    /// The fault of the architecture, if it has one.
-    fn check(&self) -> std::result::Result<(), String> {
-        let blocks = self.up_blocks.iter();
-        let widths = blocks.flat_map(|block| [Some(block.channels), block.upsample.map(|upsample| upsample.channels)]);
-        check_channels(widths.flatten().chain([self.middle_channels, self.latent_channels]))?;
-        if self.spatial_scale() > MOST_SCALE || self.temporal_scale() > MOST_SCALE {
-            return Err(format!("{} up blocks are nonsense", self.up_blocks.len()));
-        }
-        for (block, upsample) in self.up_blocks.iter().filter_map(|block| Some((block, block.upsample?))) {
-            let copies = upsample.channels * if upsample.temporal { 8 } else { 4 };
-            if block.duplicated && (upsample.channels != block.channels || !copies.is_multiple_of(block.into)) {
-                return Err(format!(
-                    "an up block from {} to {} channels can't add its input to its output",
-                    block.into, upsample.channels
-                ));
-            }
-        }
-        Ok(())
+    /// The values of a head that belong to frame, row and column.
+    pub(super) fn axes(&self) -> [i64; 3] {
+        let each = self.hidden / self.heads;
+        let side = 2 * (each / 6);
+        [each - 2 * side, side, side]
     }
 
-    /// The model as policies are told of it.
-    pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
-        Half::Decoder.model(file, identity, self.family, [self.spatial_scale(), self.temporal_scale()])
-    }
-
-    /// The file's names of all tensors in the decoder's part of the file.
-    pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        Half::Decoder.names(file, identity)
-    }
-
-    /// Tensors in the decoder's part of the file that the network has no place for; none if the
-    /// architecture can't be read.
-    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
-        Self::read(file, identity).and_then(weights).unwrap_or_default()
-    }
-
-    /// The decoder's part of a file, beside the weights that the network needs.
+    /// The weights that the network needs.
     ///
     /// # Errors
-    /// The file is no video autoencoder.
-    pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = list_weights(|scope| Network::build(scope, self))?;
-        Ok(Weights::new(Known::of(file, identity, Kind::VideoAutoencoder)?, Half::Decoder, needed))
-    }
-
-    /// Checks, before anything is decided or loaded, that the weights can be loaded.
-    ///
-    /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
-    /// FP8.
-    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        self.weights(file, identity)?.check()
-    }
-
-    /// The tensors that are missing or misshapen, a line each.
-    pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        self.weights(file, identity).map(|weights| weights.problems()).unwrap_or_default()
-    }
-
-    /// Output pixels per latent pixel.
-    pub fn spatial_scale(&self) -> u32 {
-        self.patch as u32 * (1 << self.up_blocks.iter().filter(|block| block.upsample.is_some()).count().min(16))
-    }
-
-    /// Output frames per latent frame, the first aside, which gives one.
-    pub fn temporal_scale(&self) -> u32 {
-        let temporal = |block: &&UpBlock| block.upsample.is_some_and(|upsample| upsample.temporal);
-        1 << self.up_blocks.iter().filter(temporal).count().min(16)
-    }
-
-    /// The way from latents saved by diffusers into the autoencoder's own space, if it is known.
-    pub fn scaling(&self) -> Option<Scaling> {
-        let (mean, std) = (self.latents_mean.clone()?, self.latents_std.clone()?);
-        Some(Scaling::PerChannel { mean, std })
-    }
-
-    /// Output frames of so many latent frames.
-    pub fn frames(&self, latent_frames: u32) -> u32 {
-        1 + latent_frames.saturating_sub(1) * self.temporal_scale()
+    /// Never: nothing is loaded.
+    pub fn needed(&self) -> Result<Vec<Needed>> {
+        let meter = Meter::new(ComputeFormat::single(), Costs::default());
+        let listing = TokenListing::default();
+        Network::build(self, &TokenScope::new(&listing, &meter))?;
+        Ok(listing.into_needed())
     }
 }

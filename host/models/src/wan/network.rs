@@ -1,195 +1,377 @@
-//! The decoder's steps in the order that they run.
+//! WAN's network: `WanTransformer3DModel` of diffusers 0.42.1 and `WanModel` of
+//! github.com/Wan-Video/Wan2.1 (wan/modules/model.py), which compute the same.
 
-use tilewright_nn::{CausalOps, Scope, layers::Conv};
-use tilewright_torch::winograd::TAPS;
+use tch::Kind;
+use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps, TokenScope};
 
-use super::{
-    Config, Spread,
-    clip::Piece,
-    layers::{Past, UnitNorm, pointwise},
-    steps::{Attention, Begin, Double, End, Stem, Step, Still, residual},
+use super::config::{Config, PATCH};
+use crate::{
+    Result,
+    transformer::{rotation, sinusoid},
 };
-use crate::Result;
 
-/// A step at its place.
+/// The epsilon of norms, and that of the norms around a picture's embedding (`nn.LayerNorm`'s own).
+const EPSILON: f64 = 1e-6;
+const IMAGE_EPSILON: f64 = 1e-5;
+
+/// The parts of a block's modulation: shift, scale and gate of attention, and of the feed-forward.
+const PARTS: i64 = 6;
+
+/// Times are sigmas multiplied by this.
+const TIMES: f32 = 1000.0;
+
+/// The inputs beside the latent.
 #[derive(Debug)]
-pub(super) struct Placed<O: CausalOps> {
-    step: Box<dyn Step<O>>,
-    /// Frames of its input per latent frame.
-    pub frames: u32,
+pub struct Conditioning<'a, T> {
+    /// [N, tokens, text width]
+    pub text: &'a T,
+    /// [N, tokens, image width], of a network that begins from a picture.
+    pub image: Option<&'a T>,
 }
 
-impl<O: CausalOps> Placed<O> {
-    /// Takes a piece through the step and to the next one. If it ends early, the piece and the past
-    /// are such that it may be called again.
-    pub fn run(
+/// What follows from the conditioning and the size alone, and so is the same in every step.
+#[derive(Debug)]
+pub struct Context<T> {
+    /// [N, tokens, hidden]
+    text: T,
+    /// [N, tokens, hidden]
+    image: Option<T>,
+    /// [tokens, width of a head]
+    rotation: T,
+    /// Frames, and tokens down and across.
+    size: [i64; 3],
+}
+
+/// The affine norm of tokens.
+#[derive(Debug)]
+struct AffineNorm<O: TokenOps> {
+    weight: O::Weight,
+    bias: O::Weight,
+    epsilon: f64,
+}
+
+impl<O: TokenOps> AffineNorm<O> {
+    fn build(scope: &TokenScope<'_, O>, width: i64, epsilon: f64) -> Result<Self> {
+        Ok(Self { weight: scope.vector("weight", &[width])?, bias: scope.vector("bias", &[width])?, epsilon })
+    }
+
+    fn forward(&self, ops: &O, tokens: &O::Tensor, kind: Kind) -> Result<O::Tensor> {
+        let norm = LayerNorm { epsilon: self.epsilon, affine: Some((&self.weight, &self.bias)), modulation: None };
+        Ok(ops.layer_norm(tokens, norm, kind)?)
+    }
+}
+
+/// The embedding of a picture to begin from.
+#[derive(Debug)]
+struct ImageEmbedder<O: TokenOps> {
+    before: AffineNorm<O>,
+    first: Dense<O>,
+    second: Dense<O>,
+    after: AffineNorm<O>,
+}
+
+impl<O: TokenOps> ImageEmbedder<O> {
+    fn build(scope: &TokenScope<'_, O>, width: i64, hidden: i64) -> Result<Self> {
+        Ok(Self {
+            before: AffineNorm::build(&scope.at("0"), width, IMAGE_EPSILON)?,
+            first: Dense::build(&scope.at("1"), width, width)?,
+            second: Dense::build(&scope.at("3"), width, hidden)?,
+            after: AffineNorm::build(&scope.at("4"), hidden, IMAGE_EPSILON)?,
+        })
+    }
+
+    fn forward(&self, ops: &O, tokens: &O::Tensor) -> Result<O::Tensor> {
+        let format = ops.format();
+        let normed = self.before.forward(ops, tokens, format.convolution)?;
+        let inner = self.first.forward(ops, &normed, format.convolution)?;
+        ops.gelu_onto(&inner, &inner, Gelu::Exact)?;
+        self.after.forward(ops, &self.second.forward(ops, &inner, format.rest)?, format.rest)
+    }
+}
+
+/// Keys and values of cross-attention.
+#[derive(Debug)]
+struct KeyValue<O: TokenOps> {
+    both: Dense<O>,
+    norm: O::Weight,
+}
+
+impl<O: TokenOps> KeyValue<O> {
+    fn build(scope: &TokenScope<'_, O>, both: &str, norm: &str, hidden: i64) -> Result<Self> {
+        Ok(Self {
+            both: Dense::build(&scope.at(both), hidden, 2 * hidden)?,
+            norm: scope.at(norm).vector("weight", &[hidden])?,
+        })
+    }
+
+    /// Attention of queries to some tokens, onto or added to a tensor.
+    fn attend(
         &self,
         ops: &O,
-        piece: &mut Piece<O::Tensor>,
-        past: &mut Past<O::Tensor>,
-        spread: &Spread,
+        output: &O::Tensor,
+        query: &O::Tensor,
+        tokens: &O::Tensor,
+        heads: i64,
+        add: bool,
     ) -> Result<()> {
-        self.step.run(ops, piece, past, spread)?;
-        (piece.done, piece.convolved) = (0, false);
-        piece.layer += 1;
-        Ok(())
+        let both = self.both.forward(ops, tokens, ops.format().convolution)?;
+        let width = ops.shape(query)[2];
+        let (key, value) = (ops.narrow(&both, 2, 0, width)?, ops.narrow(&both, 2, width, width)?);
+        ops.norm_heads(&key, HeadNorm { weight: &self.norm, epsilon: EPSILON }, heads, None)?;
+        Ok(ops.attend_onto(output, [query, &key, &value], heads, add)?)
     }
 }
 
-/// The decoder's network with its weights.
+/// A block of attention among the tokens, to the text, and a feed-forward.
 #[derive(Debug)]
-pub(super) struct Network<O: CausalOps> {
-    pub steps: Vec<Placed<O>>,
-    /// Products of each step per frame of its input, by which progress is told; empty on a
-    /// meter.
-    pub products: Vec<f64>,
-    /// Output frames per latent frame.
-    pub scale: u32,
-    /// Output pixels along a side of a patch.
-    pub patch: i64,
+struct Block<O: TokenOps> {
+    modulation: O::Weight,
+    qkv: Dense<O>,
+    query_norm: O::Weight,
+    key_norm: O::Weight,
+    output: Dense<O>,
+    cross_norm: AffineNorm<O>,
+    cross_query: Dense<O>,
+    cross_query_norm: O::Weight,
+    cross_text: KeyValue<O>,
+    cross_image: Option<KeyValue<O>>,
+    cross_output: Dense<O>,
+    widen: Dense<O>,
+    narrow: Dense<O>,
 }
 
-/// Steps as they are added.
-struct Line<O: CausalOps> {
-    steps: Vec<Placed<O>>,
-    frames: u32,
-}
-
-impl<O: CausalOps> Line<O> {
-    fn add(&mut self, step: impl Step<O> + 'static) {
-        let (frames, copies) = (self.frames, step.copies());
-        self.steps.push(Placed { step: Box::new(step), frames });
-        self.frames *= copies;
+impl<O: TokenOps> Block<O> {
+    fn build(scope: &TokenScope<'_, O>, config: &Config) -> Result<Self> {
+        let Config { hidden, feed_forward, .. } = *config;
+        let (own, cross) = (scope.at("self_attn"), scope.at("cross_attn"));
+        let norm = |scope: &TokenScope<'_, O>, part: &str| scope.at(part).vector("weight", &[hidden]);
+        let image = config.image.map(|_| KeyValue::build(&cross, "kv_img", "norm_k_img", hidden));
+        Ok(Self {
+            modulation: scope.vector("modulation", &[1, PARTS, hidden])?,
+            qkv: Dense::build(&own.at("qkv"), hidden, 3 * hidden)?,
+            query_norm: norm(&own, "norm_q")?,
+            key_norm: norm(&own, "norm_k")?,
+            output: Dense::build(&own.at("o"), hidden, hidden)?,
+            cross_norm: AffineNorm::build(&scope.at("norm3"), hidden, EPSILON)?,
+            cross_query: Dense::build(&cross.at("q"), hidden, hidden)?,
+            cross_query_norm: norm(&cross, "norm_q")?,
+            cross_text: KeyValue::build(&cross, "kv", "norm_k", hidden)?,
+            cross_image: image.transpose()?,
+            cross_output: Dense::build(&cross.at("o"), hidden, hidden)?,
+            widen: Dense::build(&scope.at("ffn.0"), hidden, feed_forward)?,
+            narrow: Dense::build(&scope.at("ffn.2"), feed_forward, hidden)?,
+        })
     }
 
-    fn add_residual(&mut self, scope: &Scope<'_, O>, into: i64, out: i64) -> Result<()> {
-        let (hide, sum) = residual(scope, into, out)?;
-        self.add(hide);
-        self.add(sum);
-        Ok(())
+    fn forward(
+        &self,
+        ops: &O,
+        config: &Config,
+        tokens: &O::Tensor,
+        times: &O::Tensor,
+        context: &Context<O::Tensor>,
+    ) -> Result<()> {
+        let Config { heads, hidden, .. } = *config;
+        let modulation = |row: i64| -> Result<O::Tensor> {
+            Ok(ops.offset(&ops.narrow(times, 2, row * hidden, hidden)?, &self.modulation, row)?)
+        };
+        self.attend(ops, [heads, hidden], tokens, &modulation, context)?;
+        self.attend_across(ops, [heads, hidden], tokens, context)?;
+        let format = ops.format();
+        let normed = modulated(ops, tokens, &modulation(3)?, &modulation(4)?)?;
+        let wide = self.widen.forward(ops, &normed, format.convolution)?;
+        drop(normed);
+        ops.gelu_onto(&wide, &wide, Gelu::Tanh)?;
+        let other = self.narrow.forward(ops, &wide, format.rest)?;
+        drop(wide);
+        Ok(ops.add_gated(tokens, Some(&modulation(5)?), other)?)
+    }
+
+    /// Attention among the tokens.
+    fn attend(
+        &self,
+        ops: &O,
+        [heads, hidden]: [i64; 2],
+        tokens: &O::Tensor,
+        modulation: &dyn Fn(i64) -> Result<O::Tensor>,
+        context: &Context<O::Tensor>,
+    ) -> Result<()> {
+        let format = ops.format();
+        let normed = modulated(ops, tokens, &modulation(0)?, &modulation(1)?)?;
+        let qkv = self.qkv.forward(ops, &normed, format.convolution)?;
+        drop(normed);
+        let of = |index: i64| ops.narrow(&qkv, 2, index * hidden, hidden);
+        let (query, key, value) = (of(0)?, of(1)?, of(2)?);
+        for (part, weight) in [(&query, &self.query_norm), (&key, &self.key_norm)] {
+            ops.norm_heads(part, HeadNorm { weight, epsilon: EPSILON }, heads, Some(&context.rotation))?;
+        }
+        let mixed = ops.unset(&ops.shape(&query), format.convolution)?;
+        ops.attend_onto(&mixed, [&query, &key, &value], heads, false)?;
+        drop((query, key, value, qkv));
+        let output = self.output.forward(ops, &mixed, format.rest)?;
+        drop(mixed);
+        Ok(ops.add_gated(tokens, Some(&modulation(2)?), output)?)
+    }
+
+    /// Attention to the text, and to the picture if there is one.
+    fn attend_across(
+        &self,
+        ops: &O,
+        [heads, _]: [i64; 2],
+        tokens: &O::Tensor,
+        context: &Context<O::Tensor>,
+    ) -> Result<()> {
+        let format = ops.format();
+        let normed = self.cross_norm.forward(ops, tokens, format.convolution)?;
+        let query = self.cross_query.forward(ops, &normed, format.convolution)?;
+        drop(normed);
+        ops.norm_heads(&query, HeadNorm { weight: &self.cross_query_norm, epsilon: EPSILON }, heads, None)?;
+        let mixed = ops.unset(&ops.shape(&query), format.convolution)?;
+        self.cross_text.attend(ops, &mixed, &query, &context.text, heads, false)?;
+        if let (Some(cross), Some(image)) = (&self.cross_image, &context.image) {
+            cross.attend(ops, &mixed, &query, image, heads, true)?;
+        }
+        drop(query);
+        let output = self.cross_output.forward(ops, &mixed, format.rest)?;
+        Ok(ops.add_gated(tokens, None, output)?)
     }
 }
 
-impl<O: CausalOps> Network<O> {
-    /// The network of an architecture with the weights that the scope gives.
+/// Normed tokens, modulated, in the type of products.
+fn modulated<O: TokenOps>(ops: &O, tokens: &O::Tensor, shift: &O::Tensor, scale: &O::Tensor) -> Result<O::Tensor> {
+    let norm = LayerNorm { epsilon: EPSILON, affine: None, modulation: Some([shift, scale]) };
+    Ok(ops.layer_norm(tokens, norm, ops.format().convolution)?)
+}
+
+/// The network with its weights.
+#[derive(Debug)]
+pub struct Network<O: TokenOps> {
+    config: Config,
+    patches: Dense<O>,
+    time: [Dense<O>; 2],
+    time_projection: Dense<O>,
+    text: [Dense<O>; 2],
+    image: Option<ImageEmbedder<O>>,
+    blocks: Vec<Block<O>>,
+    last_modulation: O::Weight,
+    last: Dense<O>,
+}
+
+impl<O: TokenOps> Network<O> {
+    /// A network of an architecture.
     ///
     /// # Errors
-    /// A weight can't be had.
-    pub fn build(root: &Scope<'_, O>, config: &Config) -> Result<Self> {
-        let mut line = Line { steps: Vec::new(), frames: 1 };
-        let (latent, middle) = (config.latent_channels as i64, config.middle_channels as i64);
-        let decoder = root.at("decoder");
-        line.add(Still(pointwise(&root.at("post_quant_conv"), latent, latent, 1)?));
-        line.add(Stem::build(&decoder.at("conv_in"), None, latent, middle)?);
-        let scope = decoder.at("mid_block");
-        line.add_residual(&scope.at("resnets").at(0), middle, middle)?;
-        line.add(Attention::build(&scope.at("attentions").at(0), middle)?);
-        line.add_residual(&scope.at("resnets").at(1), middle, middle)?;
-        let mut last = middle;
-        for (index, block) in config.up_blocks.iter().enumerate() {
-            let scope = decoder.at("up_blocks").at(index);
-            let (first, channels) = (block.into as i64, block.channels as i64);
-            if block.duplicated {
-                line.add(Begin);
-            }
-            for layer in 0..block.layers {
-                line.add_residual(&scope.at("resnets").at(layer), if layer == 0 { first } else { channels }, channels)?;
-            }
-            last = channels;
-            let Some(upsample) = block.upsample else { continue };
-            let scope = scope.at("upsamplers.0");
-            let out = upsample.channels as i64;
-            let larger = Still(Conv::build_upsampling(&scope.at("resample.1"), channels, out)?);
-            if upsample.temporal {
-                line.add(Double::build(&scope.at("time_conv"), channels)?);
-            }
-            line.add(larger);
-            if block.duplicated {
-                line.add(End::build(root.ops(), first, out, upsample.temporal)?);
-            }
-        }
-        let norm = UnitNorm::build(&decoder.at("norm_out"), last)?;
-        let out = config.out_channels as i64;
-        line.add(Stem::build(&decoder.at("conv_out"), Some(norm), last, out)?);
-        let (scale, patch) = (config.temporal_scale().max(1), config.patch as i64);
-        Ok(Self { steps: line.steps, products: Vec::new(), scale, patch })
-    }
-
-    /// For each step the first frame of its input that output frames from `frame` on depend on, and
-    /// last `frame` itself. Nothing that is computed of earlier ones reaches any of them.
-    pub fn first_inputs(&self, frame: i64) -> Vec<i64> {
-        let mut needed = vec![frame; self.steps.len() + 1];
-        for (index, Placed { step, .. }) in self.steps.iter().enumerate().rev() {
-            let after = needed[index + 1];
-            // Of a doubling, frames 2j − 1 and 2j are made of frame j.
-            let own = (after + i64::from(step.copies()) - 1) / i64::from(step.copies());
-            let back = if step.is_causal() { TAPS as i64 - 1 } else { 0 };
-            needed[index] = (own - back).max(0);
-        }
-        needed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Family,
-        metered::list_weights,
-        wan::{UpBlock, Upsample, cost::step_products},
-    };
-
-    /// WAN 2.1 as published.
-    fn published() -> Config {
-        let up = |into, channels, upsample: Option<(usize, bool)>| UpBlock {
-            into,
-            channels,
-            layers: 3,
-            upsample: upsample.map(|(channels, temporal)| Upsample { channels, temporal }),
-            duplicated: false,
-        };
-        Config {
-            family: Family::Wan21,
-            latent_channels: 16,
-            middle_channels: 384,
-            up_blocks: vec![
-                up(384, 384, Some((192, true))),
-                up(192, 384, Some((192, true))),
-                up(192, 192, Some((96, false))),
-                up(96, 96, None),
+    /// A weight is missing or has other extents.
+    pub fn build(config: &Config, scope: &TokenScope<'_, O>) -> Result<Self> {
+        let Config { hidden, time, text, .. } = *config;
+        let area = PATCH * PATCH;
+        let image = config.image.map(|width| ImageEmbedder::build(&scope.at("img_emb.proj"), width, hidden));
+        Ok(Self {
+            patches: Dense::build(&scope.at("patch_embedding"), config.input_channels * area, hidden)?,
+            time: [
+                Dense::build(&scope.at("time_embedding.0"), time, hidden)?,
+                Dense::build(&scope.at("time_embedding.2"), hidden, hidden)?,
             ],
-            out_channels: 3,
-            patch: 1,
-            image_channels: 3,
-            latents_mean: None,
-            latents_std: None,
+            time_projection: Dense::build(&scope.at("time_projection.1"), hidden, PARTS * hidden)?,
+            text: [
+                Dense::build(&scope.at("text_embedding.0"), text, hidden)?,
+                Dense::build(&scope.at("text_embedding.2"), hidden, hidden)?,
+            ],
+            image: image.transpose()?,
+            blocks: (0..config.blocks)
+                .map(|index| Block::build(&scope.at("blocks").at(index), config))
+                .collect::<Result<_>>()?,
+            last_modulation: scope.vector("head.modulation", &[1, 2, hidden])?,
+            last: Dense::build(&scope.at("head.head"), hidden, config.latent_channels * area)?,
+            config: config.clone(),
+        })
+    }
+
+    /// The blocks that a pass goes through.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Embeds the conditioning, for latents of `frames` by `height` by `width` pixels of their own.
+    ///
+    /// # Errors
+    /// Tensors have other extents than the network's; libtorch's failures.
+    pub fn prepare(
+        &self,
+        ops: &O,
+        given: &Conditioning<'_, O::Tensor>,
+        [frames, height, width]: [i64; 3],
+    ) -> Result<Context<O::Tensor>> {
+        let format = ops.format();
+        let inner = self.text[0].forward(ops, given.text, format.convolution)?;
+        ops.gelu_onto(&inner, &inner, Gelu::Tanh)?;
+        let image = match (&self.image, given.image) {
+            (Some(embedder), Some(image)) => Some(embedder.forward(ops, image)?),
+            _ => None,
+        };
+        let size @ [frames, rows, columns] = [frames, height / PATCH, width / PATCH];
+        let places = (0..frames)
+            .flat_map(|frame| (0..rows).flat_map(move |row| (0..columns).map(move |column| [frame, row, column])));
+        let table = rotation(places, self.config.axes());
+        let each = self.config.hidden / self.config.heads;
+        Ok(Context {
+            text: self.text[1].forward(ops, &inner, format.rest)?,
+            image,
+            rotation: ops.constant(&table, &[frames * rows * columns, each])?,
+            size,
+        })
+    }
+
+    /// The velocity [N, C, T, h, w] of latents in the model's own space, in f32. `latents` are the
+    /// network's input, with the condition's channels behind the latent's if it has such. `sigmas`
+    /// are one for all, or one for each frame. `step` is called before each block.
+    ///
+    /// # Errors
+    /// The latents are of another size than the context; libtorch's failures; an error of `step`.
+    pub fn forward(
+        &self,
+        ops: &O,
+        latents: &O::Tensor,
+        sigmas: &[f32],
+        context: &Context<O::Tensor>,
+        step: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<O::Tensor> {
+        let (config, [frames, rows, columns]) = (&self.config, context.size);
+        let shape = ops.shape(latents);
+        let expected = [config.input_channels, frames, rows * PATCH, columns * PATCH];
+        let spans = sigmas.len() as i64;
+        if shape.len() != 5 || shape[1..] != expected || spans != 1 && spans != frames {
+            let shapes = format!("{shape:?} and {spans} times for {frames}×{rows}×{columns} tokens");
+            return Err(NnError::Shapes { operation: "WAN's transformer", shapes }.into());
         }
-    }
-
-    #[test]
-    fn a_decode_of_one_frame_is_as_much_work_as_was_counted() {
-        // 14.94 TFLOP for 5 latent frames of 40×40, counted by hooks on diffusers' network, which
-        // pads three taps on the first frame too.
-        let config = published();
-        let (network, _) = list_weights(|scope| Network::build(scope, &config)).unwrap();
-        let per_frame = step_products(&config).unwrap();
-        assert_eq!(per_frame.len(), network.steps.len());
-        let frames = |step: &Placed<_>| f64::from(step.frames) * 4.0 + 1.0;
-        let of = |(step, products): (&Placed<_>, &f64)| products * frames(step) * 1600.0;
-        let products: f64 = network.steps.iter().zip(&per_frame).map(of).sum();
-        assert!((2.0 * products / 14.94e12 - 1.0).abs() < 0.02, "{products}");
-        assert_eq!((config.spatial_scale(), config.temporal_scale(), config.frames(5)), (8, 4, 17));
-    }
-
-    #[test]
-    fn late_frames_depend_on_few_of_the_first_layers_and_of_the_last_ones() {
-        let (network, _) = list_weights(|scope| Network::build(scope, &published())).unwrap();
-        assert!(network.first_inputs(0).iter().all(|first| *first == 0));
-        let late = network.first_inputs(4001);
-        assert_eq!(late.last(), Some(&4001));
-        // The last level has 7 causal convolutions.
-        assert_eq!(late[late.len() - 2], 3999);
-        assert!(late[0] < 1000 && late[0] > 960, "{}", late[0]);
-        assert!(late.windows(2).all(|pair| pair[0] <= pair[1]));
+        let (batch, format) = (shape[0], ops.format());
+        let tokens = frames * rows * columns;
+        let split = ops.reshape(latents, &[batch, shape[1], frames, rows, PATCH, columns, PATCH])?;
+        let split = ops.contiguous(&ops.permute(&split, &[0, 2, 3, 5, 1, 4, 6])?)?;
+        let split = ops.reshape(&split, &[batch, tokens, shape[1] * PATCH * PATCH])?;
+        let hidden = self.patches.forward(ops, &split, format.rest)?;
+        drop(split);
+        let times: Vec<f32> = (0..batch).flat_map(|_| sigmas).map(|sigma| sigma * TIMES).collect();
+        let embedded = ops.constant(&sinusoid(&times, config.time)?, &[batch, spans, config.time])?;
+        // In f32 whatever the format: small, and its errors would be in every value.
+        let inner = ops.silu(self.time[0].forward(ops, &embedded, Kind::Float)?)?;
+        let time = self.time[1].forward(ops, &inner, Kind::Float)?;
+        let active = ops.unset(&ops.shape(&time), Kind::Float)?;
+        ops.copy_onto(&active, &time)?;
+        let projected = self.time_projection.forward(ops, &ops.silu(active)?, Kind::Float)?;
+        for (index, block) in self.blocks.iter().enumerate() {
+            step(index)?;
+            block.forward(ops, config, &hidden, &projected, context)?;
+        }
+        let [shift, scale] =
+            [ops.offset(&time, &self.last_modulation, 0)?, ops.offset(&time, &self.last_modulation, 1)?];
+        let normed = modulated(ops, &hidden, &shift, &scale)?;
+        drop(hidden);
+        let velocity = self.last.forward(ops, &normed, Kind::Float)?;
+        drop(normed);
+        let channels = config.latent_channels;
+        let velocity = ops.reshape(&velocity, &[batch, frames, rows, columns, PATCH, PATCH, channels])?;
+        let velocity = ops.permute(&velocity, &[0, 6, 1, 2, 4, 3, 5])?;
+        Ok(ops.reshape(&velocity, &[batch, channels, frames, rows * PATCH, columns * PATCH])?)
     }
 }

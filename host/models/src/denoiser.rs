@@ -1,0 +1,305 @@
+//! Denoisers of every kind that can be run: a file's contents, and the network with its weights.
+
+use serde::Serialize;
+use tch::{Device, Kind, Tensor};
+use tilewright_nn::{ComputeFormat, Needed, TokenOps, TokenScope, Torch};
+
+use crate::{
+    Checkpoint, Error, Family, Identity, Result, flux,
+    parts::{Part, Role},
+    transformer::{Layout, Residency, TransformerFile},
+    wan,
+};
+
+/// A kind of transformer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Model {
+    Flux,
+    Wan,
+}
+
+/// A network's name among the parts of a file, the kind that it is, and a tensor that tells the
+/// prefix of its names.
+struct Known(&'static str, Model, Layout, &'static str);
+
+const KNOWN: [Known; 5] = [
+    Known("Flux.1's transformer", Model::Flux, Layout::Original, "img_in.weight"),
+    Known("Flux.1's transformer (diffusers)", Model::Flux, Layout::Diffusers, "x_embedder.weight"),
+    Known("WAN's transformer", Model::Wan, Layout::Original, "patch_embedding.weight"),
+    Known("WAN's transformer, image to video", Model::Wan, Layout::Original, "patch_embedding.weight"),
+    Known("WAN's transformer (diffusers)", Model::Wan, Layout::Diffusers, "patch_embedding.weight"),
+];
+
+/// A denoiser's architecture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum DenoiserConfig {
+    /// Flux.1's.
+    Flux(flux::Config),
+    /// WAN's.
+    Wan(wan::Config),
+}
+
+impl DenoiserConfig {
+    /// The family whose latents it makes.
+    pub fn family(&self) -> Family {
+        match self {
+            DenoiserConfig::Flux(_) => Family::Flux,
+            // WAN 2.2's own autoencoder has 48 channels; its larger models keep that of 2.1.
+            DenoiserConfig::Wan(config) if config.latent_channels == 48 => Family::Wan22,
+            DenoiserConfig::Wan(_) => Family::Wan21,
+        }
+    }
+
+    /// Channels of a latent.
+    pub fn latent_channels(&self) -> i64 {
+        match self {
+            DenoiserConfig::Flux(config) => config.latent_channels,
+            DenoiserConfig::Wan(config) => config.latent_channels,
+        }
+    }
+
+    /// Channels of a condition beside the latent: a mask's and a latent's.
+    pub fn condition_channels(&self) -> i64 {
+        match self {
+            DenoiserConfig::Flux(_) => 0,
+            DenoiserConfig::Wan(config) => config.input_channels - config.latent_channels,
+        }
+    }
+
+    /// True if latents have frames.
+    pub fn is_video(&self) -> bool {
+        matches!(self, DenoiserConfig::Wan(_))
+    }
+
+    /// Pixels of a latent along the side of a token.
+    pub fn patch(&self) -> i64 {
+        2
+    }
+
+    /// Blocks of a pass.
+    pub fn blocks(&self) -> usize {
+        match self {
+            DenoiserConfig::Flux(config) => config.double_blocks + config.single_blocks,
+            DenoiserConfig::Wan(config) => config.blocks,
+        }
+    }
+
+    /// The weights that the network needs.
+    ///
+    /// # Errors
+    /// Never: nothing is loaded.
+    pub fn needed(&self) -> Result<Vec<Needed>> {
+        match self {
+            DenoiserConfig::Flux(config) => config.needed(),
+            DenoiserConfig::Wan(config) => config.needed(),
+        }
+    }
+}
+
+/// A denoiser in a file.
+#[derive(Debug)]
+pub struct DenoiserFile {
+    file: TransformerFile,
+    /// The architecture.
+    pub config: DenoiserConfig,
+    /// Elements of its weights.
+    pub parameters: u64,
+    /// Bytes of its weights as they are stored.
+    pub stored_bytes: u64,
+}
+
+impl DenoiserFile {
+    /// Finds the denoiser in a file, and checks that its weights are all there and can be loaded.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if there is none that can be run; a tensor is missing, misshapen, left
+    /// over, or of a type that can't be computed from.
+    pub fn open(file: Checkpoint) -> Result<Self> {
+        let unknown = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
+        if let Some(how) = file.refused_quantization() {
+            return Err(unknown(format!(
+                "quantized as {how}, which is not supported: give a file of bf16, FP8 or GGUF's types"
+            )));
+        }
+        let parts = Part::of(&file);
+        let part = parts.iter().find(|part| part.role == Role::Denoiser);
+        let known = part.and_then(|part| KNOWN.iter().find(|Known(name, ..)| *name == part.name));
+        let Some(Known(_, model, layout, mark)) = known else {
+            return Err(unknown(refusal(&file, &parts)));
+        };
+        let within =
+            |name: &&str| name.strip_suffix(mark).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.'));
+        let prefix = file.names().find(within).map(|name| name[..name.len() - mark.len()].to_owned());
+        let prefix = prefix.ok_or_else(|| unknown(format!("a transformer without its tensor {mark}")))?;
+        let rows = match model {
+            Model::Flux => flux::rows(*layout),
+            Model::Wan => wan::rows(*layout),
+        };
+        let file = TransformerFile::new(file, *layout, prefix, rows);
+        let config = match model {
+            Model::Flux => DenoiserConfig::Flux(flux::Config::read(&file)?),
+            Model::Wan => DenoiserConfig::Wan(wan::Config::read(&file)?),
+        };
+        let needed = config.needed()?;
+        file.check(&needed)?;
+        let count = |needed: &Needed| needed.shapes[0].iter().product::<usize>() as u64;
+        Ok(Self { parameters: needed.iter().map(count).sum(), stored_bytes: file.stored_bytes(&needed), file, config })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &TransformerFile {
+        &self.file
+    }
+
+    /// Loads the network.
+    ///
+    /// # Errors
+    /// libtorch's failures, out of memory included.
+    pub fn load(&self, format: ComputeFormat, device: Device, residency: Residency) -> Result<LoadedDenoiser> {
+        let ops = Torch::new(format, device, None);
+        let source = self.file.on(format, device, residency);
+        let network = Network::build(&self.config, &TokenScope::new(&source, &ops))?;
+        Ok(LoadedDenoiser { ops, network })
+    }
+}
+
+/// The reason why a file can't be sampled with.
+fn refusal(file: &Checkpoint, parts: &[Part]) -> String {
+    let identity = Identity::of(file);
+    if !parts.is_empty() {
+        return format!("{}, not a transformer that can be run: Flux.1's and WAN's can", Part::list_names(parts));
+    }
+    match identity.kind {
+        crate::Kind::KlAutoencoder | crate::Kind::VideoAutoencoder | crate::Kind::TinyAutoencoder => {
+            "a VAE, not a transformer: it decodes what a transformer makes (tilewright decode)".into()
+        }
+        crate::Kind::Latent => "a latent, not a transformer".into(),
+        crate::Kind::Pixels => "raw frames, not a transformer".into(),
+        crate::Kind::Other => {
+            let first =
+                file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
+            format!("no transformer in it ({first}): Flux.1's and WAN's can be run")
+        }
+    }
+}
+
+/// The inputs of a denoiser beside the latent.
+#[derive(Debug)]
+pub struct Inputs<'a, T> {
+    /// [N, tokens, width]
+    pub text: &'a T,
+    /// [N, width], for Flux.
+    pub pooled: Option<&'a T>,
+    /// [N, tokens, width], for WAN with a picture.
+    pub image: Option<&'a T>,
+    /// The guidance of a network that has it as an input.
+    pub guidance: Option<f32>,
+}
+
+/// What follows from the inputs and the size alone.
+#[derive(Debug)]
+pub enum Context<T> {
+    /// Flux's.
+    Flux(flux::Context<T>),
+    /// WAN's.
+    Wan(wan::Context<T>),
+}
+
+/// A denoiser's network.
+#[derive(Debug)]
+pub enum Network<O: TokenOps> {
+    /// Flux.1's.
+    Flux(flux::Network<O>),
+    /// WAN's.
+    Wan(wan::Network<O>),
+}
+
+impl<O: TokenOps> Network<O> {
+    /// A network of an architecture.
+    ///
+    /// # Errors
+    /// A weight is missing or has other extents.
+    pub fn build(config: &DenoiserConfig, scope: &TokenScope<'_, O>) -> Result<Self> {
+        Ok(match config {
+            DenoiserConfig::Flux(config) => Network::Flux(flux::Network::build(config, scope)?),
+            DenoiserConfig::Wan(config) => Network::Wan(wan::Network::build(config, scope)?),
+        })
+    }
+
+    /// Embeds the inputs, for latents of frames, height and width in their own pixels.
+    ///
+    /// # Errors
+    /// Tensors have other extents than the network's; libtorch's failures.
+    pub fn prepare(&self, ops: &O, inputs: &Inputs<'_, O::Tensor>, size: [i64; 3]) -> Result<Context<O::Tensor>> {
+        match self {
+            Network::Flux(network) => {
+                let pooled = inputs.pooled.unwrap_or(inputs.text);
+                let given = flux::Conditioning { text: inputs.text, pooled, guidance: inputs.guidance };
+                Ok(Context::Flux(network.prepare(ops, &given, [size[1], size[2]])?))
+            }
+            Network::Wan(network) => {
+                let given = wan::Conditioning { text: inputs.text, image: inputs.image };
+                Ok(Context::Wan(network.prepare(ops, &given, size)?))
+            }
+        }
+    }
+
+    /// The velocity of latents in the model's own space, in f32: [N, C, h, w] of pictures,
+    /// [N, C, T, h, w] of clips. `sigmas` are one for all, or for clips one for each frame. `step`
+    /// is called before each block.
+    ///
+    /// # Errors
+    /// The latents are of another size than the context; libtorch's failures; an error of `step`.
+    pub fn forward(
+        &self,
+        ops: &O,
+        latents: &O::Tensor,
+        sigmas: &[f32],
+        context: &Context<O::Tensor>,
+        step: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<O::Tensor> {
+        match (self, context) {
+            (Network::Flux(network), Context::Flux(context)) => {
+                network.forward(ops, latents, sigmas.first().copied().unwrap_or_default(), context, step)
+            }
+            (Network::Wan(network), Context::Wan(context)) => network.forward(ops, latents, sigmas, context, step),
+            _ => Err(tilewright_nn::Error::Shapes {
+                operation: "a transformer",
+                shapes: "another transformer's conditioning".into(),
+            }
+            .into()),
+        }
+    }
+}
+
+/// A denoiser with its weights on a device.
+#[derive(Debug)]
+pub struct LoadedDenoiser {
+    ops: Torch,
+    network: Network<Torch>,
+}
+
+impl LoadedDenoiser {
+    /// As [`Network::prepare`].
+    ///
+    /// # Errors
+    /// As [`Network::prepare`].
+    pub fn prepare(&self, inputs: &Inputs<'_, Tensor>, size: [i64; 3]) -> Result<Context<Tensor>> {
+        self.network.prepare(&self.ops, inputs, size)
+    }
+
+    /// As [`Network::forward`].
+    ///
+    /// # Errors
+    /// As [`Network::forward`].
+    pub fn velocity(
+        &self,
+        latents: &Tensor,
+        sigmas: &[f32],
+        context: &Context<Tensor>,
+        step: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Tensor> {
+        Ok(self.network.forward(&self.ops, latents, sigmas, context, step)?.f_to_kind(Kind::Float)?)
+    }
+}

@@ -1,0 +1,123 @@
+//! Flux.1's architecture, read off the shapes of its weights.
+
+use serde::{Deserialize, Serialize};
+use tilewright_checkpoint::Error as FileError;
+use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
+
+use super::Network;
+use crate::{
+    Error, Result, config_json,
+    transformer::{Layout, TransformerFile},
+};
+
+/// The width of a time's embedding.
+pub(super) const TIME: i64 = 256;
+
+/// Pixels of a latent along the side of a token.
+pub(super) const PATCH: i64 = 2;
+
+/// The published widths of a head's values that belong to image, row and column, for heads 128
+/// wide.
+const AXES: [i64; 3] = [16, 56, 56];
+
+/// The architecture of a transformer of Flux.1's kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Config {
+    /// Width of tokens.
+    pub hidden: i64,
+    /// Heads side by side in it.
+    pub heads: i64,
+    /// The values of a head that belong to image, row and column.
+    pub axes: [i64; 3],
+    /// Blocks with image and text apart.
+    pub double_blocks: usize,
+    /// Blocks with both together.
+    pub single_blocks: usize,
+    /// Width between the two layers of a feed-forward.
+    pub feed_forward: i64,
+    /// Width of the text's tokens.
+    pub text: i64,
+    /// Width of the text's vector.
+    pub pooled: i64,
+    /// Channels of a latent.
+    pub latent_channels: i64,
+    /// The guidance is an input (dev); else it is not (schnell).
+    pub guidance: bool,
+}
+
+/// config.json as far as it is of use here.
+#[derive(Default, Deserialize)]
+struct ConfigFile {
+    axes_dims_rope: Option<Vec<i64>>,
+}
+
+impl Config {
+    /// Reads the architecture off a file.
+    ///
+    /// # Errors
+    /// A tensor that tells it is missing, or the shapes are of no such network.
+    pub fn read(file: &TransformerFile) -> Result<Self> {
+        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
+        let hidden = extent("img_in.weight", 0)?;
+        let (double_blocks, single_blocks) = match file.layout {
+            Layout::Original => (file.blocks("double_blocks")?, file.blocks("single_blocks")?),
+            Layout::Diffusers => (file.blocks("transformer_blocks")?, file.blocks("single_transformer_blocks")?),
+        };
+        let refused = |reason: String| {
+            Error::File(FileError::Format {
+                path: file.file().path().to_owned(),
+                reason: format!("no Flux.1 transformer: {reason}"),
+            })
+        };
+        let each = match double_blocks {
+            0 => extent("single_blocks.0.norm.query_norm.scale", 0)?,
+            _ => extent("double_blocks.0.img_attn.norm.query_norm.scale", 0)?,
+        };
+        let feed_forward = match double_blocks {
+            0 => extent("single_blocks.0.linear2.weight", 1)? - hidden,
+            _ => extent("double_blocks.0.img_mlp.0.weight", 0)?,
+        };
+        let token = extent("img_in.weight", 1)?;
+        let written: ConfigFile = config_json::beside(file.file(), &["FluxTransformer2DModel"])?
+            .map(|(_, written)| written)
+            .unwrap_or_default();
+        let axes = match written.axes_dims_rope.as_deref() {
+            Some(&[image, row, column]) => [image, row, column],
+            Some(other) => return Err(refused(format!("axes_dims_rope has {} numbers, 3 were expected", other.len()))),
+            None if each == AXES.iter().sum::<i64>() => AXES,
+            None => {
+                return Err(refused(format!("heads are {each} wide, and no config.json beside it tells their axes")));
+            }
+        };
+        let even = axes.iter().all(|axis| *axis >= 0 && axis % 2 == 0);
+        if each < 1 || hidden % each != 0 || axes.iter().sum::<i64>() != each || !even {
+            return Err(refused(format!("heads of {each} in a width of {hidden}, with axes {axes:?}")));
+        }
+        if token % (PATCH * PATCH) != 0 || feed_forward < 1 {
+            return Err(refused(format!("tokens of {token} values and feed-forwards {feed_forward} wide")));
+        }
+        Ok(Self {
+            hidden,
+            heads: hidden / each,
+            axes,
+            double_blocks,
+            single_blocks,
+            feed_forward,
+            text: extent("txt_in.weight", 1)?,
+            pooled: extent("vector_in.in_layer.weight", 1)?,
+            latent_channels: token / (PATCH * PATCH),
+            guidance: file.shape("guidance_in.in_layer.weight").is_some(),
+        })
+    }
+
+    /// The weights that the network needs.
+    ///
+    /// # Errors
+    /// Never: nothing is loaded.
+    pub fn needed(&self) -> Result<Vec<Needed>> {
+        let meter = Meter::new(ComputeFormat::single(), Costs::default());
+        let listing = TokenListing::default();
+        Network::build(self, &TokenScope::new(&listing, &meter))?;
+        Ok(listing.into_needed())
+    }
+}

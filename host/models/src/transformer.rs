@@ -1,0 +1,12 @@
+//! Parts that transformers share: their names in files, their weights, and embeddings of time and
+//! place.
+
+mod embedding;
+mod names;
+mod weights;
+
+pub use names::Layout;
+pub use weights::{Residency, TransformerFile};
+
+pub(crate) use embedding::{rotation, sinusoid};
+pub(crate) use names::{Join, Row};

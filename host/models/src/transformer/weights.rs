@@ -1,0 +1,211 @@
+//! A transformer's weights in a file, by the names that its network knows them by.
+
+use std::collections::BTreeSet;
+
+use tch::{Device, Kind, Tensor};
+use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape};
+use tilewright_nn::{ComputeFormat, Matrix, Needed, Piece, TokenSource, Torch};
+use tilewright_torch::packed::Packed;
+
+use super::names::{self, Join, Layout, Row};
+use crate::{Error, Result};
+
+/// The most blocks of a transformer: past this a file is hostile rather than large.
+const MOST_BLOCKS: usize = 1 << 10;
+
+/// The place of weights while they wait for their turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Residency {
+    /// In their file, as it stores them: the system's page cache keeps what it has room for.
+    Mapped,
+    /// On the device, in the type of products.
+    Expanded,
+}
+
+/// A transformer in a file: its tensors by the network's names.
+#[derive(Debug)]
+pub struct TransformerFile {
+    file: Checkpoint,
+    /// The layout of its names.
+    pub layout: Layout,
+    /// The prefix of every name.
+    pub prefix: String,
+    rows: &'static [Row],
+}
+
+impl TransformerFile {
+    pub(crate) fn new(file: Checkpoint, layout: Layout, prefix: String, rows: &'static [Row]) -> Self {
+        Self { file, layout, prefix, rows }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Checkpoint {
+        &self.file
+    }
+
+    /// The file's tensors that a weight is made of.
+    fn parts(&self, name: &str) -> (Vec<String>, Join) {
+        let (parts, join) = names::parts(self.rows, name);
+        (parts.into_iter().map(|part| format!("{}{part}", self.prefix)).collect(), join)
+    }
+
+    /// The shape of a weight: as many rows as its parts have together. None if one is missing.
+    pub(crate) fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        let (parts, _) = self.parts(name);
+        let mut shapes = parts.iter().map(|part| self.file.matrix_shape(part));
+        let mut shape = shapes.next()??;
+        for other in shapes {
+            *shape.first_mut()? += *other?.first()?;
+        }
+        Some(shape)
+    }
+
+    /// An extent of a weight, or the error that it is missing.
+    pub(crate) fn extent(&self, name: &str, axis: usize) -> Result<usize> {
+        let extent = self.shape(name).and_then(|shape| shape.get(axis).copied());
+        extent.ok_or_else(|| self.missing(name, &[]))
+    }
+
+    fn missing(&self, name: &str, expected: &[usize]) -> Error {
+        let (parts, _) = self.parts(name);
+        let name = parts.into_iter().find(|part| self.file.shape(part).is_none()).unwrap_or_else(|| name.to_owned());
+        let path = self.file.path().to_owned();
+        FileError::Missing { path, name, expected: Shape(expected.to_vec()) }.into()
+    }
+
+    /// The number of blocks whose names begin so in the file: one more than the highest number.
+    ///
+    /// # Errors
+    /// There are more than any transformer has.
+    pub(crate) fn blocks(&self, start: &str) -> Result<usize> {
+        let start = format!("{}{start}.", self.prefix);
+        let numbers = self.file.names().filter_map(|name| name.strip_prefix(&start)?.split('.').next()?.parse().ok());
+        let count = numbers.max().map_or(0, |number: usize| number.saturating_add(1));
+        if count > MOST_BLOCKS {
+            let reason = format!("a transformer of {count} blocks: at most {MOST_BLOCKS} are read");
+            return Err(Error::Unknown { path: self.file.path().to_owned(), reason });
+        }
+        Ok(count)
+    }
+
+    /// Bytes of the network's weights as they are stored.
+    pub fn stored_bytes(&self, needed: &[Needed]) -> u64 {
+        let parts = needed.iter().flat_map(|needed| self.parts(&needed.name).0);
+        parts.filter_map(|part| self.file.bytes(&part)).map(|bytes| bytes.len() as u64).sum()
+    }
+
+    /// Checks, before anything is decided or loaded, that the weights can be loaded.
+    ///
+    /// # Errors
+    /// A tensor is missing, misshapen, left over, or quantized in a way that can't be expanded.
+    pub fn check(&self, needed: &[Needed]) -> Result<()> {
+        if let Some(how) = self.file.refused_quantization() {
+            let reason = format!("quantized as {how}, which is not supported: give a file of bf16, FP8 or GGUF");
+            return Err(Error::Unknown { path: self.file.path().to_owned(), reason });
+        }
+        let mut used = BTreeSet::new();
+        for Needed { name, shapes } in needed {
+            let expected = &shapes[0];
+            let found = self.shape(name).ok_or_else(|| self.missing(name, expected))?;
+            // A matrix may be stored as a convolution's window.
+            let flat = |shape: &[usize]| [shape.first().copied().unwrap_or(1), shape.iter().skip(1).product()];
+            let fits = if expected.len() == 2 { flat(&found) == flat(expected) } else { found == *expected };
+            let (parts, join) = self.parts(name);
+            if !fits || join == Join::Swapped && expected[0] % 2 != 0 {
+                return Err(FileError::Shape {
+                    path: self.file.path().to_owned(),
+                    name: parts.first().cloned().unwrap_or_default(),
+                    found: Shape(found),
+                    expected: Shape(expected.clone()),
+                }
+                .into());
+            }
+            for part in &parts {
+                match expected.len() {
+                    2 => drop(self.file.matrix(part)?),
+                    _ => self.check_vector(part)?,
+                }
+            }
+            used.extend(parts);
+        }
+        let within = self.file.names().filter(|name| name.starts_with(&self.prefix));
+        let left: Vec<String> =
+            within.filter(|name| !used.contains(*name) && !Quantization::is_beside(name)).map(str::to_owned).collect();
+        // Beside a transformer without a prefix other networks may stand in a whole checkpoint.
+        Error::refuse_left_over(self.file.path(), "transformer", &left)
+    }
+
+    fn check_vector(&self, part: &str) -> Result<()> {
+        match self.file.find_stored(part) {
+            Some(stored) if stored.computable().is_some() => Ok(()),
+            stored => Err(FileError::Stored {
+                path: self.file.path().to_owned(),
+                name: part.to_owned(),
+                found: stored.map_or_else(String::new, |stored| stored.to_string()),
+            }
+            .into()),
+        }
+    }
+
+    /// The weights as a network on a device asks for them.
+    pub(crate) fn on(&self, format: ComputeFormat, device: Device, residency: Residency) -> OnDevice<'_> {
+        OnDevice { weights: self, format, device, residency }
+    }
+}
+
+/// Weights of a file for a device.
+pub(crate) struct OnDevice<'a> {
+    weights: &'a TransformerFile,
+    format: ComputeFormat,
+    device: Device,
+    residency: Residency,
+}
+
+impl OnDevice<'_> {
+    fn matrices(&self, name: &str) -> Result<Vec<Packed>> {
+        let (parts, join) = self.weights.parts(name);
+        let mut pieces = Vec::new();
+        for part in parts {
+            let packed = self.weights.file.matrix(&part)?;
+            let [rows, _] = packed.shape();
+            match join {
+                Join::Rows => pieces.push(packed),
+                Join::Swapped => {
+                    pieces.extend([rows / 2..rows, 0..rows / 2].into_iter().filter_map(|of| packed.narrow(of)))
+                }
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+impl TokenSource<Torch> for OnDevice<'_> {
+    fn vector(&self, name: &str, shape: &[i64], kind: Kind) -> tilewright_nn::Result<Tensor> {
+        let (parts, join) = self.weights.parts(name);
+        let mut loaded = Vec::new();
+        for part in parts {
+            let stored = self.weights.file.shape(&part).unwrap_or_default().to_vec();
+            let tensor = self.weights.file.load(&part, &stored, kind, self.device).map_err(Error::from)?;
+            match join {
+                Join::Rows => loaded.push(tensor),
+                Join::Swapped => {
+                    let half = stored.first().map_or(0, |&rows| rows as i64 / 2);
+                    loaded.extend([tensor.f_narrow(0, half, half)?, tensor.f_narrow(0, 0, half)?]);
+                }
+            }
+        }
+        Ok(Tensor::f_cat(&loaded, 0)?.f_reshape(shape)?)
+    }
+
+    fn matrix(&self, name: &str, [_, columns]: [i64; 2]) -> tilewright_nn::Result<Matrix> {
+        let pieces = self.matrices(name)?.into_iter().map(|packed| match self.residency {
+            Residency::Mapped => Ok(Piece::Packed(packed)),
+            Residency::Expanded => {
+                let rows = 0..packed.shape()[0];
+                let expanded = packed.expand(rows, self.format.convolution).map_err(Error::from)?;
+                Ok(Piece::Expanded(expanded.f_to_device(self.device)?))
+            }
+        });
+        Ok(Matrix::new(pieces.collect::<tilewright_nn::Result<_>>()?, columns))
+    }
+}

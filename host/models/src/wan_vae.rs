@@ -1,0 +1,34 @@
+//! The causal video autoencoders of WAN 2.1 and 2.2, and of Qwen-Image, which has the former's
+//! shape: convolutions over space and the two frames before, norms per pixel, one attention per
+//! frame in the middle.
+//!
+//! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py),
+//! whose names they use.
+
+mod clip;
+mod config;
+mod cost;
+mod decoder;
+mod encoder;
+mod encoder_config;
+mod encoder_cost;
+mod encoder_layers;
+mod encoder_state;
+mod layers;
+mod network;
+mod statistics;
+mod steps;
+
+pub use clip::Spread;
+pub use config::{Config, UpBlock, Upsample};
+pub use cost::{ClipCost, ClipCosts, Extent, Tiled};
+pub use decoder::Decoder;
+pub use encoder::Encoder;
+pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
+pub use encoder_cost::{EncodeCosts, EncoderExtent};
+pub use encoder_state::{EncoderState, Part, Place};
+#[cfg(test)]
+pub(crate) use statistics::PUBLISHED;
+
+/// The causal state of a clip, and its frames that are under way.
+pub type Clip = clip::Clip<tch::Tensor>;

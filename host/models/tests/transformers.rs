@@ -1,0 +1,129 @@
+//! Flux and WAN against diffusers (`tests/fixtures/make_transformer_fixtures.py`): one forward, and
+//! four steps of Euler.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tch::{Device, Kind, Tensor};
+use tilewright_models::{Checkpoint, ComputeFormat, DenoiserFile, Inputs, LoadedDenoiser, transformer::Residency};
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
+}
+
+fn cases() -> Vec<Value> {
+    let text = std::fs::read_to_string(fixtures().join("transformer_cases.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    all["cases"].as_array().unwrap().clone()
+}
+
+fn open(path: &Value) -> Checkpoint {
+    Checkpoint::open(&fixtures().join(path.as_str().unwrap())).unwrap()
+}
+
+fn tensor(file: &Checkpoint, name: &str) -> Option<Tensor> {
+    let shape = file.shape(name)?.to_vec();
+    Some(file.load(name, &shape, Kind::Float, Device::Cpu).unwrap())
+}
+
+/// A case's networks and inputs.
+struct Case {
+    high: LoadedDenoiser,
+    low: Option<LoadedDenoiser>,
+    boundary: f64,
+    conditioning: Checkpoint,
+    guidance: Option<f32>,
+    noise: Tensor,
+    held: Option<[Tensor; 2]>,
+}
+
+impl Case {
+    fn new(case: &Value, residency: Residency) -> Self {
+        let load = |path: &Value| {
+            let file = DenoiserFile::open(open(path)).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(Some(file.parameters), case["parameters"].as_u64(), "{}", case["name"]);
+            file.load(ComputeFormat::single(), Device::Cpu, residency).unwrap()
+        };
+        let held = case["held"].as_str().map(|_| open(&case["held"]));
+        Self {
+            high: load(&case["transformer"]),
+            low: case["low_noise"].as_str().map(|_| load(&case["low_noise"])),
+            boundary: case["boundary"].as_f64().unwrap_or(0.0),
+            conditioning: open(&case["conditioning"]),
+            guidance: case["guidance"].as_f64().map(|guidance| guidance as f32),
+            noise: tensor(&open(&case["noise"]), "noise").unwrap(),
+            held: held.map(|held| ["given", "mask"].map(|name| tensor(&held, name).unwrap())),
+        }
+    }
+
+    fn velocity(&self, latents: &Tensor, sigma: f64) -> Tensor {
+        let network = self.low.as_ref().filter(|_| sigma < self.boundary).unwrap_or(&self.high);
+        let of = |name: &str| tensor(&self.conditioning, name);
+        let (text, pooled, image) = (of("prompt_embeds").unwrap(), of("pooled_prompt_embeds"), of("image_embeds"));
+        let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance: self.guidance };
+        let size = latents.size();
+        let frames = if size.len() == 5 { size[2] } else { 1 };
+        let context = network.prepare(&inputs, [frames, size[size.len() - 2], size[size.len() - 1]]).unwrap();
+        let input = match of("condition") {
+            Some(condition) => Tensor::cat(&[latents, &condition], 1),
+            None => latents.shallow_clone(),
+        };
+        // A frame that is held has no noise.
+        let mut sigmas = vec![sigma as f32; if self.held.is_some() { frames as usize } else { 1 }];
+        if self.held.is_some() {
+            sigmas[0] = 0.0;
+        }
+        let mut blocks = 0;
+        let velocity = network.velocity(&input, &sigmas, &context, &mut |block| {
+            assert_eq!(block, blocks);
+            blocks += 1;
+            Ok(())
+        });
+        assert!(blocks > 0);
+        velocity.unwrap()
+    }
+
+    /// Latents with the held frame in its place.
+    fn with_held(&self, latents: Tensor) -> Tensor {
+        match &self.held {
+            Some([given, mask]) => (mask.ones_like() - mask) * given + mask * latents,
+            None => latents,
+        }
+    }
+
+    fn sample(&self, sigmas: &[f64]) -> Tensor {
+        let mut latents = self.noise.shallow_clone();
+        for pair in sigmas.windows(2) {
+            let velocity = self.velocity(&self.with_held(latents.shallow_clone()), pair[0]);
+            latents += velocity * (pair[1] - pair[0]);
+        }
+        self.with_held(latents)
+    }
+}
+
+/// The largest difference as a share of what is allowed.
+fn share(found: &Tensor, expected: &Tensor, tolerance: f64) -> f64 {
+    assert_eq!(found.size(), expected.size());
+    let difference = f64::try_from((found - expected).abs().max()).unwrap();
+    difference / (tolerance * f64::try_from(expected.abs().max()).unwrap().max(1.0))
+}
+
+#[test]
+fn every_case_agrees_with_diffusers() {
+    let _no_grad = tch::no_grad_guard();
+    let cases = cases();
+    assert!(cases.len() >= 12);
+    for residency in [Residency::Mapped, Residency::Expanded] {
+        for case in &cases {
+            let sigmas: Vec<f64> =
+                case["sigmas"].as_array().unwrap().iter().map(|sigma| sigma.as_f64().unwrap()).collect();
+            let reference = open(&case["reference"]);
+            let of = Case::new(case, residency);
+            let velocity = of.velocity(&of.with_held(of.noise.shallow_clone()), sigmas[0]);
+            let velocity = share(&velocity, &tensor(&reference, "velocity").unwrap(), 1e-4);
+            let sample = share(&of.sample(&sigmas), &tensor(&reference, "sample").unwrap(), 1e-4);
+            println!("{} {residency:?}: velocity {velocity:.3}, sample {sample:.3} of the tolerance", case["name"]);
+            assert!(velocity < 1.0 && sample < 1.0, "{}: {velocity} and {sample} of the tolerance", case["name"]);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Operations on tokens, counted.
+
+use tch::Kind;
+use tilewright_torch::packed;
+
+use super::{Axes, Meter, MeterTensor, shape_error};
+use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource};
+
+/// The bytes of expanded rows where a product can't expand a panel at a time, as in
+/// `torch/tokens.rs`.
+const EXPANDED: u64 = 64 << 20;
+
+impl TokenSource<Meter> for TokenListing {
+    fn vector(&self, name: &str, shape: &[i64], _: Kind) -> Result<Vec<i64>> {
+        self.add(name, shape);
+        Ok(shape.to_vec())
+    }
+
+    fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<[i64; 2]> {
+        self.add(name, &shape);
+        Ok(shape)
+    }
+}
+
+/// Tokens and spans of a modulation or gate that belong together: [N, tokens, width] and
+/// [N, spans, width].
+fn check_spans(operation: &'static str, tokens: &MeterTensor, spans: &MeterTensor) -> Result<()> {
+    let (of, beside) = (tokens.axes.extents(), spans.axes.extents());
+    match (of, beside) {
+        (&[batch, count, width], &[samples, parts, wide])
+            if batch == samples && width == wide && parts > 0 && count % parts == 0 =>
+        {
+            Ok(())
+        }
+        _ => Err(shape_error(operation, &[of, beside])),
+    }
+}
+
+impl Meter {
+    fn contiguous_output(&self, operation: &'static str, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
+        Ok(self.output(Axes::contiguous(shape).ok_or_else(|| shape_error(operation, &[shape]))?, kind))
+    }
+
+    fn on_cpu(&self) -> bool {
+        self.costs.on_cpu
+    }
+}
+
+impl TokenOps for Meter {
+    type Matrix = [i64; 2];
+
+    fn constant(&self, values: &[f32], shape: &[i64]) -> Result<MeterTensor> {
+        let tensor = self.contiguous_output("a constant", shape, Kind::Float)?;
+        match tensor.axes.count() == values.len() as u64 {
+            true => Ok(tensor),
+            false => Err(shape_error("a constant", &[shape, &[values.len() as i64]])),
+        }
+    }
+
+    fn unset(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
+        self.contiguous_output("a tensor", shape, kind)
+    }
+
+    fn permute(&self, tensor: &MeterTensor, axes: &[usize]) -> Result<MeterTensor> {
+        let permuted = tensor.axes.permute(axes);
+        Ok(tensor.view(permuted.ok_or_else(|| shape_error("an order of axes", &[tensor.axes.extents()]))?))
+    }
+
+    fn multiply(
+        &self,
+        tokens: &MeterTensor,
+        matrix: &[i64; 2],
+        bias: Option<&Vec<i64>>,
+        kind: Kind,
+    ) -> Result<MeterTensor> {
+        let mut shape = tokens.axes.extents().to_vec();
+        match shape.last_mut() {
+            Some(width) => *width = matrix[0],
+            None => return Err(shape_error("a linear layer", &[matrix])),
+        }
+        let output = self.contiguous_output("a linear layer", &shape, kind)?;
+        self.multiply_onto(&output, tokens, matrix, bias)?;
+        Ok(output)
+    }
+
+    fn multiply_onto(
+        &self,
+        output: &MeterTensor,
+        tokens: &MeterTensor,
+        matrix: &[i64; 2],
+        bias: Option<&Vec<i64>>,
+    ) -> Result<()> {
+        let (from, to, [rows, columns]) = (tokens.axes.extents(), output.axes.extents(), *matrix);
+        let is_sound = from.last() == Some(&columns)
+            && to.last() == Some(&rows)
+            && from[..from.len() - 1] == to[..to.len() - 1]
+            && bias.is_none_or(|bias| *bias == [rows]);
+        if !is_sound {
+            return Err(shape_error("a linear layer", &[from, matrix, to]));
+        }
+        let kind = self.format.convolution;
+        let left = self.contiguous(&self.to_kind(tokens.clone(), kind)?)?;
+        self.multiplies(columns, rows, (left.axes.count() as i64) / columns.max(1), 1);
+        if self.on_cpu() && packed::has_products(kind) {
+            self.touch(packed::product_scratch_bytes(columns));
+            return Ok(());
+        }
+        let row = columns as u64 * kind.elt_size_in_bytes() as u64;
+        let product = left.axes.count() / columns.max(1) as u64 * rows as u64 * kind.elt_size_in_bytes() as u64;
+        self.touch((row * rows as u64).min(EXPANDED.max(row)) + product);
+        Ok(())
+    }
+
+    fn layer_norm(&self, tokens: &MeterTensor, norm: LayerNorm<'_, Self>, kind: Kind) -> Result<MeterTensor> {
+        let width = tokens.axes.extents().last().copied().unwrap_or_default();
+        if let Some((weight, bias)) = norm.affine
+            && (*weight != [width] || weight != bias)
+        {
+            return Err(shape_error("a norm", &[tokens.axes.extents(), weight, bias]));
+        }
+        for spans in norm.modulation.iter().flatten() {
+            check_spans("a modulation", tokens, spans)?;
+        }
+        self.moves(4 * tokens.bytes());
+        if self.on_cpu() {
+            return Ok(self.output(tokens.axes.made_contiguous(), kind));
+        }
+        let wide = self.to_kind(tokens.clone(), Kind::Float)?;
+        let normed = self.output(wide.axes.made_contiguous(), Kind::Float);
+        drop(wide);
+        self.to_kind(normed, kind)
+    }
+
+    fn norm_heads(
+        &self,
+        tokens: &MeterTensor,
+        norm: HeadNorm<'_, Vec<i64>>,
+        heads: i64,
+        rotation: Option<&MeterTensor>,
+    ) -> Result<()> {
+        let shape = tokens.axes.extents();
+        let &[_, count, width] = shape else { return Err(shape_error("a norm of heads", &[shape])) };
+        let each = width / heads.max(1);
+        let is_sound = heads > 0
+            && width % heads == 0
+            && (*norm.weight == [each] || *norm.weight == [width])
+            && rotation.is_none_or(|table| table.axes.extents() == [count, each] && each % 2 == 0);
+        if !is_sound {
+            return Err(shape_error("a norm of heads", &[shape, norm.weight, &[heads]]));
+        }
+        self.moves(2 * tokens.bytes());
+        if !self.on_cpu() {
+            self.touch(4 * 4 * tokens.axes.count());
+        }
+        Ok(())
+    }
+
+    fn attend_onto(
+        &self,
+        output: &MeterTensor,
+        [query, key, value]: [&MeterTensor; 3],
+        heads: i64,
+        _: bool,
+    ) -> Result<()> {
+        let shapes = [query.axes.extents(), key.axes.extents(), value.axes.extents()];
+        let (&[batch, tokens, width], &[samples, others, wide]) = (shapes[0], shapes[1]) else {
+            return Err(shape_error("attention", &shapes));
+        };
+        let is_sound = batch == samples
+            && width == wide
+            && shapes[1] == shapes[2]
+            && output.axes.extents() == shapes[0]
+            && heads > 0
+            && width % heads == 0;
+        if !is_sound {
+            return Err(shape_error("attention", &shapes));
+        }
+        let products = 4.0 * batch as f64 * tokens as f64 * others as f64 * width as f64;
+        self.spend(products / self.costs.attention_flops_per_second);
+        let _result = self.hold(query.bytes());
+        self.touch((8.0 * batch as f64 * heads as f64 * tokens as f64) as u64);
+        Ok(())
+    }
+
+    fn offset(&self, spans: &MeterTensor, table: &Vec<i64>, row: i64) -> Result<MeterTensor> {
+        match (spans.axes.extents(), &table[..]) {
+            (&[_, _, width], &[1, rows, wide]) if width == wide && row < rows => {}
+            (found, _) => return Err(shape_error("a modulation", &[found, table, &[row]])),
+        }
+        self.moves(2 * spans.bytes());
+        Ok(self.output(spans.axes.made_contiguous(), Kind::Float))
+    }
+
+    fn gelu_onto(&self, output: &MeterTensor, tokens: &MeterTensor, _: Gelu) -> Result<()> {
+        if output.axes.extents() != tokens.axes.extents() {
+            return Err(shape_error("a gelu", &[output.axes.extents(), tokens.axes.extents()]));
+        }
+        self.moves(2 * tokens.bytes());
+        if !self.on_cpu() {
+            self.touch(tokens.bytes());
+        }
+        Ok(())
+    }
+
+    fn add_gated(&self, tokens: &MeterTensor, gate: Option<&MeterTensor>, other: MeterTensor) -> Result<()> {
+        if let Some(gate) = gate {
+            check_spans("a gate", tokens, gate)?;
+            if !self.on_cpu() {
+                self.touch(other.bytes());
+            }
+        }
+        self.add_onto(tokens, &other)
+    }
+}

@@ -1,0 +1,211 @@
+//! The operations that transformers are made of, beside those of [`Ops`]. Tokens are
+//! [N, tokens, width].
+
+use std::fmt;
+
+use tch::Kind;
+
+use crate::{Needed, Ops, Result};
+
+/// A linear function of the gelu's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// x · Φ(x)
+    Exact,
+    /// With Φ by a tanh, as in Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
+    Tanh,
+}
+
+/// A norm over the width of tokens: (x − mean) / √(variance + epsilon), and then any of these.
+#[derive(Debug)]
+pub struct LayerNorm<'a, O: TokenOps + ?Sized> {
+    /// Added to the variance.
+    pub epsilon: f64,
+    /// Factor and summand of each value.
+    pub affine: Option<(&'a O::Weight, &'a O::Weight)>,
+    /// Shift and scale of each value: · (1 + scale) + shift. [N, spans, width], of which each is
+    /// for as many tokens in a row.
+    pub modulation: Option<[&'a O::Tensor; 2]>,
+}
+
+/// A norm of queries or keys: x / √(mean of squares + epsilon) · weight, over a head's width if the
+/// weight has as many values, or over all heads.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadNorm<'a, W> {
+    /// One value for each of a head's, or for each of a token's.
+    pub weight: &'a W,
+    /// Added to the mean.
+    pub epsilon: f64,
+}
+
+/// Operations on tokens. Where a result is written "onto" a tensor, that is a view of some of its
+/// values, which has the type of the result.
+pub trait TokenOps: Ops {
+    /// The weight of a linear layer, which may be kept as its file stores it.
+    type Matrix: fmt::Debug + Send;
+
+    /// Values in f32.
+    fn constant(&self, values: &[f32], shape: &[i64]) -> Result<Self::Tensor>;
+
+    /// A tensor whose values are to be written.
+    fn unset(&self, shape: &[i64], kind: Kind) -> Result<Self::Tensor>;
+
+    /// Axes in another order, as a view.
+    fn permute(&self, tensor: &Self::Tensor, axes: &[usize]) -> Result<Self::Tensor>;
+
+    /// A linear layer over the last axis, in the format's type of products, with a result of
+    /// `kind`.
+    fn multiply(
+        &self,
+        tokens: &Self::Tensor,
+        matrix: &Self::Matrix,
+        bias: Option<&Self::Weight>,
+        kind: Kind,
+    ) -> Result<Self::Tensor>;
+
+    /// As [`Self::multiply`], onto [N, tokens, out].
+    fn multiply_onto(
+        &self,
+        output: &Self::Tensor,
+        tokens: &Self::Tensor,
+        matrix: &Self::Matrix,
+        bias: Option<&Self::Weight>,
+    ) -> Result<()>;
+
+    /// A norm over the width, computed in f32, with a result of `kind`.
+    fn layer_norm(&self, tokens: &Self::Tensor, norm: LayerNorm<'_, Self>, kind: Kind) -> Result<Self::Tensor>;
+
+    /// Norms queries or keys [N, tokens, width] of so many heads in place, in f32, and rotates
+    /// pairs of neighbours by the cosines and sines [tokens, width of a head], if these are given.
+    fn norm_heads(
+        &self,
+        tokens: &Self::Tensor,
+        norm: HeadNorm<'_, Self::Weight>,
+        heads: i64,
+        rotation: Option<&Self::Tensor>,
+    ) -> Result<()>;
+
+    /// Attention of so many heads with queries, keys and values, onto a tensor like the queries; keys and values may be of
+    /// another number of tokens. If `add`, it is added to what is there.
+    fn attend_onto(&self, output: &Self::Tensor, operands: [&Self::Tensor; 3], heads: i64, add: bool) -> Result<()>;
+
+    /// A row of a table [1, rows, width] added to each of the spans [N, spans, width], in f32.
+    fn offset(&self, spans: &Self::Tensor, table: &Self::Weight, row: i64) -> Result<Self::Tensor>;
+
+    /// The gelu of each value, onto a tensor of the same extents.
+    fn gelu_onto(&self, output: &Self::Tensor, tokens: &Self::Tensor, gelu: Gelu) -> Result<()>;
+
+    /// Adds other tokens in place, multiplied by the gate [N, spans, width] if there is one: each
+    /// span is for as many tokens in a row.
+    fn add_gated(&self, tokens: &Self::Tensor, gate: Option<&Self::Tensor>, other: Self::Tensor) -> Result<()>;
+}
+
+/// Gives a transformer's weights by their names.
+pub trait TokenSource<O: TokenOps> {
+    /// A bias, or the weight of a norm.
+    ///
+    /// # Errors
+    /// There is no such weight, it has other extents, or it can't be loaded.
+    fn vector(&self, name: &str, shape: &[i64], kind: Kind) -> Result<O::Weight>;
+
+    /// The weight [out, into] of a linear layer. A convolution that never overlaps is one, too: the
+    /// file may store it with more axes.
+    ///
+    /// # Errors
+    /// As [`Self::vector`].
+    fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<O::Matrix>;
+}
+
+/// A place in a transformer's tree of names.
+pub struct TokenScope<'a, O: TokenOps> {
+    source: &'a dyn TokenSource<O>,
+    ops: &'a O,
+    path: String,
+}
+
+impl<'a, O: TokenOps> TokenScope<'a, O> {
+    /// The root of a network's names.
+    pub fn new(source: &'a dyn TokenSource<O>, ops: &'a O) -> Self {
+        Self { source, ops, path: String::new() }
+    }
+
+    /// The place below this one.
+    pub fn at(&self, part: impl fmt::Display) -> Self {
+        Self { source: self.source, ops: self.ops, path: self.full_name(&part) }
+    }
+
+    /// The operations that the network is built for.
+    pub fn ops(&self) -> &'a O {
+        self.ops
+    }
+
+    /// A bias or a norm's weight, in f32: they are small, and added to sums of f32.
+    ///
+    /// # Errors
+    /// As [`TokenSource::vector`].
+    pub fn vector(&self, part: &str, shape: &[i64]) -> Result<O::Weight> {
+        self.source.vector(&self.full_name(&part), shape, Kind::Float)
+    }
+
+    /// The weight [out, into] of a linear layer.
+    ///
+    /// # Errors
+    /// As [`TokenSource::matrix`].
+    pub fn matrix(&self, part: &str, shape: [i64; 2]) -> Result<O::Matrix> {
+        self.source.matrix(&self.full_name(&part), shape)
+    }
+
+    fn full_name(&self, part: &impl fmt::Display) -> String {
+        if self.path.is_empty() { part.to_string() } else { format!("{}.{part}", self.path) }
+    }
+}
+
+/// A linear layer of a transformer.
+#[derive(Debug)]
+pub struct Dense<O: TokenOps> {
+    matrix: O::Matrix,
+    bias: Option<O::Weight>,
+}
+
+impl<O: TokenOps> Dense<O> {
+    /// A linear layer from one width to another, with a bias.
+    ///
+    /// # Errors
+    /// A weight is missing or has other extents.
+    pub fn build(scope: &TokenScope<'_, O>, into: i64, out: i64) -> Result<Self> {
+        Ok(Self { matrix: scope.matrix("weight", [out, into])?, bias: Some(scope.vector("bias", &[out])?) })
+    }
+
+    /// Runs the layer; the result has the type `kind`.
+    ///
+    /// # Errors
+    /// libtorch's failures, out of memory included.
+    pub fn forward(&self, ops: &O, tokens: &O::Tensor, kind: Kind) -> Result<O::Tensor> {
+        ops.multiply(tokens, &self.matrix, self.bias.as_ref(), kind)
+    }
+
+    /// Runs the layer onto a tensor.
+    ///
+    /// # Errors
+    /// libtorch's failures, out of memory included.
+    pub fn forward_onto(&self, ops: &O, output: &O::Tensor, tokens: &O::Tensor) -> Result<()> {
+        ops.multiply_onto(output, tokens, &self.matrix, self.bias.as_ref())
+    }
+}
+
+/// A source of extents alone, which lists the weights that it is asked for.
+#[derive(Debug, Default)]
+pub struct TokenListing(std::cell::RefCell<Vec<Needed>>);
+
+impl TokenListing {
+    /// The weights that were asked for, in order; those of matrices have two axes.
+    pub fn into_needed(self) -> Vec<Needed> {
+        self.0.into_inner()
+    }
+
+    /// Adds a weight.
+    pub(crate) fn add(&self, name: &str, shape: &[i64]) {
+        let shape = shape.iter().map(|&extent| extent as usize).collect();
+        self.0.borrow_mut().push(Needed { name: name.to_owned(), shapes: vec![shape] });
+    }
+}

@@ -1,0 +1,211 @@
+//! Operations on tokens by libtorch, and by kernels of this project's own on the CPU.
+
+use tch::{Device, Kind, Tensor};
+use tilewright_torch::{
+    Error as TorchError, multi_head,
+    packed::{self, Packed},
+    scalar,
+};
+
+use super::Torch;
+use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
+
+/// The most bytes of expanded rows that a product holds at once where it can't expand a panel at a
+/// time.
+const EXPANDED: usize = 64 << 20;
+
+/// The weight [out, into] of a linear layer: matrices one below the other.
+#[derive(Debug)]
+pub struct Matrix {
+    pieces: Vec<Piece>,
+    columns: i64,
+}
+
+/// Some of a matrix's rows.
+#[derive(Debug)]
+pub enum Piece {
+    /// As its file stores them.
+    Packed(Packed),
+    /// [rows, columns], in the type of products, on the device.
+    Expanded(Tensor),
+}
+
+impl Piece {
+    fn rows(&self) -> i64 {
+        match self {
+            Piece::Packed(packed) => packed.shape()[0] as i64,
+            Piece::Expanded(tensor) => tensor.size()[0],
+        }
+    }
+}
+
+impl Matrix {
+    /// A matrix of pieces with the same number of columns.
+    pub fn new(pieces: Vec<Piece>, columns: i64) -> Self {
+        Self { pieces, columns }
+    }
+
+    fn rows(&self) -> i64 {
+        self.pieces.iter().map(Piece::rows).sum()
+    }
+}
+
+/// Each span of a modulation or gate [N, spans, width] beside its tokens, [N, spans, 1, width], and
+/// the tokens as [N, spans, tokens of a span, width].
+fn beside(tokens: &Tensor, spans: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (batch, count, width) = tokens.size3()?;
+    let (_, parts, _) = spans.size3()?;
+    let tokens = tokens.f_view([batch, parts, count / parts.max(1), width])?;
+    Ok((tokens, spans.f_unsqueeze(2)?))
+}
+
+impl Torch {
+    /// Rows of products, in this format's type, onto output of any type.
+    fn multiply_rows(&self, output: &Tensor, left: &Tensor, matrix: &Matrix, bias: Option<&Tensor>) -> Result<()> {
+        let mut first = 0;
+        for piece in &matrix.pieces {
+            let rows = piece.rows();
+            let part = output.f_narrow(1, first, rows)?;
+            let bias = bias.map(|bias| bias.f_narrow(0, first, rows)).transpose()?;
+            match piece {
+                Piece::Packed(packed) => multiply_packed(&part, left, packed, bias.as_ref())?,
+                Piece::Expanded(weight) => {
+                    let bias = bias.map(|bias| bias.f_to_kind(self.format.convolution)).transpose()?;
+                    part.shallow_clone().f_copy_(&left.f_linear(weight, bias.as_ref())?)?;
+                }
+            }
+            first += rows;
+        }
+        Ok(())
+    }
+}
+
+/// A product with a matrix that stays packed: a panel at a time where the processor can, some rows
+/// at a time elsewhere.
+fn multiply_packed(output: &Tensor, left: &Tensor, packed: &Packed, bias: Option<&Tensor>) -> Result<()> {
+    let kind = left.f_kind()?;
+    if left.device() == Device::Cpu && packed::has_products(kind) {
+        return Ok(packed::multiply(left, packed, bias, output)?);
+    }
+    let [rows, columns] = packed.shape();
+    let step = (EXPANDED / (columns * kind.elt_size_in_bytes()).max(1)).clamp(1, rows.max(1));
+    for start in (0..rows).step_by(step) {
+        let count = step.min(rows - start);
+        let weight = packed.expand(start..start + count, kind)?.f_to_device(left.device())?;
+        let bias = bias.map(|bias| bias.f_narrow(0, start as i64, count as i64)?.f_to_kind(kind)).transpose()?;
+        let part = output.f_narrow(1, start as i64, count as i64)?;
+        part.shallow_clone().f_copy_(&left.f_linear(&weight, bias.as_ref())?)?;
+    }
+    Ok(())
+}
+
+impl TokenOps for Torch {
+    type Matrix = Matrix;
+
+    fn constant(&self, values: &[f32], shape: &[i64]) -> Result<Tensor> {
+        Ok(Tensor::f_from_slice(values)?.f_reshape(shape)?.f_to_device(self.device)?)
+    }
+
+    fn unset(&self, shape: &[i64], kind: Kind) -> Result<Tensor> {
+        Ok(Tensor::f_empty(shape, (kind, self.device))?)
+    }
+
+    fn permute(&self, tensor: &Tensor, axes: &[usize]) -> Result<Tensor> {
+        let axes: Vec<i64> = axes.iter().map(|&axis| axis as i64).collect();
+        Ok(tensor.f_permute(axes)?)
+    }
+
+    fn multiply(&self, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>, kind: Kind) -> Result<Tensor> {
+        let mut shape = tokens.size();
+        let Some(width) = shape.last_mut() else {
+            return Err(TorchError::Torch("a linear layer of a single value".into()).into());
+        };
+        *width = matrix.rows();
+        let output = self.unset(&shape, kind)?;
+        self.multiply_onto(&output, tokens, matrix, bias)?;
+        Ok(output)
+    }
+
+    fn multiply_onto(&self, output: &Tensor, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>) -> Result<()> {
+        let left = tokens.f_to_kind(self.format.convolution)?.f_contiguous()?;
+        let rows = matrix.rows();
+        // Samples lie apart in a wider tensor, the tokens of each don't.
+        if output.is_contiguous() {
+            let left = left.f_reshape([-1, matrix.columns])?;
+            return self.multiply_rows(&output.f_view([-1, rows])?, &left, matrix, bias);
+        }
+        for sample in 0..output.size()[0] {
+            self.multiply_rows(&output.f_select(0, sample)?, &left.f_select(0, sample)?, matrix, bias)?;
+        }
+        Ok(())
+    }
+
+    fn layer_norm(&self, tokens: &Tensor, norm: LayerNorm<'_, Self>, kind: Kind) -> Result<Tensor> {
+        let width = tokens.size().last().copied().unwrap_or_default();
+        let (weight, bias) = norm.affine.map_or((None, None), |(weight, bias)| (Some(weight), Some(bias)));
+        let wide = tokens.f_to_kind(Kind::Float)?;
+        let mut normed = wide.f_layer_norm([width], weight, bias, norm.epsilon, true)?;
+        drop(wide);
+        if let Some([shift, scale]) = norm.modulation {
+            let (parts, scale) = beside(&normed, &scale.f_to_kind(Kind::Float)?)?;
+            let (_, shift) = beside(&normed, &shift.f_to_kind(Kind::Float)?)?;
+            let factor = scalar::add(&scale, 1.0)?;
+            normed = parts.shallow_clone().f_mul_(&factor)?.f_add_(&shift)?.f_view_as(&normed)?;
+        }
+        Ok(normed.f_to_kind(kind)?)
+    }
+
+    fn norm_heads(
+        &self,
+        tokens: &Tensor,
+        norm: HeadNorm<'_, Tensor>,
+        heads: i64,
+        rotation: Option<&Tensor>,
+    ) -> Result<()> {
+        let (batch, count, width) = tokens.size3()?;
+        let each = width / heads.max(1);
+        let over = norm.weight.numel() as i64;
+        let wide = tokens.f_to_kind(Kind::Float)?.f_reshape([batch, count, width / over.max(1), over])?;
+        let squares = wide.f_square()?.f_mean_dim(-1, true, Kind::Float)?;
+        let factor = scalar::add(&squares, norm.epsilon)?.f_rsqrt()?;
+        let mut normed = wide.f_mul(&factor)?.f_mul(norm.weight)?;
+        drop((wide, squares, factor));
+        if let Some(rotation) = rotation {
+            let pairs = normed.f_reshape([batch, count, heads, each / 2, 2])?;
+            let table = rotation.f_reshape([1, count, 1, each / 2, 2])?;
+            let (even, odd) = (pairs.f_select(-1, 0)?, pairs.f_select(-1, 1)?);
+            let (cosine, sine) = (table.f_select(-1, 0)?, table.f_select(-1, 1)?);
+            let first = even.f_mul(&cosine)?.f_sub(&odd.f_mul(&sine)?)?;
+            let second = even.f_mul(&sine)?.f_add(&odd.f_mul(&cosine)?)?;
+            normed = Tensor::f_stack(&[first, second], -1)?;
+        }
+        tokens.shallow_clone().f_copy_(&normed.f_reshape([batch, count, width])?)?;
+        Ok(())
+    }
+
+    fn attend_onto(&self, output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i64, add: bool) -> Result<()> {
+        Ok(multi_head::attend_onto(output, [query, key, value], heads, add)?)
+    }
+
+    fn offset(&self, spans: &Tensor, table: &Tensor, row: i64) -> Result<Tensor> {
+        Ok(spans.f_to_kind(Kind::Float)?.f_add(&table.f_narrow(1, row, 1)?)?)
+    }
+
+    fn gelu_onto(&self, output: &Tensor, tokens: &Tensor, gelu: Gelu) -> Result<()> {
+        let name = match gelu {
+            Gelu::Exact => "none",
+            Gelu::Tanh => "tanh",
+        };
+        let _ = output.shallow_clone().f_copy_(&tokens.f_gelu(name)?)?;
+        Ok(())
+    }
+
+    fn add_gated(&self, tokens: &Tensor, gate: Option<&Tensor>, other: Tensor) -> Result<()> {
+        let Some(gate) = gate else { return self.add_onto(tokens, &other) };
+        let (parts, gate) = beside(&other, gate)?;
+        let gated = parts.f_mul(&gate)?;
+        drop(other);
+        let _ = tokens.f_view_as(&gated)?.f_add_(&gated)?;
+        Ok(())
+    }
+}
