@@ -9,7 +9,7 @@ use std::{
     time::SystemTime,
 };
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 use tch::{Device, Tensor};
 use tilewright_files::{Format, LOOKED_AT};
 use tilewright_torch::{Stored, packed::Bytes};
@@ -254,6 +254,27 @@ impl Checkpoint {
     pub fn shared_bytes(&self, name: &str) -> Option<Bytes> {
         let Place { file, entry } = self.tensors.get(name)?;
         Bytes::new(self.files[*file].clone(), entry.range.clone())
+    }
+
+    /// Asks the system to read a tensor's bytes ahead of their use.
+    pub fn read_ahead(&self, name: &str) {
+        self.advise(name, |map, start, length| drop(map.advise_range(Advice::WillNeed, start, length)));
+    }
+
+    /// Gives the memory of a tensor's bytes back; they are read again when they are used.
+    pub fn give_back(&self, name: &str) {
+        self.advise(name, |map, start, length| {
+            // SAFETY: the map is of a file and is only read, so that its pages come back as they
+            // were.
+            drop(unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, length) });
+        });
+    }
+
+    /// Tells the system about a tensor's pages. It is free to do nothing.
+    fn advise(&self, name: &str, advise: impl Fn(&Mmap, usize, usize)) {
+        if let Some(Place { file, entry }) = self.tensors.get(name) {
+            advise(&self.files[*file].map, entry.range.start, entry.range.len());
+        }
     }
 
     /// The file's free-form texts: ComfyUI's `prompt` and `workflow`, GGUF's keys.

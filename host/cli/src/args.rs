@@ -5,6 +5,7 @@ mod encode;
 mod policy;
 mod recording;
 mod replay;
+mod sample;
 mod serve;
 mod signing;
 mod writing;
@@ -24,6 +25,7 @@ pub use encode::Encode;
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
+pub use sample::Sample;
 pub use serve::{Rollback, Serve, ServerArguments, Swap};
 pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
 pub use writing::Writing;
@@ -87,6 +89,8 @@ pub enum Command {
     Decode(Box<Decode>),
     /// Encode a picture or a clip into a latent
     Encode(Box<Encode>),
+    /// Sample a latent with a transformer: Flux.1 or WAN
+    Sample(Box<Sample>),
     /// Measure policies against each other
     Bench(Box<Bench>),
     /// Say what files are: family, layout, types, what is missing, what was decided

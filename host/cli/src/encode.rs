@@ -1,7 +1,6 @@
 //! `tilewright encode`: from pictures or clips to latent files, and from decisions to tables.
 
 mod encoder;
-mod latent_file;
 
 use std::{cell::RefCell, fs, path::Path};
 
@@ -15,14 +14,12 @@ use crate::{
     failure::{Failure, Outcome},
     files,
     inputs::{Input, list_inputs},
+    latent_file::{self, LatentFile},
     naming::Naming,
     printer,
     report::Shown,
 };
 use encoder::Encoder;
-use latent_file::LatentFile;
-
-pub use latent_file::Kind as LatentKind;
 
 /// Endings of pictures in a folder.
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "gif"];
@@ -91,7 +88,7 @@ impl<'a> Plan<'a> {
     }
 
     fn ending(&self) -> &'static str {
-        self.arguments.format.unwrap_or(LatentKind::ComfyUi).ending()
+        self.arguments.format.unwrap_or(latent_file::Kind::ComfyUi).ending()
     }
 
     fn check(&self, path: &Path) -> Outcome {

@@ -16,6 +16,7 @@ mod files;
 mod history;
 mod inputs;
 mod inspect;
+mod latent_file;
 mod libtorch;
 mod man;
 mod model;
@@ -26,6 +27,7 @@ mod policy;
 mod printer;
 mod progress;
 mod report;
+mod sample;
 mod serve;
 mod signals;
 mod table;
@@ -95,6 +97,7 @@ fn run(arguments: Arguments) -> Outcome {
     match arguments.command {
         Command::Decode(decode) => decode::run(&decode),
         Command::Encode(encode) => encode::run(&encode),
+        Command::Sample(sample) => sample::run(&sample),
         Command::Bench(bench) => bench::run(&bench),
         Command::Inspect(inspect) => inspect::run(&inspect),
         Command::Device(device) => device::run(&device),

@@ -55,6 +55,19 @@ impl Progress {
         Self::new()
     }
 
+    /// Begins a piece of work by a plan that is expected to take some time.
+    pub fn begin(&mut self, plan: String, expected: Option<Duration>) {
+        self.pace = TimeLeft::new(Instant::now());
+        self.pace.expected = expected;
+        self.spoken = Instant::now();
+        self.plan = plan;
+        if let Some(bar) = &self.bar {
+            bar.reset();
+            bar.set_message(self.plan.clone());
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+    }
+
     /// Begins the work on another file: a signal may end the program again.
     pub fn resume(&self) {
         signals::manner(StopMode::Soon);

@@ -43,6 +43,17 @@ pub enum Error {
         /// The side of its tiles.
         tile: u32,
     },
+    /// Not even weights that are read block by block fit in the memory limit.
+    #[error(
+        "a memory limit of {} is too little for this sample: the least is about {}, weights included",
+        bytes::display(*limit), bytes::display(*least)
+    )]
+    SampleDoesNotFit {
+        /// The limit in bytes.
+        limit: u64,
+        /// The peak of the leanest plan, in bytes.
+        least: u64,
+    },
     /// Every attempt failed.
     #[error("gave up after {}, the last: {last}; {advice}", with_noun(*attempts, "attempt"))]
     Exhausted {
@@ -84,6 +95,7 @@ impl Error {
             Error::Model(_)
             | Error::NothingToOverride { .. }
             | Error::DoesNotFit { .. }
+            | Error::SampleDoesNotFit { .. }
             | Error::Sink(_)
             | Error::Source(_) => false,
         }
@@ -102,7 +114,11 @@ impl Error {
             Error::Torch(tilewright_torch::Error::Device { .. }) => true,
             Error::Model(tilewright_models::Error::Torch(_) | tilewright_models::Error::Cancelled)
             | Error::Torch(_) => false,
-            Error::Model(_) | Error::NothingToOverride { .. } | Error::DoesNotFit { .. } | Error::Source(_) => true,
+            Error::Model(_)
+            | Error::NothingToOverride { .. }
+            | Error::DoesNotFit { .. }
+            | Error::SampleDoesNotFit { .. }
+            | Error::Source(_) => true,
             Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,
         }
     }

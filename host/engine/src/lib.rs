@@ -8,6 +8,7 @@
 mod autoencoder;
 mod clip;
 mod costs;
+mod denoise;
 mod encode_clip;
 mod error;
 mod estimate;
@@ -26,6 +27,7 @@ mod weights;
 
 pub use autoencoder::{Autoencoder, Kl, Overrides, Wan};
 pub use clip::{ClipJob, ClipLatents, Sink};
+pub use denoise::{ConditioningTensors, DenoiseJob, Denoiser, Kept, Sampled, Sampling};
 pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
 pub use grid::{Axis, Grid};

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
+use tilewright_checkpoint::Stored;
 use tilewright_nn::{ComputeFormat, Needed, TokenOps, TokenScope, Torch};
 
 use crate::{
@@ -85,6 +86,16 @@ impl DenoiserConfig {
         }
     }
 
+    /// The beginnings of blocks' names, with the blocks of each, in the order of a pass.
+    fn block_names(&self) -> Vec<(&'static str, usize)> {
+        match self {
+            DenoiserConfig::Flux(config) => {
+                vec![("double_blocks", config.double_blocks), ("single_blocks", config.single_blocks)]
+            }
+            DenoiserConfig::Wan(config) => vec![("blocks", config.blocks)],
+        }
+    }
+
     /// The weights that the network needs.
     ///
     /// # Errors
@@ -107,6 +118,10 @@ pub struct DenoiserFile {
     pub parameters: u64,
     /// Bytes of its weights as they are stored.
     pub stored_bytes: u64,
+    /// The type that most of its bytes are stored in.
+    pub stored: Stored,
+    /// The file's tensors of each block.
+    blocks: Vec<Vec<String>>,
 }
 
 impl DenoiserFile {
@@ -144,12 +159,36 @@ impl DenoiserFile {
         let needed = config.needed()?;
         file.check(&needed)?;
         let count = |needed: &Needed| needed.shapes[0].iter().product::<usize>() as u64;
-        Ok(Self { parameters: needed.iter().map(count).sum(), stored_bytes: file.stored_bytes(&needed), file, config })
+        let blocks = file.tensors_of_blocks(&needed, &config.block_names());
+        Ok(Self {
+            stored: file.most_common(&needed),
+            blocks,
+            parameters: needed.iter().map(count).sum(),
+            stored_bytes: file.stored_bytes(&needed),
+            file,
+            config,
+        })
     }
 
     /// The file.
     pub fn file(&self) -> &TransformerFile {
         &self.file
+    }
+
+    /// Bytes of each block as they are stored.
+    pub fn block_bytes(&self) -> Vec<u64> {
+        let bytes = |name: &String| self.file.file().bytes(name).map_or(0, |bytes| bytes.len() as u64);
+        self.blocks.iter().map(|block| block.iter().map(bytes).sum()).collect()
+    }
+
+    /// Asks the system to read a block's weights ahead of their use.
+    pub fn read_ahead(&self, block: usize) {
+        self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().read_ahead(name));
+    }
+
+    /// Gives the memory of a block's mapped weights back.
+    pub fn give_back(&self, block: usize) {
+        self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().give_back(name));
     }
 
     /// Loads the network.

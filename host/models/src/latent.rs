@@ -76,6 +76,12 @@ pub struct Extents {
 }
 
 impl Scaling {
+    /// The published scaling of WAN's latents of so many channels, if there is one.
+    pub fn of_wan(channels: usize) -> Option<Self> {
+        let (mean, std) = wan_vae::PUBLISHED.iter().find(|(mean, _)| mean.len() == channels)?;
+        Some(Scaling::PerChannel { mean: mean.to_vec(), std: std.to_vec() })
+    }
+
     /// A latent of the autoencoder's own space as the model has it: (z − shift) · factor, or (z −
     /// mean) / std with the channels along the second axis.
     ///
@@ -85,16 +91,32 @@ impl Scaling {
         Ok(match self {
             Scaling::Factor { factor, shift } => scalar::multiply(&scalar::add(latents, -*shift)?, *factor)?,
             Scaling::PerChannel { mean, std } => {
-                let mut shape = vec![1; latents.dim()];
-                shape[1] = -1;
-                let each = |values: &[f64]| -> Result<Tensor> {
-                    let values = Tensor::f_from_slice(values)?.f_to_kind(tch::Kind::Float)?;
-                    Ok(values.f_to_device(latents.device())?.f_reshape(&shape)?)
-                };
-                latents.f_sub(&each(mean)?)?.f_div(&each(std)?)?
+                latents.f_sub(&per_channel(mean, latents)?)?.f_div(&per_channel(std, latents)?)?
             }
         })
     }
+
+    /// A latent of the model's in the autoencoder's own space: z / factor + shift, or z · std +
+    /// mean.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn undo(&self, latents: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Scaling::Factor { factor, shift } => scalar::add(&scalar::divide(latents, *factor)?, *shift)?,
+            Scaling::PerChannel { mean, std } => {
+                latents.f_mul(&per_channel(std, latents)?)?.f_add(&per_channel(mean, latents)?)?
+            }
+        })
+    }
+}
+
+/// A value for each channel beside latents, in f32.
+fn per_channel(values: &[f64], latents: &Tensor) -> Result<Tensor> {
+    let mut shape = vec![1; latents.dim()];
+    shape[1] = -1;
+    let values = Tensor::f_from_slice(values)?.f_to_kind(tch::Kind::Float)?;
+    Ok(values.f_to_device(latents.device())?.f_reshape(&shape)?)
 }
 
 /// A latent's file of which only the header has been read: a model can refuse it before its values
@@ -298,16 +320,7 @@ impl Latent {
     /// # Errors
     /// Memory runs out, or the channels are not as many as the scaling has.
     pub fn unscale(&mut self, scaling: &Scaling) -> Result<()> {
-        self.values = match scaling {
-            Scaling::Factor { factor, shift } => scalar::add(&scalar::divide(&self.values, *factor)?, *shift)?,
-            Scaling::PerChannel { mean, std } => {
-                let each = |values: &[f64]| -> Result<Tensor> {
-                    let values = Tensor::f_from_slice(values)?.f_to_kind(tch::Kind::Float)?;
-                    Ok(values.f_reshape([1, -1, 1, 1, 1])?)
-                };
-                self.values.f_mul(&each(std)?)?.f_add(&each(mean)?)?
-            }
-        };
+        self.values = scaling.undo(&self.values)?;
         Ok(())
     }
 }

@@ -27,7 +27,6 @@ pub use encoder::Encoder;
 pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
 pub use encoder_cost::{EncodeCosts, EncoderExtent};
 pub use encoder_state::{EncoderState, Part, Place};
-#[cfg(test)]
 pub(crate) use statistics::PUBLISHED;
 
 /// The causal state of a clip, and its frames that are under way.

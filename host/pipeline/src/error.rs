@@ -31,7 +31,10 @@ pub enum Error {
         /// True for a video VAE.
         is_video: bool,
     },
-    /// The input does not suit the VAE.
+    /// Sigmas that can't be sampled along.
+    #[error(transparent)]
+    Sigmas(#[from] tilewright_sampling::Error),
+    /// The input does not suit the model.
     #[error("{}: {reason}", path.display())]
     Input {
         /// The input.
@@ -75,7 +78,11 @@ impl Error {
             Error::Engine(error) => error.is_input(),
             Error::Media(error) => error.is_input(),
             Error::Unmeasured | Error::Read { .. } | Error::NotRemoved { .. } => false,
-            Error::Unscaled(_) | Error::NoScaling { .. } | Error::Input { .. } | Error::KeptPlan { .. } => true,
+            Error::Sigmas(_)
+            | Error::Unscaled(_)
+            | Error::NoScaling { .. }
+            | Error::Input { .. }
+            | Error::KeptPlan { .. } => true,
         }
     }
 

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`Model`] | an autoencoder's file, and the latents that it takes |
 //! | [`Decode`], [`Encode`] | a stage's job, of pictures or of clips alike |
+//! | [`SampleModel`] | a denoiser's files, and the input of a sample |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
 //! | [`OutputWriter`] | writes one output: a clip or pictures |
@@ -23,6 +24,7 @@ mod history;
 mod model;
 mod output;
 mod resume;
+mod sample;
 mod session;
 mod source;
 mod texts;
@@ -36,6 +38,7 @@ pub use history::{HistoryFault, Trials};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
 pub use resume::{KeptPlan, fingerprint};
+pub use sample::{SampleModel, SampleRequest, Size, Steps};
 pub use session::Session;
 pub use source::EncodeSource;
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};

@@ -8,6 +8,7 @@
 
 pub mod bytes;
 mod decision;
+mod denoise;
 mod exact;
 pub mod exchange;
 mod expectation;
@@ -26,6 +27,10 @@ pub mod words;
 pub use decision::{
     Candidate, CostModel, Decision, Fallback, FallbackReason, LearnReport, LogLevel, LogLine, Planner, PolicyIdentity,
     Value,
+};
+pub use denoise::{
+    DenoiseAttempt, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, DenoiserModel,
+    GuidanceOrder, WeightForm,
 };
 pub use exchange::Exchange;
 pub use expectation::predict_cost;

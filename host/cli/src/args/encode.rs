@@ -7,7 +7,7 @@ use tilewright_models::Family;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
 
-use crate::encode::LatentKind;
+use crate::latent_file::Kind as LatentKind;
 
 use super::{ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
 

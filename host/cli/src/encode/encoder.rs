@@ -6,13 +6,14 @@ use tilewright_models::Scaling;
 use tilewright_pipeline::{self as pipeline, Encode, EncodeInput, EncodeSource, Model, Session, check_scaling};
 use tilewright_plan::Recorder;
 
-use super::{LatentKind, Plan, latent_file::LatentFile};
+use super::Plan;
 use crate::{
     args,
     batch::Work,
     failure::{Failure, Outcome},
     history,
     inputs::Input,
+    latent_file::{Kind as LatentKind, LatentFile},
     model, policy,
     progress::Progress,
     report::{fail, keep, report},

@@ -1,9 +1,9 @@
 //! A transformer's weights in a file, by the names that its network knows them by.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tch::{Device, Kind, Tensor};
-use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape};
+use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape, Stored};
 use tilewright_nn::{ComputeFormat, Matrix, Needed, Piece, TokenSource, Torch};
 use tilewright_torch::packed::Packed;
 
@@ -92,6 +92,36 @@ impl TransformerFile {
     pub fn stored_bytes(&self, needed: &[Needed]) -> u64 {
         let parts = needed.iter().flat_map(|needed| self.parts(&needed.name).0);
         parts.filter_map(|part| self.file.bytes(&part)).map(|bytes| bytes.len() as u64).sum()
+    }
+
+    /// The type that most bytes of the network's weights are stored in.
+    pub(crate) fn most_common(&self, needed: &[Needed]) -> Stored {
+        let mut counts: BTreeMap<Stored, usize> = BTreeMap::new();
+        for part in needed.iter().flat_map(|needed| self.parts(&needed.name).0) {
+            if let (Some(stored), Some(bytes)) = (self.file.find_stored(&part), self.file.bytes(&part)) {
+                *counts.entry(stored).or_default() += bytes.len();
+            }
+        }
+        counts.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Stored::F32, |(stored, _)| stored)
+    }
+
+    /// The file's tensors of each block, in the order that a pass goes through them; `starts` are
+    /// the beginnings of the network's names of blocks, with the blocks of each.
+    pub(crate) fn tensors_of_blocks(&self, needed: &[Needed], starts: &[(&str, usize)]) -> Vec<Vec<String>> {
+        let all: usize = starts.iter().map(|(_, count)| count).sum();
+        let mut blocks = vec![Vec::new(); all];
+        for Needed { name, .. } in needed {
+            let mut first = 0;
+            for (start, count) in starts {
+                let number = name.strip_prefix(start).and_then(|rest| rest.strip_prefix('.'));
+                let number = number.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+                if let Some(block) = number.and_then(|number| blocks.get_mut(first + number)) {
+                    block.extend(self.parts(name).0);
+                }
+                first += count;
+            }
+        }
+        blocks
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.

@@ -9,10 +9,10 @@ use std::{
 };
 
 use safetensors::tensor::{Dtype, TensorView};
+use serde::Serialize;
 use tch::Tensor;
 use tilewright_media::{self as media, Format, Options, Output, STANDARD, Texts};
 use tilewright_pipeline::RECORD_KEYWORD;
-use tilewright_plan::Record;
 
 use crate::{
     failure::{Failure, Outcome},
@@ -90,7 +90,7 @@ impl LatentFile {
 
     /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the
     /// file's texts, and returns the file's name. A half-written file never has the final name.
-    pub fn write(&self, latents: &Tensor, texts: &Texts, record: &Record) -> Outcome<PathBuf> {
+    pub fn write(&self, latents: &Tensor, texts: &Texts, record: &impl Serialize) -> Outcome<PathBuf> {
         let path = self.name().unwrap_or_else(|| self.path().to_owned());
         let failed = |error| Failure::work(format!("{}: can't be written: {error:#}", path.display()));
         let bytes = self.bytes(latents, texts, record).map_err(failed)?;
@@ -101,7 +101,7 @@ impl LatentFile {
         Ok(self.output.place(written.map_err(|error| failed(error.into()))?, &path)?)
     }
 
-    fn bytes(&self, latents: &Tensor, texts: &Texts, record: &Record) -> anyhow::Result<Vec<u8>> {
+    fn bytes(&self, latents: &Tensor, texts: &Texts, record: &impl Serialize) -> anyhow::Result<Vec<u8>> {
         let (shape, values) = raw(latents)?;
         let values = TensorView::new(Dtype::F32, shape, &values)?;
         let marker = || TensorView::new(Dtype::F32, vec![0], &[]);

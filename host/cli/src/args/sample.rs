@@ -1,0 +1,130 @@
+//! `tilewright sample`, declared.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tilewright_plan::bytes;
+use tilewright_sampling::{Convention, MOST_STEPS, parse_sigmas};
+use tilewright_torch::device::Choice;
+
+use super::{Recording, device, finite};
+
+/// Sigmas as one argument.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sigmas(pub Vec<f64>);
+
+fn sigmas(text: &str) -> Result<Sigmas, tilewright_sampling::Error> {
+    parse_sigmas(text).map(Sigmas)
+}
+
+/// Width and height in pixels.
+fn size(text: &str) -> Result<[u32; 2], String> {
+    let sides = text.split_once(['x', '×']).and_then(|(width, height)| {
+        let number = |side: &str| side.trim().parse().ok().filter(|side| *side > 0);
+        Some([number(width)?, number(height)?])
+    });
+    sides.ok_or_else(|| "expected a width and a height, as 1024x768".to_owned())
+}
+
+/// `tilewright sample`
+#[derive(Args, Debug)]
+pub struct Sample {
+    /// The transformer: a file (.safetensors, .gguf, or the index of shards), or a folder of
+    /// diffusers'; of WAN 2.2's two experts first the one for high noise, and then the other
+    #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]
+    pub transformer: Vec<PathBuf>,
+    /// What to sample: a .safetensors with prompt_embeds, for Flux also pooled_prompt_embeds, for
+    /// image to video also image_embeds and condition
+    #[arg(long, value_name = "FILE")]
+    pub conditioning: PathBuf,
+    /// What to lead away from, with --cfg
+    #[arg(long, value_name = "FILE", requires = "cfg")]
+    pub negative: Option<PathBuf>,
+    /// Width and height in pixels
+    #[arg(long, value_name = "WxH", value_parser = size, conflicts_with = "latent")]
+    pub size: Option<[u32; 2]>,
+    /// Frames of a clip [default: 81 for WAN 2.1, 121 for WAN 2.2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "latent")]
+    pub frames: Option<u32>,
+    /// A latent to begin from, in the VAE's own space; it gives size and frames
+    #[arg(long, value_name = "FILE")]
+    pub latent: Option<PathBuf>,
+    /// The part to make anew: a .safetensors with the tensor mask [1, 1, (T,) h, w], 1 where the
+    /// latent is replaced
+    #[arg(long, value_name = "FILE", requires = "latent")]
+    pub mask: Option<PathBuf>,
+    /// The noise: a .safetensors with the tensor noise, in place of the seed's
+    #[arg(long, value_name = "FILE", conflicts_with = "seed")]
+    pub noise: Option<PathBuf>,
+    /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Samples [default: as many as noise, latent or conditioning has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: Option<u32>,
+    /// The path of the output: .latent as ComfyUI loads it, or .safetensors with the tensor
+    /// 'latent'; - for standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Replace nothing: refuse where OUT is there already
+    #[arg(long)]
+    pub no_clobber: bool,
+    /// Steps [default: 20; 4 for Flux.1 schnell]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STEPS)))]
+    pub steps: Option<u32>,
+    /// The sigmas by hand, one more than steps, as in 1,0.75,0.5,0.25,0
+    #[arg(long, value_name = "LIST", value_parser = sigmas, conflicts_with_all = ["steps", "shift", "denoise"])]
+    pub sigmas: Option<Sigmas>,
+    /// The sampler
+    #[arg(long, value_name = "NAME", default_value = "euler", value_parser = ["euler"])]
+    pub sampler: String,
+    /// The scheduler
+    #[arg(long, value_name = "NAME", default_value = "simple", value_parser = ["simple"])]
+    pub scheduler: String,
+    /// The shift of the model's sigmas [default: as --as has it: 1.15 for Flux.1 dev and 8 for WAN
+    /// in ComfyUI]
+    #[arg(long, value_name = "X", value_parser = finite)]
+    pub shift: Option<f64>,
+    /// The share of the way from noise to a sample that is gone, with --latent
+    #[arg(long, value_name = "X", value_parser = finite, requires = "latent")]
+    pub denoise: Option<f64>,
+    /// The guidance that Flux.1 dev has as an input [default: 3.5]
+    #[arg(long, value_name = "X", value_parser = finite)]
+    pub guidance: Option<f64>,
+    /// The factor of guidance by --negative; 1 leaves it out
+    #[arg(long, value_name = "X", value_parser = finite, requires = "negative")]
+    pub cfg: Option<f64>,
+    /// The sigma at which two experts change [default: 0.875, from a picture 0.9]
+    #[arg(long, value_name = "SIGMA", value_parser = finite)]
+    pub boundary: Option<f64>,
+    /// The reference to follow where they differ
+    #[arg(long = "as", value_name = "comfyui|diffusers", default_value = "comfyui")]
+    pub convention: Convention,
+    /// The policy that decides: a shipped policy's name, or a .wasm file. None decides on samples
+    /// yet: the host's own plan is used, with --set
+    #[arg(long, value_name = "NAME|FILE.wasm", default_value = "fixed")]
+    pub policy: String,
+    /// A setting of the plan, repeatable: precision (f32, bf16, f16, mixed-bf16, mixed-f16), weights
+    /// (packed, expanded), ahead (all, or blocks to read ahead), guidance (together, in-turn)
+    #[arg(long, value_name = "[denoise.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
+    pub set: Vec<(String, String)>,
+    /// The device to run on; ROCm answers to cuda, as in PyTorch
+    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
+    pub device: Choice,
+    /// The most to hold at once, weights included, as in 8GiB; a larger model is read block by
+    /// block, as it is needed [default: 80 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub memory_limit: Option<u64>,
+    /// Processor threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Decide and estimate, sample nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the decision record as JSON on standard output, with the name of the output
+    #[arg(long)]
+    pub json: bool,
+    /// The record of the decision.
+    #[command(flatten)]
+    pub record: Recording,
+}

@@ -1,0 +1,197 @@
+//! `tilewright sample`: from a transformer and conditioning to a latent file.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+use tilewright_engine::DenoiseJob;
+use tilewright_media::STANDARD;
+use tilewright_pipeline::{self as pipeline, SampleModel, SampleRequest, Session, Size, Steps, Trials};
+use tilewright_plan::{DenoiseRecord, bytes};
+
+use crate::{
+    args::Sample,
+    failure::{Failure, Outcome},
+    files,
+    latent_file::LatentFile,
+    printer,
+    progress::Progress,
+    report::open_for_append,
+    table,
+};
+
+/// The stage's name before a setting.
+const STAGE: &str = "denoise.";
+
+/// The frames of a clip if nobody says how many: of WAN 2.1's models, and of 2.2's own.
+const FRAMES: u32 = 81;
+const FRAMES_22: u32 = 121;
+
+/// Samples one batch.
+pub fn run(arguments: &Sample) -> Outcome {
+    let aside = arguments.output.as_os_str() == STANDARD;
+    if aside && arguments.json {
+        return Err(Failure::input(
+            "-o - and --json: standard output is the latent or the record: write one into a file",
+        ));
+    }
+    check_files(arguments)?;
+    arguments.record.check()?;
+    let output = LatentFile::new(&arguments.output, None, arguments.no_clobber, false)?;
+    if let Some(threads) = arguments.threads {
+        tilewright_torch::set_threads(threads);
+    }
+    let mut session = Session::find(arguments.device, |_| Trials::none())?;
+    let model = SampleModel::open(&arguments.transformer, arguments.boundary)?;
+    let sampling = model.prepare(&request(arguments, &model))?;
+    let (machine, _) = session.ready()?;
+    let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+    let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit);
+    let mut plan = job.plan();
+    for (name, value) in &arguments.set {
+        plan.set(name.strip_prefix(STAGE).unwrap_or(name), value).map_err(Failure::input)?;
+        plan.reason = "--set".into();
+    }
+    if arguments.dry_run {
+        job.estimate(&plan).map_err(Failure::input)?;
+        return report(arguments, &job.record(&plan, Vec::new(), None), None, aside);
+    }
+    let mut progress = Progress::new();
+    let expected = job.estimate(&plan).ok().map(|cost| cost.step * job.request().steps);
+    progress.begin(plan.to_string(), expected);
+    let sampled = job.run(&plan, &mut progress);
+    progress.finish();
+    let sampled = sampled?;
+    let latents = model.to_vae(&sampled.latents)?;
+    let path = output.write(&latents, &Vec::new(), &sampled.record)?;
+    keep(arguments, &sampled.record)?;
+    report(arguments, &sampled.record, Some(path), aside)
+}
+
+/// Refuses an output that would replace an input.
+fn check_files(arguments: &Sample) -> Outcome {
+    let reads = [
+        ("the conditioning", Some(&arguments.conditioning)),
+        ("the negative conditioning", arguments.negative.as_ref()),
+        ("the latent", arguments.latent.as_ref()),
+        ("the mask", arguments.mask.as_ref()),
+        ("the noise", arguments.noise.as_ref()),
+    ];
+    let mut roles = files::roles();
+    for path in &arguments.transformer {
+        roles = roles.reads("the transformer", path);
+    }
+    for (name, path) in reads {
+        if let Some(path) = path {
+            roles = roles.reads(name, path);
+        }
+    }
+    roles = files::reads_policy(roles, &arguments.policy);
+    roles = files::check_file(roles, "--record", arguments.record.file())?;
+    if arguments.output.as_os_str() == STANDARD {
+        roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
+    } else {
+        roles = roles.occupies("-o", &arguments.output);
+    }
+    Ok(roles.check()?)
+}
+
+fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
+    let config = model.denoiser.config();
+    let usual = match config.is_video() {
+        false => 1,
+        true if config.latent_channels() == 48 => FRAMES_22,
+        true => FRAMES,
+    };
+    let frames = arguments.frames.unwrap_or(usual);
+    SampleRequest {
+        conditioning: arguments.conditioning.clone(),
+        negative: arguments.negative.clone(),
+        size: arguments.size.map(|[width, height]| Size { width, height, frames }),
+        latent: arguments.latent.clone(),
+        noise: arguments.noise.clone(),
+        batch: arguments.batch,
+        mask: arguments.mask.clone(),
+        seed: arguments.seed,
+        steps: match &arguments.sigmas {
+            Some(sigmas) => Steps::Sigmas(sigmas.0.clone()),
+            None => Steps::Count {
+                steps: arguments.steps,
+                strength: arguments.denoise.unwrap_or(1.0),
+                shift: arguments.shift,
+            },
+        },
+        guidance: arguments.guidance,
+        cfg: arguments.cfg.unwrap_or(1.0),
+        convention: arguments.convention,
+    }
+}
+
+/// Appends the record to the user's file.
+fn keep(arguments: &Sample, record: &DenoiseRecord) -> Outcome {
+    let Some(path) = arguments.record.file() else { return Ok(()) };
+    let mut line = serde_json::to_vec(record).map_err(Failure::work)?;
+    line.push(b'\n');
+    let failed = |error| Failure::work(format!("{}: can't be written: {error}", path.display()));
+    open_for_append(path).and_then(|mut file| file.write_all(&line)).map_err(failed)
+}
+
+/// A record as it is printed.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    record: &'a DenoiseRecord,
+    /// The final names of the files that were written.
+    outputs: Vec<String>,
+}
+
+fn report(arguments: &Sample, record: &DenoiseRecord, output: Option<PathBuf>, aside: bool) -> Outcome {
+    if arguments.json {
+        let outputs = output.iter().map(|path| path.display().to_string()).collect();
+        let text = serde_json::to_string_pretty(&Printed { record, outputs }).map_err(Failure::work)?;
+        return Ok(writeln!(printer::stdout(), "{text}")?);
+    }
+    let text = summary(record, output.as_deref());
+    if aside {
+        if !printer::is_quiet() {
+            printer::lines(&text);
+        }
+        return Ok(());
+    }
+    Ok(writeln!(printer::summary(), "{text}")?)
+}
+
+/// The decision and its outcome in a few lines.
+fn summary(record: &DenoiseRecord, output: Option<&Path>) -> String {
+    let model = &record.request.model;
+    let experts = if model.experts > 1 { format!("{} experts, each ", model.experts) } else { String::new() };
+    let mut rows = vec![
+        ("request", record.request.to_string()),
+        (
+            "model",
+            format!(
+                "{}, {experts}{:.2} G weights, {} as {}",
+                model.family,
+                model.parameters as f64 / 1e9,
+                bytes::display(model.stored_bytes),
+                model.stored
+            ),
+        ),
+        ("device", record.device.name.clone()),
+        ("plan", format!("{} ({})", record.plan, record.plan.reason)),
+    ];
+    if let Some(cost) = &record.estimate {
+        let [peak, weights] = [cost.peak_bytes, cost.weights_bytes].map(bytes::display);
+        rows.push(("estimate", format!("{} a step, {peak} beside {weights} of weights", table::time(cost.step))));
+    }
+    if let Some(outcome) = &record.outcome {
+        let (elapsed, step) = (table::time(outcome.elapsed), table::time(outcome.step));
+        rows.push(("measured", format!("{elapsed}, {step} a step, {} held", bytes::display(outcome.peak_bytes))));
+    }
+    if let Some(output) = output {
+        rows.push(("output", output.display().to_string()));
+    }
+    table::facts(rows)
+}

@@ -1,0 +1,547 @@
+//! A sample: from files of a transformer, conditioning, noise and latents to the input of a job.
+
+use std::path::{Path, PathBuf};
+
+use tch::{Device, Kind, Tensor};
+use tilewright_engine::{ConditioningTensors, Denoiser, Kept, Sampling};
+use tilewright_models::{Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, LatentFile, Scaling};
+use tilewright_sampling::{Convention, Schedule, Shift, check_sigmas, noise};
+
+use crate::{Error, Result};
+
+/// The folders of a denoiser in a pipeline's, and that of its second expert.
+const FOLDERS: [&str; 2] = ["transformer", "unet"];
+const SECOND: &str = "transformer_2";
+
+/// The sigma at which WAN 2.2's experts change: from text, and from a picture
+/// (github.com/Wan-Video/Wan2.2, wan/configs).
+const BOUNDARY: f64 = 0.875;
+const IMAGE_BOUNDARY: f64 = 0.9;
+
+/// The guidance of a network that has it as an input (ComfyUI's `FluxGuidance`).
+const GUIDANCE: f32 = 3.5;
+
+/// Channels of a condition's mask, before those of its latent.
+const MASK_CHANNELS: i64 = 4;
+
+/// The name of a tensor in conditioning, noise and mask files.
+const TEXT: &str = "prompt_embeds";
+const POOLED: &str = "pooled_prompt_embeds";
+const IMAGE: &str = "image_embeds";
+const CONDITION: &str = "condition";
+const NOISE: &str = "noise";
+const MASK: &str = "mask";
+
+/// The longest side of a picture in pixels, and the most frames.
+const MOST_PIXELS: u32 = 1 << 15;
+const MOST_FRAMES: u32 = 1 << 12;
+
+/// The size of a sample that has no latent to begin from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Pixels.
+    pub width: u32,
+    /// Pixels.
+    pub height: u32,
+    /// Frames of a clip.
+    pub frames: u32,
+}
+
+/// The sigmas that are asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Steps {
+    /// By hand.
+    Sigmas(Vec<f64>),
+    /// So many, along the model's own sigmas; with a denoise strength, and the shift if it is given.
+    Count {
+        /// Steps; the model's usual number if none is given.
+        steps: Option<u32>,
+        /// The share of the way from noise that is gone.
+        strength: f64,
+        /// In place of the model's.
+        shift: Option<f64>,
+    },
+}
+
+/// A request for a sample.
+#[derive(Clone, Debug)]
+pub struct SampleRequest {
+    /// Conditioning.
+    pub conditioning: PathBuf,
+    /// What guidance leads away from.
+    pub negative: Option<PathBuf>,
+    /// The size, if there is no latent.
+    pub size: Option<Size>,
+    /// Latents to begin from, in the VAE's own space.
+    pub latent: Option<PathBuf>,
+    /// Noise; else that of the seed.
+    pub noise: Option<PathBuf>,
+    /// Samples; else as many as the noise, the latent or the conditioning has.
+    pub batch: Option<u32>,
+    /// A mask: 1 where latents are made anew.
+    pub mask: Option<PathBuf>,
+    /// The seed of the noise.
+    pub seed: u64,
+    /// Sigmas.
+    pub steps: Steps,
+    /// The guidance of a network that has it as an input.
+    pub guidance: Option<f64>,
+    /// The factor of guidance by a negative conditioning.
+    pub cfg: f64,
+    /// The reference that is followed.
+    pub convention: Convention,
+}
+
+/// A denoiser, and the way between its latents and the VAE's.
+#[derive(Debug)]
+pub struct SampleModel {
+    /// The denoiser.
+    pub denoiser: Denoiser,
+    scaling: Scaling,
+    path: PathBuf,
+}
+
+impl SampleModel {
+    /// Opens a denoiser in a file or a folder, or two experts in as many: first the one for high
+    /// noise. `boundary` is the sigma at which they change.
+    ///
+    /// # Errors
+    /// A file is unsound or holds no denoiser; the experts don't go together.
+    pub fn open(paths: &[PathBuf], boundary: Option<f64>) -> Result<Self> {
+        let open = |path: &Path, folders: &[&str]| -> Result<DenoiserFile> {
+            let file = Checkpoint::open_part(path, folders).map_err(ModelError::from)?;
+            Ok(DenoiserFile::open(file)?)
+        };
+        let path = paths.first().cloned().unwrap_or_default();
+        let refused = |reason: String| Err(Error::Input { path: path.clone(), reason });
+        let second = match paths {
+            [folder] if folder.join(SECOND).is_dir() => Some((folder.clone(), vec![SECOND])),
+            [_] => None,
+            [_, low] => Some((low.clone(), FOLDERS.to_vec())),
+            _ => return refused(format!("{} transformers: one, or two experts, were expected", paths.len())),
+        };
+        let first = open(&path, &FOLDERS)?;
+        let scaling = scaling(&first.config);
+        let denoiser = match second {
+            None if boundary.is_some() => {
+                return refused("a boundary between two experts, and one transformer: give both".into());
+            }
+            None => Denoiser::single(first),
+            Some((low, folders)) => {
+                let names =
+                    [&path, &low].map(|path| path.file_name().unwrap_or_default().to_string_lossy().to_lowercase());
+                if names[0].contains("low") && !names[0].contains("high") && names[1].contains("high") {
+                    return refused("the expert for low noise, by its name: give the one for high noise first".into());
+                }
+                let usual = if first.config.condition_channels() > 0 { IMAGE_BOUNDARY } else { BOUNDARY };
+                Denoiser::experts(first, open(&low, &folders)?, boundary.unwrap_or(usual))?
+            }
+        };
+        Ok(Self { denoiser, scaling, path })
+    }
+
+    fn config(&self) -> &DenoiserConfig {
+        self.denoiser.config()
+    }
+
+    /// Latent pixels along a side are pixels over this, and frames likewise.
+    fn scales(&self) -> [u32; 2] {
+        match self.config().family() {
+            Family::Wan22 => [16, 4],
+            Family::Wan21 => [8, 4],
+            _ => [8, 1],
+        }
+    }
+
+    /// The steps that are usual for the model.
+    fn usual_steps(&self) -> u32 {
+        match self.config() {
+            DenoiserConfig::Flux(config) if !config.guidance => 4,
+            _ => 20,
+        }
+    }
+
+    /// The way from times to sigmas: ComfyUI's defaults for a model, or those of the published
+    /// pipelines.
+    fn shift(&self, convention: Convention) -> Shift {
+        match (self.config(), convention) {
+            (DenoiserConfig::Flux(config), _) if !config.guidance => Shift::Flow(1.0),
+            (DenoiserConfig::Flux(_), Convention::ComfyUi) => Shift::Exponential(1.15),
+            (DenoiserConfig::Flux(_), Convention::Diffusers) => Shift::BySize,
+            (DenoiserConfig::Wan(_), Convention::ComfyUi) => Shift::Flow(8.0),
+            (DenoiserConfig::Wan(config), Convention::Diffusers) => {
+                Shift::Flow(if config.latent_channels == 48 { 5.0 } else { 3.0 })
+            }
+        }
+    }
+
+    /// The sigmas of a request.
+    fn sigmas(&self, request: &SampleRequest, tokens: u64) -> Result<Vec<f64>> {
+        let (steps, strength, given) = match &request.steps {
+            Steps::Sigmas(sigmas) => {
+                check_sigmas(sigmas)?;
+                return Ok(sigmas.clone());
+            }
+            Steps::Count { steps, strength, shift } => (steps.unwrap_or_else(|| self.usual_steps()), *strength, *shift),
+        };
+        let usual = self.shift(request.convention);
+        let shift = match (usual, given) {
+            (usual, None) => usual,
+            (Shift::Flow(_), Some(shift)) => Shift::Flow(shift),
+            (_, Some(mu)) => Shift::Exponential(mu),
+        };
+        Ok(Schedule { shift, convention: request.convention, tokens }.sigmas(steps, strength)?)
+    }
+
+    /// Reads the files of a request and checks that they go together.
+    ///
+    /// # Errors
+    /// A file is unsound, of another model, or of another size.
+    pub fn prepare(&self, request: &SampleRequest) -> Result<Sampling> {
+        let config = self.config();
+        let conditioning = Conditioning::open(&request.conditioning, config)?;
+        let negative = match &request.negative {
+            Some(path) if request.cfg != 1.0 => Some(Conditioning::open(path, config)?),
+            _ => None,
+        };
+        if !request.cfg.is_finite() {
+            return Err(self.refused(format!("a guidance (cfg) of {}: a number was expected", request.cfg)));
+        }
+        let latent = request.latent.as_ref().map(|path| self.latent(path)).transpose()?;
+        let given = request.noise.as_ref().map(|path| read(path, NOISE)).transpose()?;
+        let shape = self.shape(request, latent.as_ref(), given.as_ref(), &conditioning)?;
+        for (of, path) in
+            [(Some(&conditioning), Some(&request.conditioning)), (negative.as_ref(), request.negative.as_ref())]
+        {
+            if let (Some(of), Some(path)) = (of, path) {
+                of.check(path, &shape, config)?;
+            }
+        }
+        let noise = match given {
+            Some(given) => given.checked(&shape)?,
+            None => noise(request.seed, &shape)?,
+        };
+        let [frames, height, width] = [shape[shape.len() - 3], shape[shape.len() - 2], shape[shape.len() - 1]];
+        let frames = if config.is_video() { frames } else { 1 };
+        let patch = config.patch();
+        let sigmas = self.sigmas(request, (frames * (height / patch) * (width / patch)) as u64)?;
+        let kept = latent.map(|latent| latent.expand(&shape, false).copy());
+        let first = sigmas.first().copied().unwrap_or(1.0);
+        let mut latents = tilewright_torch::scalar::multiply(&noise, first)?;
+        if let Some(kept) = &kept {
+            latents = latents.f_add(&tilewright_torch::scalar::multiply(kept, 1.0 - first)?)?;
+        }
+        let kept = match (&request.mask, kept) {
+            (None, _) => None,
+            (Some(path), None) => {
+                return Err(Error::Input {
+                    path: path.clone(),
+                    reason: "a mask without a latent: give it with --latent".into(),
+                });
+            }
+            (Some(path), Some(latents)) => {
+                let mask = self.mask(path, &shape)?;
+                Some(Kept { latents, mask, clean: config.family() == Family::Wan22 })
+            }
+        };
+        let guided = matches!(config, DenoiserConfig::Flux(config) if config.guidance);
+        if let (Some(guidance), false) = (request.guidance, guided) {
+            return Err(self.refused(format!(
+                "takes no guidance ({guidance}): it is for transformers with guidance as an input, such as Flux.1 dev; others have --cfg"
+            )));
+        }
+        if request.guidance.is_some_and(|guidance| !guidance.is_finite()) {
+            return Err(self.refused("a guidance that is not finite".into()));
+        }
+        let condition = conditioning.condition(&shape)?;
+        Ok(Sampling {
+            latents,
+            noise: kept.as_ref().map(|_| noise),
+            positive: conditioning.tensors,
+            negative: negative.map(|negative| negative.tensors),
+            condition,
+            kept,
+            guidance: guided.then(|| request.guidance.map_or(GUIDANCE, |guidance| guidance as f32)),
+            cfg: request.cfg,
+            sigmas,
+        })
+    }
+
+    fn refused(&self, reason: String) -> Error {
+        Error::Input { path: self.path.clone(), reason }
+    }
+
+    /// Latents of a file, in the model's own space. Those that are all zero, as an empty latent's,
+    /// stay zero.
+    fn latent(&self, path: &Path) -> Result<Tensor> {
+        let latent = LatentFile::open(path, None)?.read()?;
+        let (values, channels) = (latent.values, self.config().latent_channels());
+        if values.size()[1] != channels {
+            return Err(Error::Input {
+                path: path.to_owned(),
+                reason: format!("{} channels: this transformer's latents have {channels}", values.size()[1]),
+            });
+        }
+        let values = match self.config().is_video() {
+            true => values,
+            false if values.size()[2] == 1 => values.f_squeeze_dim(2)?,
+            false => {
+                let reason = "a clip's latent: this transformer makes pictures".into();
+                return Err(Error::Input { path: path.to_owned(), reason });
+            }
+        };
+        let is_empty = f64::try_from(&values.f_abs()?.f_max()?)? == 0.0;
+        if is_empty { Ok(values) } else { Ok(self.scaling.apply(&values)?) }
+    }
+
+    /// The shape of the latents: [N, C, h, w], or [N, C, T, h, w] of clips.
+    fn shape(
+        &self,
+        request: &SampleRequest,
+        latent: Option<&Tensor>,
+        noise: Option<&Given>,
+        conditioning: &Conditioning,
+    ) -> Result<Vec<i64>> {
+        let config = self.config();
+        let mut shape = match (latent, request.size, noise) {
+            (Some(latent), None, _) => latent.size(),
+            (None, Some(size), _) => self.shape_of(size)?,
+            (None, None, Some(noise)) => noise.tensor.size(),
+            (Some(_), Some(_), _) => {
+                return Err(self.refused("a size and a latent, which has its own: give one of them".into()));
+            }
+            (None, None, None) => return Err(self.refused("no size: give --size or --latent".into())),
+        };
+        let axes = if config.is_video() { 5 } else { 4 };
+        if shape.len() != axes || shape[1] != config.latent_channels() {
+            return Err(self.refused(format!(
+                "latents of {shape:?}: {axes} axes and {} channels were expected",
+                config.latent_channels()
+            )));
+        }
+        let patch = config.patch();
+        let [height, width] = [shape[axes - 2], shape[axes - 1]];
+        if height % patch != 0 || width % patch != 0 || height < patch || width < patch {
+            let scale = i64::from(self.scales()[0]) * patch;
+            return Err(self.refused(format!(
+                "latents of {width}×{height}: sides that are multiples of {scale} pixels ({patch} latent pixels) were expected"
+            )));
+        }
+        let noises = noise.map(|noise| noise.tensor.size()[0]);
+        let samples = shape[0].max(conditioning.samples());
+        let batch = request.batch.map(i64::from).or(noises).unwrap_or(samples);
+        if shape[0] != 1 && shape[0] != batch && latent.is_some() {
+            return Err(
+                self.refused(format!("{} latents for a batch of {batch}: one, or as many, were expected", shape[0]))
+            );
+        }
+        shape[0] = batch;
+        Ok(shape)
+    }
+
+    fn shape_of(&self, size: Size) -> Result<Vec<i64>> {
+        let Size { width, height, frames } = size;
+        let [space, time] = self.scales();
+        if width > MOST_PIXELS || height > MOST_PIXELS || frames > MOST_FRAMES || frames == 0 {
+            return Err(self.refused(format!(
+                "a size of {width}×{height} and {frames} frames: at most {MOST_PIXELS} pixels a side and {MOST_FRAMES} frames can be made"
+            )));
+        }
+        let step = space * self.config().patch() as u32;
+        if width == 0 || height == 0 || width % step != 0 || height % step != 0 {
+            let next = |side: u32| side.div_ceil(step).max(1) * step;
+            return Err(self.refused(format!(
+                "a size of {width}×{height}: sides are multiples of {step} pixels, as {}×{}",
+                next(width),
+                next(height)
+            )));
+        }
+        let channels = self.config().latent_channels();
+        let [rows, columns] = [height / space, width / space].map(i64::from);
+        if !self.config().is_video() {
+            return match frames {
+                1 => Ok(vec![1, channels, rows, columns]),
+                _ => Err(self.refused(format!("{frames} frames: this transformer makes pictures"))),
+            };
+        }
+        if (frames - 1) % time != 0 {
+            let next = (frames - 1).div_ceil(time) * time + 1;
+            return Err(
+                self.refused(format!("{frames} frames: one more than a multiple of {time}, as {next}, was expected"))
+            );
+        }
+        Ok(vec![1, channels, i64::from((frames - 1) / time + 1), rows, columns])
+    }
+
+    /// A mask at the latents' resolution: [1, 1, (T,) h, w].
+    fn mask(&self, path: &Path, shape: &[i64]) -> Result<Tensor> {
+        let mask = read(path, MASK)?;
+        let mut expected = shape.to_vec();
+        (expected[0], expected[1]) = (1, 1);
+        let found = mask.tensor.size();
+        // One mask may serve all frames.
+        let mut flat = expected.clone();
+        if flat.len() == 5 {
+            flat[2] = 1;
+        }
+        if found != expected && found != flat {
+            return Err(Error::Input {
+                path: path.to_owned(),
+                reason: format!("a mask of {found:?}: {expected:?} was expected, at the latent's resolution"),
+            });
+        }
+        Ok(mask.tensor.f_expand(&expected, false)?.f_contiguous()?)
+    }
+
+    /// Latents of the model's own space in that of the VAE.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn to_vae(&self, latents: &Tensor) -> Result<Tensor> {
+        Ok(self.scaling.undo(latents)?)
+    }
+}
+
+/// The way between a denoiser's latents and its VAE's, as published; none for latents of a number
+/// of channels that no published VAE has.
+fn scaling(config: &DenoiserConfig) -> Scaling {
+    let none = Scaling::Factor { factor: 1.0, shift: 0.0 };
+    match config.family().scaling() {
+        Some((factor, shift)) => Scaling::Factor { factor, shift },
+        None => Scaling::of_wan(config.latent_channels() as usize).unwrap_or(none),
+    }
+}
+
+/// A tensor of a file.
+struct Given {
+    path: PathBuf,
+    name: &'static str,
+    tensor: Tensor,
+}
+
+impl Given {
+    /// The tensor, if it has this shape.
+    fn checked(self, shape: &[i64]) -> Result<Tensor> {
+        if self.tensor.size() == shape {
+            return Ok(self.tensor);
+        }
+        let reason = format!("tensor {} has shape {:?}: {shape:?} was expected", self.name, self.tensor.size());
+        Err(Error::Input { path: self.path, reason })
+    }
+}
+
+/// Reads a tensor in f32 and checks that it is finite.
+fn read(path: &Path, name: &'static str) -> Result<Given> {
+    let file = Checkpoint::open(path).map_err(ModelError::from)?;
+    let tensor = tensor(&file, name)?.ok_or_else(|| missing(&file, name))?;
+    Ok(Given { path: path.to_owned(), name, tensor })
+}
+
+fn missing(file: &Checkpoint, name: &str) -> Error {
+    let names: Vec<&str> = file.names().take(3).collect();
+    let found = if names.is_empty() { "no tensor at all".into() } else { names.join(", ") };
+    Error::Input { path: file.path().to_owned(), reason: format!("no tensor {name} in it: there is {found}") }
+}
+
+/// A tensor of a file in f32, if it is there.
+fn tensor(file: &Checkpoint, name: &'static str) -> Result<Option<Tensor>> {
+    let Some(shape) = file.shape(name) else { return Ok(None) };
+    let loaded = file.load(name, &shape.to_vec(), Kind::Float, Device::Cpu).map_err(ModelError::from)?;
+    let refused = |reason: String| Error::Input { path: file.path().to_owned(), reason };
+    if loaded.numel() == 0 {
+        return Err(refused(format!("tensor {name} is empty")));
+    }
+    match tilewright_torch::non_finite(&loaded)? {
+        0 => Ok(Some(loaded)),
+        values => Err(refused(format!("tensor {name} holds {values} values that are NaN or infinite"))),
+    }
+}
+
+/// A conditioning file's tensors.
+struct Conditioning {
+    tensors: ConditioningTensors,
+    condition: Option<Given>,
+}
+
+impl Conditioning {
+    /// Reads a file and compares its widths with a transformer's.
+    fn open(path: &Path, config: &DenoiserConfig) -> Result<Self> {
+        let file = Checkpoint::open(path).map_err(ModelError::from)?;
+        let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
+        let text = tensor(&file, TEXT)?.ok_or_else(|| missing(&file, TEXT))?;
+        let (text_width, pooled_width, image_width) = match config {
+            DenoiserConfig::Flux(config) => (config.text, Some(config.pooled), None),
+            DenoiserConfig::Wan(config) => (config.text, None, config.image),
+        };
+        let check = |name: &str, tensor: &Tensor, axes: usize, width: i64| {
+            let shape = tensor.size();
+            match shape.len() == axes && shape[axes - 1] == width {
+                true => Ok(()),
+                false => Err(refused(format!(
+                    "tensor {name} has shape {shape:?}: {axes} axes were expected, the last {width} wide, by this transformer; it is another model's conditioning"
+                ))),
+            }
+        };
+        check(TEXT, &text, 3, text_width)?;
+        let needs = |name: &'static str, width: Option<i64>, axes: usize| -> Result<Option<Tensor>> {
+            let Some(width) = width else { return Ok(None) };
+            let tensor = tensor(&file, name)?.ok_or_else(|| {
+                refused(format!("no tensor {name} in it, which this transformer needs beside {TEXT}"))
+            })?;
+            check(name, &tensor, axes, width)?;
+            Ok(Some(tensor))
+        };
+        let pooled = needs(POOLED, pooled_width, 2)?;
+        let image = needs(IMAGE, image_width, 3)?;
+        let samples = text.size()[0];
+        for (name, tensor) in [(POOLED, &pooled), (IMAGE, &image)] {
+            if let Some(tensor) = tensor.as_ref().filter(|tensor| tensor.size()[0] != samples) {
+                return Err(refused(format!("{samples} rows in {TEXT} and {} in {name}", tensor.size()[0])));
+            }
+        }
+        let condition = match config.condition_channels() {
+            0 => None,
+            channels => {
+                let tensor = tensor(&file, CONDITION)?.ok_or_else(|| {
+                    refused(format!("no tensor {CONDITION} in it, which a transformer from image to video needs"))
+                })?;
+                let shape = tensor.size();
+                if shape.len() != 5 || shape[1] != channels {
+                    return Err(refused(format!(
+                        "tensor {CONDITION} has shape {shape:?}: [N, {channels}, T, h, w] was expected, {MASK_CHANNELS} of a mask first"
+                    )));
+                }
+                Some(Given { path: path.to_owned(), name: CONDITION, tensor })
+            }
+        };
+        Ok(Self { tensors: ConditioningTensors { text, pooled, image }, condition })
+    }
+
+    fn samples(&self) -> i64 {
+        self.tensors.text.size()[0]
+    }
+
+    /// Checks that it serves a batch.
+    fn check(&self, path: &Path, shape: &[i64], _: &DenoiserConfig) -> Result<()> {
+        let samples = self.samples();
+        if samples == 1 || samples == shape[0] {
+            return Ok(());
+        }
+        let reason =
+            format!("conditioning of {samples} samples for a batch of {}: one, or as many, were expected", shape[0]);
+        Err(Error::Input { path: path.to_owned(), reason })
+    }
+
+    /// The channels behind the latents', for each sample.
+    fn condition(&self, shape: &[i64]) -> Result<Option<Tensor>> {
+        let Some(Given { path, name, tensor }) = &self.condition else { return Ok(None) };
+        let mut expected = shape.to_vec();
+        expected[1] = tensor.size()[1];
+        let found = tensor.size();
+        if found[1..] != expected[1..] || found[0] != 1 && found[0] != expected[0] {
+            let reason = format!("tensor {name} has shape {found:?}: {expected:?} was expected");
+            return Err(Error::Input { path: path.clone(), reason });
+        }
+        Ok(Some(tensor.f_expand(&expected, false)?.f_contiguous()?))
+    }
+}
