@@ -46,6 +46,8 @@ mod projects;
 mod registry;
 #[path = "end_to_end/replay.rs"]
 mod replay;
+#[path = "end_to_end/sample.rs"]
+mod sample;
 #[path = "end_to_end/service.rs"]
 mod service;
 #[path = "end_to_end/signing.rs"]
