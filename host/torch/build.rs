@@ -15,6 +15,8 @@ fn main() {
         // Loops over channels are worth their vectors in every profile; threads are libtorch's own.
         .opt_level(3)
         .flag("-fopenmp")
+        // Vectors are passed to functions that are always inlined.
+        .flag("-Wno-psabi")
         // `-isystem`: libtorch's headers have warnings of their own.
         .flag("-isystem")
         .flag(include.display().to_string())
@@ -28,6 +30,8 @@ fn main() {
         .file("shim/scalar.cpp")
         .file("shim/winograd.cpp")
         .file("shim/product.cpp")
+        .file("shim/tokens.cpp")
+        .file("shim/multi_head.cpp")
         .file("shim/attention.cpp")
         .file("shim/unit_norm.cpp")
         .compile("tilewright_torch");

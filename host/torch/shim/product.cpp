@@ -2,7 +2,6 @@
 // with it: the matrix travels through memory packed, and no more than a panel per thread is ever expanded.
 #include "product.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/BFloat16.h>
@@ -12,52 +11,19 @@
 #include <vector>
 
 #include "guarded.h"
-#include "vectors.h"
+#include "share.h"
+#include "transpose.h"
 
 namespace {
 
 // Rows of the matrix in a panel: columns of the product.
 constexpr int64_t kPanel = 64;
-// Rows of the left side that are multiplied at once, and columns of the matrix that a product sums over: of both sides, so much stays in
-// the second level's cache.
+// Rows of the left side that are multiplied at once.
 constexpr int64_t kRows = 64;
+// The most bytes of a panel that a product sums over at once: they stay in the second level's cache while the rows go by.
+constexpr int64_t kDepthBytes = 256 << 10;
 // Rows that are transposed at once.
 constexpr int64_t kStrip = 16;
-
-typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
-
-TW_INLINE const Words& words(const uint32_t* from) { return *reinterpret_cast<const Words*>(from); }
-TW_INLINE Words& words(uint32_t* to) { return *reinterpret_cast<Words*>(to); }
-
-// [16][16] at `from`, its rows `apart`, to its transpose at `to`, whose rows are `to_apart`.
-TW_INLINE void transpose_square(const uint32_t* from, int64_t apart, uint32_t* to, int64_t to_apart) {
-  Words a[16], b[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) a[i] = words(from + i * apart);
-  // Halves, quarters, pairs and single words change places.
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    b[i] = __builtin_shuffle(a[i], a[i + 8], Words{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23});
-    b[i + 8] = __builtin_shuffle(a[i], a[i + 8], Words{8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31});
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
-    if (i % 8 >= 4) continue;
-    a[i] = __builtin_shuffle(b[i], b[i + 4], Words{0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27});
-    a[i + 4] = __builtin_shuffle(b[i], b[i + 4], Words{4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31});
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
-    if (i % 4 >= 2) continue;
-    b[i] = __builtin_shuffle(a[i], a[i + 2], Words{0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29});
-    b[i + 2] = __builtin_shuffle(a[i], a[i + 2], Words{2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31});
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 2) {
-    words(to + i * to_apart) = __builtin_shuffle(b[i], b[i + 1], Words{0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30});
-    words(to + (i + 1) * to_apart) = __builtin_shuffle(b[i], b[i + 1], Words{1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31});
-  }
-}
 
 // A strip of 16 rows of `count` words to columns `first` … of rows of 64 words.
 TW_VECTORS void transpose_strip(const uint32_t* from, int64_t apart, int64_t count, uint32_t* to) {
@@ -83,7 +49,7 @@ TW_VECTORS void pair_up(const float* from, int64_t count, uint32_t* to) {
   }
 }
 
-TW_VECTORS void store(const float* from, const float* bias, float* to, int64_t count) {
+TW_VECTORS void store_single(const float* from, const float* bias, float* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[i] + (bias == nullptr ? 0.0f : bias[i]);
 }
 
@@ -106,12 +72,12 @@ class Product {
   void run() const {
     const int64_t panels = (matrix.rows + kPanel - 1) / kPanel, own = tw_product_scratch(columns);
     const c10::DataPtr scratch = c10::GetCPUAllocator()->allocate(static_cast<size_t>(at::get_num_threads() * own));
-    at::parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
+    const auto expand_and_multiply = [&](int64_t index) {
       uint32_t* panel = reinterpret_cast<uint32_t*>(static_cast<char*>(scratch.get()) + at::get_thread_num() * own);
-      for (int64_t index = begin; index < end; ++index) {
-        lay_out(index * kPanel, panel);
-        multiply(index * kPanel, panel);
-      }
+      lay_out(index * kPanel, panel);
+      multiply(index * kPanel, panel);
+    };
+    share_out(panels, expand_and_multiply, [&] {
       if (job.bf16) at::native::cpublas::brgemm_release(true);
     });
   }
@@ -143,21 +109,28 @@ class Product {
   void multiply(int64_t first, const uint32_t* panel) const {
     float* product = reinterpret_cast<float*>(const_cast<uint32_t*>(panel) + columns * kPanel);
     const int64_t out = std::min(kPanel, matrix.rows - first);
+    // Equal parts, of whole pairs of values.
+    const int64_t most = kDepthBytes / (kPanel * (job.bf16 ? 2 : 4)), parts = (columns + most - 1) / most;
+    const int64_t depth = even((columns + parts - 1) / parts);
     for (int64_t row = 0; row < job.rows; row += kRows) {
       const int64_t rows = std::min(kRows, job.rows - row);
-      if (job.bf16) {
-        at::native::cpublas::brgemm(rows, kPanel, columns, columns, kPanel, kPanel, false,
-                                    static_cast<const at::BFloat16*>(job.left) + row * columns,
-                                    reinterpret_cast<const at::BFloat16*>(panel), product, true);
-      } else {
-        at::native::cpublas::brgemm(rows, kPanel, columns, columns, kPanel, kPanel, false, static_cast<const float*>(job.left) + row * columns,
-                                    reinterpret_cast<const float*>(panel), product, false);
+      for (int64_t begin = 0; begin < columns; begin += depth) {
+        const int64_t count = std::min(depth, columns - begin);
+        if (job.bf16) {
+          at::native::cpublas::brgemm(rows, kPanel, count, columns, kPanel, kPanel, begin > 0,
+                                      static_cast<const at::BFloat16*>(job.left) + row * columns + begin,
+                                      reinterpret_cast<const at::BFloat16*>(panel) + begin * kPanel, product, true);
+        } else {
+          at::native::cpublas::brgemm(rows, kPanel, count, columns, kPanel, kPanel, begin > 0,
+                                      static_cast<const float*>(job.left) + row * columns + begin,
+                                      reinterpret_cast<const float*>(panel) + begin * kPanel, product, false);
+        }
       }
       const float* bias = job.bias == nullptr ? nullptr : job.bias + first;
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = (row + r) * job.output_apart + first;
         if (job.output_bf16) store_bf16(product + r * kPanel, bias, static_cast<uint16_t*>(job.output) + at, out);
-        else store(product + r * kPanel, bias, static_cast<float*>(job.output) + at, out);
+        else store_single(product + r * kPanel, bias, static_cast<float*>(job.output) + at, out);
       }
     }
   }
@@ -184,7 +157,7 @@ bool multiplies(bool pairs) {
 int tw_product_available(int32_t bf16) noexcept {
   // libtorch's blocked product throws on processors that it was not written for.
   static const bool single = multiplies<float>(false);
-  static const bool narrow = at::native::cpublas::could_pack(at::kBFloat16) && multiplies<at::BFloat16>(true);
+  static const bool narrow = multiplies<at::BFloat16>(true);
   return bf16 ? narrow : single;
 }
 

@@ -91,6 +91,84 @@ pub struct RawProduct {
     pub output_apart: i64,
 }
 
+/// `tw_rows` in `shim/tokens.h`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RawRows {
+    pub values: *mut c_void,
+    pub apart: i64,
+    pub sample_apart: i64,
+    pub bf16: i32,
+}
+
+/// `tw_extents` in `shim/tokens.h`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RawExtents {
+    pub samples: i64,
+    pub tokens: i64,
+    pub width: i64,
+    pub spans: i64,
+}
+
+/// `tw_layer_norm` in `shim/tokens.h`.
+#[repr(C)]
+pub struct RawLayerNorm {
+    pub extents: RawExtents,
+    pub input: RawRows,
+    pub output: RawRows,
+    pub epsilon: f32,
+    pub weight: *const f32,
+    pub bias: *const f32,
+    pub shift: *const f32,
+    pub scale: *const f32,
+    pub span_apart: i64,
+    pub modulation_sample_apart: i64,
+}
+
+/// `tw_head_norm` in `shim/tokens.h`.
+#[repr(C)]
+pub struct RawHeadNorm {
+    pub extents: RawExtents,
+    pub rows: RawRows,
+    pub epsilon: f32,
+    pub weight: *const f32,
+    pub over: i64,
+    pub rotation: *const f32,
+    pub turned: i64,
+}
+
+/// `tw_gelu` in `shim/tokens.h`.
+#[repr(C)]
+pub struct RawGelu {
+    pub extents: RawExtents,
+    pub input: RawRows,
+    pub output: RawRows,
+}
+
+/// `tw_gated_sum` in `shim/tokens.h`.
+#[repr(C)]
+pub struct RawGatedSum {
+    pub extents: RawExtents,
+    pub tokens: RawRows,
+    pub other: RawRows,
+    pub gate: *const f32,
+    pub span_apart: i64,
+    pub gate_sample_apart: i64,
+}
+
+/// `tw_heads` in `shim/tokens.h`.
+#[repr(C)]
+pub struct RawHeads {
+    pub extents: RawExtents,
+    pub others: i64,
+    pub query: RawRows,
+    pub key: RawRows,
+    pub value: RawRows,
+    pub output: RawRows,
+    pub add: i32,
+}
+
 /// `tw_allocate`: writes the address of as many bytes and returns null, or returns why not.
 pub type Allocate = extern "C" fn(bytes: u64, data: *mut *mut c_void) -> *const c_char;
 /// `tw_release`: frees, or returns 0 if [`Allocate`] did not return the address.
@@ -119,6 +197,12 @@ unsafe extern "C" {
     pub safe fn tw_product_available(bf16: i32) -> c_int;
     pub safe fn tw_product_scratch(columns: i64) -> i64;
     pub fn tw_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_layer_norm_rows(norm: *const RawLayerNorm);
+    pub fn tw_norm_heads(norm: *const RawHeadNorm);
+    pub fn tw_gelu_rows(gelu: *const RawGelu);
+    pub fn tw_add_gated(sum: *const RawGatedSum);
+    pub fn tw_attend_heads(heads: *const RawHeads, error: *mut c_char, error_length: usize) -> c_int;
+    pub safe fn tw_attend_heads_scratch(others: i64, width: i64, heads: i64, threads: i64, bf16: i32) -> i64;
     pub safe fn tw_winograd_available() -> c_int;
     pub safe fn tw_winograd_values(into: i64, out: i64, taps: c_int, upsample: c_int) -> i64;
     pub safe fn tw_winograd_scratch(into: i64, taps: c_int, upsample: c_int) -> i64;

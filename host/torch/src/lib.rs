@@ -23,6 +23,7 @@ pub mod reordered;
 pub mod scalar;
 mod stored;
 mod tensors;
+pub mod tokens;
 pub mod transfer;
 mod unit_norm;
 pub mod winograd;

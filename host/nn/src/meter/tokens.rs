@@ -1,7 +1,7 @@
 //! Operations on tokens, counted.
 
 use tch::Kind;
-use tilewright_torch::packed;
+use tilewright_torch::{multi_head, packed};
 
 use super::{Axes, Meter, MeterTensor, shape_error};
 use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource};
@@ -177,8 +177,12 @@ impl TokenOps for Meter {
         }
         let products = 4.0 * batch as f64 * tokens as f64 * others as f64 * width as f64;
         self.spend(products / self.costs.attention_flops_per_second);
+        if self.on_cpu() && multi_head::has_own(query.kind) {
+            self.touch(multi_head::scratch_bytes(others, width / heads, batch * heads, query.kind));
+            return Ok(());
+        }
         let _result = self.hold(query.bytes());
-        self.touch((8.0 * batch as f64 * heads as f64 * tokens as f64) as u64);
+        self.touch(8 * (batch * heads * tokens) as u64);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 use tilewright_torch::{
     Error as TorchError, multi_head,
     packed::{self, Packed},
-    scalar,
+    scalar, tokens as passes,
 };
 
 use super::Torch;
@@ -141,6 +141,11 @@ impl TokenOps for Torch {
     }
 
     fn layer_norm(&self, tokens: &Tensor, norm: LayerNorm<'_, Self>, kind: Kind) -> Result<Tensor> {
+        if passes::fits(tokens) && [Kind::Float, Kind::BFloat16].contains(&kind) {
+            let output = self.unset(&tokens.size(), kind)?;
+            passes::layer_norm(&output, tokens, norm.epsilon, norm.affine, norm.modulation)?;
+            return Ok(output);
+        }
         let width = tokens.size().last().copied().unwrap_or_default();
         let (weight, bias) = norm.affine.map_or((None, None), |(weight, bias)| (Some(weight), Some(bias)));
         let wide = tokens.f_to_kind(Kind::Float)?;
@@ -162,6 +167,9 @@ impl TokenOps for Torch {
         heads: i64,
         rotation: Option<&Tensor>,
     ) -> Result<()> {
+        if passes::fits(tokens) {
+            return Ok(passes::norm_heads(tokens, norm.weight, norm.epsilon, rotation)?);
+        }
         let (batch, count, width) = tokens.size3()?;
         let each = width / heads.max(1);
         let over = norm.weight.numel() as i64;
@@ -192,6 +200,9 @@ impl TokenOps for Torch {
     }
 
     fn gelu_onto(&self, output: &Tensor, tokens: &Tensor, gelu: Gelu) -> Result<()> {
+        if gelu == Gelu::Tanh && passes::fits(tokens) && passes::fits(output) {
+            return Ok(passes::gelu(output, tokens)?);
+        }
         let name = match gelu {
             Gelu::Exact => "none",
             Gelu::Tanh => "tanh",
@@ -201,6 +212,9 @@ impl TokenOps for Torch {
     }
 
     fn add_gated(&self, tokens: &Tensor, gate: Option<&Tensor>, other: Tensor) -> Result<()> {
+        if passes::fits(tokens) && passes::fits(&other) {
+            return Ok(passes::add_gated(tokens, gate, &other)?);
+        }
         let Some(gate) = gate else { return self.add_onto(tokens, &other) };
         let (parts, gate) = beside(&other, gate)?;
         let gated = parts.f_mul(&gate)?;
