@@ -9,6 +9,7 @@ fn help_is_as_published() {
         ("help", &["--help"][..]),
         ("help-decode", &["decode", "--help"]),
         ("help-encode", &["encode", "--help"]),
+        ("help-sample", &["sample", "--help"]),
         ("policy-list", &["policy", "list"]),
     ] {
         let run = place.run(arguments);

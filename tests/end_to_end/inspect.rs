@@ -24,6 +24,13 @@ fn zeros(tensors: impl IntoIterator<Item = (String, Vec<u64>)>, dtype: &str, siz
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &vec![0; end as usize]].concat()
 }
 
+/// The file of a fixture's transformer.
+fn transformer(name: &str) -> String {
+    let usual = ["diffusion_pytorch_model", "flux1-tiny", "wan-tiny"].map(|file| format!("{name}/{file}.safetensors"));
+    let file = usual.iter().map(|file| fixture(file)).find(|path| fs::exists(path).unwrap());
+    file.unwrap_or_else(|| panic!("{name} has no transformer"))
+}
+
 /// The names and shapes of a fixture's tensors.
 fn shapes(name: &str) -> Vec<(String, Vec<u64>)> {
     let (entries, _) = header(&fs::read(fixture(name)).unwrap());
@@ -49,7 +56,7 @@ fn weights_in_eight_bits_are_said_and_refused_by_a_dry_run_too() {
     assert!(!report["decoder"]["uncomputable"].as_array().unwrap().is_empty(), "{report}");
     let inputs = [fixture("flux-bfl/latent.safetensors"), "--vae".into(), file];
     for options in [&["--dry-run"][..], &["-o", "out.png"]] {
-        place.decode(&inputs, options).failed(2, "is stored as F8_E4M3: f32, f16 and bf16 can be read");
+        place.decode(&inputs, options).failed(2, "is stored as f8_e4m3: f32, f16 and bf16 can be read");
     }
     assert_eq!(place.files(), ["fp8.safetensors"]);
 }
@@ -111,11 +118,57 @@ fn networks_of_other_kinds_are_named_and_refused_by_name() {
     for (tensors, words) in cases {
         let file = place.write("x.safetensors", zeros(tensors, "F16", 2));
         let text = place.run(&["inspect", &file]).succeeded().stdout();
-        assert!(text.contains(words) && text.contains("neither a latent nor a VAE"), "{words}: {text}");
+        let expected = match words.contains("transformer") {
+            true => "can't run",
+            false => "neither a latent nor a VAE",
+        };
+        assert!(text.contains(words) && text.contains(expected), "{words}: {text}");
         let [latent, option, _] = bundled();
         let run = place.decode(&[latent, option, file], &["-o", "out.png"]);
         run.failed(2, if words.contains("tiny") { "a tiny autoencoder" } else { words });
     }
+}
+
+#[test]
+fn transformers_are_described_with_the_command_that_takes_them() {
+    let place = Place::new();
+    let cases: [(&str, &[&str]); 5] = [
+        ("sample-flux-diffusers", &["Flux.1 with guidance", "2 double and 2 single blocks", " diffusers\n"]),
+        ("sample-flux-original-schnell", &["Flux.1 without guidance", " original\n"]),
+        ("sample-wan-t2v-original", &["text to video (T2V)", "a VAE of the family wan-2.1"]),
+        ("sample-wan-i2v-diffusers", &["WAN 2.1, image to video (I2V)"]),
+        ("sample-ti2v-original", &["TI2V", "a VAE of the family wan-2.2"]),
+    ];
+    for (name, words) in cases {
+        let text = place.run(&["inspect", &transformer(name)]).succeeded().stdout();
+        for words in words.iter().chain(&["transformer: ", "tilewright sample --transformer"]) {
+            assert!(text.contains(words), "{name} lacks {words:?}: {text}");
+        }
+        let report = place.run(&["inspect", &transformer(name), "--json"]).json();
+        assert_eq!((&report["kind"], &report["format"]), (&json!("transformer"), &json!("safetensors")));
+        assert_eq!(report["transformer"]["problem"], json!(null));
+    }
+    let conditioning = fixture("sample-flux-diffusers/conditioning.safetensors");
+    let text = place.run(&["inspect", &conditioning]).succeeded().stdout();
+    assert!(text.contains("conditioning: what text encoders hand"), "{text}");
+}
+
+#[test]
+fn a_folder_is_described_part_by_part_and_its_vae_decodes() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("pipe/vae")).unwrap();
+    fs::create_dir_all(place.path("pipe/tokenizer")).unwrap();
+    place.write("pipe/model_index.json", b"{}");
+    place.write("pipe/tokenizer/merges.txt", b"");
+    fs::copy(fixture("flux-bfl/ae.safetensors"), place.path("pipe/vae/model.safetensors")).unwrap();
+    let text = place.run(&["inspect", "pipe"]).succeeded().stdout();
+    assert!(text.contains("pipe/vae/model.safetensors") && text.contains("KL autoencoder"), "{text}");
+    for folder in ["pipe", "pipe/vae"] {
+        let inputs = [fixture("flux-bfl/latent.safetensors"), "--vae".into(), folder.into()];
+        place.decode(&inputs, &["-o", "out.png"]).succeeded();
+    }
+    fs::remove_dir_all(place.path("pipe/vae")).unwrap();
+    place.run(&["inspect", "pipe"]).failed(2, "holds no model's file");
 }
 
 #[test]
@@ -169,9 +222,9 @@ fn raw_frames_are_no_latent_and_what_cannot_be_decoded_is_said() {
     assert!(text.contains("pixels: raw frames") && !text.contains("latent"), "{text}");
     assert_eq!(place.run(&["inspect", "raw.safetensors", "--json"]).json()["kind"], "pixels");
     let cases: [(&str, u64, &[u64], &str); 4] = [
-        ("F8_E4M3", 1, &[1, 16, 8, 8], "is stored as F8_E4M3"),
-        ("I64", 8, &[1, 16, 8, 8], "is stored as I64"),
-        ("BOOL", 1, &[1, 16, 8, 8], "is stored as BOOL"),
+        ("F8_E4M3", 1, &[1, 16, 8, 8], "is stored as f8_e4m3"),
+        ("I64", 8, &[1, 16, 8, 8], "is stored as i64"),
+        ("BOOL", 1, &[1, 16, 8, 8], "is stored as bool"),
         ("F32", 4, &[1, 16, 0, 8], "nothing to decode"),
     ];
     for (dtype, size, shape, words) in cases {
@@ -216,7 +269,7 @@ fn odd_files_are_recognised_wherever_they_are_given() {
         (b"{\"weight_map\": {}}", "the index of a model in several files"),
         (b"PK\x03\x04 of holiday pictures", "a zip archive"),
         (b"\x1f\x8b\x08\0", "packed with gzip"),
-        (b"GGUF\x03\0\0\0", "a GGUF file"),
+        (b"GGUF\x03\0\0\0", "GGUF file"),
         (b"\0asm\x0d\0\x01\0", "WebAssembly, perhaps a policy"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
     ];

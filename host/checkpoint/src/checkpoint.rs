@@ -166,16 +166,12 @@ impl Checkpoint {
     }
 
     /// Opens a part of a model: a file as in [`Self::open`], or the folder that it is in, as
-    /// diffusers saves it. `parts` are the part's folders within a pipeline's folder, such as
-    /// `transformer`; the first that is there counts.
+    /// [`crate::find_part`] finds it.
     ///
     /// # Errors
-    /// As [`Self::open`]; the folder holds no such part, or more than one file that might be it.
+    /// As [`Self::open`] and [`crate::find_part`].
     pub fn open_part(path: &Path, parts: &[&str]) -> Result<Self> {
-        match path.is_dir() {
-            true => Self::open(&shards::find_in(path, parts)?),
-            false => Self::open(path),
-        }
+        Self::open(&shards::find_part(path, parts)?)
     }
 
     fn join(shards: &Shards) -> Result<Self> {

@@ -19,4 +19,5 @@ mod shards;
 pub use checkpoint::{Checkpoint, Container, FileId};
 pub use error::{Error, Result, Shape};
 pub use quantized::Quantization;
+pub use shards::{find_part, models_in};
 pub use tilewright_torch::Stored;

@@ -154,6 +154,38 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
     refuse("a folder without a .safetensors or .gguf file".into())
 }
 
+/// The file of a part of a model: the path itself, or if it is a folder, the file within, as
+/// diffusers saves it. `parts` are the part's folders within a pipeline's folder, such as
+/// `transformer`; the first that is there counts.
+///
+/// # Errors
+/// The folder holds no such part, or more than one file that might be it.
+pub fn find_part(path: &Path, parts: &[&str]) -> Result<PathBuf> {
+    if path.is_dir() { find_in(path, parts) } else { Ok(path.to_owned()) }
+}
+
+/// Every model's file in a folder: those of a pipeline's parts, or the only one.
+///
+/// # Errors
+/// The folder can't be read, or holds no such file, or more than one without being a pipeline's.
+pub fn models_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    if !folder.join(PIPELINE).is_file() {
+        return Ok(vec![find_in(folder, &[])?]);
+    }
+    let entries = std::fs::read_dir(folder).map_err(|source| Error::Read { path: folder.to_owned(), source })?;
+    let mut folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    // Tokenizers and schedulers have no weights.
+    let found: Vec<PathBuf> = folders.iter().filter_map(|part| find_in(part, &[]).ok()).collect();
+    match found.is_empty() {
+        true => Err(Error::Format {
+            path: folder.to_owned(),
+            reason: "the folder of a pipeline that holds no model's file: download its parts, too".into(),
+        }),
+        false => Ok(found),
+    }
+}
+
 /// Advice on a folder in a file's place.
 pub fn folder_hint(path: &Path) -> String {
     let usual = ["diffusion_pytorch_model.safetensors", "vae/diffusion_pytorch_model.safetensors"];

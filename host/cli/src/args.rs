@@ -129,8 +129,8 @@ pub struct Decode {
     #[arg(value_name = "LATENT", required = true)]
     pub latents: Vec<PathBuf>,
     /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's
-    /// (Wan2.1_VAE.safetensors)
-    #[arg(long, value_name = "FILE")]
+    /// (Wan2.1_VAE.safetensors); or a folder as diffusers saves it, of the VAE or of all its parts
+    #[arg(long, value_name = "FILE|FOLDER")]
     pub vae: PathBuf,
     /// The path of the output.
     #[arg(short, long, value_name = "OUT", help = OUTPUT)]

@@ -18,6 +18,7 @@ use crate::{
     failure::{Failure, Outcome},
     files,
     inputs::{Input, list_inputs},
+    model,
     naming::Naming,
     printer,
     report::Shown,
@@ -32,7 +33,9 @@ const PICTURE: &str = "png";
 const CLIP: &str = "mp4";
 
 /// Decodes pictures or clips, depending on the VAE.
-pub fn run(arguments: &Decode) -> Outcome {
+pub fn run(mut arguments: Decode) -> Outcome {
+    arguments.vae = model::find(&arguments.vae)?;
+    let arguments = &arguments;
     let inputs = list_inputs(&arguments.latents, "latents", Some(&LATENTS))?;
     let several = arguments.latents.len() > 1 || arguments.latents.iter().any(|path| path.is_dir());
     let mut plan = Plan::new(arguments, &inputs, several)?;

@@ -15,6 +15,7 @@ use crate::{
     files,
     inputs::{Input, list_inputs},
     latent_file::{self, LatentFile},
+    model,
     naming::Naming,
     printer,
     report::Shown,
@@ -25,7 +26,9 @@ use encoder::Encoder;
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "gif"];
 
 /// Encodes pictures or clips, depending on the VAE.
-pub fn run(arguments: &Encode) -> Outcome {
+pub fn run(mut arguments: Encode) -> Outcome {
+    arguments.vae = model::find(&arguments.vae)?;
+    let arguments = &arguments;
     // Checked before standard input is read.
     Plan::check_shown(arguments)?;
     let has_folder = arguments.inputs.iter().any(|path| path.is_dir());

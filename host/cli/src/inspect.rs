@@ -69,15 +69,23 @@ enum FileFacts {
 pub fn run(arguments: &Inspect) -> Outcome {
     let mut stdout = printer::stdout();
     let (mut reports, mut failures) = (Vec::new(), Vec::new());
+    let mut paths = Vec::new();
     for path in &arguments.files {
+        match path.is_dir().then(|| tilewright_models::models_in(path)) {
+            None => paths.push(path.clone()),
+            Some(Ok(models)) => paths.extend(models),
+            Some(Err(error)) => failures.push(tilewright_models::Error::from(error).into()),
+        }
+    }
+    for path in &paths {
         match Report::of(path, arguments.tensors) {
             Ok(report) if arguments.json => reports.push(report),
-            Ok(report) => report.write(&mut stdout, path != &arguments.files[0])?,
+            Ok(report) => report.write(&mut stdout, path != &paths[0])?,
             Err(failure) => failures.push(failure),
         }
     }
     if arguments.json && !reports.is_empty() {
-        let text = match (&reports[..], arguments.files.len()) {
+        let text = match (&reports[..], paths.len()) {
             ([only], 1) => serde_json::to_string_pretty(only),
             _ => serde_json::to_string_pretty(&reports),
         };

@@ -95,8 +95,8 @@ fn run(arguments: Arguments) -> Outcome {
     config::choose(arguments.global.config)?;
     let verbose = arguments.global.verbose;
     match arguments.command {
-        Command::Decode(decode) => decode::run(&decode),
-        Command::Encode(encode) => encode::run(&encode),
+        Command::Decode(decode) => decode::run(*decode),
+        Command::Encode(encode) => encode::run(*encode),
         Command::Sample(sample) => sample::run(&sample),
         Command::Bench(bench) => bench::run(&bench),
         Command::Inspect(inspect) => inspect::run(&inspect),

@@ -1,11 +1,19 @@
 //! The VAE of a command.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tilewright_engine::{Error, Overrides};
 use tilewright_pipeline::{Error as PipelineError, Model};
 
 use crate::failure::{Failure, Outcome};
+
+/// A VAE's folder within that of a pipeline.
+const FOLDERS: [&str; 1] = ["vae"];
+
+/// The VAE's file: the path itself, or the file in a folder as diffusers saves it.
+pub fn find(path: &Path) -> Outcome<PathBuf> {
+    Ok(tilewright_models::find_part(path, &FOLDERS).map_err(tilewright_models::Error::from)?)
+}
 
 /// Opens a VAE with the settings from the command line.
 pub fn open(path: &Path, overrides: Overrides) -> Outcome<Model> {

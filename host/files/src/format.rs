@@ -147,7 +147,7 @@ const WORDS: &[(Format, &str, &str)] = &[
     (SevenZip, "a 7z archive", UNPACK),
     (Rar, "a RAR archive", UNPACK),
     (Tar, "a tar archive", UNPACK),
-    (Gguf, "a GGUF file", "quantized models can't be read yet: give the safetensors file"),
+    (Gguf, "a GGUF file", "it holds the weights of a model"),
     (Numpy, "a NumPy array (.npy)", "save it with safetensors.numpy.save_file"),
     (Hdf5, "an HDF5 file", "weights of Keras can't be read: give the safetensors file"),
     (TensorflowLite, "a TensorFlow Lite model", "give the safetensors file of the model"),

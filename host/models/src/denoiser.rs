@@ -52,6 +52,15 @@ impl DenoiserConfig {
         }
     }
 
+    /// The published model that the architecture is that of, in words.
+    pub fn model(&self) -> String {
+        match self {
+            DenoiserConfig::Flux(config) if config.guidance => "Flux.1 with guidance as an input (dev)".into(),
+            DenoiserConfig::Flux(_) => "Flux.1 without guidance as an input (schnell)".into(),
+            DenoiserConfig::Wan(config) => config.model(),
+        }
+    }
+
     /// Channels of a latent.
     pub fn latent_channels(&self) -> i64 {
         match self {
@@ -128,15 +137,20 @@ impl DenoiserFile {
     /// Finds the denoiser in a file, and checks that its weights are all there and can be loaded.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if there is none that can be run; a tensor is missing, misshapen, left
-    /// over, or of a type that can't be computed from.
+    /// As [`Self::find`] and [`Self::check`].
     pub fn open(file: Checkpoint) -> Result<Self> {
+        let found = Self::find(file)?;
+        found.check()?;
+        Ok(found)
+    }
+
+    /// Finds the denoiser in a file, by the tensors that tell its architecture.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if there is none that can be run; a tensor that tells the architecture is
+    /// missing.
+    pub fn find(file: Checkpoint) -> Result<Self> {
         let unknown = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
-        if let Some(how) = file.refused_quantization() {
-            return Err(unknown(format!(
-                "quantized as {how}, which is not supported: give a file of bf16, FP8 or GGUF's types"
-            )));
-        }
         let parts = Part::of(&file);
         let part = parts.iter().find(|part| part.role == Role::Denoiser);
         let known = part.and_then(|part| KNOWN.iter().find(|Known(name, ..)| *name == part.name));
@@ -157,7 +171,6 @@ impl DenoiserFile {
             Model::Wan => DenoiserConfig::Wan(wan::Config::read(&file)?),
         };
         let needed = config.needed()?;
-        file.check(&needed)?;
         let count = |needed: &Needed| needed.shapes[0].iter().product::<usize>() as u64;
         let blocks = file.tensors_of_blocks(&needed, &config.block_names());
         Ok(Self {
@@ -168,6 +181,14 @@ impl DenoiserFile {
             file,
             config,
         })
+    }
+
+    /// Checks that the weights are all there and can be loaded.
+    ///
+    /// # Errors
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from.
+    pub fn check(&self) -> Result<()> {
+        self.file.check(&self.config.needed()?)
     }
 
     /// The file.
@@ -215,7 +236,8 @@ fn refusal(file: &Checkpoint, parts: &[Part]) -> String {
         }
         crate::Kind::Latent => "a latent, not a transformer".into(),
         crate::Kind::Pixels => "raw frames, not a transformer".into(),
-        crate::Kind::Other => {
+        crate::Kind::Conditioning => "conditioning, not a transformer: it comes after --conditioning".into(),
+        crate::Kind::Transformer | crate::Kind::Other => {
             let first =
                 file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
             format!("no transformer in it ({first}): Flux.1's and WAN's can be run")

@@ -1,17 +1,14 @@
 //! The identity of a file, by the names and shapes of its tensors and never by its own name.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use serde::Serialize;
-use tilewright_checkpoint::Stored;
-use tilewright_plan::{Dtype, words::did_you_mean};
+use tilewright_plan::words::did_you_mean;
 
 use crate::{
-    Checkpoint, Error, Result, kl,
-    known::{Half, Known, Weights},
+    Checkpoint, Error, Result,
     names::Naming,
     parts::{Part, Role},
-    wan_vae,
 };
 
 /// A family of models that share an autoencoder's latent space.
@@ -141,6 +138,10 @@ pub enum Kind {
     Latent,
     /// Raw frames, as `decode` writes them and `encode` reads them.
     Pixels,
+    /// What text encoders hand to a transformer.
+    Conditioning,
+    /// A transformer that latents are sampled with, or would be if it could be run.
+    Transformer,
     /// Something else.
     Other,
 }
@@ -164,6 +165,9 @@ pub struct Identity {
 
 /// The name of a tensor that gives a latent away.
 const LATENT: &str = "latent_tensor";
+
+/// The name of a tensor that gives conditioning away.
+const CONDITIONING: &str = "prompt_embeds";
 
 /// The name and the channels of the tensor that raw frames are in.
 const FRAMES: (&str, usize) = ("sample", 3);
@@ -245,7 +249,8 @@ impl Identity {
                 naming: Some(naming),
             };
         }
-        let other_autoencoder = Part::of(file).into_iter().find(|part| part.role == Role::Autoencoder);
+        let parts = Part::of(file);
+        let other_autoencoder = parts.iter().find(|part| part.role == Role::Autoencoder);
         let mark = match other_autoencoder {
             Some(part) if part.name.contains("tiny") => Some(Kind::TinyAutoencoder),
             Some(_) => Some(Kind::Other),
@@ -255,6 +260,8 @@ impl Identity {
             kind: mark.unwrap_or(match () {
                 () if is_frames(file) => Kind::Pixels,
                 () if is_latents(file) => Kind::Latent,
+                () if file.shape(CONDITIONING).is_some() => Kind::Conditioning,
+                () if parts.iter().any(|part| part.role == Role::Denoiser) => Kind::Transformer,
                 () => Kind::Other,
             }),
             layout: FileLayout::Other,
@@ -295,11 +302,12 @@ impl Identity {
             Kind::TinyAutoencoder => "a tiny autoencoder: only KL and WAN autoencoders can be decoded with".into(),
             Kind::Latent => "a latent, not a VAE: the latent comes first, the VAE after --vae".into(),
             Kind::Pixels => "raw frames, not a VAE: give the file of the VAE".into(),
-            Kind::Other if !Part::of(file).is_empty() => format!(
+            Kind::Conditioning => "conditioning, not a VAE: give the file of the VAE".into(),
+            Kind::Transformer | Kind::Other if !Part::of(file).is_empty() => format!(
                 "{}, not a VAE that can be decoded with: give the file of a KL or WAN VAE, or a checkpoint that contains one",
                 Part::list_names(&Part::of(file))
             ),
-            Kind::Other => {
+            Kind::Transformer | Kind::Other => {
                 let first = file
                     .names()
                     .next()
@@ -359,149 +367,4 @@ fn family(file: &Checkpoint, prefix: &str) -> (Family, Option<Family>) {
 /// The family that a configuration's scaling factor belongs to.
 pub(crate) fn family_of_scaling(factor: f64) -> Option<Family> {
     Family::with_scaling(factor)
-}
-
-/// The report of `tilewright inspect` on a file.
-#[derive(Clone, Debug, Serialize)]
-pub struct Inspection {
-    /// Its identity.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// Tensors in the whole file.
-    pub tensors: usize,
-    /// Elements of all tensors.
-    pub parameters: u64,
-    /// Elements by stored type.
-    pub stored: BTreeMap<String, u64>,
-    /// The networks in it beside an autoencoder that can be run.
-    pub parts: Vec<Part>,
-    /// An autoencoder's encoder is in the file.
-    pub encoder: bool,
-    /// The decoder, if there is one.
-    pub decoder: Option<DecoderInspection>,
-    /// The tensors by name with their shapes, if it is a latent or raw frames.
-    pub latents: BTreeMap<String, Vec<usize>>,
-    /// The file's texts by name with their lengths in bytes.
-    pub texts: BTreeMap<String, usize>,
-}
-
-/// A decoder's architecture, of either kind.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-pub enum Architecture {
-    /// A KL autoencoder's.
-    Kl(kl::Config),
-    /// A video autoencoder's.
-    Wan(wan_vae::Config),
-}
-
-impl Architecture {
-    /// The family.
-    pub fn family(&self) -> Family {
-        match self {
-            Architecture::Kl(config) => config.family,
-            Architecture::Wan(config) => config.family,
-        }
-    }
-
-    fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        match self {
-            Architecture::Kl(config) => config.weights(file, identity),
-            Architecture::Wan(config) => config.weights(file, identity),
-        }
-    }
-}
-
-/// The report of `tilewright inspect` on a decoder.
-#[derive(Clone, Debug, Serialize)]
-pub struct DecoderInspection {
-    /// The architecture; absent if tensors that it is read from are missing.
-    pub config: Option<Architecture>,
-    /// Elements of the decoder's tensors.
-    pub parameters: u64,
-    /// Bytes of the decoder's tensors as stored.
-    pub parameter_bytes: u64,
-    /// The type that most of the decoder is stored in.
-    pub stored: Option<Dtype>,
-    /// Tensors that are missing or misshapen, one line each.
-    pub missing: Vec<String>,
-    /// Tensors that the decoder has no place for.
-    pub left_over: Vec<String>,
-    /// Tensors that the decoder needs and whose stored type can't be computed from, such as FP8.
-    pub uncomputable: Vec<String>,
-}
-
-impl DecoderInspection {
-    /// Looks at the decoder of a file that has one.
-    fn of(file: &Checkpoint, identity: &Identity) -> Option<Self> {
-        if !identity.has_decoder(file) {
-            return None;
-        }
-        let config = match identity.kind {
-            Kind::KlAutoencoder => kl::Config::read(file, identity).map(Architecture::Kl),
-            Kind::VideoAutoencoder => wan_vae::Config::read(file, identity).map(Architecture::Wan),
-            _ => return None,
-        };
-        let outcome = config.and_then(|config| Ok((config.weights(file, identity)?, config)));
-        let (missing, left_over, uncomputable, config) = match outcome {
-            Ok((weights, config)) => (weights.problems(), weights.left_over(), weights.uncomputable(), Some(config)),
-            Err(error) => (vec![error.to_string()], Vec::new(), Vec::new(), None),
-        };
-        let names = Half::Decoder.names(file, identity);
-        let bytes = |name: &String| file.bytes(name).map(|bytes| bytes.len() as u64);
-        Some(Self {
-            config,
-            parameters: names.iter().map(|name| elements(file, name)).sum(),
-            parameter_bytes: names.iter().filter_map(bytes).sum(),
-            stored: most_common(file, &names),
-            missing,
-            left_over,
-            uncomputable,
-        })
-    }
-}
-
-/// The number of a tensor's elements.
-fn elements(file: &Checkpoint, name: &str) -> u64 {
-    file.shape(name).map_or(0, |shape| shape.iter().product::<usize>() as u64)
-}
-
-impl Inspection {
-    /// Looks at a file without loading it.
-    pub fn of(file: &Checkpoint) -> Self {
-        let identity = Identity::of(file);
-        let mut stored = BTreeMap::new();
-        for name in file.names() {
-            let dtype = file.find_stored(name).map_or("?".into(), |stored| stored.to_string());
-            *stored.entry(dtype).or_default() += elements(file, name);
-        }
-        let decoder = DecoderInspection::of(file, &identity);
-        let latents = match identity.kind {
-            Kind::Latent | Kind::Pixels => {
-                file.names().filter_map(|name| Some((name.to_owned(), file.shape(name)?.to_vec()))).collect()
-            }
-            _ => BTreeMap::new(),
-        };
-        Self {
-            tensors: file.names().len(),
-            parameters: file.names().map(|name| elements(file, name)).sum(),
-            stored,
-            parts: Part::of(file),
-            encoder: Known::of_encoder(file, &identity, identity.kind).is_ok(),
-            decoder,
-            latents,
-            texts: file.texts().iter().map(|(name, text)| (name.clone(), text.len())).collect(),
-            identity,
-        }
-    }
-}
-
-/// The type that most elements of these tensors are stored in.
-pub(crate) fn most_common(file: &Checkpoint, names: &[String]) -> Option<Dtype> {
-    let mut counts: BTreeMap<Dtype, usize> = BTreeMap::new();
-    for name in names {
-        let Some(dtype) = file.find_stored(name).and_then(Stored::computable) else { continue };
-        *counts.entry(dtype).or_default() += file.bytes(name).map_or(0, <[u8]>::len) * 8 / dtype.bits() as usize;
-    }
-    counts.into_iter().max_by_key(|(_, count)| *count).map(|(dtype, _)| dtype)
 }

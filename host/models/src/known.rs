@@ -10,7 +10,7 @@ use tilewright_checkpoint::{Error as FileError, Shape};
 use tilewright_nn::{Needed, Source, Torch};
 use tilewright_plan::{Dtype, Model};
 
-use crate::{Checkpoint, Error, Family, Identity, Kind as FileKind, Result, identify::most_common, names::Names};
+use crate::{Checkpoint, Error, Family, Identity, Kind as FileKind, Result, inspection::most_common, names::Names};
 
 /// The most channels that a layer may have: past this a file is hostile rather than large.
 const MOST_CHANNELS: usize = 1 << 13;

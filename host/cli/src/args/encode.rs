@@ -30,8 +30,9 @@ pub struct Encode {
     #[arg(value_name = "PICTURE|CLIP", required = true)]
     pub inputs: Vec<PathBuf>,
     /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors), a whole SD
-    /// checkpoint, or WAN's (Wan2.1_VAE.safetensors)
-    #[arg(long, value_name = "FILE")]
+    /// checkpoint, or WAN's (Wan2.1_VAE.safetensors); or a folder as diffusers saves it, of the VAE
+    /// or of all its parts
+    #[arg(long, value_name = "FILE|FOLDER")]
     pub vae: PathBuf,
     /// The path of the output.
     #[arg(short, long, value_name = "OUT", help = OUTPUT)]

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use serde::Serialize;
-use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, LatentFile, Part, kl, wan_vae};
+use tilewright_models::{
+    Architecture, Checkpoint, DenoiserConfig, DenoiserInspection, Inspection, Kind, LatentFile, Part, kl, wan_vae,
+};
 use tilewright_plan::{bytes, terminal::shorten};
 
 use super::texts;
@@ -49,6 +51,11 @@ fn kind(inspection: &Inspection) -> String {
         Kind::VideoAutoencoder => format!("causal video autoencoder (VAE){whole}"),
         Kind::Latent => "latent".into(),
         Kind::Pixels => "pixels: raw frames of a picture or a clip".into(),
+        Kind::Transformer => inspection
+            .transformer
+            .as_ref()
+            .map_or("transformer".into(), |found| format!("transformer: {}", found.model)),
+        Kind::Conditioning => "conditioning: what text encoders hand to a transformer".into(),
         Kind::TinyAutoencoder | Kind::Other if !inspection.parts.is_empty() => {
             format!("{}: neither a latent nor a VAE that can be decoded with", Part::list_names(&inspection.parts))
         }
@@ -84,7 +91,15 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
     if is_vae {
         rows.extend(inspection.parts.iter().map(|part| ("beside it", part.name.to_owned())));
     }
-    if matches!(identity.kind, Kind::KlAutoencoder | Kind::VideoAutoencoder) {
+    rows.extend(command(inspection).map(|command| ("use", command)));
+    rows.push((
+        "format",
+        match inspection.files {
+            1 => inspection.format.to_owned(),
+            files => format!("{}, {files} shards", inspection.format),
+        },
+    ));
+    if is_vae {
         let family = inspection
             .decoder
             .as_ref()
@@ -140,7 +155,66 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
     if is_vae {
         rows.push(("encoder", if inspection.encoder { "in the file" } else { "not in the file" }.into()));
     }
+    rows.extend(inspection.transformer.iter().flat_map(transformer));
     rows.extend(texts(inspection.texts.iter().map(|(name, length)| (name.as_str(), *length))));
+    rows
+}
+
+/// The command that takes the file, with the place that it has there.
+fn command(inspection: &Inspection) -> Option<String> {
+    let line = match inspection.identity.kind {
+        Kind::KlAutoencoder | Kind::VideoAutoencoder => match (&inspection.decoder, inspection.encoder) {
+            (Some(_), true) => {
+                "tilewright decode LATENT --vae FILE -o OUT; tilewright encode PICTURE --vae FILE -o OUT"
+            }
+            (Some(_), false) => "tilewright decode LATENT --vae FILE -o OUT",
+            (None, _) => "tilewright encode PICTURE --vae FILE -o OUT",
+        },
+        Kind::Latent => "tilewright decode FILE --vae VAE -o OUT",
+        Kind::Pixels => "tilewright encode FILE --vae VAE -o OUT",
+        Kind::Conditioning => "tilewright sample --transformer TRANSFORMER --conditioning FILE --size WxH -o OUT",
+        Kind::Transformer if inspection.transformer.as_ref().is_some_and(|found| found.problem.is_none()) => {
+            "tilewright sample --transformer FILE --conditioning CONDITIONING --size WxH -o OUT"
+        }
+        Kind::Transformer | Kind::TinyAutoencoder | Kind::Other => return None,
+    };
+    Some(line.to_owned())
+}
+
+/// The facts about a transformer that latents are sampled with.
+fn transformer(inspected: &DenoiserInspection) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if let Some(found) = &inspected.found {
+        let below = match found.prefix.as_str() {
+            "" => String::new(),
+            prefix => format!(", below {}", shorten(prefix, 200)),
+        };
+        rows.push((
+            "transformer",
+            format!(
+                "{} parameters, {} as {}",
+                table::count(found.parameters as f64),
+                bytes::display(found.stored_bytes),
+                found.stored
+            ),
+        ));
+        rows.push((
+            "",
+            match &found.config {
+                DenoiserConfig::Flux(config) => format!(
+                    "{} heads in a width of {}, {} double and {} single blocks, {} latent channels",
+                    config.heads, config.hidden, config.double_blocks, config.single_blocks, config.latent_channels
+                ),
+                DenoiserConfig::Wan(config) => format!(
+                    "{} heads in a width of {}, {} blocks, {} channels in, {} latent channels",
+                    config.heads, config.hidden, config.blocks, config.input_channels, config.latent_channels
+                ),
+            },
+        ));
+        rows.push(("names", format!("{}{below}", found.layout)));
+        rows.push(("decoded by", format!("a VAE of the family {}", found.family)));
+    }
+    rows.extend(inspected.problem.iter().map(|problem| ("can't run", problem.clone())));
     rows
 }
 

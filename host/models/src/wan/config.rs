@@ -85,6 +85,22 @@ impl Config {
         })
     }
 
+    /// The published model that the architecture is that of, in words.
+    pub(crate) fn model(&self) -> String {
+        let task = match (self.input_channels == self.latent_channels, self.image, self.latent_channels) {
+            (true, _, 48) => "WAN 2.2, text or image to video (TI2V)",
+            (true, ..) => "WAN 2.1 or 2.2, text to video (T2V)",
+            (false, Some(_), _) => "WAN 2.1, image to video (I2V)",
+            (false, None, _) => "WAN 2.2, image to video (I2V): one of two experts",
+        };
+        let experts = if self.hidden == 5120 && self.input_channels == self.latent_channels {
+            ": of 2.2, one of two experts"
+        } else {
+            ""
+        };
+        format!("{task}{experts}")
+    }
+
     /// The values of a head that belong to frame, row and column.
     pub(super) fn axes(&self) -> [i64; 3] {
         let each = self.hidden / self.heads;
