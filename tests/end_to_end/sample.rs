@@ -17,10 +17,14 @@ struct Case {
     reference: String,
 }
 
-fn cases() -> Vec<Case> {
-    let text = fs::read_to_string(fixture("transformer_cases.json")).unwrap();
+fn list(file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(fixture(file)).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
-    all["cases"].as_array().unwrap().iter().map(Case::new).collect()
+    all["cases"].as_array().unwrap().clone()
+}
+
+fn cases() -> Vec<Case> {
+    list("transformer_cases.json").iter().map(Case::new).collect()
 }
 
 fn case(name: &str) -> Case {
@@ -38,6 +42,9 @@ impl Case {
         };
         for key in ["transformer", "low_noise"] {
             option("--transformer", path(key));
+        }
+        for lora in case["loras"].as_array().into_iter().flatten() {
+            option("--lora", Some(format!("{}:{}", fixture(lora["path"].as_str().unwrap()), lora["strength"])));
         }
         option("--conditioning", path("conditioning"));
         option("--boundary", case["boundary"].as_f64().map(|boundary| boundary.to_string()));
@@ -90,23 +97,74 @@ fn held(place: &Place, case: &Case) -> [String; 4] {
     ["--latent", "first.safetensors", "--mask", "mask.safetensors"].map(str::to_owned)
 }
 
+/// Runs a case and compares the latent with the reference's.
+fn agrees(case: &Case) {
+    let place = Place::new();
+    let held = if case.name.ends_with("held") { held(&place, case).to_vec() } else { Vec::new() };
+    let held: Vec<&str> = held.iter().map(String::as_str).collect();
+    let run = case.run(&place, &[&held[..], &["-o", "out.safetensors"]].concat());
+    run.succeeded();
+    let (shape, found) = tensor(&place.path("out.safetensors"), "latent");
+    let (expected_shape, expected) = tensor(case.reference.as_ref(), "latent");
+    assert_eq!(shape, expected_shape, "{}", case.name);
+    let most = expected.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+    let difference = largest_difference(&found, &expected);
+    assert!(f64::from(difference) <= 1e-4 * f64::from(most), "{}: {difference} of {most}", case.name);
+}
+
 #[test]
 fn every_case_agrees_with_diffusers() {
     let cases = cases();
     assert!(cases.len() >= 12);
-    for case in &cases {
-        let place = Place::new();
-        let held = if case.name.ends_with("held") { held(&place, case).to_vec() } else { Vec::new() };
-        let held: Vec<&str> = held.iter().map(String::as_str).collect();
-        let run = case.run(&place, &[&held[..], &["-o", "out.safetensors"]].concat());
-        run.succeeded();
-        let (shape, found) = tensor(&place.path("out.safetensors"), "latent");
-        let (expected_shape, expected) = tensor(case.reference.as_ref(), "latent");
-        assert_eq!(shape, expected_shape, "{}", case.name);
-        let most = expected.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
-        let difference = largest_difference(&found, &expected);
-        assert!(f64::from(difference) <= 1e-4 * f64::from(most), "{}: {difference} of {most}", case.name);
+    cases.iter().for_each(agrees);
+}
+
+#[test]
+fn loras_agree_with_diffusers_on_packed_weights_too() {
+    let cases: Vec<Value> = list("lora_cases.json").into_iter().filter(|case| !case["latent_max"].is_null()).collect();
+    assert!(cases.len() >= 6);
+    cases.iter().map(Case::new).for_each(|case| agrees(&case));
+}
+
+#[test]
+fn loras_are_checked_and_what_does_not_fit_is_said() {
+    let place = Place::new();
+    let flux = case("flux-original");
+    let lora = |name: &str| fixture(&format!("lora/{name}.safetensors"));
+    let refused = [
+        (lora("refuse-sdxl"), "a LoRA for another model: none of its 6 keys fit"),
+        (lora("refuse-dora"), "DoRA (dora_scale), which is not supported"),
+        (lora("wan-kohya"), "a LoRA for another model"),
+        (format!("{}:nan", lora("flux-peft")), "FILE:STRENGTH"),
+        (format!("{}@low", lora("flux-peft")), "there is one transformer"),
+        ("nowhere.safetensors:0.5".into(), "nowhere.safetensors: can't be read"),
+        (flux.arguments[4].clone(), "no LoRA"),
+    ];
+    for (file, words) in refused {
+        flux.run(&place, &["--lora", &file, "-o", "out.latent"]).failed(2, words);
+        assert!(place.files().is_empty());
     }
+    let small = case("flux-diffusers");
+    let run = small.run(&place, &["--lora", &lora("flux-kohya-clip"), "-o", "out.latent"]);
+    run.succeeded();
+    assert!(run.stderr().contains("6 keys are a text encoder's"), "{}", run.stderr());
+    let partial = Case::new(list("lora_cases.json").iter().find(|case| case["name"] == "wan-partial").unwrap());
+    let run = partial.run(&place, &["-o", "part.latent"]);
+    run.succeeded();
+    assert!(run.stderr().contains("4 of its 9 keys have no place in the transformer"), "{}", run.stderr());
+    // A LoRA of one expert leaves the other as it is.
+    let experts = case("wan22-t2v-experts");
+    let with = |name: &str, more: &[&str]| {
+        experts.run(&place, &[&["-o", name], more].concat()).succeeded();
+        tensor(&place.path(name), "latent").1
+    };
+    let wan = lora("wan-kohya");
+    let (both, high) = (format!("{wan}:0.5"), format!("{wan}:0.5@high"));
+    let low = format!("{wan}:0.5@low");
+    let together = with("a.safetensors", &["--lora", &both]);
+    assert_eq!(together, with("b.safetensors", &["--lora", &high, "--lora", &low]));
+    assert_ne!(together, with("c.safetensors", &["--lora", &high]));
+    assert_ne!(with("d.safetensors", &[]), with("e.safetensors", &["--lora", &low]));
 }
 
 #[test]
@@ -167,7 +225,7 @@ fn what_does_not_go_together_is_refused_in_one_line() {
             &["--transformer", &latent, "--conditioning", &conditioning, "--size", "64x64"],
             "a latent, not a transformer",
         ),
-        (&["--transformer", &conditioning, "--conditioning", &conditioning, "--size", "64x64"], "no transformer in it"),
+        (&["--transformer", &conditioning, "--conditioning", &conditioning, "--size", "64x64"], "conditioning, not a transformer"),
         (
             &["--transformer", "nowhere.gguf", "--conditioning", &conditioning, "--size", "64x64"],
             "nowhere.gguf: can't be read",

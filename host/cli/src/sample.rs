@@ -44,7 +44,12 @@ pub fn run(arguments: &Sample) -> Outcome {
         tilewright_torch::set_threads(threads);
     }
     let mut session = Session::find(arguments.device, |_| Trials::none())?;
-    let model = SampleModel::open(&arguments.transformer, arguments.boundary)?;
+    let mut model = SampleModel::open(&arguments.transformer, arguments.boundary)?;
+    for lora in &arguments.lora {
+        if let Some(line) = model.add(lora)? {
+            tracing::warn!("{line}");
+        }
+    }
     let sampling = model.prepare(&request(arguments, &model))?;
     let (machine, _) = session.ready()?;
     let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
@@ -82,6 +87,9 @@ fn check_files(arguments: &Sample) -> Outcome {
     let mut roles = files::roles();
     for path in &arguments.transformer {
         roles = roles.reads("the transformer", path);
+    }
+    for lora in &arguments.lora {
+        roles = roles.reads("the LoRA", &lora.path);
     }
     for (name, path) in reads {
         if let Some(path) = path {

@@ -7,10 +7,10 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    ComputeFormat, Context, DenoiserConfig, DenoiserFile, Error as ModelError, Inputs, LoadedDenoiser,
+    ComputeFormat, Context, DenoiserConfig, DenoiserFile, Error as ModelError, Inputs, LoadedDenoiser, Lora, LoraFit,
     transformer::Residency,
 };
-use tilewright_nn::{Costs, Meter, TokenListing, TokenScope};
+use tilewright_nn::{Costs, Meter, TokenScope};
 use tilewright_plan::{
     DenoiseAttempt, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, DenoiserModel, Dtype,
     Failure, GuidanceOrder, Layout, Outcome, PolicyIdentity, Precision, Stage, WeightForm,
@@ -64,6 +64,17 @@ impl Denoiser {
     /// The architecture.
     pub fn config(&self) -> &DenoiserConfig {
         &self.experts[0].config
+    }
+
+    /// Adds a LoRA to an expert, by its number, and says how much of it fits.
+    ///
+    /// # Errors
+    /// There is no such expert; as [`DenoiserFile::add`].
+    pub fn add(&mut self, expert: usize, lora: Lora) -> Result<LoraFit> {
+        let path = lora.file().path().to_owned();
+        let reason = "for an expert of low noise, and there is one transformer: leave @low out".to_owned();
+        let file = self.experts.get_mut(expert).ok_or(Error::Model(ModelError::Unknown { path, reason }))?;
+        file.add(lora).map_err(Error::Model)
     }
 
     /// The files.
@@ -215,26 +226,31 @@ impl<'a> DenoiseJob<'a> {
         let costs = Costs::new(speed, &self.machine.measured);
         let (peak, seconds) = self.meter(format, costs, plan).map_err(|error| error.to_string())?;
         let model = &self.request.model;
-        let mut weights_bytes = match plan.weights {
-            WeightForm::Expanded => model.parameters * format.convolution.elt_size_in_bytes() as u64,
-            WeightForm::Packed => model.stored_bytes,
-        };
-        if let (WeightForm::Packed, Some(ahead)) = (plan.weights, plan.ahead) {
+        let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
+        let mut mapped = if plan.weights == WeightForm::Packed { model.stored_bytes } else { 0 };
+        if let Some(ahead) = plan.ahead {
             let blocks = self.denoiser.experts[0].block_bytes();
-            let rest = model.stored_bytes.saturating_sub(blocks.iter().sum());
-            weights_bytes = weights_bytes.min(rest + (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
+            let rest = mapped.saturating_sub(blocks.iter().sum());
+            mapped = mapped.min(rest + (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
         }
+        let weights_bytes = mapped + resident;
         let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Ok(DenoiseCost { peak_bytes: peak, weights_bytes, step })
+    }
+
+    /// Bytes of memory that weights are held in beside their file.
+    fn resident_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
+        let of = |file: &DenoiserFile| file.resident_bytes(format, residency(plan)).map_err(Error::Model);
+        let all = self.denoiser.experts.iter().map(of).collect::<Result<Vec<u64>>>()?;
+        Ok(all.into_iter().max().unwrap_or_default())
     }
 
     /// The peak beside the weights, and the seconds of a step.
     fn meter(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Result<(u64, f64)> {
         let meter = Meter::new(format, costs);
-        let listing = TokenListing::default();
         let config = self.denoiser.config();
-        let network =
-            tilewright_models::Network::build(config, &TokenScope::new(&listing, &meter)).map_err(Error::Model)?;
+        let scope = TokenScope::new(self.denoiser.experts[0].file(), &meter);
+        let network = tilewright_models::Network::build(config, &scope).map_err(Error::Model)?;
         let nn = |error: tilewright_nn::Error| Error::Model(error.into());
         let size = self.sampling.latents.size();
         let together = plan.guidance == GuidanceOrder::Together && self.request.passes > 1;
@@ -303,7 +319,8 @@ impl<'a> DenoiseJob<'a> {
         let _no_grad = tch::no_grad_guard();
         let machine = self.machine;
         let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst)?;
-        let mapped = if plan.weights == WeightForm::Packed { cost.map_or(0, |cost| cost.weights_bytes) } else { 0 };
+        let resident = self.resident_bytes(plan, format).map_err(AttemptError::Broken)?;
+        let mapped = cost.map_or(0, |cost| cost.weights_bytes).saturating_sub(resident);
         let mut times = (Duration::ZERO, 0);
         let work = || -> std::result::Result<Tensor, AttemptError> {
             let (latents, load, moved) = self.steps(plan, format, observer)?;
@@ -318,6 +335,8 @@ impl<'a> DenoiseJob<'a> {
         let elapsed = elapsed.saturating_sub(load);
         let step = elapsed / self.request.steps.max(1);
         let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes);
+        // Weights are loaded within the attempt.
+        let peak_bytes = peak_bytes.saturating_sub(resident);
         Ok((latents, DenoiseOutcome { elapsed, load, step, peak_bytes, weights_bytes, moved_bytes, pool }))
     }
 
@@ -329,10 +348,7 @@ impl<'a> DenoiseJob<'a> {
         observer: &mut dyn Observer,
     ) -> std::result::Result<(Tensor, Duration, u64), AttemptError> {
         let (sampling, device) = (self.sampling, self.machine.device);
-        let residency = match plan.weights {
-            WeightForm::Packed => Residency::Mapped,
-            WeightForm::Expanded => Residency::Expanded,
-        };
+        let residency = residency(plan);
         let (mut load, mut moved) = (Duration::ZERO, 0);
         let there = |tensor: &Tensor| tensor.f_to_device(device);
         let mut latents = sampling.latents.f_to_device(device)?.copy();
@@ -487,6 +503,14 @@ impl<'a> DenoiseJob<'a> {
             attempts,
             outcome,
         }
+    }
+}
+
+/// The place of weights by a plan.
+fn residency(plan: &DenoisePlan) -> Residency {
+    match plan.weights {
+        WeightForm::Packed => Residency::Mapped,
+        WeightForm::Expanded => Residency::Expanded,
     }
 }
 

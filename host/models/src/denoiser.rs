@@ -6,7 +6,7 @@ use tilewright_checkpoint::Stored;
 use tilewright_nn::{ComputeFormat, Needed, TokenOps, TokenScope, Torch};
 
 use crate::{
-    Checkpoint, Error, Family, Identity, Result, flux,
+    Checkpoint, Error, Family, Identity, Lora, LoraFit, Result, flux,
     parts::{Part, Role},
     transformer::{Layout, Residency, TransformerFile},
     wan,
@@ -189,6 +189,37 @@ impl DenoiserFile {
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from.
     pub fn check(&self) -> Result<()> {
         self.file.check(&self.config.needed()?)
+    }
+
+    /// Adds a LoRA, and says how much of it fits.
+    ///
+    /// # Errors
+    /// Nothing of it fits, or a tensor of it has another shape than the network's.
+    pub fn add(&mut self, lora: Lora) -> Result<LoraFit> {
+        let rows = match self.config {
+            DenoiserConfig::Flux(_) => flux::rows,
+            DenoiserConfig::Wan(_) => wan::rows,
+        };
+        self.file.add(lora, &[Layout::Original, Layout::Diffusers].map(rows), &self.config.needed()?)
+    }
+
+    /// Bytes of memory that the network's weights are held in beside their file: vectors in f32,
+    /// LoRAs, and matrices if they are expanded.
+    ///
+    /// # Errors
+    /// Never: nothing is loaded.
+    pub fn resident_bytes(&self, format: ComputeFormat, residency: Residency) -> Result<u64> {
+        let width = format.convolution.elt_size_in_bytes() as u64;
+        let bytes = |needed: &Needed| {
+            let count = needed.shapes[0].iter().product::<usize>() as u64;
+            match (needed.shapes[0].len(), residency) {
+                (2, Residency::Mapped) => 0,
+                (2, Residency::Expanded) => count * width,
+                _ => count * 4,
+            }
+        };
+        let changes = self.file.changes().elements() * width;
+        Ok(self.config.needed()?.iter().map(bytes).sum::<u64>() + changes)
     }
 
     /// The file.

@@ -1,6 +1,7 @@
 //! Parts that transformers share: their names in files, their weights, and embeddings of time and
 //! place.
 
+mod changes;
 mod embedding;
 mod names;
 mod weights;

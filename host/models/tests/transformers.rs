@@ -1,20 +1,26 @@
 //! Flux and WAN against diffusers (`tests/fixtures/make_transformer_fixtures.py`): one forward, and
-//! four steps of Euler.
+//! four steps of Euler. The same with LoRAs, and on GGUF files (`make_lora_fixtures.py`).
 
 use std::path::PathBuf;
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
-use tilewright_models::{Checkpoint, ComputeFormat, DenoiserFile, Inputs, LoadedDenoiser, transformer::Residency};
+use tilewright_models::{
+    Checkpoint, ComputeFormat, DenoiserFile, Inputs, LoadedDenoiser, Lora, LoraFit, transformer::Residency,
+};
 
 fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
 }
 
-fn cases() -> Vec<Value> {
-    let text = std::fs::read_to_string(fixtures().join("transformer_cases.json")).unwrap();
+fn list(file: &str, what: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(fixtures().join(file)).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
-    all["cases"].as_array().unwrap().clone()
+    all[what].as_array().unwrap().clone()
+}
+
+fn strings(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
 }
 
 fn open(path: &Value) -> Checkpoint {
@@ -40,8 +46,21 @@ struct Case {
 impl Case {
     fn new(case: &Value, residency: Residency) -> Self {
         let load = |path: &Value| {
-            let file = DenoiserFile::open(open(path)).unwrap_or_else(|error| panic!("{error}"));
+            let mut file = DenoiserFile::open(open(path)).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(Some(file.parameters), case["parameters"].as_u64(), "{}", case["name"]);
+            for lora in case["loras"].as_array().into_iter().flatten() {
+                let fit = file.add(Lora::read(open(&lora["path"]), lora["strength"].as_f64().unwrap()).unwrap());
+                let fit = fit.unwrap_or_else(|error| panic!("{}: {error}", case["name"]));
+                let count = |what: &str| lora[what].as_u64().unwrap() as usize;
+                let without = strings(&lora["keys_that_do_not_fit"]);
+                let expected = LoraFit {
+                    fitting: count("keys_that_fit"),
+                    keys: count("keys_in_file") - count("keys_of_text_encoders"),
+                    first_without: without.into_iter().min().map(str::to_owned),
+                    text_keys: count("keys_of_text_encoders"),
+                };
+                assert_eq!(fit, expected, "{}", case["name"]);
+            }
             file.load(ComputeFormat::single(), Device::Cpu, residency).unwrap()
         };
         let held = case["held"].as_str().map(|_| open(&case["held"]));
@@ -111,7 +130,7 @@ fn share(found: &Tensor, expected: &Tensor, tolerance: f64) -> f64 {
 #[test]
 fn every_case_agrees_with_diffusers() {
     let _no_grad = tch::no_grad_guard();
-    let cases = cases();
+    let cases = list("transformer_cases.json", "cases");
     assert!(cases.len() >= 12);
     for residency in [Residency::Mapped, Residency::Expanded] {
         for case in &cases {
@@ -125,5 +144,40 @@ fn every_case_agrees_with_diffusers() {
             println!("{} {residency:?}: velocity {velocity:.3}, sample {sample:.3} of the tolerance", case["name"]);
             assert!(velocity < 1.0 && sample < 1.0, "{}: {velocity} and {sample} of the tolerance", case["name"]);
         }
+    }
+}
+
+#[test]
+fn loras_in_every_layout_lead_where_diffusers_and_comfyui_say() {
+    let _no_grad = tch::no_grad_guard();
+    let cases = list("lora_cases.json", "cases");
+    assert!(cases.len() >= 25);
+    for residency in [Residency::Mapped, Residency::Expanded] {
+        for case in &cases {
+            let sigma = case["sigmas"][0].as_f64().unwrap();
+            let of = Case::new(case, residency);
+            let expected = tensor(&open(&case["reference"]), "velocity").unwrap();
+            let found = share(&of.velocity(&of.noise, sigma), &expected, 1e-4);
+            println!("{} {residency:?}: velocity {found:.3} of the tolerance", case["name"]);
+            assert!(found < 1.0, "{}: {found} of the tolerance", case["name"]);
+        }
+    }
+}
+
+#[test]
+fn loras_that_cannot_be_applied_are_refused_by_name() {
+    let refusals = list("lora_cases.json", "refusals");
+    assert!(refusals.len() >= 10);
+    for refusal in refusals {
+        let path = fixtures().join(refusal["path"].as_str().unwrap());
+        let mut file = DenoiserFile::open(open(&refusal["transformer"])).unwrap();
+        let lora = Checkpoint::open(&path).map_err(Into::into).and_then(|file| Lora::read(file, 1.0));
+        let error = lora.and_then(|lora| file.add(lora)).unwrap_err().to_string();
+        println!("{error}");
+        assert!(error.starts_with(&path.display().to_string()) && !error.contains('\n'), "{error}");
+        let at_fault = strings(&refusal["keys_at_fault"]);
+        let is_named = at_fault.iter().any(|key| error.contains(key));
+        let other_model = error.contains("a LoRA for another model: none of its");
+        assert!(is_named || other_model, "{}: {error} names none of {at_fault:?}", refusal["name"]);
     }
 }

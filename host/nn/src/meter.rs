@@ -22,6 +22,7 @@ pub use causal::MeterCausalKernel;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
 use strides::Axes;
+pub use tokens::MeterMatrix;
 
 /// The bytes of a convolution's input, once for each of its taps, from which MIOpen has no kernel
 /// but its naive one: its products' workspaces end there (ROCm/MIOpen issues 148 and 3081,

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{ConditioningTensors, Denoiser, Kept, Sampling};
-use tilewright_models::{Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, LatentFile, Scaling};
+use tilewright_models::{
+    Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, LatentFile, Lora, LoraFit, Scaling,
+};
 use tilewright_sampling::{Convention, Schedule, Shift, check_sigmas, noise};
 
 use crate::{Error, Result};
@@ -92,6 +94,17 @@ pub struct SampleRequest {
     pub convention: Convention,
 }
 
+/// A LoRA that is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraRequest {
+    /// Its file.
+    pub path: PathBuf,
+    /// The factor of its changes.
+    pub strength: f64,
+    /// The expert that it is for, by its number; all of them if none is given.
+    pub expert: Option<usize>,
+}
+
 /// A denoiser, and the way between its latents and the VAE's.
 #[derive(Debug)]
 pub struct SampleModel {
@@ -138,6 +151,30 @@ impl SampleModel {
             }
         };
         Ok(Self { denoiser, scaling, path })
+    }
+
+    /// Adds a LoRA. Returns a line on what of it has no place in the denoiser, if anything.
+    ///
+    /// # Errors
+    /// The file is unsound or no LoRA, or for another model.
+    pub fn add(&mut self, request: &LoraRequest) -> Result<Option<String>> {
+        let experts = match request.expert {
+            Some(expert) => expert..expert + 1,
+            None => 0..self.denoiser.files().len(),
+        };
+        let mut fit = None;
+        for expert in experts {
+            let file = Checkpoint::open(&request.path).map_err(ModelError::from)?;
+            fit = Some(self.denoiser.add(expert, Lora::read(file, request.strength)?)?);
+        }
+        let Some(LoraFit { fitting, keys, first_without, text_keys }) = fit else { return Ok(None) };
+        let path = request.path.display();
+        let without = first_without.map(|first| {
+            format!("{} of its {keys} keys have no place in the transformer, such as {first}", keys - fitting)
+        });
+        let text = (text_keys > 0).then(|| format!("{text_keys} keys are a text encoder's and left out"));
+        let lines: Vec<String> = without.into_iter().chain(text).collect();
+        Ok((!lines.is_empty()).then(|| format!("{path}: {}", lines.join("; "))))
     }
 
     fn config(&self) -> &DenoiserConfig {

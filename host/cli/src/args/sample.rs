@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tilewright_pipeline::LoraRequest;
 use tilewright_plan::bytes;
 use tilewright_sampling::{Convention, MOST_STEPS, parse_sigmas};
 use tilewright_torch::device::Choice;
@@ -26,6 +27,28 @@ fn size(text: &str) -> Result<[u32; 2], String> {
     sides.ok_or_else(|| "expected a width and a height, as 1024x768".to_owned())
 }
 
+/// A LoRA's file, with its strength and the expert that it is for behind it. A file whose own name
+/// ends so is taken as it is.
+fn lora(text: &str) -> Result<LoraRequest, String> {
+    let whole = LoraRequest { path: text.into(), strength: 1.0, expert: None };
+    if whole.path.exists() {
+        return Ok(whole);
+    }
+    let (rest, expert) = match (text.strip_suffix("@high"), text.strip_suffix("@low")) {
+        (Some(rest), _) => (rest, Some(0)),
+        (_, Some(rest)) => (rest, Some(1)),
+        _ => (text, None),
+    };
+    let (path, strength) = match rest.rsplit_once(':') {
+        Some((path, strength)) if !path.is_empty() => {
+            let strength = strength.parse().ok().filter(|of: &f64| of.is_finite());
+            (path, strength.ok_or("expected a file, or FILE:STRENGTH with a finite number, as x.safetensors:0.8")?)
+        }
+        _ => (rest, 1.0),
+    };
+    Ok(LoraRequest { path: path.into(), strength, expert })
+}
+
 /// `tilewright sample`
 #[derive(Args, Debug)]
 pub struct Sample {
@@ -33,6 +56,10 @@ pub struct Sample {
     /// diffusers'; of WAN 2.2's two experts first the one for high noise, and then the other
     #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]
     pub transformer: Vec<PathBuf>,
+    /// A LoRA, repeatable, with its strength (1 if none is given); @high or @low behind it is for
+    /// one of two experts, without which it is for both
+    #[arg(long, value_name = "FILE[:STRENGTH][@high|@low]", value_parser = lora)]
+    pub lora: Vec<LoraRequest>,
     /// What to sample: a .safetensors with prompt_embeds, for Flux also pooled_prompt_embeds, for
     /// image to video also image_embeds and condition
     #[arg(long, value_name = "FILE")]

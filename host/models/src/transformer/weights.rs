@@ -4,11 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape, Stored};
-use tilewright_nn::{ComputeFormat, Matrix, Needed, Piece, TokenSource, Torch};
+use tilewright_nn::{ComputeFormat, Matrix, Meter, MeterMatrix, Needed, Piece, TokenSource, Torch};
 use tilewright_torch::packed::Packed;
 
-use super::names::{self, Join, Layout, Row};
-use crate::{Error, Result};
+use super::{
+    changes::Changes,
+    names::{self, Join, Layout, Row},
+};
+use crate::{
+    Error, Result,
+    lora::{Lora, LoraFit},
+};
 
 /// The most blocks of a transformer: past this a file is hostile rather than large.
 const MOST_BLOCKS: usize = 1 << 10;
@@ -31,16 +37,30 @@ pub struct TransformerFile {
     /// The prefix of every name.
     pub prefix: String,
     rows: &'static [Row],
+    changes: Changes,
 }
 
 impl TransformerFile {
     pub(crate) fn new(file: Checkpoint, layout: Layout, prefix: String, rows: &'static [Row]) -> Self {
-        Self { file, layout, prefix, rows }
+        Self { file, layout, prefix, rows, changes: Changes::default() }
     }
 
     /// The file.
     pub fn file(&self) -> &Checkpoint {
         &self.file
+    }
+
+    /// Adds a LoRA's changes, whose layers may be called by the names of any of `layouts`.
+    ///
+    /// # Errors
+    /// As [`Changes::add`].
+    pub(crate) fn add(&mut self, lora: Lora, layouts: &[&[Row]], needed: &[Needed]) -> Result<LoraFit> {
+        self.changes.add(lora, layouts, needed)
+    }
+
+    /// The changes that LoRAs make.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     /// The file's tensors that a weight is made of.
@@ -224,7 +244,9 @@ impl TokenSource<Torch> for OnDevice<'_> {
                 }
             }
         }
-        Ok(Tensor::f_cat(&loaded, 0)?.f_reshape(shape)?)
+        let vector = Tensor::f_cat(&loaded, 0)?.f_reshape(shape)?;
+        self.weights.changes.add_to_vector(name, &vector)?;
+        Ok(vector)
     }
 
     fn matrix(&self, name: &str, [_, columns]: [i64; 2]) -> tilewright_nn::Result<Matrix> {
@@ -236,6 +258,18 @@ impl TokenSource<Torch> for OnDevice<'_> {
                 Ok(Piece::Expanded(expanded.f_to_device(self.device)?))
             }
         });
-        Ok(Matrix::new(pieces.collect::<tilewright_nn::Result<_>>()?, columns))
+        let beside = self.weights.changes.beside(name, self.format.convolution, self.device)?;
+        Ok(Matrix::new(pieces.collect::<tilewright_nn::Result<_>>()?, columns).with(beside))
+    }
+}
+
+/// The extents alone, with the changes that LoRAs make.
+impl TokenSource<Meter> for TransformerFile {
+    fn vector(&self, _: &str, shape: &[i64], _: Kind) -> tilewright_nn::Result<Vec<i64>> {
+        Ok(shape.to_vec())
+    }
+
+    fn matrix(&self, name: &str, shape: [i64; 2]) -> tilewright_nn::Result<MeterMatrix> {
+        Ok(MeterMatrix { extents: shape, beside: self.changes.extents_beside(name) })
     }
 }

@@ -10,15 +10,24 @@ use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, Toke
 /// `torch/tokens.rs`.
 const EXPANDED: u64 = 64 << 20;
 
+/// The extents of a linear layer's weight, and of the changes beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeterMatrix {
+    /// Rows and columns.
+    pub extents: [i64; 2],
+    /// Rows and rank of each change; a rank of 0 is a whole matrix.
+    pub beside: Vec<[i64; 2]>,
+}
+
 impl TokenSource<Meter> for TokenListing {
     fn vector(&self, name: &str, shape: &[i64], _: Kind) -> Result<Vec<i64>> {
         self.add(name, shape);
         Ok(shape.to_vec())
     }
 
-    fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<[i64; 2]> {
+    fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<MeterMatrix> {
         self.add(name, &shape);
-        Ok(shape)
+        Ok(MeterMatrix { extents: shape, beside: Vec::new() })
     }
 }
 
@@ -47,7 +56,7 @@ impl Meter {
 }
 
 impl TokenOps for Meter {
-    type Matrix = [i64; 2];
+    type Matrix = MeterMatrix;
 
     fn constant(&self, values: &[f32], shape: &[i64]) -> Result<MeterTensor> {
         let tensor = self.contiguous_output("a constant", shape, Kind::Float)?;
@@ -69,14 +78,14 @@ impl TokenOps for Meter {
     fn multiply(
         &self,
         tokens: &MeterTensor,
-        matrix: &[i64; 2],
+        matrix: &MeterMatrix,
         bias: Option<&Vec<i64>>,
         kind: Kind,
     ) -> Result<MeterTensor> {
         let mut shape = tokens.axes.extents().to_vec();
         match shape.last_mut() {
-            Some(width) => *width = matrix[0],
-            None => return Err(shape_error("a linear layer", &[matrix])),
+            Some(width) => *width = matrix.extents[0],
+            None => return Err(shape_error("a linear layer", &[&matrix.extents])),
         }
         let output = self.contiguous_output("a linear layer", &shape, kind)?;
         self.multiply_onto(&output, tokens, matrix, bias)?;
@@ -87,26 +96,33 @@ impl TokenOps for Meter {
         &self,
         output: &MeterTensor,
         tokens: &MeterTensor,
-        matrix: &[i64; 2],
+        matrix: &MeterMatrix,
         bias: Option<&Vec<i64>>,
     ) -> Result<()> {
-        let (from, to, [rows, columns]) = (tokens.axes.extents(), output.axes.extents(), *matrix);
+        let (from, to, [rows, columns]) = (tokens.axes.extents(), output.axes.extents(), matrix.extents);
         let is_sound = from.last() == Some(&columns)
             && to.last() == Some(&rows)
             && from[..from.len() - 1] == to[..to.len() - 1]
             && bias.is_none_or(|bias| *bias == [rows]);
         if !is_sound {
-            return Err(shape_error("a linear layer", &[from, matrix, to]));
+            return Err(shape_error("a linear layer", &[from, &matrix.extents, to]));
         }
         let kind = self.format.convolution;
         let left = self.contiguous(&self.to_kind(tokens.clone(), kind)?)?;
         self.multiplies(columns, rows, (left.axes.count() as i64) / columns.max(1), 1);
+        let count = left.axes.count() / columns.max(1) as u64;
+        for [changed, rank] in &matrix.beside {
+            let inner = if *rank > 0 { *rank } else { 0 };
+            self.multiplies(columns, if inner > 0 { inner } else { *changed }, count as i64, 1);
+            self.multiplies(inner, *changed, count as i64, 1);
+            self.touch(count * (changed + inner) as u64 * kind.elt_size_in_bytes() as u64);
+        }
         if self.on_cpu() && packed::has_products(kind) {
             self.touch(packed::product_scratch_bytes(columns));
             return Ok(());
         }
         let row = columns as u64 * kind.elt_size_in_bytes() as u64;
-        let product = left.axes.count() / columns.max(1) as u64 * rows as u64 * kind.elt_size_in_bytes() as u64;
+        let product = count * rows as u64 * kind.elt_size_in_bytes() as u64;
         self.touch((row * rows as u64).min(EXPANDED.max(row)) + product);
         Ok(())
     }

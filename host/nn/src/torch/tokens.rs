@@ -14,11 +14,22 @@ use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
 /// time.
 const EXPANDED: usize = 64 << 20;
 
-/// The weight [out, into] of a linear layer: matrices one below the other.
+/// The weight [out, into] of a linear layer: matrices one below the other, and changes beside them.
 #[derive(Debug)]
 pub struct Matrix {
     pieces: Vec<Piece>,
     columns: i64,
+    beside: Vec<Beside>,
+}
+
+/// A change of some rows of a matrix that is multiplied beside it: the rows of one matrix, or of a
+/// product of several.
+#[derive(Debug)]
+pub struct Beside {
+    /// The first row.
+    pub first: i64,
+    /// The matrices, that with the matrix's columns first; in the type of products, on the device.
+    pub factors: Vec<Tensor>,
 }
 
 /// Some of a matrix's rows.
@@ -42,7 +53,13 @@ impl Piece {
 impl Matrix {
     /// A matrix of pieces with the same number of columns.
     pub fn new(pieces: Vec<Piece>, columns: i64) -> Self {
-        Self { pieces, columns }
+        Self { pieces, columns, beside: Vec::new() }
+    }
+
+    /// The same matrix with changes beside it.
+    #[must_use]
+    pub fn with(self, beside: Vec<Beside>) -> Self {
+        Self { beside, ..self }
     }
 
     fn rows(&self) -> i64 {
@@ -75,6 +92,14 @@ impl Torch {
                 }
             }
             first += rows;
+        }
+        for Beside { first, factors } in &matrix.beside {
+            let mut change = left.shallow_clone();
+            for factor in factors {
+                change = change.f_linear(factor, None::<&Tensor>)?;
+            }
+            let rows = change.size().last().copied().unwrap_or_default();
+            drop(output.f_narrow(1, *first, rows)?.f_add_(&change)?);
         }
         Ok(())
     }
