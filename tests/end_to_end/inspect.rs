@@ -118,7 +118,7 @@ fn networks_of_other_kinds_are_named_and_refused_by_name() {
     for (tensors, words) in cases {
         let file = place.write("x.safetensors", zeros(tensors, "F16", 2));
         let text = place.run(&["inspect", &file]).succeeded().stdout();
-        let expected = match words.contains("transformer") {
+        let expected = match words.contains("transformer") || words.contains("LoRA") {
             true => "can't run",
             false => "neither a latent nor a VAE",
         };
@@ -134,7 +134,7 @@ fn transformers_are_described_with_the_command_that_takes_them() {
     let place = Place::new();
     let cases: [(&str, &[&str]); 5] = [
         ("sample-flux-diffusers", &["Flux.1 with guidance", "2 double and 2 single blocks", " diffusers\n"]),
-        ("sample-flux-original-schnell", &["Flux.1 without guidance", " original\n"]),
+        ("sample-flux-original-schnell", &["Flux.1 without guidance", " original"]),
         ("sample-wan-t2v-original", &["text to video (T2V)", "a VAE of the family wan-2.1"]),
         ("sample-wan-i2v-diffusers", &["WAN 2.1, image to video (I2V)"]),
         ("sample-ti2v-original", &["TI2V", "a VAE of the family wan-2.2"]),
@@ -148,6 +148,12 @@ fn transformers_are_described_with_the_command_that_takes_them() {
         assert_eq!((&report["kind"], &report["format"]), (&json!("transformer"), &json!("safetensors")));
         assert_eq!(report["transformer"]["problem"], json!(null));
     }
+    let text = place.run(&["inspect", &fixture("lora/flux-kohya-clip.safetensors")]).succeeded().stdout();
+    for words in ["a LoRA for Flux", "2 layers of rank", "6 keys of text encoders", "--lora FILE:STRENGTH"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let text = place.run(&["inspect", &fixture("lora/refuse-dora.safetensors")]).succeeded().stdout();
+    assert!(text.contains("a LoRA for Flux") && text.contains("DoRA (dora_scale), which is not supported"), "{text}");
     let conditioning = fixture("sample-flux-diffusers/conditioning.safetensors");
     let text = place.run(&["inspect", &conditioning]).succeeded().stdout();
     assert!(text.contains("conditioning: what text encoders hand"), "{text}");

@@ -225,7 +225,10 @@ fn what_does_not_go_together_is_refused_in_one_line() {
             &["--transformer", &latent, "--conditioning", &conditioning, "--size", "64x64"],
             "a latent, not a transformer",
         ),
-        (&["--transformer", &conditioning, "--conditioning", &conditioning, "--size", "64x64"], "conditioning, not a transformer"),
+        (
+            &["--transformer", &conditioning, "--conditioning", &conditioning, "--size", "64x64"],
+            "conditioning, not a transformer",
+        ),
         (
             &["--transformer", "nowhere.gguf", "--conditioning", &conditioning, "--size", "64x64"],
             "nowhere.gguf: can't be read",

@@ -7,7 +7,7 @@ use tilewright_checkpoint::Stored;
 use tilewright_plan::Dtype;
 
 use crate::{
-    Checkpoint, DenoiserConfig, DenoiserFile, Error, Family, Identity, Kind, Result, kl,
+    Checkpoint, DenoiserConfig, DenoiserFile, Error, Family, Identity, Kind, Lora, Result, kl,
     known::{Half, Known, Weights},
     parts::{Part, Role},
     wan_vae,
@@ -33,6 +33,8 @@ pub struct Inspection {
     pub parts: Vec<Part>,
     /// The transformer that can be sampled with, if there is one.
     pub transformer: Option<DenoiserInspection>,
+    /// The changes to a transformer's weights, if it is a LoRA.
+    pub lora: Option<LoraInspection>,
     /// An autoencoder's encoder is in the file.
     pub encoder: bool,
     /// The decoder, if there is one.
@@ -150,20 +152,46 @@ pub struct FoundDenoiser {
     pub stored: String,
 }
 
+/// The report of `tilewright inspect` on a LoRA.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoraInspection {
+    /// Layers that are changed, those of text encoders aside.
+    pub layers: usize,
+    /// The smallest and the largest rank.
+    pub ranks: Option<[usize; 2]>,
+    /// Keys of text encoders.
+    pub text_keys: usize,
+    /// The reason that it can't be applied, if it can't.
+    pub problem: Option<String>,
+}
+
+impl LoraInspection {
+    /// Looks at the changes in a file that has some.
+    fn of(file: &Checkpoint) -> Option<Self> {
+        Part::of(file).into_iter().find(|part| part.role == Role::Lora)?;
+        let lora = Checkpoint::open(file.path()).map_err(Error::from).and_then(|file| Lora::read(file, 1.0));
+        Some(match lora {
+            Ok(lora) => Self { layers: lora.layers(), ranks: lora.ranks(), text_keys: lora.text_keys, problem: None },
+            Err(error) => Self { layers: 0, ranks: None, text_keys: 0, problem: Some(in_words(file, &error)) },
+        })
+    }
+}
+
+/// An error without the file's name, which the report has.
+fn in_words(file: &Checkpoint, error: &Error) -> String {
+    let words = error.to_string();
+    words.strip_prefix(&format!("{}: ", file.path().display())).map_or(words.clone(), str::to_owned)
+}
+
 impl DenoiserInspection {
     /// Looks at the transformer of a file that has one.
     fn of(file: &Checkpoint) -> Option<Self> {
         let part = Part::of(file).into_iter().find(|part| part.role == Role::Denoiser)?;
-        // An error's file is that of the report.
-        let in_words = |error: Error| {
-            let words = error.to_string();
-            words.strip_prefix(&format!("{}: ", file.path().display())).map_or(words.clone(), str::to_owned)
-        };
         let denoiser = Checkpoint::open(file.path()).map_err(Error::from).and_then(DenoiserFile::find);
         Some(match denoiser {
             Ok(denoiser) => Self {
                 model: denoiser.config.model(),
-                problem: denoiser.check().err().map(in_words),
+                problem: denoiser.check().err().map(|error| in_words(file, &error)),
                 found: Some(FoundDenoiser {
                     family: denoiser.config.family(),
                     layout: denoiser.file().layout.to_string(),
@@ -174,7 +202,7 @@ impl DenoiserInspection {
                     config: denoiser.config,
                 }),
             },
-            Err(error) => Self { model: part.name.to_owned(), found: None, problem: Some(in_words(error)) },
+            Err(error) => Self { model: part.name.to_owned(), found: None, problem: Some(in_words(file, &error)) },
         })
     }
 }
@@ -208,6 +236,7 @@ impl Inspection {
             files: file.shards(),
             parts: Part::of(file),
             transformer: DenoiserInspection::of(file),
+            lora: LoraInspection::of(file),
             encoder: Known::of_encoder(file, &identity, identity.kind).is_ok(),
             decoder,
             latents,

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use serde::Serialize;
 use tilewright_models::{
-    Architecture, Checkpoint, DenoiserConfig, DenoiserInspection, Inspection, Kind, LatentFile, Part, kl, wan_vae,
+    Architecture, Checkpoint, DenoiserConfig, DenoiserInspection, Inspection, Kind, LatentFile, LoraInspection, Part,
+    kl, wan_vae,
 };
-use tilewright_plan::{bytes, terminal::shorten};
+use tilewright_plan::{bytes, terminal::shorten, words::with_noun};
 
 use super::texts;
 use crate::table;
@@ -56,6 +57,7 @@ fn kind(inspection: &Inspection) -> String {
             .as_ref()
             .map_or("transformer".into(), |found| format!("transformer: {}", found.model)),
         Kind::Conditioning => "conditioning: what text encoders hand to a transformer".into(),
+        Kind::Other if inspection.lora.is_some() => Part::list_names(&inspection.parts),
         Kind::TinyAutoencoder | Kind::Other if !inspection.parts.is_empty() => {
             format!("{}: neither a latent nor a VAE that can be decoded with", Part::list_names(&inspection.parts))
         }
@@ -156,6 +158,7 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
         rows.push(("encoder", if inspection.encoder { "in the file" } else { "not in the file" }.into()));
     }
     rows.extend(inspection.transformer.iter().flat_map(transformer));
+    rows.extend(inspection.lora.iter().flat_map(lora));
     rows.extend(texts(inspection.texts.iter().map(|(name, length)| (name.as_str(), *length))));
     rows
 }
@@ -175,6 +178,9 @@ fn command(inspection: &Inspection) -> Option<String> {
         Kind::Conditioning => "tilewright sample --transformer TRANSFORMER --conditioning FILE --size WxH -o OUT",
         Kind::Transformer if inspection.transformer.as_ref().is_some_and(|found| found.problem.is_none()) => {
             "tilewright sample --transformer FILE --conditioning CONDITIONING --size WxH -o OUT"
+        }
+        Kind::Other if inspection.lora.as_ref().is_some_and(|lora| lora.problem.is_none()) => {
+            "tilewright sample --transformer TRANSFORMER --lora FILE:STRENGTH --conditioning CONDITIONING --size WxH -o OUT"
         }
         Kind::Transformer | Kind::TinyAutoencoder | Kind::Other => return None,
     };
@@ -215,6 +221,25 @@ fn transformer(inspected: &DenoiserInspection) -> Vec<(&'static str, String)> {
         rows.push(("decoded by", format!("a VAE of the family {}", found.family)));
     }
     rows.extend(inspected.problem.iter().map(|problem| ("can't run", problem.clone())));
+    rows
+}
+
+/// The facts about a LoRA.
+fn lora(inspected: &LoraInspection) -> Vec<(&'static str, String)> {
+    let LoraInspection { layers, ranks, text_keys, problem } = inspected;
+    let mut rows = Vec::new();
+    if problem.is_none() {
+        let ranks = match ranks {
+            None => String::new(),
+            Some([least, most]) if least == most => format!(" of rank {least}"),
+            Some([least, most]) => format!(" of ranks {least} to {most}"),
+        };
+        rows.push(("changes", format!("{}{ranks}", with_noun(*layers as u64, "layer"))));
+    }
+    if *text_keys > 0 {
+        rows.push(("left out", format!("{} of text encoders", with_noun(*text_keys as u64, "key"))));
+    }
+    rows.extend(problem.iter().map(|problem| ("can't run", problem.clone())));
     rows
 }
 
