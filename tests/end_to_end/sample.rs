@@ -120,6 +120,59 @@ fn every_case_agrees_with_diffusers() {
 }
 
 #[test]
+fn estimates_are_what_is_held() {
+    let place = Place::new();
+    let folder = |name: &str| fixture(&format!("{name}/conditioning.safetensors"));
+    let file = |name: &str, file: &str| fixture(&format!("{name}/{file}.safetensors"));
+    let flux = "sample-flux-diffusers";
+    let wan = "sample-wan-t2v-original";
+    let networks = [
+        (file(flux, "diffusion_pytorch_model"), folder(flux), vec![]),
+        (file("sample-flux-original-schnell", "flux1-tiny"), folder("sample-flux-original-schnell"), vec![]),
+        (fixture("lora/flux-tiny.gguf"), folder("sample-flux-original"), vec![]),
+        (
+            fixture("lora/flux-tiny.gguf"),
+            folder("sample-flux-original"),
+            vec!["--lora".to_owned(), file("lora", "flux-peft"), "--batch".into(), "2".into()],
+        ),
+        (file(wan, "wan-tiny"), folder(wan), vec!["--frames".to_owned(), "9".into()]),
+        (
+            file("sample-ti2v-original", "wan-tiny"),
+            folder("sample-ti2v-original"),
+            vec![
+                "--frames".into(),
+                "5".into(),
+                "--cfg".into(),
+                "3".into(),
+                "--negative".into(),
+                folder("sample-ti2v-original"),
+            ],
+        ),
+    ];
+    let mut combinations = 0;
+    for (transformer, conditioning, more) in &networks {
+        for precision in ["f32", "bf16", "mixed-bf16"] {
+            for (weights, size) in [("packed", "256x192"), ("expanded", "160x224")] {
+                let (precision, weights) = (format!("precision={precision}"), format!("weights={weights}"));
+                let arguments =
+                    ["sample", "--device", "cpu", "--transformer", transformer, "--conditioning", conditioning]
+                        .into_iter()
+                        .chain(["--size", size, "--steps", "1", "--json", "-o", "out.latent"])
+                        .chain(["--set", &precision, "--set", &weights])
+                        .chain(more.iter().map(String::as_str));
+                let record = place.run(&arguments.collect::<Vec<_>>()).json();
+                let bytes = |value: &Value| value["peak_bytes"].as_f64().unwrap();
+                let share = bytes(&record["estimate"]) / bytes(&record["outcome"]);
+                println!("{transformer} {precision} {weights} {size}: {share:.4}");
+                assert!((0.98..1.05).contains(&share), "{transformer} {precision} {weights} {size} {more:?}: {share}");
+                combinations += 1;
+            }
+        }
+    }
+    assert!(combinations >= 30);
+}
+
+#[test]
 fn loras_agree_with_diffusers_on_packed_weights_too() {
     let cases: Vec<Value> = list("lora_cases.json").into_iter().filter(|case| !case["latent_max"].is_null()).collect();
     assert!(cases.len() >= 6);

@@ -253,32 +253,37 @@ impl<'a> DenoiseJob<'a> {
         let network = tilewright_models::Network::build(config, &scope).map_err(Error::Model)?;
         let nn = |error: tilewright_nn::Error| Error::Model(error.into());
         let size = self.sampling.latents.size();
-        let together = plan.guidance == GuidanceOrder::Together && self.request.passes > 1;
-        let batch = size[0] * if together { 2 } else { 1 };
         let occupied = |shape: &[i64]| meter.occupied(shape, Kind::Float).map_err(nn);
-        let of_batch = |tensor: &Tensor, batch: i64| {
-            let mut shape = tensor.size();
-            shape[0] = batch;
-            shape
-        };
-        let positive = &self.sampling.positive;
-        let text = occupied(&of_batch(&positive.text, batch))?;
-        let pooled = positive.pooled.as_ref().map(|pooled| occupied(&of_batch(pooled, batch))).transpose()?;
-        let image = positive.image.as_ref().map(|image| occupied(&of_batch(image, batch))).transpose()?;
-        let inputs =
-            Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance: self.sampling.guidance };
+        let passes = self.passes(plan);
+        let batches: Vec<i64> = passes.iter().map(|pass| size[0] * pass.conditionings.len() as i64).collect();
+        let mut contexts = Vec::new();
+        for (pass, batch) in passes.iter().zip(&batches) {
+            let of_batch = |tensor: &Tensor| {
+                let mut shape = tensor.size();
+                shape[0] = *batch;
+                occupied(&shape)
+            };
+            let given = pass.conditionings[0];
+            let text = of_batch(&given.text)?;
+            let pooled = given.pooled.as_ref().map(of_batch).transpose()?;
+            let image = given.image.as_ref().map(of_batch).transpose()?;
+            let guidance = self.sampling.guidance;
+            let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
+            contexts.push(network.prepare(&meter, &inputs, extents(&size)).map_err(Error::Model)?);
+        }
         let latents = occupied(&size)?;
-        let mut input = size.clone();
-        input[0] = batch;
-        input[1] += config.condition_channels();
-        let context = network.prepare(&meter, &inputs, extents(&size)).map_err(Error::Model)?;
-        let input = if input == size { latents.clone() } else { occupied(&input)? };
         let sigmas = vec![1.0; if self.has_clean_frames() { size[2] as usize } else { 1 }];
         let before = meter.seconds();
-        let velocity = network.forward(&meter, &input, &sigmas, &context, &mut |_| Ok(())).map_err(Error::Model)?;
-        drop(velocity);
-        let passes = if together { 1.0 } else { f64::from(self.request.passes) };
-        Ok((meter.peak_bytes(), (meter.seconds() - before) * passes))
+        let mut velocities = Vec::new();
+        for (context, batch) in contexts.iter().zip(&batches) {
+            let mut input = size.clone();
+            input[0] = *batch;
+            input[1] += config.condition_channels();
+            let input = if input == size { latents.clone() } else { occupied(&input)? };
+            let velocity = network.forward(&meter, &input, &sigmas, context, &mut |_| Ok(()));
+            velocities.push(velocity.map_err(Error::Model)?);
+        }
+        Ok((meter.peak_bytes(), meter.seconds() - before))
     }
 
     fn has_clean_frames(&self) -> bool {
