@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     encode::tensor,
-    program::{Place, Run, bundled, fixture, largest_difference},
+    program::{Place, Run, bundled, fixture, largest_difference, root},
 };
 
 /// A case of diffusers', and the arguments that ask for it.
@@ -229,6 +229,10 @@ fn a_sample_is_decoded_as_it_stands_and_the_record_says_how_it_was_made() {
     assert_eq!(record["stage"], "denoise");
     assert_eq!(record["outputs"][0], "out.latent");
     assert_eq!(record["plan"]["ahead"], 2);
+    let schema = fs::read_to_string(root().join("host/plan/denoise-record.schema.json")).unwrap();
+    let schema = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let errors: Vec<String> = schema.iter_errors(&record).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}");
     let outcome = &record["outcome"];
     assert!(outcome["step_ms"].as_f64().unwrap() > 0.0 && outcome["moved_bytes"].as_u64().unwrap() > 0, "{outcome}");
     let kept: Value = serde_json::from_str(&fs::read_to_string(place.path("r.jsonl")).unwrap()).unwrap();

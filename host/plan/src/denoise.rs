@@ -241,6 +241,11 @@ pub struct DenoiseRecord {
     pub outcome: Option<DenoiseOutcome>,
 }
 
+/// The JSON Schema of [`DenoiseRecord`], as published in `denoise-record.schema.json`.
+pub fn denoise_record_schema() -> serde_json::Value {
+    schemars::schema_for!(DenoiseRecord).to_value()
+}
+
 impl fmt::Display for DenoiseRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.batch > 1 {

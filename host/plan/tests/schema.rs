@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use tilewright_plan::{
     Attempt, Backend, Capabilities, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint,
     Layout, Model, Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release, Request,
-    Space, Stage, Tile, Time, Value,
+    Space, Stage, Tile, Time, Value, denoise_record_schema,
     exchange::{
         Call, Estimate, ExactCost, ExactTrial, Exchange, HostAnswers, Measured, Offer, Price, RecordedQuestion, Reply,
         Trials,
@@ -14,7 +14,10 @@ use tilewright_plan::{
     record_schema, records,
 };
 
-const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/record.schema.json");
+/// The published schemas, and what the code says.
+fn published() -> [(&'static str, Json); 2] {
+    [("record.schema.json", record_schema()), ("denoise-record.schema.json", denoise_record_schema())]
+}
 
 fn plan(space: Space, time: Time, precision: Precision) -> Plan {
     Plan {
@@ -174,17 +177,19 @@ fn full() -> Record {
 }
 
 #[test]
-fn the_published_schema_is_current() {
-    let mut current = serde_json::to_string_pretty(&record_schema()).unwrap();
-    current.push('\n');
-    if env::var_os("TILEWRIGHT_UPDATE").is_some() {
-        fs::write(PUBLISHED, &current).unwrap();
+fn the_published_schemas_are_current() {
+    for (name, schema) in published() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        let current = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if env::var_os("TILEWRIGHT_UPDATE").is_some() {
+            fs::write(&path, &current).unwrap();
+        }
+        let published = fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            published == current,
+            "{name} is not what the records' types say: run the test once with TILEWRIGHT_UPDATE=1"
+        );
     }
-    let published = fs::read_to_string(PUBLISHED).unwrap_or_default();
-    assert!(
-        published == current,
-        "record.schema.json is not what Record says: run the test once with TILEWRIGHT_UPDATE=1"
-    );
 }
 
 #[test]
