@@ -21,7 +21,8 @@ fn device() -> Measured {
         layout,
         flops_per_second: 1e11,
         plain: rate,
-        winograd: Some(rate).filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && winograd::available()),
+        winograd: Some(rate)
+            .filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && winograd::available(tch::Kind::Float)),
         attention_flops_per_second: 1e11,
         fused_attention: true,
         norm_bytes_per_second: None,

@@ -49,7 +49,8 @@ impl ComputeFormat {
 
     /// True if 3×3 convolutions run by Winograd's filtering.
     pub fn winograd(&self, device: Device) -> bool {
-        let wanted = Self { convolution: Kind::Float, tf32: false, rest: Kind::Float, layout: Layout::ChannelsLast };
-        *self == wanted && device == Device::Cpu && winograd::available()
+        let single = Self { convolution: Kind::Float, ..*self };
+        let wanted = Self { layout: Layout::ChannelsLast, ..Self::single() };
+        single == wanted && device == Device::Cpu && winograd::available(self.convolution)
     }
 }

@@ -11,7 +11,7 @@ use std::{ops::Range, rc::Rc};
 use tch::Kind;
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
-    attention, group_norm_bytes, group_norm_passes,
+    attention, group_norm_bytes, group_norm_passes, multi_head,
     probe::{Measured, Rate, Scratch, Speed, convolution_bytes},
     reordered, winograd,
 };
@@ -206,7 +206,11 @@ impl Meter {
 
     /// True if a kernel of this project's own computes attention.
     fn has_own_attention(&self, kind: Kind) -> bool {
-        self.costs.on_cpu && kind == Kind::Float && winograd::available()
+        let is_there = match kind {
+            Kind::BFloat16 => multi_head::has_own(kind),
+            _ => kind == Kind::Float && winograd::available(kind),
+        };
+        self.costs.on_cpu && is_there
     }
 
     fn scratch(&self, values: f64) -> u64 {
@@ -520,9 +524,14 @@ impl Ops for Meter {
         self.spend(4.0 * samples * width * tokens * tokens / self.costs.attention_flops_per_second);
         let scratch = attention::fused_bytes(width, dtype);
         if self.has_own_attention(query.kind) {
+            let (tokens, width, samples) = (shapes[0][1], shapes[0][2], shapes[0][0]);
+            let scratch = match query.kind {
+                Kind::BFloat16 => multi_head::scratch_bytes(tokens, width, samples, query.kind),
+                _ => scratch as u64,
+            };
             let query = self.contiguous(&query)?;
             let _copies = (self.contiguous(key)?, self.contiguous(value)?);
-            self.touch(scratch as u64);
+            self.touch(scratch);
             return Ok(query);
         }
         let output = self.output(query.axes.made_contiguous(), query.kind);

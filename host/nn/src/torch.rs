@@ -158,7 +158,7 @@ impl Ops for Torch {
     }
 
     fn winograd_kernel(&self, weight: &Tensor, bias: &Tensor, upsamples: bool) -> Result<Winograd> {
-        Ok(Winograd::new(weight, bias, upsamples)?)
+        Ok(Winograd::new(weight, bias, upsamples, self.format.convolution)?)
     }
 
     fn winograd_convolution(

@@ -2,7 +2,8 @@
 // tiles of 2×2 from input tiles of 4×4, with 16 products per channel pair where the definition takes 36. After an upsampling by repetition
 // the middle two rows and columns of an input tile are equal, one of the four sums in either direction vanishes, and 9 products are left.
 //
-// Each thread takes blocks of tiles through all steps, so that only the input and the output travel through memory.
+// Each thread takes blocks of tiles through all steps, so that only the input and the output travel through memory. Products are of f32,
+// or of bf16 summed in f32: then transformed tiles and weights are rounded, and nothing else is.
 #include "winograd.h"
 
 #include <ATen/Parallel.h>
@@ -10,10 +11,11 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "guarded.h"
-#include "vectors.h"
+#include "lanes16.h"
 
 namespace {
 
@@ -34,8 +36,12 @@ constexpr int64_t patch_columns = (kTilesAcross - 1) * Case::kStep + Case::kSide
 
 constexpr int64_t padded(int64_t channels) { return (channels + kLanes - 1) / kLanes * kLanes; }
 
-// Rows of the laid out weights per frame: of several frames each begins where its input's channels do.
-constexpr int64_t rows_of(int64_t into, int32_t taps) { return taps == 1 ? into : padded(into); }
+// Rows of the laid out weights per frame: of several frames each begins where its input's channels do. Rows of bf16 stand in pairs.
+template <typename Value>
+constexpr int64_t rows_of(int64_t into, int32_t taps) {
+  if (taps != 1) return padded(into);
+  return sizeof(Value) == 2 ? (into + 1) / 2 * 2 : into;
+}
 
 // x / (1 + exp(-x))
 TW_INLINE void silu(float* value) {
@@ -72,8 +78,8 @@ TW_INLINE void transform(const Lanes* in, int stride, Lanes* out) {
   }
 }
 
-template <typename Case>
-TW_INLINE void transform_tile(const float* patch, int64_t row, float* to, int64_t apart, int64_t channels) {
+template <typename Case, typename Value>
+TW_INLINE void transform_tile(const float* patch, int64_t row, Value* to, int64_t apart, int64_t channels) {
   constexpr int side = Case::kSide;
   for (int64_t c = 0; c < channels; c += kLanes) {
     Lanes values[side * side], half[side * side], whole[side * side];
@@ -84,16 +90,19 @@ TW_INLINE void transform_tile(const float* patch, int64_t row, float* to, int64_
 #pragma GCC unroll 4
     for (int y = 0; y < side; ++y) transform<Case>(half + y * side, 1, whole + y * side);
 #pragma GCC unroll 16
-    for (int i = 0; i < side * side; ++i) lanes(to + i * apart + c) = whole[i];
+    for (int i = 0; i < side * side; ++i) store(to + i * apart + c, whole[i]);
   }
 }
 
-TW_VECTORS void transform_direct(const float* patch, int64_t row, float* to, int64_t apart, int64_t channels) {
-  transform_tile<Direct>(patch, row, to, apart, channels);
-}
-TW_VECTORS void transform_upsampled(const float* patch, int64_t row, float* to, int64_t apart, int64_t channels) {
-  transform_tile<Upsampled>(patch, row, to, apart, channels);
-}
+// Every combination is compiled for several widths of vectors.
+#define TW_TRANSFORM(Case, Value)                                                                                     \
+  TW_VECTORS void transform_one(Case, const float* patch, int64_t row, Value* to, int64_t apart, int64_t channels) { \
+    transform_tile<Case>(patch, row, to, apart, channels);                                                            \
+  }
+TW_TRANSFORM(Direct, float)
+TW_TRANSFORM(Direct, uint16_t)
+TW_TRANSFORM(Upsampled, float)
+TW_TRANSFORM(Upsampled, uint16_t)
 
 // One direction of the output's transform: two values.
 template <typename Case>
@@ -151,23 +160,30 @@ TW_VECTORS void finish(float* __restrict value, const float* __restrict bias, co
 }
 
 // [kTiles, depth], its rows `apart`, times [depth, columns]; `laid` has rows of TW_BLOCK, and so has the product.
-void multiply(const float* tiles, const float* laid, float* product, int64_t depth, int64_t apart, int64_t columns) {
-  at::native::cpublas::brgemm(kTiles, columns, depth, apart, TW_BLOCK, TW_BLOCK, false, tiles, laid, product, false);
+template <typename Value>
+void multiply(const Value* tiles, const Value* laid, float* product, int64_t depth, int64_t apart, int64_t columns) {
+  using Product = std::conditional_t<std::is_same_v<Value, float>, float, at::BFloat16>;
+  at::native::cpublas::brgemm(kTiles, columns, depth, apart, TW_BLOCK, TW_BLOCK, false, reinterpret_cast<const Product*>(tiles),
+                              reinterpret_cast<const Product*>(laid), product, !std::is_same_v<Value, float>);
 }
 
 template <typename Case>
 constexpr int64_t points = Case::kSide * Case::kSide;
 
-// What a thread works in, in values.
-template <typename Case>
+// What a thread works in, in f32 values; transformed tiles come last.
+template <typename Case, typename Value>
 struct Scratch {
   static constexpr int64_t patch = patch_rows<Case> * patch_columns<Case> * TW_BLOCK, product = points<Case> * kTiles * TW_BLOCK,
                            tile = 4 * TW_BLOCK;
-  static int64_t values(int64_t into, int32_t taps) { return patch + product + tile + points<Case> * kTiles * taps * padded(into); }
+  static int64_t values(int64_t into, int32_t taps) {
+    return patch + product + tile + points<Case> * kTiles * taps * padded(into) * static_cast<int64_t>(sizeof(Value)) / 4;
+  }
 };
 
-template <typename Case>
+template <typename Case, typename Value>
 class Blocks {
+  using Own = Scratch<Case, Value>;
+
  public:
   explicit Blocks(const tw_convolution& convolution) : conv(convolution) {
     const int64_t scale = Case::kSide == 3 ? 2 : 1;
@@ -184,12 +200,13 @@ class Blocks {
     const int threads = at::get_num_threads();
     std::vector<double> sums(conv.sums == nullptr ? 0 : static_cast<size_t>(threads * conv.batch * 2 * conv.out));
     const c10::DataPtr scratch =
-        c10::GetCPUAllocator()->allocate(static_cast<size_t>(threads * Scratch<Case>::values(conv.into, conv.taps)) * sizeof(float));
+        c10::GetCPUAllocator()->allocate(static_cast<size_t>(threads * Own::values(conv.into, conv.taps)) * sizeof(float));
     at::parallel_for(0, conv.batch * blocks_down * blocks_across, 1, [&](int64_t begin, int64_t end) {
       const int64_t thread = at::get_thread_num();
-      float* own = static_cast<float*>(scratch.get()) + thread * Scratch<Case>::values(conv.into, conv.taps);
+      float* own = static_cast<float*>(scratch.get()) + thread * Own::values(conv.into, conv.taps);
       double* count = sums.empty() ? nullptr : sums.data() + thread * conv.batch * 2 * conv.out;
       for (int64_t index = begin; index < end; ++index) block(index, own, count);
+      if (!std::is_same_v<Value, float>) at::native::cpublas::brgemm_release(true);
     });
     // In the order of the threads, so that the result is the same in every run.
     for (size_t i = 0; i < sums.size(); ++i) conv.sums[i % static_cast<size_t>(conv.batch * 2 * conv.out)] += sums[i];
@@ -200,12 +217,11 @@ class Blocks {
     const int64_t sample = index / (blocks_down * blocks_across), place = index % (blocks_down * blocks_across);
     const int64_t tile_row = first_tile + place / blocks_across * kTilesDown, tile_column = place % blocks_across * kTilesAcross;
     float* patch = own;
-    float* product = patch + Scratch<Case>::patch;
-    float* pixels = product + Scratch<Case>::product;
-    float* tiles = pixels + Scratch<Case>::tile;
-    constexpr auto transformed = Case::kSide == 4 ? transform_direct : transform_upsampled;
+    float* product = patch + Own::patch;
+    float* pixels = product + Own::product;
+    Value* tiles = reinterpret_cast<Value*>(pixels + Own::tile);
     constexpr auto gathered = Case::kSide == 4 ? gather_direct : gather_upsampled;
-    const int64_t there = conv.taps - conv.missing, rows = rows_of(conv.into, conv.taps);
+    const int64_t there = conv.taps - conv.missing, rows = rows_of<Value>(conv.into, conv.taps);
     const int64_t depth = there * padded(conv.into);
     for (int64_t frame = 0; frame < there; ++frame) {
       for (int64_t channel = 0; channel < conv.into; channel += TW_BLOCK) {
@@ -214,15 +230,15 @@ class Blocks {
         for (int64_t tile = 0; tile < kTiles; ++tile) {
           const int64_t corner =
               (tile / kTilesAcross * patch_columns<Case> + tile % kTilesAcross) * Case::kStep * TW_BLOCK;
-          transformed(patch + corner, patch_columns<Case> * TW_BLOCK,
-                      tiles + tile * depth + frame * padded(conv.into) + channel, kTiles * depth, channels);
+          transform_one(Case{}, patch + corner, patch_columns<Case> * TW_BLOCK,
+                        tiles + tile * depth + frame * padded(conv.into) + channel, kTiles * depth, channels);
         }
       }
     }
     const int64_t last = conv.out_first + conv.out_rows;
     for (int64_t channel = 0; channel < conv.out; channel += TW_BLOCK) {
       const int64_t channels = std::min<int64_t>(TW_BLOCK, conv.out - channel);
-      const float* laid = conv.weights + channel * points<Case> * conv.taps * rows;
+      const Value* laid = static_cast<const Value*>(conv.weights) + channel * points<Case> * conv.taps * rows;
       for (int64_t point = 0; point < points<Case>; ++point)
         multiply(tiles + point * kTiles * depth, laid + (point * conv.taps + conv.missing) * rows * TW_BLOCK,
                  product + point * kTiles * TW_BLOCK, there * rows, depth, channels);
@@ -275,33 +291,23 @@ void lay_out(const double* in, int stride, int32_t upsample, double* out, int ap
   }
 }
 
-}  // namespace
-
-int tw_winograd_available() noexcept {
-  // libtorch's blocked product throws on processors that it was not written for.
-  static const bool available = [] {
-    try {
-      std::vector<float> tiles(kTiles * 16, 1.0f), laid(16 * TW_BLOCK, 1.0f), product(kTiles * TW_BLOCK);
-      multiply(tiles.data(), laid.data(), product.data(), 16, 16, TW_BLOCK);
-      return product.back() == 16.0f;
-    } catch (...) {
-      return false;
-    }
-  }();
-  return available;
+// The place of an input channel's row, of the output channel's column.
+template <typename Value>
+TW_INLINE int64_t place(int64_t row, int64_t column) {
+  return sizeof(Value) == 2 ? row / 2 * 2 * TW_BLOCK + 2 * column + row % 2 : row * TW_BLOCK + column;
 }
 
-int64_t tw_winograd_values(int64_t into, int64_t out, int32_t taps, int32_t upsample) noexcept {
-  return (out + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK * taps * rows_of(into, taps) * point_count(upsample);
-}
+void set(float* to, double value) { *to = static_cast<float>(value); }
+void set(uint16_t* to, double value) { *to = c10::BFloat16(static_cast<float>(value)).x; }
 
-void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t taps, int32_t upsample, float* laid_out) noexcept {
+template <typename Value>
+void lay_out_all(const float* weights, int64_t into, int64_t out, int32_t taps, int32_t upsample, Value* laid_out) {
   const int side = upsample != 0 ? 3 : 4;
-  const int64_t rows = rows_of(into, taps);
-  std::fill_n(laid_out, tw_winograd_values(into, out, taps, upsample), 0.0f);
+  const int64_t rows = rows_of<Value>(into, taps);
+  std::fill_n(laid_out, tw_winograd_values(into, out, taps, upsample, sizeof(Value) == 2), Value{});
   at::parallel_for(0, out, 1, [&](int64_t begin, int64_t end) {
     for (int64_t to = begin; to < end; ++to) {
-      float* block = laid_out + to / TW_BLOCK * TW_BLOCK * taps * rows * side * side + to % TW_BLOCK;
+      Value* block = laid_out + to / TW_BLOCK * TW_BLOCK * taps * rows * side * side;
       for (int64_t from = 0; from < into; ++from) {
         for (int64_t tap = 0; tap < taps; ++tap) {
           double values[9], half[12] = {}, whole[16];
@@ -309,24 +315,56 @@ void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_
           for (int x = 0; x < 3; ++x) lay_out(values + x, 3, upsample, half + x, 3);
           for (int y = 0; y < side; ++y) lay_out(half + 3 * y, 1, upsample, whole + side * y, 1);
           for (int point = 0; point < side * side; ++point)
-            block[((point * taps + tap) * rows + from) * TW_BLOCK] = static_cast<float>(whole[point]);
+            set(block + place<Value>((point * taps + tap) * rows + from, to % TW_BLOCK), whole[point]);
         }
       }
     }
   });
 }
 
-int64_t tw_winograd_scratch(int64_t into, int32_t taps, int32_t upsample) noexcept {
-  const int64_t values = upsample != 0 ? Scratch<Upsampled>::values(into, taps) : Scratch<Direct>::values(into, taps);
-  return at::get_num_threads() * values * static_cast<int64_t>(sizeof(float));
+template <typename Value>
+bool multiplies(Value one) {
+  try {
+    std::vector<Value> tiles(kTiles * 16, one), laid(16 * TW_BLOCK, one);
+    std::vector<float> product(kTiles * TW_BLOCK);
+    multiply(tiles.data(), laid.data(), product.data(), 16, 16, TW_BLOCK);
+    return product.back() == 16.0f;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+int tw_winograd_available(int32_t bf16) noexcept {
+  // libtorch's blocked product throws on processors that it was not written for.
+  static const bool single = multiplies<float>(1.0f), narrow = multiplies<uint16_t>(0x3f80);
+  return bf16 != 0 ? narrow : single;
+}
+
+int64_t tw_winograd_values(int64_t into, int64_t out, int32_t taps, int32_t upsample, int32_t bf16) noexcept {
+  const int64_t rows = bf16 != 0 ? rows_of<uint16_t>(into, taps) : rows_of<float>(into, taps);
+  return (out + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK * taps * rows * point_count(upsample);
+}
+
+void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t taps, int32_t upsample, int32_t bf16,
+                         void* laid_out) noexcept {
+  if (bf16 != 0) lay_out_all(weights, into, out, taps, upsample, static_cast<uint16_t*>(laid_out));
+  else lay_out_all(weights, into, out, taps, upsample, static_cast<float*>(laid_out));
+}
+
+int64_t tw_winograd_scratch(int64_t into, int32_t taps, int32_t upsample, int32_t bf16) noexcept {
+  const auto values = [&](auto of) {
+    using Value = decltype(of);
+    return upsample != 0 ? Scratch<Upsampled, Value>::values(into, taps) : Scratch<Direct, Value>::values(into, taps);
+  };
+  return at::get_num_threads() * (bf16 != 0 ? values(uint16_t{}) : values(float{})) * static_cast<int64_t>(sizeof(float));
 }
 
 int tw_winograd_convolve(const tw_convolution* convolution, char* error, size_t error_length) noexcept {
   return guarded(error, error_length, [&] {
-    if (convolution->upsample != 0) {
-      Blocks<Upsampled>(*convolution).run();
-    } else {
-      Blocks<Direct>(*convolution).run();
-    }
+    const tw_convolution& of = *convolution;
+    if (of.bf16 != 0) of.upsample != 0 ? Blocks<Upsampled, uint16_t>(of).run() : Blocks<Direct, uint16_t>(of).run();
+    else of.upsample != 0 ? Blocks<Upsampled, float>(of).run() : Blocks<Direct, float>(of).run();
   });
 }

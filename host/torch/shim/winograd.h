@@ -1,5 +1,5 @@
-// 3×3 convolutions of f32 pictures in memory order [N, H, W, C] on the CPU, by Winograd's minimal filtering, with what stands around
-// them in a decoder done on the way: group norm and SiLU before, a sum and the next norm's statistics after.
+// 3×3 convolutions of f32 pictures in memory order [N, H, W, C] on the CPU, by Winograd's minimal filtering with products of f32 or bf16,
+// with what stands around them in a decoder done on the way: group norm and SiLU before, a sum and the next norm's statistics after.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,8 @@ struct tw_convolution {
   const float* inputs[TW_TAPS];  // of each frame that is there [batch, rows, width, into]
   const float* scale;         // [batch, into], or none: input · scale + shift comes first
   const float* shift;
-  const float* weights;       // from tw_winograd_weights
+  int32_t bf16;               // of products; else f32
+  const void* weights;        // from tw_winograd_weights
   const float* bias;          // [out]
   const float* add;           // [batch, out_rows, out_width, out], or none: added to the result; may be `output`
   float* output;              // likewise, or none where only the sums are wanted
@@ -33,12 +34,13 @@ struct tw_convolution {
 };
 
 // Whether it runs on this processor.
-int tw_winograd_available() noexcept;
+int tw_winograd_available(int32_t bf16) noexcept;
 // Values that tw_winograd_weights writes.
-int64_t tw_winograd_values(int64_t into, int64_t out, int32_t taps, int32_t upsample) noexcept;
+int64_t tw_winograd_values(int64_t into, int64_t out, int32_t taps, int32_t upsample, int32_t bf16) noexcept;
 // Lays weights [out, into, taps, 3, 3] out for tw_winograd_convolve.
-void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t taps, int32_t upsample, float* laid_out) noexcept;
+void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t taps, int32_t upsample, int32_t bf16,
+                         void* laid_out) noexcept;
 // Bytes of scratch that tw_winograd_convolve holds, all threads together.
-int64_t tw_winograd_scratch(int64_t into, int32_t taps, int32_t upsample) noexcept;
+int64_t tw_winograd_scratch(int64_t into, int32_t taps, int32_t upsample, int32_t bf16) noexcept;
 int tw_winograd_convolve(const tw_convolution* convolution, char* error, size_t error_length) noexcept;
 }

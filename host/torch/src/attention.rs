@@ -8,7 +8,7 @@ use std::{
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Dtype;
 
-use crate::{Error, Result, ffi, kind, scalar, winograd};
+use crate::{Error, Result, ffi, kind, multi_head, scalar, winograd};
 
 /// The most scores that plain attention holds at once.
 const SCORES: i64 = 1 << 24;
@@ -50,15 +50,20 @@ pub fn plain_bytes(batch: i64, tokens: i64, width: i64) -> u64 {
     4 * values.max(0) as u64
 }
 
-/// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 on
-/// processors that have the products for it. `query`, `key`, `value`: [N, tokens, width]; the
+/// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 and
+/// bf16 on processors that have the products for it. `query`, `key`, `value`: [N, tokens, width]; the
 /// result may take the query's place.
 ///
 /// # Errors
 /// libtorch's error.
 pub fn attend(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-    if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && winograd::available() {
+    if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && winograd::available(Kind::Float) {
         return attend_in_blocks(query, key, value);
+    }
+    if query.device() == Device::Cpu && query.f_kind()? == Kind::BFloat16 && multi_head::has_own(Kind::BFloat16) {
+        let (query, key, value) = (query.f_contiguous()?, key.f_contiguous()?, value.f_contiguous()?);
+        multi_head::attend_onto(&query, [&query, &key, &value], 1, false)?;
+        return Ok(query);
     }
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
     let mixed = Tensor::f_scaled_dot_product_attention(
@@ -105,7 +110,7 @@ pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
     let threads = f64::from(tch::get_num_threads().max(1));
     match dtype {
         // Up to 63 keys are added to fill a block.
-        Dtype::F32 if winograd::available() => 4.0 * (64.0 * width + threads * 64.0 * (512.0 + 2.0 + width)),
+        Dtype::F32 if winograd::available(Kind::Float) => 4.0 * (64.0 * width + threads * 64.0 * (512.0 + 2.0 + width)),
         _ => threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0),
     }
 }

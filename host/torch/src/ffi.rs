@@ -49,7 +49,8 @@ pub struct RawConvolution {
     pub inputs: [*const f32; TAPS],
     pub scale: *const f32,
     pub shift: *const f32,
-    pub weights: *const f32,
+    pub bf16: i32,
+    pub weights: *const c_void,
     pub bias: *const f32,
     pub add: *const f32,
     pub output: *mut f32,
@@ -203,16 +204,17 @@ unsafe extern "C" {
     pub fn tw_add_gated(sum: *const RawGatedSum);
     pub fn tw_attend_heads(heads: *const RawHeads, error: *mut c_char, error_length: usize) -> c_int;
     pub safe fn tw_attend_heads_scratch(others: i64, width: i64, heads: i64, threads: i64, bf16: i32) -> i64;
-    pub safe fn tw_winograd_available() -> c_int;
-    pub safe fn tw_winograd_values(into: i64, out: i64, taps: c_int, upsample: c_int) -> i64;
-    pub safe fn tw_winograd_scratch(into: i64, taps: c_int, upsample: c_int) -> i64;
+    pub safe fn tw_winograd_available(bf16: i32) -> c_int;
+    pub safe fn tw_winograd_values(into: i64, out: i64, taps: c_int, upsample: c_int, bf16: i32) -> i64;
+    pub safe fn tw_winograd_scratch(into: i64, taps: c_int, upsample: c_int, bf16: i32) -> i64;
     pub fn tw_winograd_weights(
         weights: *const f32,
         into: i64,
         out: i64,
         taps: c_int,
         upsample: c_int,
-        laid_out: *mut f32,
+        bf16: i32,
+        laid_out: *mut c_void,
     );
     pub fn tw_unit_norm(norm: *const RawUnitNorm);
     pub fn tw_winograd_convolve(convolution: *const RawConvolution, error: *mut c_char, error_length: usize) -> c_int;

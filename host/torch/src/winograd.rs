@@ -1,5 +1,6 @@
 //! 3×3 convolutions of f32 pictures on the CPU by Winograd's minimal filtering: 4 products per
-//! pixel and pair of channels instead of 9, and 2¼ after an upsampling by repetition. Group norm
+//! pixel and pair of channels instead of 9, and 2¼ after an upsampling by repetition. Products are
+//! of f32, or of bf16 with sums in f32, where the processor has instructions for it. Group norm
 //! and SiLU before, a sum and the next norm's sums after are fused, so that only input and output
 //! travel through memory. A causal 3×3×3 convolution is that of three frames, summed. The
 //! arithmetic is in `shim/winograd.cpp`.
@@ -13,22 +14,27 @@ use crate::{Error, Result, ffi};
 /// Pixels along the side of a block that one thread computes at once.
 pub const BLOCK: u32 = 16;
 
-/// True if it runs on this processor; libtorch's own convolutions are used otherwise.
-pub fn available() -> bool {
-    ffi::tw_winograd_available() != 0
+/// True if it runs on this processor with products of this type; libtorch's own convolutions are
+/// used otherwise.
+pub fn available(kind: Kind) -> bool {
+    [Kind::Float, Kind::BFloat16].contains(&kind) && ffi::tw_winograd_available(is_narrow(kind)) != 0
+}
+
+fn is_narrow(kind: Kind) -> i32 {
+    (kind == Kind::BFloat16).into()
 }
 
 /// Frames that a causal convolution reads.
 pub const TAPS: usize = ffi::TAPS;
 
 /// Bytes of scratch that a convolution of `into` input channels holds, all threads together.
-pub fn scratch_bytes(into: i64, upsample: bool) -> i64 {
-    ffi::tw_winograd_scratch(into, 1, upsample.into())
+pub fn scratch_bytes(into: i64, upsample: bool, kind: Kind) -> i64 {
+    ffi::tw_winograd_scratch(into, 1, upsample.into(), is_narrow(kind))
 }
 
 /// The scratch of a causal convolution over three frames.
-pub fn causal_scratch_bytes(into: i64) -> i64 {
-    ffi::tw_winograd_scratch(into, TAPS as i32, 0)
+pub fn causal_scratch_bytes(into: i64, kind: Kind) -> i64 {
+    ffi::tw_winograd_scratch(into, TAPS as i32, 0, is_narrow(kind))
 }
 
 /// Rows of a picture [N, C, rows, W], f32, channels-last, samples without gaps.
@@ -113,12 +119,12 @@ fn stride(what: &str, tensor: &Tensor, [batch, channels, height, width]: [i64; 4
 impl Winograd {
     /// Lays out weights `[out, into, 3, 3]` and a bias of `out` values, f32 on the CPU. With
     /// `upsample` the input is doubled in height and width by repeating pixels before it is
-    /// convolved.
+    /// convolved. Products are of `kind`.
     ///
     /// # Errors
-    /// The shapes are others, or memory is out.
-    pub fn new(weight: &Tensor, bias: &Tensor, upsample: bool) -> Result<Self> {
-        Self::lay_out(&weight.f_unsqueeze(2)?, bias, 1, upsample)
+    /// The shapes are others, products of the type are not [`available`], or memory is out.
+    pub fn new(weight: &Tensor, bias: &Tensor, upsample: bool, kind: Kind) -> Result<Self> {
+        Self::lay_out(&weight.f_unsqueeze(2)?, bias, 1, upsample, kind)
     }
 
     /// Lays out weights `[out, into, 3, 3, 3]` over frames, rows and columns and a bias of `out`
@@ -126,12 +132,15 @@ impl Winograd {
     /// the two before.
     ///
     /// # Errors
-    /// The shapes are others, or memory is out.
-    pub fn causal(weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        Self::lay_out(weight, bias, TAPS, false)
+    /// As [`Self::new`].
+    pub fn causal(weight: &Tensor, bias: &Tensor, kind: Kind) -> Result<Self> {
+        Self::lay_out(weight, bias, TAPS, false, kind)
     }
 
-    fn lay_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool) -> Result<Self> {
+    fn lay_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool, kind: Kind) -> Result<Self> {
+        if !available(kind) {
+            return Err(Error::Torch(format!("Winograd's filtering with products of {kind:?} on this processor")));
+        }
         let (out, into, ..) = weight.size5()?;
         let square = weight.size()[2..] == [taps as i64, 3, 3];
         if !square || bias.size() != [out] || weight.device() != Device::Cpu || out == 0 || into == 0 {
@@ -143,13 +152,14 @@ impl Winograd {
         let plain = |tensor: &Tensor| -> Result<Tensor> { Ok(tensor.f_to_kind(Kind::Float)?.f_contiguous()?) };
         let (weight, bias) = (plain(weight)?, plain(bias)?);
         let frames = taps as i32;
-        let values = ffi::tw_winograd_values(into, out, frames, upsample.into());
-        let laid_out = Tensor::f_empty([values], (Kind::Float, Device::Cpu))?;
-        // SAFETY: `weight` holds out · into · taps · 9 contiguous f32 and `laid_out` as many as the
-        // shim asked for.
+        let narrow = is_narrow(kind);
+        let values = ffi::tw_winograd_values(into, out, frames, upsample.into(), narrow);
+        let laid_out = Tensor::f_empty([values], (kind, Device::Cpu))?;
+        // SAFETY: `weight` holds out · into · taps · 9 contiguous f32 and `laid_out` as many values
+        // of the type as the shim asked for.
         unsafe {
-            let (from, to) = (weight.data_ptr().cast(), laid_out.data_ptr().cast());
-            ffi::tw_winograd_weights(from, into, out, frames, upsample.into(), to);
+            let (from, to) = (weight.data_ptr().cast(), laid_out.data_ptr());
+            ffi::tw_winograd_weights(from, into, out, frames, upsample.into(), narrow, to);
         }
         Ok(Self { laid_out, bias, into, out, taps, upsample })
     }
@@ -250,7 +260,8 @@ impl Winograd {
             inputs,
             scale: before.map_or(std::ptr::null(), |affine| affine.scale.as_ptr()),
             shift: before.map_or(std::ptr::null(), |affine| affine.shift.as_ptr()),
-            weights: self.laid_out.data_ptr().cast(),
+            bf16: is_narrow(self.laid_out.f_kind()?),
+            weights: self.laid_out.data_ptr().cast_const(),
             bias: self.bias.data_ptr().cast(),
             add: data(add),
             output: data(output),

@@ -87,7 +87,7 @@ impl Meter {
             }
             _ => {}
         }
-        self.touch(scratch_bytes(into, upsamples) as u64);
+        self.touch(scratch_bytes(into, upsamples, self.format.convolution) as u64);
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
         let products = if upsamples { 2.25 } else { 4.0 };
         self.spend(products * rate.of(into as f64, out as f64) * self.filtered_pixels([batch, output[2], output[3]]));

@@ -185,7 +185,7 @@ impl CausalOps for Meter {
         if channels != into || !is_alike || !fits {
             return Err(shape_error("a convolution", &[last.axes.extents(), &[out, into]]));
         }
-        self.touch(causal_scratch_bytes(into) as u64);
+        self.touch(causal_scratch_bytes(into, self.format.convolution) as u64);
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
         let (into, computed) = (frames.len() as f64 * into as f64, whole_blocks(out as f64));
         let each = rate.per_product * into * computed + rate.per_value * (into + out as f64);

@@ -129,7 +129,7 @@ impl CausalOps for Torch {
     }
 
     fn causal_kernel(&self, weight: &Tensor, bias: &Tensor) -> Result<Winograd> {
-        Ok(Winograd::causal(weight, bias)?)
+        Ok(Winograd::causal(weight, bias, self.format.convolution)?)
     }
 
     fn rearrange(&self, weight: &Tensor, order: &[usize], shape: &[i64]) -> Result<Tensor> {

@@ -124,7 +124,7 @@ impl OnDevice {
                 let convolution = Convolution::new(device, dtype, layout, channels, side)?;
                 Box::new(move || convolution.run(1))
             }
-            Trial::Winograd { channels, side } => with_winograd(channels, side)?,
+            Trial::Winograd { dtype, channels, side } => with_winograd(kind(dtype)?, channels, side)?,
             Trial::Attention { dtype, tokens } => {
                 let tensor = fill(device, &[1, tokens, ATTENTION_WIDTH], dtype)?;
                 match attention::is_fused(device, ATTENTION_WIDTH, dtype) {
@@ -170,8 +170,8 @@ impl Bench for OnDevice {
         Convolution::new(self.device, dtype, layout, channels, side)?.scratch(self.device)
     }
 
-    fn has_winograd(&self) -> bool {
-        self.device == Device::Cpu && winograd::available()
+    fn has_winograd(&self, dtype: Dtype) -> bool {
+        self.device == Device::Cpu && kind(dtype).is_ok_and(winograd::available)
     }
 
     fn elementwise_bytes(&self) -> f64 {
@@ -271,13 +271,13 @@ impl Convolution {
 }
 
 /// Norm, activation, convolution, sum and the next norm's sums, as a residual layer has them.
-fn with_winograd(channels: i64, side: i64) -> Result<Work> {
+fn with_winograd(products: Kind, channels: i64, side: i64) -> Result<Work> {
     let picture = || -> Result<Tensor> {
         Ok(fill(Device::Cpu, &[1, side, side, channels], Dtype::F32)?.f_permute([0, 3, 1, 2])?)
     };
     let (input, output) = (picture()?, picture()?);
     let weight = fill(Device::Cpu, &[channels, channels, 3, 3], Dtype::F32)?;
-    let conv = Winograd::new(&weight, &Tensor::f_zeros([channels], (Kind::Float, Device::Cpu))?, false)?;
+    let conv = Winograd::new(&weight, &Tensor::f_zeros([channels], (Kind::Float, Device::Cpu))?, false, products)?;
     let affine = Affine { scale: vec![0.01; channels as usize], shift: vec![0.0; channels as usize] };
     Ok(Box::new(move || {
         let mut sums = Sums::new(1, channels);

@@ -32,7 +32,7 @@ pub(super) enum Trial {
     /// A 3×3 convolution of as many channels in as out.
     Convolution { dtype: Dtype, layout: Layout, channels: i64, side: i64 },
     /// The same by Winograd's filtering, with norm and activation.
-    Winograd { channels: i64, side: i64 },
+    Winograd { dtype: Dtype, channels: i64, side: i64 },
     /// The middle attention.
     Attention { dtype: Dtype, tokens: i64 },
     /// An elementwise operation on more values than caches hold.
@@ -48,7 +48,7 @@ impl Trial {
     pub fn operations(&self) -> f64 {
         match *self {
             Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,
-            Trial::Winograd { channels, side } => (8 * channels * channels * side * side) as f64,
+            Trial::Winograd { channels, side, .. } => (8 * channels * channels * side * side) as f64,
             Trial::Attention { tokens, .. } => (4 * tokens * tokens * super::ATTENTION_WIDTH) as f64,
             Trial::Elementwise | Trial::Norm { .. } | Trial::Transfer => 0.0,
         }
@@ -63,8 +63,8 @@ pub(super) trait Bench {
     fn run(&mut self, trial: Trial) -> Result<Duration>;
     /// The memory that a convolution holds besides its input and output.
     fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch>;
-    /// True if Winograd's filtering is used.
-    fn has_winograd(&self) -> bool;
+    /// True if Winograd's filtering is used with products of a type.
+    fn has_winograd(&self, dtype: Dtype) -> bool;
     /// Bytes that [`Trial::Elementwise`] reads and writes.
     fn elementwise_bytes(&self) -> f64;
     /// The side of [`Trial::Norm`], and the bytes that it reads and writes in a type; none if norms
@@ -126,6 +126,7 @@ impl TimeBudget {
 /// Weights of the steps: f32's are larger, since everything else is compared with it.
 const CONVOLUTION_F32: f64 = 6.0;
 const WINOGRAD: f64 = 4.0;
+const WINOGRAD_NARROW: f64 = 2.0;
 const ATTENTION_F32: f64 = 2.0;
 const ELEMENTWISE: f64 = 1.0;
 const CONVOLUTION: f64 = 2.0;
@@ -163,7 +164,8 @@ impl<'a, B: Bench> Measurement<'a, B> {
     pub fn run(mut self, most: Duration) -> Result<Measured> {
         let layouts = self.bench.layouts();
         let tried: Vec<Dtype> = TRIED.into_iter().filter(|dtype| self.bench.has(*dtype)).collect();
-        let others = (tried.len() - 1) as f64 * (2.0 * CONVOLUTION + ATTENTION);
+        let narrow = tried.iter().filter(|dtype| **dtype != Dtype::F32 && self.bench.has_winograd(**dtype)).count();
+        let others = (tried.len() - 1) as f64 * (2.0 * CONVOLUTION + ATTENTION) + narrow as f64 * WINOGRAD_NARROW;
         let weights = 2.0 * CONVOLUTION_F32 + WINOGRAD + ATTENTION_F32 + ELEMENTWISE + others;
         let mut budget = TimeBudget { ends: self.bench.now() + most, weights };
 
@@ -174,7 +176,10 @@ impl<'a, B: Bench> Measurement<'a, B> {
         }
         let fastest = single.iter().map(|climb| climb.flops_per_second).fold(0.0, f64::max);
         let until = budget.deadline(self.bench.now(), WINOGRAD);
-        let winograd = if self.bench.has_winograd() { Some(self.winograd(fastest, until)?) } else { None };
+        let winograd = match self.bench.has_winograd(Dtype::F32) {
+            true => Some(self.winograd(Dtype::F32, fastest, until)?),
+            false => None,
+        };
         let until = budget.deadline(self.bench.now(), ATTENTION_F32);
         let attention = self.attention(Dtype::F32, fastest, until)?;
         let until = budget.deadline(self.bench.now(), ELEMENTWISE);
@@ -211,7 +216,13 @@ impl<'a, B: Bench> Measurement<'a, B> {
             };
             for climb in &climbs {
                 let single = single.iter().find(|single| single.layout == climb.layout);
-                speeds.push(self.speed(climb, single, None, attention));
+                let filtered = climb.layout == Layout::ChannelsLast && self.bench.has_winograd(dtype);
+                let until = budget.deadline(self.bench.now(), WINOGRAD_NARROW);
+                let winograd = match filtered && !climb.hopeless {
+                    true => Some(self.winograd(dtype, fastest_of, until)?),
+                    false => None,
+                };
+                speeds.push(self.speed(climb, single, winograd, attention));
             }
         }
         Ok(Measured {
@@ -367,16 +378,17 @@ impl<'a, B: Bench> Measurement<'a, B> {
         }
     }
 
-    fn winograd(&mut self, rate: f64, until: Duration) -> Result<Rate> {
+    /// Winograd's filtering with products of a type, from what its plain convolutions reached.
+    fn winograd(&mut self, dtype: Dtype, rate: f64, until: Duration) -> Result<Rate> {
         let mut points = [(0.0, 0.0); 2];
         for (number, (channels, sides)) in self.sizes.winograd.iter().enumerate() {
             let trials: Vec<Trial> =
-                sides.iter().map(|side| Trial::Winograd { channels: *channels, side: *side }).collect();
+                sides.iter().map(|side| Trial::Winograd { dtype, channels: *channels, side: *side }).collect();
             let now = self.bench.now();
             let until = now + until.saturating_sub(now).mul_f64(if number == 0 { 0.5 } else { 1.0 });
             let Some((trial, is_full)) = self.choose_affordable(&trials, rate, until, true) else { break };
             let (seconds, once) = self.least(trial, f64::INFINITY, until)?;
-            self.hurried |= !is_full || once;
+            self.hurried |= dtype == Dtype::F32 && (!is_full || once);
             let Trial::Winograd { side, .. } = trial else { break };
             points[number] = (*channels as f64, seconds / (4 * side * side) as f64);
         }

@@ -49,8 +49,11 @@ impl Bench for FakeDevice {
     fn run(&mut self, trial: Trial) -> Result<Duration> {
         self.runs.push(trial);
         let dtype = match trial {
-            Trial::Convolution { dtype, .. } | Trial::Attention { dtype, .. } | Trial::Norm { dtype, .. } => dtype,
-            Trial::Winograd { .. } | Trial::Elementwise | Trial::Transfer => Dtype::F32,
+            Trial::Convolution { dtype, .. }
+            | Trial::Winograd { dtype, .. }
+            | Trial::Attention { dtype, .. }
+            | Trial::Norm { dtype, .. } => dtype,
+            Trial::Elementwise | Trial::Transfer => Dtype::F32,
         };
         let speed = (self.speed)(dtype).ok_or_else(|| crate::Error::Torch("not implemented".into()))?;
         let is_first = self.runs.iter().filter(|run| **run == trial).count() == 1;
@@ -70,8 +73,8 @@ impl Bench for FakeDevice {
         Ok(Scratch { inputs: channels as f64, ..Scratch::default() })
     }
 
-    fn has_winograd(&self) -> bool {
-        true
+    fn has_winograd(&self, dtype: Dtype) -> bool {
+        matches!(dtype, Dtype::F32 | Dtype::Bf16)
     }
 
     fn elementwise_bytes(&self) -> f64 {
