@@ -29,7 +29,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileId(Vec<Facts>);
 
-/// What the file system tells of one file.
+/// The file system's facts about one file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Facts {
     device: u64,

@@ -135,7 +135,7 @@ pub struct Sampling {
     pub noise: Option<Tensor>,
     /// Conditioning.
     pub positive: ConditioningTensors,
-    /// What guidance leads away from.
+    /// The conditioning that guidance leads away from.
     pub negative: Option<ConditioningTensors>,
     /// Channels behind the latents': a mask's and a latent's.
     pub condition: Option<Tensor>,

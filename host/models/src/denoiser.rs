@@ -289,7 +289,7 @@ pub struct Inputs<'a, T> {
     pub guidance: Option<f32>,
 }
 
-/// What follows from the inputs and the size alone.
+/// Tensors that follow from the inputs and the size alone.
 #[derive(Debug)]
 pub enum Context<T> {
     /// Flux's.

@@ -138,7 +138,7 @@ pub enum Kind {
     Latent,
     /// Raw frames, as `decode` writes them and `encode` reads them.
     Pixels,
-    /// What text encoders hand to a transformer.
+    /// Conditioning: tensors that text encoders hand to a transformer.
     Conditioning,
     /// A transformer that latents are sampled with, or would be if it could be run.
     Transformer,

@@ -1,5 +1,5 @@
-//! Files of low-rank changes to a network's weights (LoRA): W + strength · alpha / rank · up · down,
-//! after Hu and others, "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
+//! Files of low-rank changes to a network's weights (LoRA): W + strength · alpha / rank · up ·
+//! down, after Hu and others, "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
 
 use std::collections::BTreeMap;
 

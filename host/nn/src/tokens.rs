@@ -85,8 +85,8 @@ pub trait TokenOps: Ops {
         rotation: Option<&Self::Tensor>,
     ) -> Result<()>;
 
-    /// Attention of so many heads with queries, keys and values, onto a tensor like the queries; keys and values may be of
-    /// another number of tokens. If `add`, it is added to what is there.
+    /// Attention of so many heads with queries, keys and values, onto a tensor like the queries;
+    /// keys and values may be of another number of tokens. If `add`, it is added to what is there.
     fn attend_onto(&self, output: &Self::Tensor, operands: [&Self::Tensor; 3], heads: i64, add: bool) -> Result<()>;
 
     /// A row of a table [1, rows, width] added to each of the spans [N, spans, width], in f32.

@@ -54,7 +54,8 @@ pub struct Size {
 pub enum Steps {
     /// By hand.
     Sigmas(Vec<f64>),
-    /// So many, along the model's own sigmas; with a denoise strength, and the shift if it is given.
+    /// So many, along the model's own sigmas; with a denoise strength, and the shift if it is
+    /// given.
     Count {
         /// Steps; the model's usual number if none is given.
         steps: Option<u32>,
@@ -70,7 +71,7 @@ pub enum Steps {
 pub struct SampleRequest {
     /// Conditioning.
     pub conditioning: PathBuf,
-    /// What guidance leads away from.
+    /// The conditioning that guidance leads away from.
     pub negative: Option<PathBuf>,
     /// The size, if there is no latent.
     pub size: Option<Size>,

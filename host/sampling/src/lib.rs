@@ -4,7 +4,8 @@
 //! ```
 //! use tilewright_sampling::{Convention, Schedule, Shift};
 //!
-//! let schedule = Schedule { shift: Shift::Flow(1.0), convention: Convention::ComfyUi, tokens: 256 };
+//! let (shift, convention) = (Shift::Flow(1.0), Convention::ComfyUi);
+//! let schedule = Schedule { shift, convention, tokens: 256 };
 //! assert_eq!(schedule.sigmas(4, 1.0)?, [1.0, 0.75, 0.5, 0.25, 0.0]);
 //! # Ok::<(), tilewright_sampling::Error>(())
 //! ```

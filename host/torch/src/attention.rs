@@ -51,8 +51,8 @@ pub fn plain_bytes(batch: i64, tokens: i64, width: i64) -> u64 {
 }
 
 /// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 and
-/// bf16 on processors that have the products for it. `query`, `key`, `value`: [N, tokens, width]; the
-/// result may take the query's place.
+/// bf16 on processors that have the products for it. `query`, `key`, `value`: [N, tokens, width];
+/// the result may take the query's place.
 ///
 /// # Errors
 /// libtorch's error.

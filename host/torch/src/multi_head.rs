@@ -6,8 +6,8 @@ use crate::{Error, Result, ffi, packed, tokens};
 
 /// Attention of `heads` heads: `query` [N, tokens, width], `key` and `value` [N, others, width],
 /// with the heads side by side in the width. The result is written onto `output`, which is like the
-/// query, and may be it unless `add`; if `add`, the result is added to what is there. Tensors may be
-/// part of wider ones.
+/// query, and may be it unless `add`; if `add`, the result is added to what is there. Tensors may
+/// be part of wider ones.
 ///
 /// # Errors
 /// Shapes don't fit; libtorch's error.

@@ -60,11 +60,11 @@ pub struct Sample {
     /// one of two experts, without which it is for both
     #[arg(long, value_name = "FILE[:STRENGTH][@high|@low]", value_parser = lora)]
     pub lora: Vec<LoraRequest>,
-    /// What to sample: a .safetensors with prompt_embeds, for Flux also pooled_prompt_embeds, for
+    /// The conditioning: a .safetensors with prompt_embeds, for Flux also pooled_prompt_embeds, for
     /// image to video also image_embeds and condition
     #[arg(long, value_name = "FILE")]
     pub conditioning: PathBuf,
-    /// What to lead away from, with --cfg
+    /// The conditioning to lead away from, with --cfg
     #[arg(long, value_name = "FILE", requires = "cfg")]
     pub negative: Option<PathBuf>,
     /// Width and height in pixels
@@ -131,8 +131,9 @@ pub struct Sample {
     /// yet: the host's own plan is used, with --set
     #[arg(long, value_name = "NAME|FILE.wasm", default_value = "fixed")]
     pub policy: String,
-    /// A setting of the plan, repeatable: precision (f32, bf16, f16, mixed-bf16, mixed-f16), weights
-    /// (packed, expanded), ahead (all, or blocks to read ahead), guidance (together, in-turn)
+    /// A setting of the plan, repeatable: precision (f32, bf16, f16, mixed-bf16, mixed-f16),
+    /// weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
+    /// in-turn)
     #[arg(long, value_name = "[denoise.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
     /// The device to run on; ROCm answers to cuda, as in PyTorch

@@ -1,5 +1,5 @@
-//! The names of Flux.1's weights, after diffusers' `convert_flux_transformer_checkpoint_to_diffusers`
-//! (0.42.1, loaders/single_file_utils.py).
+//! The names of Flux.1's weights, after diffusers'
+//! `convert_flux_transformer_checkpoint_to_diffusers` (0.42.1, loaders/single_file_utils.py).
 
 use crate::transformer::{
     Join::{Rows, Swapped},

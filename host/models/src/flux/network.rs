@@ -28,7 +28,7 @@ pub struct Conditioning<'a, T> {
     pub guidance: Option<f32>,
 }
 
-/// What follows from the conditioning and the size alone, and so is the same in every step.
+/// Tensors that follow from the conditioning and the size alone: the same in every step.
 #[derive(Debug)]
 pub struct Context<T> {
     /// [N, tokens, hidden]

@@ -172,8 +172,7 @@ impl Changes {
         self.by_name.values().flatten().map(all).sum()
     }
 
-    /// The extents of what is multiplied beside a matrix: for each the rows, and the rank if there is
-    /// one.
+    /// The extents of a matrix's changes: rows, and the rank, which is 0 of a whole matrix.
     pub fn extents_beside(&self, name: &str) -> Vec<[i64; 2]> {
         let extents = |change: &Change| {
             let rank = change.down.as_ref().map_or(0, |down| self.loras[change.lora].shape(down)[0]);

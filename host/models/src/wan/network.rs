@@ -29,7 +29,7 @@ pub struct Conditioning<'a, T> {
     pub image: Option<&'a T>,
 }
 
-/// What follows from the conditioning and the size alone, and so is the same in every step.
+/// Tensors that follow from the conditioning and the size alone: the same in every step.
 #[derive(Debug)]
 pub struct Context<T> {
     /// [N, tokens, hidden]
