@@ -597,9 +597,9 @@ impl Expert<'_> {
 
 /// Frames, height and width of latents.
 fn extents(size: &[i64]) -> [i64; 3] {
-    match size {
-        &[_, _, frames, height, width] => [frames, height, width],
-        &[_, _, height, width] => [1, height, width],
+    match *size {
+        [_, _, frames, height, width] => [frames, height, width],
+        [_, _, height, width] => [1, height, width],
         _ => [1, 1, 1],
     }
 }

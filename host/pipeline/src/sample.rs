@@ -484,7 +484,7 @@ fn missing(file: &Checkpoint, name: &str) -> Error {
 /// A tensor of a file in f32, if it is there.
 fn tensor(file: &Checkpoint, name: &'static str) -> Result<Option<Tensor>> {
     let Some(shape) = file.shape(name) else { return Ok(None) };
-    let loaded = file.load(name, &shape.to_vec(), Kind::Float, Device::Cpu).map_err(ModelError::from)?;
+    let loaded = file.load(name, shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
     let refused = |reason: String| Error::Input { path: file.path().to_owned(), reason };
     if loaded.numel() == 0 {
         return Err(refused(format!("tensor {name} is empty")));

@@ -240,7 +240,7 @@ mod tests {
     fn fused_matrices_are_split_where_their_parts_meet() {
         assert_eq!(part_rows(96, 32, 3), [0..32, 32..64, 64..96]);
         assert_eq!(part_rows(224, 32, 4), [0..32, 32..64, 64..96, 96..224]);
-        assert_eq!(part_rows(10, 3, 1), [0..10]);
+        assert_eq!(part_rows(10, 3, 1), vec![0..10; 1]);
         assert_eq!(part_rows(0, 0, 2), [0..0, 0..0]);
     }
 }

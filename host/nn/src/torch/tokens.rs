@@ -232,7 +232,7 @@ impl TokenOps for Torch {
             Gelu::Exact => "none",
             Gelu::Tanh => "tanh",
         };
-        let _ = output.shallow_clone().f_copy_(&tokens.f_gelu(name)?)?;
+        output.shallow_clone().f_copy_(&tokens.f_gelu(name)?)?;
         Ok(())
     }
 
