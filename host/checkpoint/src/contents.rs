@@ -14,6 +14,22 @@ pub const MOST_TENSORS: usize = header::MOST_TENSORS;
 /// The most axes of a tensor.
 pub const MOST_AXES: usize = header::MOST_AXES;
 
+/// The most elements of a tensor, empty axes aside: products of extents and sizes of types don't
+/// overflow.
+const MOST_ELEMENTS: usize = 1 << 56;
+
+/// Refuses a shape whose extents can't be multiplied, even those beside an empty one.
+///
+/// # Errors
+/// One line.
+pub fn check_shape(name: &str, shape: &[usize]) -> Result<(), String> {
+    let product = shape.iter().try_fold(1_usize, |all, of| all.checked_mul((*of).max(1)));
+    match product.is_some_and(|elements| elements <= MOST_ELEMENTS) {
+        true => Ok(()),
+        false => Err(format!("tensor {name} is larger than any memory: {shape:?}")),
+    }
+}
+
 /// A tensor's facts. Its bytes lie within the file and are as many as shape and type say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {

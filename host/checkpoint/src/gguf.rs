@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use tilewright_torch::Stored;
 
-use crate::contents::{Contents, Entry, MOST_AXES, MOST_TENSORS};
+use crate::contents::{Contents, Entry, MOST_AXES, MOST_TENSORS, check_shape};
 
 /// The most keys; a language model's file has some forty.
 const MOST_KEYS: u64 = 1 << 14;
@@ -245,13 +245,10 @@ pub fn read(bytes: &[u8]) -> Result<Contents, String> {
     let mut end_before: Vec<(u64, u64)> = Vec::with_capacity(places.len());
     for (name, shape, stored, offset) in places {
         let length = stored.bytes(&shape).ok_or_else(|| {
-            match shape.iter().try_fold(1_usize, |all, of| all.checked_mul(*of)) {
-                None => format!("tensor {name} is larger than any memory: {shape:?}"),
-                Some(_) => format!(
-                    "tensor {name} has rows of {} values, which are no whole blocks of {stored}",
-                    shape.last().copied().unwrap_or_default()
-                ),
-            }
+            format!(
+                "tensor {name} has rows of {} values, which are no whole blocks of {stored}",
+                shape.last().copied().unwrap_or_default()
+            )
         })?;
         let shape = reshaped(name, shape, &shapes)?;
         let start = data.checked_add(offset).filter(|_| offset % alignment == 0);
@@ -296,6 +293,7 @@ fn tensor<'a>(reader: &mut Reader<'a>) -> Result<Place<'a>, String> {
     }
     // ggml counts axes from the one that is next in memory.
     shape.reverse();
+    check_shape(&name, &shape)?;
     let number = reader.u32()?;
     let stored = match TYPES.iter().find(|(of, _)| *of == number) {
         Some((_, Ok(stored))) => *stored,
@@ -312,7 +310,8 @@ fn tensor<'a>(reader: &mut Reader<'a>) -> Result<Place<'a>, String> {
 /// The shape that a tensor had before it was stored in another one.
 fn reshaped(name: &str, shape: Vec<usize>, shapes: &BTreeMap<&str, Vec<usize>>) -> Result<Vec<usize>, String> {
     let Some(original) = shapes.get(name) else { return Ok(shape) };
-    let count = |shape: &[usize]| shape.iter().try_fold(1_usize, |product, extent| product.checked_mul(*extent));
+    check_shape(name, original)?;
+    let count = |shape: &[usize]| shape.iter().product::<usize>();
     match count(original) == count(&shape) {
         true => Ok(original.clone()),
         false => Err(format!("tensor {name} is stored as {shape:?}, and was {original:?} by the file's own note")),

@@ -5,7 +5,7 @@ use tilewright_files::header;
 use tilewright_plan::bytes;
 use tilewright_torch::Stored;
 
-use crate::contents::{Contents, Entry};
+use crate::contents::{Contents, Entry, check_shape};
 
 /// The library's types as they are called here.
 const TYPES: [(Dtype, Stored); 22] = [
@@ -75,6 +75,7 @@ pub fn read(file: &[u8]) -> Result<Contents, String> {
         let stored = TYPES.iter().find(|(of, _)| *of == info.dtype).map(|(_, stored)| *stored);
         let stored =
             stored.ok_or_else(|| format!("tensor {name} is of the type {:?}, which is unknown", info.dtype))?;
+        check_shape(&name, &info.shape)?;
         let (start, end) = info.data_offsets;
         contents.tensors.insert(name, Entry { shape: info.shape.clone(), stored, range: data + start..data + end });
     }
