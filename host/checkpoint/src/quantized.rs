@@ -167,6 +167,9 @@ impl Checkpoint {
             return Err(Error::Missing { path, name, expected: Shape(Vec::new()) });
         };
         let [rows, columns] = [shape.first().copied().unwrap_or(1), shape.iter().skip(1).product()];
+        if rows == 0 || columns == 0 {
+            return Err(refused(format!("has shape {}, which is empty", Shape(shape))));
+        }
         let layer = name.strip_suffix(".weight").unwrap_or(name);
         let (stored, scales) = match self.quantization().of(layer) {
             Some(description) => self.described(layer, description, stored, [rows, columns]).map_err(refused)?,

@@ -128,6 +128,18 @@ fn shapes_that_cannot_be_multiplied_are_refused() {
     assert!(refusal(&path).contains("tensor a is larger than any memory"));
 }
 
+#[test]
+fn empty_matrices_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    for shape in ["[1099511627776,0]", "[0,4]"] {
+        let header = format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":[0,0]}}}}"#);
+        fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+        let message = Checkpoint::open(&path).unwrap().matrix("a").unwrap_err().to_string();
+        assert!(message.contains("which is empty"), "{message}");
+    }
+}
+
 fn one_tensor(name: &str) -> Vec<u8> {
     let header = format!(r#"{{"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#);
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat()

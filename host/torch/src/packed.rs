@@ -111,6 +111,10 @@ impl Packed {
         let refused = |reason: String| Error::Torch(format!("a matrix of {rows}×{columns} in {stored}: {reason}"));
         let packing = PACKINGS.iter().position(|of| *of == stored);
         let packing = packing.ok_or_else(|| refused("the type can't be expanded".into()))? as i32;
+        // Rows without values take no bytes: a file could announce any number of them.
+        if rows == 0 || columns == 0 {
+            return Err(refused("it is empty".into()));
+        }
         let found = bytes.as_slice().len();
         if stored.bytes(&[rows, columns]) != Some(found) {
             return Err(refused(format!("{found} bytes are not its size")));
