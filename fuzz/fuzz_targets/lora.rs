@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(fit) = transformer.add(lora) else { continue };
         assert!(fit.fitting > 0 && fit.fitting <= fit.keys);
         transformer
-            .load(ComputeFormat::single(), tch::Device::Cpu, Residency::Mapped)
+            .load(ComputeFormat::single(), tch::Device::Cpu, Residency::Mapped, &mut |_| Ok(()))
             .expect("what fits can be loaded");
     }
 });

@@ -371,7 +371,7 @@ impl<'a> DenoiseJob<'a> {
                 drop(expert.take());
                 observer.loading();
                 let start = Instant::now();
-                expert = Some(self.load(index, format, residency, &passes)?);
+                expert = Some(self.load(index, format, residency, &passes, observer)?);
                 load += start.elapsed();
                 observer.loaded();
             }
@@ -431,9 +431,14 @@ impl<'a> DenoiseJob<'a> {
         format: ComputeFormat,
         residency: Residency,
         passes: &[Pass<'_>],
+        observer: &mut dyn Observer,
     ) -> std::result::Result<Expert<'_>, AttemptError> {
         let file = &self.denoiser.experts[index];
-        let network = file.load(format, self.machine.device, residency)?;
+        let mut step = |share: f64| match observer.loading_progress(share) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(_) => Err(ModelError::Cancelled),
+        };
+        let network = file.load(format, self.machine.device, residency, &mut step)?;
         let size = self.sampling.latents.size();
         let contexts = passes
             .iter()

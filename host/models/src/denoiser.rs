@@ -6,7 +6,7 @@ use tilewright_checkpoint::Stored;
 use tilewright_nn::{ComputeFormat, Needed, TokenOps, TokenScope, Torch};
 
 use crate::{
-    Checkpoint, Error, Family, Identity, Lora, LoraFit, Result, flux,
+    Checkpoint, Error, Family, Identity, LoadStep, Lora, LoraFit, Result, flux,
     parts::{Part, Role},
     transformer::{Layout, Residency, TransformerFile},
     wan,
@@ -243,13 +243,20 @@ impl DenoiserFile {
         self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().give_back(name));
     }
 
-    /// Loads the network.
+    /// Loads the network. `step` is called before each weight, with the share of the load that is
+    /// done.
     ///
     /// # Errors
-    /// libtorch's failures, out of memory included.
-    pub fn load(&self, format: ComputeFormat, device: Device, residency: Residency) -> Result<LoadedDenoiser> {
+    /// libtorch's failures, out of memory included; an error of `step`, which ends the load.
+    pub fn load(
+        &self,
+        format: ComputeFormat,
+        device: Device,
+        residency: Residency,
+        step: LoadStep<'_>,
+    ) -> Result<LoadedDenoiser> {
         let ops = Torch::new(format, device, None);
-        let source = self.file.on(format, device, residency);
+        let source = self.file.on((format, device, residency), self.stored_bytes, step);
         let network = Network::build(&self.config, &TokenScope::new(&source, &ops))?;
         Ok(LoadedDenoiser { ops, network })
     }

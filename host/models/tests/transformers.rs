@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, ComputeFormat, DenoiserFile, Inputs, LoadedDenoiser, Lora, LoraFit, transformer::Residency,
+    Checkpoint, ComputeFormat, DenoiserFile, Error, Inputs, LoadedDenoiser, Lora, LoraFit, transformer::Residency,
 };
 
 fn fixtures() -> PathBuf {
@@ -61,7 +61,20 @@ impl Case {
                 };
                 assert_eq!(fit, expected, "{}", case["name"]);
             }
-            file.load(ComputeFormat::single(), Device::Cpu, residency).unwrap()
+            let mut last = 0.0;
+            let network = file.load(ComputeFormat::single(), Device::Cpu, residency, &mut |share| {
+                assert!((last..1.0).contains(&share), "{share} after {last}");
+                last = share;
+                Ok(())
+            });
+            assert!(last > 0.5, "{last}");
+            let cancelled =
+                file.load(ComputeFormat::single(), Device::Cpu, residency, &mut |share| match share > 0.3 {
+                    true => Err(Error::Cancelled),
+                    false => Ok(()),
+                });
+            assert!(matches!(cancelled, Err(Error::Cancelled)));
+            network.unwrap()
         };
         let held = case["held"].as_str().map(|_| open(&case["held"]));
         Self {

@@ -1,6 +1,9 @@
 //! A transformer's weights in a file, by the names that its network knows them by.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape, Stored};
@@ -12,7 +15,7 @@ use super::{
     names::{self, Join, Layout, Row},
 };
 use crate::{
-    Error, Result,
+    Error, LoadStep, Result,
     lora::{Lora, LoraFit},
 };
 
@@ -197,10 +200,24 @@ impl TransformerFile {
         }
     }
 
-    /// The weights as a network on a device asks for them.
-    pub(crate) fn on(&self, format: ComputeFormat, device: Device, residency: Residency) -> OnDevice<'_> {
-        OnDevice { weights: self, format, device, residency }
+    /// The weights as a network on a device asks for them. `step` is called before each with the
+    /// share of `all` bytes that are done.
+    pub(crate) fn on<'a>(
+        &'a self,
+        (format, device, residency): (ComputeFormat, Device, Residency),
+        all: u64,
+        step: LoadStep<'a>,
+    ) -> OnDevice<'a> {
+        let progress = RefCell::new(Progress { done: 0, all, step });
+        OnDevice { weights: self, format, device, residency, progress }
     }
+}
+
+/// The bytes of a load that are done, and who is told.
+struct Progress<'a> {
+    done: u64,
+    all: u64,
+    step: LoadStep<'a>,
 }
 
 /// Weights of a file for a device.
@@ -209,9 +226,20 @@ pub(crate) struct OnDevice<'a> {
     format: ComputeFormat,
     device: Device,
     residency: Residency,
+    progress: RefCell<Progress<'a>>,
 }
 
 impl OnDevice<'_> {
+    /// Tells how far the load is, before a weight is loaded.
+    fn step(&self, name: &str) -> Result<()> {
+        let Progress { done, all, step } = &mut *self.progress.borrow_mut();
+        step(*done as f64 / (*all).max(1) as f64)?;
+        let (parts, _) = self.weights.parts(name);
+        *done +=
+            parts.iter().filter_map(|part| self.weights.file.bytes(part)).map(|bytes| bytes.len() as u64).sum::<u64>();
+        Ok(())
+    }
+
     fn matrices(&self, name: &str) -> Result<Vec<Packed>> {
         let (parts, join) = self.weights.parts(name);
         let mut pieces = Vec::new();
@@ -231,6 +259,7 @@ impl OnDevice<'_> {
 
 impl TokenSource<Torch> for OnDevice<'_> {
     fn vector(&self, name: &str, shape: &[i64], kind: Kind) -> tilewright_nn::Result<Tensor> {
+        self.step(name)?;
         let (parts, join) = self.weights.parts(name);
         let mut loaded = Vec::new();
         for part in parts {
@@ -250,6 +279,7 @@ impl TokenSource<Torch> for OnDevice<'_> {
     }
 
     fn matrix(&self, name: &str, [_, columns]: [i64; 2]) -> tilewright_nn::Result<Matrix> {
+        self.step(name)?;
         let pieces = self.matrices(name)?.into_iter().map(|packed| match self.residency {
             Residency::Mapped => Ok(Piece::Packed(packed)),
             Residency::Expanded => {
