@@ -1,5 +1,6 @@
 """How much memory a process holds at most: the kernel's own high-water mark, so that no sampling can miss a peak."""
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -69,6 +70,19 @@ class Sampler:
         return self.peak
 
 
+def mark(child):
+    """A running child's high-water mark in bytes."""
+    return status_bytes("VmHWM", child.pid) or 0
+
+
+def reset_mark(child):
+    """The mark, which begins anew from what the child holds now (in some containers it can't)."""
+    peak = mark(child)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{child.pid}/clear_refs").write_text("5")
+    return peak
+
+
 def watch(child):
     """Waits for a child and returns its high-water mark in bytes.
 
@@ -77,6 +91,6 @@ def watch(child):
     """
     peak = 0
     while child.poll() is None:
-        peak = max(peak, status_bytes("VmHWM", child.pid) or 0)
+        peak = max(peak, mark(child))
         time.sleep(0.01)
     return peak

@@ -1,5 +1,6 @@
 """Contestants take turns, so that drift of the machine falls on all alike: only one works at a time, in small blocks."""
 
+import contextlib
 import json
 import math
 import os
@@ -17,8 +18,10 @@ from network import Unfit, scale_of
 HERE = Path(__file__).resolve().parent
 
 
-class Peer:
-    """A contestant on diffusers' network: a process that reads once and decodes on command."""
+class Worker:
+    """A process that reads once and then works on command, a line for a line."""
+
+    script = "worker.py"
 
     def __init__(self, name, options, folder, patience_s):
         self.name, self.options, self.folder, self.patience_s = name, options | {"contestant": name}, folder, patience_s
@@ -30,11 +33,13 @@ class Peer:
         }
         self.process = None
 
+    def command(self):
+        return [sys.executable, str(HERE / self.script), json.dumps(self.options)]
+
     def start(self):
         self.said = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([sys.executable, str(HERE / "worker.py"), json.dumps(self.options)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=self.said, env=self.environment)
-        self.answer()
+        self.process = subprocess.Popen(self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, env=self.environment)
+        return self.answer()
 
     def ask(self, command):
         try:
@@ -64,6 +69,22 @@ class Peer:
         lines = [line.strip() for line in self.said if line.strip()]
         return f"its process ended with {code}: {lines[-1] if lines else 'it said nothing'}"
 
+    def close(self):
+        if self.process is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.said.close()
+        self.process = None
+
+
+class Peer(Worker):
+    """A contestant on diffusers' network."""
+
     def prepare(self, once=False):
         """The first decode (with it, compiling) unless there is to be one alone, and one that is kept for the comparison and for memory."""
         self.start()
@@ -81,16 +102,6 @@ class Peer:
             return [], []
         options = self.options | {"scale": scale_of(self.options["vae"])[0]}
         return tuple(LINES[self.name](size, options) for size in extent)
-
-    def close(self):
-        if self.process is None:
-            return
-        self.process.stdin.close()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        self.said.close()
 
 
 def planned(estimate_s, iterations, warmup, rounds, budget_s):

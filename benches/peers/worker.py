@@ -62,7 +62,8 @@ def one_line(error):
     return text if isinstance(error, Unfit) else f"{type(error).__name__}: {text}"
 
 
-def main():
+def serve(kind, options):
+    """Makes a worker and answers its commands, which are its methods' names, until standard input ends."""
     # Answers go out on a descriptor of their own: libraries and compilers print what they like on standard output.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -76,13 +77,13 @@ def main():
         print(json.dumps(result if isinstance(result, dict) else {}), file=answers)
         return result
 
-    worker = answer(Worker, json.loads(sys.argv[1]))
-    if not isinstance(worker, Worker):
+    worker = answer(kind, options)
+    if not isinstance(worker, kind):
         return
     for line in sys.stdin:
-        command, _, argument = line.strip().partition(" ")
-        answer(*([worker.output, argument] if command == "output" else [worker.decode]))
+        command, *arguments = line.strip().split(" ", 1)
+        answer(getattr(worker, command), *arguments)
 
 
 if __name__ == "__main__":
-    main()
+    serve(Worker, json.loads(sys.argv[1]))
