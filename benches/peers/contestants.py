@@ -4,6 +4,8 @@ import itertools
 
 import torch
 
+from network import read_latent
+
 
 def eager(vae, _):
     """As shipped: channels-first, the whole picture at once."""
@@ -24,6 +26,29 @@ def compiled(vae, options):
 def compiled_channels_last(vae, options):
     vae.decoder = torch.compile(vae.decoder)
     return eager_channels_last(vae, options)
+
+
+def openvino(precision):
+    """The decoder traced and compiled by OpenVINO for the CPU, which is told what to compute in; the latent and the sample are f32."""
+
+    def contestant(vae, options):
+        import openvino
+
+        class Decoder(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.vae = vae.float()
+
+            def forward(self, latent):
+                return self.vae.decode(latent, return_dict=False)[0]
+
+        latent = read_latent(options["latent"])
+        traced = openvino.convert_model(Decoder().eval(), example_input=latent, input=[tuple(latent.shape)])
+        settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": options["threads"], "PERFORMANCE_HINT": "LATENCY"}
+        compiled = openvino.compile_model(traced, "CPU", settings)
+        return lambda latent: torch.from_numpy(compiled(latent.float().numpy())[0])
+
+    return contestant
 
 
 def tiled(vae, options):
@@ -107,6 +132,6 @@ def inner(edges, extent):
 
 CONTESTANTS = {
     "eager": eager, "eager-channels-last": eager_channels_last, "compiled": compiled, "compiled-channels-last": compiled_channels_last,
-    "tiled": tiled, "comfyui": comfyui,
+    "openvino-f32": openvino("f32"), "openvino-bf16": openvino("bf16"), "tiled": tiled, "comfyui": comfyui,
 }
 LINES = {"tiled": tiled_lines, "comfyui": comfyui_lines}

@@ -9,9 +9,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tilewright_fake_gpu::{LIBTORCH, SCRIPT};
+use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
 
 use crate::{
+    encode::tensor,
     program::{Place, Run, bundled, decibels, fixture, largest_difference, root},
     service::{jobs::small, server::Server},
 };
@@ -88,6 +89,59 @@ fn estimates_are_what_is_held_in_every_format() {
             }
         }
     }
+}
+
+#[test]
+fn samples_are_those_of_the_cpu() {
+    let place = Place::new();
+    let at = |name: &str, file: &str| fixture(&format!("{name}/{file}"));
+    let flux = ["--transformer".to_owned(), fixture("lora/flux-tiny.gguf"), "--conditioning".into()];
+    let flux = [&flux[..], &[at("sample-flux-original", "conditioning.safetensors")]].concat();
+    let wan = ["--transformer".to_owned(), at("sample-wan-t2v-original", "wan-tiny.safetensors")];
+    let wan = [&wan[..], &["--conditioning".into(), at("sample-wan-t2v-original", "conditioning.safetensors")]].concat();
+    let wan = [&wan[..], &["--frames".into(), "5".into()]].concat();
+    for (name, inputs) in [("flux", flux), ("wan", wan)] {
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let size = ["--size", "64x96", "--steps", "2", "--json", "-o", "out.safetensors", "--device"];
+        let inputs = [&["sample"], &inputs[..], &size[..]].concat();
+        let latent = |run: Run| {
+            let record = run.record();
+            let (shape, values) = tensor(&place.path("out.safetensors"), "latent");
+            fs::remove_file(place.path("out.safetensors")).unwrap();
+            (record, shape, values)
+        };
+        let (_, shape, expected) = latent(run(&place, ONE, &[&inputs[..], &["cpu"]].concat()));
+        let most = expected.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+        for set in ["weights=packed", "weights=expanded", "ahead=1"] {
+            // Without a fused kernel attention goes in pieces.
+            for attention in ["math", "flash"] {
+                let script = format!("{ONE};attention={attention}");
+                let (record, found_shape, found) =
+                    latent(run(&place, &script, &[&inputs[..], &["cuda", "--set", set]].concat()));
+                assert_eq!(record["device"]["name"], "Fake GPU 0");
+                assert_eq!(found_shape, shape);
+                let difference = largest_difference(&found, &expected) / most;
+                assert!(difference < 2e-4, "{name}, {set}, {attention}: {difference}");
+                let bytes = |of: &str| record[of]["peak_bytes"].as_f64().unwrap();
+                let ratio = bytes("outcome") / bytes("estimate");
+                assert!(ratio < 1.02, "{name}, {set}, {attention}: {ratio} of {}", record["estimate"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gpu_that_fails_unasked_gives_way_to_the_cpu_and_fails_its_check() {
+    let place = Place::new();
+    let script = format!("{ONE};refuses=0");
+    let record = decode(&place, &script, &tiny(), &["--policy", "fixed", "--json", "-o", "out.png"]).record();
+    assert_eq!(record["device"]["backend"], "cpu", "{record}");
+    let arguments = ["device", "check", "--quick", "--only", "facts", "--report", "report.json"];
+    run(&place, &script, &arguments).failed(1, "1 of 1 parts failed");
+    let report = fs::read_to_string(place.path("report.json")).unwrap();
+    assert!(report.contains("no kernel image") && !report.contains(LIBTORCH), "{report}");
+    // Where there is no GPU, none is missed.
+    run(&place, "devices=0", &arguments).succeeded();
 }
 
 #[test]
@@ -278,9 +332,23 @@ fn a_lost_device_ends_the_server_and_its_job_begins_anew() {
 
 /// The verdicts of a check by part, and its report.
 fn check(place: &Place, script: &str, only: &str, further: &[&str]) -> (Vec<(String, String)>, Value, Run) {
+    check_on(place, LIBTORCH, script, only, further)
+}
+
+/// The same with a libtorch.
+fn check_on(
+    place: &Place,
+    libtorch: &str,
+    script: &str,
+    only: &str,
+    further: &[&str],
+) -> (Vec<(String, String)>, Value, Run) {
     let _ = fs::remove_file(place.path("report.json"));
     let arguments = ["device", "check", "--device", "cuda", "--quick", "--only", only, "--report", "report.json"];
-    let run = run(place, script, &[&arguments[..], further].concat());
+    // A busy machine is not taken for a hang.
+    let patience = if further.is_empty() { &["--patience", "240"][..] } else { further };
+    let mut command = command(place, script, &[&arguments[..], patience].concat());
+    let run = Run(command.env("TILEWRIGHT_LIBTORCH", libtorch).output().unwrap());
     let report: Value = serde_json::from_slice(&fs::read(place.path("report.json")).unwrap()).unwrap();
     let text = |row: &Value, field: &str| row[field].as_str().unwrap().to_owned();
     let verdicts = report["parts"].as_array().unwrap().iter().map(|row| (text(row, "part"), text(row, "verdict")));
@@ -318,6 +386,12 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         ("limit", "cap=ignored", "were held under a limit of"),
         ("out-of-memory", "cap=ignored", "the limit has no effect"),
         ("offload", "copies=broken", "came back changed"),
+        ("order", "error=0.01", "the picture differs from the CPU's by"),
+        ("networks", "error=0.05", "differs by"),
+        ("estimates", "peak=2", "were held"),
+        ("speed", "slower=5", ""),
+        ("large-tensors", "cliff=33554433", "times as long per value"),
+        ("cancellation", "events=early;delay=150", "after it was cancelled"),
         ("leaks", "leak=4096", "are in use after"),
         ("offload", "crash=20", "crashed by signal 6"),
         ("offload", "lost=20", "the device is lost"),
@@ -328,6 +402,10 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         assert_eq!(verdicts, [(part.to_owned(), "FAIL".to_owned())], "{fault}");
         let detail = report["parts"][0]["detail"].as_str().unwrap();
         assert!(detail.contains(words), "{fault}: {detail}");
+    }
+    for (part, fault) in [("speed-searched", "lost=300"), ("speed-without", "lost=300")] {
+        let (verdicts, report, _) = check_on(&place, ROCM_LIBTORCH, &format!("{ONE};{fault}"), part, &[]);
+        assert_eq!(verdicts, [(part.to_owned(), "FAIL".to_owned())], "{report}");
     }
     let (verdicts, report, _) = check(&place, &format!("{ONE};hang=5"), "offload,out-of-memory", &["--patience", "3"]);
     assert_eq!(verdicts.iter().filter(|(_, verdict)| verdict == "FAIL").count(), 2, "{report}");

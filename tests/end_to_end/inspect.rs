@@ -56,7 +56,7 @@ fn weights_in_eight_bits_are_said_and_refused_by_a_dry_run_too() {
     assert!(!report["decoder"]["uncomputable"].as_array().unwrap().is_empty(), "{report}");
     let inputs = [fixture("flux-bfl/latent.safetensors"), "--vae".into(), file];
     for options in [&["--dry-run"][..], &["-o", "out.png"]] {
-        place.decode(&inputs, options).failed(2, "is stored as f8_e4m3: f32, f16 and bf16 can be read");
+        place.decode(&inputs, options).failed(2, "is stored as F8_E4M3: f32, f16 and bf16 can be read");
     }
     assert_eq!(place.files(), ["fp8.safetensors"]);
 }
@@ -228,9 +228,9 @@ fn raw_frames_are_no_latent_and_what_cannot_be_decoded_is_said() {
     assert!(text.contains("pixels: raw frames") && !text.contains("latent"), "{text}");
     assert_eq!(place.run(&["inspect", "raw.safetensors", "--json"]).json()["kind"], "pixels");
     let cases: [(&str, u64, &[u64], &str); 4] = [
-        ("F8_E4M3", 1, &[1, 16, 8, 8], "is stored as f8_e4m3"),
-        ("I64", 8, &[1, 16, 8, 8], "is stored as i64"),
-        ("BOOL", 1, &[1, 16, 8, 8], "is stored as bool"),
+        ("F8_E4M3", 1, &[1, 16, 8, 8], "is stored as F8_E4M3"),
+        ("I64", 8, &[1, 16, 8, 8], "is stored as I64"),
+        ("BOOL", 1, &[1, 16, 8, 8], "is stored as BOOL"),
         ("F32", 4, &[1, 16, 0, 8], "nothing to decode"),
     ];
     for (dtype, size, shape, words) in cases {

@@ -267,6 +267,43 @@ fn every_way_to_run_a_sample_gives_the_same() {
 }
 
 #[test]
+fn a_pipelines_folder_names_the_boundary_of_its_experts() {
+    let (place, case) = (Place::new(), case("wan22-t2v-experts"));
+    let at = |name: &str| case.arguments.iter().position(|of| of == name);
+    let mut rest = case.arguments.clone();
+    rest.drain(at("--boundary").unwrap()..at("--boundary").unwrap() + 2);
+    for folder in ["transformer", "transformer_2"] {
+        let of = rest.iter().position(|of| of == "--transformer").unwrap();
+        let file = rest.drain(of..of + 2).nth(1).unwrap();
+        fs::create_dir_all(place.path("pipeline").join(folder)).unwrap();
+        fs::copy(file, place.path("pipeline").join(folder).join("diffusion_pytorch_model.safetensors")).unwrap();
+    }
+    let sample = |boundary: Option<f64>, more: &[&str]| {
+        let text = serde_json::json!({ "_class_name": "WanPipeline", "boundary_ratio": boundary }).to_string();
+        fs::write(place.path("pipeline/model_index.json"), text).unwrap();
+        let more = [&["--transformer", "pipeline", "-o", "out.safetensors"], more].concat();
+        place.run(&rest.iter().map(String::as_str).chain(more).collect::<Vec<_>>()).succeeded();
+        tensor(&place.path("out.safetensors"), "latent").1
+    };
+    let named = sample(Some(0.3), &[]);
+    assert_eq!(named, sample(None, &["--boundary", "0.3"]));
+    assert_eq!(named, sample(Some(0.9), &["--boundary", "0.3"]));
+    assert_ne!(named, sample(None, &[]), "WAN's own");
+}
+
+#[test]
+fn a_shard_without_its_index_is_refused_by_name() {
+    let place = Place::new();
+    let case = case("flux-original");
+    let of = case.arguments.iter().position(|of| of == "--transformer").unwrap();
+    fs::copy(&case.arguments[of + 1], place.path("model-00001-of-00002.safetensors")).unwrap();
+    let mut arguments = case.arguments.clone();
+    arguments[of + 1] = "model-00001-of-00002.safetensors".into();
+    arguments.extend(["-o".into(), "out.latent".into()]);
+    place.run(&arguments).failed(2, "one of 2 shards, without their index model.safetensors.index.json beside it");
+}
+
+#[test]
 fn what_does_not_go_together_is_refused_in_one_line() {
     let (flux, wan) = (case("flux-original"), case("wan-t2v-original"));
     let of =

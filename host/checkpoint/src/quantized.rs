@@ -69,8 +69,7 @@ struct Description {
     format: Option<String>,
     #[serde(default)]
     convrot: bool,
-    #[serde(default)]
-    params: Parameters,
+    params: Option<Parameters>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -181,7 +180,34 @@ impl Checkpoint {
             )));
         }
         let bytes = self.shared_bytes(name).ok_or_else(|| refused("lies outside of its file".into()))?;
-        Ok(Packed::new(bytes, stored, [rows, columns], scales)?)
+        Packed::new(bytes, stored, [rows, columns], scales).map_err(|error| refused(error.to_string()))
+    }
+
+    /// A tensor that is no matrix as it stands in the file: its last axis is a row.
+    ///
+    /// # Errors
+    /// There is no such tensor, or its type can't be expanded.
+    pub fn packed_vector(&self, name: &str) -> Result<Packed> {
+        let refused = |reason: String| Error::Quantized { path: self.path_of(name), name: name.to_owned(), reason };
+        let (Some(shape), Some(stored)) = (self.shape(name), self.find_stored(name)) else {
+            let (path, name) = (self.path().to_owned(), name.to_owned());
+            return Err(Error::Missing { path, name, expected: Shape(Vec::new()) });
+        };
+        let columns = shape.last().copied().unwrap_or(1);
+        let rows = shape.iter().product::<usize>() / columns.max(1);
+        let bytes = self.shared_bytes(name).ok_or_else(|| refused("lies outside of its file".into()))?;
+        Packed::new(bytes, stored, [rows, columns], Scales::default()).map_err(|error| refused(error.to_string()))
+    }
+
+    /// The multiple that rows and columns of a matrix are padded to, if its format has one
+    /// (comfy-kitchen 0.2.40, `MXFP8Layout` and `NVFP4Layout`).
+    pub fn padding(&self, name: &str) -> Option<usize> {
+        let layer = name.strip_suffix(".weight")?;
+        match self.quantization().of(layer)?.format.as_deref()? {
+            "mxfp8" => Some(POWER_GROUP),
+            "nvfp4" => Some(BLOCK_GROUP),
+            _ => None,
+        }
     }
 
     fn described(
@@ -192,7 +218,7 @@ impl Checkpoint {
         [rows, columns]: [usize; 2],
     ) -> std::result::Result<(Stored, Scales), String> {
         let format = description.format.as_deref().ok_or("is quantized in no named format")?;
-        if description.convrot || description.params.convrot {
+        if description.convrot || description.params.as_ref().is_some_and(|params| params.convrot) {
             return Err(format!(
                 "is quantized as {format} with rotated inputs (convrot), which is not supported: give another file"
             ));

@@ -15,8 +15,9 @@ const MOST_BYTES: u64 = 32 << 20;
 /// The most shards.
 const MOST_SHARDS: usize = 1 << 10;
 
-/// The end of an index's name.
+/// The end of an index's name. diffusers puts the name of a variant, such as fp16, before `.json`.
 const INDEX: &str = ".safetensors.index.json";
+const VARIANT: [&str; 2] = [".safetensors.index.", ".json"];
 
 /// The names that diffusers and transformers give a model's file in its folder, the usual one
 /// first.
@@ -48,12 +49,23 @@ impl Shards {
     /// The index can't be read or is unsound; a file that it names is not there.
     pub fn of(path: &Path) -> Result<Option<Self>> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.ends_with(INDEX) && path.is_file() {
+        if is_index(&name) && path.is_file() {
             return Self::read(path).map(Some);
         }
-        let Some(whole) = whole_name(&name) else { return Ok(None) };
-        let index = path.with_file_name(format!("{whole}{INDEX}"));
-        if index.is_file() { Self::read(&index).map(Some) } else { Ok(None) }
+        let Some((whole, of)) = whole_name(&name) else { return Ok(None) };
+        let mut indices = vec![path.with_file_name(format!("{whole}{INDEX}"))];
+        if let Some((whole, variant)) = whole.rsplit_once('.') {
+            indices.push(path.with_file_name(format!("{whole}{}{variant}{}", VARIANT[0], VARIANT[1])));
+        }
+        match indices.iter().find(|index| index.is_file()) {
+            Some(index) => Self::read(index).map(Some),
+            None if of > 1 && path.is_file() => {
+                let index = indices[0].file_name().unwrap_or_default().to_string_lossy();
+                let reason = format!("one of {of} shards, without their index {index} beside it: download it, too");
+                Err(Error::Format { path: path.to_owned(), reason })
+            }
+            None => Ok(None),
+        }
     }
 
     fn read(path: &Path) -> Result<Self> {
@@ -105,12 +117,19 @@ impl Shards {
     }
 }
 
-/// The name of the whole that a shard is of: `model` of `model-00001-of-00003.safetensors`.
-fn whole_name(name: &str) -> Option<&str> {
+fn is_index(name: &str) -> bool {
+    let [start, end] = VARIANT;
+    name.ends_with(INDEX) || name.split_once(start).is_some_and(|(_, rest)| rest.ends_with(end))
+}
+
+/// The name of the whole that a shard is of, and the number of its shards: `model` and 3 of
+/// `model-00001-of-00003.safetensors`.
+fn whole_name(name: &str) -> Option<(&str, usize)> {
     let (rest, of) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
     let (whole, number) = rest.rsplit_once('-')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(of) && is_number(number)).then_some(whole)
+    is_number(number).then_some(())?;
+    is_number(of).then(|| Some((whole, of.parse().ok()?)))?
 }
 
 /// The file of a part in a folder: that of a model, or of a whole pipeline.
@@ -134,20 +153,20 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
     let entries = std::fs::read_dir(&folder).map_err(|source| Error::Read { path: folder.clone(), source })?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
     files.sort();
-    let ends = |end: &str| -> Vec<&PathBuf> {
-        let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        files.iter().filter(|path| name(path).ends_with(end)).collect()
-    };
-    for end in [INDEX, ".safetensors", ".gguf"] {
-        match ends(end)[..] {
+    let kinds: [(&str, fn(&str) -> bool); 3] = [
+        (INDEX, is_index),
+        (".safetensors", |name| name.ends_with(".safetensors")),
+        (".gguf", |name| name.ends_with(".gguf")),
+    ];
+    for (end, fits) in kinds {
+        let fits = |path: &&PathBuf| fits(&path.file_name().unwrap_or_default().to_string_lossy());
+        let found: Vec<&PathBuf> = files.iter().filter(fits).collect();
+        match found[..] {
             [] => {}
             [only] => return Ok(only.clone()),
             [first, ..] => {
-                return refuse(format!(
-                    "a folder with {} of {end}: give one, such as {}",
-                    ends(end).len(),
-                    first.display()
-                ));
+                let count = found.len();
+                return refuse(format!("a folder with {count} of {end}: give one, such as {}", first.display()));
             }
         }
     }

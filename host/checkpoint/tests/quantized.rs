@@ -1,10 +1,11 @@
 //! Quantized weights against the tools that define them: gguf's Python package, torch's casts and
 //! comfy-kitchen (`tests/fixtures/make_quantized_fixtures.py`).
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Container, Quantization, Stored};
+use tilewright_torch::device_packed::DevicePacked;
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quantized").join(name)
@@ -41,7 +42,7 @@ fn every_type_of_gguf_expands_to_the_last_bit() {
     for name in file.names() {
         let matrix = file.matrix(name).unwrap();
         types.push(matrix.stored());
-        assert_eq!(format!("{}.weight", matrix.stored()), name);
+        assert_eq!(format!("{}.weight", matrix.stored().name()), name);
         let expanded = matrix.expand(0..matrix.shape()[0], Kind::Float).unwrap();
         assert_same(&values(&expanded), &values(&reference(&expected, name)), name);
         // Some rows alone are those rows.
@@ -119,6 +120,32 @@ fn scaled_kinds_expand_as_comfy_kitchen_does() {
             assert_same(&values(&found), &values(&reference(&expected, name)), &format!("{kind} {name}"));
         }
     }
+}
+
+#[test]
+fn operators_expand_as_the_kernels_do() {
+    let mut types = BTreeSet::new();
+    for entry in std::fs::read_dir(fixture("")).unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(file) = Checkpoint::open(&path) else { continue };
+        for name in file.names() {
+            // Others are no matrices, or refused.
+            let Ok(matrix) = file.matrix(name) else { continue };
+            let rows = matrix.shape()[0];
+            let words = format!("{} {name}", path.display());
+            let on_device = DevicePacked::new(&matrix, Device::Cpu).unwrap();
+            assert_eq!(on_device.shape(), matrix.shape().map(|extent| extent as i64));
+            for kind in [Kind::Float, Kind::BFloat16, Kind::Half] {
+                let expected = matrix.expand(0..rows, kind).unwrap();
+                assert_same(&values(&on_device.expand(0..rows as i64, kind).unwrap()), &values(&expected), &words);
+            }
+            let last = matrix.expand(rows - 1..rows, Kind::Float).unwrap();
+            let found = on_device.expand(rows as i64 - 1..rows as i64, Kind::Float).unwrap();
+            assert_same(&values(&found), &values(&last), &words);
+            types.insert(matrix.stored());
+        }
+    }
+    assert!(types.len() >= 19, "{types:?}");
 }
 
 #[test]

@@ -79,9 +79,9 @@ fn gguf_files_that_lie_are_refused_in_one_line() {
         (one(&[1 << 40, 1 << 40], F32, 0, 64), "tensor a is larger than any memory"),
         // An empty axis makes the product 0, and not those of the others.
         (one(&[1 << 40, 1 << 40, 0], F32, 0, 64), "tensor a is larger than any memory"),
-        (one(&[4], 19, 0, 64), "tensor a is stored as iq1_s, which can't be read"),
+        (one(&[4], 19, 0, 64), "tensor a is stored as IQ1_S, which can't be read"),
         (one(&[4], 77, 0, 64), "tensor a is of type 77, which is unknown"),
-        (one(&[33], Q8_0, 0, 64), "rows of 33 values, which are no whole blocks of q8_0"),
+        (one(&[33], Q8_0, 0, 64), "rows of 33 values, which are no whole blocks of Q8_0"),
         (one(&[4], F32, 1, 64), "begins at 1, which is no multiple of 32"),
         (one(&[4], F32, u64::MAX - 31, 64), "no multiple of 32"),
         (one(&[4], F32, 64, 64), "truncated: tensor a ends at byte"),

@@ -40,6 +40,11 @@ impl Context {
         Self { choice, effort }
     }
 
+    /// True if nobody asked for a device by name.
+    pub(crate) fn is_automatic(&self) -> bool {
+        self.choice == Choice::Auto
+    }
+
     /// The device.
     pub(crate) fn machine(&self) -> Result<Machine, String> {
         Machine::open(self.choice, Probe::Kept).map_err(|error| error.to_string())

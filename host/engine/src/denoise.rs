@@ -15,7 +15,7 @@ use tilewright_plan::{
     DenoiseAttempt, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, DenoiserModel, Dtype,
     Failure, GuidanceOrder, Layout, Outcome, PolicyIdentity, Precision, Stage, WeightForm,
 };
-use tilewright_torch::{Pace, device, non_finite, scalar};
+use tilewright_torch::{Pace, copy, device, non_finite, scalar};
 
 use crate::{
     Error, Machine, Observer, Result,
@@ -94,7 +94,7 @@ impl Denoiser {
             family: self.config().family().name().to_owned(),
             parameters: file.parameters,
             stored_bytes: self.experts.iter().map(|file| file.stored_bytes).max().unwrap_or_default(),
-            stored: file.stored.to_string(),
+            stored: file.stored.name().to_owned(),
             blocks: self.config().blocks() as u32,
             largest_block_bytes: file.block_bytes().into_iter().max().unwrap_or_default(),
             experts: self.experts.len() as u32,
@@ -223,11 +223,13 @@ impl<'a> DenoiseJob<'a> {
         let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst).map_err(|error| error.to_string())?;
         let speed = self.machine.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
         let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
-        let costs = Costs::new(speed, &self.machine.measured);
+        let fused_attention = format.fuses_attention(self.machine.device, self.denoiser.config().head_width());
+        let costs = Costs { fused_attention, ..Costs::new(speed, &self.machine.measured) };
         let (peak, seconds) = self.meter(format, costs, plan).map_err(|error| error.to_string())?;
         let model = &self.request.model;
         let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
-        let mut mapped = if plan.weights == WeightForm::Packed { model.stored_bytes } else { 0 };
+        let is_mapped = residency(plan, self.machine.device) == Residency::Mapped;
+        let mut mapped = if is_mapped { model.stored_bytes } else { 0 };
         if let Some(ahead) = plan.ahead {
             let blocks = self.denoiser.experts[0].block_bytes();
             let rest = mapped.saturating_sub(blocks.iter().sum());
@@ -240,7 +242,8 @@ impl<'a> DenoiseJob<'a> {
 
     /// Bytes of memory that weights are held in beside their file.
     fn resident_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
-        let of = |file: &DenoiserFile| file.resident_bytes(format, residency(plan)).map_err(Error::Model);
+        let residency = residency(plan, self.machine.device);
+        let of = |file: &DenoiserFile| file.resident_bytes(format, residency).map_err(Error::Model);
         let all = self.denoiser.experts.iter().map(of).collect::<Result<Vec<u64>>>()?;
         Ok(all.into_iter().max().unwrap_or_default())
     }
@@ -353,10 +356,10 @@ impl<'a> DenoiseJob<'a> {
         observer: &mut dyn Observer,
     ) -> std::result::Result<(Tensor, Duration, u64), AttemptError> {
         let (sampling, device) = (self.sampling, self.machine.device);
-        let residency = residency(plan);
+        let residency = residency(plan, device);
         let (mut load, mut moved) = (Duration::ZERO, 0);
         let there = |tensor: &Tensor| tensor.f_to_device(device);
-        let mut latents = sampling.latents.f_to_device(device)?.copy();
+        let mut latents = copy(&sampling.latents.f_to_device(device)?)?;
         let condition = sampling.condition.as_ref().map(there).transpose()?;
         let mut expert: Option<Expert<'_>> = None;
         let mut pace = Pace::new(device);
@@ -405,7 +408,7 @@ impl<'a> DenoiseJob<'a> {
                 return Err(AttemptError::Failed(Failure::NonFinite { values }));
             }
         }
-        latents = self.mixed(&latents, 0.0)?;
+        latents = self.mixed(&latents, sampling.sigmas.last().copied().unwrap_or_default())?;
         let _ = observer.progress(1.0);
         Ok((latents.f_to_device(Device::Cpu)?.f_contiguous()?, load, moved))
     }
@@ -516,11 +519,12 @@ impl<'a> DenoiseJob<'a> {
     }
 }
 
-/// The place of weights by a plan.
-fn residency(plan: &DenoisePlan) -> Residency {
-    match plan.weights {
-        WeightForm::Packed => Residency::Mapped,
-        WeightForm::Expanded => Residency::Expanded,
+/// The place of weights by a plan. Those that a GPU reads ahead of their use stay in their file.
+fn residency(plan: &DenoisePlan, device: Device) -> Residency {
+    match (plan.weights, plan.ahead) {
+        (WeightForm::Expanded, _) => Residency::Expanded,
+        (WeightForm::Packed, None) if device != Device::Cpu => Residency::Packed,
+        (WeightForm::Packed, _) => Residency::Mapped,
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     env, fs,
     io::Write,
     os::unix::fs::MetadataExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
@@ -71,6 +71,8 @@ pub struct Machine {
 pub struct Found {
     device: Device,
     facts: Facts,
+    /// Nobody asked for this device: if it can't be measured, the CPU takes its place.
+    replaceable: bool,
 }
 
 impl Machine {
@@ -129,7 +131,8 @@ impl Machine {
         };
         memory::install()?;
         let device = device::select(choice)?;
-        Ok(Found { device, facts: device::facts(device, backend)? })
+        let replaceable = choice == Choice::Auto && device != Device::Cpu;
+        Ok(Found { device, facts: device::facts(device, backend)?, replaceable })
     }
 }
 
@@ -139,9 +142,21 @@ impl Found {
     /// # Errors
     /// Not even f32 runs on it.
     pub fn measure(self, probe: Probe) -> Result<Machine> {
-        let Self { device, mut facts } = self;
+        let (name, replaceable) = (self.facts.name.clone(), self.replaceable);
+        match self.measure_this(probe) {
+            Err(error) if replaceable => {
+                tracing::warn!(%error, "{name} can't be measured: going on with the CPU");
+                Machine::find(Choice::Cpu)?.measure_this(probe)
+            }
+            measured => measured,
+        }
+    }
+
+    fn measure_this(self, probe: Probe) -> Result<Machine> {
+        let Self { device, mut facts, .. } = self;
         let fingerprint = fingerprint(device, &facts);
-        let measured = match read_measurements(&facts, &fingerprint).filter(|_| probe == Probe::Kept) {
+        let place = place(device, &facts);
+        let measured = match read_measurements(place.as_deref(), &fingerprint).filter(|_| probe == Probe::Kept) {
             Some(measured) => measured,
             None => {
                 announce(&facts, None);
@@ -149,7 +164,7 @@ impl Found {
                 announce(&facts, Some(&measured));
                 // Memory that the probe took must not serve the first job.
                 memory::trim(device)?;
-                keep(&facts, &StoredMeasurements { fingerprint: fingerprint.clone(), measured: measured.clone() });
+                keep(place.as_deref(), &StoredMeasurements { fingerprint: fingerprint.clone(), measured: measured.clone() });
                 measured
             }
         };
@@ -210,18 +225,20 @@ struct StoredMeasurements {
     measured: Measured,
 }
 
-/// The file of this user's measurements of a device with so many threads.
-fn place(facts: &Facts) -> Option<PathBuf> {
-    let device = format!("{}\n{}\n{}\n{}", facts.name, facts.arch, facts.compute_units, tch::get_num_threads());
+/// The file of this user's measurements of a device with so many threads. Two cards of one kind
+/// have one each.
+fn place(device: Device, facts: &Facts) -> Option<PathBuf> {
+    let address = device::bus_address(device).unwrap_or_default();
+    let threads = tch::get_num_threads();
+    let device = format!("{}\n{}\n{}\n{threads}\n{address}", facts.name, facts.arch, facts.compute_units);
     Some(UserFolder::Cache.path()?.join(format!("probe-{:016x}.json", fnv1a(device.as_bytes()))))
 }
 
 /// The longest file of measurements that is read, in bytes.
 const MOST_KEPT: u64 = 1 << 20;
 
-fn read_measurements(facts: &Facts, fingerprint: &str) -> Option<Measured> {
-    let kept: StoredMeasurements =
-        serde_json::from_slice(&tilewright_files::read(&place(facts)?, MOST_KEPT).ok()?).ok()?;
+fn read_measurements(place: Option<&Path>, fingerprint: &str) -> Option<Measured> {
+    let kept: StoredMeasurements = serde_json::from_slice(&tilewright_files::read(place?, MOST_KEPT).ok()?).ok()?;
     let measured = kept.measured;
     let sound = |rate: f64| rate.is_finite() && rate > 0.0;
     let rates = measured.speeds.iter().flat_map(|speed| [speed.flops_per_second, speed.attention_flops_per_second]);
@@ -230,9 +247,9 @@ fn read_measurements(facts: &Facts, fingerprint: &str) -> Option<Measured> {
 }
 
 /// A cache that can't be written is no failure: the next process measures again.
-fn keep(facts: &Facts, kept: &StoredMeasurements) {
+fn keep(place: Option<&Path>, kept: &StoredMeasurements) {
     let write = || -> Option<()> {
-        let place = place(facts)?;
+        let place = place?;
         let folder = place.parent()?;
         fs::create_dir_all(folder).ok()?;
         let mut file = tempfile::Builder::new().prefix(".tilewright-").tempfile_in(folder).ok()?;

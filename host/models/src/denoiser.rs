@@ -26,9 +26,10 @@ struct Known(&'static str, Model, Layout, &'static str);
 const KNOWN: [Known; 5] = [
     Known("Flux.1's transformer", Model::Flux, Layout::Original, "img_in.weight"),
     Known("Flux.1's transformer (diffusers)", Model::Flux, Layout::Diffusers, "x_embedder.weight"),
-    Known("WAN's transformer", Model::Wan, Layout::Original, "patch_embedding.weight"),
-    Known("WAN's transformer, image to video", Model::Wan, Layout::Original, "patch_embedding.weight"),
-    Known("WAN's transformer (diffusers)", Model::Wan, Layout::Diffusers, "patch_embedding.weight"),
+    // A picture's encoder beside it has a patch_embedding, too.
+    Known("WAN's transformer", Model::Wan, Layout::Original, "blocks.0.self_attn.norm_k.weight"),
+    Known("WAN's transformer, image to video", Model::Wan, Layout::Original, "blocks.0.self_attn.norm_k.weight"),
+    Known("WAN's transformer (diffusers)", Model::Wan, Layout::Diffusers, "condition_embedder.time_proj.weight"),
 ];
 
 /// A denoiser's architecture.
@@ -85,6 +86,14 @@ impl DenoiserConfig {
     /// Pixels of a latent along the side of a token.
     pub fn patch(&self) -> i64 {
         2
+    }
+
+    /// The width of a head of attention.
+    pub fn head_width(&self) -> i64 {
+        match self {
+            DenoiserConfig::Flux(config) => config.axes.iter().sum(),
+            DenoiserConfig::Wan(config) => config.hidden / config.heads,
+        }
     }
 
     /// Blocks of a pass.
@@ -161,11 +170,16 @@ impl DenoiserFile {
             |name: &&str| name.strip_suffix(mark).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.'));
         let prefix = file.names().find(within).map(|name| name[..name.len() - mark.len()].to_owned());
         let prefix = prefix.ok_or_else(|| unknown(format!("a transformer without its tensor {mark}")))?;
-        let rows = match model {
-            Model::Flux => flux::rows(*layout),
-            Model::Wan => wan::rows(*layout),
+        let renamed = |name: &str| name.starts_with(&prefix) && name.ends_with(".norm.query_norm.weight");
+        let layout = match (model, layout) {
+            (Model::Flux, Layout::Original) if file.names().any(renamed) => Layout::ComfyUi,
+            (_, layout) => *layout,
         };
-        let file = TransformerFile::new(file, *layout, prefix, rows);
+        let rows = match model {
+            Model::Flux => flux::rows(layout),
+            Model::Wan => wan::rows(layout),
+        };
+        let file = TransformerFile::new(file, layout, prefix, rows);
         let config = match model {
             Model::Flux => DenoiserConfig::Flux(flux::Config::read(&file)?),
             Model::Wan => DenoiserConfig::Wan(wan::Config::read(&file)?),
@@ -200,7 +214,7 @@ impl DenoiserFile {
             DenoiserConfig::Flux(_) => flux::rows,
             DenoiserConfig::Wan(_) => wan::rows,
         };
-        self.file.add(lora, &[Layout::Original, Layout::Diffusers].map(rows), &self.config.needed()?)
+        self.file.add(lora, &[Layout::Original, Layout::ComfyUi, Layout::Diffusers].map(rows), &self.config.needed()?)
     }
 
     /// Bytes of memory that the network's weights are held in beside their file: vectors in f32,
@@ -214,6 +228,7 @@ impl DenoiserFile {
             let count = needed.shapes[0].iter().product::<usize>() as u64;
             match (needed.shapes[0].len(), residency) {
                 (2, Residency::Mapped) => 0,
+                (2, Residency::Packed) => self.file.stored_bytes(std::slice::from_ref(needed)),
                 (2, Residency::Expanded) => count * width,
                 _ => count * 4,
             }
@@ -255,7 +270,7 @@ impl DenoiserFile {
         residency: Residency,
         step: LoadStep<'_>,
     ) -> Result<LoadedDenoiser> {
-        let ops = Torch::new(format, device, None);
+        let ops = Torch::new(format, device, Some(self.config.head_width()));
         let source = self.file.on((format, device, residency), self.stored_bytes, step);
         let network = Network::build(&self.config, &TokenScope::new(&source, &ops))?;
         Ok(LoadedDenoiser { ops, network })

@@ -198,7 +198,7 @@ impl DenoiserInspection {
                     prefix: denoiser.file().prefix.clone(),
                     parameters: denoiser.parameters,
                     stored_bytes: denoiser.stored_bytes,
-                    stored: denoiser.stored.to_string(),
+                    stored: denoiser.stored.name().to_owned(),
                     config: denoiser.config,
                 }),
             },
@@ -218,7 +218,7 @@ impl Inspection {
         let identity = Identity::of(file);
         let mut stored = BTreeMap::new();
         for name in file.names() {
-            let dtype = file.find_stored(name).map_or("?".into(), |stored| stored.to_string());
+            let dtype = file.find_stored(name).map_or("?".into(), |stored| stored.name().to_owned());
             *stored.entry(dtype).or_default() += elements(file, name);
         }
         let decoder = DecoderInspection::of(file, &identity);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
-use tilewright_checkpoint::{Error as FileError, Shape};
+use tilewright_checkpoint::{Error as FileError, Shape, Stored};
 
 use crate::{Checkpoint, Error, Result};
 
@@ -83,10 +83,10 @@ const METADATA: &str = "lora_adapter_metadata";
 struct Settings {
     #[serde(rename = "transformer.lora_alpha")]
     alpha: Option<f64>,
-    #[serde(rename = "transformer.use_rslora", default)]
-    by_root: bool,
-    #[serde(rename = "transformer.alpha_pattern", default)]
-    alphas: BTreeMap<String, f64>,
+    #[serde(rename = "transformer.use_rslora")]
+    by_root: Option<bool>,
+    #[serde(rename = "transformer.alpha_pattern")]
+    alphas: Option<BTreeMap<String, f64>>,
 }
 
 /// One layer's change, by the names of its tensors.
@@ -224,8 +224,7 @@ impl Lora {
                 if shape.iter().product::<usize>() != 1 {
                     return Err(unknown(format!("{alpha} has shape {}, one value was expected", Shape(shape))));
                 }
-                let value = self.file.load(alpha, &shape, Kind::Double, Device::Cpu)?;
-                let value = f64::try_from(&value.f_reshape([-1])?.f_get(0)?)?;
+                let value = self.number(alpha, &shape)?;
                 if !value.is_finite() {
                     return Err(unknown(format!("{alpha} is {value}: a finite number was expected")));
                 }
@@ -233,13 +232,28 @@ impl Lora {
             }
             None => {
                 let settings = &self.settings;
-                let own = settings.alphas.iter().find(|(of, _)| name == *of || name.ends_with(&format!(".{of}")));
+                let own = settings.alphas.iter().flatten().find(|(of, _)| name == *of || name.ends_with(&format!(".{of}")));
                 let alpha = own.map(|(_, alpha)| *alpha).or(settings.alpha).unwrap_or(rank);
-                (alpha, if settings.by_root { rank.sqrt() } else { rank })
+                (alpha, if settings.by_root == Some(true) { rank.sqrt() } else { rank })
             }
         };
         let factor = self.strength * alpha / over;
         factor.is_finite().then_some(factor).ok_or_else(|| unknown(format!("the factor of {name} is not finite")))
+    }
+
+    /// The value of a tensor that has one; some trainers store whole numbers or f64.
+    fn number(&self, name: &str, shape: &[usize]) -> Result<f64> {
+        let bytes = self.file.bytes(name).unwrap_or_default();
+        let wide = bytes.first_chunk::<8>();
+        match (self.file.find_stored(name), wide, bytes.first_chunk::<4>()) {
+            (Some(Stored::F64), Some(bytes), _) => Ok(f64::from_le_bytes(*bytes)),
+            (Some(Stored::I64), Some(bytes), _) => Ok(i64::from_le_bytes(*bytes) as f64),
+            (Some(Stored::I32), _, Some(bytes)) => Ok(i32::from_le_bytes(*bytes).into()),
+            _ => {
+                let value = self.file.load(name, shape, Kind::Double, Device::Cpu)?;
+                Ok(f64::try_from(&value.f_reshape([-1])?.f_get(0)?)?)
+            }
+        }
     }
 
     /// A tensor as a matrix: axes after the first are taken together. In f32, in host memory.

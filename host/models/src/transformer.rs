@@ -11,3 +11,4 @@ pub use weights::{Residency, TransformerFile};
 
 pub(crate) use embedding::{rotation, sinusoid};
 pub(crate) use names::{Join, Row};
+pub(crate) use weights::MOST_WIDTH;

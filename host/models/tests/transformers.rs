@@ -145,7 +145,7 @@ fn every_case_agrees_with_diffusers() {
     let _no_grad = tch::no_grad_guard();
     let cases = list("transformer_cases.json", "cases");
     assert!(cases.len() >= 12);
-    for residency in [Residency::Mapped, Residency::Expanded] {
+    for residency in [Residency::Mapped, Residency::Packed, Residency::Expanded] {
         for case in &cases {
             let sigmas: Vec<f64> =
                 case["sigmas"].as_array().unwrap().iter().map(|sigma| sigma.as_f64().unwrap()).collect();
@@ -165,7 +165,7 @@ fn loras_in_every_layout_lead_where_diffusers_and_comfyui_say() {
     let _no_grad = tch::no_grad_guard();
     let cases = list("lora_cases.json", "cases");
     assert!(cases.len() >= 25);
-    for residency in [Residency::Mapped, Residency::Expanded] {
+    for residency in [Residency::Mapped, Residency::Packed, Residency::Expanded] {
         for case in &cases {
             let sigma = case["sigmas"][0].as_f64().unwrap();
             let of = Case::new(case, residency);

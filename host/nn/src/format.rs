@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind};
 use tilewright_plan::{Dtype, Layout, Precision};
-use tilewright_torch::{Error, Result, winograd};
+use tilewright_torch::{Error, Result, attention, winograd};
 
 /// The types and the memory order that a network is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +45,16 @@ impl ComputeFormat {
         let bytes = values.saturating_mul(self.convolution.elt_size_in_bytes() as u64);
         // Winograd's filtering keeps a 3×3 window as 16 values.
         if self.winograd(device) { bytes / 9 * 16 } else { bytes }
+    }
+
+    /// True if attention whose heads have this width is fused on a device, where it is tried.
+    pub fn fuses_attention(&self, device: Device, width: i64) -> bool {
+        let dtype = match self.convolution {
+            Kind::BFloat16 => Dtype::Bf16,
+            Kind::Half => Dtype::F16,
+            _ => Dtype::F32,
+        };
+        attention::is_fused(device, width, dtype)
     }
 
     /// True if 3×3 convolutions run by Winograd's filtering.

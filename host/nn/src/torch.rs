@@ -7,12 +7,13 @@ mod tokens;
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
-use tilewright_plan::{Dtype, Layout};
+use tilewright_plan::Layout;
 use tilewright_torch::{
     attention, conv2d, group_norm, pointwise, to_layout,
     winograd::{self, Winograd},
 };
 
+pub(crate) use self::tokens::expanded_rows;
 pub use self::{
     sums::{Affine, Sums},
     tokens::{Beside, Matrix, Piece},
@@ -32,12 +33,7 @@ impl Torch {
     /// Runs networks in a format on a device. `width` is that of their attention, if they have one:
     /// fused attention is tried there first, because some devices have none or get it wrong.
     pub fn new(format: ComputeFormat, device: Device, width: Option<i64>) -> Self {
-        let dtype = match format.convolution {
-            Kind::BFloat16 => Dtype::Bf16,
-            Kind::Half => Dtype::F16,
-            _ => Dtype::F32,
-        };
-        Self { format, device, fused: width.is_some_and(|width| attention::is_fused(device, width, dtype)) }
+        Self { format, device, fused: width.is_some_and(|width| format.fuses_attention(device, width)) }
     }
 }
 

@@ -34,6 +34,9 @@ const CONDITION: &str = "condition";
 const NOISE: &str = "noise";
 const MASK: &str = "mask";
 
+/// The most bytes of a pipeline's description.
+const MOST_DESCRIPTION: u64 = 1 << 20;
+
 /// The longest side of a picture in pixels, and the most frames.
 const MOST_PIXELS: u32 = 1 << 15;
 const MOST_FRAMES: u32 = 1 << 12;
@@ -148,7 +151,8 @@ impl SampleModel {
                     return refused("the expert for low noise, by its name: give the one for high noise first".into());
                 }
                 let usual = if first.config.condition_channels() > 0 { IMAGE_BOUNDARY } else { BOUNDARY };
-                Denoiser::experts(first, open(&low, &folders)?, boundary.unwrap_or(usual))?
+                let saved = if boundary.is_none() { saved_boundary(&path)? } else { None };
+                Denoiser::experts(first, open(&low, &folders)?, boundary.or(saved).unwrap_or(usual))?
             }
         };
         Ok(Self { denoiser, scaling, path })
@@ -237,9 +241,9 @@ impl SampleModel {
     /// A file is unsound, of another model, or of another size.
     pub fn prepare(&self, request: &SampleRequest) -> Result<Sampling> {
         let config = self.config();
-        let conditioning = Conditioning::open(&request.conditioning, config)?;
+        let conditioning = Conditioning::open(&request.conditioning, config, None)?;
         let negative = match &request.negative {
-            Some(path) if request.cfg != 1.0 => Some(Conditioning::open(path, config)?),
+            Some(path) if request.cfg != 1.0 => Some(Conditioning::open(path, config, Some(&conditioning))?),
             _ => None,
         };
         if !request.cfg.is_finite() {
@@ -263,7 +267,7 @@ impl SampleModel {
         let frames = if config.is_video() { frames } else { 1 };
         let patch = config.patch();
         let sigmas = self.sigmas(request, (frames * (height / patch) * (width / patch)) as u64)?;
-        let kept = latent.map(|latent| latent.expand(&shape, false).copy());
+        let kept = latent.map(|latent| latent.f_expand(&shape, false)?.f_contiguous()).transpose()?;
         let first = sigmas.first().copied().unwrap_or(1.0);
         let mut latents = tilewright_torch::scalar::multiply(&noise, first)?;
         if let Some(kept) = &kept {
@@ -440,6 +444,19 @@ impl SampleModel {
     }
 }
 
+/// The boundary that the description of a pipeline in its folder names.
+fn saved_boundary(folder: &Path) -> Result<Option<f64>> {
+    let path = folder.join("model_index.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let refused = |reason: String| Error::Input { path: path.clone(), reason };
+    let text = tilewright_files::read_text(&path, MOST_DESCRIPTION).map_err(|error| refused(error.to_string()))?;
+    let saved: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| refused(format!("no sound description of a pipeline ({error})")))?;
+    Ok(saved["boundary_ratio"].as_f64())
+}
+
 /// The way between a denoiser's latents and its VAE's, as published; none for latents of a number
 /// of channels that no published VAE has.
 fn scaling(config: &DenoiserConfig) -> Scaling {
@@ -502,8 +519,9 @@ struct Conditioning {
 }
 
 impl Conditioning {
-    /// Reads a file and compares its widths with a transformer's.
-    fn open(path: &Path, config: &DenoiserConfig) -> Result<Self> {
+    /// Reads a file and compares its widths with a transformer's. The picture and the condition of a
+    /// negative conditioning, which changes the text alone, may be those of the `positive` one.
+    fn open(path: &Path, config: &DenoiserConfig, positive: Option<&Self>) -> Result<Self> {
         let file = Checkpoint::open(path).map_err(ModelError::from)?;
         let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
         let text = tensor(&file, TEXT)?.ok_or_else(|| missing(&file, TEXT))?;
@@ -530,8 +548,11 @@ impl Conditioning {
             Ok(Some(tensor))
         };
         let pooled = needs(POOLED, pooled_width, 2)?;
-        let image = needs(IMAGE, image_width, 3)?;
         let samples = text.size()[0];
+        let image = match positive.and_then(|positive| positive.tensors.image.as_ref()) {
+            Some(image) if file.shape(IMAGE).is_none() && image.size()[0] == samples => Some(image.shallow_clone()),
+            _ => needs(IMAGE, image_width, 3)?,
+        };
         for (name, tensor) in [(POOLED, &pooled), (IMAGE, &image)] {
             if let Some(tensor) = tensor.as_ref().filter(|tensor| tensor.size()[0] != samples) {
                 return Err(refused(format!("{samples} rows in {TEXT} and {} in {name}", tensor.size()[0])));
@@ -539,6 +560,7 @@ impl Conditioning {
         }
         let condition = match config.condition_channels() {
             0 => None,
+            _ if positive.is_some() => None,
             channels => {
                 let tensor = tensor(&file, CONDITION)?.ok_or_else(|| {
                     refused(format!("no tensor {CONDITION} in it, which a transformer from image to video needs"))

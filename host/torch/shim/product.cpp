@@ -67,7 +67,11 @@ int64_t even(int64_t columns) { return (columns + 1) / 2 * 2; }
 
 class Product {
  public:
-  explicit Product(const tw_product& product) : job(product), matrix(*product.matrix), columns(matrix.columns) {}
+  explicit Product(const tw_product& product)
+      : job(product),
+        matrix(*product.matrix),
+        columns(matrix.columns),
+        stored_as_multiplied(job.bf16 && matrix.packing == TW_BF16 && matrix.scale_count == 0 && matrix.groups.codes == nullptr) {}
 
   void run() const {
     const int64_t panels = (matrix.rows + kPanel - 1) / kPanel, own = tw_product_scratch(columns);
@@ -94,7 +98,11 @@ class Product {
     for (int64_t at = 0; at < kPanel; at += kStrip) {
       const int64_t count = std::clamp<int64_t>(rows - at, 0, kStrip);
       for (int64_t row = 0; row < count; ++row) {
-        if (job.bf16) {
+        if (stored_as_multiplied) {
+          // Pairs of neighbours, as they lie in the file.
+          strip[(row + 1) * row_words() - 1] = 0;
+          std::memcpy(strip + row * row_words(), matrix.bytes + (first + at + row) * columns * 2, static_cast<size_t>(columns) * 2);
+        } else if (job.bf16) {
           tw_expand_rows(&matrix, first + at + row, 1, expanded);
           pair_up(expanded, columns, strip + row * row_words());
         } else {
@@ -138,6 +146,7 @@ class Product {
   const tw_product& job;
   const tw_packed& matrix;
   const int64_t columns;
+  const bool stored_as_multiplied;
 };
 
 template <typename Value>

@@ -2,7 +2,10 @@
 
 use std::{
     ffi::c_int,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tch::{Device, Kind, Tensor};
@@ -10,8 +13,8 @@ use tilewright_plan::Dtype;
 
 use crate::{Error, Result, ffi, kind, multi_head, scalar, winograd};
 
-/// The most scores that plain attention holds at once.
-const SCORES: i64 = 1 << 24;
+/// The most scores that attention in pieces holds at once.
+pub(crate) const SCORES: i64 = 1 << 24;
 
 /// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
 /// `query`, `key`, `value`: [N, tokens, width]; scores and softmax in f32.
@@ -62,7 +65,7 @@ pub fn attend(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     }
     if query.device() == Device::Cpu && query.f_kind()? == Kind::BFloat16 && multi_head::has_own(Kind::BFloat16) {
         let (query, key, value) = (query.f_contiguous()?, key.f_contiguous()?, value.f_contiguous()?);
-        multi_head::attend_onto(&query, [&query, &key, &value], 1, false)?;
+        multi_head::attend_onto(&query, [&query, &key, &value], 1, false, true)?;
         return Ok(query);
     }
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
@@ -131,11 +134,20 @@ pub fn forbid_fused() {
 /// whose kernels end at a width of 256, below that of the VAEs' middle blocks (pytorch v2.11.0,
 /// aten/src/ATen/native/transformers/hip/sdp_utils.cpp).
 pub fn is_fused(device: Device, width: i64, dtype: Dtype) -> bool {
+    static KNOWN: Mutex<Vec<((Device, i64, Dtype), bool)>> = Mutex::new(Vec::new());
     if IN_PIECES.load(Ordering::Relaxed) {
         return false;
     }
-    let has_kernel = device == Device::Cpu || has_kernel(device, width, dtype).unwrap_or(false);
-    has_kernel && fused_agrees(device, width, dtype)
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let of = (device, width, dtype);
+    if let Some((_, fused)) = known.iter().find(|(key, _)| *key == of) {
+        return *fused;
+    }
+    let ask = || Ok((device == Device::Cpu || has_kernel(device, width, dtype)?) && fused_agrees(device, width, dtype)?);
+    // A device that has no memory for the question now may have some later.
+    let answer: Result<bool> = ask();
+    known.extend(answer.as_ref().ok().map(|fused| (of, *fused)));
+    answer.unwrap_or(false)
 }
 
 /// libtorch's choice for as many tokens as a picture of 512×512 pixels has.
@@ -155,21 +167,18 @@ fn has_kernel(device: Device, width: i64, dtype: Dtype) -> Result<bool> {
 
 /// True if fused attention of this width and type agrees with plain attention on this device. It
 /// has been silently wrong at the widths of the VAEs' middle blocks on gfx1100 and gfx1151.
-fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
+fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> Result<bool> {
     let _no_grad = tch::no_grad_guard();
-    let attempt = || -> Result<bool> {
-        let kind = kind(dtype)?;
-        let random =
-            || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
-        let (query, key, value) = (random()?, random()?, random()?);
-        let single = |tensor: &Tensor| tensor.f_to_kind(Kind::Float);
-        let plain = plain(&single(&query)?, &single(&key)?, &single(&value)?)?;
-        let fused = single(&attend(query, &key, &value)?)?;
-        let difference = f64::try_from(&(fused - &plain).f_norm()?)? / f64::try_from(&plain.f_norm()?)?.max(1e-12);
-        // Far above the rounding of each type, far below the error of a wrong kernel.
-        Ok(difference < if dtype == Dtype::F32 { 1e-3 } else { 3e-2 })
-    };
-    attempt().unwrap_or(false)
+    let kind = kind(dtype)?;
+    let random =
+        || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
+    let (query, key, value) = (random()?, random()?, random()?);
+    let single = |tensor: &Tensor| tensor.f_to_kind(Kind::Float);
+    let plain = plain(&single(&query)?, &single(&key)?, &single(&value)?)?;
+    let fused = single(&attend(query, &key, &value)?)?;
+    let difference = f64::try_from(&fused.f_sub(&plain)?.f_norm()?)? / f64::try_from(&plain.f_norm()?)?.max(1e-12);
+    // Far above the rounding of each type, far below the error of a wrong kernel.
+    Ok(difference < if dtype == Dtype::F32 { 1e-3 } else { 3e-2 })
 }
 
 #[cfg(test)]

@@ -3,7 +3,12 @@
 mod runtime;
 mod sysfs;
 
-use std::{fs, thread};
+use std::{
+    fs::{self, File},
+    io::ErrorKind,
+    path::Path,
+    thread,
+};
 
 use tch::{Kind, Tensor};
 use tilewright_plan::{Backend, Device as Facts};
@@ -12,7 +17,7 @@ pub use self::{
     runtime::versions,
     sysfs::{AmdGpu, amd_gpus},
 };
-use crate::{Error, Result, ffi, memory};
+use crate::{Error, Result, backend, ffi, memory};
 
 /// Which device the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +70,9 @@ pub fn select(choice: Choice) -> Result<tch::Device> {
             },
         }),
         Choice::Auto | Choice::Cpu => {
+            if gpus == 0 && backend::loaded().is_some_and(|(backend, _)| is_gpu_expected(backend)) {
+                tracing::warn!("no GPU can be used, and the CPU is: {}", why_none());
+            }
             let works = |index: &usize| match try_out(tch::Device::Cuda(*index)) {
                 Ok(()) => true,
                 Err(error) => {
@@ -77,10 +85,40 @@ pub fn select(choice: Choice) -> Result<tch::Device> {
     }
 }
 
+/// The node of a back end's driver, which every user of its GPUs opens.
+fn driver_node(backend: Backend) -> Option<&'static Path> {
+    match backend {
+        Backend::Cuda => Some(Path::new("/dev/nvidiactl")),
+        Backend::Rocm => Some(Path::new("/dev/kfd")),
+        Backend::Cpu | Backend::Metal => None,
+    }
+}
+
+/// True if a back end's driver or runtime tells of a GPU: only there is one that can't be used a
+/// surprise.
+pub fn is_gpu_expected(backend: Backend) -> bool {
+    driver_node(backend).is_some_and(Path::exists) || matches!(runtime::device_count(), Some(Ok(1..)))
+}
+
+/// The reason that a driver's node does not open, and the way out; none if it opens.
+fn refusal(node: &Path) -> Option<String> {
+    let error = File::options().read(true).write(true).open(node).err()?;
+    let way = match error.kind() {
+        ErrorKind::NotFound => "load the GPU's driver",
+        ErrorKind::PermissionDenied => "add this user to the groups video and render, and log in again",
+        _ => "mend the driver",
+    };
+    Some(format!("{} can't be opened ({error}): {way}, or use --device cpu", node.display()))
+}
+
 /// The reason that libtorch sees no GPU.
 fn why_none() -> String {
+    let node = backend::loaded().and_then(|(backend, _)| driver_node(backend));
     match runtime::device_count() {
-        Some(Err(reason)) => format!("the GPU's runtime says: {reason}; use --device cpu, or mend the driver"),
+        Some(Err(reason)) => match node.and_then(refusal) {
+            Some(refusal) => format!("the GPU's runtime says: {reason}; {refusal}"),
+            None => format!("the GPU's runtime says: {reason}; use --device cpu, or mend the driver"),
+        },
         Some(Ok(1..)) => "libtorch computed on the CPU before its GPU side was loaded: load that first".into(),
         _ => "libtorch sees no GPU here: use --device cpu, or set up with --flavour cuda or rocm".into(),
     }
@@ -98,6 +136,7 @@ fn try_out(device: tch::Device) -> Result<()> {
         .f_matmul(&Tensor::f_ones([6, 6], (Kind::Float, device))?)?;
     let sum = f64::try_from(&sum.f_sum(Kind::Float)?)?;
     synchronize(device)?;
+    free_bytes(device)?;
     // 72 products of ones, of which the activation leaves nearly all, in 8 channels of 6×6 pixels,
     // each added up 6 times.
     let expected = f64::from(72 * 8 * 36 * 6);
@@ -294,6 +333,15 @@ mod tests {
             gtt_total: gtt * GIB,
             gtt_used: GIB,
         }
+    }
+
+    #[test]
+    fn a_node_that_does_not_open_is_told_with_the_way_out() {
+        assert_eq!(refusal(Path::new("/dev/null")), None);
+        let missing = refusal(Path::new("/dev/no-such-driver")).unwrap();
+        assert!(missing.contains("/dev/no-such-driver can't be opened") && missing.contains("load the"), "{missing}");
+        assert!(refusal(Path::new("/dev")).unwrap().contains("mend the driver"));
+        assert_eq!(driver_node(Backend::Cpu), None);
     }
 
     #[test]

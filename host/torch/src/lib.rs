@@ -8,6 +8,7 @@ pub mod backend;
 mod convolution;
 pub mod crash;
 pub mod device;
+pub mod device_packed;
 mod error;
 mod event;
 mod ffi;
@@ -34,5 +35,5 @@ pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes, group_n
 pub use pace::Pace;
 pub use pointwise::pointwise;
 pub use stored::Stored;
-pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};
+pub use tensors::{channels_last, copy, from_bytes, kind, non_finite, set_threads, to_layout};
 pub use unit_norm::unit_norm;

@@ -2,16 +2,25 @@
 
 use tch::{Kind, Tensor};
 
-use crate::{Error, Result, ffi, packed, tokens};
+use crate::{Error, Result, attention, ffi, packed, scalar, tokens};
 
 /// Attention of `heads` heads: `query` [N, tokens, width], `key` and `value` [N, others, width],
 /// with the heads side by side in the width. The result is written onto `output`, which is like the
 /// query, and may be it unless `add`; if `add`, the result is added to what is there. Tensors may
 /// be part of wider ones.
 ///
+/// If it is not `fused`, which [`attention::is_fused`] tells of a head's width, it goes in pieces
+/// of so many queries that the scores stay small.
+///
 /// # Errors
 /// Shapes don't fit; libtorch's error.
-pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i64, add: bool) -> Result<()> {
+pub fn attend_onto(
+    output: &Tensor,
+    [query, key, value]: [&Tensor; 3],
+    heads: i64,
+    add: bool,
+    fused: bool,
+) -> Result<()> {
     let shapes = [query.size(), key.size(), value.size()];
     let width = shapes[0].last().copied().unwrap_or_default();
     let is_sound = shapes.iter().all(|shape| shape.len() == 3 && shape[0] == shapes[0][0] && shape[2] == width)
@@ -22,7 +31,7 @@ pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i6
     if !is_sound {
         return Err(Error::Torch(format!("attention of {heads} heads with {shapes:?} onto {:?}", output.size())));
     }
-    if has_own(output.f_kind()?) && [output, query, key, value].into_iter().all(tokens::fits) {
+    if fused && has_own(output.f_kind()?) && [output, query, key, value].into_iter().all(tokens::fits) {
         return attend_in_blocks(output, [query, key, value], heads, add);
     }
     let split = |tensor: &Tensor| -> Result<Tensor> {
@@ -32,6 +41,9 @@ pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i6
             .f_view([batch, tokens, heads, width / heads])?
             .f_transpose(1, 2)?)
     };
+    if !fused {
+        return attend_in_pieces(output, [split(query)?, split(key)?, split(value)?], add);
+    }
     let mixed = Tensor::f_scaled_dot_product_attention(
         &split(query)?,
         &split(key)?,
@@ -42,13 +54,51 @@ pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i6
         None,
         false,
     )?;
-    let mixed = mixed.f_transpose(1, 2)?.f_reshape(&shapes[0])?;
+    write(output, &mixed.f_transpose(1, 2)?.f_reshape(&shapes[0])?, add)
+}
+
+fn write(output: &Tensor, mixed: &Tensor, add: bool) -> Result<()> {
     let mut output = output.shallow_clone();
     match add {
-        true => drop(output.f_add_(&mixed)?),
-        false => drop(output.f_copy_(&mixed)?),
+        true => drop(output.f_add_(mixed)?),
+        false => drop(output.f_copy_(mixed)?),
     }
     Ok(())
+}
+
+/// Queries, keys and values are [N, heads, tokens, width of a head]; scores and softmax are f32.
+fn attend_in_pieces(output: &Tensor, [query, key, value]: [Tensor; 3], add: bool) -> Result<()> {
+    let (batch, heads, count, each) = query.size4()?;
+    let step = rows_of_pieces(batch * heads, count, key.size()[2]);
+    // Once, not with each piece.
+    let (transposed, value) = (key.f_transpose(2, 3)?.f_contiguous()?, value.f_contiguous()?);
+    for start in (0..count).step_by(step as usize) {
+        let rows = step.min(count - start);
+        let products = query.f_narrow(2, start, rows)?.f_matmul(&transposed)?;
+        let scores = products.f_to_kind(Kind::Float)?;
+        drop(products);
+        let scores = scalar::multiply_in_place(scores, 1.0 / (each as f64).sqrt())?;
+        let weights = scores.f_softmax(-1, Kind::Float)?;
+        drop(scores);
+        let mixed = weights.f_to_kind(value.f_kind()?)?.f_matmul(&value)?;
+        let mixed = mixed.f_transpose(1, 2)?.f_reshape([batch, rows, heads * each])?;
+        write(&output.f_narrow(1, start, rows)?, &mixed, add)?;
+    }
+    Ok(())
+}
+
+fn rows_of_pieces(samples: i64, tokens: i64, others: i64) -> i64 {
+    (attention::SCORES / samples.saturating_mul(others).max(1)).clamp(1, tokens.max(1))
+}
+
+/// Bytes that attention in pieces holds beside its operands and result, at most: the keys and
+/// values arranged anew; the queries, scores, their softmax and the result of a piece. `samples`
+/// counts heads, too.
+pub fn pieces_bytes(samples: i64, [tokens, others]: [i64; 2], width: i64, kind: Kind) -> u64 {
+    let rows = rows_of_pieces(samples, tokens, others);
+    let each = kind.elt_size_in_bytes() as i64;
+    let (arranged, scores) = (2 * others * width * each, 8 * rows * others);
+    samples.saturating_mul(arranged + scores + 3 * rows * width * each).max(0) as u64
 }
 
 /// True if the kernel of `shim/multi_head.cpp` computes attention of a type on the CPU.
@@ -96,6 +146,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pieces_hold_few_scores() {
+        // WAN's 14B at 480p: whole, its scores are 86 GB in bf16.
+        let (heads, tokens) = (40, 32_760);
+        let bytes = pieces_bytes(heads, [tokens, tokens], 128, Kind::BFloat16);
+        let keys_and_values = (2 * 2 * heads * tokens * 128) as u64;
+        assert!(bytes < keys_and_values + 10 * attention::SCORES as u64, "{bytes}");
+    }
+
+    #[test]
     fn each_head_attends_by_itself() {
         let _no_grad = tch::no_grad_guard();
         // Tokens, others, heads, width of a head.
@@ -110,17 +169,20 @@ mod tests {
                 let both = random([batch, others, 2 * heads * each]);
                 let (key, value) = (both.narrow(2, 0, heads * each), both.narrow(2, heads * each, heads * each));
                 let output = Tensor::ones([batch, count, heads * each], (kind, Device::Cpu));
-                attend_onto(&output, [&query, &key, &value], heads, true).unwrap();
+                for fused in [true, false] {
+                let output = output.copy();
+                attend_onto(&output, [&query, &key, &value], heads, true, fused).unwrap();
                 for head in 0..heads {
                     let of = |tensor: &Tensor| tensor.narrow(2, head * each, each).to_kind(Kind::Double);
                     let scores = of(&query).matmul(&of(&key).transpose(1, 2)) / (each as f64).sqrt();
                     let expected: Tensor = scores.softmax(-1, Kind::Double).matmul(&of(&value)) + 1.0;
                     let difference = f64::try_from((of(&output) - expected).abs().max()).unwrap();
                     let bound = if kind == Kind::Float { 1e-5 } else { 3e-2 };
-                    assert!(difference < bound, "{count} to {others}, {each} wide, {kind:?}: {difference}");
+                    assert!(difference < bound, "{count} to {others}, {each} wide, {kind:?}, {fused}: {difference}");
                 }
-                assert!(attend_onto(&output, [&query, &key, &value], heads + heads * each, false).is_err());
-                assert!(attend_onto(&output, [&query, &key, &wide.narrow(2, 0, 1)], heads, false).is_err());
+                }
+                assert!(attend_onto(&output, [&query, &key, &value], heads + heads * each, false, true).is_err());
+                assert!(attend_onto(&output, [&query, &key, &wide.narrow(2, 0, 1)], heads, false, true).is_err());
             }
         }
     }

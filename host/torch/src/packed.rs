@@ -146,6 +146,11 @@ impl Packed {
         self.bytes.as_slice()
     }
 
+    /// The factors of its values.
+    pub fn scales(&self) -> &Scales {
+        &self.scales
+    }
+
     /// Some of the rows, which stay packed; none if they are not there.
     pub fn narrow(&self, rows: Range<usize>) -> Option<Self> {
         if rows.start > rows.end || rows.end > self.rows {

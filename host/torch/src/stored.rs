@@ -95,7 +95,8 @@ impl Stored {
         ROWS.into_iter().map(|row| row.0)
     }
 
-    /// The type's name, in lower case.
+    /// The type's name, in lower case, as facts and records have it. Displayed it is as files spell
+    /// it, in upper case.
     pub const fn name(self) -> &'static str {
         ROWS[self as usize].1
     }
@@ -160,7 +161,7 @@ impl Stored {
 
 impl fmt::Display for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(&self.name().to_ascii_uppercase())
     }
 }
 

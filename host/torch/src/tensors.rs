@@ -41,6 +41,16 @@ pub fn from_bytes(bytes: &[u8], shape: &[i64], stored: Kind, kind: Kind, device:
     Ok(borrowed.f_to_kind(kind)?)
 }
 
+/// The same values in memory of their own. tch's own copy panics if memory is out.
+///
+/// # Errors
+/// Memory is out.
+pub fn copy(tensor: &Tensor) -> Result<Tensor> {
+    let mut copy = tensor.f_empty_like()?;
+    copy.f_copy_(tensor)?;
+    Ok(copy)
+}
+
 /// The same values with the memory order [N, H, W, C]; copies only if the order differs.
 ///
 /// # Errors

@@ -44,6 +44,9 @@ struct Row {
     finding: Finding,
 }
 
+/// Folders that are the same for everybody.
+const SYSTEM: [&str; 3] = ["/dev/", "/proc/", "/sys/"];
+
 /// Checks a device.
 pub fn run(arguments: &DeviceCheck) -> Outcome {
     let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
@@ -69,10 +72,11 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
     let is_wanted = |part: &&Part| arguments.only.is_empty() || arguments.only.iter().any(|name| name == part.name);
     for part in PARTS.iter().filter(is_wanted) {
         let start = Instant::now();
-        let finding = match part.only {
+        let mut finding = match part.only {
             Some(only) if backend != Some(only) => Finding::skipped(format!("for {only:?} alone").to_lowercase()),
             _ => check(part, arguments, effort)?,
         };
+        finding.detail = without_folders(&finding.detail);
         let row = Row { part: part.name, about: part.about, seconds: start.elapsed().as_secs_f64(), finding };
         if !arguments.json {
             say(&row)?;
@@ -99,6 +103,22 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
         0 => Ok(()),
         failed => Err(Failure::work(format!("{failed} of {} parts failed", report.parts.len()))),
     }
+}
+
+/// Text whose paths have lost their folders, which tell of the user: reports are published. Those
+/// of the system stay.
+fn without_folders(text: &str) -> String {
+    let is_end = |letter: char| letter.is_whitespace() || "'\",;:()".contains(letter);
+    let shortened = |word: &str| match word.rsplit_once('/') {
+        Some((folder, name)) if folder.starts_with('/') && !SYSTEM.iter().any(|of| word.starts_with(of)) => name.to_owned(),
+        _ => word.to_owned(),
+    };
+    text.split_inclusive(is_end)
+        .map(|part| match part.char_indices().next_back().filter(|(_, last)| is_end(*last)) {
+            Some((at, last)) => format!("{}{last}", shortened(&part[..at])),
+            None => shortened(part),
+        })
+        .collect()
 }
 
 fn known(name: &str) -> Outcome<&'static Part> {
@@ -182,4 +202,16 @@ fn wait(child: &mut Child, patience: Duration) -> Option<std::process::ExitStatu
         thread::sleep(PAUSE);
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_tell_no_folders() {
+        let told = without_folders("loading /home/ann/torch/lib/libtorch_hip.so: \"/opt/my/a b\" (/dev/kfd), 3/4 of it");
+        assert_eq!(told, "loading libtorch_hip.so: \"a b\" (/dev/kfd), 3/4 of it");
+        assert_eq!(without_folders(""), "");
+    }
 }

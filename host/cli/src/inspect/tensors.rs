@@ -35,7 +35,7 @@ pub fn listing(file: &Checkpoint) -> Vec<Tensor> {
     let tensor = |name: &str| Tensor {
         name: name.to_owned(),
         shape: file.shape(name).unwrap_or_default().to_vec(),
-        stored: file.find_stored(name).map_or(String::new(), |stored| format!("{stored:?}").to_lowercase()),
+        stored: file.find_stored(name).map_or(String::new(), |stored| stored.name().to_owned()),
     };
     file.names().map(tensor).collect()
 }

@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use tch::Device;
 use tilewright_bench::Network;
 use tilewright_plan::{Backend, Dtype, Layout, Precision, Space, bytes};
-use tilewright_torch::{attention, backend, device};
+use tilewright_torch::{
+    attention, backend,
+    device::{self, Choice},
+};
 
 use crate::{
     Context, Finding,
@@ -60,6 +63,17 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
         if !known.unified && differs {
             let told = [known.total_bytes, card.vram_total].map(bytes::display);
             faults.push(format!("the runtime says {} of memory, the kernel {}", told[0], told[1]));
+        }
+    }
+    // A GPU that fails where nobody asked for it is not to pass for a CPU that works.
+    if context.is_automatic() && machine.device == Device::Cpu {
+        match backend::load() {
+            Err(error) => faults.push(format!("the GPU's libraries can't be loaded: {error}")),
+            Ok(Some(backend)) if device::is_gpu_expected(backend) => {
+                let reason = device::select(Choice::Gpu(0)).err().map(|error| error.to_string());
+                faults.push(reason.unwrap_or_else(|| "the GPU works, and was not taken".into()));
+            }
+            Ok(_) => {}
         }
     }
     let settings: serde_json::Map<String, Value> =

@@ -90,7 +90,7 @@ const OPERATORS: [Operator; 8] = [
 const FUSED: Operator = Operator {
     name: "fused attention",
     shapes: &[&[1, 900, 512], &[1, 900, 512], &[1, 900, 512]],
-    compute: |of, _| attention::attend(of[0].copy(), &of[1], &of[2]),
+    compute: |of, _| attention::attend(tilewright_torch::copy(&of[0])?, &of[1], &of[2]),
 };
 
 /// Inputs whose values are spread as activations and weights are, the same in every process.

@@ -60,7 +60,7 @@ impl Config {
         let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         let hidden = extent("img_in.weight", 0)?;
         let (double_blocks, single_blocks) = match file.layout {
-            Layout::Original => (file.blocks("double_blocks")?, file.blocks("single_blocks")?),
+            Layout::Original | Layout::ComfyUi => (file.blocks("double_blocks")?, file.blocks("single_blocks")?),
             Layout::Diffusers => (file.blocks("transformer_blocks")?, file.blocks("single_transformer_blocks")?),
         };
         let refused = |reason: String| {
@@ -75,7 +75,7 @@ impl Config {
         };
         let feed_forward = match double_blocks {
             0 => extent("single_blocks.0.linear2.weight", 1)? - hidden,
-            _ => extent("double_blocks.0.img_mlp.0.weight", 0)?,
+            _ => extent("double_blocks.0.img_mlp.0.bias", 0)?,
         };
         let token = extent("img_in.weight", 1)?;
         let written: ConfigFile = config_json::beside(file.file(), &["FluxTransformer2DModel"])?
@@ -89,8 +89,8 @@ impl Config {
                 return Err(refused(format!("heads are {each} wide, and no config.json beside it tells their axes")));
             }
         };
-        let even = axes.iter().all(|axis| *axis >= 0 && axis % 2 == 0);
-        if each < 1 || hidden % each != 0 || axes.iter().sum::<i64>() != each || !even {
+        let even = axes.iter().all(|axis| (0..=each).contains(axis) && axis % 2 == 0);
+        if !even || each < 1 || hidden % each != 0 || axes.iter().sum::<i64>() != each {
             return Err(refused(format!("heads of {each} in a width of {hidden}, with axes {axes:?}")));
         }
         if token % (PATCH * PATCH) != 0 || feed_forward < 1 {

@@ -64,10 +64,22 @@ const DIFFUSERS: &[Row] = &[
     Row("final_layer.linear.{p}", &["proj_out.{p}"], Rows),
 ];
 
+/// BFL's names as ComfyUI saves them: the norms of queries and keys are called otherwise
+/// (comfy/supported_models.py, `Flux.process_unet_state_dict`, 0.30.0).
+const COMFYUI: &[Row] = &[
+    Row("double_blocks.{i}.img_attn.norm.query_norm.scale", &["double_blocks.{i}.img_attn.norm.query_norm.weight"], Rows),
+    Row("double_blocks.{i}.img_attn.norm.key_norm.scale", &["double_blocks.{i}.img_attn.norm.key_norm.weight"], Rows),
+    Row("double_blocks.{i}.txt_attn.norm.query_norm.scale", &["double_blocks.{i}.txt_attn.norm.query_norm.weight"], Rows),
+    Row("double_blocks.{i}.txt_attn.norm.key_norm.scale", &["double_blocks.{i}.txt_attn.norm.key_norm.weight"], Rows),
+    Row("single_blocks.{i}.norm.query_norm.scale", &["single_blocks.{i}.norm.query_norm.weight"], Rows),
+    Row("single_blocks.{i}.norm.key_norm.scale", &["single_blocks.{i}.norm.key_norm.weight"], Rows),
+];
+
 /// The table of a layout.
 pub(crate) fn rows(layout: Layout) -> &'static [Row] {
     match layout {
         Layout::Original => &[],
+        Layout::ComfyUi => COMFYUI,
         Layout::Diffusers => DIFFUSERS,
     }
 }

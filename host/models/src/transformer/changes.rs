@@ -7,7 +7,7 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
-use tilewright_checkpoint::{Error as FileError, Shape};
+use tilewright_checkpoint::Shape;
 use tilewright_nn::{Beside, Needed};
 
 use super::names::{self, Join, Row};
@@ -119,6 +119,7 @@ impl Changes {
         let path = lora.file().path().to_owned();
         let index = self.loras.len();
         let (mut changes, mut fitting, mut without) = (Vec::new(), 0, lora.other_keys.clone());
+        let mut misfits: Option<String> = None;
         for (name, layer) in &lora.layers {
             let Module { weight, bias } = modules.get(name).cloned().unwrap_or_default();
             let matrix = weight.clone().filter(|place| place.columns > 1);
@@ -131,8 +132,15 @@ impl Changes {
                     without.extend(down.into_iter().chain([up]).cloned());
                     continue;
                 };
+                if let Some(fault) = misfit(&lora, up, down, &place) {
+                    misfits.get_or_insert(fault);
+                    without.extend(down.into_iter().chain([up]).cloned());
+                    continue;
+                }
+                for name in down.into_iter().chain([up]) {
+                    drop(lora.file().matrix(name)?);
+                }
                 let factor = if down.is_some() { lora.factor(name, layer)? } else { lora.strength };
-                check_shapes(&lora, up, down, &place)?;
                 fitting += 1 + usize::from(down.is_some());
                 let change = Change {
                     lora: index,
@@ -151,10 +159,11 @@ impl Changes {
         let keys = fitting + without.len();
         let first_without = without.into_iter().min();
         let fit = LoraFit { fitting, keys, first_without, text_keys: lora.text_keys };
-        if fitting == 0 {
-            let reason = match &fit.first_without {
-                Some(first) => format!("a LoRA for another model: none of its {keys} keys fit, such as {first}"),
-                None => "a LoRA for text encoders alone: nothing in it is the transformer's".into(),
+        if fitting == 0 || misfits.is_some() {
+            let reason = match (&fit.first_without, misfits) {
+                (_, Some(fault)) => format!("a LoRA for another model: {fitting} of its {keys} keys fit: {fault}"),
+                (Some(first), None) => format!("a LoRA for another model: none of its {keys} keys fit, such as {first}"),
+                (None, None) => "a LoRA for text encoders alone: nothing in it is the transformer's".into(),
             };
             return Err(Error::Unknown { path, reason });
         }
@@ -209,27 +218,23 @@ impl Changes {
     }
 }
 
-/// Compares the shapes of a change's tensors with the network's, and looks if they can be expanded.
-fn check_shapes(lora: &Lora, up: &str, down: Option<&String>, place: &Place) -> Result<()> {
+/// The first of a change's tensors that has another shape than the network's, in words.
+fn misfit(lora: &Lora, up: &str, down: Option<&String>, place: &Place) -> Option<String> {
     let rank = down.map(|down| lora.shape(down)[0]);
     let mut expected = vec![(up, [place.rows.len(), rank.unwrap_or(place.columns)])];
     if let (Some(down), Some(rank)) = (down, rank) {
         expected.push((down, [rank, place.columns]));
     }
-    for (name, expected) in expected {
+    expected.into_iter().find_map(|(name, expected)| {
         let found = lora.shape(name);
         let is_vector = expected[1] == 1 && found.iter().product::<usize>() == expected[0];
-        if found != expected && !is_vector {
-            return Err(Error::File(FileError::Shape {
-                path: lora.file().path().to_owned(),
-                name: name.to_owned(),
-                found: Shape(lora.file().shape(name).unwrap_or_default().to_vec()),
-                expected: Shape(if expected[1] == 1 { vec![expected[0]] } else { expected.to_vec() }),
-            }));
+        if found == expected || is_vector {
+            return None;
         }
-        drop(lora.file().matrix(name)?);
-    }
-    Ok(())
+        let found = Shape(lora.file().shape(name).unwrap_or_default().to_vec());
+        let expected = Shape(if expected[1] == 1 { vec![expected[0]] } else { expected.to_vec() });
+        Some(format!("tensor {name} has shape {found}, {expected} expected"))
+    })
 }
 
 #[cfg(test)]

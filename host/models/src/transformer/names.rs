@@ -21,8 +21,10 @@ pub(crate) struct Row(pub &'static str, pub &'static [&'static str], pub Join);
 /// The layout of a transformer's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// The authors' names, which ComfyUI and GGUF files have, too.
+    /// The authors' names, which GGUF files have, too.
     Original,
+    /// The authors' names as ComfyUI saves them.
+    ComfyUi,
     /// diffusers' names.
     Diffusers,
 }
@@ -31,6 +33,7 @@ impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Layout::Original => "original",
+            Layout::ComfyUi => "ComfyUI",
             Layout::Diffusers => "diffusers",
         })
     }

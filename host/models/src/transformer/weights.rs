@@ -8,7 +8,7 @@ use std::{
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape, Stored};
 use tilewright_nn::{ComputeFormat, Matrix, Meter, MeterMatrix, Needed, Piece, TokenSource, Torch};
-use tilewright_torch::packed::Packed;
+use tilewright_torch::{device_packed::DevicePacked, packed::Packed};
 
 use super::{
     changes::Changes,
@@ -22,11 +22,16 @@ use crate::{
 /// The most blocks of a transformer: past this a file is hostile rather than large.
 const MOST_BLOCKS: usize = 1 << 10;
 
+/// The widest layer: products of two such widths are far from overflowing.
+pub(crate) const MOST_WIDTH: usize = 1 << 20;
+
 /// The place of weights while they wait for their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Residency {
     /// In their file, as it stores them: the system's page cache keeps what it has room for.
     Mapped,
+    /// On the device, as the file stores them.
+    Packed,
     /// On the device, in the type of products.
     Expanded,
 }
@@ -78,15 +83,25 @@ impl TransformerFile {
         let mut shapes = parts.iter().map(|part| self.file.matrix_shape(part));
         let mut shape = shapes.next()??;
         for other in shapes {
-            *shape.first_mut()? += *other?.first()?;
+            let rows = shape.first_mut()?;
+            *rows = rows.checked_add(*other?.first()?)?;
         }
         Some(shape)
     }
 
-    /// An extent of a weight, or the error that it is missing.
+    /// An extent of a weight: a width of the network's.
+    ///
+    /// # Errors
+    /// The weight is missing, or no network is so wide.
     pub(crate) fn extent(&self, name: &str, axis: usize) -> Result<usize> {
         let extent = self.shape(name).and_then(|shape| shape.get(axis).copied());
-        extent.ok_or_else(|| self.missing(name, &[]))
+        let extent = extent.ok_or_else(|| self.missing(name, &[]))?;
+        if (1..=MOST_WIDTH).contains(&extent) {
+            return Ok(extent);
+        }
+        let name = self.parts(name).0.into_iter().next().unwrap_or_default();
+        let reason = format!("tensor {name} is {extent} wide: 1 to {MOST_WIDTH} were expected");
+        Err(Error::Unknown { path: self.file.path().to_owned(), reason })
     }
 
     fn missing(&self, name: &str, expected: &[usize]) -> Error {
@@ -160,10 +175,12 @@ impl TransformerFile {
         for Needed { name, shapes } in needed {
             let expected = &shapes[0];
             let found = self.shape(name).ok_or_else(|| self.missing(name, expected))?;
-            // A matrix may be stored as a convolution's window.
-            let flat = |shape: &[usize]| [shape.first().copied().unwrap_or(1), shape.iter().skip(1).product()];
-            let fits = if expected.len() == 2 { flat(&found) == flat(expected) } else { found == *expected };
             let (parts, join) = self.parts(name);
+            let fits = match expected.len() {
+                2 => fits_matrix(&found, expected) || self.are_padded(&parts, expected),
+                // Some writers of GGUF leave leading axes of 1 out.
+                _ => without_ones(&found) == without_ones(expected),
+            };
             if !fits || join == Join::Swapped && expected[0] % 2 != 0 {
                 return Err(FileError::Shape {
                     path: self.file.path().to_owned(),
@@ -181,22 +198,56 @@ impl TransformerFile {
             }
             used.extend(parts);
         }
-        let within = self.file.names().filter(|name| name.starts_with(&self.prefix));
-        let left: Vec<String> =
-            within.filter(|name| !used.contains(*name) && !Quantization::is_beside(name)).map(str::to_owned).collect();
         // Beside a transformer without a prefix other networks may stand in a whole checkpoint.
+        let first = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+        let own: BTreeSet<String> = used.iter().map(|name| first(name)).collect();
+        let is_own = |name: &&str| name.starts_with(&self.prefix) && own.contains(&first(name));
+        let is_left = |name: &&str| !used.contains(*name) && !Quantization::is_beside(name);
+        let left: Vec<String> = self.file.names().filter(is_own).filter(is_left).map(str::to_owned).collect();
         Error::refuse_left_over(self.file.path(), "transformer", &left)
+    }
+
+    /// True if the parts of a matrix, which are equal, are stored with rows and columns beyond their
+    /// own, up to whole tiles of their format.
+    fn are_padded(&self, parts: &[String], expected: &[usize]) -> bool {
+        let is_padded = |part: &String| {
+            let Some(tile) = self.file.padding(part) else { return false };
+            let own = [expected[0] / parts.len(), expected[1]];
+            self.file.matrix_shape(part) == Some(own.map(|extent| extent.next_multiple_of(tile)).to_vec())
+        };
+        expected[0] % parts.len() == 0 && parts.iter().all(is_padded)
     }
 
     fn check_vector(&self, part: &str) -> Result<()> {
         match self.file.find_stored(part) {
             Some(stored) if stored.computable().is_some() => Ok(()),
+            // Files that were cast as a whole have their vectors in the narrow type, too.
+            Some(stored) if self.is_packed_vector(stored) => self.file.packed_vector(part).map(drop).map_err(Error::from),
             stored => Err(FileError::Stored {
                 path: self.file.path().to_owned(),
                 name: part.to_owned(),
                 found: stored.map_or_else(String::new, |stored| stored.to_string()),
             }
             .into()),
+        }
+    }
+
+    /// True for types whose values mean something without a scale beside them.
+    fn is_packed_vector(&self, stored: Stored) -> bool {
+        Packed::expands(stored) && stored.is_packed() && ![Stored::I8, Stored::F4].contains(&stored)
+    }
+
+    /// A tensor that is no matrix, in its own shape.
+    fn vector_of(&self, part: &str, kind: Kind, device: Device) -> Result<Tensor> {
+        let shape = self.file.shape(part).unwrap_or_default().to_vec();
+        match self.file.find_stored(part) {
+            Some(stored) if self.is_packed_vector(stored) => {
+                let packed = self.file.packed_vector(part)?;
+                let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
+                let values = packed.expand(0..packed.shape()[0], Kind::Float)?;
+                Ok(values.f_reshape(shape)?.f_to_kind(kind)?.f_to_device(device)?)
+            }
+            _ => Ok(self.file.load(part, &shape, kind, device)?),
         }
     }
 
@@ -211,6 +262,16 @@ impl TransformerFile {
         let progress = RefCell::new(Progress { done: 0, all, step });
         OnDevice { weights: self, format, device, residency, progress }
     }
+}
+
+/// True if a shape is that of a matrix, which may be stored as a convolution's window.
+fn fits_matrix(found: &[usize], expected: &[usize]) -> bool {
+    let flat = |shape: &[usize]| [shape.first().copied().unwrap_or(1), shape.iter().skip(1).product()];
+    flat(found) == flat(expected)
+}
+
+fn without_ones(shape: &[usize]) -> Vec<usize> {
+    shape.iter().copied().filter(|extent| *extent != 1).collect()
 }
 
 /// The bytes of a load that are done, and who is told.
@@ -240,14 +301,17 @@ impl OnDevice<'_> {
         Ok(())
     }
 
-    fn matrices(&self, name: &str) -> Result<Vec<Packed>> {
+    /// The matrices of a weight of so many rows, one below the other. Rows beyond these are left out.
+    fn matrices(&self, name: &str, rows: usize) -> Result<Vec<Packed>> {
         let (parts, join) = self.weights.parts(name);
+        let stored = self.weights.shape(name).and_then(|shape| shape.first().copied()).unwrap_or_default();
+        let own = if stored > rows { Some(rows / parts.len()) } else { None };
         let mut pieces = Vec::new();
         for part in parts {
             let packed = self.weights.file.matrix(&part)?;
             let [rows, _] = packed.shape();
             match join {
-                Join::Rows => pieces.push(packed),
+                Join::Rows => pieces.extend(packed.narrow(0..own.unwrap_or(rows))),
                 Join::Swapped => {
                     pieces.extend([rows / 2..rows, 0..rows / 2].into_iter().filter_map(|of| packed.narrow(of)))
                 }
@@ -263,12 +327,11 @@ impl TokenSource<Torch> for OnDevice<'_> {
         let (parts, join) = self.weights.parts(name);
         let mut loaded = Vec::new();
         for part in parts {
-            let stored = self.weights.file.shape(&part).unwrap_or_default().to_vec();
-            let tensor = self.weights.file.load(&part, &stored, kind, self.device).map_err(Error::from)?;
+            let tensor = self.weights.vector_of(&part, kind, self.device)?;
             match join {
                 Join::Rows => loaded.push(tensor),
                 Join::Swapped => {
-                    let half = stored.first().map_or(0, |&rows| rows as i64 / 2);
+                    let half = tensor.size().first().map_or(0, |rows| rows / 2);
                     loaded.extend([tensor.f_narrow(0, half, half)?, tensor.f_narrow(0, 0, half)?]);
                 }
             }
@@ -278,10 +341,17 @@ impl TokenSource<Torch> for OnDevice<'_> {
         Ok(vector)
     }
 
-    fn matrix(&self, name: &str, [_, columns]: [i64; 2]) -> tilewright_nn::Result<Matrix> {
+    fn matrix(&self, name: &str, [rows, columns]: [i64; 2]) -> tilewright_nn::Result<Matrix> {
         self.step(name)?;
-        let pieces = self.matrices(name)?.into_iter().map(|packed| match self.residency {
+        let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match self.residency {
+            _ if packed.shape()[1] as i64 > columns => {
+                let rows = 0..packed.shape()[0];
+                let expanded = packed.expand(rows, self.format.convolution).map_err(Error::from)?;
+                let own = expanded.f_narrow(1, 0, columns)?.f_contiguous()?;
+                Ok(Piece::Expanded(own.f_to_device(self.device)?))
+            }
             Residency::Mapped => Ok(Piece::Packed(packed)),
+            Residency::Packed => Ok(Piece::OnDevice(DevicePacked::new(&packed, self.device).map_err(Error::from)?)),
             Residency::Expanded => {
                 let rows = 0..packed.shape()[0];
                 let expanded = packed.expand(rows, self.format.convolution).map_err(Error::from)?;

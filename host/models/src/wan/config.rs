@@ -5,7 +5,10 @@ use tilewright_checkpoint::Error as FileError;
 use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
 
 use super::Network;
-use crate::{Error, Result, config_json, transformer::TransformerFile};
+use crate::{
+    Error, Result, config_json,
+    transformer::{MOST_WIDTH, TransformerFile},
+};
 
 /// Pixels of a latent along the side of a token; in time there is one.
 pub(super) const PATCH: i64 = 2;
@@ -66,9 +69,9 @@ impl Config {
         }
         let shape = file.shape("patch_embedding.weight").unwrap_or_default();
         let token: i64 = shape.iter().skip(1).map(|&extent| extent as i64).product();
-        let out = extent("head.head.weight", 0)?;
+        let out = extent("head.head.bias", 0)?;
         let area = PATCH * PATCH;
-        if token % area != 0 || out % area != 0 || token < out {
+        if token < 1 || token > MOST_WIDTH as i64 || token % area != 0 || out % area != 0 || token < out {
             return Err(refused(format!("tokens of {token} values in and {out} out")));
         }
         let image = file.shape("img_emb.proj.1.weight").and_then(|shape| shape.get(1).copied());
@@ -76,7 +79,7 @@ impl Config {
             hidden,
             heads,
             blocks: file.blocks("blocks")?,
-            feed_forward: extent("blocks.0.ffn.0.weight", 0)?,
+            feed_forward: extent("blocks.0.ffn.0.bias", 0)?,
             time: extent("time_embedding.0.weight", 1)?,
             text: extent("text_embedding.0.weight", 1)?,
             image: image.map(|image| image as i64),

@@ -1,14 +1,10 @@
 //! Operations on tokens, counted.
 
 use tch::Kind;
-use tilewright_torch::{multi_head, packed};
+use tilewright_torch::{device_packed, multi_head, packed};
 
 use super::{Axes, Meter, MeterTensor, shape_error};
-use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource};
-
-/// The bytes of expanded rows where a product can't expand a panel at a time, as in
-/// `torch/tokens.rs`.
-const EXPANDED: u64 = 64 << 20;
+use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource, torch::expanded_rows};
 
 /// The extents of a linear layer's weight, and of the changes beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,9 +117,12 @@ impl TokenOps for Meter {
             self.touch(packed::product_scratch_bytes(columns));
             return Ok(());
         }
-        let row = columns as u64 * kind.elt_size_in_bytes() as u64;
-        let product = count * rows as u64 * kind.elt_size_in_bytes() as u64;
-        self.touch((row * rows as u64).min(EXPANDED.max(row)) + product);
+        // Some rows are expanded, on a GPU by operators that hold their values in f32, and then
+        // multiplied.
+        let (at_once, width) = (expanded_rows(columns, kind).min(rows), kind.elt_size_in_bytes() as u64);
+        let values = (at_once * columns) as u64;
+        let expanding = if self.on_cpu() { 0 } else { values * device_packed::SCRATCH };
+        self.touch(expanding.max(count * at_once as u64 * width) + values * width);
         Ok(())
     }
 
@@ -193,6 +192,11 @@ impl TokenOps for Meter {
         }
         let products = 4.0 * batch as f64 * tokens as f64 * others as f64 * width as f64;
         self.spend(products / self.costs.attention_flops_per_second);
+        if !self.costs.fused_attention {
+            let each = width / heads;
+            self.touch(multi_head::pieces_bytes(batch * heads, [tokens, others], each, query.kind));
+            return Ok(());
+        }
         if self.on_cpu() && multi_head::has_own(query.kind) {
             self.touch(multi_head::scratch_bytes(others, width / heads, batch * heads, query.kind));
             return Ok(());

@@ -1,8 +1,12 @@
 //! Operations on tokens by libtorch, and by kernels of this project's own on the CPU.
 
+use std::ops::Range;
+
 use tch::{Device, Kind, Tensor};
 use tilewright_torch::{
-    Error as TorchError, multi_head,
+    Error as TorchError,
+    device_packed::DevicePacked,
+    multi_head,
     packed::{self, Packed},
     scalar, tokens as passes,
 };
@@ -12,7 +16,7 @@ use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
 
 /// The most bytes of expanded rows that a product holds at once where it can't expand a panel at a
 /// time.
-const EXPANDED: usize = 64 << 20;
+const EXPANDED: i64 = 32 << 20;
 
 /// The weight [out, into] of a linear layer: matrices one below the other, and changes beside them.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub struct Beside {
 pub enum Piece {
     /// As its file stores them.
     Packed(Packed),
+    /// As its file stores them, on the device.
+    OnDevice(DevicePacked),
     /// [rows, columns], in the type of products, on the device.
     Expanded(Tensor),
 }
@@ -45,6 +51,7 @@ impl Piece {
     fn rows(&self) -> i64 {
         match self {
             Piece::Packed(packed) => packed.shape()[0] as i64,
+            Piece::OnDevice(packed) => packed.shape()[0],
             Piece::Expanded(tensor) => tensor.size()[0],
         }
     }
@@ -86,6 +93,11 @@ impl Torch {
             let bias = bias.map(|bias| bias.f_narrow(0, first, rows)).transpose()?;
             match piece {
                 Piece::Packed(packed) => multiply_packed(&part, left, packed, bias.as_ref())?,
+                Piece::OnDevice(packed) => {
+                    multiply_rows_of(&part, left, packed.shape(), bias.as_ref(), &|rows, kind| {
+                        packed.expand(rows, kind)
+                    })?;
+                }
                 Piece::Expanded(weight) => {
                     let bias = bias.map(|bias| bias.f_to_kind(self.format.convolution)).transpose()?;
                     part.shallow_clone().f_copy_(&left.f_linear(weight, bias.as_ref())?)?;
@@ -112,16 +124,38 @@ fn multiply_packed(output: &Tensor, left: &Tensor, packed: &Packed, bias: Option
     if left.device() == Device::Cpu && packed::has_products(kind) {
         return Ok(packed::multiply(left, packed, bias, output)?);
     }
-    let [rows, columns] = packed.shape();
-    let step = (EXPANDED / (columns * kind.elt_size_in_bytes()).max(1)).clamp(1, rows.max(1));
-    for start in (0..rows).step_by(step) {
+    let shape = packed.shape().map(|extent| extent as i64);
+    multiply_rows_of(output, left, shape, bias, &|rows, kind| {
+        Ok(packed.expand(rows.start as usize..rows.end as usize, kind)?.f_to_device(left.device())?)
+    })
+}
+
+/// Expands rows of a matrix.
+type Expand<'a> = &'a dyn Fn(Range<i64>, Kind) -> std::result::Result<Tensor, TorchError>;
+
+/// A product with a matrix of which some rows at a time are expanded on the device.
+fn multiply_rows_of(
+    output: &Tensor,
+    left: &Tensor,
+    [rows, columns]: [i64; 2],
+    bias: Option<&Tensor>,
+    expand: Expand<'_>,
+) -> Result<()> {
+    let kind = left.f_kind()?;
+    let step = expanded_rows(columns, kind).min(rows.max(1));
+    for start in (0..rows).step_by(step as usize) {
         let count = step.min(rows - start);
-        let weight = packed.expand(start..start + count, kind)?.f_to_device(left.device())?;
-        let bias = bias.map(|bias| bias.f_narrow(0, start as i64, count as i64)?.f_to_kind(kind)).transpose()?;
-        let part = output.f_narrow(1, start as i64, count as i64)?;
+        let weight = expand(start..start + count, kind)?;
+        let bias = bias.map(|bias| bias.f_narrow(0, start, count)?.f_to_kind(kind)).transpose()?;
+        let part = output.f_narrow(1, start, count)?;
         part.shallow_clone().f_copy_(&left.f_linear(&weight, bias.as_ref())?)?;
     }
     Ok(())
+}
+
+/// The rows that a product expands at once.
+pub(crate) fn expanded_rows(columns: i64, kind: Kind) -> i64 {
+    (EXPANDED / (columns * kind.elt_size_in_bytes() as i64).max(1)).max(1)
 }
 
 impl TokenOps for Torch {
@@ -217,7 +251,7 @@ impl TokenOps for Torch {
     }
 
     fn attend_onto(&self, output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i64, add: bool) -> Result<()> {
-        Ok(multi_head::attend_onto(output, [query, key, value], heads, add)?)
+        Ok(multi_head::attend_onto(output, [query, key, value], heads, add, self.fused)?)
     }
 
     fn offset(&self, spans: &Tensor, table: &Tensor, row: i64) -> Result<Tensor> {

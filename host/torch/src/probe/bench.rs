@@ -14,7 +14,7 @@ use super::{
     measurement::{Bench, Trial},
 };
 use crate::{
-    Result, attention, conv2d,
+    Result, attention, conv2d, copy,
     device::{self, synchronize},
     group_norm, group_norm_passes, kind, memory, scalar, to_layout, transfer,
     winograd::{self, Affine, Rows, Sums, Winograd},
@@ -128,7 +128,7 @@ impl OnDevice {
             Trial::Attention { dtype, tokens } => {
                 let tensor = fill(device, &[1, tokens, ATTENTION_WIDTH], dtype)?;
                 match attention::is_fused(device, ATTENTION_WIDTH, dtype) {
-                    true => Box::new(move || attention::attend(tensor.copy(), &tensor, &tensor)),
+                    true => Box::new(move || attention::attend(copy(&tensor)?, &tensor, &tensor)),
                     false => Box::new(move || attention::plain(&tensor, &tensor, &tensor)),
                 }
             }

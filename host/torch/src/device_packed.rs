@@ -1,0 +1,294 @@
+//! Matrices that stay packed on a device. Their values are expanded by libtorch's operators, some
+//! rows at a time, to the last bit of f32 as `shim/expand.cpp` does it: each operator rounds once.
+
+use std::ops::Range;
+
+use tch::{Device, Kind, Tensor};
+
+use crate::{
+    Error, Result, Stored,
+    packed::{Groups, Packed},
+    scalar,
+};
+
+/// Bytes for each value that an expansion holds at once, its result among them: three tensors of
+/// f32 with as many values, and a sixteenth more for scales.
+pub const SCRATCH: u64 = 13;
+
+/// The values of `Iq4Nl` and `Iq4Xs` by their codes (`kvalues_iq4nl` in ggml-common.h).
+const NON_LINEAR: [f32; 16] =
+    [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
+
+/// The values of `F4` (E2M1) by their codes.
+const E2M1: [f32; 16] = [0., 0.5, 1., 1.5, 2., 3., 4., 6., -0., -0.5, -1., -1.5, -2., -3., -4., -6.];
+
+/// A matrix on a device as its file stores it.
+#[derive(Debug)]
+pub struct DevicePacked {
+    /// [rows, bytes of a row]
+    bytes: Tensor,
+    stored: Stored,
+    columns: i64,
+    /// [rows or 1, groups, 1], in f32.
+    scales: Option<Tensor>,
+}
+
+impl DevicePacked {
+    /// Copies a matrix to a device.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn new(packed: &Packed, device: Device) -> Result<Self> {
+        let [rows, columns] = packed.shape();
+        let bytes = Tensor::f_from_slice(packed.bytes())?.f_view([rows as i64, -1])?.f_to_device(device)?;
+        let scales = match scales(packed) {
+            None => None,
+            Some((values, shape)) => Some(Tensor::f_from_slice(&values)?.f_view(shape)?.f_to_device(device)?),
+        };
+        Ok(Self { bytes, stored: packed.stored(), columns: columns as i64, scales })
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> [i64; 2] {
+        [self.bytes.size()[0], self.columns]
+    }
+
+    /// Some rows, expanded: in f32 first, which is then rounded to `kind`.
+    ///
+    /// # Errors
+    /// There are no such rows; memory is out.
+    pub fn expand(&self, rows: Range<i64>, kind: Kind) -> Result<Tensor> {
+        let count = rows.end - rows.start;
+        let bytes = self.bytes.f_narrow(0, rows.start, count)?;
+        let mut values = expand(&bytes, self.stored)?.f_view([count, self.columns])?;
+        if let Some(scales) = &self.scales {
+            let [of_rows, groups] = [scales.size()[0], scales.size()[1]];
+            let scales = if of_rows == 1 { scales.shallow_clone() } else { scales.f_narrow(0, rows.start, count)? };
+            let _ = values.f_view([count, groups, self.columns / groups])?.f_mul_(&scales)?;
+            values = values.f_view([count, self.columns])?;
+        }
+        Ok(values.f_to_kind(kind)?)
+    }
+}
+
+/// The factors of a matrix's values in f32, and their shape.
+fn scales(packed: &Packed) -> Option<(Vec<f32>, [i64; 3])> {
+    let scales = packed.scales();
+    let factor = |row: usize| match scales.factors.len() {
+        0 => 1.0,
+        1 => scales.factors[0],
+        _ => scales.factors[row],
+    };
+    let [rows, columns] = packed.shape();
+    match &scales.groups {
+        Some(Groups { codes, values, powers }) => {
+            let groups = columns / values;
+            let of_code = |code: u8| if *powers { power(code) } else { e4m3(code) };
+            let all = codes.iter().enumerate().map(|(index, code)| of_code(*code) * factor(index / groups)).collect();
+            Some((all, [rows as i64, groups as i64, 1]))
+        }
+        None if scales.factors.is_empty() => None,
+        None => Some((scales.factors.clone(), [scales.factors.len() as i64, 1, 1])),
+    }
+}
+
+/// A power of two by its code (E8M0).
+fn power(code: u8) -> f32 {
+    if code == u8::MAX { f32::NAN } else { 2.0_f64.powi(i32::from(code) - 127) as f32 }
+}
+
+/// A value of 4 bits of exponent and 3 of mantissa by its code, without infinities.
+fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+    let size = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2.0_f32.powi(-6),
+        _ => (1.0 + mantissa) * 2.0_f32.powi(exponent - 7),
+    };
+    if code >> 7 == 1 { -size } else { size }
+}
+
+/// Blocks [blocks, bytes], and their parts as f32.
+struct Blocks(Tensor);
+
+impl Blocks {
+    /// [blocks, bytes of the range]
+    fn bytes(&self, range: Range<i64>) -> Result<Tensor> {
+        Ok(self.0.f_narrow(1, range.start, range.end - range.start)?.f_to_kind(Kind::Float)?)
+    }
+
+    /// Bytes with a sign.
+    fn signed(&self, range: Range<i64>) -> Result<Tensor> {
+        let bytes = self.0.f_narrow(1, range.start, range.end - range.start)?.f_contiguous()?;
+        Ok(bytes.f_view_dtype(Kind::Int8)?.f_to_kind(Kind::Float)?)
+    }
+
+    /// A number of 16 bits: [blocks, 1]
+    fn half(&self, at: i64) -> Result<Tensor> {
+        let bytes = self.0.f_narrow(1, at, 2)?.f_contiguous()?;
+        Ok(bytes.f_view_dtype(Kind::Half)?.f_to_kind(Kind::Float)?)
+    }
+
+    /// 64 values of 2 bits in 16 bytes at a time: [blocks, 16, 16], from 64 bytes.
+    fn pairs_of_bits(&self, range: Range<i64>) -> Result<Tensor> {
+        let bytes = self.bytes(range)?;
+        shifts(&bytes.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?.into_shape(&[-1, 16, 16])
+    }
+
+    /// 256 values of 4 bits, 32 low ones and then the high ones of the same bytes: [blocks, 8, 32].
+    fn nibbles(&self, range: Range<i64>) -> Result<Tensor> {
+        let bytes = self.bytes(range)?;
+        shifts(&bytes.f_view([-1, 4, 32])?, &[0, 4], 4, 2)?.into_shape(&[-1, 8, 32])
+    }
+
+    /// Scales and minima of eight parts, of 6 bits each in 12 bytes: twice [blocks, 8, 1].
+    fn scales_and_minima(&self, at: i64) -> Result<[Tensor; 2]> {
+        let [first, second, third] = [0, 4, 8].map(|offset| self.bytes(at + offset..at + offset + 4));
+        let (first, second, third) = (first?, second?, third?);
+        let join = |low: Tensor, nibble: Tensor, high: &Tensor| -> Result<Tensor> {
+            let high = scalar::multiply(&bits(high, 6, 2)?, 16.0)?;
+            Tensor::f_cat(&[low, nibble.f_add(&high)?], 1)?.into_shape(&[-1, 8, 1])
+        };
+        Ok([
+            join(bits(&first, 0, 6)?, bits(&third, 0, 4)?, &first)?,
+            join(bits(&second, 0, 6)?, bits(&third, 4, 4)?, &second)?,
+        ])
+    }
+}
+
+trait IntoShape {
+    fn into_shape(self, shape: &[i64]) -> Result<Tensor>;
+}
+
+impl IntoShape for Tensor {
+    fn into_shape(self, shape: &[i64]) -> Result<Tensor> {
+        Ok(self.f_view(shape)?)
+    }
+}
+
+/// `count` bits of whole numbers in f32, from a place on.
+fn bits(numbers: &Tensor, from: i32, count: i32) -> Result<Tensor> {
+    let shifted = match from {
+        0 => numbers.shallow_clone(),
+        _ => scalar::multiply(numbers, 0.5_f64.powi(from))?.f_floor_()?,
+    };
+    let above = scalar::multiply(&shifted, 0.5_f64.powi(count))?.f_floor_()?;
+    Ok(shifted.f_sub(&scalar::multiply_in_place(above, 2.0_f64.powi(count))?)?)
+}
+
+/// `count` bits from each of some places on, along a new axis.
+fn shifts(numbers: &Tensor, places: &[i32], count: i32, axis: i64) -> Result<Tensor> {
+    let parts: Vec<Tensor> = places.iter().map(|place| bits(numbers, *place, count)).collect::<Result<_>>()?;
+    Ok(Tensor::f_stack(&parts, axis)?)
+}
+
+/// Values of a table by their codes in f32.
+fn look_up(codes: &Tensor, table: &[f32; 16]) -> Result<Tensor> {
+    let table = Tensor::f_from_slice(table)?.f_to_device(codes.device())?;
+    let found = table.f_index_select(0, &codes.f_reshape([-1])?.f_to_kind(Kind::Int)?)?;
+    Ok(found.f_view(&codes.size()[..])?)
+}
+
+/// The values of rows of bytes, in f32 and in order.
+fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
+    let plain = |kind: Kind| -> Result<Tensor> { Ok(rows.f_contiguous()?.f_view_dtype(kind)?.f_to_kind(Kind::Float)?) };
+    let blocks = || -> Result<Blocks> { Ok(Blocks(rows.f_reshape([-1, stored.block_bytes() as i64])?)) };
+    // Bytes of which all low nibbles come first, or nibbles with a fifth bit from 32.
+    let halves = |of: &Blocks, range: Range<i64>| -> Result<Tensor> {
+        let bytes = of.bytes(range)?;
+        Ok(Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], 1)?)
+    };
+    let fifth = |of: &Blocks, at: i64| -> Result<Tensor> {
+        let flags = shifts(&of.bytes(at..at + 4)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 2)?.into_shape(&[-1, 32])?;
+        scalar::multiply_in_place(flags, 16.0)
+    };
+    Ok(match stored {
+        Stored::F32 => plain(Kind::Float)?,
+        Stored::F16 => plain(Kind::Half)?,
+        Stored::Bf16 => plain(Kind::BFloat16)?,
+        Stored::F8E4m3 => plain(Kind::Float8e4m3fn)?,
+        Stored::F8E5m2 => plain(Kind::Float8e5m2)?,
+        Stored::I8 => plain(Kind::Int8)?,
+        Stored::F4 => {
+            let bytes = rows.f_to_kind(Kind::Float)?;
+            look_up(&shifts(&bytes, &[4, 0], 4, 2)?, &E2M1)?
+        }
+        Stored::Q4_0 => {
+            let of = blocks()?;
+            scalar::add(&halves(&of, 2..18)?, -8.0)?.f_mul_(&of.half(0)?)?
+        }
+        Stored::Q4_1 => {
+            let of = blocks()?;
+            halves(&of, 4..20)?.f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?
+        }
+        Stored::Q5_0 => {
+            let of = blocks()?;
+            let codes = halves(&of, 6..22)?.f_add_(&fifth(&of, 2)?)?;
+            scalar::add(&codes, -16.0)?.f_mul_(&of.half(0)?)?
+        }
+        Stored::Q5_1 => {
+            let of = blocks()?;
+            let codes = halves(&of, 8..24)?.f_add_(&fifth(&of, 4)?)?;
+            codes.shallow_clone().f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?
+        }
+        Stored::Q8_0 => {
+            let of = blocks()?;
+            of.signed(2..34)?.f_mul_(&of.half(0)?)?
+        }
+        Stored::Q2K => {
+            let of = blocks()?;
+            let scales = of.bytes(0..16)?;
+            let factors = bits(&scales, 0, 4)?.f_mul_(&of.half(80)?)?.into_shape(&[-1, 16, 1])?;
+            let minima = bits(&scales, 4, 4)?.f_mul_(&of.half(82)?)?.into_shape(&[-1, 16, 1])?;
+            of.pairs_of_bits(16..80)?.f_mul_(&factors)?.f_sub_(&minima)?
+        }
+        Stored::Q3K => {
+            let of = blocks()?;
+            let low = of.bytes(96..104)?;
+            let low = Tensor::f_cat(&[bits(&low, 0, 4)?, bits(&low, 4, 4)?], 1)?;
+            let high = shifts(&of.bytes(104..108)?, &[0, 2, 4, 6], 2, 1)?.into_shape(&[-1, 16])?;
+            let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
+            let factors = scales.f_mul(&of.half(108)?)?.into_shape(&[-1, 16, 1])?;
+            let flags = shifts(&of.bytes(0..32)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 1)?.into_shape(&[-1, 16, 16])?;
+            let codes = scalar::multiply_in_place(flags, 4.0)?.f_add_(&of.pairs_of_bits(32..96)?)?;
+            scalar::add(&codes, -4.0)?.f_mul_(&factors)?
+        }
+        Stored::Q4K | Stored::Q5K => {
+            let of = blocks()?;
+            let [scales, minima] = of.scales_and_minima(4)?;
+            let [factor, least] = [of.half(0)?, of.half(2)?].map(|half| half.f_view([-1, 1, 1]));
+            let (factors, minima) = (scales.f_mul(&factor?)?, minima.f_mul(&least?)?);
+            let codes = match stored {
+                Stored::Q4K => of.nibbles(16..144)?,
+                _ => {
+                    let flags = shifts(&of.bytes(16..48)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 1)?;
+                    scalar::multiply_in_place(flags, 16.0)?.f_add_(&of.nibbles(48..176)?)?
+                }
+            };
+            codes.shallow_clone().f_mul_(&factors)?.f_sub_(&minima)?
+        }
+        Stored::Q6K => {
+            let of = blocks()?;
+            let low = shifts(&of.bytes(0..128)?.f_view([-1, 2, 64])?, &[0, 4], 4, 2)?.into_shape(&[-1, 16, 16])?;
+            let high = shifts(&of.bytes(128..192)?.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?;
+            let codes = scalar::multiply_in_place(high.into_shape(&[-1, 16, 16])?, 16.0)?.f_add_(&low)?;
+            let factors = of.signed(192..208)?.f_mul_(&of.half(208)?)?.into_shape(&[-1, 16, 1])?;
+            scalar::add(&codes, -32.0)?.f_mul_(&factors)?
+        }
+        Stored::Iq4Nl => {
+            let of = blocks()?;
+            look_up(&halves(&of, 2..18)?, &NON_LINEAR)?.f_mul_(&of.half(0)?)?
+        }
+        Stored::Iq4Xs => {
+            let of = blocks()?;
+            let low = shifts(&of.bytes(4..8)?, &[0, 4], 4, 2)?.into_shape(&[-1, 8])?;
+            let high = shifts(&of.bytes(2..4)?, &[0, 2, 4, 6], 2, 2)?.into_shape(&[-1, 8])?;
+            let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
+            let factors = scales.f_mul(&of.half(0)?)?.into_shape(&[-1, 8, 1])?;
+            let bytes = of.bytes(8..136)?.f_view([-1, 8, 16])?;
+            let codes = Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], 2)?;
+            look_up(&codes, &NON_LINEAR)?.f_mul_(&factors)?
+        }
+        other => return Err(Error::Torch(format!("values of {other} can't be expanded"))),
+    })
+}
