@@ -335,6 +335,7 @@ def finish(rows, running, task):
         return
     for name, output in outputs.items():
         rows[name]["difference"] = ((output - reference).norm() / reference.norm()).item()
+        rows[name]["largest"] = ((output - reference).abs().max() / max(1.0, reference.abs().max().item())).item()
 
 
 def markdown(kept):
@@ -354,14 +355,15 @@ def markdown(kept):
     yield ("Seconds of one forward pass when everything is warm; `first` is the first pass of a process. Spread is the standard deviation. "
            "Tilewright's passes are steps of a run, by its bar, which is drawn every 200 ms; what it computes of the conditioning once a run is not "
            "in them. Memory is the process's high-water mark with libraries and the pages of mapped files, `warm` that of the passes after the "
-           f"first. The difference is that of the first pass's result from {REFERENCE}'s, by the norm of that"
+           f"first. The difference is that of the first pass's result from {REFERENCE}'s, by the norm of that, and the "
+           "largest of single values as a share of its largest, or of 1"
            + (" (from .gguf diffusers expands weights to f16 whatever it computes in)." if run["weights"].split(",")[0].endswith(".gguf") else "."))
     yield ""
     ours = [row for row in rows if row["name"].startswith("tilewright ") and "failed" not in row]
-    yield from table(["", "mean", "spread", "median", "n", "first", "peak, MiB", "warm, MiB", "difference", *(f"{row['name']} / it" for row in ours)], [
-        [row["name"], f"failed: {row['failed']}", *[""] * (7 + len(ours))] if "failed" in row else
+    yield from table(["", "mean", "spread", "median", "n", "first", "peak, MiB", "warm, MiB", "difference", "largest", *(f"{row['name']} / it" for row in ours)], [
+        [row["name"], f"failed: {row['failed']}", *[""] * (8 + len(ours))] if "failed" in row else
         [row["name"], f"{row['mean_s']:.3f}{' (noisy)' if row['noisy'] else ''}", f"{row['std_s']:.3f}", f"{row['median_s']:.3f}", str(row["n"]),
-         " ".join(f"{first:.2f}" for first in row["first_s"]), mib(row["peak_bytes"]), mib(row["warm_bytes"]), number(row.get("difference"), ".1e"),
+         " ".join(f"{first:.2f}" for first in row["first_s"]), mib(row["peak_bytes"]), mib(row["warm_bytes"]), number(row.get("difference"), ".1e"), number(row.get("largest"), ".1e"),
          *(ratio(mine, row, "mean_s") for mine in ours)]
         for row in rows])
     yield ""

@@ -1,6 +1,6 @@
 """Writes the transformers of Flux.1 and WAN 2.1 at their published sizes, with generated weights under BFL's and WAN's own names.
 
-    python transformer_files.py flux-dev|flux-schnell|wan-1.3b|wan-14b q8_0|q4_k|bf16|f16|f32|fp8 OUT
+    python transformer_files.py flux-dev|flux-schnell|wan-1.3b|wan-14b|flux-dev-block|wan-1.3b-block|wan-14b-block q8_0|q4_k|bf16|f16|f32|fp8 OUT
     python transformer_files.py conditioning flux|wan OUT
 
 q8_0 and q4_k are GGUF files with types as ComfyUI-GGUF's tools choose them: tensors of one dimension or at most 1024 elements, and WAN's
@@ -43,6 +43,10 @@ MODELS = {
     "flux-schnell": FLUX | {"guidance": False},
     "wan-1.3b": WAN | {"width": 1536, "ffn": 8960, "layers": 30},
     "wan-14b": WAN | {"width": 5120, "ffn": 13824, "layers": 40},
+    # One block of each kind at its published width: what agreement and the errors of types are measured on.
+    "flux-dev-block": FLUX | {"double": 1, "single": 1, "guidance": True},
+    "wan-1.3b-block": WAN | {"width": 1536, "ffn": 8960, "layers": 1},
+    "wan-14b-block": WAN | {"width": 5120, "ffn": 13824, "layers": 1},
 }
 CONDITIONING = {
     "flux": {"prompt_embeds": (1, 256, 4096), "pooled_prompt_embeds": (1, 768)},

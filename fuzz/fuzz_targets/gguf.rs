@@ -13,5 +13,6 @@ fuzz_target!(|bytes: &[u8]| {
     file.extend_from_slice(bytes.strip_prefix(b"GGUF").unwrap_or(bytes));
     if let Some(file) = checkpoints::open("gguf", &file) {
         checkpoints::expand(&file);
+        checkpoints::load(file);
     }
 });

@@ -10,5 +10,6 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|bytes: &[u8]| {
     if let Some(file) = checkpoints::open("quantized", bytes) {
         checkpoints::expand(&file);
+        checkpoints::load(file);
     }
 });

@@ -28,6 +28,7 @@ fn main() {
         .file("shim/device.cpp")
         .file("shim/transfer.cpp")
         .file("shim/scalar.cpp")
+        .file("shim/noise.cpp")
         .file("shim/winograd.cpp")
         .file("shim/product.cpp")
         .file("shim/tokens.cpp")

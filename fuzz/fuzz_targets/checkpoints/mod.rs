@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, sync::OnceLock};
 
 use tch::Kind;
-use tilewright_models::Checkpoint;
+use tilewright_models::{Checkpoint, ComputeFormat, DenoiserFile, Inspection, transformer::Residency};
 
 /// In memory where the system has a file system there.
 static FILE: OnceLock<PathBuf> = OnceLock::new();
@@ -27,5 +27,15 @@ pub fn expand(file: &Checkpoint) {
         let [rows, columns] = matrix.shape();
         let Ok(expanded) = matrix.expand(0..rows, Kind::Float) else { continue };
         assert_eq!(expanded.size(), [rows as i64, columns as i64]);
+    }
+}
+
+/// Looks into a file, and loads the transformer that it holds, if it does.
+#[allow(dead_code, reason = "not every target looks for a transformer")]
+pub fn load(file: Checkpoint) {
+    drop(Inspection::of(&file));
+    if let Ok(transformer) = DenoiserFile::open(file) {
+        let loaded = transformer.load(ComputeFormat::single(), tch::Device::Cpu, Residency::Mapped, &mut |_| Ok(()));
+        assert!(loaded.is_ok(), "what was checked can be loaded: {:?}", loaded.err());
     }
 }

@@ -164,7 +164,10 @@ impl Found {
                 announce(&facts, Some(&measured));
                 // Memory that the probe took must not serve the first job.
                 memory::trim(device)?;
-                keep(place.as_deref(), &StoredMeasurements { fingerprint: fingerprint.clone(), measured: measured.clone() });
+                keep(
+                    place.as_deref(),
+                    &StoredMeasurements { fingerprint: fingerprint.clone(), measured: measured.clone() },
+                );
                 measured
             }
         };

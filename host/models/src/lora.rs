@@ -232,7 +232,8 @@ impl Lora {
             }
             None => {
                 let settings = &self.settings;
-                let own = settings.alphas.iter().flatten().find(|(of, _)| name == *of || name.ends_with(&format!(".{of}")));
+                let own =
+                    settings.alphas.iter().flatten().find(|(of, _)| name == *of || name.ends_with(&format!(".{of}")));
                 let alpha = own.map(|(_, alpha)| *alpha).or(settings.alpha).unwrap_or(rank);
                 (alpha, if settings.by_root == Some(true) { rank.sqrt() } else { rank })
             }

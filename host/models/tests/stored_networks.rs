@@ -63,7 +63,8 @@ fn velocity(tensors: &Tensors, residency: Residency) -> Tensor {
         let count = shape.iter().product::<i64>();
         (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.37).sin().reshape(shape)
     };
-    let (text, pooled) = if is_video { (values(&[1, 5, 16]), None) } else { (values(&[1, 5, 32]), Some(values(&[1, 24]))) };
+    let (text, pooled) =
+        if is_video { (values(&[1, 5, 16]), None) } else { (values(&[1, 5, 32]), Some(values(&[1, 24]))) };
     let latents = if is_video { values(&[1, 16, 2, 4, 6]) } else { values(&[1, 16, 4, 6]) };
     let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: None, guidance: (!is_video).then_some(3.5) };
     let context = network.prepare(&inputs, [if is_video { 2 } else { 1 }, 4, 6]).unwrap();
@@ -113,7 +114,13 @@ fn leading_axes_of_one_may_be_missing() {
 #[test]
 fn padded_matrices_are_cut_to_the_networks_size() {
     let is_padded = |name: &str| {
-        let ends = ["attn1.to_q.weight", "attn1.to_k.weight", "attn1.to_v.weight", "attn2.to_out.0.weight", "ffn.net.2.weight"];
+        let ends = [
+            "attn1.to_q.weight",
+            "attn1.to_k.weight",
+            "attn1.to_v.weight",
+            "attn2.to_out.0.weight",
+            "ffn.net.2.weight",
+        ];
         ends.iter().any(|end| name.ends_with(end))
     };
     let mut padded = rewritten(NARROW_WAN, |name, tensor| {

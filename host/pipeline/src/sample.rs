@@ -452,8 +452,8 @@ fn saved_boundary(folder: &Path) -> Result<Option<f64>> {
     }
     let refused = |reason: String| Error::Input { path: path.clone(), reason };
     let text = tilewright_files::read_text(&path, MOST_DESCRIPTION).map_err(|error| refused(error.to_string()))?;
-    let saved: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| refused(format!("no sound description of a pipeline ({error})")))?;
+    let saved: serde_json::Value = serde_json::from_str(&text)
+        .map_err(|error| refused(format!("no sound description of a pipeline ({error})")))?;
     Ok(saved["boundary_ratio"].as_f64())
 }
 

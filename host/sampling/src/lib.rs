@@ -12,8 +12,7 @@
 
 #![forbid(unsafe_code)]
 
-mod noise;
 mod schedule;
 
-pub use noise::noise;
 pub use schedule::{Convention, Error, MOST_STEPS, Result, Schedule, Shift, check_sigmas, parse_sigmas};
+pub use tilewright_torch::noise;

@@ -143,7 +143,8 @@ pub fn is_fused(device: Device, width: i64, dtype: Dtype) -> bool {
     if let Some((_, fused)) = known.iter().find(|(key, _)| *key == of) {
         return *fused;
     }
-    let ask = || Ok((device == Device::Cpu || has_kernel(device, width, dtype)?) && fused_agrees(device, width, dtype)?);
+    let ask =
+        || Ok((device == Device::Cpu || has_kernel(device, width, dtype)?) && fused_agrees(device, width, dtype)?);
     // A device that has no memory for the question now may have some later.
     let answer: Result<bool> = ask();
     known.extend(answer.as_ref().ok().map(|fused| (of, *fused)));
@@ -170,8 +171,7 @@ fn has_kernel(device: Device, width: i64, dtype: Dtype) -> Result<bool> {
 fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> Result<bool> {
     let _no_grad = tch::no_grad_guard();
     let kind = kind(dtype)?;
-    let random =
-        || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
+    let random = || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
     let (query, key, value) = (random()?, random()?, random()?);
     let single = |tensor: &Tensor| tensor.f_to_kind(Kind::Float);
     let plain = plain(&single(&query)?, &single(&key)?, &single(&value)?)?;

@@ -221,6 +221,14 @@ unsafe extern "C" {
     pub fn tw_cpu_install(allocate: Allocate, release: Release, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_memory(device: c_int, out: *mut RawMemory, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_reset_peak(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_noise(
+        seed: u64,
+        shape: *const i64,
+        axes: i64,
+        result: *mut *mut c_void,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
     pub fn tw_with_scalar(
         operation: c_int,
         tensor: *const c_void,

@@ -170,16 +170,19 @@ mod tests {
                 let (key, value) = (both.narrow(2, 0, heads * each), both.narrow(2, heads * each, heads * each));
                 let output = Tensor::ones([batch, count, heads * each], (kind, Device::Cpu));
                 for fused in [true, false] {
-                let output = output.copy();
-                attend_onto(&output, [&query, &key, &value], heads, true, fused).unwrap();
-                for head in 0..heads {
-                    let of = |tensor: &Tensor| tensor.narrow(2, head * each, each).to_kind(Kind::Double);
-                    let scores = of(&query).matmul(&of(&key).transpose(1, 2)) / (each as f64).sqrt();
-                    let expected: Tensor = scores.softmax(-1, Kind::Double).matmul(&of(&value)) + 1.0;
-                    let difference = f64::try_from((of(&output) - expected).abs().max()).unwrap();
-                    let bound = if kind == Kind::Float { 1e-5 } else { 3e-2 };
-                    assert!(difference < bound, "{count} to {others}, {each} wide, {kind:?}, {fused}: {difference}");
-                }
+                    let output = output.copy();
+                    attend_onto(&output, [&query, &key, &value], heads, true, fused).unwrap();
+                    for head in 0..heads {
+                        let of = |tensor: &Tensor| tensor.narrow(2, head * each, each).to_kind(Kind::Double);
+                        let scores = of(&query).matmul(&of(&key).transpose(1, 2)) / (each as f64).sqrt();
+                        let expected: Tensor = scores.softmax(-1, Kind::Double).matmul(&of(&value)) + 1.0;
+                        let difference = f64::try_from((of(&output) - expected).abs().max()).unwrap();
+                        let bound = if kind == Kind::Float { 1e-5 } else { 3e-2 };
+                        assert!(
+                            difference < bound,
+                            "{count} to {others}, {each} wide, {kind:?}, {fused}: {difference}"
+                        );
+                    }
                 }
                 assert!(attend_onto(&output, [&query, &key, &value], heads + heads * each, false, true).is_err());
                 assert!(attend_onto(&output, [&query, &key, &wide.narrow(2, 0, 1)], heads, false, true).is_err());

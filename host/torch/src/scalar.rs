@@ -106,7 +106,9 @@ pub(crate) fn length_of_last(tensor: &Tensor, axes: i64) -> Result<Tensor> {
     })
 }
 
-fn new_tensor(function: impl FnOnce(*mut *mut c_void, *mut std::ffi::c_char, usize) -> c_int) -> Result<Tensor> {
+pub(crate) fn new_tensor(
+    function: impl FnOnce(*mut *mut c_void, *mut std::ffi::c_char, usize) -> c_int,
+) -> Result<Tensor> {
     let mut result = ptr::null_mut();
     ffi::call(|error, length| function(&mut result, error, length))?;
     // SAFETY: the shim made a tensor of its own, which is this one's from now on.

@@ -110,7 +110,9 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
 fn without_folders(text: &str) -> String {
     let is_end = |letter: char| letter.is_whitespace() || "'\",;:()".contains(letter);
     let shortened = |word: &str| match word.rsplit_once('/') {
-        Some((folder, name)) if folder.starts_with('/') && !SYSTEM.iter().any(|of| word.starts_with(of)) => name.to_owned(),
+        Some((folder, name)) if folder.starts_with('/') && !SYSTEM.iter().any(|of| word.starts_with(of)) => {
+            name.to_owned()
+        }
         _ => word.to_owned(),
     };
     text.split_inclusive(is_end)
@@ -210,7 +212,8 @@ mod tests {
 
     #[test]
     fn details_tell_no_folders() {
-        let told = without_folders("loading /home/ann/torch/lib/libtorch_hip.so: \"/opt/my/a b\" (/dev/kfd), 3/4 of it");
+        let told =
+            without_folders("loading /home/ann/torch/lib/libtorch_hip.so: \"/opt/my/a b\" (/dev/kfd), 3/4 of it");
         assert_eq!(told, "loading libtorch_hip.so: \"a b\" (/dev/kfd), 3/4 of it");
         assert_eq!(without_folders(""), "");
     }

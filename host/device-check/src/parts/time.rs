@@ -180,6 +180,8 @@ pub fn cancellation(context: &Context) -> Result<Finding, String> {
     let mut observer = CancelAt { share: 0.3, cancelled: None };
     let start = Instant::now();
     let end = subject.decode(&machine, &whole, None, &mut observer);
+    // A decode has not ended as long as the device works on it.
+    synchronize(machine.device).map_err(|error| error.to_string())?;
     let ended = Instant::now();
     let told = observer.cancelled.ok_or("the decode told of no progress")?;
     let (latency, at) = ((ended - told).as_secs_f64(), (told - start).as_secs_f64());

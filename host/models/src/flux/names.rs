@@ -67,9 +67,17 @@ const DIFFUSERS: &[Row] = &[
 /// BFL's names as ComfyUI saves them: the norms of queries and keys are called otherwise
 /// (comfy/supported_models.py, `Flux.process_unet_state_dict`, 0.30.0).
 const COMFYUI: &[Row] = &[
-    Row("double_blocks.{i}.img_attn.norm.query_norm.scale", &["double_blocks.{i}.img_attn.norm.query_norm.weight"], Rows),
+    Row(
+        "double_blocks.{i}.img_attn.norm.query_norm.scale",
+        &["double_blocks.{i}.img_attn.norm.query_norm.weight"],
+        Rows,
+    ),
     Row("double_blocks.{i}.img_attn.norm.key_norm.scale", &["double_blocks.{i}.img_attn.norm.key_norm.weight"], Rows),
-    Row("double_blocks.{i}.txt_attn.norm.query_norm.scale", &["double_blocks.{i}.txt_attn.norm.query_norm.weight"], Rows),
+    Row(
+        "double_blocks.{i}.txt_attn.norm.query_norm.scale",
+        &["double_blocks.{i}.txt_attn.norm.query_norm.weight"],
+        Rows,
+    ),
     Row("double_blocks.{i}.txt_attn.norm.key_norm.scale", &["double_blocks.{i}.txt_attn.norm.key_norm.weight"], Rows),
     Row("single_blocks.{i}.norm.query_norm.scale", &["single_blocks.{i}.norm.query_norm.weight"], Rows),
     Row("single_blocks.{i}.norm.key_norm.scale", &["single_blocks.{i}.norm.key_norm.weight"], Rows),

@@ -162,7 +162,9 @@ impl Changes {
         if fitting == 0 || misfits.is_some() {
             let reason = match (&fit.first_without, misfits) {
                 (_, Some(fault)) => format!("a LoRA for another model: {fitting} of its {keys} keys fit: {fault}"),
-                (Some(first), None) => format!("a LoRA for another model: none of its {keys} keys fit, such as {first}"),
+                (Some(first), None) => {
+                    format!("a LoRA for another model: none of its {keys} keys fit, such as {first}")
+                }
                 (None, None) => "a LoRA for text encoders alone: nothing in it is the transformer's".into(),
             };
             return Err(Error::Unknown { path, reason });

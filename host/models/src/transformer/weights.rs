@@ -222,7 +222,9 @@ impl TransformerFile {
         match self.file.find_stored(part) {
             Some(stored) if stored.computable().is_some() => Ok(()),
             // Files that were cast as a whole have their vectors in the narrow type, too.
-            Some(stored) if self.is_packed_vector(stored) => self.file.packed_vector(part).map(drop).map_err(Error::from),
+            Some(stored) if self.is_packed_vector(stored) => {
+                self.file.packed_vector(part).map(drop).map_err(Error::from)
+            }
             stored => Err(FileError::Stored {
                 path: self.file.path().to_owned(),
                 name: part.to_owned(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{Measured, Rate, Scratch, Speed, TRIED};
-use crate::Result;
+use crate::{Error, Result};
 
 /// A type this many times slower than f32 is not tried on more: some processors emulate f16 a
 /// thousand times slower.
@@ -201,6 +201,8 @@ impl<'a, B: Bench> Measurement<'a, B> {
                 let until = budget.deadline(self.bench.now(), CONVOLUTION);
                 match self.run_convolutions(dtype, *layout, &single, until) {
                     Ok(climb) => climbs.push(climb),
+                    // What was not measured for that is not missing from the device.
+                    Err(error @ Error::DeviceLost(_)) => return Err(error),
                     Err(error) => tracing::debug!(%dtype, %error, "the device can't run this type"),
                 }
             }
@@ -212,7 +214,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             } else if climbs.iter().all(|climb| climb.hopeless) {
                 fastest_of
             } else {
-                self.attention_or(dtype, fastest_of, attention * fastest_of / fastest, until)
+                self.attention_or(dtype, fastest_of, attention * fastest_of / fastest, until)?
             };
             for climb in &climbs {
                 let single = single.iter().find(|single| single.layout == climb.layout);
@@ -408,17 +410,18 @@ impl<'a, B: Bench> Measurement<'a, B> {
 
     /// The attention's speed if there is time; `likely` if there is none, or if this type's
     /// attention can't be run.
-    fn attention_or(&mut self, dtype: Dtype, rate: f64, likely: f64, until: Duration) -> f64 {
+    fn attention_or(&mut self, dtype: Dtype, rate: f64, likely: f64, until: Duration) -> Result<f64> {
         let least = self.sizes.tokens.last().map(|tokens| Trial::Attention { dtype, tokens: *tokens });
         let has_time = self.choose_affordable(least.as_slice(), rate, until, false).is_some();
         let measured = has_time.then(|| self.attention(dtype, rate, until));
         match measured {
-            Some(Ok(measured)) => measured,
+            Some(Ok(measured)) => Ok(measured),
+            Some(Err(error @ Error::DeviceLost(_))) => Err(error),
             Some(Err(error)) => {
                 tracing::debug!(%dtype, %error, "the device can't run this type's attention");
-                likely
+                Ok(likely)
             }
-            None => likely,
+            None => Ok(likely),
         }
     }
 }

@@ -11,6 +11,8 @@ struct FakeDevice {
     speed: fn(Dtype) -> Option<f64>,
     /// The factor by which everything takes longer, by the number of runs so far.
     busy: fn(usize) -> f64,
+    /// The run at which it is lost.
+    lost: usize,
 }
 
 /// Seconds that a run takes beside its operations.
@@ -22,7 +24,7 @@ const OBTAINING: f64 = 0.1;
 
 impl FakeDevice {
     fn new(speed: fn(Dtype) -> Option<f64>, busy: fn(usize) -> f64) -> Self {
-        Self { clock: Duration::ZERO, runs: Vec::new(), speed, busy }
+        Self { clock: Duration::ZERO, runs: Vec::new(), speed, busy, lost: usize::MAX }
     }
 
     fn pass(&mut self, seconds: f64) -> Duration {
@@ -48,6 +50,9 @@ impl Bench for FakeDevice {
 
     fn run(&mut self, trial: Trial) -> Result<Duration> {
         self.runs.push(trial);
+        if self.runs.len() >= self.lost {
+            return Err(crate::Error::DeviceLost("it fell off the bus".into()));
+        }
         let dtype = match trial {
             Trial::Convolution { dtype, .. }
             | Trial::Winograd { dtype, .. }
@@ -174,6 +179,17 @@ fn a_type_that_cannot_be_run_is_missing_and_f32_has_to_be_there() {
         FakeDevice::new(|dtype| two_cores(dtype).filter(|_| dtype != Dtype::Bf16), quiet).run_measurement(2.6).unwrap();
     assert!(measured.best(Dtype::Bf16).is_none() && measured.best(Dtype::F16).is_some());
     assert!(FakeDevice::new(|_| None, quiet).run_measurement(2.6).is_err());
+}
+
+#[test]
+fn a_device_that_is_lost_is_not_measured_in_part() {
+    let mut sound = FakeDevice::new(two_cores, quiet);
+    sound.run_measurement(2.6).unwrap();
+    for lost in 1..=sound.runs.len() {
+        let device = FakeDevice { lost, ..FakeDevice::new(two_cores, quiet) };
+        let error = { device }.run_measurement(2.6).unwrap_err();
+        assert!(matches!(error, crate::Error::DeviceLost(_)), "run {lost}: {error}");
+    }
 }
 
 #[test]
