@@ -293,7 +293,7 @@ fn tensor<'a>(reader: &mut Reader<'a>) -> Result<Place<'a>, String> {
     }
     // ggml counts axes from the one that is next in memory.
     shape.reverse();
-    check_shape(&name, &shape)?;
+    check_shape(name, &shape)?;
     let number = reader.u32()?;
     let stored = match TYPES.iter().find(|(of, _)| *of == number) {
         Some((_, Ok(stored))) => *stored,

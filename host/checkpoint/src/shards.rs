@@ -153,13 +153,11 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
     let entries = std::fs::read_dir(&folder).map_err(|source| Error::Read { path: folder.clone(), source })?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
     files.sort();
-    let kinds: [(&str, fn(&str) -> bool); 3] = [
-        (INDEX, is_index),
-        (".safetensors", |name| name.ends_with(".safetensors")),
-        (".gguf", |name| name.ends_with(".gguf")),
-    ];
-    for (end, fits) in kinds {
-        let fits = |path: &&PathBuf| fits(&path.file_name().unwrap_or_default().to_string_lossy());
+    for end in [INDEX, ".safetensors", ".gguf"] {
+        let fits = |path: &&PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.ends_with(end) || end == INDEX && is_index(&name)
+        };
         let found: Vec<&PathBuf> = files.iter().filter(fits).collect();
         match found[..] {
             [] => {}

@@ -127,6 +127,9 @@ pub fn forbid_fused() {
     IN_PIECES.store(true, Ordering::Relaxed);
 }
 
+/// A device, and the width and type of attention.
+type Question = (Device, i64, Dtype);
+
 /// True if fused attention of this width and type is to be used on a device: there is a kernel for
 /// it that holds no matrix of scores, and it agrees with plain attention.
 ///
@@ -134,7 +137,8 @@ pub fn forbid_fused() {
 /// whose kernels end at a width of 256, below that of the VAEs' middle blocks (pytorch v2.11.0,
 /// aten/src/ATen/native/transformers/hip/sdp_utils.cpp).
 pub fn is_fused(device: Device, width: i64, dtype: Dtype) -> bool {
-    static KNOWN: Mutex<Vec<((Device, i64, Dtype), bool)>> = Mutex::new(Vec::new());
+    /// Answers of this process.
+    static KNOWN: Mutex<Vec<(Question, bool)>> = Mutex::new(Vec::new());
     if IN_PIECES.load(Ordering::Relaxed) {
         return false;
     }

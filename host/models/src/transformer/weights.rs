@@ -215,7 +215,7 @@ impl TransformerFile {
             let own = [expected[0] / parts.len(), expected[1]];
             self.file.matrix_shape(part) == Some(own.map(|extent| extent.next_multiple_of(tile)).to_vec())
         };
-        expected[0] % parts.len() == 0 && parts.iter().all(is_padded)
+        expected[0].is_multiple_of(parts.len()) && parts.iter().all(is_padded)
     }
 
     fn check_vector(&self, part: &str) -> Result<()> {
