@@ -357,6 +357,51 @@ fn check_on(
 }
 
 #[test]
+fn each_back_end_starts_with_its_settings() {
+    let place = Place::new();
+    let settings = |libtorch: &str| {
+        let (_, report, run) = check_on(&place, libtorch, ONE, "facts", &[]);
+        run.succeeded();
+        report["parts"][0]["data"]["settings"].clone()
+    };
+    let (cuda, rocm) = (settings(LIBTORCH), settings(ROCM_LIBTORCH));
+    assert_eq!(cuda["PYTORCH_ALLOC_CONF"], "expandable_segments:True", "{cuda}");
+    assert_eq!(rocm["MIOPEN_FIND_MODE"], "FAST", "{rocm}");
+    assert_eq!(rocm["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"], "1", "{rocm}");
+    assert!(rocm["PYTORCH_ALLOC_CONF"].is_null() && cuda["MIOPEN_FIND_MODE"].is_null(), "{rocm} {cuda}");
+}
+
+#[test]
+fn two_cards_of_one_kind_keep_their_own_measurements() {
+    let place = Place::new();
+    let decode_on = |device: &str| {
+        let options = ["--device", device, "--policy", "fixed", "-o", "out.png"];
+        let run = decode(&place, "devices=2;memory=1073741824", &tiny(), &options);
+        run.succeeded();
+        run.stderr()
+    };
+    for device in ["cuda:0", "cuda:1"] {
+        decode_on(device);
+    }
+    for device in ["cuda:0", "cuda:1", "cuda:0"] {
+        let told = decode_on(device);
+        assert!(!told.contains("measuring"), "{device}: {told}");
+    }
+}
+
+#[test]
+fn nothing_waits_in_host_memory_that_is_the_devices() {
+    let place = Place::new();
+    let offload = |script: &str| {
+        let options = ["--device", "cuda", "--policy", "fixed", "--set", "offload=true", "--dry-run", "--json"];
+        let record = decode(&place, script, &shapes(), &options).record();
+        record["plan"]["offload"].as_bool().unwrap()
+    };
+    assert!(!offload(&format!("{ONE};integrated=1")));
+    assert!(offload(ONE));
+}
+
+#[test]
 fn a_sound_device_passes_its_check() {
     let place = Place::new();
     let parts = ["facts", "order", "operators", "out-of-memory", "offload", "speed-searched", "leaks"];

@@ -174,8 +174,9 @@ impl Observer for Progress {
         // The estimate leaves the loading out.
         self.pace.started = Instant::now();
         if let Some(bar) = &self.bar {
-            bar.set_message(self.plan.clone());
+            // First: the bar may be drawn in between, and nothing of the plan is done.
             bar.set_position(0);
+            bar.set_message(self.plan.clone());
         }
     }
 

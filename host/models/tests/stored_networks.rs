@@ -169,6 +169,7 @@ fn widths_that_no_network_has_are_refused() {
         (WAN, "patch_embedding.weight", vec![1 << 40, 0, 1, 2, 2]),
         (WAN, "patch_embedding.weight", vec![128, 0, 1, 2, 2]),
         (WAN, "blocks.0.ffn.0.bias", vec![0]),
+        (WAN, "img_emb.proj.1.weight", vec![0, 1 << 40]),
     ] {
         let mut tensors = rewritten(network, plain);
         tensors.insert(name.into(), ("F32", shape.clone(), Vec::new()));

@@ -74,7 +74,7 @@ impl Config {
         if token < 1 || token > MOST_WIDTH as i64 || token % area != 0 || out % area != 0 || token < out {
             return Err(refused(format!("tokens of {token} values in and {out} out")));
         }
-        let image = file.shape("img_emb.proj.1.weight").and_then(|shape| shape.get(1).copied());
+        let image = file.shape("img_emb.proj.1.weight").map(|_| extent("img_emb.proj.1.weight", 1)).transpose()?;
         Ok(Self {
             hidden,
             heads,
@@ -82,7 +82,7 @@ impl Config {
             feed_forward: extent("blocks.0.ffn.0.bias", 0)?,
             time: extent("time_embedding.0.weight", 1)?,
             text: extent("text_embedding.0.weight", 1)?,
-            image: image.map(|image| image as i64),
+            image,
             input_channels: token / area,
             latent_channels: out / area,
         })
