@@ -58,7 +58,7 @@ fn latents_that_cannot_be_decoded_end_with_two() {
         (latent(&[1, 16, 5, 8, 8], 0.5), "5 frames"),
         (latent(&[1, 16, 8, 8], f32::NAN), "NaN"),
         (infinite, "infinite"),
-        (one_tensor("latents", "I64", &[1, 16, 1, 1], &[0; 128]), "i64"),
+        (one_tensor("latents", "I64", &[1, 16, 1, 1], &[0; 128]), "I64"),
         (one_tensor("latents", "F32", &[1 << 40, 1 << 40, 1 << 40, 1], &[0; 16]), "larger than any memory"),
         (b"PK\x03\x04 a pickle in a zip archive: data.pkl".to_vec(), "pickle"),
     ];
@@ -123,7 +123,7 @@ fn a_wrong_tensor_is_named_with_the_shape_expected() {
     });
     let expected = "[32, 64, 3, 3] expected";
     for (contents, words) in
-        [(renamed, "missing"), (reshaped, expected), (retyped, "i16"), (added, "decoder.surprise.weight")]
+        [(renamed, "missing"), (reshaped, expected), (retyped, "I16"), (added, "decoder.surprise.weight")]
     {
         let place = Place::new();
         let file = place.write("ae.safetensors", contents);
