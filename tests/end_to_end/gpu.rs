@@ -394,7 +394,7 @@ fn nothing_waits_in_host_memory_that_is_the_devices() {
     let place = Place::new();
     let offload = |script: &str| {
         let options = ["--device", "cuda", "--policy", "fixed", "--set", "offload=true", "--dry-run", "--json"];
-        let record = decode(&place, script, &shapes(), &options).record();
+        let record = decode(&place, script, &shapes(), &options).json();
         record["plan"]["offload"].as_bool().unwrap()
     };
     assert!(!offload(&format!("{ONE};integrated=1")));
