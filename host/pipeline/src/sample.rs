@@ -519,8 +519,8 @@ struct Conditioning {
 }
 
 impl Conditioning {
-    /// Reads a file and compares its widths with a transformer's. The picture and the condition of a
-    /// negative conditioning, which changes the text alone, may be those of the `positive` one.
+    /// Reads a file and compares its widths with a transformer's. The picture and the condition of
+    /// a negative conditioning, which changes the text alone, may be those of the `positive` one.
     fn open(path: &Path, config: &DenoiserConfig, positive: Option<&Self>) -> Result<Self> {
         let file = Checkpoint::open(path).map_err(ModelError::from)?;
         let refused = |reason: String| Error::Input { path: path.to_owned(), reason };

@@ -13,6 +13,7 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 use tilewright_device_check::{Effort, Finding, PARTS, Part, Verdict, find};
+use tilewright_plan::Backend;
 use tilewright_torch::{backend, device::Choice};
 
 use crate::{
@@ -21,6 +22,10 @@ use crate::{
     output, printer, signals,
 };
 
+/// The name by which a process is asked for the back end that loads, and the longest time of that.
+const BACKEND: &str = "backend";
+const LOADING: Duration = Duration::from_secs(60);
+
 /// The pause between two looks at a part's process.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -28,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Serialize)]
 struct Report {
     tilewright: &'static str,
-    backend: Option<tilewright_plan::Backend>,
+    backend: Option<Backend>,
     quick: bool,
     passed: bool,
     parts: Vec<Row>,
@@ -54,7 +59,10 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
         tilewright_torch::set_threads(threads);
     }
     if let Some(name) = &arguments.part {
-        let finding = known(name)?.run(arguments.device, effort);
+        let finding = match name.as_str() {
+            BACKEND => Finding::pass("", serde_json::to_value(backend(arguments.device)).map_err(Failure::work)?),
+            name => known(name)?.run(arguments.device, effort),
+        };
         let text = serde_json::to_string(&finding).map_err(Failure::work)?;
         return Ok(writeln!(printer::stdout(), "{text}")?);
     }
@@ -64,10 +72,9 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
     if let Some(report) = &arguments.report {
         output::writable(report)?;
     }
-    let backend = match arguments.device {
-        Choice::Cpu => None,
-        _ => backend::load().unwrap_or_default(),
-    };
+    // Libraries that crash or hang while they are loaded must not end the check.
+    let loaded = child(BACKEND, &[], LOADING, arguments)?;
+    let backend: Option<Backend> = serde_json::from_value(loaded.data).unwrap_or_default();
     let mut rows = Vec::new();
     let is_wanted = |part: &&Part| arguments.only.is_empty() || arguments.only.iter().any(|name| name == part.name);
     for part in PARTS.iter().filter(is_wanted) {
@@ -102,6 +109,14 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
     match failed {
         0 => Ok(()),
         failed => Err(Failure::work(format!("{failed} of {} parts failed", report.parts.len()))),
+    }
+}
+
+/// The GPU back end that loads for a device.
+fn backend(choice: Choice) -> Option<Backend> {
+    match choice {
+        Choice::Cpu => None,
+        _ => backend::load().unwrap_or_default(),
     }
 }
 
@@ -145,19 +160,24 @@ fn say(row: &Row) -> Outcome {
 
 /// Runs a part in a process of its own, for as long as it may take.
 fn check(part: &Part, arguments: &DeviceCheck, effort: Effort) -> Outcome<Finding> {
+    let patience = arguments.patience.map_or_else(|| part.patience(effort), Duration::from_secs);
+    child(part.name, part.environment, patience, arguments)
+}
+
+/// The finding of a process of this program.
+fn child(name: &str, environment: &[(&str, &str)], patience: Duration, arguments: &DeviceCheck) -> Outcome<Finding> {
     let program = env::current_exe().map_err(Failure::work)?;
     let mut command = Command::new(program);
-    command.args(["device", "check", "--part", part.name, "--device", &spelled(arguments.device)]);
+    command.args(["device", "check", "--part", name, "--device", &spelled(arguments.device)]);
     command.args(arguments.quick.then_some("--quick"));
     if let Some(threads) = arguments.threads {
         command.args(["--threads", &threads.to_string()]);
     }
-    command.envs(part.environment.iter().copied());
+    command.envs(environment.iter().copied());
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.map_err(Failure::work)?;
     // Read aside: a full pipe would stop the part.
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
-    let patience = arguments.patience.map_or_else(|| part.patience(effort), Duration::from_secs);
     let Some(status) = wait(&mut child, patience) else {
         let _ = child.kill();
         let _ = child.wait();

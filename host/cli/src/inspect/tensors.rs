@@ -163,8 +163,12 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// The command that takes the file, with the place that it has there.
+/// The command that takes a transformer.
+const SAMPLE: &str = "tilewright sample --transformer FILE --conditioning CONDITIONING --size WxH -o OUT";
+
+/// The commands that take the file, with the place that it has there.
 fn command(inspection: &Inspection) -> Option<String> {
+    let samples = inspection.transformer.as_ref().is_some_and(|found| found.problem.is_none());
     let line = match inspection.identity.kind {
         Kind::KlAutoencoder | Kind::VideoAutoencoder => match (&inspection.decoder, inspection.encoder) {
             (Some(_), true) => {
@@ -176,15 +180,14 @@ fn command(inspection: &Inspection) -> Option<String> {
         Kind::Latent => "tilewright decode FILE --vae VAE -o OUT",
         Kind::Pixels => "tilewright encode FILE --vae VAE -o OUT",
         Kind::Conditioning => "tilewright sample --transformer TRANSFORMER --conditioning FILE --size WxH -o OUT",
-        Kind::Transformer if inspection.transformer.as_ref().is_some_and(|found| found.problem.is_none()) => {
-            "tilewright sample --transformer FILE --conditioning CONDITIONING --size WxH -o OUT"
-        }
+        Kind::Transformer if samples => SAMPLE,
         Kind::Other if inspection.lora.as_ref().is_some_and(|lora| lora.problem.is_none()) => {
             "tilewright sample --transformer TRANSFORMER --lora FILE:STRENGTH --conditioning CONDITIONING --size WxH -o OUT"
         }
         Kind::Transformer | Kind::TinyAutoencoder | Kind::Other => return None,
     };
-    Some(line.to_owned())
+    // A whole checkpoint holds a VAE, too.
+    Some(if samples && line != SAMPLE { format!("{line}; {SAMPLE}") } else { line.to_owned() })
 }
 
 /// The facts about a transformer that latents are sampled with.

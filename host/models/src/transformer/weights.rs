@@ -207,8 +207,8 @@ impl TransformerFile {
         Error::refuse_left_over(self.file.path(), "transformer", &left)
     }
 
-    /// True if the parts of a matrix, which are equal, are stored with rows and columns beyond their
-    /// own, up to whole tiles of their format.
+    /// True if the parts of a matrix, which are equal, are stored with rows and columns beyond
+    /// their own, up to whole tiles of their format.
     fn are_padded(&self, parts: &[String], expected: &[usize]) -> bool {
         let is_padded = |part: &String| {
             let Some(tile) = self.file.padding(part) else { return false };
@@ -303,7 +303,8 @@ impl OnDevice<'_> {
         Ok(())
     }
 
-    /// The matrices of a weight of so many rows, one below the other. Rows beyond these are left out.
+    /// The matrices of a weight of so many rows, one below the other. Rows beyond these are left
+    /// out.
     fn matrices(&self, name: &str, rows: usize) -> Result<Vec<Packed>> {
         let (parts, join) = self.weights.parts(name);
         let stored = self.weights.shape(name).and_then(|shape| shape.first().copied()).unwrap_or_default();
