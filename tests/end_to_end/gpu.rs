@@ -141,7 +141,7 @@ fn a_gpu_that_fails_unasked_gives_way_to_the_cpu_and_fails_its_check() {
     run(&place, &script, &arguments).failed(1, "1 of 1 parts failed");
     let report = fs::read_to_string(place.path("report.json")).unwrap();
     assert!(report.contains("no kernel image") && !report.contains(LIBTORCH), "{report}");
-    // Where there is no GPU, none is missed.
+    // A machine without a GPU misses none.
     run(&place, "devices=0", &arguments).succeeded();
 }
 

@@ -1,5 +1,5 @@
-//! Files that lie: GGUF headers with hostile counts, lengths, types and offsets, shapes that can't be
-//! multiplied, shards that don't belong together. Each is refused in one line.
+//! Files that lie: GGUF headers with hostile counts, lengths, types and offsets, shapes that
+//! can't be multiplied, shards that don't belong together. Each is refused in one line.
 
 use std::{fs, path::Path};
 

@@ -70,7 +70,7 @@ fn write(output: &Tensor, mixed: &Tensor, add: bool) -> Result<()> {
 fn attend_in_pieces(output: &Tensor, [query, key, value]: [Tensor; 3], add: bool) -> Result<()> {
     let (batch, heads, count, each) = query.size4()?;
     let step = rows_of_pieces(batch * heads, count, key.size()[2]);
-    // Once, not with each piece.
+    // Arranged here and not with each piece.
     let (transposed, value) = (key.f_transpose(2, 3)?.f_contiguous()?, value.f_contiguous()?);
     for start in (0..count).step_by(step as usize) {
         let rows = step.min(count - start);

@@ -201,7 +201,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
                 let until = budget.deadline(self.bench.now(), CONVOLUTION);
                 match self.run_convolutions(dtype, *layout, &single, until) {
                     Ok(climb) => climbs.push(climb),
-                    // What was not measured for that is not missing from the device.
+                    // The device may have the types that were not reached.
                     Err(error @ Error::DeviceLost(_)) => return Err(error),
                     Err(error) => tracing::debug!(%dtype, %error, "the device can't run this type"),
                 }
