@@ -157,6 +157,16 @@ fn other_networks_may_stand_beside_a_transformer() {
     let mut beside = rewritten(WAN, plain);
     beside.insert("vae.decoder.conv1.weight".into(), ("F32", vec![1], vec![0; 4]));
     assert_same(&beside, &rewritten(WAN, plain));
+    // A tensor of no other network makes it another transformer, which would run wrong.
+    for name in ["ref_conv.weight", "control_adapter.conv.weight", "vae"] {
+        let mut other = rewritten(WAN, plain);
+        other.insert(name.into(), ("F32", vec![1], vec![0; 4]));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.safetensors");
+        write(&path, &other);
+        let error = DenoiserFile::open(Checkpoint::open(&path).unwrap()).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
 }
 
 #[test]

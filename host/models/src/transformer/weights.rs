@@ -22,6 +22,10 @@ use crate::{
 /// The most blocks of a transformer: past this a file is hostile rather than large.
 const MOST_BLOCKS: usize = 1 << 10;
 
+/// The beginnings of the names of other networks in whole checkpoints.
+const OTHERS: [&str; 6] =
+    ["vae", "first_stage_model", "text_encoders", "cond_stage_model", "conditioner", "clip_vision"];
+
 /// The widest layer: products of two such widths are far from overflowing.
 pub(crate) const MOST_WIDTH: usize = 1 << 20;
 
@@ -198,10 +202,10 @@ impl TransformerFile {
             }
             used.extend(parts);
         }
-        // Beside a transformer without a prefix other networks may stand in a whole checkpoint.
-        let first = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-        let own: BTreeSet<String> = used.iter().map(|name| first(name)).collect();
-        let is_own = |name: &&str| name.starts_with(&self.prefix) && own.contains(&first(name));
+        // Beside a transformer without a prefix other networks may stand in a whole checkpoint. A
+        // tensor of no such network is a part of a transformer that is another than this one.
+        let is_other = |name: &str| name.split_once('.').is_some_and(|(first, _)| OTHERS.contains(&first));
+        let is_own = |name: &&str| name.starts_with(&self.prefix) && (!self.prefix.is_empty() || !is_other(name));
         let is_left = |name: &&str| !used.contains(*name) && !Quantization::is_beside(name);
         let left: Vec<String> = self.file.names().filter(is_own).filter(is_left).map(str::to_owned).collect();
         Error::refuse_left_over(self.file.path(), "transformer", &left)
