@@ -451,7 +451,9 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         let detail = report["parts"][0]["detail"].as_str().unwrap();
         assert!(detail.contains(words), "{fault}: {detail}");
     }
-    for (part, fault) in [("speed-searched", "lost=300"), ("speed-without", "lost=300")] {
+    for (part, fault) in
+        [("speed-searched", "lost=300"), ("speed-without", "lost=300"), ("leaks-expandable", "leak=4096")]
+    {
         let (verdicts, report, _) = check_on(&place, ROCM_LIBTORCH, &format!("{ONE};{fault}"), part, &[]);
         assert_eq!(verdicts, [(part.to_owned(), "FAIL".to_owned())], "{report}");
     }

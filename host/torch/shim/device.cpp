@@ -45,6 +45,16 @@ int tw_gpu_forbid_tf32(char* error, size_t error_length) noexcept {
   });
 }
 
+int tw_gpu_is_f32_exact(int* exact, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [=] {
+    *exact = 1;
+    for (const auto op : {at::Float32Op::CONV, at::Float32Op::MATMUL}) {
+      const auto precision = at::globalContext().float32Precision(at::Float32Backend::CUDA, op);
+      *exact &= precision == at::Float32Precision::IEEE ? 1 : 0;
+    }
+  });
+}
+
 int tw_has_fused_attention(const void* query, const void* key, const void* value, int* fused, char* error,
                            size_t error_length) noexcept {
   return guarded(error, error_length, [=] {

@@ -20,6 +20,9 @@ void tw_event_destroy(void* event) noexcept;
 // Keeps convolutions and products of f32 from rounding their operands to TF32, in the whole process.
 int tw_gpu_forbid_tf32(char* error, size_t error_length) noexcept;
 
+// Writes 1 if neither of them may round f32 to TF32, else 0.
+int tw_gpu_is_f32_exact(int* exact, char* error, size_t error_length) noexcept;
+
 // Writes 1 if libtorch has a kernel for the attention of these tensors [N, heads, tokens, width] that holds no matrix of scores,
 // else 0. The pointers are at::Tensor's.
 int tw_has_fused_attention(const void* query, const void* key, const void* value, int* fused, char* error,

@@ -6,7 +6,12 @@
 
 extern "C" {
 
-// Standard normal values in f32 on the CPU. The result is a new at::Tensor, which is the caller's to free.
-int tw_noise(uint64_t seed, const int64_t* shape, int64_t axes, void** result, char* error, size_t error_length) noexcept;
+// A generator of random numbers on the CPU; it is the caller's to destroy.
+int tw_generator_create(uint64_t seed, void** generator, char* error, size_t error_length) noexcept;
+void tw_generator_destroy(void* generator) noexcept;
+
+// The generator's next standard normal values, in f32. The result is a new at::Tensor, which is the caller's to free.
+int tw_generator_draw(void* generator, const int64_t* shape, int64_t axes, void** result, char* error,
+                      size_t error_length) noexcept;
 
 }  // extern "C"

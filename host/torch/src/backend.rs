@@ -144,6 +144,18 @@ pub fn load() -> Result<Option<Backend>> {
     Ok(loaded().map(|(backend, _)| backend))
 }
 
+/// True if neither convolutions nor products of f32 may round their operands to TF32, which NVIDIA's
+/// libraries do unless they are told not to. [`load`] tells them.
+///
+/// # Errors
+/// libtorch knows no such setting.
+pub fn is_f32_exact() -> Result<bool> {
+    let mut exact = 0;
+    // SAFETY: the pointer and the buffer are valid for the call.
+    ffi::call(|error, length| unsafe { ffi::tw_gpu_is_f32_exact(&raw mut exact, error, length) })?;
+    Ok(exact == 1)
+}
+
 /// The back end that was loaded, and its library.
 pub(crate) fn loaded() -> Option<(Backend, &'static Library)> {
     LOADED.get()?.as_ref().map(|(backend, library)| (*backend, library))

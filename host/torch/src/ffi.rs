@@ -221,8 +221,15 @@ unsafe extern "C" {
     pub fn tw_cpu_install(allocate: Allocate, release: Release, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_memory(device: c_int, out: *mut RawMemory, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_reset_peak(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_noise(
+    pub fn tw_generator_create(
         seed: u64,
+        generator: *mut *mut c_void,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
+    pub fn tw_generator_destroy(generator: *mut c_void);
+    pub fn tw_generator_draw(
+        generator: *mut c_void,
         shape: *const i64,
         axes: i64,
         result: *mut *mut c_void,
@@ -256,6 +263,7 @@ unsafe extern "C" {
     pub fn tw_gpu_set_fraction(device: c_int, fraction: f64, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_synchronize(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_forbid_tf32(error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_gpu_is_f32_exact(exact: *mut c_int, error: *mut c_char, error_length: usize) -> c_int;
     pub safe fn tw_event_create() -> *mut c_void;
     pub fn tw_event_record(event: *mut c_void, device: c_int, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_event_wait(event: *mut c_void, error: *mut c_char, error_length: usize) -> c_int;

@@ -33,7 +33,7 @@ pub mod winograd;
 pub use convolution::conv2d;
 pub use error::{Error, Result};
 pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes, group_norm_passes};
-pub use noise::noise;
+pub use noise::{NoiseStream, noise};
 pub use pace::Pace;
 pub use pointwise::pointwise;
 pub use stored::Stored;

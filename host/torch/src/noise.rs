@@ -1,5 +1,7 @@
 //! The noise that a seed stands for.
 
+use std::{ffi::c_void, ptr};
+
 use tch::Tensor;
 
 use crate::{Result, ffi, scalar::new_tensor};
@@ -10,10 +12,46 @@ use crate::{Result, ffi, scalar::new_tensor};
 /// # Errors
 /// Memory is out.
 pub fn noise(seed: u64, shape: &[i64]) -> Result<Tensor> {
-    // SAFETY: the shape is valid for its length; `new_tensor` gives places for result and error.
-    new_tensor(|result, error, length| unsafe {
-        ffi::tw_noise(seed, shape.as_ptr(), shape.len() as i64, result, error, length)
-    })
+    NoiseStream::new(seed)?.draw(shape)
+}
+
+/// A generator of noise, which goes on from draw to draw as PyTorch's on the CPU does.
+#[derive(Debug)]
+pub struct NoiseStream(*mut c_void);
+
+// SAFETY: the generator is only reached through this owner, one call at a time.
+unsafe impl Send for NoiseStream {}
+
+impl Drop for NoiseStream {
+    fn drop(&mut self) {
+        // SAFETY: it was made by `tw_generator_create`, and is not used after this.
+        unsafe { ffi::tw_generator_destroy(self.0) };
+    }
+}
+
+impl NoiseStream {
+    /// The generator of a seed.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn new(seed: u64) -> Result<Self> {
+        let mut generator = ptr::null_mut();
+        // SAFETY: the pointer and the buffer are valid for the call.
+        ffi::call(|error, length| unsafe { ffi::tw_generator_create(seed, &raw mut generator, error, length) })?;
+        Ok(Self(generator))
+    }
+
+    /// The next standard normal values, in f32 on the CPU.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn draw(&mut self, shape: &[i64]) -> Result<Tensor> {
+        // SAFETY: the generator is alive, the shape is valid for its length; `new_tensor` gives
+        // places for result and error.
+        new_tensor(|result, error, length| unsafe {
+            ffi::tw_generator_draw(self.0, shape.as_ptr(), shape.len() as i64, result, error, length)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -36,6 +74,13 @@ mod tests {
             tch::manual_seed(seed);
             let expected = Vec::<f32>::try_from(Tensor::randn([count], (Kind::Float, Device::Cpu))).unwrap();
             assert_eq!(values(seed.cast_unsigned(), &[count]), expected, "{seed}");
+            // A generator goes on where the last draw ended.
+            let mut stream = NoiseStream::new(seed.cast_unsigned()).unwrap();
+            tch::manual_seed(seed);
+            for _ in 0..3 {
+                let expected = Vec::<f32>::try_from(Tensor::randn([count], (Kind::Float, Device::Cpu))).unwrap();
+                assert_eq!(Vec::<f32>::try_from(stream.draw(&[count]).unwrap()).unwrap(), expected, "{seed}");
+            }
         }
     }
 }

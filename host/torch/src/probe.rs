@@ -202,6 +202,14 @@ mod tests {
     }
 
     #[test]
+    fn a_gpus_trials_fill_it() {
+        // A fused kernel takes 64 queries per block, and an H200 has 132 processors of two blocks.
+        assert!(GPU.tokens[0] / 64 >= 132, "{:?}", GPU.tokens);
+        let pixels = |sizes: &Sizes| sizes.convolutions.map(|(_, sides)| sides[0]);
+        assert!(pixels(&GPU)[2..].iter().zip(&pixels(&CPU)[2..]).all(|(gpu, cpu)| gpu > cpu));
+    }
+
+    #[test]
     fn a_rate_goes_through_what_was_measured() {
         let known = Rate { per_product: 3e-12, per_value: 7e-10 };
         let found = Rate::through([128.0, 512.0].map(|channels| (channels, known.of(channels, channels))));

@@ -337,6 +337,16 @@ fn tf32_is_what_a_call_asks_for() {
 }
 
 #[test]
+fn f32_is_exact_in_the_whole_process_from_the_load_on() {
+    if !is_with_gpu("f32_is_exact_in_the_whole_process_from_the_load_on", "devices=1;arch=sm_80") {
+        return;
+    }
+    assert!(!backend::is_f32_exact().unwrap(), "libtorch's own setting rounds convolutions");
+    backend::load().unwrap();
+    assert!(backend::is_f32_exact().unwrap());
+}
+
+#[test]
 fn an_older_gpu_has_no_tf32() {
     if !is_with_gpu("an_older_gpu_has_no_tf32", "devices=1;arch=sm_75") {
         return;

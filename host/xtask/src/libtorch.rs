@@ -289,6 +289,30 @@ mod tests {
         assert_eq!(listing.lines().filter_map(missing_library).collect::<Vec<_>>(), ["libamdhip64.so.7"]);
     }
 
+    /// A shared library of C, which needs another one if that is given.
+    fn library(path: &Path, needs: Option<&Path>) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let source = path.with_extension("c");
+        fs::write(&source, "int part(void) { return 1; }\n").unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-o"]).arg(path).arg(&source).args(needs);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(compiler.arg(format!("-Wl,-soname,{name}")).status().unwrap().success());
+    }
+
+    #[test]
+    fn amds_own_wheels_have_rocms_libraries_beside_torch() {
+        let home = tempfile::tempdir().unwrap();
+        let (torch, rocm) = (home.path().join("torch"), home.path().join("_rocm_sdk_core/lib"));
+        library(&rocm.join("libamdmadeup.so"), None);
+        library(&torch.join("lib/libtorch_cpu.so"), None);
+        library(&torch.join("lib/libtorch_hip.so"), Some(&rocm.join("libamdmadeup.so")));
+        assert_eq!(missing_libraries(&torch), Vec::<String>::new());
+        fs::rename(&rocm, home.path().join("elsewhere")).unwrap();
+        let [line] = &missing_libraries(&torch)[..] else { panic!("one line was expected") };
+        assert!(line.ends_with("libtorch_hip.so can't be loaded: libamdmadeup.so can't be found"), "{line}");
+    }
+
     fn lay_out(folder: &Path) {
         fs::create_dir_all(folder.join("torch/lib")).unwrap();
         for library in LINKED {

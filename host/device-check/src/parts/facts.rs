@@ -51,6 +51,10 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
     if machine.device != Device::Cpu && known.compute_units == 0 {
         faults.push("the runtime does not tell the number of compute units".into());
     }
+    let is_f32_exact = backend::is_f32_exact().map_err(|error| error.to_string())?;
+    if machine.device != Device::Cpu && !is_f32_exact {
+        faults.push("f32 is rounded to TF32 in this process".into());
+    }
     let address = device::bus_address(machine.device);
     let card = address
         .as_ref()
@@ -101,7 +105,8 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
         "bytes_per_second": machine.measured.bytes_per_second,
         "transfer_bytes_per_second": machine.measured.transfer_bytes_per_second,
         "versions": device::versions().map(|[driver, runtime]| json!({ "driver": driver, "runtime": runtime })),
-        "has_tf32": device::has_tf32(machine.device), "fingerprint": machine.fingerprint,
+        "has_tf32": device::has_tf32(machine.device), "is_f32_exact": is_f32_exact,
+        "fingerprint": machine.fingerprint,
     });
     let detail = format!("{} ({}, {})", known.name, known.arch, bytes::display(known.total_bytes));
     Ok(Finding::of(&faults, detail, data))

@@ -71,6 +71,16 @@ impl ThreadWaits {
     }
 }
 
+/// The values of a GPU's elementwise operation, which holds its input and its output, in f32.
+fn gpu_values(free_bytes: u64) -> i64 {
+    GPU_VALUES.min((free_bytes / GPU_SHARE / 8) as i64).max(VALUES)
+}
+
+/// The number of pieces of work on a GPU that are queued if one of them takes so long.
+fn queued(elapsed: Duration) -> u32 {
+    (LONG_ENOUGH.div_duration_f64(elapsed.max(Duration::from_nanos(1))) as u32).clamp(1, MOST_QUEUED)
+}
+
 /// The work that a trial repeats.
 type Work = Box<dyn Fn() -> Result<Tensor>>;
 
@@ -87,11 +97,7 @@ impl OnDevice {
     /// Runs something small, so that libraries are loaded and threads are there.
     pub fn wake(device: Device) -> Result<Self> {
         let values = match device {
-            Device::Cuda(index) => {
-                let (free, _) = memory::free_and_total(index)?;
-                // The operation holds its input and its output, in f32.
-                GPU_VALUES.min((free / GPU_SHARE / 8) as i64).max(VALUES)
-            }
+            Device::Cuda(index) => gpu_values(memory::free_and_total(index)?.0),
             _ => VALUES,
         };
         let mut bench = Self { device, values, started: Instant::now(), prepared: None };
@@ -158,8 +164,7 @@ impl Bench for OnDevice {
         };
         let mut elapsed = self.time(&work, 1)?;
         if self.device != Device::Cpu && elapsed < LONG_ENOUGH {
-            let times = LONG_ENOUGH.div_duration_f64(elapsed.max(Duration::from_nanos(1)));
-            elapsed = self.time(&work, (times as u32).clamp(1, MOST_QUEUED))?;
+            elapsed = self.time(&work, queued(elapsed))?;
         }
         self.prepared = Some((trial, work));
         Ok(elapsed)
@@ -284,4 +289,25 @@ fn with_winograd(products: Kind, channels: i64, side: i64) -> Result<Work> {
         conv.convolve(Rows::all(&input), Some(&affine), 0..side, Some(&output), Some(&output), Some(&mut sums))?;
         Ok(output.shallow_clone())
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpus_bandwidth_is_that_of_its_memory_and_not_of_its_caches() {
+        // 96 MiB is the largest cache of the cards that are sold (GeForce RTX 5090).
+        assert!(4 * gpu_values(24 << 30) > 2 * (96 << 20));
+        assert_eq!(4 * gpu_values(80 << 30), 1 << 30);
+        assert_eq!(8 * gpu_values(2 << 30), 512 << 20, "a quarter of what is free");
+        assert_eq!(gpu_values(0), VALUES);
+    }
+
+    #[test]
+    fn small_work_on_a_gpu_is_queued_until_its_launch_does_not_count() {
+        let at = |microseconds| queued(Duration::from_micros(microseconds));
+        assert_eq!((at(35), at(100), at(1000), at(4000)), (64, 50, 5, 1));
+        assert_eq!(queued(Duration::ZERO), MOST_QUEUED);
+    }
 }
