@@ -157,7 +157,7 @@ fn estimates_are_what_is_held() {
                 let arguments =
                     ["sample", "--device", "cpu", "--transformer", transformer, "--conditioning", conditioning]
                         .into_iter()
-                        .chain(["--size", size, "--steps", "1", "--json", "-o", "out.latent"])
+                        .chain(["--size", size, "--steps", "2", "--json", "-o", "out.latent"])
                         .chain(["--set", &precision, "--set", &weights])
                         .chain(more.iter().map(String::as_str));
                 let record = place.run(&arguments.collect::<Vec<_>>()).json();

@@ -10,6 +10,7 @@ use tilewright_engine::DenoiseJob;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::{self as pipeline, SampleModel, SampleRequest, Session, Size, Steps, Trials};
 use tilewright_plan::{DenoiseRecord, bytes};
+use tilewright_sampling::Span;
 
 use crate::{
     args::Sample,
@@ -66,7 +67,7 @@ pub fn run(arguments: &Sample) -> Outcome {
     let mut progress = Progress::new();
     let expected = job.estimate(&plan).ok().map(|cost| cost.step * job.request().steps);
     progress.begin(plan.to_string(), expected);
-    let sampled = job.run(&plan, &mut progress);
+    let sampled = job.run(&plan, None, &mut progress);
     progress.finish();
     let sampled = sampled?;
     let latents = model.to_vae(&sampled.latents)?;
@@ -128,9 +129,13 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
             None => Steps::Count {
                 steps: arguments.steps,
                 strength: arguments.denoise.unwrap_or(1.0),
-                shift: arguments.shift,
+                scheduler: arguments.scheduler,
+                span: Span { start: arguments.start_step, end: arguments.end_step, leftover: arguments.leftover_noise },
             },
         },
+        shift: arguments.shift,
+        sampler: arguments.sampler,
+        adds_noise: !arguments.no_add_noise,
         guidance: arguments.guidance,
         cfg: arguments.cfg.unwrap_or(1.0),
         convention: arguments.convention,

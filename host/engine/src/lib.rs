@@ -27,14 +27,14 @@ mod weights;
 
 pub use autoencoder::{Autoencoder, Kl, Overrides, Wan};
 pub use clip::{ClipJob, ClipLatents, Sink};
-pub use denoise::{ConditioningTensors, DenoiseJob, Denoiser, Kept, Sampled, Sampling};
+pub use denoise::{ConditioningTensors, DenoiseJob, Denoiser, Kept, SampleState, Sampled, Sampling};
 pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
 pub use grid::{Axis, Grid};
 pub use job::{Finished, Job, Unfinished};
 pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
-pub use observer::{Cancelled, Next, Observer};
+pub use observer::{Cancelled, FinishedStep, Next, Observer};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
 pub use vae::{Vae, VideoVae};
 pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore};

@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use tilewright_plan::{Cost, Decision, FailedAttempt};
+use tch::Tensor;
+use tilewright_plan::{Cost, Decision, DenoiseAttempt, DenoisePlan, FailedAttempt};
+
+use crate::SampleState;
 
 /// The wish that a job ends, from the user or the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,17 @@ pub enum Next {
     /// With the planner's answer to another question, which tells what is under way: another
     /// planner may have taken over.
     AskAgain,
+}
+
+/// A finished step of a sample.
+#[derive(Debug)]
+pub struct FinishedStep<'a> {
+    /// The state after it.
+    pub state: &'a SampleState,
+    /// The steps of the sample.
+    pub steps: u32,
+    /// Latents as the model last saw them without noise, in its own space, on the device.
+    pub denoised: Option<&'a Tensor>,
 }
 
 /// A listener to a job.
@@ -46,6 +60,15 @@ pub trait Observer {
     fn progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
         ControlFlow::Continue(())
     }
+    /// A step of a sample is done. An error ends the sample.
+    ///
+    /// # Errors
+    /// What is done with it failed, such as keeping it on the disk.
+    fn stepped(&mut self, _step: &FinishedStep<'_>) -> crate::Result<()> {
+        Ok(())
+    }
+    /// A plan of a sample failed, and the same step follows by the next plan.
+    fn sample_failed(&mut self, _attempt: &DenoiseAttempt, _next: &DenoisePlan) {}
     /// A chunk of a clip is done, and another one follows.
     fn between_chunks(&mut self) -> Next {
         Next::GoOn

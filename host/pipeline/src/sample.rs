@@ -1,14 +1,19 @@
 //! A sample: from files of a transformer, conditioning, noise and latents to the input of a job.
 
+mod inputs;
+
 use std::path::{Path, PathBuf};
 
-use tch::{Device, Kind, Tensor};
-use tilewright_engine::{ConditioningTensors, Denoiser, Kept, Sampling};
+use tch::Tensor;
+use tilewright_engine::{Denoiser, Kept, Sampling};
 use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, LatentFile, Lora, LoraFit, Scaling,
 };
-use tilewright_sampling::{Convention, Schedule, Shift, check_sigmas, noise};
+use tilewright_sampling::{
+    Convention, ModelSampling, Sampler, Schedule, Scheduler, Shift, Span, check_sigmas, flow_match_sigmas, noise,
+};
 
+use self::inputs::{Conditioning, Given, read};
 use crate::{Error, Result};
 
 /// The folders of a denoiser in a pipeline's, and that of its second expert.
@@ -23,14 +28,7 @@ const IMAGE_BOUNDARY: f64 = 0.9;
 /// The guidance of a network that has it as an input (ComfyUI's `FluxGuidance`).
 const GUIDANCE: f32 = 3.5;
 
-/// Channels of a condition's mask, before those of its latent.
-const MASK_CHANNELS: i64 = 4;
-
-/// The name of a tensor in conditioning, noise and mask files.
-const TEXT: &str = "prompt_embeds";
-const POOLED: &str = "pooled_prompt_embeds";
-const IMAGE: &str = "image_embeds";
-const CONDITION: &str = "condition";
+/// The names of tensors in noise and mask files.
 const NOISE: &str = "noise";
 const MASK: &str = "mask";
 
@@ -57,15 +55,16 @@ pub struct Size {
 pub enum Steps {
     /// By hand.
     Sigmas(Vec<f64>),
-    /// So many, along the model's own sigmas; with a denoise strength, and the shift if it is
-    /// given.
+    /// So many, along the model's own sigmas.
     Count {
         /// Steps; the model's usual number if none is given.
         steps: Option<u32>,
         /// The share of the way from noise that is gone.
         strength: f64,
-        /// In place of the model's.
-        shift: Option<f64>,
+        /// The scheduler; that of the reference if none is given.
+        scheduler: Option<Scheduler>,
+        /// The part of the steps that is taken.
+        span: Span,
     },
 }
 
@@ -86,10 +85,16 @@ pub struct SampleRequest {
     pub batch: Option<u32>,
     /// A mask: 1 where latents are made anew.
     pub mask: Option<PathBuf>,
-    /// The seed of the noise.
+    /// The seed of the noise, also of that which the sampler adds.
     pub seed: u64,
+    /// The noise of the first sigma is added; else the latent has it already.
+    pub adds_noise: bool,
+    /// The sampler.
+    pub sampler: Sampler,
     /// Sigmas.
     pub steps: Steps,
+    /// The shift of the model's sigmas, in place of its own.
+    pub shift: Option<f64>,
     /// The guidance of a network that has it as an input.
     pub guidance: Option<f64>,
     /// The factor of guidance by a negative conditioning.
@@ -217,22 +222,33 @@ impl SampleModel {
         }
     }
 
-    /// The sigmas of a request.
-    fn sigmas(&self, request: &SampleRequest, tokens: u64) -> Result<Vec<f64>> {
-        let (steps, strength, given) = match &request.steps {
-            Steps::Sigmas(sigmas) => {
-                check_sigmas(sigmas)?;
-                return Ok(sigmas.clone());
-            }
-            Steps::Count { steps, strength, shift } => (steps.unwrap_or_else(|| self.usual_steps()), *strength, *shift),
-        };
-        let usual = self.shift(request.convention);
-        let shift = match (usual, given) {
+    /// The sigmas of a request, and the model's own.
+    fn sigmas(&self, request: &SampleRequest, tokens: u64) -> Result<(Vec<f64>, ModelSampling)> {
+        let shift = match (self.shift(request.convention), request.shift) {
             (usual, None) => usual,
             (Shift::Flow(_), Some(shift)) => Shift::Flow(shift),
             (_, Some(mu)) => Shift::Exponential(mu),
         };
-        Ok(Schedule { shift, convention: request.convention, tokens }.sigmas(steps, strength)?)
+        shift.check()?;
+        let model = shift.model(tokens);
+        let sigmas = match &request.steps {
+            Steps::Sigmas(sigmas) => {
+                check_sigmas(sigmas)?;
+                sigmas.clone()
+            }
+            Steps::Count { steps, strength, scheduler, span } => {
+                let steps = steps.unwrap_or_else(|| self.usual_steps());
+                span.of(match (request.convention, scheduler) {
+                    (Convention::Diffusers, None) => flow_match_sigmas(shift, tokens, steps, *strength)?,
+                    (_, scheduler) => {
+                        let scheduler = scheduler.unwrap_or_default();
+                        Schedule { sampler: request.sampler, scheduler, model: model.clone() }
+                            .sigmas(steps, *strength)?
+                    }
+                })?
+            }
+        };
+        Ok((sigmas, model))
     }
 
     /// Reads the files of a request and checks that they go together.
@@ -243,9 +259,17 @@ impl SampleModel {
         let config = self.config();
         let conditioning = Conditioning::open(&request.conditioning, config, None)?;
         let negative = match &request.negative {
-            Some(path) if request.cfg != 1.0 => Some(Conditioning::open(path, config, Some(&conditioning))?),
+            Some(path) if request.cfg != 1.0 || request.sampler.needs_negative() => {
+                Some(Conditioning::open(path, config, Some(&conditioning))?)
+            }
             _ => None,
         };
+        if request.sampler.needs_negative() && negative.is_none() {
+            return Err(self.refused(format!(
+                "the sampler {} reads a negative conditioning on its own: give --negative, with --cfg",
+                request.sampler
+            )));
+        }
         if !request.cfg.is_finite() {
             return Err(self.refused(format!("a guidance (cfg) of {}: a number was expected", request.cfg)));
         }
@@ -259,19 +283,20 @@ impl SampleModel {
                 of.check(path, &shape, config)?;
             }
         }
-        let noise = match given {
+        let first_noise = match given {
             Some(given) => given.checked(&shape)?,
-            None => noise(request.seed, &shape)?,
+            None if request.adds_noise => noise(request.seed, &shape)?,
+            None => tilewright_torch::scalar::full(&shape, 0.0, (tch::Kind::Float, tch::Device::Cpu))?,
         };
         let [frames, height, width] = [shape[shape.len() - 3], shape[shape.len() - 2], shape[shape.len() - 1]];
         let frames = if config.is_video() { frames } else { 1 };
         let patch = config.patch();
-        let sigmas = self.sigmas(request, (frames * (height / patch) * (width / patch)) as u64)?;
+        let (sigmas, model) = self.sigmas(request, (frames * (height / patch) * (width / patch)) as u64)?;
         let kept = latent.map(|latent| latent.f_expand(&shape, false)?.f_contiguous()).transpose()?;
-        let first = sigmas.first().copied().unwrap_or(1.0);
-        let mut latents = tilewright_torch::scalar::multiply(&noise, first)?;
+        let [new, old] = model.noise_factors(sigmas.first().copied().unwrap_or(1.0), true);
+        let mut latents = tilewright_torch::scalar::multiply(&first_noise, new)?;
         if let Some(kept) = &kept {
-            latents = latents.f_add(&tilewright_torch::scalar::multiply(kept, 1.0 - first)?)?;
+            latents = latents.f_add(&tilewright_torch::scalar::multiply(kept, old)?)?;
         }
         let kept = match (&request.mask, kept) {
             (None, _) => None,
@@ -298,7 +323,11 @@ impl SampleModel {
         let condition = conditioning.condition(&shape)?;
         Ok(Sampling {
             latents,
-            noise: kept.as_ref().map(|_| noise),
+            noise: match &kept {
+                None => None,
+                Some(_) if request.sampler.has_other_mask_noise() => Some(noise(request.seed.wrapping_add(1), &shape)?),
+                Some(_) => Some(first_noise),
+            },
             positive: conditioning.tensors,
             negative: negative.map(|negative| negative.tensors),
             condition,
@@ -306,6 +335,9 @@ impl SampleModel {
             guidance: guided.then(|| request.guidance.map_or(GUIDANCE, |guidance| guidance as f32)),
             cfg: request.cfg,
             sigmas,
+            sampler: request.sampler,
+            model,
+            seed: request.seed,
         })
     }
 
@@ -464,144 +496,5 @@ fn scaling(config: &DenoiserConfig) -> Scaling {
     match config.family().scaling() {
         Some((factor, shift)) => Scaling::Factor { factor, shift },
         None => Scaling::of_wan(config.latent_channels() as usize).unwrap_or(none),
-    }
-}
-
-/// A tensor of a file.
-struct Given {
-    path: PathBuf,
-    name: &'static str,
-    tensor: Tensor,
-}
-
-impl Given {
-    /// The tensor, if it has this shape.
-    fn checked(self, shape: &[i64]) -> Result<Tensor> {
-        if self.tensor.size() == shape {
-            return Ok(self.tensor);
-        }
-        let reason = format!("tensor {} has shape {:?}: {shape:?} was expected", self.name, self.tensor.size());
-        Err(Error::Input { path: self.path, reason })
-    }
-}
-
-/// Reads a tensor in f32 and checks that it is finite.
-fn read(path: &Path, name: &'static str) -> Result<Given> {
-    let file = Checkpoint::open(path).map_err(ModelError::from)?;
-    let tensor = tensor(&file, name)?.ok_or_else(|| missing(&file, name))?;
-    Ok(Given { path: path.to_owned(), name, tensor })
-}
-
-fn missing(file: &Checkpoint, name: &str) -> Error {
-    let names: Vec<&str> = file.names().take(3).collect();
-    let found = if names.is_empty() { "no tensor at all".into() } else { names.join(", ") };
-    Error::Input { path: file.path().to_owned(), reason: format!("no tensor {name} in it: there is {found}") }
-}
-
-/// A tensor of a file in f32, if it is there.
-fn tensor(file: &Checkpoint, name: &'static str) -> Result<Option<Tensor>> {
-    let Some(shape) = file.shape(name) else { return Ok(None) };
-    let loaded = file.load(name, shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
-    let refused = |reason: String| Error::Input { path: file.path().to_owned(), reason };
-    if loaded.numel() == 0 {
-        return Err(refused(format!("tensor {name} is empty")));
-    }
-    match tilewright_torch::non_finite(&loaded)? {
-        0 => Ok(Some(loaded)),
-        values => Err(refused(format!("tensor {name} holds {values} values that are NaN or infinite"))),
-    }
-}
-
-/// A conditioning file's tensors.
-struct Conditioning {
-    tensors: ConditioningTensors,
-    condition: Option<Given>,
-}
-
-impl Conditioning {
-    /// Reads a file and compares its widths with a transformer's. The picture and the condition of
-    /// a negative conditioning, which changes the text alone, may be those of the `positive` one.
-    fn open(path: &Path, config: &DenoiserConfig, positive: Option<&Self>) -> Result<Self> {
-        let file = Checkpoint::open(path).map_err(ModelError::from)?;
-        let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
-        let text = tensor(&file, TEXT)?.ok_or_else(|| missing(&file, TEXT))?;
-        let (text_width, pooled_width, image_width) = match config {
-            DenoiserConfig::Flux(config) => (config.text, Some(config.pooled), None),
-            DenoiserConfig::Wan(config) => (config.text, None, config.image),
-        };
-        let check = |name: &str, tensor: &Tensor, axes: usize, width: i64| {
-            let shape = tensor.size();
-            match shape.len() == axes && shape[axes - 1] == width {
-                true => Ok(()),
-                false => Err(refused(format!(
-                    "tensor {name} has shape {shape:?}: {axes} axes were expected, the last {width} wide, by this transformer; it is another model's conditioning"
-                ))),
-            }
-        };
-        check(TEXT, &text, 3, text_width)?;
-        let needs = |name: &'static str, width: Option<i64>, axes: usize| -> Result<Option<Tensor>> {
-            let Some(width) = width else { return Ok(None) };
-            let tensor = tensor(&file, name)?.ok_or_else(|| {
-                refused(format!("no tensor {name} in it, which this transformer needs beside {TEXT}"))
-            })?;
-            check(name, &tensor, axes, width)?;
-            Ok(Some(tensor))
-        };
-        let pooled = needs(POOLED, pooled_width, 2)?;
-        let samples = text.size()[0];
-        let image = match positive.and_then(|positive| positive.tensors.image.as_ref()) {
-            Some(image) if file.shape(IMAGE).is_none() && image.size()[0] == samples => Some(image.shallow_clone()),
-            _ => needs(IMAGE, image_width, 3)?,
-        };
-        for (name, tensor) in [(POOLED, &pooled), (IMAGE, &image)] {
-            if let Some(tensor) = tensor.as_ref().filter(|tensor| tensor.size()[0] != samples) {
-                return Err(refused(format!("{samples} rows in {TEXT} and {} in {name}", tensor.size()[0])));
-            }
-        }
-        let condition = match config.condition_channels() {
-            0 => None,
-            _ if positive.is_some() => None,
-            channels => {
-                let tensor = tensor(&file, CONDITION)?.ok_or_else(|| {
-                    refused(format!("no tensor {CONDITION} in it, which a transformer from image to video needs"))
-                })?;
-                let shape = tensor.size();
-                if shape.len() != 5 || shape[1] != channels {
-                    return Err(refused(format!(
-                        "tensor {CONDITION} has shape {shape:?}: [N, {channels}, T, h, w] was expected, {MASK_CHANNELS} of a mask first"
-                    )));
-                }
-                Some(Given { path: path.to_owned(), name: CONDITION, tensor })
-            }
-        };
-        Ok(Self { tensors: ConditioningTensors { text, pooled, image }, condition })
-    }
-
-    fn samples(&self) -> i64 {
-        self.tensors.text.size()[0]
-    }
-
-    /// Checks that it serves a batch.
-    fn check(&self, path: &Path, shape: &[i64], _: &DenoiserConfig) -> Result<()> {
-        let samples = self.samples();
-        if samples == 1 || samples == shape[0] {
-            return Ok(());
-        }
-        let reason =
-            format!("conditioning of {samples} samples for a batch of {}: one, or as many, were expected", shape[0]);
-        Err(Error::Input { path: path.to_owned(), reason })
-    }
-
-    /// The channels behind the latents', for each sample.
-    fn condition(&self, shape: &[i64]) -> Result<Option<Tensor>> {
-        let Some(Given { path, name, tensor }) = &self.condition else { return Ok(None) };
-        let mut expected = shape.to_vec();
-        expected[1] = tensor.size()[1];
-        let found = tensor.size();
-        if found[1..] != expected[1..] || found[0] != 1 && found[0] != expected[0] {
-            let reason = format!("tensor {name} has shape {found:?}: {expected:?} was expected");
-            return Err(Error::Input { path: path.clone(), reason });
-        }
-        Ok(Some(tensor.f_expand(&expected, false)?.f_contiguous()?))
     }
 }

@@ -213,6 +213,9 @@ pub struct DenoiseAttempt {
     pub plan: DenoisePlan,
     /// The reason of the failure.
     pub failure: Failure,
+    /// Steps that were finished before it: the next plan went on from there.
+    #[serde(default)]
+    pub step: u32,
 }
 
 /// A sample's decision and outcome. Sizes are bytes, times milliseconds.

@@ -1,18 +1,32 @@
-//! Sigmas and noise of flow models. A sample is the path of latents from noise (sigma 1) to a
-//! picture or clip (sigma 0), along the velocities that a network gives.
+//! Schedulers, samplers and noise. A sample is the path of latents from noise to a picture or clip,
+//! along sigmas that fall to 0, by what a network says of the noise in them.
 //!
 //! ```
-//! use tilewright_sampling::{Convention, Schedule, Shift};
+//! use tilewright_sampling::{ModelSampling, Sampler, Schedule, Scheduler};
 //!
-//! let (shift, convention) = (Shift::Flow(1.0), Convention::ComfyUi);
-//! let schedule = Schedule { shift, convention, tokens: 256 };
-//! assert_eq!(schedule.sigmas(4, 1.0)?, [1.0, 0.75, 0.5, 0.25, 0.0]);
-//! # Ok::<(), tilewright_sampling::Error>(())
+//! let model = ModelSampling::shifted(1.0);
+//! let schedule = Schedule { sampler: "euler".parse()?, scheduler: Scheduler::Simple, model };
+//! assert_eq!(schedule.sigmas(4, 1.0).map_err(|error| error.to_string())?, [1.0, 0.75, 0.5, 0.25, 0.0]);
+//! # Ok::<(), String>(())
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod brownian;
+mod latents;
+mod model_sampling;
+mod sampler;
 mod schedule;
+mod scheduler;
+mod tensors;
 
-pub use schedule::{Convention, Error, MOST_STEPS, Result, Schedule, Shift, check_sigmas, parse_sigmas};
+pub use brownian::{BrownianNoise, BrownianTree, SigmaError, Source};
+pub use latents::{Latents, Real};
+pub use model_sampling::{ModelSampling, Prediction};
+pub use sampler::{Course, Denoised, Denoiser, Noise, NoiseKind, Sampler, State};
+pub use schedule::{
+    Convention, Error, MOST_STEPS, Result, Schedule, Shift, Span, check_sigmas, flow_match_sigmas, parse_sigmas,
+};
+pub use scheduler::Scheduler;
+pub use tensors::{SamplerNoise, Tensors};
 pub use tilewright_torch::noise;

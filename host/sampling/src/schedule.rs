@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tilewright_plan::words::did_you_mean;
 
+use crate::{ModelSampling, Sampler, Scheduler, model_sampling::shifted};
+
 /// The most steps of a sample.
 pub const MOST_STEPS: u32 = 10_000;
 
@@ -30,6 +32,26 @@ pub enum Error {
     /// Sigmas that are too few.
     #[error("{0} sigmas: at least two are needed, one more than steps")]
     TooFew(usize),
+    /// A scheduler that has no sigmas for so many steps.
+    #[error("the scheduler {scheduler} has no sigmas for {steps} step(s): try more, or another scheduler")]
+    Scheduler {
+        /// The scheduler.
+        scheduler: Scheduler,
+        /// Steps.
+        steps: u32,
+    },
+    /// A part of the steps that has none.
+    #[error(
+        "steps {start} to {end} of {steps}: none is left; --start-step is below --end-step and the number of steps"
+    )]
+    Span {
+        /// The first step.
+        start: u32,
+        /// The step before which it ends.
+        end: u32,
+        /// All steps.
+        steps: u32,
+    },
     /// A sigma outside of its range.
     #[error("sigma {number} is {sigma}: a flow model's are from 1 to 0")]
     OutOfRange {
@@ -100,13 +122,17 @@ impl Shift {
     pub fn sigma(self, time: f64, tokens: u64) -> f64 {
         let exponential = |mu: f64| mu.exp() / (mu.exp() + 1.0 / time - 1.0);
         match self {
-            Shift::Flow(shift) => shift * time / (1.0 + (shift - 1.0) * time),
+            Shift::Flow(shift) => shifted(shift, time),
             Shift::Exponential(mu) => exponential(mu),
             Shift::BySize => exponential(by_size(tokens)),
         }
     }
 
-    fn check(self) -> Result<()> {
+    /// Checks that there is such a shift.
+    ///
+    /// # Errors
+    /// It is not finite, or not above 0.
+    pub fn check(self) -> Result<()> {
         match self {
             Shift::Flow(shift) if !(shift.is_finite() && shift > 0.0) => Err(Error::Shift(shift)),
             Shift::Exponential(mu) if !mu.is_finite() => Err(Error::Shift(mu)),
@@ -121,20 +147,29 @@ fn by_size(tokens: u64) -> f64 {
     slope * tokens as f64 + 0.5 - slope * 256.0
 }
 
-/// The times of a table by which ComfyUI looks sigmas up: of Flux.1 dev, and of other flow models
-/// (comfy/model_sampling.py, `ModelSamplingFlux` and `ModelSamplingDiscreteFlow`).
-const FLUX_TIMES: u32 = 10_000;
+/// Times of a table by which ComfyUI looks sigmas of flow models up.
 const FLOW_TIMES: u32 = 1_000;
 
-/// The sigmas of a model at a size.
-#[derive(Clone, Copy, Debug, PartialEq)]
+impl Shift {
+    /// A model with these sigmas, for so many tokens of the image.
+    pub fn model(self, tokens: u64) -> ModelSampling {
+        match self {
+            Shift::Flow(shift) => ModelSampling::shifted(shift),
+            Shift::Exponential(mu) => ModelSampling::exponential(mu),
+            Shift::BySize => ModelSampling::exponential(by_size(tokens)),
+        }
+    }
+}
+
+/// The sigmas of ComfyUI's KSampler.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    /// The way from times to sigmas.
-    pub shift: Shift,
-    /// The reference that is followed.
-    pub convention: Convention,
-    /// Tokens of the image.
-    pub tokens: u64,
+    /// The sampler that goes along them.
+    pub sampler: Sampler,
+    /// The scheduler.
+    pub scheduler: Scheduler,
+    /// The model.
+    pub model: ModelSampling,
 }
 
 impl Schedule {
@@ -142,57 +177,84 @@ impl Schedule {
     /// the last ones of as many more steps.
     ///
     /// # Errors
-    /// There can be no such steps, strength or shift.
+    /// There can be no such steps or strength, or the scheduler has no sigmas for them.
     pub fn sigmas(&self, steps: u32, strength: f64) -> Result<Vec<f64>> {
-        self.shift.check()?;
-        if !(1..=MOST_STEPS).contains(&steps) {
-            return Err(Error::Steps(steps));
+        let all = all_steps(steps, strength)?;
+        let sigmas = self.scheduler.steps(self.sampler, &self.model, all);
+        let first = if all == steps { 0 } else { sigmas.len().saturating_sub(steps as usize + 1) };
+        let sigmas: Vec<f64> = sigmas[first..].iter().map(|sigma| f64::from(*sigma)).collect();
+        match sigmas.iter().all(|sigma| sigma.is_finite()) {
+            true => Ok(sigmas),
+            false => Err(Error::Scheduler { scheduler: self.scheduler, steps: all }),
         }
-        if !(strength > 0.0 && strength <= 1.0) {
-            return Err(Error::Strength(strength));
-        }
-        let all = match strength > 0.9999 {
-            true => steps,
-            false => (f64::from(steps) / strength) as u32,
-        };
-        if all > MOST_STEPS {
-            return Err(Error::Steps(all));
-        }
-        let sigmas = match self.convention {
-            Convention::ComfyUi => self.simple(all),
-            Convention::Diffusers => self.euler(all),
-        };
-        Ok(sigmas[(all - steps) as usize..].to_vec())
     }
+}
 
-    /// Times evenly apart, from a table (comfy/samplers.py, `simple_scheduler`). The table is f32.
-    fn simple(&self, steps: u32) -> Vec<f64> {
-        let times = match self.shift {
-            Shift::Flow(_) => FLOW_TIMES,
-            Shift::Exponential(_) | Shift::BySize => FLUX_TIMES,
-        };
-        let apart = f64::from(times) / f64::from(steps);
-        let sigma = |step: u32| {
-            let index = times - (f64::from(step) * apart) as u32;
-            f64::from(self.shift.sigma(f64::from(index) / f64::from(times), self.tokens) as f32)
-        };
-        (0..steps).map(sigma).chain([0.0]).collect()
+/// The steps of the whole way of which so many are the last ones.
+fn all_steps(steps: u32, strength: f64) -> Result<u32> {
+    if !(1..=MOST_STEPS).contains(&steps) {
+        return Err(Error::Steps(steps));
     }
+    if !(strength > 0.0 && strength <= 1.0) {
+        return Err(Error::Strength(strength));
+    }
+    let all = match strength > 0.9999 {
+        true => steps,
+        false => (f64::from(steps) / strength) as u32,
+    };
+    if all > MOST_STEPS { Err(Error::Steps(all)) } else { Ok(all) }
+}
 
-    /// As diffusers' pipelines with `FlowMatchEulerDiscreteScheduler`: Flux's gives the scheduler
-    /// its times, from 1 to 1/steps; for others the scheduler takes them from 1 to its least sigma,
-    /// which is shifted already.
-    fn euler(&self, steps: u32) -> Vec<f64> {
-        let last = match self.shift {
-            Shift::Flow(shift) if shift != 1.0 => self.shift.sigma(1.0 / f64::from(FLOW_TIMES), self.tokens),
-            _ => 1.0 / f64::from(steps),
-        };
-        let time = |step: u32| match steps {
-            1 => 1.0,
-            _ => 1.0 + (last - 1.0) * f64::from(step) / f64::from(steps - 1),
-        };
-        let sigma = |step| f64::from(self.shift.sigma(time(step), self.tokens) as f32);
-        (0..steps).map(sigma).chain([0.0]).collect()
+/// The sigmas of so many steps as diffusers' pipelines with `FlowMatchEulerDiscreteScheduler` have
+/// them: Flux's gives the scheduler its times, from 1 to 1/steps; for others the scheduler takes
+/// them from 1 to its least sigma, which is shifted already.
+///
+/// # Errors
+/// There can be no such steps, strength or shift.
+pub fn flow_match_sigmas(shift: Shift, tokens: u64, steps: u32, strength: f64) -> Result<Vec<f64>> {
+    shift.check()?;
+    let all = all_steps(steps, strength)?;
+    let last = match shift {
+        Shift::Flow(shift) if shift != 1.0 => shifted(shift, 1.0 / f64::from(FLOW_TIMES)),
+        _ => 1.0 / f64::from(all),
+    };
+    let time = |step: u32| match all {
+        1 => 1.0,
+        _ => 1.0 + (last - 1.0) * f64::from(step) / f64::from(all - 1),
+    };
+    let sigma = |step| f64::from(shift.sigma(time(step), tokens) as f32);
+    Ok((all - steps..all).map(sigma).chain([0.0]).collect())
+}
+
+/// A part of a sample's steps, as KSampler (Advanced) takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// The first step, from 0.
+    pub start: Option<u32>,
+    /// The step before which it ends.
+    pub end: Option<u32>,
+    /// The noise of the last sigma stays in the latents; else the last step takes it out.
+    pub leftover: bool,
+}
+
+impl Span {
+    /// The sigmas of this part.
+    ///
+    /// # Errors
+    /// It begins at or behind its end, or behind the last step.
+    pub fn of(self, mut sigmas: Vec<f64>) -> Result<Vec<f64>> {
+        let steps = sigmas.len() as u32 - 1;
+        let (start, end) = (self.start.unwrap_or(0), self.end.unwrap_or(steps).min(steps));
+        if start >= end {
+            return Err(Error::Span { start, end, steps });
+        }
+        if end < steps {
+            sigmas.truncate(end as usize + 1);
+            if let (false, Some(last)) = (self.leftover, sigmas.last_mut()) {
+                *last = 0.0;
+            }
+        }
+        Ok(sigmas.split_off(start as usize))
     }
 }
 
@@ -234,10 +296,6 @@ pub fn check_sigmas(sigmas: &[f64]) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn schedule(shift: Shift, convention: Convention, tokens: u64) -> Schedule {
-        Schedule { shift, convention, tokens }
-    }
-
     fn assert_close(found: &[f64], expected: &[f64]) {
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(expected) {
@@ -245,30 +303,41 @@ mod tests {
         }
     }
 
+    fn simple(model: ModelSampling) -> Schedule {
+        Schedule { sampler: Sampler::default(), scheduler: Scheduler::Simple, model }
+    }
+
     #[test]
-    fn comfyuis_simple_scheduler_looks_up_a_table() {
-        // comfy/samplers.py of ComfyUI 0.3.75 on ModelSamplingFlux(shift=1.15) and
-        // ModelSamplingDiscreteFlow(shift=8, multiplier=1000).
-        let flux = schedule(Shift::Exponential(1.15), Convention::ComfyUi, 4096).sigmas(4, 1.0).unwrap();
-        let of = |time: f64| 1.15f64.exp() / (1.15f64.exp() + 1.0 / time - 1.0);
-        assert_close(&flux, &[1.0, of(0.75), of(0.5), of(0.25), 0.0]);
-        let wan = schedule(Shift::Flow(8.0), Convention::ComfyUi, 0).sigmas(3, 1.0).unwrap();
-        // 1000 / 3 = 333.33: the table's places 1000, 667 and 334.
-        let of = |time: f64| 8.0 * time / (1.0 + 7.0 * time);
-        assert_close(&wan, &[1.0, of(0.667), of(0.334), 0.0]);
-        assert_close(
-            &schedule(Shift::Flow(8.0), Convention::ComfyUi, 0).sigmas(2, 0.5).unwrap(),
-            &[of(0.5), of(0.25), 0.0],
-        );
+    fn a_strength_leaves_the_first_steps_out() {
+        let all = simple(ModelSampling::shifted(8.0)).sigmas(4, 1.0).unwrap();
+        assert_eq!(simple(ModelSampling::shifted(8.0)).sigmas(2, 0.5).unwrap(), all[2..]);
+        // ddim_uniform has a step more here: the last ones count.
+        let uneven = Schedule { scheduler: Scheduler::DdimUniform, ..simple(ModelSampling::shifted(3.0)) };
+        assert_eq!((uneven.sigmas(7, 1.0).unwrap().len(), uneven.sigmas(4, 0.5).unwrap().len()), (9, 5));
+        let none = Schedule { scheduler: Scheduler::KlOptimal, ..simple(ModelSampling::shifted(3.0)) };
+        assert!(none.sigmas(1, 1.0).unwrap_err().to_string().contains("kl_optimal has no sigmas for 1 step"));
+    }
+
+    #[test]
+    fn a_span_is_a_part_of_the_steps() {
+        let all = || vec![1.0, 0.8, 0.5, 0.2, 0.0];
+        let span = |start, end, leftover| Span { start, end, leftover }.of(all());
+        assert_eq!(span(None, None, false).unwrap(), all());
+        assert_eq!(span(Some(1), Some(3), true).unwrap(), [0.8, 0.5, 0.2]);
+        assert_eq!(span(Some(1), Some(3), false).unwrap(), [0.8, 0.5, 0.0]);
+        assert_eq!(span(Some(3), Some(100), false).unwrap(), [0.2, 0.0]);
+        for (start, end) in [(Some(4), None), (Some(2), Some(2)), (None, Some(0)), (Some(u32::MAX), Some(u32::MAX))] {
+            assert!(matches!(span(start, end, false), Err(Error::Span { .. })), "{start:?} {end:?}");
+        }
     }
 
     #[test]
     fn diffusers_shifts_by_size() {
         // FluxPipeline with FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True).
-        let found = schedule(Shift::BySize, Convention::Diffusers, 256).sigmas(4, 1.0).unwrap();
+        let found = flow_match_sigmas(Shift::BySize, 256, 4, 1.0).unwrap();
         let of = |time: f64| 0.5f64.exp() / (0.5f64.exp() + 1.0 / time - 1.0);
         assert_close(&found, &[1.0, of(0.75), of(0.5), of(0.25), 0.0]);
-        assert_close(&schedule(Shift::Flow(1.0), Convention::Diffusers, 9).sigmas(2, 1.0).unwrap(), &[1.0, 0.5, 0.0]);
+        assert_close(&flow_match_sigmas(Shift::Flow(1.0), 9, 2, 1.0).unwrap(), &[1.0, 0.5, 0.0]);
     }
 
     #[test]
@@ -291,12 +360,11 @@ mod tests {
 
     #[test]
     fn steps_and_strengths_that_none_can_have_are_refused() {
-        let of = schedule(Shift::Flow(3.0), Convention::ComfyUi, 0);
+        let of = simple(ModelSampling::shifted(3.0));
         assert!(matches!(of.sigmas(0, 1.0), Err(Error::Steps(0))));
         assert!(matches!(of.sigmas(9000, 0.5), Err(Error::Steps(18_000))));
         assert!(matches!(of.sigmas(4, 0.0), Err(Error::Strength(_))));
         assert!(matches!(of.sigmas(4, f64::NAN), Err(Error::Strength(_))));
-        let none = schedule(Shift::Flow(0.0), Convention::ComfyUi, 0);
-        assert!(matches!(none.sigmas(4, 1.0), Err(Error::Shift(_))));
+        assert!(matches!(flow_match_sigmas(Shift::Flow(0.0), 0, 4, 1.0), Err(Error::Shift(_))));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tilewright_pipeline::LoraRequest;
 use tilewright_plan::bytes;
-use tilewright_sampling::{Convention, MOST_STEPS, parse_sigmas};
+use tilewright_sampling::{Convention, MOST_STEPS, Sampler, Scheduler, parse_sigmas};
 use tilewright_torch::device::Choice;
 
 use super::{Recording, device, finite};
@@ -81,9 +81,10 @@ pub struct Sample {
     #[arg(long, value_name = "FILE", requires = "latent")]
     pub mask: Option<PathBuf>,
     /// The noise: a .safetensors with the tensor noise, in place of the seed's
-    #[arg(long, value_name = "FILE", conflicts_with = "seed")]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_add_noise")]
     pub noise: Option<PathBuf>,
-    /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU
+    /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU; also of
+    /// the noise that the sampler adds
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Samples [default: as many as noise, latent or conditioning has]
@@ -100,14 +101,27 @@ pub struct Sample {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STEPS)))]
     pub steps: Option<u32>,
     /// The sigmas by hand, one more than steps, as in 1,0.75,0.5,0.25,0
-    #[arg(long, value_name = "LIST", value_parser = sigmas, conflicts_with_all = ["steps", "shift", "denoise"])]
+    #[arg(long, value_name = "LIST", value_parser = sigmas, conflicts_with_all = ["steps", "denoise"])]
     pub sigmas: Option<Sigmas>,
-    /// The sampler
-    #[arg(long, value_name = "NAME", default_value = "euler", value_parser = ["euler"])]
-    pub sampler: String,
-    /// The scheduler
-    #[arg(long, value_name = "NAME", default_value = "simple", value_parser = ["simple"])]
-    pub scheduler: String,
+    /// The sampler, by ComfyUI's name, as dpmpp_2m; an unknown name lists all 45
+    #[arg(long, value_name = "NAME", default_value = "euler")]
+    pub sampler: Sampler,
+    /// The scheduler, by ComfyUI's name: simple, sgm_uniform, karras, exponential, ddim_uniform,
+    /// beta, normal, linear_quadratic or kl_optimal [default: simple; as diffusers its own]
+    #[arg(long, value_name = "NAME", conflicts_with = "sigmas")]
+    pub scheduler: Option<Scheduler>,
+    /// The first of the steps to take, from 0, as KSampler (Advanced) has it
+    #[arg(long, value_name = "N", conflicts_with = "sigmas")]
+    pub start_step: Option<u32>,
+    /// The step to end before
+    #[arg(long, value_name = "N", conflicts_with = "sigmas")]
+    pub end_step: Option<u32>,
+    /// Add no noise at first: the latent has it, from an earlier sample with --leftover-noise
+    #[arg(long, requires = "latent")]
+    pub no_add_noise: bool,
+    /// Leave the noise of the last sigma in the latent, with --end-step
+    #[arg(long, requires = "end_step")]
+    pub leftover_noise: bool,
     /// The shift of the model's sigmas [default: as --as has it: 1.15 for Flux.1 dev and 8 for WAN
     /// in ComfyUI]
     #[arg(long, value_name = "X", value_parser = finite)]

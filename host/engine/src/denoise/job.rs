@@ -1,0 +1,253 @@
+//! A sample on one device: its plan, and the attempts to carry it out.
+
+use std::time::{Duration, SystemTime};
+
+use tch::{Device, Tensor};
+use tilewright_models::ComputeFormat;
+use tilewright_plan::{
+    DenoiseAttempt, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, Dtype, Failure, GuidanceOrder, Layout,
+    PolicyIdentity, Precision, Stage, WeightForm,
+};
+use tilewright_sampling::{Course, Tensors};
+use tilewright_torch::device;
+
+use super::{Denoiser, SampleState, Sampling, extents, steps::Walk};
+use crate::{
+    Error, Machine, Observer, Result,
+    task::{AttemptError, measure},
+};
+
+/// The most plans that are tried for a sample.
+const MOST_ATTEMPTS: usize = 6;
+
+/// A request for a sample on one device.
+#[derive(Debug)]
+pub struct DenoiseJob<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) denoiser: &'a Denoiser,
+    pub(super) sampling: &'a Sampling,
+    pub(super) request: DenoiseRequest,
+}
+
+/// A sample that ended with latents.
+#[derive(Debug)]
+pub struct Sampled {
+    /// In the model's own space, f32, in host memory.
+    pub latents: Tensor,
+    /// The decision and what was measured.
+    pub record: DenoiseRecord,
+}
+
+/// What the attempts so far took.
+#[derive(Default)]
+struct Spent {
+    elapsed: Duration,
+    load: Duration,
+    moved_bytes: u64,
+    peak_bytes: u64,
+}
+
+impl<'a> DenoiseJob<'a> {
+    /// A job, within a limit that counts the weights.
+    pub fn new(machine: &'a Machine, denoiser: &'a Denoiser, sampling: &'a Sampling, memory_limit: u64) -> Self {
+        let size = sampling.latents.size();
+        let [frames, height, width] = extents(&size);
+        let patch = denoiser.config().patch();
+        let request = DenoiseRequest {
+            model: denoiser.model(),
+            batch: size[0] as u32,
+            frames: frames as u32,
+            height: height as u32,
+            width: width as u32,
+            text_tokens: sampling.positive.text.size()[1] as u32,
+            image_tokens: (frames * (height / patch) * (width / patch)) as u32,
+            steps: sampling.sigmas.len() as u32 - 1,
+            passes: sampling.conditionings().len() as u32,
+            sampler: sampling.sampler.to_string(),
+            sigmas: sampling.sigmas.clone(),
+            memory_limit,
+        };
+        Self { machine, denoiser, sampling, request }
+    }
+
+    /// The work itself.
+    pub fn request(&self) -> &DenoiseRequest {
+        &self.request
+    }
+
+    /// The host's own plan: f32, weights as they are stored on a CPU and expanded on a GPU that has
+    /// room for them, streamed if the memory limit asks for it.
+    pub fn plan(&self) -> DenoisePlan {
+        let expanded =
+            self.machine.device != Device::Cpu && 4 * self.request.model.parameters < self.request.memory_limit / 2;
+        let mut plan = DenoisePlan {
+            precision: Precision::Uniform(Dtype::F32),
+            weights: if expanded { WeightForm::Expanded } else { WeightForm::Packed },
+            ahead: None,
+            guidance: GuidanceOrder::InTurn,
+            reason: "the host's own".into(),
+        };
+        if let (WeightForm::Packed, Ok(cost)) = (plan.weights, self.estimate(&plan))
+            && cost.peak_bytes + cost.weights_bytes > self.request.memory_limit
+        {
+            plan.ahead = Some(1);
+        }
+        plan
+    }
+
+    /// Carries a plan out, from the first step or from a state that an earlier run reached. After a
+    /// failure the same step is tried again with a plan that avoids it.
+    ///
+    /// # Errors
+    /// The network can't be loaded, memory is out, the result is not finite, or the user ended it.
+    pub fn run(&self, plan: &DenoisePlan, from: Option<SampleState>, observer: &mut dyn Observer) -> Result<Sampled> {
+        let estimate = self.estimate(plan).ok();
+        if let Some(cost) = estimate {
+            let held = cost.peak_bytes.saturating_add(cost.weights_bytes);
+            if plan.ahead.is_some() && held > self.request.memory_limit {
+                return Err(Error::SampleDoesNotFit { limit: self.request.memory_limit, least: held });
+            }
+        }
+        let mut from = from;
+        let mut plan = plan.clone();
+        let mut attempts: Vec<DenoiseAttempt> = Vec::new();
+        let mut spent = Spent::default();
+        loop {
+            let failure = match self.attempt(&plan, &mut from, &mut spent, observer) {
+                Ok((latents, outcome)) => {
+                    let record = self.record(&plan, attempts, Some(outcome));
+                    return Ok(Sampled { latents, record });
+                }
+                Err(AttemptError::Failed(failure)) => failure,
+                Err(AttemptError::Broken(error)) => return Err(error),
+                Err(AttemptError::Cancelled | AttemptError::AskAgain) => return Err(Error::Interrupted),
+            };
+            let step = from.as_ref().map_or(0, |state| state.steps);
+            let next = self.next_plan(&plan, failure).filter(|_| attempts.len() + 1 < MOST_ATTEMPTS);
+            attempts.push(DenoiseAttempt { plan: plan.clone(), failure, step });
+            let Some(next) = next else {
+                return Err(Error::Exhausted {
+                    attempts: attempts.len(),
+                    last: failure,
+                    advice: advice(&plan, failure),
+                });
+            };
+            if let Some(attempt) = attempts.last() {
+                observer.sample_failed(attempt, &next);
+            }
+            plan = next;
+        }
+    }
+
+    /// A plan that avoids a failure, if there is one: values that are not finite need a wider type,
+    /// and memory that is out a plan that holds less.
+    fn next_plan(&self, plan: &DenoisePlan, failure: Failure) -> Option<DenoisePlan> {
+        let mut next = DenoisePlan { reason: format!("after {failure}"), ..plan.clone() };
+        if let Failure::NonFinite { .. } = failure {
+            next.precision = Precision::Uniform(Dtype::F32);
+            return (plan.precision.dtype() != Dtype::F32).then_some(next);
+        }
+        let held = |plan: &DenoisePlan| self.estimate(plan).ok().map(|cost| cost.peak_bytes + cost.weights_bytes);
+        let before = held(plan).unwrap_or(u64::MAX);
+        let changes: [fn(&mut DenoisePlan); 3] = [
+            |plan| plan.guidance = GuidanceOrder::InTurn,
+            |plan| plan.weights = WeightForm::Packed,
+            |plan| plan.ahead = Some(1),
+        ];
+        changes.into_iter().find_map(|change| {
+            change(&mut next);
+            held(&next).is_some_and(|held| held < before).then(|| next.clone())
+        })
+    }
+
+    fn attempt(
+        &self,
+        plan: &DenoisePlan,
+        from: &mut Option<SampleState>,
+        spent: &mut Spent,
+        observer: &mut dyn Observer,
+    ) -> std::result::Result<(Tensor, DenoiseOutcome), AttemptError> {
+        let _no_grad = tch::no_grad_guard();
+        let cost = self.estimate(plan).ok();
+        let device = self.machine.device;
+        let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst)?;
+        let resident = self.resident_bytes(plan, format).map_err(AttemptError::Broken)?;
+        let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes);
+        let mapped = weights_bytes.saturating_sub(resident);
+        let sigmas: Vec<f32> = self.sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
+        let course = Course::new(self.sampling.sampler, &self.sampling.model, &sigmas);
+        let start = std::time::Instant::now();
+        let (mut load, mut moved) = (Duration::ZERO, 0);
+        let work = || -> std::result::Result<Tensor, AttemptError> {
+            let mut state = match from.as_ref() {
+                None => course.start(Tensors::new(self.sampling.latents.f_to_device(device)?))?,
+                Some(state) => state.on(device)?,
+            };
+            let mut walk = Walk::new(self, plan, format, &course)?;
+            let ended = walk.go(&mut state, observer, &mut |state| *from = Some(state));
+            (load, moved) = (walk.load, walk.moved);
+            drop(walk);
+            ended?;
+            let latents = course.finish(&state)?;
+            device::synchronize(device)?;
+            Ok(latents.tensor().f_to_device(Device::Cpu)?.f_contiguous()?)
+        };
+        let limit = self.request.memory_limit.saturating_sub(mapped);
+        let measured = measure(device, limit, 0, 0, work);
+        spent.load += load;
+        spent.moved_bytes += moved;
+        spent.elapsed += start.elapsed().saturating_sub(load);
+        let (latents, outcome) = measured?;
+        // Weights are loaded within the attempt.
+        spent.peak_bytes = spent.peak_bytes.max(outcome.peak_bytes.saturating_sub(resident));
+        let outcome = DenoiseOutcome {
+            elapsed: spent.elapsed,
+            load: spent.load,
+            step: spent.elapsed / self.request.steps.max(1),
+            peak_bytes: spent.peak_bytes,
+            weights_bytes,
+            moved_bytes: spent.moved_bytes,
+            pool: outcome.pool,
+        };
+        Ok((latents, outcome))
+    }
+
+    /// The record of a plan and what it led to.
+    pub fn record(
+        &self,
+        plan: &DenoisePlan,
+        attempts: Vec<DenoiseAttempt>,
+        outcome: Option<DenoiseOutcome>,
+    ) -> DenoiseRecord {
+        DenoiseRecord {
+            tilewright: env!("CARGO_PKG_VERSION").into(),
+            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            stage: Stage::Denoise,
+            request: self.request.clone(),
+            device: self.machine.facts_now(),
+            policy: PolicyIdentity {
+                name: "fixed".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                digest: String::new(),
+                settings: std::collections::BTreeMap::new(),
+            },
+            plan: plan.clone(),
+            estimate: self.estimate(plan).ok(),
+            attempts,
+            outcome,
+        }
+    }
+}
+
+/// The way out of a failure.
+fn advice(plan: &DenoisePlan, failure: Failure) -> String {
+    match failure {
+        Failure::NonFinite { .. } if plan.precision.dtype() == Dtype::F32 => {
+            "in f32 too: the weights or the conditioning are damaged".into()
+        }
+        Failure::NonFinite { .. } => "try --set precision=f32".into(),
+        Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
+            "raise --memory-limit, or try a smaller size, --set weights=packed or --set ahead=1".into()
+        }
+    }
+}

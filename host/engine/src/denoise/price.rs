@@ -1,0 +1,102 @@
+//! The price of a sample's plans: the network's own `forward` on a meter.
+
+use std::time::Duration;
+
+use tch::{Device, Kind, Tensor};
+use tilewright_models::{ComputeFormat, DenoiserFile, Inputs, transformer::Residency};
+use tilewright_nn::{Costs, Meter, TokenScope};
+use tilewright_plan::{DenoiseCost, DenoisePlan, Layout, WeightForm};
+
+use super::{extents, job::DenoiseJob, passes::passes};
+use crate::{Error, Result};
+
+/// The blocks that a streamed network holds at once besides those that are read ahead: the one at
+/// work, and the one before, which is given back meanwhile.
+const AT_WORK: u64 = 2;
+
+impl DenoiseJob<'_> {
+    /// The cost of a plan.
+    ///
+    /// # Errors
+    /// One line, if it can't be carried out.
+    pub fn estimate(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
+        let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst).map_err(|error| error.to_string())?;
+        let speed = self.machine.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
+        let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
+        let fused_attention = format.fuses_attention(self.machine.device, self.denoiser.config().head_width());
+        let costs = Costs { fused_attention, ..Costs::new(speed, &self.machine.measured) };
+        let (peak, seconds) = self.meter(format, costs, plan).map_err(|error| error.to_string())?;
+        let model = &self.request.model;
+        let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
+        let is_mapped = residency(plan, self.machine.device) == Residency::Mapped;
+        let mut mapped = if is_mapped { model.stored_bytes } else { 0 };
+        if let Some(ahead) = plan.ahead {
+            let blocks = self.denoiser.experts[0].block_bytes();
+            let rest = mapped.saturating_sub(blocks.iter().sum());
+            mapped = mapped.min(rest + (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
+        }
+        let weights_bytes = mapped + resident;
+        let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        Ok(DenoiseCost { peak_bytes: peak, weights_bytes, step })
+    }
+
+    /// Bytes of memory that weights are held in beside their file.
+    pub(super) fn resident_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
+        let residency = residency(plan, self.machine.device);
+        let of = |file: &DenoiserFile| file.resident_bytes(format, residency).map_err(Error::Model);
+        let all = self.denoiser.experts.iter().map(of).collect::<Result<Vec<u64>>>()?;
+        Ok(all.into_iter().max().unwrap_or_default())
+    }
+
+    /// The peak beside the weights, and the seconds of a step.
+    fn meter(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Result<(u64, f64)> {
+        let meter = Meter::new(format, costs);
+        let config = self.denoiser.config();
+        let scope = TokenScope::new(self.denoiser.experts[0].file(), &meter);
+        let network = tilewright_models::Network::build(config, &scope).map_err(Error::Model)?;
+        let nn = |error: tilewright_nn::Error| Error::Model(error.into());
+        let size = self.sampling.latents.size();
+        let occupied = |shape: &[i64]| meter.occupied(shape, Kind::Float).map_err(nn);
+        let passes = passes(self.sampling, plan);
+        let batches: Vec<i64> = passes.iter().map(|pass| size[0] * pass.conditionings.len() as i64).collect();
+        let mut contexts = Vec::new();
+        for (pass, batch) in passes.iter().zip(&batches) {
+            let of_batch = |tensor: &Tensor| {
+                let mut shape = tensor.size();
+                shape[0] = *batch;
+                occupied(&shape)
+            };
+            let given = pass.conditionings[0];
+            let text = of_batch(&given.text)?;
+            let pooled = given.pooled.as_ref().map(of_batch).transpose()?;
+            let image = given.image.as_ref().map(of_batch).transpose()?;
+            let guidance = self.sampling.guidance;
+            let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
+            contexts.push(network.prepare(&meter, &inputs, extents(&size)).map_err(Error::Model)?);
+        }
+        let latents = occupied(&size)?;
+        let remembered = (0..self.sampling.sampler.remembered()).map(|_| occupied(&size));
+        let _remembered = remembered.collect::<Result<Vec<_>>>()?;
+        let sigmas = vec![1.0; if self.sampling.has_clean_frames() { size[2] as usize } else { 1 }];
+        let before = meter.seconds();
+        let mut velocities = Vec::new();
+        for (context, batch) in contexts.iter().zip(&batches) {
+            let mut input = size.clone();
+            input[0] = *batch;
+            input[1] += config.condition_channels();
+            let input = if input == size { latents.clone() } else { occupied(&input)? };
+            let velocity = network.forward(&meter, &input, &sigmas, context, &mut |_| Ok(()));
+            velocities.push(velocity.map_err(Error::Model)?);
+        }
+        Ok((meter.peak_bytes(), meter.seconds() - before))
+    }
+}
+
+/// The place of weights by a plan. Those that a GPU reads ahead of their use stay in their file.
+pub(super) fn residency(plan: &DenoisePlan, device: Device) -> Residency {
+    match (plan.weights, plan.ahead) {
+        (WeightForm::Expanded, _) => Residency::Expanded,
+        (WeightForm::Packed, None) if device != Device::Cpu => Residency::Packed,
+        (WeightForm::Packed, _) => Residency::Mapped,
+    }
+}

@@ -1,0 +1,285 @@
+//! The steps of a sample: what the sampler asks, by passes through the network.
+
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use tch::{Device, Kind, Tensor};
+use tilewright_models::{ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser};
+use tilewright_plan::{DenoisePlan, Failure, WeightForm};
+use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
+use tilewright_torch::{Pace, non_finite, scalar};
+
+use super::{
+    Kept, Sampling,
+    job::DenoiseJob,
+    passes::{Pass, apart, passes},
+    price::residency,
+};
+use crate::{Observer, observer::FinishedStep, task::AttemptError};
+
+/// Latents whose sampler ends with an attempt's error.
+type Latents = Tensors<AttemptError>;
+
+/// The state of a sample between two steps, in host memory: all that another process needs to go on
+/// with.
+#[derive(Debug)]
+pub struct SampleState {
+    /// The latents as the sampler has them, f32.
+    pub latents: Tensor,
+    /// Finished steps.
+    pub steps: u32,
+    /// What earlier steps leave to later ones.
+    pub history: Vec<Tensor>,
+    /// Numbers that go with them.
+    pub numbers: Vec<f32>,
+    /// The times that noise was drawn.
+    pub draws: u64,
+}
+
+impl SampleState {
+    /// The same in host memory; samplers write to no latents, so that a CPU's are shared.
+    pub(crate) fn of(state: &State<Latents>) -> tilewright_torch::Result<Self> {
+        let copied = |latents: &Latents| Ok(latents.tensor().f_to_device(Device::Cpu)?);
+        Ok(Self {
+            latents: copied(&state.latents)?,
+            steps: state.steps as u32,
+            history: state.history.iter().map(copied).collect::<tilewright_torch::Result<Vec<Tensor>>>()?,
+            numbers: state.numbers.clone(),
+            draws: state.draws as u64,
+        })
+    }
+
+    /// The state on a device.
+    pub(super) fn on(&self, device: Device) -> tilewright_torch::Result<State<Latents>> {
+        let there = |tensor: &Tensor| Ok(Tensors::new(tensor.f_to_device(device)?));
+        Ok(State {
+            latents: there(&self.latents)?,
+            steps: self.steps as usize,
+            history: self.history.iter().map(there).collect::<tilewright_torch::Result<Vec<Latents>>>()?,
+            numbers: self.numbers.clone(),
+            draws: self.draws as usize,
+        })
+    }
+}
+
+/// One way along the sigmas, under one plan.
+pub(super) struct Walk<'a> {
+    job: &'a DenoiseJob<'a>,
+    plan: &'a DenoisePlan,
+    format: ComputeFormat,
+    course: &'a Course<f32>,
+    passes: Vec<Pass<'a>>,
+    condition: Option<Tensor>,
+    expert: Option<Expert<'a>>,
+    pace: Pace,
+    /// Time of loading, and bytes of weights that were read again.
+    pub load: Duration,
+    pub moved: u64,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(
+        job: &'a DenoiseJob<'a>,
+        plan: &'a DenoisePlan,
+        format: ComputeFormat,
+        course: &'a Course<f32>,
+    ) -> Result<Self, AttemptError> {
+        let device = job.machine.device;
+        let condition = job.sampling.condition.as_ref().map(|tensor| tensor.f_to_device(device)).transpose()?;
+        Ok(Self {
+            job,
+            plan,
+            format,
+            course,
+            passes: passes(job.sampling, plan),
+            condition,
+            expert: None,
+            pace: Pace::new(device),
+            load: Duration::ZERO,
+            moved: 0,
+        })
+    }
+
+    /// All steps that are left. Each finished one is in the state, and `keep` gets a copy of it.
+    pub fn go(
+        &mut self,
+        state: &mut State<Latents>,
+        observer: &mut dyn Observer,
+        keep: &mut dyn FnMut(SampleState),
+    ) -> Result<(), AttemptError> {
+        let (sampling, device) = (self.job.sampling, self.job.machine.device);
+        let sigmas: Vec<f32> = sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
+        let shape = sampling.latents.size();
+        let mut noise = SamplerNoise::new(sampling.sampler, sampling.seed, &sigmas, state.draws, &shape, device)?;
+        let calls = f64::from(sampling.sampler.calls());
+        let course = self.course;
+        while !course.is_done(state) {
+            self.turn_to(self.job.denoiser.expert(f64::from(course.sigma(state))), observer)?;
+            let before = course.part(state);
+            let span = (1.0 / course.steps().max(1) as f64).min(1.0 - before);
+            let mut step = InStep { walk: self, observer, before, span: span / calls, calls: 0, denoised: None };
+            let next = course.step(state, &mut step, &mut noise)?;
+            let denoised = step.denoised;
+            let values = non_finite(next.latents.tensor())?;
+            if values > 0 {
+                return Err(AttemptError::Failed(Failure::NonFinite { values }));
+            }
+            *state = next;
+            let copy = SampleState::of(state)?;
+            let finished = FinishedStep { state: &copy, steps: course.steps() as u32, denoised: denoised.as_ref() };
+            observer.stepped(&finished).map_err(AttemptError::Broken)?;
+            keep(copy);
+        }
+        let _ = observer.progress(1.0);
+        Ok(())
+    }
+
+    /// Loads the expert of a number, in place of the other one.
+    fn turn_to(&mut self, index: usize, observer: &mut dyn Observer) -> Result<(), AttemptError> {
+        if self.expert.as_ref().is_some_and(|expert| expert.index == index) {
+            return Ok(());
+        }
+        // One expert goes before the other comes.
+        drop(self.expert.take());
+        observer.loading();
+        let start = Instant::now();
+        let file = &self.job.denoiser.experts[index];
+        let (sampling, device) = (self.job.sampling, self.job.machine.device);
+        let mut step = |share: f64| match observer.loading_progress(share) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(_) => Err(ModelError::Cancelled),
+        };
+        let network = file.load(self.format, device, residency(self.plan, device), &mut step)?;
+        let size = sampling.latents.size();
+        let prepared = self.passes.iter().map(|pass| pass.prepare(&network, sampling.guidance, &size, device));
+        let contexts = prepared.collect::<Result<Vec<_>, AttemptError>>()?;
+        self.expert = Some(Expert { index, file, network, contexts });
+        self.load += start.elapsed();
+        observer.loaded();
+        Ok(())
+    }
+}
+
+/// A step under way.
+struct InStep<'w, 'a> {
+    walk: &'w mut Walk<'a>,
+    observer: &'w mut dyn Observer,
+    /// The part of the way that was gone before the step, and that of each call.
+    before: f64,
+    span: f64,
+    calls: u32,
+    /// The last denoised latents, for a preview.
+    denoised: Option<Tensor>,
+}
+
+impl Denoiser<Latents> for InStep<'_, '_> {
+    fn denoise(&mut self, latents: &Latents, sigma: f32) -> Result<Denoised<Latents>, AttemptError> {
+        let walk = &mut *self.walk;
+        let sampling = walk.job.sampling;
+        let latents = mixed(latents.tensor(), sampling, sigma)?;
+        let factor = sampling.model.input_factor(sigma);
+        let mut input =
+            if factor == 1.0 { latents.shallow_clone() } else { scalar::multiply(&latents, factor.into())? };
+        if let Some(condition) = &walk.condition {
+            input = Tensor::f_cat(&[input, condition.shallow_clone()], 1)?;
+        }
+        let sigmas = sigmas_of_frames(sampling, sigma)?;
+        let Some(expert) = &walk.expert else { return Err(AttemptError::Cancelled) };
+        let blocks = walk.job.denoiser.config().blocks();
+        let mut outputs = Vec::new();
+        let first = self.before + f64::from(self.calls) * self.span;
+        for (pass, context) in expert.contexts.iter().enumerate() {
+            let (observer, pace, moved) = (&mut *self.observer, &mut walk.pace, &mut walk.moved);
+            let (plan, count) = (walk.plan, walk.passes.len() as f64);
+            let mut block = |number: usize| -> tilewright_models::Result<()> {
+                pace.keep()?;
+                *moved += expert.turn(plan, number, blocks);
+                let share = (pass as f64 + number as f64 / blocks.max(1) as f64) / count;
+                match observer.progress((first + self.span * share).min(1.0)) {
+                    ControlFlow::Continue(()) => Ok(()),
+                    ControlFlow::Break(_) => Err(ModelError::Cancelled),
+                }
+            };
+            let input = walk.passes[pass].repeated(&input)?;
+            let output = expert.network.velocity(&input, &sigmas, context, &mut block)?;
+            outputs.extend(apart(output, &walk.passes[pass])?);
+        }
+        self.calls += 1;
+        let [kept, new] = sampling.model.denoised_factors(sigma).map(f64::from);
+        let denoised = |output: &Tensor| -> Result<Tensor, AttemptError> {
+            Ok(scalar::multiply(&latents, kept)?.f_add(&scalar::multiply(output, new)?)?)
+        };
+        let denoised = outputs.iter().map(denoised).collect::<Result<Vec<Tensor>, AttemptError>>()?;
+        let [positive, negative] = [&denoised[0], &denoised[denoised.len() - 1]];
+        let guided = match denoised.len() {
+            1 => positive.shallow_clone(),
+            _ => negative.f_add(&scalar::multiply(&positive.f_sub(negative)?, sampling.cfg)?)?,
+        };
+        let guided = with_kept(&guided, sampling)?;
+        self.denoised = Some(guided.shallow_clone());
+        Ok(Denoised { guided: Tensors::new(guided), negative: Tensors::new(negative.shallow_clone()) })
+    }
+}
+
+/// Latents of a sigma with the part that is kept in its place, as noisy as they are.
+fn mixed(latents: &Tensor, sampling: &Sampling, sigma: f32) -> Result<Tensor, AttemptError> {
+    let Some(Kept { latents: kept, mask, clean }) = &sampling.kept else { return Ok(latents.shallow_clone()) };
+    let mut kept = kept.f_to_device(latents.device())?;
+    if let (false, Some(noise)) = (*clean, &sampling.noise) {
+        let [new, old] = sampling.model.noise_factors(sigma, false).map(f64::from);
+        let noise = scalar::multiply(&noise.f_to_device(latents.device())?, new)?;
+        kept = scalar::multiply(&kept, old)?.f_add(&noise)?;
+    }
+    blended(latents, &kept, mask)
+}
+
+/// Denoised latents with the part that is kept in its place.
+fn with_kept(denoised: &Tensor, sampling: &Sampling) -> Result<Tensor, AttemptError> {
+    match &sampling.kept {
+        None => Ok(denoised.shallow_clone()),
+        Some(Kept { latents, mask, .. }) => blended(denoised, &latents.f_to_device(denoised.device())?, mask),
+    }
+}
+
+/// The first latents where a mask is 1, the second where it is 0.
+fn blended(new: &Tensor, kept: &Tensor, mask: &Tensor) -> Result<Tensor, AttemptError> {
+    let mask = mask.f_to_device(new.device())?;
+    let rest = scalar::add(&scalar::multiply(&mask, -1.0)?, 1.0)?;
+    Ok(new.f_mul(&mask)?.f_add(&kept.f_mul(&rest)?)?)
+}
+
+/// The sigma of every frame, if some have none: frames are told apart by the mean of their mask.
+fn sigmas_of_frames(sampling: &Sampling, sigma: f32) -> Result<Vec<f32>, AttemptError> {
+    match &sampling.kept {
+        Some(Kept { mask, clean: true, .. }) if mask.dim() == 5 => {
+            let shares = mask.f_mean_dim(&[0, 1, 3, 4][..], false, Kind::Double)?;
+            let sigma = f64::from(sigma);
+            Ok(Vec::<f64>::try_from(&shares)?.into_iter().map(|share| (share * sigma) as f32).collect())
+        }
+        _ => Ok(vec![sigma]),
+    }
+}
+
+/// A loaded expert.
+struct Expert<'a> {
+    index: usize,
+    file: &'a DenoiserFile,
+    network: LoadedDenoiser,
+    contexts: Vec<Context<Tensor>>,
+}
+
+impl Expert<'_> {
+    /// Before a block: those behind it are read ahead, and the one before it is given back. Returns
+    /// the bytes that are read again.
+    fn turn(&self, plan: &DenoisePlan, block: usize, blocks: usize) -> u64 {
+        let (Some(ahead), WeightForm::Packed) = (plan.ahead, plan.weights) else { return 0 };
+        let before = (block + blocks - 1) % blocks.max(1);
+        if before != block {
+            self.file.give_back(before);
+        }
+        (1..=ahead as usize).for_each(|next| self.file.read_ahead((block + next) % blocks.max(1)));
+        self.file.block_bytes().get(block).copied().unwrap_or_default()
+    }
+}

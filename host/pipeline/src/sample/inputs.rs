@@ -1,0 +1,157 @@
+//! The files of a sample: conditioning, noise and masks.
+
+use std::path::{Path, PathBuf};
+
+use tch::{Device, Kind, Tensor};
+use tilewright_engine::ConditioningTensors;
+use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError};
+
+use crate::{Error, Result};
+
+/// Channels of a condition's mask, before those of its latent.
+const MASK_CHANNELS: i64 = 4;
+
+/// The names of tensors in conditioning files.
+const TEXT: &str = "prompt_embeds";
+const POOLED: &str = "pooled_prompt_embeds";
+const IMAGE: &str = "image_embeds";
+const CONDITION: &str = "condition";
+
+/// A tensor of a file.
+pub(super) struct Given {
+    pub path: PathBuf,
+    pub name: &'static str,
+    pub tensor: Tensor,
+}
+
+impl Given {
+    /// The tensor, if it has this shape.
+    pub fn checked(self, shape: &[i64]) -> Result<Tensor> {
+        if self.tensor.size() == shape {
+            return Ok(self.tensor);
+        }
+        let reason = format!("tensor {} has shape {:?}: {shape:?} was expected", self.name, self.tensor.size());
+        Err(Error::Input { path: self.path, reason })
+    }
+}
+
+/// Reads a tensor in f32 and checks that it is finite.
+pub(super) fn read(path: &Path, name: &'static str) -> Result<Given> {
+    let file = Checkpoint::open(path).map_err(ModelError::from)?;
+    let tensor = tensor(&file, name)?.ok_or_else(|| missing(&file, name))?;
+    Ok(Given { path: path.to_owned(), name, tensor })
+}
+
+fn missing(file: &Checkpoint, name: &str) -> Error {
+    let names: Vec<&str> = file.names().take(3).collect();
+    let found = if names.is_empty() { "no tensor at all".into() } else { names.join(", ") };
+    Error::Input { path: file.path().to_owned(), reason: format!("no tensor {name} in it: there is {found}") }
+}
+
+/// A tensor of a file in f32, if it is there.
+fn tensor(file: &Checkpoint, name: &'static str) -> Result<Option<Tensor>> {
+    let Some(shape) = file.shape(name) else { return Ok(None) };
+    let loaded = file.load(name, shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
+    let refused = |reason: String| Error::Input { path: file.path().to_owned(), reason };
+    if loaded.numel() == 0 {
+        return Err(refused(format!("tensor {name} is empty")));
+    }
+    match tilewright_torch::non_finite(&loaded)? {
+        0 => Ok(Some(loaded)),
+        values => Err(refused(format!("tensor {name} holds {values} values that are NaN or infinite"))),
+    }
+}
+
+/// A conditioning file's tensors.
+pub(super) struct Conditioning {
+    pub tensors: ConditioningTensors,
+    condition: Option<Given>,
+}
+
+impl Conditioning {
+    /// Reads a file and compares its widths with a transformer's. The picture and the condition of
+    /// a negative conditioning, which changes the text alone, may be those of the `positive` one.
+    pub fn open(path: &Path, config: &DenoiserConfig, positive: Option<&Self>) -> Result<Self> {
+        let file = Checkpoint::open(path).map_err(ModelError::from)?;
+        let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
+        let text = tensor(&file, TEXT)?.ok_or_else(|| missing(&file, TEXT))?;
+        let (text_width, pooled_width, image_width) = match config {
+            DenoiserConfig::Flux(config) => (config.text, Some(config.pooled), None),
+            DenoiserConfig::Wan(config) => (config.text, None, config.image),
+        };
+        let check = |name: &str, tensor: &Tensor, axes: usize, width: i64| {
+            let shape = tensor.size();
+            match shape.len() == axes && shape[axes - 1] == width {
+                true => Ok(()),
+                false => Err(refused(format!(
+                    "tensor {name} has shape {shape:?}: {axes} axes were expected, the last {width} wide, by this transformer; it is another model's conditioning"
+                ))),
+            }
+        };
+        check(TEXT, &text, 3, text_width)?;
+        let needs = |name: &'static str, width: Option<i64>, axes: usize| -> Result<Option<Tensor>> {
+            let Some(width) = width else { return Ok(None) };
+            let tensor = tensor(&file, name)?.ok_or_else(|| {
+                refused(format!("no tensor {name} in it, which this transformer needs beside {TEXT}"))
+            })?;
+            check(name, &tensor, axes, width)?;
+            Ok(Some(tensor))
+        };
+        let pooled = needs(POOLED, pooled_width, 2)?;
+        let samples = text.size()[0];
+        let image = match positive.and_then(|positive| positive.tensors.image.as_ref()) {
+            Some(image) if file.shape(IMAGE).is_none() && image.size()[0] == samples => Some(image.shallow_clone()),
+            _ => needs(IMAGE, image_width, 3)?,
+        };
+        for (name, tensor) in [(POOLED, &pooled), (IMAGE, &image)] {
+            if let Some(tensor) = tensor.as_ref().filter(|tensor| tensor.size()[0] != samples) {
+                return Err(refused(format!("{samples} rows in {TEXT} and {} in {name}", tensor.size()[0])));
+            }
+        }
+        let condition = match config.condition_channels() {
+            0 => None,
+            _ if positive.is_some() => None,
+            channels => {
+                let tensor = tensor(&file, CONDITION)?.ok_or_else(|| {
+                    refused(format!("no tensor {CONDITION} in it, which a transformer from image to video needs"))
+                })?;
+                let shape = tensor.size();
+                if shape.len() != 5 || shape[1] != channels {
+                    return Err(refused(format!(
+                        "tensor {CONDITION} has shape {shape:?}: [N, {channels}, T, h, w] was expected, {MASK_CHANNELS} of a mask first"
+                    )));
+                }
+                Some(Given { path: path.to_owned(), name: CONDITION, tensor })
+            }
+        };
+        Ok(Self { tensors: ConditioningTensors { text, pooled, image }, condition })
+    }
+
+    pub fn samples(&self) -> i64 {
+        self.tensors.text.size()[0]
+    }
+
+    /// Checks that it serves a batch.
+    pub fn check(&self, path: &Path, shape: &[i64], _: &DenoiserConfig) -> Result<()> {
+        let samples = self.samples();
+        if samples == 1 || samples == shape[0] {
+            return Ok(());
+        }
+        let reason =
+            format!("conditioning of {samples} samples for a batch of {}: one, or as many, were expected", shape[0]);
+        Err(Error::Input { path: path.to_owned(), reason })
+    }
+
+    /// The channels behind the latents', for each sample.
+    pub fn condition(&self, shape: &[i64]) -> Result<Option<Tensor>> {
+        let Some(Given { path, name, tensor }) = &self.condition else { return Ok(None) };
+        let mut expected = shape.to_vec();
+        expected[1] = tensor.size()[1];
+        let found = tensor.size();
+        if found[1..] != expected[1..] || found[0] != 1 && found[0] != expected[0] {
+            let reason = format!("tensor {name} has shape {found:?}: {expected:?} was expected");
+            return Err(Error::Input { path: path.clone(), reason });
+        }
+        Ok(Some(tensor.f_expand(&expected, false)?.f_contiguous()?))
+    }
+}

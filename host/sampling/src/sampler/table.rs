@@ -1,0 +1,182 @@
+//! The samplers that ComfyUI knows.
+
+use std::{fmt, str::FromStr};
+
+use tilewright_plan::words::did_you_mean;
+
+use super::Method;
+
+/// The noise of a sampler's steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoiseKind {
+    /// None.
+    None,
+    /// Each draw by itself.
+    Independent,
+    /// The differences of one Brownian path over sigma, so that steps of any length meet the same
+    /// path.
+    Brownian,
+}
+
+/// What a sampler has besides its method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trait {
+    /// It asks for a step more, and leaves the last sigma above 0 out.
+    SkipsLast,
+    /// It reads the negative conditioning's latents on their own, also at a guidance of 1.
+    NeedsNegative,
+    /// The kept part of a mask has noise of its own, by the next seed.
+    OtherMaskNoise,
+}
+
+/// A row of the table.
+struct Row {
+    name: &'static str,
+    method: Method,
+    noise: NoiseKind,
+    traits: &'static [Trait],
+}
+
+const fn row(name: &'static str, method: Method, noise: NoiseKind, traits: &'static [Trait]) -> Row {
+    Row { name, method, noise, traits }
+}
+
+use Method::{
+    CfgPpHistory, Ddpm, Deis, Dpm2, Dpm2Ancestral, DpmAdaptive, DpmFast, Dpmpp2m, Dpmpp2mCfgPp, Dpmpp2mSde,
+    Dpmpp2sAncestral, Dpmpp2sAncestralCfgPp, Dpmpp3mSde, DpmppSde, ErSde, Euler, EulerAncestral, EulerCfgPp,
+    GradientEstimation, Heun, HeunPp2, Ipndm, IpndmV, Lcm, Lms, ResMultistep, SaSolver, Seeds2, Seeds3, UniPc,
+};
+use NoiseKind::{Brownian, Independent, None as Silent};
+use Trait::{NeedsNegative, OtherMaskNoise, SkipsLast};
+
+const HEUN_X0: Method = Seeds2 { eta: 0.0, ratio: 1.0, second_order: true };
+const HEUN_X0_SDE: Method = Seeds2 { eta: 1.0, ratio: 1.0, second_order: true };
+const SEEDS_2: Method = Seeds2 { eta: 1.0, ratio: 0.5, second_order: false };
+const MIDPOINT_SDE: Method = Dpmpp2mSde { heun: false };
+const HEUN_SDE: Method = Dpmpp2mSde { heun: true };
+
+const fn res(eta: f64, cfg_pp: bool) -> Method {
+    ResMultistep { eta, cfg_pp }
+}
+
+/// In ComfyUI's order. Its forms for GPUs differ by the device of the noise alone, and noise is a
+/// CPU's here.
+static ROWS: [Row; 45] = [
+    row("euler", Euler, Silent, &[]),
+    row("euler_cfg_pp", EulerCfgPp { eta: 0.0 }, Silent, &[NeedsNegative]),
+    row("euler_ancestral", EulerAncestral, Independent, &[]),
+    row("euler_ancestral_cfg_pp", EulerCfgPp { eta: 1.0 }, Independent, &[NeedsNegative]),
+    row("heun", Heun, Silent, &[]),
+    row("heunpp2", HeunPp2, Silent, &[]),
+    row("exp_heun_2_x0", HEUN_X0, Silent, &[]),
+    row("exp_heun_2_x0_sde", HEUN_X0_SDE, Independent, &[]),
+    row("dpm_2", Dpm2, Silent, &[SkipsLast]),
+    row("dpm_2_ancestral", Dpm2Ancestral, Independent, &[SkipsLast]),
+    row("lms", Lms, Silent, &[]),
+    row("dpm_fast", DpmFast, Silent, &[]),
+    row("dpm_adaptive", DpmAdaptive, Silent, &[]),
+    row("dpmpp_2s_ancestral", Dpmpp2sAncestral, Independent, &[]),
+    row("dpmpp_2s_ancestral_cfg_pp", Dpmpp2sAncestralCfgPp, Independent, &[NeedsNegative]),
+    row("dpmpp_sde", DpmppSde, Brownian, &[]),
+    row("dpmpp_sde_gpu", DpmppSde, Brownian, &[]),
+    row("dpmpp_2m", Dpmpp2m, Silent, &[]),
+    row("dpmpp_2m_cfg_pp", Dpmpp2mCfgPp, Silent, &[NeedsNegative]),
+    row("dpmpp_2m_sde", MIDPOINT_SDE, Brownian, &[]),
+    row("dpmpp_2m_sde_gpu", MIDPOINT_SDE, Brownian, &[]),
+    row("dpmpp_2m_sde_heun", HEUN_SDE, Brownian, &[]),
+    row("dpmpp_2m_sde_heun_gpu", HEUN_SDE, Brownian, &[]),
+    row("dpmpp_3m_sde", Dpmpp3mSde, Brownian, &[]),
+    row("dpmpp_3m_sde_gpu", Dpmpp3mSde, Brownian, &[]),
+    row("ddpm", Ddpm, Independent, &[]),
+    row("lcm", Lcm, Independent, &[]),
+    row("ipndm", Ipndm, Silent, &[]),
+    row("ipndm_v", IpndmV, Silent, &[]),
+    row("deis", Deis, Silent, &[]),
+    row("cfgpp_ud10_ab", CfgPpHistory, Silent, &[NeedsNegative]),
+    row("res_multistep", res(0.0, false), Silent, &[]),
+    row("res_multistep_cfg_pp", res(0.0, true), Silent, &[NeedsNegative]),
+    row("res_multistep_ancestral", res(1.0, false), Independent, &[]),
+    row("res_multistep_ancestral_cfg_pp", res(1.0, true), Independent, &[NeedsNegative]),
+    row("gradient_estimation", GradientEstimation { cfg_pp: false }, Silent, &[]),
+    row("gradient_estimation_cfg_pp", GradientEstimation { cfg_pp: true }, Silent, &[NeedsNegative]),
+    row("er_sde", ErSde, Independent, &[]),
+    row("seeds_2", SEEDS_2, Independent, &[]),
+    row("seeds_3", Seeds3, Independent, &[]),
+    row("sa_solver", SaSolver { evaluates_twice: false }, Independent, &[]),
+    row("sa_solver_pece", SaSolver { evaluates_twice: true }, Independent, &[]),
+    row("ddim", Euler, Silent, &[OtherMaskNoise]),
+    row("uni_pc", UniPc { second: false }, Silent, &[SkipsLast]),
+    row("uni_pc_bh2", UniPc { second: true }, Silent, &[SkipsLast]),
+];
+
+/// A sampler, by its place in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sampler(usize);
+
+impl fmt::Display for Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.row().name)
+    }
+}
+
+impl FromStr for Sampler {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = ROWS.iter().position(|row| row.name == text);
+        known.map(Self).ok_or_else(|| {
+            let near = did_you_mean(text, Self::names());
+            format!("unknown sampler '{text}'{near}: expected {}", Self::names().collect::<Vec<_>>().join(", "))
+        })
+    }
+}
+
+impl Sampler {
+    /// Every sampler.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..ROWS.len()).map(Self)
+    }
+
+    /// The names of all samplers.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        ROWS.iter().map(|row| row.name)
+    }
+
+    fn row(self) -> &'static Row {
+        &ROWS[self.0]
+    }
+
+    pub(crate) fn method(self) -> Method {
+        self.row().method
+    }
+
+    /// The most calls of the model in a step.
+    pub fn calls(self) -> u32 {
+        self.method().calls()
+    }
+
+    /// The most latents that a step leaves to the next one, besides the sample's own.
+    pub fn remembered(self) -> u32 {
+        self.method().remembered()
+    }
+
+    /// The noise of its steps.
+    pub fn noise(self) -> NoiseKind {
+        self.row().noise
+    }
+
+    /// True if it asks for a step more, and leaves the last sigma above 0 out.
+    pub fn skips_last(self) -> bool {
+        self.row().traits.contains(&SkipsLast)
+    }
+
+    /// True if it reads the negative conditioning's latents on their own, also at a guidance of 1.
+    pub fn needs_negative(self) -> bool {
+        self.row().traits.contains(&NeedsNegative)
+    }
+
+    /// True if the kept part of a mask has noise of its own, by the next seed.
+    pub fn has_other_mask_noise(self) -> bool {
+        self.row().traits.contains(&OtherMaskNoise)
+    }
+}

@@ -1,0 +1,200 @@
+//! Latents that are tensors, and the noise of samplers for them.
+
+use std::marker::PhantomData;
+
+use tch::{Device, Kind, Tensor};
+use tilewright_torch::{Error as TorchError, NoiseStream, copy, noise, scalar};
+
+use crate::{BrownianNoise, Latents, Noise, NoiseKind, Sampler, SigmaError, Source};
+
+/// The values that Brownian noise keeps between two draws.
+const KEPT: usize = 24;
+
+/// Latents in f32, on any device. `E` is the error of the model that samplers ask.
+#[derive(Debug)]
+pub struct Tensors<E>(Tensor, PhantomData<fn() -> E>);
+
+impl<E> Tensors<E> {
+    /// Latents in f32.
+    pub fn new(tensor: Tensor) -> Self {
+        Self(tensor, PhantomData)
+    }
+
+    /// The tensor, which is never written to.
+    pub fn tensor(&self) -> &Tensor {
+        &self.0
+    }
+}
+
+impl<E: From<TorchError>> Latents for Tensors<E> {
+    type Scalar = f32;
+    type Error = E;
+
+    fn combine(terms: &[(f32, &Self)]) -> Result<Self, E> {
+        let sum = || -> tilewright_torch::Result<Tensor> {
+            let mut sum: Option<Tensor> = None;
+            for (factor, Self(tensor, _)) in terms {
+                let term = match *factor {
+                    1.0 => tensor.shallow_clone(),
+                    factor => scalar::multiply(tensor, f64::from(factor))?,
+                };
+                sum = Some(match sum {
+                    Some(sum) => sum.f_add(&term)?,
+                    None => term,
+                });
+            }
+            sum.ok_or_else(|| TorchError::Torch("a sum of no latents".into()))
+        };
+        Ok(Self::new(sum()?))
+    }
+
+    fn share(&self) -> Self {
+        Self::new(self.0.shallow_clone())
+    }
+
+    fn deviation(low: &Self, high: &Self, previous: &Self, absolute: f32, relative: f32) -> Result<f32, E> {
+        let mean = || -> tilewright_torch::Result<f64> {
+            let largest = low.0.f_abs()?.f_maximum(&previous.0.f_abs()?)?;
+            let allowed =
+                scalar::clamp_min_in_place(scalar::multiply(&largest, f64::from(relative))?, absolute.into())?;
+            let apart = low.0.f_sub(&high.0)?.f_div(&allowed)?;
+            Ok(f64::try_from(&apart.f_mul(&apart)?.f_mean(Kind::Double)?)?)
+        };
+        Ok(mean()?.sqrt() as f32)
+    }
+}
+
+/// Noise on the CPU, of one shape.
+#[derive(Debug)]
+struct OnCpu(Vec<i64>);
+
+/// An error of Brownian noise.
+enum BrownianError {
+    Torch(TorchError),
+    Sigma(SigmaError),
+}
+
+impl From<SigmaError> for BrownianError {
+    fn from(error: SigmaError) -> Self {
+        Self::Sigma(error)
+    }
+}
+
+impl From<TorchError> for BrownianError {
+    fn from(error: TorchError) -> Self {
+        Self::Torch(error)
+    }
+}
+
+impl From<tch::TchError> for BrownianError {
+    fn from(error: tch::TchError) -> Self {
+        Self::Torch(error.into())
+    }
+}
+
+impl Source for OnCpu {
+    type Value = Tensor;
+    type Error = BrownianError;
+
+    fn normal(&mut self, seed: u64) -> Result<Tensor, BrownianError> {
+        Ok(noise(seed, &self.0)?)
+    }
+
+    fn zeros(&mut self) -> Result<Tensor, BrownianError> {
+        Ok(Tensor::f_zeros(&self.0[..], (Kind::Float, Device::Cpu))?)
+    }
+
+    fn share(&self, value: &Tensor) -> Tensor {
+        value.shallow_clone()
+    }
+
+    fn multiply(&mut self, value: &Tensor, factor: f32) -> Result<Tensor, BrownianError> {
+        Ok(scalar::multiply(value, factor.into())?)
+    }
+
+    fn divide(&mut self, value: &Tensor, divisor: f32) -> Result<Tensor, BrownianError> {
+        Ok(scalar::divide(value, divisor.into())?)
+    }
+
+    fn add(&mut self, first: &Tensor, second: &Tensor) -> Result<Tensor, BrownianError> {
+        Ok(first.f_add(second)?)
+    }
+
+    fn subtract(&mut self, first: &Tensor, second: &Tensor) -> Result<Tensor, BrownianError> {
+        Ok(first.f_sub(second)?)
+    }
+}
+
+/// A way to noise.
+enum Way {
+    Silent,
+    Independent(NoiseStream),
+    Brownian(BrownianNoise<OnCpu>),
+}
+
+/// The noise that a sampler adds on its way: that of ComfyUI, drawn on the CPU whatever the device.
+pub struct SamplerNoise {
+    way: Way,
+    shape: Vec<i64>,
+    device: Device,
+}
+
+impl SamplerNoise {
+    /// The noise of a seed for latents of a shape, along sigmas of which `draws` are behind. Seeds of
+    /// independent noise are one more than those of the first noise, as on a CPU in ComfyUI.
+    ///
+    /// # Errors
+    /// Memory is out, or the sigmas are too far apart for Brownian noise.
+    pub fn new(
+        sampler: Sampler,
+        seed: u64,
+        sigmas: &[f32],
+        draws: usize,
+        shape: &[i64],
+        device: Device,
+    ) -> tilewright_torch::Result<Self> {
+        let way = match sampler.noise() {
+            NoiseKind::None => Way::Silent,
+            NoiseKind::Independent => {
+                let mut stream = NoiseStream::new(seed.wrapping_add(1))?;
+                for _ in 0..draws {
+                    drop(stream.draw(shape)?);
+                }
+                Way::Independent(stream)
+            }
+            NoiseKind::Brownian => {
+                let above = sigmas.iter().copied().filter(|sigma| *sigma > 0.0);
+                let [least, most] = [above.clone().fold(f32::INFINITY, f32::min), above.fold(0.0, f32::max)];
+                let noise = BrownianNoise::new(OnCpu(shape.to_vec()), least, most, seed);
+                Way::Brownian(noise.map_err(torch_error)?.keeping(KEPT))
+            }
+        };
+        Ok(Self { way, shape: shape.to_vec(), device })
+    }
+
+    /// The next noise, for the way between two sigmas.
+    ///
+    /// # Errors
+    /// Memory is out, or the sigmas are the same.
+    pub fn next(&mut self, from: f32, to: f32) -> tilewright_torch::Result<Tensor> {
+        let noise = match &mut self.way {
+            Way::Silent => return Err(TorchError::Torch("noise of a sampler that has none".into())),
+            Way::Independent(stream) => stream.draw(&self.shape)?,
+            Way::Brownian(noise) => noise.draw(from, to).map_err(torch_error)?,
+        };
+        copy(&noise.f_to_device(self.device)?)
+    }
+}
+
+fn torch_error(error: BrownianError) -> TorchError {
+    match error {
+        BrownianError::Torch(error) => error,
+        BrownianError::Sigma(error) => TorchError::Torch(error.to_string()),
+    }
+}
+
+impl<E: From<TorchError>> Noise<Tensors<E>> for SamplerNoise {
+    fn draw(&mut self, from: f32, to: f32) -> Result<Tensors<E>, E> {
+        Ok(Tensors::new(self.next(from, to)?))
+    }
+}
