@@ -48,6 +48,8 @@ mod registry;
 mod replay;
 #[path = "end_to_end/sample.rs"]
 mod sample;
+#[path = "end_to_end/samplers.rs"]
+mod samplers;
 #[path = "end_to_end/service.rs"]
 mod service;
 #[path = "end_to_end/signing.rs"]

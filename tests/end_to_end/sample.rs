@@ -152,12 +152,12 @@ fn estimates_are_what_is_held() {
     let mut combinations = 0;
     for (transformer, conditioning, more) in &networks {
         for precision in ["f32", "bf16", "mixed-bf16"] {
-            for (weights, size) in [("packed", "256x192"), ("expanded", "160x224")] {
+            for (weights, size, steps) in [("packed", "256x192", "2"), ("expanded", "160x224", "1")] {
                 let (precision, weights) = (format!("precision={precision}"), format!("weights={weights}"));
                 let arguments =
                     ["sample", "--device", "cpu", "--transformer", transformer, "--conditioning", conditioning]
                         .into_iter()
-                        .chain(["--size", size, "--steps", "2", "--json", "-o", "out.latent"])
+                        .chain(["--size", size, "--steps", steps, "--json", "-o", "out.latent"])
                         .chain(["--set", &precision, "--set", &weights])
                         .chain(more.iter().map(String::as_str));
                 let record = place.run(&arguments.collect::<Vec<_>>()).json();
@@ -414,5 +414,19 @@ fn what_does_not_go_together_is_refused_in_one_line() {
         let run = place.run(&[&["sample", "--device", "cpu", "-o", "out.latent"], arguments].concat());
         run.failed(2, words);
         assert_eq!(place.files(), before, "{arguments:?} left something");
+    }
+}
+
+#[test]
+fn quantized_transformers_agree_with_diffusers_however_weights_are_held() {
+    let cases: Vec<Case> = list("quantized_sample_cases.json").iter().map(Case::new).collect();
+    assert!(cases.len() >= 6);
+    let ways: [&[&str]; 3] = [&[], &["--set", "weights=expanded"], &["--set", "ahead=1"]];
+    for case in &cases {
+        for way in ways {
+            let more = way.iter().map(|&word| word.to_owned());
+            let arguments = case.arguments.iter().cloned().chain(more).collect();
+            agrees(&Case { name: format!("{} {way:?}", case.name), arguments, reference: case.reference.clone() });
+        }
     }
 }

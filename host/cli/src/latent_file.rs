@@ -91,9 +91,20 @@ impl LatentFile {
     /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the
     /// file's texts, and returns the file's name. A half-written file never has the final name.
     pub fn write(&self, latents: &Tensor, texts: &Texts, record: &impl Serialize) -> Outcome<PathBuf> {
+        self.write_with(latents, &[], texts, record)
+    }
+
+    /// The same with further tensors, by their names.
+    pub fn write_with(
+        &self,
+        latents: &Tensor,
+        further: &[(&str, Tensor)],
+        texts: &Texts,
+        record: &impl Serialize,
+    ) -> Outcome<PathBuf> {
         let path = self.name().unwrap_or_else(|| self.path().to_owned());
         let failed = |error| Failure::work(format!("{}: can't be written: {error:#}", path.display()));
-        let bytes = self.bytes(latents, texts, record).map_err(failed)?;
+        let bytes = self.bytes(latents, further, texts, record).map_err(failed)?;
         let written = self.output.temporary(&path, ".tmp").and_then(|mut file| {
             file.write_all(&bytes)?;
             Ok(file)
@@ -101,14 +112,25 @@ impl LatentFile {
         Ok(self.output.place(written.map_err(|error| failed(error.into()))?, &path)?)
     }
 
-    fn bytes(&self, latents: &Tensor, texts: &Texts, record: &impl Serialize) -> anyhow::Result<Vec<u8>> {
+    fn bytes(
+        &self,
+        latents: &Tensor,
+        further: &[(&str, Tensor)],
+        texts: &Texts,
+        record: &impl Serialize,
+    ) -> anyhow::Result<Vec<u8>> {
         let (shape, values) = raw(latents)?;
         let values = TensorView::new(Dtype::F32, shape, &values)?;
         let marker = || TensorView::new(Dtype::F32, vec![0], &[]);
-        let tensors = match self.kind {
+        let further = further.iter().map(|(name, tensor)| Ok((*name, raw(tensor)?)));
+        let further = further.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut tensors = match self.kind {
             Kind::ComfyUi => vec![("latent_tensor", values), ("latent_format_version_0", marker()?)],
             Kind::Safetensors => vec![("latent", values)],
         };
+        for (name, (shape, values)) in &further {
+            tensors.push((name, TensorView::new(Dtype::F32, shape.clone(), values)?));
+        }
         let mut texts: HashMap<String, String> = texts.iter().cloned().collect();
         texts.insert(RECORD_KEYWORD.to_owned(), serde_json::to_string(record)?);
         let tensors = tensors.into_iter().map(|(name, tensor)| (Cow::Borrowed(name), tensor));

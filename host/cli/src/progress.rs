@@ -7,8 +7,8 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::{Cancelled, Observer};
-use tilewright_plan::{Cost, Decision, FailedAttempt, Time, terminal::one_line};
+use tilewright_engine::{Cancelled, FinishedStep, Observer};
+use tilewright_plan::{Cost, Decision, DenoiseAttempt, DenoisePlan, FailedAttempt, Time, terminal::one_line};
 
 use crate::{
     printer,
@@ -34,7 +34,12 @@ pub struct Progress {
     spoken: Instant,
     /// The plan, as the bar shows it.
     plan: String,
+    /// Called after each step of a sample.
+    after_step: Option<AfterStep>,
 }
+
+/// What is done with each finished step of a sample.
+pub type AfterStep = Box<dyn FnMut(&FinishedStep<'_>) -> tilewright_engine::Result<()>>;
 
 impl Progress {
     /// Starts a piece of work that Ctrl-C and SIGTERM end at the next layer; if that takes too
@@ -46,13 +51,19 @@ impl Progress {
             ProgressBar::new(STEPS)
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
         });
-        Self { bar, pace: TimeLeft::new(Instant::now()), spoken: Instant::now(), plan: String::new() }
+        Self { bar, pace: TimeLeft::new(Instant::now()), spoken: Instant::now(), plan: String::new(), after_step: None }
     }
 
     /// As [`Progress::new`]; `abandon` removes unfinished work if the program is ended.
     pub fn abandoning(abandon: impl FnOnce() + Send + 'static) -> Self {
         signals::on_abandon(abandon);
         Self::new()
+    }
+
+    /// The same, with something to be done after each step of a sample.
+    pub fn after_steps(mut self, function: Option<AfterStep>) -> Self {
+        self.after_step = function;
+        self
     }
 
     /// Begins a piece of work by a plan that is expected to take some time.
@@ -123,6 +134,19 @@ impl TimeLeft {
 }
 
 impl Observer for Progress {
+    fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {
+        let message = format!("{}, step {} of {}", self.plan, step.state.steps, step.steps);
+        if let Some(bar) = &self.bar {
+            bar.set_message(message);
+        }
+        self.after_step.as_mut().map_or(Ok(()), |function| function(step))
+    }
+
+    fn sample_failed(&mut self, attempt: &DenoiseAttempt, next: &DenoisePlan) {
+        self.say(&format!("note: step {}: {}; it is tried again: {next}", attempt.step + 1, attempt.failure));
+        self.plan = next.to_string();
+    }
+
     fn decided(&mut self, decision: &Decision) {
         self.pace = TimeLeft::new(Instant::now());
         self.spoken = Instant::now();

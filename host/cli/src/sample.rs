@@ -3,12 +3,14 @@
 use std::{
     io::Write,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 use serde::Serialize;
+use tch::Tensor;
 use tilewright_engine::DenoiseJob;
 use tilewright_media::STANDARD;
-use tilewright_pipeline::{self as pipeline, SampleModel, SampleRequest, Session, Size, Steps, Trials};
+use tilewright_pipeline::{self as pipeline, KeptSample, SampleModel, SampleRequest, Session, Size, Steps, Trials};
 use tilewright_plan::{DenoiseRecord, bytes};
 use tilewright_sampling::Span;
 
@@ -18,9 +20,10 @@ use crate::{
     files,
     latent_file::LatentFile,
     printer,
-    progress::Progress,
+    progress::{AfterStep, Progress},
     report::open_for_append,
     table,
+    tell::tell,
 };
 
 /// The stage's name before a setting.
@@ -33,6 +36,9 @@ const FRAMES_22: u32 = 121;
 /// Samples one batch.
 pub fn run(arguments: &Sample) -> Outcome {
     let aside = arguments.output.as_os_str() == STANDARD;
+    if aside && arguments.resume {
+        return Err(Failure::input("-o - and --resume: a step is kept beside a file: write into one"));
+    }
     if aside && arguments.json {
         return Err(Failure::input(
             "-o - and --json: standard output is the latent or the record: write one into a file",
@@ -64,16 +70,45 @@ pub fn run(arguments: &Sample) -> Outcome {
         job.estimate(&plan).map_err(Failure::input)?;
         return report(arguments, &job.record(&plan, Vec::new(), None), None, aside);
     }
-    let mut progress = Progress::new();
-    let expected = job.estimate(&plan).ok().map(|cost| cost.step * job.request().steps);
+    let (mut kept, mut from) = (None, None);
+    if arguments.resume {
+        let fingerprint = model.fingerprint(&arguments.lora, &sampling, &plan)?;
+        let (place, found) = KeptSample::open(&arguments.output, &fingerprint)?;
+        if let Some((state, before)) = found {
+            tell!("note: {} of {} steps are kept from an earlier run", state.steps, job.request().steps);
+            // Another type or order would change the bits in the middle.
+            (plan.precision, plan.guidance) = (before.precision, before.guidance);
+            from = Some(state);
+        }
+        kept = Some(Rc::new(place));
+    }
+    let mut progress = Progress::new().after_steps(kept.clone().map(keeping));
+    let left = job.request().steps.saturating_sub(from.as_ref().map_or(0, |state| state.steps));
+    let expected = job.estimate(&plan).ok().map(|cost| cost.step * left);
     progress.begin(plan.to_string(), expected);
-    let sampled = job.run(&plan, None, &mut progress);
+    let sampled = job.run(&plan, from, &mut progress);
     progress.finish();
+    drop(progress);
     let sampled = sampled?;
     let latents = model.to_vae(&sampled.latents)?;
-    let path = output.write(&latents, &Vec::new(), &sampled.record)?;
+    let noisy = sampled.noisy.iter().flat_map(|(noisy, sigma)| {
+        [(pipeline::NOISY, noisy.shallow_clone()), (pipeline::NOISY_SIGMA, Tensor::from(*sigma).reshape([1]))]
+    });
+    let noisy: Vec<(&str, Tensor)> = noisy.collect();
+    let path = output.write_with(&latents, &noisy, &Vec::new(), &sampled.record)?;
+    if let Some(kept) = kept.and_then(Rc::into_inner) {
+        kept.remove()?;
+    }
     keep(arguments, &sampled.record)?;
     report(arguments, &sampled.record, Some(path), aside)
+}
+
+/// Keeps each finished step.
+fn keeping(place: Rc<KeptSample>) -> AfterStep {
+    Box::new(move |step| {
+        let kept = place.keep(step.state, step.plan);
+        kept.map_err(|error| tilewright_engine::Error::Sink(error.to_string().into()))
+    })
 }
 
 /// Refuses an output that would replace an input.

@@ -33,6 +33,8 @@ pub enum Next {
 pub struct FinishedStep<'a> {
     /// The state after it.
     pub state: &'a SampleState,
+    /// The plan that it was taken by.
+    pub plan: &'a DenoisePlan,
     /// The steps of the sample.
     pub steps: u32,
     /// Latents as the model last saw them without noise, in its own space, on the device.

@@ -22,6 +22,7 @@ Script read(const char* text) {
       {"oom-text", [&](Value value) { script.oom_text = value; }},
       {"lost", [&](Value value) { script.lost = std::stoll(value); }},
       {"nan", [&](Value value) { script.nan = value; }},
+      {"nan-after", [&](Value value) { script.nan_after = std::stoll(value); }},
       {"error", [&](Value value) { script.error = std::stod(value); }},
       {"leak", [&](Value value) { script.leak = std::stoull(value); }},
       {"cap", [&](Value value) { script.ignores_cap = value == "ignored"; }},

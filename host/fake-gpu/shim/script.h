@@ -15,6 +15,7 @@ struct Script {
   std::string oom_text;
   int64_t lost = 0;
   std::string nan;
+  int64_t nan_after = 0;
   double error = 0;
   uint64_t leak = 0;
   bool ignores_cap = false;

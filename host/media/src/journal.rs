@@ -10,9 +10,9 @@
 //! followed.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io::{self, BufReader, ErrorKind, Read},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -303,30 +303,11 @@ fn sweep(folder: &OwnFolder) -> Result<()> {
 
 /// Locks the journal for this process; makes its folder if it is missing.
 fn lock(path: &Path) -> Result<(OwnFolder, File)> {
-    let failed = |error| Error::write(path, error);
-    loop {
-        let folder = OwnFolder::open(path).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => refusal(path, &error),
-            _ => failed(error),
-        })?;
-        let file = match folder.file(LOCK, true) {
-            // Another process removed the folder in between.
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            opened => opened.map_err(|error| unwritable(&folder, LOCK, error))?,
-        };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: path.to_owned() }),
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-        // A process that finished may have removed the file, and the folder, before this one locked
-        // it.
-        let mine = file.metadata().map_err(failed)?.ino();
-        let there = folder.file(LOCK, false).and_then(|file| file.metadata());
-        if there.is_ok_and(|there| there.ino() == mine) && folder.is_in_place().map_err(failed)? {
-            return Ok((folder, file));
-        }
-    }
+    OwnFolder::locked(path, LOCK).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => Error::Busy { path: path.to_owned() },
+        ErrorKind::PermissionDenied => refusal(path, &error),
+        _ => Error::write(path, error),
+    })
 }
 
 /// The error for a file or folder of another user, or of a kind that this program does not make.

@@ -3,7 +3,7 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
+    fs::{File, TryLockError},
     io::{self, ErrorKind, Read, Write},
     os::{fd::OwnedFd, unix::ffi::OsStringExt, unix::fs::MetadataExt},
     path::{Path, PathBuf},
@@ -57,6 +57,34 @@ impl OwnFolder {
             return Err(foreign("everybody can write to it"));
         }
         Ok(Self { path: path.to_owned(), folder })
+    }
+
+    /// Opens a folder as [`OwnFolder::open`] does, and locks the file of this name in it for this
+    /// process; the system releases it when the process ends.
+    ///
+    /// # Errors
+    /// As [`OwnFolder::open`]; [`ErrorKind::WouldBlock`] if another process has it.
+    pub fn locked(path: &Path, name: &str) -> io::Result<(Self, File)> {
+        loop {
+            let folder = Self::open(path)?;
+            let file = match folder.file(name, true) {
+                // Another process removed the folder in between.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(ErrorKind::WouldBlock.into()),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            // A process that finished may have removed the file, and the folder, before this one
+            // locked it.
+            let mine = file.metadata()?.ino();
+            let there = folder.file(name, false).and_then(|file| file.metadata());
+            if there.is_ok_and(|there| there.ino() == mine) && folder.is_in_place()? {
+                return Ok((folder, file));
+            }
+        }
     }
 
     /// The path that it was opened by.

@@ -1,6 +1,7 @@
 //! A sample: from files of a transformer, conditioning, noise and latents to the input of a job.
 
 mod inputs;
+mod kept;
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +10,16 @@ use tilewright_engine::{Denoiser, Kept, Sampling};
 use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, LatentFile, Lora, LoraFit, Scaling,
 };
+use tilewright_plan::DenoisePlan;
 use tilewright_sampling::{
     Convention, ModelSampling, Sampler, Schedule, Scheduler, Shift, Span, check_sigmas, flow_match_sigmas, noise,
 };
 
 use self::inputs::{Conditioning, Given, read};
+pub use self::{
+    inputs::{NOISY, NOISY_SIGMA},
+    kept::KeptSample,
+};
 use crate::{Error, Result};
 
 /// The folders of a denoiser in a pipeline's, and that of its second expert.
@@ -28,9 +34,8 @@ const IMAGE_BOUNDARY: f64 = 0.9;
 /// The guidance of a network that has it as an input (ComfyUI's `FluxGuidance`).
 const GUIDANCE: f32 = 3.5;
 
-/// The names of tensors in noise and mask files.
+/// The name of the tensor in noise files.
 const NOISE: &str = "noise";
-const MASK: &str = "mask";
 
 /// The most bytes of a pipeline's description.
 const MOST_DESCRIPTION: u64 = 1 << 20;
@@ -298,6 +303,11 @@ impl SampleModel {
         if let Some(kept) = &kept {
             latents = latents.f_add(&tilewright_torch::scalar::multiply(kept, old)?)?;
         }
+        if let (false, Some(path)) = (request.adds_noise, &request.latent)
+            && let Some(noisy) = inputs::noisy(path, &shape, sigmas.first().copied().unwrap_or_default())?
+        {
+            latents = noisy;
+        }
         let kept = match (&request.mask, kept) {
             (None, _) => None,
             (Some(path), None) => {
@@ -307,7 +317,7 @@ impl SampleModel {
                 });
             }
             (Some(path), Some(latents)) => {
-                let mask = self.mask(path, &shape)?;
+                let mask = inputs::mask(path, &shape)?;
                 Some(Kept { latents, mask, clean: config.family() == Family::Wan22 })
             }
         };
@@ -447,24 +457,12 @@ impl SampleModel {
         Ok(vec![1, channels, i64::from((frames - 1) / time + 1), rows, columns])
     }
 
-    /// A mask at the latents' resolution: [1, 1, (T,) h, w].
-    fn mask(&self, path: &Path, shape: &[i64]) -> Result<Tensor> {
-        let mask = read(path, MASK)?;
-        let mut expected = shape.to_vec();
-        (expected[0], expected[1]) = (1, 1);
-        let found = mask.tensor.size();
-        // One mask may serve all frames.
-        let mut flat = expected.clone();
-        if flat.len() == 5 {
-            flat[2] = 1;
-        }
-        if found != expected && found != flat {
-            return Err(Error::Input {
-                path: path.to_owned(),
-                reason: format!("a mask of {found:?}: {expected:?} was expected, at the latent's resolution"),
-            });
-        }
-        Ok(mask.tensor.f_expand(&expected, false)?.f_contiguous()?)
+    /// A digest by which a later run of a sample is recognised as the same.
+    ///
+    /// # Errors
+    /// A LoRA's file is gone; memory is out.
+    pub fn fingerprint(&self, loras: &[LoraRequest], sampling: &Sampling, plan: &DenoisePlan) -> Result<String> {
+        kept::fingerprint(self, loras, sampling, plan)
     }
 
     /// Latents of the model's own space in that of the VAE.

@@ -76,8 +76,8 @@ pub struct Sample {
     /// A latent to begin from, in the VAE's own space; it gives size and frames
     #[arg(long, value_name = "FILE")]
     pub latent: Option<PathBuf>,
-    /// The part to make anew: a .safetensors with the tensor mask [1, 1, (T,) h, w], 1 where the
-    /// latent is replaced
+    /// The part to make anew: a picture, white where the latent is replaced, or a .safetensors with
+    /// the tensor mask [1, 1, (T,) h, w], 1 there
     #[arg(long, value_name = "FILE", requires = "latent")]
     pub mask: Option<PathBuf>,
     /// The noise: a .safetensors with the tensor noise, in place of the seed's
@@ -160,6 +160,10 @@ pub struct Sample {
     /// Processor threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Keep each finished step beside OUT, and go on after the last one that an earlier run kept,
+    /// interrupted or killed, to the same bits
+    #[arg(long)]
+    pub resume: bool,
     /// Decide and estimate, sample nothing
     #[arg(long)]
     pub dry_run: bool,

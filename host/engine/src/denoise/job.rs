@@ -34,6 +34,8 @@ pub struct DenoiseJob<'a> {
 pub struct Sampled {
     /// In the model's own space, f32, in host memory.
     pub latents: Tensor,
+    /// The same as the sampler left them, if the last sigma's noise is still in them, and this sigma.
+    pub noisy: Option<(Tensor, f32)>,
     /// The decision and what was measured.
     pub record: DenoiseRecord,
 }
@@ -116,7 +118,9 @@ impl<'a> DenoiseJob<'a> {
             let failure = match self.attempt(&plan, &mut from, &mut spent, observer) {
                 Ok((latents, outcome)) => {
                     let record = self.record(&plan, attempts, Some(outcome));
-                    return Ok(Sampled { latents, record });
+                    let last = self.sampling.sigmas.last().map_or(0.0, |sigma| *sigma as f32);
+                    let noisy = from.filter(|_| last > 0.0).map(|state| (state.latents, last));
+                    return Ok(Sampled { latents, noisy, record });
                 }
                 Err(AttemptError::Failed(failure)) => failure,
                 Err(AttemptError::Broken(error)) => return Err(error),

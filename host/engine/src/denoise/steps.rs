@@ -128,7 +128,12 @@ impl<'a> Walk<'a> {
             }
             *state = next;
             let copy = SampleState::of(state)?;
-            let finished = FinishedStep { state: &copy, steps: course.steps() as u32, denoised: denoised.as_ref() };
+            let finished = FinishedStep {
+                state: &copy,
+                plan: self.plan,
+                steps: course.steps() as u32,
+                denoised: denoised.as_ref(),
+            };
             observer.stepped(&finished).map_err(AttemptError::Broken)?;
             keep(copy);
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::ConditioningTensors;
 use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError};
+use tilewright_torch::scalar;
 
 use crate::{Error, Result};
 
@@ -16,6 +17,66 @@ const TEXT: &str = "prompt_embeds";
 const POOLED: &str = "pooled_prompt_embeds";
 const IMAGE: &str = "image_embeds";
 const CONDITION: &str = "condition";
+
+/// The name of the tensor in mask files.
+const MASK: &str = "mask";
+
+/// Latents that still have noise, as the sampler left them, in a latent's file, and the sigma of that
+/// noise: the latent itself is divided by what the noise leaves of it, and scaled for the VAE, which
+/// costs bits.
+pub const NOISY: &str = "noisy_latent";
+/// See [`NOISY`].
+pub const NOISY_SIGMA: &str = "noisy_sigma";
+
+/// Endings of files with tensors; others are pictures.
+const TENSORS: [&str; 2] = ["safetensors", "latent"];
+
+/// A mask at the latents' resolution, [1, 1, (T,) h, w]: a tensor of that size, or a picture, whose
+/// red is scaled to it, as ComfyUI's `LoadImageMask` and `reshape_mask` do.
+pub(super) fn mask(path: &Path, shape: &[i64]) -> Result<Tensor> {
+    let mut expected = shape.to_vec();
+    (expected[0], expected[1]) = (1, 1);
+    // One mask may serve all frames.
+    let mut flat = expected.clone();
+    if flat.len() == 5 {
+        flat[2] = 1;
+    }
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let mask = match TENSORS.contains(&ending.as_str()) {
+        false => picture(path, &flat)?,
+        true => {
+            let mask = read(path, MASK)?;
+            let found = mask.tensor.size();
+            if found != expected && found != flat {
+                return Err(Error::Input {
+                    path: path.to_owned(),
+                    reason: format!("a mask of {found:?}: {expected:?} was expected, at the latent's resolution"),
+                });
+            }
+            mask.tensor
+        }
+    };
+    Ok(mask.f_expand(&expected, false)?.f_contiguous()?)
+}
+
+/// The red of a picture from 0 to 1, in a shape that ends with height and width.
+fn picture(path: &Path, shape: &[i64]) -> Result<Tensor> {
+    let (frame, _) = tilewright_media::read_picture(path)?;
+    let size = [1, 1, i64::from(frame.height), i64::from(frame.width)];
+    let red = &frame.values[..frame.values.len() / frame.channels.max(1)];
+    let values = Tensor::f_from_slice(red)?.f_reshape(size)?;
+    let mask = scalar::multiply(&scalar::add(&values, 1.0)?, 0.5)?;
+    let scaled = mask.f_upsample_bilinear2d(&shape[shape.len() - 2..], false, None::<f64>, None::<f64>)?;
+    Ok(scaled.f_reshape(shape)?)
+}
+
+/// The noisy latents of a latent's file, if it has them for this sigma and shape.
+pub(super) fn noisy(path: &Path, shape: &[i64], sigma: f64) -> Result<Option<Tensor>> {
+    let Ok(file) = Checkpoint::open(path) else { return Ok(None) };
+    let (Some(noisy), Some(of)) = (tensor(&file, NOISY)?, tensor(&file, NOISY_SIGMA)?) else { return Ok(None) };
+    let is_same = of.numel() == 1 && f64::try_from(&of.f_reshape([1])?.f_get(0)?)? == f64::from(sigma as f32);
+    Ok(is_same.then_some(noisy).filter(|noisy| noisy.size() == shape))
+}
 
 /// A tensor of a file.
 pub(super) struct Given {

@@ -1,0 +1,233 @@
+//! The last finished step of a sample, kept on the disk, from which the next run goes on after an
+//! interruption or a kill: `step.safetensors` in a folder `OUT.partial` beside the output. It is
+//! replaced atomically, so that there is always a whole one.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fs::File,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use safetensors::{
+    SafeTensors,
+    tensor::{Dtype, TensorView},
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tch::Tensor;
+use tilewright_engine::{SampleState, Sampling};
+use tilewright_outputs::OwnFolder;
+use tilewright_plan::DenoisePlan;
+
+use super::SampleModel;
+use crate::{Error, Result};
+
+const ENDING: &str = ".partial";
+const STEP: &str = "step.safetensors";
+/// The step's file before it is complete.
+const NEW_STEP: &str = "step.new";
+const LOCK: &str = "lock";
+/// The key of the description in the file's texts.
+const KEYWORD: &str = "tilewright";
+/// The layout of the file.
+const VERSION: u32 = 1;
+/// The name of the latents, and the beginning of those of the history.
+const LATENTS: &str = "latents";
+const HISTORY: &str = "history.";
+/// The most latents that a sampler leaves to its next step.
+const MOST_HISTORY: usize = 16;
+
+/// The description of a kept step.
+#[derive(Debug, Serialize, Deserialize)]
+struct Description {
+    version: u32,
+    /// Everything that determines the latents.
+    fingerprint: String,
+    /// The plan in force; another one would change the latents' bits in the middle.
+    plan: DenoisePlan,
+    steps: u32,
+    numbers: Vec<f32>,
+    draws: u64,
+}
+
+/// The place of a sample's last finished step. Used by one process at a time.
+#[derive(Debug)]
+pub struct KeptSample {
+    folder: OwnFolder,
+    fingerprint: String,
+    /// Held while the place is open.
+    lock: File,
+}
+
+impl KeptSample {
+    /// The folder of an output: `OUT.partial`.
+    pub fn folder_of(output: &Path) -> PathBuf {
+        let mut name = output.file_name().unwrap_or_default().to_owned();
+        name.push(ENDING);
+        output.with_file_name(name)
+    }
+
+    /// Opens the place of an output, or makes it; also returns the step that was kept there, and the
+    /// plan that it was taken by.
+    ///
+    /// # Errors
+    /// The kept step is another run's or damaged, another process uses the place, or it can't be
+    /// written.
+    pub fn open(output: &Path, fingerprint: &str) -> Result<(Self, Option<(SampleState, DenoisePlan)>)> {
+        let path = Self::folder_of(output);
+        let (folder, lock) = OwnFolder::locked(&path, LOCK).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => {
+                refused(&path, "another process is sampling into it: wait for it, or write elsewhere")
+            }
+            _ => Error::KeptPlan { path: path.clone(), source: error },
+        })?;
+        let most = u64::MAX - 1;
+        let found = match folder.read(STEP, most) {
+            Ok(bytes) => Some(parse(&path.join(STEP), &bytes, fingerprint)?),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(source) => return Err(Error::KeptPlan { path: path.join(STEP), source }),
+        };
+        Ok((Self { folder, fingerprint: fingerprint.to_owned(), lock }, found))
+    }
+
+    /// Keeps a finished step in place of the one before.
+    ///
+    /// # Errors
+    /// It can't be written; the one before is still there then.
+    pub fn keep(&self, state: &SampleState, plan: &DenoisePlan) -> Result<()> {
+        let path = || self.folder.path().join(STEP);
+        let description = Description {
+            version: VERSION,
+            fingerprint: self.fingerprint.clone(),
+            plan: plan.clone(),
+            steps: state.steps,
+            numbers: state.numbers.clone(),
+            draws: state.draws,
+        };
+        let text = serde_json::to_string(&description).map_err(|error| refused(&path(), error.to_string()))?;
+        let mut tensors = vec![(LATENTS.to_owned(), values(&state.latents)?)];
+        for (place, latents) in state.history.iter().enumerate() {
+            tensors.push((format!("{HISTORY}{place}"), values(latents)?));
+        }
+        let views = tensors.iter().map(|(name, (shape, bytes))| {
+            let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
+            view.map(|view| (Cow::Borrowed(name.as_str()), view))
+        });
+        let views: std::result::Result<Vec<_>, _> = views.collect();
+        let texts = HashMap::from([(KEYWORD.to_owned(), text)]);
+        let bytes = views.and_then(|views| safetensors::serialize(views, Some(texts)));
+        let bytes = bytes.map_err(|error| refused(&path(), error.to_string()))?;
+        self.folder.replace(STEP, NEW_STEP, &bytes).map_err(|source| Error::KeptPlan { path: path(), source })
+    }
+
+    /// Removes the place, when the sample is complete. Other files in the folder stay.
+    ///
+    /// # Errors
+    /// It can't be removed.
+    pub fn remove(self) -> Result<()> {
+        for name in [STEP, NEW_STEP, LOCK] {
+            let failed = |source| Error::NotRemoved { path: self.folder.path().join(name), source };
+            self.folder.remove(name).map_err(failed)?;
+        }
+        match std::fs::remove_dir(self.folder.path()) {
+            Err(error) if ![ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&error.kind()) => {
+                Err(Error::NotRemoved { path: self.folder.path().to_owned(), source: error })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for KeptSample {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a child process that is just being started shares the file
+        // until its program begins.
+        let _ = self.lock.unlock();
+    }
+}
+
+fn refused(path: &Path, reason: impl Into<String>) -> Error {
+    Error::Input { path: path.to_owned(), reason: reason.into() }
+}
+
+/// The shape and the bytes of latents.
+fn values(latents: &Tensor) -> Result<(Vec<usize>, Vec<u8>)> {
+    let latents = latents.f_contiguous()?;
+    let mut bytes = vec![0_u8; latents.numel() * size_of::<f32>()];
+    latents.f_copy_data_u8(&mut bytes, latents.numel())?;
+    Ok((latents.size().into_iter().map(|extent| extent as usize).collect(), bytes))
+}
+
+fn parse(path: &Path, bytes: &[u8], fingerprint: &str) -> Result<(SampleState, DenoisePlan)> {
+    let damaged = |reason: String| refused(path, format!("{reason}: delete its folder to start over"));
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| damaged(error.to_string()))?;
+    let text = header.metadata().as_ref().and_then(|texts| texts.get(KEYWORD));
+    let text = text.ok_or_else(|| damaged("no kept step".into()))?;
+    let Description { version, fingerprint: found, plan, steps, numbers, draws } =
+        serde_json::from_str(text).map_err(|error| damaged(format!("no sound kept step ({error})")))?;
+    if version != VERSION || found != fingerprint {
+        return Err(refused(
+            path,
+            "was begun with other weights, inputs or options: delete its folder to start over, or repeat the first run",
+        ));
+    }
+    let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(error.to_string()))?;
+    let latents = read(&file, LATENTS).ok_or_else(|| damaged("no latents in it".into()))?;
+    let history: Vec<Tensor> = (0..MOST_HISTORY).map_while(|place| read(&file, &format!("{HISTORY}{place}"))).collect();
+    if history.iter().any(|tensor| tensor.size() != latents.size()) {
+        return Err(damaged("latents of different shapes".into()));
+    }
+    Ok((SampleState { latents, steps, history, numbers, draws }, plan))
+}
+
+fn read(file: &SafeTensors<'_>, name: &str) -> Option<Tensor> {
+    let view = file.tensor(name).ok().filter(|view| view.dtype() == Dtype::F32)?;
+    let values: Vec<f32> = view.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let shape: Vec<i64> = view.shape().iter().map(|extent| *extent as i64).collect();
+    Tensor::f_from_slice(&values).and_then(|tensor| tensor.f_reshape(shape)).ok()
+}
+
+/// A digest by which a later run is recognised as the same: of the files of weights by their
+/// identity, and of everything else by its values.
+///
+/// # Errors
+/// Memory is out.
+pub(super) fn fingerprint(
+    model: &SampleModel,
+    loras: &[super::LoraRequest],
+    sampling: &Sampling,
+    plan: &DenoisePlan,
+) -> Result<String> {
+    let mut digest = Sha256::new();
+    for file in model.denoiser.files() {
+        digest.update(format!("{:?}", file.file().file().id()));
+    }
+    for lora in loras {
+        let facts = std::fs::metadata(&lora.path).and_then(|facts| Ok((facts.len(), facts.modified()?)));
+        digest
+            .update(format!("{:?} {lora:?}", facts.map_err(|source| Error::Read { path: lora.path.clone(), source })?));
+    }
+    let Sampling { positive, negative, sigmas, sampler, cfg, guidance, seed, .. } = sampling;
+    digest.update(format!("{sigmas:?} {sampler} {cfg} {guidance:?} {seed} {:?}", sampling.model.prediction()));
+    digest.update(format!("{} {:?}", plan.precision, plan.guidance));
+    let kept = sampling.kept.as_ref();
+    digest.update(format!("{:?}", kept.map(|kept| kept.clean)));
+    let conditionings = std::iter::once(positive).chain(negative);
+    let mut tensors = vec![Some(&sampling.latents), sampling.noise.as_ref(), sampling.condition.as_ref()];
+    tensors.extend([kept.map(|kept| &kept.latents), kept.map(|kept| &kept.mask)]);
+    for of in conditionings {
+        tensors.extend([Some(&of.text), of.pooled.as_ref(), of.image.as_ref()]);
+    }
+    for tensor in tensors {
+        let Some(tensor) = tensor else {
+            digest.update("none");
+            continue;
+        };
+        let (shape, bytes) = values(tensor)?;
+        digest.update(format!("{shape:?}"));
+        digest.update(&bytes);
+    }
+    Ok(format!("sha256:{:x}", digest.finalize()))
+}

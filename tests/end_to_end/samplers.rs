@@ -1,0 +1,225 @@
+//! Samplers through the program: every one of them, parts of their steps, masks, and samples that are
+//! killed or whose plans fail on the way.
+
+use std::{fs, process::Stdio, thread, time::Duration};
+
+use serde_json::Value;
+use tilewright_fake_gpu::{LIBTORCH, SCRIPT};
+
+use crate::{
+    encode::tensor,
+    program::{Place, Run, fixture, largest_difference, one_tensor},
+};
+
+/// Kills of the test, if the environment asks for no other number (TILEWRIGHT_KILLS).
+const KILLS: usize = 8;
+
+/// A tiny WAN, its conditioning, and a size.
+fn wan() -> Vec<String> {
+    let file = |name: &str| fixture(&format!("sample-wan-t2v-original/{name}.safetensors"));
+    let words = ["sample", "--transformer", &file("wan-tiny"), "--conditioning", &file("conditioning")];
+    [&words[..], &["--size", "64x96", "--frames", "5"]].concat().into_iter().map(str::to_owned).collect()
+}
+
+/// A tiny Flux, and its conditioning.
+fn flux() -> Vec<String> {
+    let file = |name: &str| fixture(&format!("sample-flux-original/{name}.safetensors"));
+    let words = ["sample", "--transformer", &file("flux1-tiny"), "--conditioning", &file("conditioning")];
+    words.into_iter().map(str::to_owned).collect()
+}
+
+fn with(base: &[String], more: &[&str]) -> Vec<String> {
+    base.iter().cloned().chain(more.iter().map(|&word| word.to_owned())).collect()
+}
+
+/// The latent that a run writes.
+fn latent(place: &Place, name: &str) -> Vec<f32> {
+    tensor(&place.path(name), "latent").1
+}
+
+#[test]
+fn every_sampler_ends_with_a_latent() {
+    let place = Place::new();
+    let run = place.run(&with(&wan(), &["--sampler", "none"]));
+    run.failed(2, "unknown sampler 'none'");
+    let text = run.stderr();
+    let names: Vec<&str> = text.split("expected ").nth(1).unwrap().split(" (").next().unwrap().split(", ").collect();
+    assert_eq!(names.len(), 45, "{names:?}");
+    let negative = fixture("sample-wan-t2v-original/conditioning.safetensors");
+    for name in names {
+        let options = ["--device", "cpu", "--steps", "3", "--sampler", name, "--negative", &negative, "--cfg", "2"];
+        let record = place.run(&with(&with(&wan(), &options), &["--json", "-o", "out.safetensors"])).json();
+        assert_eq!(record["request"]["sampler"], *name);
+        let values = latent(&place, "out.safetensors");
+        assert!(values.iter().all(|value| value.is_finite() && value.abs() < 100.0), "{name}");
+    }
+}
+
+#[test]
+fn samples_are_comfyuis() {
+    let text = fs::read_to_string(fixture("comfyui-samples/cases.json")).unwrap();
+    let cases: Value = serde_json::from_str(&text).unwrap();
+    let place = Place::new();
+    let cases = cases["cases"].as_array().unwrap();
+    assert!(cases.len() >= 20);
+    for case in cases {
+        let name = case["name"].as_str().unwrap();
+        let path = |key: &str| fixture(case[key].as_str().unwrap());
+        let mut arguments = vec!["sample".to_owned(), "--device".into(), "cpu".into(), "--transformer".into()];
+        arguments.extend([path("transformer"), "--conditioning".into(), path("conditioning")]);
+        for word in case["options"].as_array().unwrap() {
+            let word = word.as_str().unwrap();
+            // Files are named from the fixtures' folder on.
+            let is_file = word.ends_with(".safetensors");
+            arguments.push(if is_file { fixture(word) } else { word.to_owned() });
+        }
+        arguments.extend(["-o".into(), "out.safetensors".into()]);
+        place.run(&arguments).succeeded();
+        let results = place.path("../").join(fixture("comfyui-samples/results.safetensors"));
+        let (shape, expected) = tensor(&results, case["result"].as_str().unwrap());
+        let (found_shape, found) = tensor(&place.path("out.safetensors"), "latent");
+        assert_eq!(found_shape, shape, "{name}");
+        let largest = expected.iter().fold(1.0_f32, |largest, value| largest.max(value.abs()));
+        let apart = largest_difference(&found, &expected) / largest;
+        assert!(apart <= 1e-4, "{name}: {apart}");
+    }
+}
+
+#[test]
+fn two_parts_of_the_steps_are_the_whole() {
+    let place = Place::new();
+    let base = with(&flux(), &["--device", "cpu", "--steps", "6", "--seed", "3"]);
+    for sampler in ["euler", "heun", "dpm_2", "exp_heun_2_x0"] {
+        let base = with(&base, &["--sampler", sampler]);
+        place.run(&with(&base, &["--size", "64x64", "-o", "whole.safetensors"])).succeeded();
+        let first = ["--size", "64x64", "--end-step", "4", "--leftover-noise", "-o", "first.latent"];
+        place.run(&with(&base, &first)).succeeded();
+        let second = ["--latent", "first.latent", "--start-step", "4", "--no-add-noise", "-o", "second.safetensors"];
+        place.run(&with(&base, &second)).succeeded();
+        assert_eq!(latent(&place, "second.safetensors"), latent(&place, "whole.safetensors"), "{sampler}");
+    }
+}
+
+#[test]
+fn a_picture_is_a_mask() {
+    let place = Place::new();
+    let base = with(&flux(), &["--device", "cpu", "--steps", "2"]);
+    place.run(&with(&base, &["--size", "64x64", "-o", "kept.safetensors"])).succeeded();
+    // The left half is black, and kept.
+    let picture = image::GrayImage::from_fn(64, 64, |x, _| image::Luma([if x < 32 { 0 } else { 255 }]));
+    picture.save(place.path("mask.png")).unwrap();
+    let masked = ["--latent", "kept.safetensors", "--seed", "5", "-o", "out.safetensors", "--mask"];
+    place.run(&with(&with(&base, &masked), &["mask.png"])).succeeded();
+    let (shape, found) = tensor(&place.path("out.safetensors"), "latent");
+    let kept = latent(&place, "kept.safetensors");
+    let width = shape[3];
+    let apart = |half: usize| {
+        let of = |place: &usize| place % width / (width / 2) == half;
+        let apart = (0..found.len()).filter(of).map(|place| (found[place] - kept[place]).abs());
+        apart.fold(0.0, f32::max)
+    };
+    assert!(apart(0) < 1e-5 && apart(1) > 0.1, "{} {}", apart(0), apart(1));
+    place.write("mask.jpg", b"no picture");
+    place
+        .run(&with(&with(&base, &masked), &["mask.jpg"]))
+        .failed(2, "mask.jpg: a text: a PNG, JPEG, WebP or GIF is expected");
+}
+
+#[test]
+fn a_killed_sample_goes_on_from_its_last_step_to_the_same_bits() {
+    let kills: usize = std::env::var("TILEWRIGHT_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let place = Place::new();
+    let (mut killed, mut resumed, mut round) = (0, 0, 0);
+    while killed < kills {
+        let sampler = ["dpmpp_3m_sde", "sa_solver", "uni_pc", "er_sde"][round % 4];
+        let base = with(&wan(), &["--device", "cpu", "--steps", "20", "--threads", "1", "--sampler", sampler]);
+        place.run(&with(&base, &["-o", "whole.safetensors"])).succeeded();
+        let arguments = with(&base, &["--resume", "-o", "out.safetensors"]);
+        let step = place.path("out.safetensors.partial").join("step.safetensors");
+        let mut last = Vec::new();
+        for _ in 0..3 {
+            let mut child = place.command(&arguments).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+            // Until another step is kept than the last time.
+            while child.try_wait().unwrap().is_none() && fs::read(&step).unwrap_or_default() == last {
+                thread::sleep(Duration::from_millis(2));
+            }
+            if child.try_wait().unwrap().is_none() {
+                killed += 1;
+            }
+            let _ = child.kill();
+            child.wait().unwrap();
+            last = fs::read(&step).unwrap_or_default();
+        }
+        let end = place.run(&arguments);
+        resumed += usize::from(end.succeeded().stderr().contains("steps are kept from an earlier run"));
+        assert_eq!(latent(&place, "out.safetensors"), latent(&place, "whole.safetensors"), "{sampler}");
+        assert!(!place.path("out.safetensors.partial").exists());
+        fs::remove_file(place.path("out.safetensors")).unwrap();
+        round += 1;
+    }
+    assert!(resumed > 0);
+}
+
+#[test]
+fn a_kept_step_is_gone_on_from_by_its_own_run_alone() {
+    let place = Place::new();
+    let base = with(&wan(), &["--device", "cpu", "--steps", "200", "--resume", "-o", "out.safetensors"]);
+    let step = place.path("out.safetensors.partial").join("step.safetensors");
+    let mut child = place.command(&base).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    while child.try_wait().unwrap().is_none() && !step.is_file() {
+        thread::sleep(Duration::from_millis(2));
+    }
+    // While it runs, the place is its own.
+    place.run(&base).failed(2, "another process is sampling into it");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for (option, value) in [("--seed", "1"), ("--sampler", "heun"), ("--set", "precision=bf16"), ("--shift", "2")] {
+        place.run(&with(&base, &[option, value])).failed(2, "was begun with other weights, inputs or options");
+    }
+    let whole = fs::read(&step).unwrap();
+    fs::write(&step, &whole[..whole.len() / 2]).unwrap();
+    place.run(&base).failed(2, "delete its folder to start over");
+    fs::write(&step, one_tensor("latents", "F32", &[1], &[0; 4])).unwrap();
+    place.run(&base).failed(2, "no kept step");
+    place.run(&with(&wan(), &["--resume", "-o", "-"])).failed(2, "-o - and --resume");
+}
+
+/// A run on a fake GPU.
+fn on_gpu(place: &Place, script: &str, arguments: &[String]) -> Run {
+    let mut command = place.command(arguments);
+    command.env("TILEWRIGHT_LIBTORCH", LIBTORCH).env(SCRIPT, format!("devices=1;memory=1073741824;{script}"));
+    Run(command.output().unwrap())
+}
+
+#[test]
+fn a_step_that_fails_is_tried_again_by_another_plan() {
+    let place = Place::new();
+    let base = with(&flux(), &["--size", "512x512", "--steps", "8", "--device", "cuda", "--json"]);
+    let base = with(&base, &["-o", "out.safetensors"]);
+    // In bf16 some results are sound, and none from then on.
+    let bf16 = with(&base, &["--set", "precision=bf16"]);
+    let step = |record: &Value| record["attempts"][0]["step"].as_u64();
+    let steps = |after: u32| {
+        let record = on_gpu(&place, &format!("nan=bf16;nan-after={after}"), &bf16).json();
+        assert_eq!(record["plan"]["precision"]["dtype"], "f32", "{record}");
+        assert!(record["attempts"][0]["failure"].to_string().contains("non-finite"), "{record}");
+        assert!(latent(&place, "out.safetensors").iter().all(|value| value.is_finite()));
+        step(&record).unwrap()
+    };
+    assert_eq!(steps(0), 0);
+    let later = steps(60);
+    assert!((1..8).contains(&later), "{later}");
+    // Memory runs out once, in the middle.
+    let expanded = with(&base, &["--set", "weights=expanded", "--set", "guidance=together"]);
+    place
+        .run(&with(&flux(), &["--size", "512x512", "--steps", "8", "--device", "cpu", "-o", "cpu.safetensors"]))
+        .succeeded();
+    let mut tried = Vec::new();
+    for number in [10, 30, 60, 90] {
+        let record = on_gpu(&place, &format!("oom={number}"), &expanded).json();
+        let (found, expected) = (latent(&place, "out.safetensors"), latent(&place, "cpu.safetensors"));
+        assert!(largest_difference(&found, &expected) < 2e-4, "{number}");
+        tried.extend(step(&record));
+    }
+    assert!(tried.iter().any(|step| (1..8).contains(step)), "{tried:?}");
+}
