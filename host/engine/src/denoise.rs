@@ -140,6 +140,8 @@ pub struct Sampling {
     pub sampler: Sampler,
     /// The model's sigmas, and what its network says.
     pub model: ModelSampling,
+    /// The network is told whole timesteps, cut off, as some schedulers of diffusers do.
+    pub whole_timesteps: bool,
     /// The seed of the noise that the sampler adds.
     pub seed: u64,
 }

@@ -2,6 +2,7 @@
 
 mod inputs;
 mod kept;
+mod saved;
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +13,13 @@ use tilewright_models::{
 };
 use tilewright_plan::DenoisePlan;
 use tilewright_sampling::{
-    Convention, ModelSampling, Sampler, Schedule, Scheduler, Shift, Span, check_sigmas, flow_match_sigmas, noise,
+    Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Scheduler, Shift, Span, check_sigmas, noise,
 };
 
-use self::inputs::{Conditioning, Given, read};
+use self::{
+    inputs::{Conditioning, Given, read},
+    saved::SavedScheduler,
+};
 pub use self::{
     inputs::{NOISY, NOISY_SIGMA},
     kept::KeptSample,
@@ -36,9 +40,6 @@ const GUIDANCE: f32 = 3.5;
 
 /// The name of the tensor in noise files.
 const NOISE: &str = "noise";
-
-/// The most bytes of a pipeline's description.
-const MOST_DESCRIPTION: u64 = 1 << 20;
 
 /// The longest side of a picture in pixels, and the most frames.
 const MOST_PIXELS: u32 = 1 << 15;
@@ -94,8 +95,8 @@ pub struct SampleRequest {
     pub seed: u64,
     /// The noise of the first sigma is added; else the latent has it already.
     pub adds_noise: bool,
-    /// The sampler.
-    pub sampler: Sampler,
+    /// The sampler; that of the reference if none is given.
+    pub sampler: Option<Sampler>,
     /// Sigmas.
     pub steps: Steps,
     /// The shift of the model's sigmas, in place of its own.
@@ -125,7 +126,16 @@ pub struct SampleModel {
     /// The denoiser.
     pub denoiser: Denoiser,
     scaling: Scaling,
+    /// The folder or file of the first transformer.
     path: PathBuf,
+}
+
+/// The way of a sample: its sampler, sigmas and model.
+struct Way {
+    sampler: Sampler,
+    sigmas: Vec<f64>,
+    model: ModelSampling,
+    whole_timesteps: bool,
 }
 
 impl SampleModel {
@@ -161,7 +171,7 @@ impl SampleModel {
                     return refused("the expert for low noise, by its name: give the one for high noise first".into());
                 }
                 let usual = if first.config.condition_channels() > 0 { IMAGE_BOUNDARY } else { BOUNDARY };
-                let saved = if boundary.is_none() { saved_boundary(&path)? } else { None };
+                let saved = if boundary.is_none() { saved::boundary(&path)? } else { None };
                 Denoiser::experts(first, open(&low, &folders)?, boundary.or(saved).unwrap_or(usual))?
             }
         };
@@ -227,15 +237,24 @@ impl SampleModel {
         }
     }
 
-    /// The sigmas of a request, and the model's own.
-    fn sigmas(&self, request: &SampleRequest, tokens: u64) -> Result<(Vec<f64>, ModelSampling)> {
-        let shift = match (self.shift(request.convention), request.shift) {
+    /// The way that a request asks for. As diffusers has it, a saved pipeline's scheduler is followed
+    /// where the request says nothing else.
+    fn way(&self, request: &SampleRequest, tokens: u64) -> Result<Way> {
+        let as_diffusers = request.convention == Convention::Diffusers;
+        let saved = if as_diffusers { SavedScheduler::open(&self.path)? } else { None };
+        let usual = saved.as_ref().map_or_else(|| self.shift(request.convention), |saved| saved.shift(tokens));
+        let shift = match (usual, request.shift) {
             (usual, None) => usual,
             (Shift::Flow(_), Some(shift)) => Shift::Flow(shift),
             (_, Some(mu)) => Shift::Exponential(mu),
         };
         shift.check()?;
         let model = shift.model(tokens);
+        let named = request.sampler.map(FlowScheduler::of);
+        let flow = named.or(saved.map(|saved| saved.scheduler)).unwrap_or_default();
+        let mut sampler = request.sampler.unwrap_or_default();
+        // Along ComfyUI's sigmas, and sigmas by hand, the sampler of that name is ComfyUI's.
+        let mut whole_timesteps = false;
         let sigmas = match &request.steps {
             Steps::Sigmas(sigmas) => {
                 check_sigmas(sigmas)?;
@@ -243,17 +262,23 @@ impl SampleModel {
             }
             Steps::Count { steps, strength, scheduler, span } => {
                 let steps = steps.unwrap_or_else(|| self.usual_steps());
-                span.of(match (request.convention, scheduler) {
-                    (Convention::Diffusers, None) => flow_match_sigmas(shift, tokens, steps, *strength)?,
-                    (_, scheduler) => {
+                span.of(match scheduler {
+                    None if as_diffusers => {
+                        if request.sampler.is_none() {
+                            sampler = flow.sampler().parse().unwrap_or_default();
+                        }
+                        sampler = sampler.native();
+                        whole_timesteps = flow.has_whole_timesteps();
+                        flow.sigmas(shift, tokens, steps, *strength)?
+                    }
+                    scheduler => {
                         let scheduler = scheduler.unwrap_or_default();
-                        Schedule { sampler: request.sampler, scheduler, model: model.clone() }
-                            .sigmas(steps, *strength)?
+                        Schedule { sampler, scheduler, model: model.clone() }.sigmas(steps, *strength)?
                     }
                 })?
             }
         };
-        Ok((sigmas, model))
+        Ok(Way { sampler, sigmas, model, whole_timesteps })
     }
 
     /// Reads the files of a request and checks that they go together.
@@ -262,17 +287,18 @@ impl SampleModel {
     /// A file is unsound, of another model, or of another size.
     pub fn prepare(&self, request: &SampleRequest) -> Result<Sampling> {
         let config = self.config();
+        let needs_negative = request.sampler.is_some_and(Sampler::needs_negative);
         let conditioning = Conditioning::open(&request.conditioning, config, None)?;
         let negative = match &request.negative {
-            Some(path) if request.cfg != 1.0 || request.sampler.needs_negative() => {
+            Some(path) if request.cfg != 1.0 || needs_negative => {
                 Some(Conditioning::open(path, config, Some(&conditioning))?)
             }
             _ => None,
         };
-        if request.sampler.needs_negative() && negative.is_none() {
+        if needs_negative && negative.is_none() {
             return Err(self.refused(format!(
                 "the sampler {} reads a negative conditioning on its own: give --negative, with --cfg",
-                request.sampler
+                request.sampler.unwrap_or_default()
             )));
         }
         if !request.cfg.is_finite() {
@@ -296,9 +322,14 @@ impl SampleModel {
         let [frames, height, width] = [shape[shape.len() - 3], shape[shape.len() - 2], shape[shape.len() - 1]];
         let frames = if config.is_video() { frames } else { 1 };
         let patch = config.patch();
-        let (sigmas, model) = self.sigmas(request, (frames * (height / patch) * (width / patch)) as u64)?;
+        let Way { sampler, sigmas, model, whole_timesteps } =
+            self.way(request, (frames * (height / patch) * (width / patch)) as u64)?;
         let kept = latent.map(|latent| latent.f_expand(&shape, false)?.f_contiguous()).transpose()?;
-        let [new, old] = model.noise_factors(sigmas.first().copied().unwrap_or(1.0), true);
+        let [mut new, old] = model.noise_factors(sigmas.first().copied().unwrap_or(1.0), true);
+        if request.convention == Convention::Diffusers && kept.is_none() && !matches!(request.steps, Steps::Sigmas(_)) {
+            // Its pipelines begin with the noise as it is, also a little below the largest sigma.
+            new = 1.0;
+        }
         let mut latents = tilewright_torch::scalar::multiply(&first_noise, new)?;
         if let Some(kept) = &kept {
             latents = latents.f_add(&tilewright_torch::scalar::multiply(kept, old)?)?;
@@ -335,7 +366,7 @@ impl SampleModel {
             latents,
             noise: match &kept {
                 None => None,
-                Some(_) if request.sampler.has_other_mask_noise() => Some(noise(request.seed.wrapping_add(1), &shape)?),
+                Some(_) if sampler.has_other_mask_noise() => Some(noise(request.seed.wrapping_add(1), &shape)?),
                 Some(_) => Some(first_noise),
             },
             positive: conditioning.tensors,
@@ -345,8 +376,9 @@ impl SampleModel {
             guidance: guided.then(|| request.guidance.map_or(GUIDANCE, |guidance| guidance as f32)),
             cfg: request.cfg,
             sigmas,
-            sampler: request.sampler,
+            sampler,
             model,
+            whole_timesteps,
             seed: request.seed,
         })
     }
@@ -472,19 +504,6 @@ impl SampleModel {
     pub fn to_vae(&self, latents: &Tensor) -> Result<Tensor> {
         Ok(self.scaling.undo(latents)?)
     }
-}
-
-/// The boundary that the description of a pipeline in its folder names.
-fn saved_boundary(folder: &Path) -> Result<Option<f64>> {
-    let path = folder.join("model_index.json");
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let refused = |reason: String| Error::Input { path: path.clone(), reason };
-    let text = tilewright_files::read_text(&path, MOST_DESCRIPTION).map_err(|error| refused(error.to_string()))?;
-    let saved: serde_json::Value = serde_json::from_str(&text)
-        .map_err(|error| refused(format!("no sound description of a pipeline ({error})")))?;
-    Ok(saved["boundary_ratio"].as_f64())
 }
 
 /// The way between a denoiser's latents and its VAE's, as published; none for latents of a number

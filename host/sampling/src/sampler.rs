@@ -92,7 +92,7 @@ impl<F: Real> Course<F> {
     /// Memory is out.
     pub fn start<T: Latents<Scalar = F>>(&self, latents: T) -> Result<State<T>, T::Error> {
         let latents = match self.sampler.method() {
-            Method::UniPc { .. } => unipc::start(latents, &self.sigmas)?,
+            Method::UniPc(form) if !form.native => unipc::start(latents, &self.sigmas)?,
             _ => latents,
         };
         Ok(State { latents, steps: 0, history: Vec::new(), numbers: Vec::new(), draws: 0 })
@@ -163,7 +163,7 @@ impl<F: Real> Course<F> {
         let last = self.sigmas[self.sigmas.len() - 1];
         let factor = self.model.result_factor(last);
         let latents = match self.sampler.method() {
-            Method::UniPc { .. } => unipc::finish(&state.latents, &self.sigmas)?,
+            Method::UniPc(form) if !form.native => unipc::finish(&state.latents, &self.sigmas)?,
             _ => state.latents.share(),
         };
         if factor == F::one() { Ok(latents) } else { T::combine(&[(factor, &latents)]) }
@@ -200,7 +200,8 @@ pub(crate) enum Method {
     Seeds2 { eta: f64, ratio: f64, second_order: bool },
     Seeds3,
     SaSolver { evaluates_twice: bool },
-    UniPc { second: bool },
+    UniPc(unipc::Form),
+    Dpmpp2mNative,
     DpmFast,
     DpmAdaptive,
 }
@@ -222,7 +223,7 @@ impl Method {
 
     /// True of methods that have no step down to a sigma of 0.
     fn never_ends(self) -> bool {
-        matches!(self, Method::UniPc { .. })
+        matches!(self, Method::UniPc(form) if !form.native)
     }
 
     /// The most calls of the model in a step.
@@ -245,13 +246,14 @@ impl Method {
     pub fn remembered(self) -> u32 {
         match self {
             Method::SaSolver { .. } => 5,
-            Method::Lms | Method::Ipndm | Method::IpndmV | Method::CfgPpHistory | Method::UniPc { .. } => 3,
+            Method::Lms | Method::Ipndm | Method::IpndmV | Method::CfgPpHistory | Method::UniPc(_) => 3,
             Method::Deis | Method::Dpmpp3mSde | Method::ErSde => 2,
             Method::ResMultistep { .. }
             | Method::GradientEstimation { .. }
             | Method::Dpmpp2m
             | Method::Dpmpp2mCfgPp
             | Method::Dpmpp2mSde { .. }
+            | Method::Dpmpp2mNative
             | Method::DpmAdaptive => 1,
             _ => 0,
         }
@@ -288,7 +290,8 @@ impl Method {
             }
             Method::Seeds3 => exponential::seeds_3(step),
             Method::SaSolver { evaluates_twice } => adams::sa_solver(step, evaluates_twice),
-            Method::UniPc { second } => unipc::step(step, second),
+            Method::UniPc(form) => unipc::step(step, form),
+            Method::Dpmpp2mNative => exponential::dpmpp_2m(step),
             Method::DpmFast => adaptive::dpm_fast(step),
             Method::DpmAdaptive => adaptive::dpm_adaptive(step),
         }

@@ -211,7 +211,7 @@ fn all_steps(steps: u32, strength: f64) -> Result<u32> {
 ///
 /// # Errors
 /// There can be no such steps, strength or shift.
-pub fn flow_match_sigmas(shift: Shift, tokens: u64, steps: u32, strength: f64) -> Result<Vec<f64>> {
+fn flow_match_sigmas(shift: Shift, tokens: u64, steps: u32, strength: f64) -> Result<Vec<f64>> {
     shift.check()?;
     let all = all_steps(steps, strength)?;
     let last = match shift {
@@ -224,6 +224,79 @@ pub fn flow_match_sigmas(shift: Shift, tokens: u64, steps: u32, strength: f64) -
     };
     let sigma = |step| f64::from(shift.sigma(time(step), tokens) as f32);
     Ok((all - steps..all).map(sigma).chain([0.0]).collect())
+}
+
+/// A scheduler of diffusers, for models of flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlowScheduler {
+    /// `FlowMatchEulerDiscreteScheduler`.
+    #[default]
+    Euler,
+    /// `UniPCMultistepScheduler`.
+    UniPc,
+    /// `DPMSolverMultistepScheduler`.
+    DpmSolver,
+}
+
+/// The schedulers by their class, with the sampler's name that stands for each.
+const FLOW_SCHEDULERS: [(&str, &str, FlowScheduler); 3] = [
+    ("FlowMatchEulerDiscreteScheduler", "euler", FlowScheduler::Euler),
+    ("UniPCMultistepScheduler", "uni_pc", FlowScheduler::UniPc),
+    ("DPMSolverMultistepScheduler", "dpmpp_2m", FlowScheduler::DpmSolver),
+];
+
+impl FlowScheduler {
+    /// The scheduler of a class, if it is known.
+    pub fn of_class(name: &str) -> Option<Self> {
+        FLOW_SCHEDULERS.iter().find(|(class, _, _)| *class == name).map(|(_, _, scheduler)| *scheduler)
+    }
+
+    /// The scheduler that a sampler stands for; Euler's for those that diffusers does not have.
+    pub fn of(sampler: Sampler) -> Self {
+        let name = sampler.to_string();
+        let name = if name == "uni_pc_bh2" { "uni_pc" } else { &name };
+        let known = FLOW_SCHEDULERS.iter().find(|(_, sampler, _)| *sampler == name);
+        known.map_or(Self::Euler, |(_, _, scheduler)| *scheduler)
+    }
+
+    /// The name of the sampler that stands for it.
+    pub fn sampler(self) -> &'static str {
+        FLOW_SCHEDULERS.iter().find(|(_, _, scheduler)| *scheduler == self).map_or("euler", |(_, name, _)| *name)
+    }
+
+    /// True if the network is told whole timesteps, cut off.
+    pub fn has_whole_timesteps(self) -> bool {
+        self != Self::Euler
+    }
+
+    /// The sigmas of so many steps.
+    ///
+    /// # Errors
+    /// There can be no such steps, strength or shift.
+    pub fn sigmas(self, shift: Shift, tokens: u64, steps: u32, strength: f64) -> Result<Vec<f64>> {
+        /// What a first sigma of 1 is lowered by, which has no signal.
+        const LOWERED: f64 = 1e-6;
+        if self == Self::Euler {
+            return flow_match_sigmas(shift, tokens, steps, strength);
+        }
+        shift.check()?;
+        let all = all_steps(steps, strength)?;
+        let least = 1.0 / f64::from(FLOW_TIMES);
+        // Evenly from 1 down to the least time, or from what that leaves of 1 down to 0; the end is
+        // left out.
+        let [first, last] = if self == Self::UniPc { [1.0, least] } else { [1.0 - least, 0.0] };
+        let time = |step: u32| first + (last - first) * f64::from(step) / f64::from(all);
+        let mut sigmas: Vec<f64> = (0..all).map(|step| shift.sigma(time(step), tokens)).collect();
+        if self == Self::UniPc && (sigmas[0] - 1.0).abs() < LOWERED {
+            sigmas[0] -= LOWERED;
+        }
+        Ok(sigmas
+            .split_off((all - steps) as usize)
+            .into_iter()
+            .map(|sigma| f64::from(sigma as f32))
+            .chain([0.0])
+            .collect())
+    }
 }
 
 /// A part of a sample's steps, as KSampler (Advanced) takes it.

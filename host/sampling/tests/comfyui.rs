@@ -7,8 +7,8 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use tch::Device;
 use tilewright_sampling::{
-    Course, Denoised, Denoiser, Latents, ModelSampling, Noise, NoiseKind, Prediction, Real, Sampler, SamplerNoise,
-    Schedule, Scheduler, Span,
+    Course, Denoised, Denoiser, FlowScheduler, Latents, ModelSampling, Noise, NoiseKind, Prediction, Real, Sampler,
+    SamplerNoise, Schedule, Scheduler, Shift, Span,
 };
 use tilewright_torch::NoiseStream;
 
@@ -53,6 +53,8 @@ struct Network<'a> {
     /// Calls for the positive and the negative conditioning.
     calls: [usize; 2],
     mask: Option<Mask<'a>>,
+    /// The timestep is cut off to a whole number.
+    whole_timesteps: bool,
 }
 
 /// The kept latents of a mask.
@@ -64,7 +66,8 @@ struct Mask<'a> {
 
 impl Network<'_> {
     fn output<F: Real>(&self, latents: &Values<F>, sigma: F, condition: f64) -> Vec<F> {
-        let timestep = F::of(self.model.timestep(sigma.wide()));
+        let timestep = self.model.timestep(sigma.wide());
+        let timestep = F::of(if self.whole_timesteps { timestep.floor() } else { timestep });
         let (one, two, square) = (F::one(), F::of(2.0), F::of(0.25));
         let factor = self.model.input_factor(sigma);
         let value = |(place, latent): (usize, &F)| {
@@ -242,6 +245,7 @@ fn every_sampler_goes_comfyuis_way_along_every_schedulers_sigmas() {
                     needs_negative: sampler.needs_negative(),
                     calls: [0, 0],
                     mask: None,
+                    whole_timesteps: false,
                 };
                 let mut wide = network();
                 let found =
@@ -398,6 +402,7 @@ fn extras<F: Real>(kind_of_number: &str) -> Vec<String> {
                     needs_negative: sampler.needs_negative(),
                     calls: [0, 0],
                     mask: has_mask.then_some(mask),
+                    whole_timesteps: false,
                 };
                 let sigmas: Vec<F> = sigmas.into_iter().map(F::of).collect();
                 let found = sample(sampler, &model, &sigmas, &mut network, [noise, latent]);
@@ -419,4 +424,44 @@ fn extras<F: Real>(kind_of_number: &str) -> Vec<String> {
 fn parts_masks_and_strengths_are_those_of_ksampler() {
     let failed = [extras::<f64>("f64"), extras::<f32>("f32")].concat();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn diffusers_schedulers_for_flows_have_the_same_sigmas_and_results() {
+    let (cases, tensors) = (json("diffusers.json"), tensors("diffusers.safetensors"));
+    let noise = &crate::tensors("samples.safetensors")["noise"];
+    let mut compared = 0;
+    for case in cases["cases"].as_array().unwrap().iter().filter(|case| case["kind"] == "flow") {
+        let (name, config) = (case["case"].as_str().unwrap(), &case["config"]);
+        let scheduler = FlowScheduler::of_class(case["class"].as_str().unwrap()).unwrap();
+        let sampler: Sampler = scheduler.sampler().parse().unwrap();
+        assert_eq!(FlowScheduler::of(sampler), scheduler);
+        let shift = match case["set_timesteps"]["mu"].as_f64() {
+            Some(mu) => Shift::Exponential(mu),
+            None => Shift::Flow(config["shift"].as_f64().or(config["flow_shift"].as_f64()).unwrap()),
+        };
+        let sigmas = scheduler.sigmas(shift, 0, 7, 1.0).unwrap();
+        for (found, expected) in sigmas.iter().zip(case["sigmas"].as_array().unwrap()) {
+            assert!((found - expected.as_f64().unwrap()).abs() < 2e-7, "{name}: {sigmas:?}");
+        }
+        let model = model("flow");
+        let mut network = Network {
+            model: &model,
+            cfg: 2.0,
+            needs_negative: false,
+            calls: [0, 0],
+            mask: None,
+            whole_timesteps: scheduler.has_whole_timesteps(),
+        };
+        let zeros = vec![0.0; noise.len()];
+        let sigmas: Vec<f32> = sigmas.into_iter().map(|sigma| sigma as f32).collect();
+        // diffusers begins with the noise as it is, also where the first sigma is a little below 1.
+        let [new, _] = model.noise_factors(sigmas[0], true);
+        let whole: Vec<f64> = noise.iter().map(|value| value / f64::from(new)).collect();
+        let found = sample(sampler.native(), &model, &sigmas, &mut network, [&whole, &zeros]);
+        let apart = distance(&found, &tensors[&format!("{name}.f32")]);
+        assert!(apart <= 1e-5, "{name}: {apart:.1e}");
+        compared += 1;
+    }
+    assert_eq!(compared, 4);
 }

@@ -103,9 +103,11 @@ pub struct Sample {
     /// The sigmas by hand, one more than steps, as in 1,0.75,0.5,0.25,0
     #[arg(long, value_name = "LIST", value_parser = sigmas, conflicts_with_all = ["steps", "denoise"])]
     pub sigmas: Option<Sigmas>,
-    /// The sampler, by ComfyUI's name, as dpmpp_2m; an unknown name lists all 45
-    #[arg(long, value_name = "NAME", default_value = "euler")]
-    pub sampler: Sampler,
+    /// The sampler, by ComfyUI's name, as dpmpp_2m; an unknown name lists all 45. As diffusers,
+    /// uni_pc and dpmpp_2m are its UniPC and DPM-Solver++ [default: euler; as diffusers that of a
+    /// saved pipeline]
+    #[arg(long, value_name = "NAME")]
+    pub sampler: Option<Sampler>,
     /// The scheduler, by ComfyUI's name: simple, sgm_uniform, karras, exponential, ddim_uniform,
     /// beta, normal, linear_quadratic or kl_optimal [default: simple; as diffusers its own]
     #[arg(long, value_name = "NAME", conflicts_with = "sigmas")]

@@ -19,6 +19,9 @@ use super::{
 };
 use crate::{Observer, observer::FinishedStep, task::AttemptError};
 
+/// The timesteps of diffusers' schedulers.
+const TIMESTEPS: f64 = 1000.0;
+
 /// Latents whose sampler ends with an attempt's error.
 type Latents = Tensors<AttemptError>;
 
@@ -257,6 +260,10 @@ fn blended(new: &Tensor, kept: &Tensor, mask: &Tensor) -> Result<Tensor, Attempt
 
 /// The sigma of every frame, if some have none: frames are told apart by the mean of their mask.
 fn sigmas_of_frames(sampling: &Sampling, sigma: f32) -> Result<Vec<f32>, AttemptError> {
+    let sigma = match sampling.whole_timesteps {
+        true => ((f64::from(sigma) * TIMESTEPS).floor() / TIMESTEPS) as f32,
+        false => sigma,
+    };
     match &sampling.kept {
         Some(Kept { mask, clean: true, .. }) if mask.dim() == 5 => {
             let shares = mask.f_mean_dim(&[0, 1, 3, 4][..], false, Kind::Double)?;

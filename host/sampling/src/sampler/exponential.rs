@@ -59,6 +59,27 @@ pub(super) fn dpmpp_sde<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
     Ok(Next::plain(noisy(there, signal * up, &noise)?))
 }
 
+/// DPM-Solver++ of second order, over steps, without noise (diffusers'
+/// `DPMSolverMultistepScheduler`, midpoint): the last step is of first order.
+pub(super) fn dpmpp_2m<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
+    let [from, to] = step.sigmas();
+    let latents = step.latents();
+    let denoised = step.denoised()?.guided;
+    if to == T::Scalar::zero() {
+        return Ok(Next::plain(denoised));
+    }
+    let ([start, end], signal) = lambdas(step);
+    let span = end - start;
+    let new = -signal * phi_1(-span);
+    let mut terms = vec![(to / from, latents), (new, &denoised)];
+    if let ([old], [old_span]) = (&step.state.history[..], &step.state.numbers[..]) {
+        let part = T::Scalar::of(0.5) * new / (*old_span / span);
+        terms.extend([(part, &denoised), (-part, old)]);
+    }
+    let latents = T::combine(&terms)?;
+    Ok(Next { latents, history: vec![denoised], numbers: vec![span] })
+}
+
 /// The first part of a stochastic multistep solver (η = 1): latents and denoised latents.
 struct Multistep<F> {
     span: F,

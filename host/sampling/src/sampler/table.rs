@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use tilewright_plan::words::did_you_mean;
 
-use super::Method;
+use super::{Method, unipc::Form};
 
 /// The noise of a sampler's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +105,15 @@ static ROWS: [Row; 45] = [
     row("sa_solver", SaSolver { evaluates_twice: false }, Independent, &[]),
     row("sa_solver_pece", SaSolver { evaluates_twice: true }, Independent, &[]),
     row("ddim", Euler, Silent, &[OtherMaskNoise]),
-    row("uni_pc", UniPc { second: false }, Silent, &[SkipsLast]),
-    row("uni_pc_bh2", UniPc { second: true }, Silent, &[SkipsLast]),
+    row("uni_pc", UniPc(Form { second: false, order: 3, native: false }), Silent, &[SkipsLast]),
+    row("uni_pc_bh2", UniPc(Form { second: true, order: 3, native: false }), Silent, &[SkipsLast]),
+];
+
+/// diffusers' own, under the names that stand for them with its conventions.
+static NATIVE: [Row; 3] = [
+    row("uni_pc", UniPc(Form { second: true, order: 2, native: true }), Silent, &[]),
+    row("uni_pc_bh2", UniPc(Form { second: true, order: 2, native: true }), Silent, &[]),
+    row("dpmpp_2m", Method::Dpmpp2mNative, Silent, &[]),
 ];
 
 /// A sampler, by its place in the table.
@@ -143,7 +150,14 @@ impl Sampler {
     }
 
     fn row(self) -> &'static Row {
-        &ROWS[self.0]
+        ROWS.iter().chain(&NATIVE).nth(self.0).unwrap_or(&ROWS[0])
+    }
+
+    /// diffusers' sampler of the same name, for models of flows; the same one if it has none.
+    #[must_use]
+    pub fn native(self) -> Self {
+        let native = NATIVE.iter().position(|row| row.name == self.row().name);
+        native.map_or(self, |place| Self(ROWS.len() + place))
     }
 
     pub(crate) fn method(self) -> Method {

@@ -1,0 +1,131 @@
+//! What a pipeline that diffusers saved says of sampling, beside its weights.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tilewright_sampling::{FlowScheduler, Shift};
+
+use crate::{Error, Result};
+
+/// The most bytes of a pipeline's description.
+const MOST_DESCRIPTION: u64 = 1 << 20;
+
+/// Settings of schedulers that change sigmas or steps in ways that are not followed.
+const NOT_FOLLOWED: [&str; 7] = [
+    "use_karras_sigmas",
+    "use_exponential_sigmas",
+    "use_beta_sigmas",
+    "use_lu_lambdas",
+    "shift_terminal",
+    "invert_sigmas",
+    "stochastic_sampling",
+];
+
+/// A pipeline's scheduler.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SavedScheduler {
+    pub scheduler: FlowScheduler,
+    shift: f64,
+    /// The least and the largest μ, and the tokens that they are for, if the shift grows with size.
+    by_size: Option<[f64; 4]>,
+}
+
+impl SavedScheduler {
+    /// The scheduler in a pipeline's folder, if there is one.
+    ///
+    /// # Errors
+    /// It is damaged, or one that is not followed.
+    pub fn open(folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join("scheduler/scheduler_config.json");
+        let Some(saved) = read(&path)? else { return Ok(None) };
+        let refused = |reason: String| Error::Input { path: path.clone(), reason };
+        let class = saved["_class_name"].as_str().unwrap_or_default();
+        let scheduler = FlowScheduler::of_class(class).ok_or_else(|| {
+            refused(format!("the scheduler '{class}' is not followed: choose --sampler, or leave --as diffusers out"))
+        })?;
+        let is_set = |name: &&str| !matches!(saved[*name], Value::Null | Value::Bool(false));
+        if let Some(name) = NOT_FOLLOWED.iter().find(|name| is_set(name)) {
+            return Err(refused(format!("{name} is not followed: give --sigmas, or leave --as diffusers out")));
+        }
+        let is_usual = saved["solver_order"].as_u64().is_none_or(|order| order == 2)
+            && saved["solver_type"].as_str().is_none_or(|kind| matches!(kind, "bh2" | "midpoint"));
+        if !is_usual {
+            return Err(refused("a solver of another order or type than the usual one (2; bh2, midpoint)".into()));
+        }
+        let number = |name: &str, usual: f64| saved[name].as_f64().unwrap_or(usual);
+        let by_size = (saved["use_dynamic_shifting"] == true).then(|| {
+            [
+                number("base_shift", 0.5),
+                number("max_shift", 1.15),
+                number("base_image_seq_len", 256.0),
+                number("max_image_seq_len", 4096.0),
+            ]
+        });
+        let shift = saved["shift"].as_f64().or(saved["flow_shift"].as_f64()).unwrap_or(1.0);
+        Ok(Some(Self { scheduler, shift, by_size }))
+    }
+
+    /// The shift for so many tokens of the image.
+    pub fn shift(&self, tokens: u64) -> Shift {
+        match self.by_size {
+            None => Shift::Flow(self.shift),
+            Some([least, most, few, many]) => {
+                let slope = (most - least) / (many - few);
+                Shift::Exponential(slope * tokens as f64 + least - slope * few)
+            }
+        }
+    }
+}
+
+/// The boundary that the description of a pipeline in its folder names.
+///
+/// # Errors
+/// The description is damaged.
+pub(super) fn boundary(folder: &Path) -> Result<Option<f64>> {
+    Ok(read(&folder.join("model_index.json"))?.and_then(|saved| saved["boundary_ratio"].as_f64()))
+}
+
+fn read(path: &Path) -> Result<Option<Value>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
+    let text = tilewright_files::read_text(path, MOST_DESCRIPTION).map_err(|error| refused(error.to_string()))?;
+    let saved = serde_json::from_str(&text);
+    saved.map(Some).map_err(|error| refused(format!("no sound description of a pipeline ({error})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_saved_scheduler_is_followed_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(SavedScheduler::open(folder.path()).unwrap(), None);
+        fs::create_dir(folder.path().join("scheduler")).unwrap();
+        let open = |text: &str| {
+            fs::write(folder.path().join("scheduler/scheduler_config.json"), text).unwrap();
+            SavedScheduler::open(folder.path())
+        };
+        let unipc = open(r#"{"_class_name": "UniPCMultistepScheduler", "flow_shift": 5.0, "solver_order": 2}"#);
+        let unipc = unipc.unwrap().unwrap();
+        assert_eq!((unipc.scheduler, unipc.shift(9)), (FlowScheduler::UniPc, Shift::Flow(5.0)));
+        let flux = open(r#"{"_class_name": "FlowMatchEulerDiscreteScheduler", "use_dynamic_shifting": true}"#);
+        assert_eq!(flux.unwrap().unwrap().shift(256), Shift::Exponential(0.5));
+        for (text, words) in [
+            (r#"{"_class_name": "DDIMScheduler"}"#, "the scheduler 'DDIMScheduler' is not followed"),
+            (r#"{"_class_name": "UniPCMultistepScheduler", "solver_order": 3}"#, "another order or type"),
+            (
+                r#"{"_class_name": "UniPCMultistepScheduler", "use_karras_sigmas": true}"#,
+                "use_karras_sigmas is not followed",
+            ),
+            ("[", "no sound description"),
+        ] {
+            let error = open(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
