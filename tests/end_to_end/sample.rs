@@ -341,7 +341,7 @@ fn what_does_not_go_together_is_refused_in_one_line() {
         ),
         (
             &["--transformer", &transformer, "--conditioning", &conditioning, "--size", "60x64"],
-            "multiples of 16 pixels, as 64×64",
+            "multiples of 8 pixels, as 64×64",
         ),
         (
             &["--transformer", &transformer, "--conditioning", &conditioning, "--size", "64x64", "--frames", "5"],

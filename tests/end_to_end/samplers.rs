@@ -58,30 +58,27 @@ fn every_sampler_ends_with_a_latent() {
 #[test]
 fn samples_are_comfyuis() {
     let text = fs::read_to_string(fixture("comfyui-samples/cases.json")).unwrap();
-    let cases: Value = serde_json::from_str(&text).unwrap();
+    let list: Value = serde_json::from_str(&text).unwrap();
     let place = Place::new();
-    let cases = cases["cases"].as_array().unwrap();
-    assert!(cases.len() >= 20);
+    let cases = list["cases"].as_array().unwrap();
+    assert!(cases.len() >= 60);
+    // Files are named from the fixtures' folder on.
+    let named = |word: &str| if word.ends_with(".safetensors") { fixture(word) } else { word.to_owned() };
     for case in cases {
         let name = case["name"].as_str().unwrap();
         let path = |key: &str| fixture(case[key].as_str().unwrap());
-        let mut arguments = vec!["sample".to_owned(), "--device".into(), "cpu".into(), "--transformer".into()];
-        arguments.extend([path("transformer"), "--conditioning".into(), path("conditioning")]);
-        for word in case["options"].as_array().unwrap() {
-            let word = word.as_str().unwrap();
-            // Files are named from the fixtures' folder on.
-            let is_file = word.ends_with(".safetensors");
-            arguments.push(if is_file { fixture(word) } else { word.to_owned() });
-        }
+        let mut arguments = vec!["sample".to_owned(), "--device".into(), "cpu".into()];
+        arguments.extend(["--transformer".into(), path("transformer"), "--conditioning".into(), path("conditioning")]);
+        arguments.extend(case["options"].as_array().unwrap().iter().map(|word| named(word.as_str().unwrap())));
         arguments.extend(["-o".into(), "out.safetensors".into()]);
         place.run(&arguments).succeeded();
-        let results = place.path("../").join(fixture("comfyui-samples/results.safetensors"));
-        let (shape, expected) = tensor(&results, case["result"].as_str().unwrap());
+        let results = fixture("comfyui-samples/results.safetensors");
+        let (shape, expected) = tensor(results.as_ref(), name);
         let (found_shape, found) = tensor(&place.path("out.safetensors"), "latent");
         assert_eq!(found_shape, shape, "{name}");
         let largest = expected.iter().fold(1.0_f32, |largest, value| largest.max(value.abs()));
         let apart = largest_difference(&found, &expected) / largest;
-        assert!(apart <= 1e-4, "{name}: {apart}");
+        assert!(apart <= list["tolerance"].as_f64().unwrap() as f32, "{name}: {apart}");
     }
 }
 
@@ -98,6 +95,23 @@ fn two_parts_of_the_steps_are_the_whole() {
         place.run(&with(&base, &second)).succeeded();
         assert_eq!(latent(&place, "second.safetensors"), latent(&place, "whole.safetensors"), "{sampler}");
     }
+}
+
+#[test]
+fn each_seed_of_a_batch_makes_the_sample_that_it_makes_alone() {
+    let place = Place::new();
+    for sampler in ["euler", "euler_ancestral", "dpmpp_2m_sde"] {
+        let base = with(&flux(), &["--device", "cpu", "--steps", "3", "--size", "48x64", "--sampler", sampler]);
+        place.run(&with(&base, &["--seed", "9,4", "-o", "both.safetensors"])).succeeded();
+        let both = latent(&place, "both.safetensors");
+        for (half, seed) in both.chunks(both.len() / 2).zip(["9", "4"]) {
+            place.run(&with(&base, &["--seed", seed, "--batch", "1", "-o", "one.safetensors"])).succeeded();
+            assert!(largest_difference(half, &latent(&place, "one.safetensors")) < 1e-5, "{sampler} {seed}");
+        }
+    }
+    place
+        .run(&with(&flux(), &["--size", "48x64", "--seed", "1,2", "--batch", "3", "-o", "a.latent"]))
+        .failed(2, "2 seeds for a batch of 3");
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         noise: arguments.noise.clone(),
         batch: arguments.batch,
         mask: arguments.mask.clone(),
-        seed: arguments.seed,
+        seeds: arguments.seed.clone(),
         steps: match &arguments.sigmas {
             Some(sigmas) => Steps::Sigmas(sigmas.0.clone()),
             None => Steps::Count {

@@ -142,8 +142,8 @@ pub struct Sampling {
     pub model: ModelSampling,
     /// The network is told whole timesteps, cut off, as some schedulers of diffusers do.
     pub whole_timesteps: bool,
-    /// The seed of the noise that the sampler adds.
-    pub seed: u64,
+    /// The seeds of the noise that the sampler adds: one for the batch, or one for each sample.
+    pub seeds: Vec<u64>,
 }
 
 impl Sampling {
@@ -157,6 +157,14 @@ impl Sampling {
     pub(crate) fn has_clean_frames(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| kept.clean)
     }
+}
+
+/// Frames, height and width of latents as a network with such patches has them: sides are filled up
+/// to whole patches.
+pub(crate) fn filled(size: &[i64], patch: i64) -> [i64; 3] {
+    let [frames, height, width] = extents(size);
+    let whole = |side: i64| (side + patch - 1) / patch * patch;
+    [frames, whole(height), whole(width)]
 }
 
 /// Frames, height and width of latents.

@@ -13,7 +13,7 @@ use tilewright_models::{
 };
 use tilewright_plan::DenoisePlan;
 use tilewright_sampling::{
-    Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Scheduler, Shift, Span, check_sigmas, noise,
+    Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Scheduler, Shift, Span, check_sigmas, noise_of,
 };
 
 use self::{
@@ -91,8 +91,8 @@ pub struct SampleRequest {
     pub batch: Option<u32>,
     /// A mask: 1 where latents are made anew.
     pub mask: Option<PathBuf>,
-    /// The seed of the noise, also of that which the sampler adds.
-    pub seed: u64,
+    /// The seed of the noise, also of that which the sampler adds; or one for each sample.
+    pub seeds: Vec<u64>,
     /// The noise of the first sigma is added; else the latent has it already.
     pub adds_noise: bool,
     /// The sampler; that of the reference if none is given.
@@ -316,14 +316,14 @@ impl SampleModel {
         }
         let first_noise = match given {
             Some(given) => given.checked(&shape)?,
-            None if request.adds_noise => noise(request.seed, &shape)?,
+            None if request.adds_noise => noise_of(&request.seeds, &shape)?,
             None => tilewright_torch::scalar::full(&shape, 0.0, (tch::Kind::Float, tch::Device::Cpu))?,
         };
         let [frames, height, width] = [shape[shape.len() - 3], shape[shape.len() - 2], shape[shape.len() - 1]];
         let frames = if config.is_video() { frames } else { 1 };
         let patch = config.patch();
         let Way { sampler, sigmas, model, whole_timesteps } =
-            self.way(request, (frames * (height / patch) * (width / patch)) as u64)?;
+            self.way(request, (frames * ((height + patch - 1) / patch) * ((width + patch - 1) / patch)) as u64)?;
         let kept = latent.map(|latent| latent.f_expand(&shape, false)?.f_contiguous()).transpose()?;
         let [mut new, old] = model.noise_factors(sigmas.first().copied().unwrap_or(1.0), true);
         if request.convention == Convention::Diffusers && kept.is_none() && !matches!(request.steps, Steps::Sigmas(_)) {
@@ -366,7 +366,10 @@ impl SampleModel {
             latents,
             noise: match &kept {
                 None => None,
-                Some(_) if sampler.has_other_mask_noise() => Some(noise(request.seed.wrapping_add(1), &shape)?),
+                Some(_) if sampler.has_other_mask_noise() => {
+                    let next: Vec<u64> = request.seeds.iter().map(|seed| seed.wrapping_add(1)).collect();
+                    Some(noise_of(&next, &shape)?)
+                }
                 Some(_) => Some(first_noise),
             },
             positive: conditioning.tensors,
@@ -379,7 +382,7 @@ impl SampleModel {
             sampler,
             model,
             whole_timesteps,
-            seed: request.seed,
+            seeds: request.seeds.clone(),
         })
     }
 
@@ -435,17 +438,18 @@ impl SampleModel {
                 config.latent_channels()
             )));
         }
-        let patch = config.patch();
-        let [height, width] = [shape[axes - 2], shape[axes - 1]];
-        if height % patch != 0 || width % patch != 0 || height < patch || width < patch {
-            let scale = i64::from(self.scales()[0]) * patch;
-            return Err(self.refused(format!(
-                "latents of {width}×{height}: sides that are multiples of {scale} pixels ({patch} latent pixels) were expected"
-            )));
-        }
         let noises = noise.map(|noise| noise.tensor.size()[0]);
         let samples = shape[0].max(conditioning.samples());
-        let batch = request.batch.map(i64::from).or(noises).unwrap_or(samples);
+        let seeds = request.seeds.len() as i64;
+        let batch = match seeds {
+            ..=1 => request.batch.map(i64::from).or(noises).unwrap_or(samples),
+            seeds => seeds,
+        };
+        if request.batch.is_some_and(|asked| i64::from(asked) != batch) {
+            return Err(
+                self.refused(format!("{seeds} seeds for a batch of {}: one, or as many", request.batch.unwrap_or(1)))
+            );
+        }
         if shape[0] != 1 && shape[0] != batch && latent.is_some() {
             return Err(
                 self.refused(format!("{} latents for a batch of {batch}: one, or as many, were expected", shape[0]))
@@ -463,7 +467,7 @@ impl SampleModel {
                 "a size of {width}×{height} and {frames} frames: at most {MOST_PIXELS} pixels a side and {MOST_FRAMES} frames can be made"
             )));
         }
-        let step = space * self.config().patch() as u32;
+        let step = space;
         if width == 0 || height == 0 || width % step != 0 || height % step != 0 {
             let next = |side: u32| side.div_ceil(step).max(1) * step;
             return Err(self.refused(format!(

@@ -28,5 +28,5 @@ pub use schedule::{
     Convention, Error, FlowScheduler, MOST_STEPS, Result, Schedule, Shift, Span, check_sigmas, parse_sigmas,
 };
 pub use scheduler::Scheduler;
-pub use tensors::{SamplerNoise, Tensors};
+pub use tensors::{SamplerNoise, Tensors, noise_of};
 pub use tilewright_torch::noise;

@@ -132,28 +132,9 @@ enum Way {
     Brownian(BrownianNoise<OnCpu>),
 }
 
-/// The noise that a sampler adds on its way: that of ComfyUI, drawn on the CPU whatever the device.
-pub struct SamplerNoise {
-    way: Way,
-    shape: Vec<i64>,
-    device: Device,
-}
-
-impl SamplerNoise {
-    /// The noise of a seed for latents of a shape, along sigmas of which `draws` are behind. Seeds of
-    /// independent noise are one more than those of the first noise, as on a CPU in ComfyUI.
-    ///
-    /// # Errors
-    /// Memory is out, or the sigmas are too far apart for Brownian noise.
-    pub fn new(
-        sampler: Sampler,
-        seed: u64,
-        sigmas: &[f32],
-        draws: usize,
-        shape: &[i64],
-        device: Device,
-    ) -> tilewright_torch::Result<Self> {
-        let way = match sampler.noise() {
+impl Way {
+    fn new(sampler: Sampler, seed: u64, sigmas: &[f32], draws: usize, shape: &[i64]) -> tilewright_torch::Result<Self> {
+        Ok(match sampler.noise() {
             NoiseKind::None => Way::Silent,
             NoiseKind::Independent => {
                 let mut stream = NoiseStream::new(seed.wrapping_add(1))?;
@@ -168,8 +149,62 @@ impl SamplerNoise {
                 let noise = BrownianNoise::new(OnCpu(shape.to_vec()), least, most, seed);
                 Way::Brownian(noise.map_err(torch_error)?.keeping(KEPT))
             }
-        };
-        Ok(Self { way, shape: shape.to_vec(), device })
+        })
+    }
+
+    fn next(&mut self, from: f32, to: f32, shape: &[i64]) -> tilewright_torch::Result<Tensor> {
+        match self {
+            Way::Silent => Err(TorchError::Torch("noise of a sampler that has none".into())),
+            Way::Independent(stream) => stream.draw(shape),
+            Way::Brownian(noise) => noise.draw(from, to).map_err(torch_error),
+        }
+    }
+}
+
+/// The noise that seeds stand for: one seed for a whole batch, or one for each of its samples.
+///
+/// # Errors
+/// Memory is out.
+pub fn noise_of(seeds: &[u64], shape: &[i64]) -> tilewright_torch::Result<Tensor> {
+    let (shape, seeds) = each(seeds, shape);
+    let all = seeds.iter().map(|seed| noise(*seed, &shape)).collect::<tilewright_torch::Result<Vec<Tensor>>>()?;
+    Ok(Tensor::f_cat(&all, 0)?)
+}
+
+/// The shape that each seed makes noise of.
+fn each<'a>(seeds: &'a [u64], shape: &[i64]) -> (Vec<i64>, &'a [u64]) {
+    let mut shape = shape.to_vec();
+    if seeds.len() > 1 {
+        shape[0] = 1;
+    }
+    (shape, seeds)
+}
+
+/// The noise that a sampler adds on its way: that of ComfyUI, drawn on the CPU whatever the device.
+pub struct SamplerNoise {
+    ways: Vec<Way>,
+    shape: Vec<i64>,
+    device: Device,
+}
+
+impl SamplerNoise {
+    /// The noise of seeds, one for the batch or one for each sample, for latents of a shape, along
+    /// sigmas of which `draws` are behind. Seeds of independent noise are one more than those of the
+    /// first noise, as on a CPU in ComfyUI.
+    ///
+    /// # Errors
+    /// Memory is out, or the sigmas are too far apart for Brownian noise.
+    pub fn new(
+        sampler: Sampler,
+        seeds: &[u64],
+        sigmas: &[f32],
+        draws: usize,
+        shape: &[i64],
+        device: Device,
+    ) -> tilewright_torch::Result<Self> {
+        let (shape, seeds) = each(seeds, shape);
+        let ways = seeds.iter().map(|seed| Way::new(sampler, *seed, sigmas, draws, &shape));
+        Ok(Self { ways: ways.collect::<tilewright_torch::Result<Vec<Way>>>()?, shape, device })
     }
 
     /// The next noise, for the way between two sigmas.
@@ -177,12 +212,10 @@ impl SamplerNoise {
     /// # Errors
     /// Memory is out, or the sigmas are the same.
     pub fn next(&mut self, from: f32, to: f32) -> tilewright_torch::Result<Tensor> {
-        let noise = match &mut self.way {
-            Way::Silent => return Err(TorchError::Torch("noise of a sampler that has none".into())),
-            Way::Independent(stream) => stream.draw(&self.shape)?,
-            Way::Brownian(noise) => noise.draw(from, to).map_err(torch_error)?,
-        };
-        copy(&noise.f_to_device(self.device)?)
+        let shape = &self.shape;
+        let all = self.ways.iter_mut().map(|way| way.next(from, to, shape));
+        let all = all.collect::<tilewright_torch::Result<Vec<Tensor>>>()?;
+        copy(&Tensor::f_cat(&all, 0)?.f_to_device(self.device)?)
     }
 }
 

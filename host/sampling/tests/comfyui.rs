@@ -138,7 +138,7 @@ struct Drawn(SamplerNoise);
 impl Drawn {
     fn new<F: Real>(sampler: Sampler, sigmas: &[F]) -> Self {
         let sigmas: Vec<f32> = sigmas.iter().map(|sigma| sigma.wide() as f32).collect();
-        Self(SamplerNoise::new(sampler, 42, &sigmas, 0, &SHAPE, Device::Cpu).unwrap())
+        Self(SamplerNoise::new(sampler, &[42], &sigmas, 0, &SHAPE, Device::Cpu).unwrap())
     }
 }
 

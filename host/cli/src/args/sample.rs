@@ -84,9 +84,9 @@ pub struct Sample {
     #[arg(long, value_name = "FILE", conflicts_with = "no_add_noise")]
     pub noise: Option<PathBuf>,
     /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU; also of
-    /// the noise that the sampler adds
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    /// the noise that the sampler adds. Several, with commas, make a sample each, as alone
+    #[arg(long, value_name = "N[,N…]", default_value = "0", value_delimiter = ',')]
+    pub seed: Vec<u64>,
     /// Samples [default: as many as noise, latent or conditioning has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: Option<u32>,

@@ -11,7 +11,7 @@ use tilewright_plan::{
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
 
-use super::{Denoiser, SampleState, Sampling, extents, steps::Walk};
+use super::{Denoiser, SampleState, Sampling, extents, filled, steps::Walk};
 use crate::{
     Error, Machine, Observer, Result,
     task::{AttemptError, measure},
@@ -55,6 +55,8 @@ impl<'a> DenoiseJob<'a> {
         let size = sampling.latents.size();
         let [frames, height, width] = extents(&size);
         let patch = denoiser.config().patch();
+        let [_, rows, columns] = filled(&size, patch);
+        let tokens = frames * (rows / patch) * (columns / patch);
         let request = DenoiseRequest {
             model: denoiser.model(),
             batch: size[0] as u32,
@@ -62,7 +64,7 @@ impl<'a> DenoiseJob<'a> {
             height: height as u32,
             width: width as u32,
             text_tokens: sampling.positive.text.size()[1] as u32,
-            image_tokens: (frames * (height / patch) * (width / patch)) as u32,
+            image_tokens: tokens as u32,
             steps: sampling.sigmas.len() as u32 - 1,
             passes: sampling.conditionings().len() as u32,
             sampler: sampling.sampler.to_string(),

@@ -4,7 +4,7 @@ use tch::{Device, Tensor};
 use tilewright_models::{Context, Inputs, LoadedDenoiser};
 use tilewright_plan::{DenoisePlan, GuidanceOrder};
 
-use super::{ConditioningTensors, Sampling, extents};
+use super::{ConditioningTensors, Sampling, filled};
 use crate::task::AttemptError;
 
 /// The passes of a step, by the plan.
@@ -52,6 +52,7 @@ impl Pass<'_> {
         network: &LoadedDenoiser,
         guidance: Option<f32>,
         size: &[i64],
+        patch: i64,
         device: Device,
     ) -> std::result::Result<Context<Tensor>, AttemptError> {
         type Of = fn(&ConditioningTensors) -> Option<&Tensor>;
@@ -70,7 +71,7 @@ impl Pass<'_> {
         );
         let Some(text) = text else { return Err(AttemptError::Cancelled) };
         let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
-        Ok(network.prepare(&inputs, extents(size))?)
+        Ok(network.prepare(&inputs, filled(size, patch))?)
     }
 }
 

@@ -7,7 +7,7 @@ use tilewright_models::{ComputeFormat, DenoiserFile, Inputs, transformer::Reside
 use tilewright_nn::{Costs, Meter, TokenScope};
 use tilewright_plan::{DenoiseCost, DenoisePlan, Layout, WeightForm};
 
-use super::{extents, job::DenoiseJob, passes::passes};
+use super::{filled, job::DenoiseJob, passes::passes};
 use crate::{Error, Result};
 
 /// The blocks that a streamed network holds at once besides those that are read ahead: the one at
@@ -56,6 +56,7 @@ impl DenoiseJob<'_> {
         let network = tilewright_models::Network::build(config, &scope).map_err(Error::Model)?;
         let nn = |error: tilewright_nn::Error| Error::Model(error.into());
         let size = self.sampling.latents.size();
+        let whole = filled(&size, config.patch());
         let occupied = |shape: &[i64]| meter.occupied(shape, Kind::Float).map_err(nn);
         let passes = passes(self.sampling, plan);
         let batches: Vec<i64> = passes.iter().map(|pass| size[0] * pass.conditionings.len() as i64).collect();
@@ -72,7 +73,7 @@ impl DenoiseJob<'_> {
             let image = given.image.as_ref().map(of_batch).transpose()?;
             let guidance = self.sampling.guidance;
             let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
-            contexts.push(network.prepare(&meter, &inputs, extents(&size)).map_err(Error::Model)?);
+            contexts.push(network.prepare(&meter, &inputs, whole).map_err(Error::Model)?);
         }
         let latents = occupied(&size)?;
         let remembered = (0..self.sampling.sampler.remembered()).map(|_| occupied(&size));
@@ -82,6 +83,8 @@ impl DenoiseJob<'_> {
         let mut velocities = Vec::new();
         for (context, batch) in contexts.iter().zip(&batches) {
             let mut input = size.clone();
+            let axes = input.len();
+            [input[axes - 2], input[axes - 1]] = [whole[1], whole[2]];
             input[0] = *batch;
             input[1] += config.condition_channels();
             let input = if input == size { latents.clone() } else { occupied(&input)? };

@@ -12,7 +12,7 @@ use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tenso
 use tilewright_torch::{Pace, non_finite, scalar};
 
 use super::{
-    Kept, Sampling,
+    Kept, Sampling, filled,
     job::DenoiseJob,
     passes::{Pass, apart, passes},
     price::residency,
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
         let (sampling, device) = (self.job.sampling, self.job.machine.device);
         let sigmas: Vec<f32> = sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
         let shape = sampling.latents.size();
-        let mut noise = SamplerNoise::new(sampling.sampler, sampling.seed, &sigmas, state.draws, &shape, device)?;
+        let mut noise = SamplerNoise::new(sampling.sampler, &sampling.seeds, &sigmas, state.draws, &shape, device)?;
         let calls = f64::from(sampling.sampler.calls());
         let course = self.course;
         while !course.is_done(state) {
@@ -160,8 +160,8 @@ impl<'a> Walk<'a> {
             ControlFlow::Break(_) => Err(ModelError::Cancelled),
         };
         let network = file.load(self.format, device, residency(self.plan, device), &mut step)?;
-        let size = sampling.latents.size();
-        let prepared = self.passes.iter().map(|pass| pass.prepare(&network, sampling.guidance, &size, device));
+        let (size, patch) = (sampling.latents.size(), self.job.denoiser.config().patch());
+        let prepared = self.passes.iter().map(|pass| pass.prepare(&network, sampling.guidance, &size, patch, device));
         let contexts = prepared.collect::<Result<Vec<_>, AttemptError>>()?;
         self.expert = Some(Expert { index, file, network, contexts });
         self.load += start.elapsed();
@@ -193,6 +193,9 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         if let Some(condition) = &walk.condition {
             input = Tensor::f_cat(&[input, condition.shallow_clone()], 1)?;
         }
+        let size = latents.size();
+        let [_, height, width] = filled(&size, walk.job.denoiser.config().patch());
+        let input = filled_up(input, [height, width])?;
         let sigmas = sigmas_of_frames(sampling, sigma)?;
         let Some(expert) = &walk.expert else { return Err(AttemptError::Cancelled) };
         let blocks = walk.job.denoiser.config().blocks();
@@ -212,7 +215,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             };
             let input = walk.passes[pass].repeated(&input)?;
             let output = expert.network.velocity(&input, &sigmas, context, &mut block)?;
-            outputs.extend(apart(output, &walk.passes[pass])?);
+            outputs.extend(apart(cut(output, &size)?, &walk.passes[pass])?);
         }
         self.calls += 1;
         let [kept, new] = sampling.model.denoised_factors(sigma).map(f64::from);
@@ -229,6 +232,26 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         self.denoised = Some(guided.shallow_clone());
         Ok(Denoised { guided: Tensors::new(guided), negative: Tensors::new(negative.shallow_clone()) })
     }
+}
+
+/// Latents with sides of whole patches: what a side lacks is its beginning once more, as ComfyUI
+/// fills them up (comfy/ldm/common_dit.py, `pad_to_patch_size`).
+fn filled_up(mut latents: Tensor, sides: [i64; 2]) -> tilewright_torch::Result<Tensor> {
+    for (axis, side) in [-2, -1].into_iter().zip(sides) {
+        let place = (latents.dim() as i64 + axis) as usize;
+        let lacks = side - latents.size()[place];
+        if lacks > 0 {
+            let first = latents.f_narrow(axis, 0, lacks)?;
+            latents = Tensor::f_cat(&[&latents, &first], axis)?;
+        }
+    }
+    Ok(latents)
+}
+
+/// The network's output without what was filled up.
+fn cut(output: Tensor, size: &[i64]) -> tilewright_torch::Result<Tensor> {
+    let [height, width] = [size[size.len() - 2], size[size.len() - 1]];
+    Ok(output.f_narrow(-2, 0, height)?.f_narrow(-1, 0, width)?)
 }
 
 /// Latents of a sigma with the part that is kept in its place, as noisy as they are.

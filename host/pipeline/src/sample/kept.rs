@@ -209,8 +209,8 @@ pub(super) fn fingerprint(
         digest
             .update(format!("{:?} {lora:?}", facts.map_err(|source| Error::Read { path: lora.path.clone(), source })?));
     }
-    let Sampling { positive, negative, sigmas, sampler, cfg, guidance, seed, .. } = sampling;
-    digest.update(format!("{sigmas:?} {sampler} {cfg} {guidance:?} {seed} {:?}", sampling.model.prediction()));
+    let Sampling { positive, negative, sigmas, sampler, cfg, guidance, seeds, .. } = sampling;
+    digest.update(format!("{sigmas:?} {sampler} {cfg} {guidance:?} {seeds:?} {:?}", sampling.model.prediction()));
     digest.update(format!("{} {:?}", plan.precision, plan.guidance));
     let kept = sampling.kept.as_ref();
     digest.update(format!("{:?}", kept.map(|kept| kept.clean)));
