@@ -115,6 +115,30 @@ fn each_seed_of_a_batch_makes_the_sample_that_it_makes_alone() {
 }
 
 #[test]
+fn steps_are_reused_if_the_user_allows_it() {
+    let place = Place::new();
+    let base = with(&flux(), &["--device", "cpu", "--size", "64x64", "--json", "-o", "out.safetensors", "--steps"]);
+    let whole = place.run(&with(&base, &["20"])).json();
+    assert_eq!(whole["outcome"]["reused"], 0);
+    let expected = latent(&place, "out.safetensors");
+    let mut last = (0, 0.0);
+    for reuse in ["0.02", "0.1", "0.4"] {
+        let record = place.run(&with(&base, &["20", "--reuse", reuse])).json();
+        let reused = record["outcome"]["reused"].as_u64().unwrap();
+        let deviation = record["outcome"]["reuse_deviation"].as_f64().unwrap();
+        let apart = largest_difference(&latent(&place, "out.safetensors"), &expected);
+        assert!(reused >= last.0 && deviation < reuse.parse().unwrap(), "{reuse}: {reused} {deviation}");
+        assert!(reused == 0 || apart > 0.0, "{reuse}");
+        last = (reused, deviation);
+    }
+    assert!((1..20).contains(&last.0), "{last:?}");
+    // Few steps are never reused.
+    let few = place.run(&with(&base, &["8", "--reuse", "0.4"])).json();
+    assert_eq!(few["outcome"]["reused"], 0);
+    place.run(&with(&base, &["20", "--reuse", "0"])).failed(2, "a reuse of 0: a part above 0");
+}
+
+#[test]
 fn a_picture_is_a_mask() {
     let place = Place::new();
     let base = with(&flux(), &["--device", "cpu", "--steps", "2"]);

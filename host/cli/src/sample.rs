@@ -173,6 +173,7 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         adds_noise: !arguments.no_add_noise,
         guidance: arguments.guidance,
         cfg: arguments.cfg.unwrap_or(1.0),
+        reuse: arguments.reuse,
         convention: arguments.convention,
     }
 }
@@ -237,6 +238,10 @@ fn summary(record: &DenoiseRecord, output: Option<&Path>) -> String {
     if let Some(outcome) = &record.outcome {
         let (elapsed, step) = (table::time(outcome.elapsed), table::time(outcome.step));
         rows.push(("measured", format!("{elapsed}, {step} a step, {} held", bytes::display(outcome.peak_bytes))));
+    }
+    if let Some(outcome) = record.outcome.filter(|outcome| outcome.reused > 0) {
+        let part = format!("each within {:.3} of its output, as estimated", outcome.reuse_deviation);
+        rows.push(("reused", format!("{} of {} steps, {part}", outcome.reused, record.request.steps)));
     }
     if let Some(output) = output {
         rows.push(("output", output.display().to_string()));

@@ -3,6 +3,7 @@
 mod job;
 mod passes;
 mod price;
+mod reuse;
 mod steps;
 
 use tch::Tensor;
@@ -142,6 +143,9 @@ pub struct Sampling {
     pub model: ModelSampling,
     /// The network is told whole timesteps, cut off, as some schedulers of diffusers do.
     pub whole_timesteps: bool,
+    /// The change of the network's output, over its size, up to which the last output may serve once
+    /// more; none if each is to be computed.
+    pub reuse: Option<f64>,
     /// The seeds of the noise that the sampler adds: one for the batch, or one for each sample.
     pub seeds: Vec<u64>,
 }

@@ -105,6 +105,8 @@ pub struct SampleRequest {
     pub guidance: Option<f64>,
     /// The factor of guidance by a negative conditioning.
     pub cfg: f64,
+    /// The change of the network's output up to which the last one may serve once more.
+    pub reuse: Option<f64>,
     /// The reference that is followed.
     pub convention: Convention,
 }
@@ -301,6 +303,9 @@ impl SampleModel {
                 request.sampler.unwrap_or_default()
             )));
         }
+        if let Some(reuse) = request.reuse.filter(|reuse| !(*reuse > 0.0 && reuse.is_finite())) {
+            return Err(self.refused(format!("a reuse of {reuse}: a part above 0 was expected, as 0.2")));
+        }
         if !request.cfg.is_finite() {
             return Err(self.refused(format!("a guidance (cfg) of {}: a number was expected", request.cfg)));
         }
@@ -383,6 +388,7 @@ impl SampleModel {
             model,
             whole_timesteps,
             seeds: request.seeds.clone(),
+            reuse: request.reuse,
         })
     }
 

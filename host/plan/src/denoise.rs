@@ -53,6 +53,10 @@ pub struct DenoiseRequest {
     pub sampler: String,
     /// The sigmas, one more than steps.
     pub sigmas: Vec<f64>,
+    /// The change of the network's output, over its size, up to which the last output may serve once
+    /// more; null if each is to be computed.
+    #[serde(default)]
+    pub reuse: Option<f64>,
     /// The most bytes to hold at once, weights included.
     pub memory_limit: u64,
 }
@@ -202,6 +206,12 @@ pub struct DenoiseOutcome {
     pub weights_bytes: u64,
     /// Bytes of weights that were read again, in all steps.
     pub moved_bytes: u64,
+    /// Calls of the network that the last output served.
+    #[serde(default)]
+    pub reused: u32,
+    /// The largest change of the output that was passed over so, as estimated, over its size.
+    #[serde(default)]
+    pub reuse_deviation: f64,
     /// The memory pool's work.
     pub pool: PoolStatistics,
 }

@@ -47,6 +47,8 @@ struct Spent {
     load: Duration,
     moved_bytes: u64,
     peak_bytes: u64,
+    reused: u32,
+    reuse_deviation: f64,
 }
 
 impl<'a> DenoiseJob<'a> {
@@ -69,6 +71,7 @@ impl<'a> DenoiseJob<'a> {
             passes: sampling.conditionings().len() as u32,
             sampler: sampling.sampler.to_string(),
             sigmas: sampling.sigmas.clone(),
+            reuse: sampling.reuse,
             memory_limit,
         };
         Self { machine, denoiser, sampling, request }
@@ -184,6 +187,7 @@ impl<'a> DenoiseJob<'a> {
         let course = Course::new(self.sampling.sampler, &self.sampling.model, &sigmas);
         let start = std::time::Instant::now();
         let (mut load, mut moved) = (Duration::ZERO, 0);
+        let (mut reused, mut deviation) = (0, 0.0_f64);
         let work = || -> std::result::Result<Tensor, AttemptError> {
             let mut state = match from.as_ref() {
                 None => course.start(Tensors::new(self.sampling.latents.f_to_device(device)?))?,
@@ -192,6 +196,9 @@ impl<'a> DenoiseJob<'a> {
             let mut walk = Walk::new(self, plan, format, &course)?;
             let ended = walk.go(&mut state, observer, &mut |state| *from = Some(state));
             (load, moved) = (walk.load, walk.moved);
+            if let Some(reuse) = &walk.reuse {
+                (reused, deviation) = (reuse.calls, reuse.deviation);
+            }
             drop(walk);
             ended?;
             let latents = course.finish(&state)?;
@@ -202,6 +209,8 @@ impl<'a> DenoiseJob<'a> {
         let measured = measure(device, limit, 0, 0, work);
         spent.load += load;
         spent.moved_bytes += moved;
+        spent.reused += reused;
+        spent.reuse_deviation = spent.reuse_deviation.max(deviation);
         spent.elapsed += start.elapsed().saturating_sub(load);
         let (latents, outcome) = measured?;
         // Weights are loaded within the attempt.
@@ -213,6 +222,8 @@ impl<'a> DenoiseJob<'a> {
             peak_bytes: spent.peak_bytes,
             weights_bytes,
             moved_bytes: spent.moved_bytes,
+            reused: spent.reused,
+            reuse_deviation: spent.reuse_deviation,
             pool: outcome.pool,
         };
         Ok((latents, outcome))

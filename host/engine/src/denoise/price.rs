@@ -76,7 +76,9 @@ impl DenoiseJob<'_> {
             contexts.push(network.prepare(&meter, &inputs, whole).map_err(Error::Model)?);
         }
         let latents = occupied(&size)?;
-        let remembered = (0..self.sampling.sampler.remembered()).map(|_| occupied(&size));
+        // Reuse keeps an input, an output, and a difference for each conditioning.
+        let reused = self.sampling.reuse.map_or(0, |_| 2 + self.sampling.conditionings().len() as u32);
+        let remembered = (0..self.sampling.sampler.remembered() + reused).map(|_| occupied(&size));
         let _remembered = remembered.collect::<Result<Vec<_>>>()?;
         let sigmas = vec![1.0; if self.sampling.has_clean_frames() { size[2] as usize } else { 1 }];
         let before = meter.seconds();

@@ -16,6 +16,7 @@ use super::{
     job::DenoiseJob,
     passes::{Pass, apart, passes},
     price::residency,
+    reuse::Reuse,
 };
 use crate::{Observer, observer::FinishedStep, task::AttemptError};
 
@@ -76,6 +77,7 @@ pub(super) struct Walk<'a> {
     passes: Vec<Pass<'a>>,
     condition: Option<Tensor>,
     expert: Option<Expert<'a>>,
+    pub reuse: Option<Reuse>,
     pace: Pace,
     /// Time of loading, and bytes of weights that were read again.
     pub load: Duration,
@@ -99,6 +101,7 @@ impl<'a> Walk<'a> {
             passes: passes(job.sampling, plan),
             condition,
             expert: None,
+            reuse: job.sampling.reuse.and_then(|most| Reuse::new(most, &job.sampling.model, course.steps())),
             pace: Pace::new(device),
             load: Duration::ZERO,
             moved: 0,
@@ -151,6 +154,14 @@ impl<'a> Walk<'a> {
         }
         // One expert goes before the other comes.
         drop(self.expert.take());
+        // What it gave is not the other's.
+        if let Some(most) = self.job.sampling.reuse.filter(|_| self.reuse.is_some()) {
+            let before = self.reuse.take();
+            self.reuse = Reuse::new(most, &self.job.sampling.model, self.course.steps());
+            if let (Some(reuse), Some(before)) = (&mut self.reuse, before) {
+                (reuse.calls, reuse.deviation) = (before.calls, before.deviation);
+            }
+        }
         observer.loading();
         let start = Instant::now();
         let file = &self.job.denoiser.experts[index];
@@ -197,11 +208,17 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         let [_, height, width] = filled(&size, walk.job.denoiser.config().patch());
         let input = filled_up(input, [height, width])?;
         let sigmas = sigmas_of_frames(sampling, sigma)?;
+        let reused = match &mut walk.reuse {
+            Some(reuse) => reuse.outputs(&latents, sigma.into())?,
+            None => None,
+        };
         let Some(expert) = &walk.expert else { return Err(AttemptError::Cancelled) };
         let blocks = walk.job.denoiser.config().blocks();
-        let mut outputs = Vec::new();
+        let is_reused = reused.is_some();
+        let mut outputs = reused.unwrap_or_default();
         let first = self.before + f64::from(self.calls) * self.span;
-        for (pass, context) in expert.contexts.iter().enumerate() {
+        let contexts = if is_reused { &[][..] } else { &expert.contexts[..] };
+        for (pass, context) in contexts.iter().enumerate() {
             let (observer, pace, moved) = (&mut *self.observer, &mut walk.pace, &mut walk.moved);
             let (plan, count) = (walk.plan, walk.passes.len() as f64);
             let mut block = |number: usize| -> tilewright_models::Result<()> {
@@ -218,6 +235,9 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             outputs.extend(apart(cut(output, &size)?, &walk.passes[pass])?);
         }
         self.calls += 1;
+        if let Some(reuse) = walk.reuse.as_mut().filter(|_| !is_reused) {
+            reuse.note(&latents, &outputs)?;
+        }
         let [kept, new] = sampling.model.denoised_factors(sigma).map(f64::from);
         let denoised = |output: &Tensor| -> Result<Tensor, AttemptError> {
             Ok(scalar::multiply(&latents, kept)?.f_add(&scalar::multiply(output, new)?)?)
