@@ -114,8 +114,6 @@ fn keeping(place: Rc<KeptSample>) -> AfterStep {
 /// Refuses an output that would replace an input.
 fn check_files(arguments: &Sample) -> Outcome {
     let reads = [
-        ("the conditioning", Some(&arguments.conditioning)),
-        ("the negative conditioning", arguments.negative.as_ref()),
         ("the latent", arguments.latent.as_ref()),
         ("the mask", arguments.mask.as_ref()),
         ("the noise", arguments.noise.as_ref()),
@@ -123,6 +121,12 @@ fn check_files(arguments: &Sample) -> Outcome {
     let mut roles = files::roles();
     for path in &arguments.transformer {
         roles = roles.reads("the transformer", path);
+    }
+    for prompt in &arguments.conditioning {
+        roles = roles.reads("the conditioning", &prompt.path);
+    }
+    for prompt in &arguments.negative {
+        roles = roles.reads("the negative conditioning", &prompt.path);
     }
     for lora in &arguments.lora {
         roles = roles.reads("the LoRA", &lora.path);

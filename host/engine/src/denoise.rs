@@ -103,6 +103,31 @@ pub struct ConditioningTensors {
     pub image: Option<Tensor>,
 }
 
+/// A conditioning for a part of the way.
+#[derive(Debug)]
+pub struct Prompt {
+    /// Conditioning.
+    pub tensors: ConditioningTensors,
+    /// The sigmas from and down to which it counts.
+    pub within: [f64; 2],
+}
+
+impl Prompt {
+    /// A conditioning for the whole way.
+    pub fn whole(tensors: ConditioningTensors) -> Self {
+        Self { tensors, within: [f64::INFINITY, 0.0] }
+    }
+
+    /// True if it counts at a sigma.
+    pub fn counts(&self, sigma: f64) -> bool {
+        self.within[0] >= sigma && sigma >= self.within[1]
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.within == [f64::INFINITY, 0.0]
+    }
+}
+
 /// The part of latents that is kept.
 #[derive(Debug)]
 pub struct Kept {
@@ -123,10 +148,10 @@ pub struct Sampling {
     pub latents: Tensor,
     /// The noise of kept latents, of the same shape.
     pub noise: Option<Tensor>,
-    /// Conditioning.
-    pub positive: ConditioningTensors,
-    /// The conditioning that guidance leads away from.
-    pub negative: Option<ConditioningTensors>,
+    /// Conditionings; those that count at a sigma are averaged. There is at least one.
+    pub positive: Vec<Prompt>,
+    /// The conditionings that guidance leads away from.
+    pub negative: Vec<Prompt>,
     /// Channels behind the latents': a mask's and a latent's.
     pub condition: Option<Tensor>,
     /// The part of the latents that is kept.
@@ -151,11 +176,11 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// The conditionings of a step: guidance of 1 leaves the negative one out, unless the sampler
-    /// reads it on its own.
-    pub(crate) fn conditionings(&self) -> Vec<&ConditioningTensors> {
+    /// The conditionings, the positive ones first: guidance of 1 leaves the negative ones out, unless
+    /// the sampler reads them on their own.
+    pub(crate) fn prompts(&self) -> Vec<&Prompt> {
         let guides = self.cfg != 1.0 || self.sampler.needs_negative();
-        std::iter::once(&self.positive).chain(self.negative.as_ref().filter(|_| guides)).collect()
+        self.positive.iter().chain(self.negative.iter().filter(|_| guides)).collect()
     }
 
     pub(crate) fn has_clean_frames(&self) -> bool {

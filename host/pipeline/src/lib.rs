@@ -38,7 +38,7 @@ pub use history::{HistoryFault, Trials};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
 pub use resume::{KeptPlan, fingerprint};
-pub use sample::{KeptSample, LoraRequest, NOISY, NOISY_SIGMA, SampleModel, SampleRequest, Size, Steps};
+pub use sample::{KeptSample, LoraRequest, NOISY, NOISY_SIGMA, PromptRequest, SampleModel, SampleRequest, Size, Steps};
 pub use session::Session;
 pub use source::EncodeSource;
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};

@@ -7,7 +7,7 @@ mod saved;
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
-use tilewright_engine::{Denoiser, Kept, Sampling};
+use tilewright_engine::{Denoiser, Kept, Prompt, Sampling};
 use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, LatentFile, Lora, LoraFit, Scaling,
 };
@@ -77,10 +77,10 @@ pub enum Steps {
 /// A request for a sample.
 #[derive(Clone, Debug)]
 pub struct SampleRequest {
-    /// Conditioning.
-    pub conditioning: PathBuf,
-    /// The conditioning that guidance leads away from.
-    pub negative: Option<PathBuf>,
+    /// Conditionings; at least one.
+    pub conditioning: Vec<PromptRequest>,
+    /// The conditionings that guidance leads away from.
+    pub negative: Vec<PromptRequest>,
     /// The size, if there is no latent.
     pub size: Option<Size>,
     /// Latents to begin from, in the VAE's own space.
@@ -109,6 +109,16 @@ pub struct SampleRequest {
     pub reuse: Option<f64>,
     /// The reference that is followed.
     pub convention: Convention,
+}
+
+/// A conditioning that is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptRequest {
+    /// Its file.
+    pub path: PathBuf,
+    /// The parts of the way from noise (0) to the sample (1) between which it counts; all of it if
+    /// none is given.
+    pub within: Option<[f64; 2]>,
 }
 
 /// A LoRA that is asked for.
@@ -290,14 +300,15 @@ impl SampleModel {
     pub fn prepare(&self, request: &SampleRequest) -> Result<Sampling> {
         let config = self.config();
         let needs_negative = request.sampler.is_some_and(Sampler::needs_negative);
-        let conditioning = Conditioning::open(&request.conditioning, config, None)?;
-        let negative = match &request.negative {
-            Some(path) if request.cfg != 1.0 || needs_negative => {
-                Some(Conditioning::open(path, config, Some(&conditioning))?)
-            }
-            _ => None,
+        let conditionings = Conditioning::open_all(&request.conditioning, config, None)?;
+        let Some(conditioning) = conditionings.first() else {
+            return Err(self.refused("no conditioning: give --conditioning".into()));
         };
-        if needs_negative && negative.is_none() {
+        let negatives = match request.cfg != 1.0 || needs_negative {
+            true => Conditioning::open_all(&request.negative, config, Some(conditioning))?,
+            false => Vec::new(),
+        };
+        if needs_negative && negatives.is_empty() {
             return Err(self.refused(format!(
                 "the sampler {} reads a negative conditioning on its own: give --negative, with --cfg",
                 request.sampler.unwrap_or_default()
@@ -311,13 +322,11 @@ impl SampleModel {
         }
         let latent = request.latent.as_ref().map(|path| self.latent(path)).transpose()?;
         let given = request.noise.as_ref().map(|path| read(path, NOISE)).transpose()?;
-        let shape = self.shape(request, latent.as_ref(), given.as_ref(), &conditioning)?;
-        for (of, path) in
-            [(Some(&conditioning), Some(&request.conditioning)), (negative.as_ref(), request.negative.as_ref())]
+        let shape = self.shape(request, latent.as_ref(), given.as_ref(), conditioning)?;
+        for (of, asked) in
+            conditionings.iter().zip(&request.conditioning).chain(negatives.iter().zip(&request.negative))
         {
-            if let (Some(of), Some(path)) = (of, path) {
-                of.check(path, &shape, config)?;
-            }
+            of.check(&asked.path, &shape, config)?;
         }
         let first_noise = match given {
             Some(given) => given.checked(&shape)?,
@@ -367,6 +376,28 @@ impl SampleModel {
             return Err(self.refused("a guidance that is not finite".into()));
         }
         let condition = conditioning.condition(&shape)?;
+        let prompts = |all: Vec<Conditioning>, asked: &[PromptRequest]| -> Vec<Prompt> {
+            let within = |asked: &PromptRequest| match asked.within {
+                None => [f64::INFINITY, 0.0],
+                Some([start, end]) => [model.sigma_at(start), model.sigma_at(end)],
+            };
+            let both = all.into_iter().zip(asked);
+            both.map(|(of, asked)| Prompt { tensors: of.tensors, within: within(asked) }).collect()
+        };
+        let positive = prompts(conditionings, &request.conditioning);
+        let negative = prompts(negatives, &request.negative);
+        for (prompts, name) in [(&positive, "--conditioning"), (&negative, "--negative")] {
+            let is_bare = |sigma: &&f64| !prompts.iter().any(|prompt| prompt.counts(**sigma));
+            let steps = &sigmas[..sigmas.len() - 1];
+            if let Some(sigma) = steps.iter().find(is_bare).filter(|_| !prompts.is_empty()) {
+                return Err(
+                    self.refused(format!("no {name} counts at sigma {sigma:.4}: give one for each part of the way"))
+                );
+            }
+            if request.reuse.is_some() && prompts.iter().any(|prompt| prompt.within != [f64::INFINITY, 0.0]) {
+                return Err(self.refused(format!("--reuse and a {name} for a part of the way: leave one of them out")));
+            }
+        }
         Ok(Sampling {
             latents,
             noise: match &kept {
@@ -377,8 +408,8 @@ impl SampleModel {
                 }
                 Some(_) => Some(first_noise),
             },
-            positive: conditioning.tensors,
-            negative: negative.map(|negative| negative.tensors),
+            positive,
+            negative,
             condition,
             kept,
             guidance: guided.then(|| request.guidance.map_or(GUIDANCE, |guidance| guidance as f32)),

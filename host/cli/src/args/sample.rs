@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tilewright_pipeline::LoraRequest;
+use tilewright_pipeline::{LoraRequest, PromptRequest};
 use tilewright_plan::bytes;
 use tilewright_sampling::{Convention, MOST_STEPS, Sampler, Scheduler, parse_sigmas};
 use tilewright_torch::device::Choice;
@@ -49,6 +49,21 @@ fn lora(text: &str) -> Result<LoraRequest, String> {
     Ok(LoraRequest { path: path.into(), strength, expert })
 }
 
+/// A conditioning's file, with the part of the way that it is for behind it. A file whose own name
+/// ends so is taken as it is.
+fn prompt(text: &str) -> Result<PromptRequest, String> {
+    let whole = PromptRequest { path: text.into(), within: None };
+    let Some((path, part)) = text.rsplit_once('@').filter(|(path, _)| !path.is_empty() && !whole.path.exists()) else {
+        return Ok(whole);
+    };
+    let number = |text: &str| text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+    let within = part.split_once('-').and_then(|(start, end)| Some([number(start)?, number(end)?]));
+    let within = within.filter(|[start, end]| start < end);
+    let within =
+        within.ok_or("expected a file, or FILE@START-END with parts of the way from 0 to 1, as x.safetensors@0-0.4")?;
+    Ok(PromptRequest { path: path.into(), within: Some(within) })
+}
+
 /// `tilewright sample`
 #[derive(Args, Debug)]
 pub struct Sample {
@@ -61,12 +76,13 @@ pub struct Sample {
     #[arg(long, value_name = "FILE[:STRENGTH][@high|@low]", value_parser = lora)]
     pub lora: Vec<LoraRequest>,
     /// The conditioning: a .safetensors with prompt_embeds, for Flux also pooled_prompt_embeds, for
-    /// image to video also image_embeds and condition
-    #[arg(long, value_name = "FILE")]
-    pub conditioning: PathBuf,
-    /// The conditioning to lead away from, with --cfg
-    #[arg(long, value_name = "FILE", requires = "cfg")]
-    pub negative: Option<PathBuf>,
+    /// image to video also image_embeds and condition. Repeatable, with the part of the way that it
+    /// is for behind it, as @0-0.4; those for one part are averaged
+    #[arg(long, value_name = "FILE[@START-END]", value_parser = prompt, required = true, num_args = 1)]
+    pub conditioning: Vec<PromptRequest>,
+    /// The conditioning to lead away from, with --cfg; as --conditioning
+    #[arg(long, value_name = "FILE[@START-END]", value_parser = prompt, requires = "cfg", num_args = 1)]
+    pub negative: Vec<PromptRequest>,
     /// Width and height in pixels
     #[arg(long, value_name = "WxH", value_parser = size, conflicts_with = "latent")]
     pub size: Option<[u32; 2]>,

@@ -4,19 +4,23 @@ use tch::{Device, Tensor};
 use tilewright_models::{Context, Inputs, LoadedDenoiser};
 use tilewright_plan::{DenoisePlan, GuidanceOrder};
 
-use super::{ConditioningTensors, Sampling, filled};
+use super::{ConditioningTensors, Prompt, Sampling, filled};
 use crate::task::AttemptError;
 
-/// The passes of a step, by the plan.
+/// The passes of a step, by the plan: the positive conditioning and the negative one together, if
+/// there are no others, or each by itself.
 pub(super) fn passes<'a>(sampling: &'a Sampling, plan: &DenoisePlan) -> Vec<Pass<'a>> {
-    let conditionings = sampling.conditionings();
+    let prompts = sampling.prompts();
     // Texts of different lengths can't be in one tensor: padding would be attended to.
-    let tokens = conditionings[0].text.size()[1];
-    let together =
-        plan.guidance == GuidanceOrder::Together && conditionings.iter().all(|given| given.text.size()[1] == tokens);
+    let tokens = prompts[0].tensors.text.size()[1];
+    let is_alike = |prompt: &&Prompt| prompt.is_whole() && prompt.tensors.text.size()[1] == tokens;
+    let together = plan.guidance == GuidanceOrder::Together
+        && prompts.len() == 2
+        && sampling.positive.len() == 1
+        && prompts.iter().all(is_alike);
     match together {
-        true => vec![Pass { conditionings }],
-        false => conditionings.into_iter().map(|of| Pass { conditionings: vec![of] }).collect(),
+        true => vec![Pass { conditionings: prompts }],
+        false => prompts.into_iter().map(|of| Pass { conditionings: vec![of] }).collect(),
     }
 }
 
@@ -32,10 +36,15 @@ pub(super) fn apart(velocity: Tensor, pass: &Pass<'_>) -> tilewright_torch::Resu
 
 /// A pass's conditionings: one, or two that go through the network together.
 pub(super) struct Pass<'a> {
-    pub conditionings: Vec<&'a ConditioningTensors>,
+    pub conditionings: Vec<&'a Prompt>,
 }
 
 impl Pass<'_> {
+    /// True if a conditioning of it counts at a sigma.
+    pub fn counts(&self, sigma: f64) -> bool {
+        self.conditionings.iter().any(|prompt| prompt.counts(sigma))
+    }
+
     /// Latents, once for each conditioning.
     pub fn repeated(&self, latents: &Tensor) -> tilewright_torch::Result<Tensor> {
         match self.conditionings.len() {
@@ -57,7 +66,7 @@ impl Pass<'_> {
     ) -> std::result::Result<Context<Tensor>, AttemptError> {
         type Of = fn(&ConditioningTensors) -> Option<&Tensor>;
         let joined = |of: Of| -> std::result::Result<Option<Tensor>, AttemptError> {
-            let rows = self.conditionings.iter().filter_map(|given| of(given));
+            let rows = self.conditionings.iter().filter_map(|given| of(&given.tensors));
             let rows = rows.map(|tensor| for_batch(tensor, size[0])).collect::<tilewright_torch::Result<Vec<_>>>()?;
             if rows.is_empty() {
                 return Ok(None);

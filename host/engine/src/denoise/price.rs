@@ -67,7 +67,7 @@ impl DenoiseJob<'_> {
                 shape[0] = *batch;
                 occupied(&shape)
             };
-            let given = pass.conditionings[0];
+            let given = &pass.conditionings[0].tensors;
             let text = of_batch(&given.text)?;
             let pooled = given.pooled.as_ref().map(of_batch).transpose()?;
             let image = given.image.as_ref().map(of_batch).transpose()?;
@@ -77,7 +77,7 @@ impl DenoiseJob<'_> {
         }
         let latents = occupied(&size)?;
         // Reuse keeps an input, an output, and a difference for each conditioning.
-        let reused = self.sampling.reuse.map_or(0, |_| 2 + self.sampling.conditionings().len() as u32);
+        let reused = self.sampling.reuse.map_or(0, |_| 2 + self.sampling.prompts().len() as u32);
         let remembered = (0..self.sampling.sampler.remembered() + reused).map(|_| occupied(&size));
         let _remembered = remembered.collect::<Result<Vec<_>>>()?;
         let sigmas = vec![1.0; if self.sampling.has_clean_frames() { size[2] as usize } else { 1 }];

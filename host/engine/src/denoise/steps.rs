@@ -219,6 +219,9 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         let first = self.before + f64::from(self.calls) * self.span;
         let contexts = if is_reused { &[][..] } else { &expert.contexts[..] };
         for (pass, context) in contexts.iter().enumerate() {
+            if !walk.passes[pass].counts(sigma.into()) {
+                continue;
+            }
             let (observer, pace, moved) = (&mut *self.observer, &mut walk.pace, &mut walk.moved);
             let (plan, count) = (walk.plan, walk.passes.len() as f64);
             let mut block = |number: usize| -> tilewright_models::Result<()> {
@@ -243,15 +246,31 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             Ok(scalar::multiply(&latents, kept)?.f_add(&scalar::multiply(output, new)?)?)
         };
         let denoised = outputs.iter().map(denoised).collect::<Result<Vec<Tensor>, AttemptError>>()?;
-        let [positive, negative] = [&denoised[0], &denoised[denoised.len() - 1]];
-        let guided = match denoised.len() {
-            1 => positive.shallow_clone(),
-            _ => negative.f_add(&scalar::multiply(&positive.f_sub(negative)?, sampling.cfg)?)?,
+        // Those that count, the positive ones first.
+        let positive = sampling.positive.iter().filter(|prompt| prompt.counts(sigma.into())).count();
+        let (positive, negative) = denoised.split_at(positive.min(denoised.len()));
+        let Some(positive) = mean(positive)? else { return Err(AttemptError::Cancelled) };
+        let (guided, negative) = match mean(negative)? {
+            None => (positive.shallow_clone(), positive),
+            Some(negative) => {
+                let way = scalar::multiply(&positive.f_sub(&negative)?, sampling.cfg)?;
+                (negative.f_add(&way)?, negative)
+            }
         };
         let guided = with_kept(&guided, sampling)?;
         self.denoised = Some(guided.shallow_clone());
         Ok(Denoised { guided: Tensors::new(guided), negative: Tensors::new(negative.shallow_clone()) })
     }
+}
+
+/// The mean of latents; none of none.
+fn mean(all: &[Tensor]) -> tilewright_torch::Result<Option<Tensor>> {
+    let Some((first, rest)) = all.split_first() else { return Ok(None) };
+    let mut sum = first.shallow_clone();
+    for latents in rest {
+        sum = sum.f_add(latents)?;
+    }
+    if rest.is_empty() { Ok(Some(sum)) } else { scalar::multiply(&sum, 1.0 / all.len() as f64).map(Some) }
 }
 
 /// Latents with sides of whole patches: what a side lacks is its beginning once more, as ComfyUI

@@ -130,6 +130,15 @@ pub(super) struct Conditioning {
 }
 
 impl Conditioning {
+    /// Reads the files that are asked for, as [`Conditioning::open`] does.
+    pub fn open_all(
+        asked: &[super::PromptRequest],
+        config: &DenoiserConfig,
+        positive: Option<&Self>,
+    ) -> Result<Vec<Self>> {
+        asked.iter().map(|asked| Self::open(&asked.path, config, positive)).collect()
+    }
+
     /// Reads a file and compares its widths with a transformer's. The picture and the condition of
     /// a negative conditioning, which changes the text alone, may be those of the `positive` one.
     pub fn open(path: &Path, config: &DenoiserConfig, positive: Option<&Self>) -> Result<Self> {

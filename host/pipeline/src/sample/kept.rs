@@ -214,10 +214,11 @@ pub(super) fn fingerprint(
     digest.update(format!("{} {:?}", plan.precision, plan.guidance));
     let kept = sampling.kept.as_ref();
     digest.update(format!("{:?}", kept.map(|kept| kept.clean)));
-    let conditionings = std::iter::once(positive).chain(negative);
     let mut tensors = vec![Some(&sampling.latents), sampling.noise.as_ref(), sampling.condition.as_ref()];
     tensors.extend([kept.map(|kept| &kept.latents), kept.map(|kept| &kept.mask)]);
-    for of in conditionings {
+    for (place, prompt) in positive.iter().chain(negative).enumerate() {
+        let of = &prompt.tensors;
+        digest.update(format!("{} {:?}", place < positive.len(), prompt.within));
         tensors.extend([Some(&of.text), of.pooled.as_ref(), of.image.as_ref()]);
     }
     for tensor in tensors {
