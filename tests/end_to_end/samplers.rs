@@ -230,6 +230,37 @@ fn on_gpu(place: &Place, script: &str, arguments: &[String]) -> Run {
 }
 
 #[test]
+fn fp8_weights_are_multiplied_in_fp8_where_the_device_can() {
+    let place = Place::new();
+    let file = |name: &str| fixture(&format!("sample-flux-fp8-scaled/{name}"));
+    let conditioning = fixture("sample-flux-original/conditioning.safetensors");
+    let base = ["sample", "--transformer", &file("flux1-tiny.safetensors"), "--conditioning", &conditioning];
+    let base: Vec<String> = base.into_iter().map(str::to_owned).collect();
+    let base = with(&base, &["--size", "128x128", "--steps", "2", "--json", "-o", "out.safetensors"]);
+    place.run(&with(&base, &["--device", "cpu"])).succeeded();
+    let exact = latent(&place, "out.safetensors");
+    let bf16 = with(&base, &["--device", "cuda", "--set", "precision=bf16", "--set", "weights=packed"]);
+    let apart = |more: &[&str]| {
+        let run = on_gpu(&place, "arch=sm_89", &with(&bf16, more));
+        let record = run.json();
+        (largest_difference(&latent(&place, "out.safetensors"), &exact), record["plan"]["products"].clone())
+    };
+    let (of_bf16, products) = apart(&[]);
+    assert_eq!(products, "precision");
+    let (of_fp8, products) = apart(&["--set", "products=fp8"]);
+    assert_eq!(products, "fp8");
+    // Three bits of mantissa in activations, in place of seven.
+    assert!(of_fp8 > of_bf16 && of_fp8 < 16.0 * of_bf16, "{of_fp8} {of_bf16}");
+    let fp8 = with(&bf16, &["--set", "products=fp8"]);
+    on_gpu(&place, "arch=sm_86", &fp8).failed(2, "products=fp8: Fake GPU 0 has no products in FP8");
+    on_gpu(&place, "arch=sm_89", &with(&fp8, &["--set", "weights=expanded"]))
+        .failed(2, "set precision=bf16 and weights=packed");
+    let other = [&flux()[..], &["--size", "64x64", "--device", "cuda", "-o", "a.latent"].map(str::to_owned)].concat();
+    let other = with(&other, &["--set", "precision=bf16", "--set", "weights=packed", "--set", "products=fp8"]);
+    on_gpu(&place, "arch=sm_89", &other).failed(2, "and f8_e4m3 is needed");
+}
+
+#[test]
 fn a_step_that_fails_is_tried_again_by_another_plan() {
     let place = Place::new();
     let base = with(&flux(), &["--size", "512x512", "--steps", "8", "--device", "cuda", "--json"]);

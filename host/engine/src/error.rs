@@ -43,6 +43,9 @@ pub enum Error {
         /// The side of its tiles.
         tile: u32,
     },
+    /// A plan that the device or the weights do not allow.
+    #[error("{0}")]
+    NotOffered(String),
     /// Not even weights that are read block by block fit in the memory limit.
     #[error(
         "a memory limit of {} is too little for this sample: the least is about {}, weights included",
@@ -96,6 +99,7 @@ impl Error {
             | Error::NothingToOverride { .. }
             | Error::DoesNotFit { .. }
             | Error::SampleDoesNotFit { .. }
+            | Error::NotOffered(_)
             | Error::Sink(_)
             | Error::Source(_) => false,
         }
@@ -118,6 +122,7 @@ impl Error {
             | Error::NothingToOverride { .. }
             | Error::DoesNotFit { .. }
             | Error::SampleDoesNotFit { .. }
+            | Error::NotOffered(_)
             | Error::Source(_) => true,
             Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,
         }

@@ -19,8 +19,13 @@ const REMEMBERED: usize = 4096;
 
 /// A meter of f32 tensors that knows no device.
 pub(crate) fn plain(costs: Costs) -> Meter {
-    let compute =
-        ComputeFormat { convolution: Kind::Float, tf32: false, rest: Kind::Float, layout: Layout::ChannelsFirst };
+    let compute = ComputeFormat {
+        convolution: Kind::Float,
+        tf32: false,
+        fp8_products: false,
+        rest: Kind::Float,
+        layout: Layout::ChannelsFirst,
+    };
     Meter::new(compute, costs)
 }
 

@@ -11,6 +11,9 @@ pub struct ComputeFormat {
     pub convolution: Kind,
     /// True if convolutions of f32 round their operands to TF32.
     pub tf32: bool,
+    /// Products of weights that are stored in FP8 (E4M3) have operands in FP8, and `convolution` is
+    /// the type of their results.
+    pub fp8_products: bool,
     /// The type of norms and sums, and of the tensors between layers.
     pub rest: Kind,
     /// The memory order between layers.
@@ -20,7 +23,13 @@ pub struct ComputeFormat {
 impl ComputeFormat {
     /// f32 throughout, channels first.
     pub const fn single() -> Self {
-        Self { convolution: Kind::Float, tf32: false, rest: Kind::Float, layout: Layout::ChannelsFirst }
+        Self {
+            convolution: Kind::Float,
+            tf32: false,
+            fp8_products: false,
+            rest: Kind::Float,
+            layout: Layout::ChannelsFirst,
+        }
     }
 
     /// The format that a plan asks for.
@@ -34,7 +43,7 @@ impl ComputeFormat {
             Precision::Uniform(_) => convolution,
             Precision::Mixed(_) => Kind::Float,
         };
-        Ok(Self { convolution, tf32: precision.dtype() == Dtype::Tf32, rest, layout })
+        Ok(Self { convolution, tf32: precision.dtype() == Dtype::Tf32, fp8_products: false, rest, layout })
     }
 
     /// Estimates the bytes that weights take on a device in this format, from their `stored_bytes`

@@ -71,6 +71,18 @@ pub enum WeightForm {
     Expanded,
 }
 
+/// The operands of matrix products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Products {
+    /// In the plan's precision.
+    #[default]
+    Precision,
+    /// In FP8 (E4M3) where the weights are stored so: activations are rounded to it by one scale for
+    /// each product.
+    Fp8,
+}
+
 /// The order of a step's passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -87,6 +99,9 @@ pub enum GuidanceOrder {
 pub struct DenoisePlan {
     /// The types that it is computed in.
     pub precision: Precision,
+    /// The operands of matrix products.
+    #[serde(default)]
+    pub products: Products,
     /// The form that weights are kept in.
     pub weights: WeightForm,
     /// Blocks of weights that are read ahead while the one before computes, after which they are
@@ -99,8 +114,9 @@ pub struct DenoisePlan {
 }
 
 /// A setting of a plan by name, and its values.
-const SETTINGS: [(&str, &str); 4] = [
+const SETTINGS: [(&str, &str); 5] = [
     ("precision", "f32, bf16, f16, mixed-bf16 or mixed-f16"),
+    ("products", "precision or fp8"),
     ("weights", "packed or expanded"),
     ("ahead", "all, or a number of blocks from 1 to 64"),
     ("guidance", "together or in-turn"),
@@ -123,6 +139,13 @@ impl DenoisePlan {
         let refused = || format!("{name}={value}: {expected} was expected");
         match name {
             "precision" => self.precision = precision(value).ok_or_else(refused)?,
+            "products" => {
+                self.products = match value {
+                    "precision" => Products::Precision,
+                    "fp8" => Products::Fp8,
+                    _ => return Err(refused()),
+                }
+            }
             "weights" => {
                 self.weights = match value {
                     "packed" => WeightForm::Packed,
@@ -163,7 +186,8 @@ impl fmt::Display for DenoisePlan {
             WeightForm::Packed => "weights as stored",
             WeightForm::Expanded => "weights expanded",
         };
-        write!(f, "{}, {weights}", self.precision)?;
+        let products = if self.products == Products::Fp8 { ", products in FP8" } else { "" };
+        write!(f, "{}{products}, {weights}", self.precision)?;
         match self.ahead {
             None => Ok(()),
             Some(1) => f.write_str(", read a block ahead"),
@@ -280,6 +304,7 @@ mod tests {
     fn settings_are_set_by_name() {
         let mut plan = DenoisePlan {
             precision: Precision::Uniform(Dtype::F32),
+            products: Products::Precision,
             weights: WeightForm::Packed,
             ahead: None,
             guidance: GuidanceOrder::InTurn,

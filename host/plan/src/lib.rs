@@ -30,7 +30,7 @@ pub use decision::{
 };
 pub use denoise::{
     DenoiseAttempt, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, DenoiserModel,
-    GuidanceOrder, WeightForm, denoise_record_schema,
+    GuidanceOrder, Products, WeightForm, denoise_record_schema,
 };
 pub use exchange::Exchange;
 pub use expectation::predict_cost;

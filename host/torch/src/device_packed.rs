@@ -15,6 +15,12 @@ use crate::{
 /// f32 with as many values, and a sixteenth more for scales.
 pub const SCRATCH: u64 = 13;
 
+/// The largest value of FP8 (E4M3).
+const FP8_MOST: f64 = 448.0;
+
+/// Sides of FP8 products are multiples of this (pytorch v2.11.0, aten/src/ATen/native/cuda/ScaledBlas.cpp).
+const FP8_STEP: i64 = 16;
+
 /// The values of `Iq4Nl` and `Iq4Xs` by their codes (`kvalues_iq4nl` in ggml-common.h).
 const NON_LINEAR: [f32; 16] =
     [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
@@ -51,6 +57,33 @@ impl DevicePacked {
     /// Rows and columns.
     pub fn shape(&self) -> [i64; 2] {
         [self.bytes.size()[0], self.columns]
+    }
+
+    /// The product [rows of `left`, rows] with FP8 operands, if the matrix is FP8 (E4M3) with one
+    /// scale, and has sides that the kernels take. `left` [rows, columns] in bf16 or f16 is rounded
+    /// to FP8 by one scale, that of its largest value.
+    ///
+    /// # Errors
+    /// The device has no kernels for it; memory is out.
+    pub fn multiply_fp8(&self, left: &Tensor, bias: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let [rows, columns] = self.shape();
+        let is_plain = self.scales.as_ref().is_none_or(|scales| scales.numel() == 1);
+        if self.stored != Stored::F8E4m3 || !is_plain || rows % FP8_STEP != 0 || columns % FP8_STEP != 0 {
+            return Ok(None);
+        }
+        let weight = self.bytes.f_view_dtype(Kind::Float8e4m3fn)?.f_transpose(0, 1)?;
+        let scale = match &self.scales {
+            Some(scales) => scales.f_reshape([] as [i64; 0])?,
+            None => scalar::full(&[], 1.0, (Kind::Float, left.device()))?,
+        };
+        let largest = left.f_abs()?.f_max()?.f_to_kind(Kind::Float)?;
+        let of_left = scalar::clamp_min_in_place(scalar::divide(&largest, FP8_MOST)?, f64::from(f32::MIN_POSITIVE))?;
+        // Division rounds, and FP8 has no infinity to go to.
+        let scaled = scalar::clamp(&left.f_to_kind(Kind::Float)?.f_div(&of_left)?, -FP8_MOST, FP8_MOST)?;
+        let scaled = scaled.f_to_kind(Kind::Float8e4m3fn)?;
+        let bias = bias.map(|bias| bias.f_to_kind(left.f_kind()?)).transpose()?;
+        let product = scaled.f_internal_scaled_mm(&weight, &of_left, &scale, bias, None, left.f_kind()?, false)?;
+        Ok(Some(product))
     }
 
     /// Some rows, expanded: in f32 first, which is then rounded to `kind`.
@@ -291,4 +324,44 @@ fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
         }
         other => return Err(Error::Torch(format!("values of {other} can't be expanded"))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packed::Scales;
+
+    #[test]
+    fn fp8_products_are_those_of_the_rounded_operands() {
+        let (rows, columns) = (32, 48);
+        let codes: Vec<u8> =
+            (0..rows * columns).map(|index| (index * 37 % 120) as u8 | (index as u8 & 1) << 7).collect();
+        let matrix = |scales: Vec<f32>, stored, rows: usize| {
+            let bytes = codes[..rows * columns].to_vec().into();
+            let packed = Packed::new(bytes, stored, [rows, columns], Scales { factors: scales, groups: None }).unwrap();
+            DevicePacked::new(&packed, Device::Cpu).unwrap()
+        };
+        let packed = matrix(vec![0.5], Stored::F8E4m3, rows);
+        let left = (Tensor::arange(7 * columns as i64, (Kind::Float, Device::Cpu)) * 0.37).sin().reshape([7, -1]) * 3.0;
+        let left = left.to_kind(Kind::BFloat16);
+        let bias = Tensor::arange(rows as i64, (Kind::Float, Device::Cpu));
+        let found = packed.multiply_fp8(&left, Some(&bias)).unwrap().unwrap();
+        assert_eq!((found.size(), found.kind()), (vec![7, rows as i64], Kind::BFloat16));
+        let scale = f64::try_from(left.abs().max().to_kind(Kind::Float)).unwrap() / FP8_MOST;
+        let rounded = (left.to_kind(Kind::Float) / scale).to_kind(Kind::Float8e4m3fn).to_kind(Kind::Float) * scale;
+        let weight = packed.expand(0..rows as i64, Kind::Float).unwrap();
+        let expected = rounded.linear(&weight, Some(&bias));
+        let largest = f64::try_from(expected.abs().max()).unwrap();
+        let apart = f64::try_from((found.to_kind(Kind::Float) - expected).abs().max()).unwrap();
+        // The result is bf16.
+        assert!(apart < largest / 200.0, "{apart} of {largest}");
+        // Rows of scales, other types and odd sides are left to be expanded.
+        for other in [
+            matrix(vec![0.5; rows], Stored::F8E4m3, rows),
+            matrix(vec![0.5], Stored::F8E5m2, rows),
+            matrix(vec![0.5], Stored::F8E4m3, 20),
+        ] {
+            assert!(other.multiply_fp8(&left, None).unwrap().is_none());
+        }
+    }
 }

@@ -164,7 +164,7 @@ pub struct Sample {
     #[arg(long, value_name = "NAME|FILE.wasm", default_value = "fixed")]
     pub policy: String,
     /// A setting of the plan, repeatable: precision (f32, bf16, f16, mixed-bf16, mixed-f16),
-    /// weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
+    /// products (precision, fp8), weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
     /// in-turn)
     #[arg(long, value_name = "[denoise.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,

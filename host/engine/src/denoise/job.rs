@@ -3,10 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use tch::{Device, Tensor};
-use tilewright_models::ComputeFormat;
 use tilewright_plan::{
-    DenoiseAttempt, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, Dtype, Failure, GuidanceOrder, Layout,
-    PolicyIdentity, Precision, Stage, WeightForm,
+    DenoiseAttempt, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, Dtype, Failure, GuidanceOrder,
+    PolicyIdentity, Precision, Products, Stage, WeightForm,
 };
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
@@ -89,6 +88,7 @@ impl<'a> DenoiseJob<'a> {
             self.machine.device != Device::Cpu && 4 * self.request.model.parameters < self.request.memory_limit / 2;
         let mut plan = DenoisePlan {
             precision: Precision::Uniform(Dtype::F32),
+            products: Products::Precision,
             weights: if expanded { WeightForm::Expanded } else { WeightForm::Packed },
             ahead: None,
             guidance: GuidanceOrder::InTurn,
@@ -154,6 +154,7 @@ impl<'a> DenoiseJob<'a> {
         let mut next = DenoisePlan { reason: format!("after {failure}"), ..plan.clone() };
         if let Failure::NonFinite { .. } = failure {
             next.precision = Precision::Uniform(Dtype::F32);
+            next.products = Products::Precision;
             return (plan.precision.dtype() != Dtype::F32).then_some(next);
         }
         let held = |plan: &DenoisePlan| self.estimate(plan).ok().map(|cost| cost.peak_bytes + cost.weights_bytes);
@@ -179,7 +180,7 @@ impl<'a> DenoiseJob<'a> {
         let _no_grad = tch::no_grad_guard();
         let cost = self.estimate(plan).ok();
         let device = self.machine.device;
-        let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst)?;
+        let format = self.format(plan).map_err(AttemptError::Broken)?;
         let resident = self.resident_bytes(plan, format).map_err(AttemptError::Broken)?;
         let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes);
         let mapped = weights_bytes.saturating_sub(resident);

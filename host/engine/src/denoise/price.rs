@@ -5,7 +5,8 @@ use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{ComputeFormat, DenoiserFile, Inputs, transformer::Residency};
 use tilewright_nn::{Costs, Meter, TokenScope};
-use tilewright_plan::{DenoiseCost, DenoisePlan, Layout, WeightForm};
+use tilewright_plan::{DenoiseCost, DenoisePlan, Dtype, Layout, Products, WeightForm};
+use tilewright_torch::device;
 
 use super::{filled, job::DenoiseJob, passes::passes};
 use crate::{Error, Result};
@@ -20,7 +21,7 @@ impl DenoiseJob<'_> {
     /// # Errors
     /// One line, if it can't be carried out.
     pub fn estimate(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
-        let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst).map_err(|error| error.to_string())?;
+        let format = self.format(plan).map_err(|error| error.to_string())?;
         let speed = self.machine.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
         let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
         let fused_attention = format.fuses_attention(self.machine.device, self.denoiser.config().head_width());
@@ -38,6 +39,27 @@ impl DenoiseJob<'_> {
         let weights_bytes = mapped + resident;
         let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Ok(DenoiseCost { peak_bytes: peak, weights_bytes, step })
+    }
+
+    /// The types that a plan computes in.
+    pub(super) fn format(&self, plan: &DenoisePlan) -> Result<ComputeFormat> {
+        let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst)?;
+        if plan.products == Products::Precision {
+            return Ok(format);
+        }
+        let refused = |reason: String| Err(Error::NotOffered(reason));
+        let stored = &self.request.model.stored;
+        if !device::has_fp8_products(self.machine.device) {
+            return refused(format!("products=fp8: {} has no products in FP8", self.machine.facts.name));
+        }
+        if !stored.starts_with("f8_e4m3") {
+            return refused(format!("products=fp8: the weights are stored as {stored}, and f8_e4m3 is needed"));
+        }
+        let narrow = matches!(plan.precision.dtype(), Dtype::Bf16 | Dtype::F16);
+        if !narrow || plan.weights != WeightForm::Packed || plan.ahead.is_some() {
+            return refused("products=fp8: its results are in 16 bits, of weights as stored and on the device: set precision=bf16 and weights=packed".into());
+        }
+        Ok(ComputeFormat { fp8_products: true, ..format })
     }
 
     /// Bytes of memory that weights are held in beside their file.

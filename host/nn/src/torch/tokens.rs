@@ -94,6 +94,10 @@ impl Torch {
             match piece {
                 Piece::Packed(packed) => multiply_packed(&part, left, packed, bias.as_ref())?,
                 Piece::OnDevice(packed) => {
+                    if self.format.fp8_products && multiply_fp8(&part, left, packed, bias.as_ref())? {
+                        first += rows;
+                        continue;
+                    }
                     multiply_rows_of(&part, left, packed.shape(), bias.as_ref(), &|rows, kind| {
                         packed.expand(rows, kind)
                     })?;
@@ -128,6 +132,16 @@ fn multiply_packed(output: &Tensor, left: &Tensor, packed: &Packed, bias: Option
     multiply_rows_of(output, left, shape, bias, &|rows, kind| {
         Ok(packed.expand(rows.start as usize..rows.end as usize, kind)?.f_to_device(left.device())?)
     })
+}
+
+/// A product with operands in FP8, if the matrix has them.
+fn multiply_fp8(output: &Tensor, left: &Tensor, packed: &DevicePacked, bias: Option<&Tensor>) -> Result<bool> {
+    let size = left.size();
+    let columns = size.last().copied().unwrap_or_default();
+    let flat = left.f_reshape([-1, columns])?;
+    let Some(product) = packed.multiply_fp8(&flat, bias)? else { return Ok(false) };
+    output.shallow_clone().f_copy_(&product.f_view_as(output).or_else(|_| product.f_reshape(output.size()))?)?;
+    Ok(true)
 }
 
 /// Expands rows of a matrix.
