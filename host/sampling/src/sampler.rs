@@ -415,17 +415,17 @@ pub(crate) fn solve<F: Real>(mut matrix: Vec<Vec<F>>, mut right: Vec<F>) -> Vec<
         right.swap(column, largest);
         for row in column + 1..size {
             let factor = matrix[row][column] / matrix[column][column];
-            for place in column + 1..size {
-                matrix[row][place] = matrix[row][place] - factor * matrix[column][place];
+            let (above, below) = matrix.split_at_mut(row);
+            for (own, pivot) in below[0].iter_mut().zip(&above[column]).skip(column + 1) {
+                *own = *own - factor * *pivot;
             }
             right[row] = right[row] - factor * right[column];
         }
     }
     for row in (0..size).rev() {
-        for place in row + 1..size {
-            right[row] = right[row] - matrix[row][place] * right[place];
-        }
-        right[row] = right[row] / matrix[row][row];
+        let (own, known) = (&matrix[row], &right[row + 1..]);
+        let rest = own[row + 1..].iter().zip(known).fold(right[row], |left, (factor, value)| left - *factor * *value);
+        right[row] = rest / own[row];
     }
     right
 }

@@ -225,6 +225,11 @@ fn distance(found: &[f64], expected: &[f64]) -> f64 {
     apart.fold(0.0, |most, apart| if apart > most || apart.is_nan() { apart } else { most }) / largest
 }
 
+/// True if a distance is a number, and no larger than allowed.
+fn is_within(apart: f64, most: f64) -> bool {
+    apart <= most
+}
+
 #[test]
 fn every_sampler_goes_comfyuis_way_along_every_schedulers_sigmas() {
     let (cases, tensors) = (json("cases.json"), tensors("samples.safetensors"));
@@ -252,7 +257,7 @@ fn every_sampler_goes_comfyuis_way_along_every_schedulers_sigmas() {
                     sample::<f64>(sampler, &model, &sigmas(sampler, scheduler, &model, 7), &mut wide, [noise, &zeros]);
                 let apart = distance(&found, &tensors[&format!("{name}.f64")][place..place + 36]);
                 let calls = cases["calls"][&name][row][column].as_u64().unwrap() as usize;
-                if !(apart <= 1e-5) || wide.calls[0] != calls {
+                if !is_within(apart, 1e-5) || wide.calls[0] != calls {
                     failed.push(format!(
                         "{name} {scheduler} {kind} f64: {apart:.1e}, {:?} calls for {calls}",
                         wide.calls
@@ -271,7 +276,7 @@ fn every_sampler_goes_comfyuis_way_along_every_schedulers_sigmas() {
                 let own = cases["f32_distance"][&name][row][column].as_f64().unwrap();
                 // Brownian noise rounds its times, so that the last bit of a sigma moves it.
                 let least: f64 = if sampler.noise() == NoiseKind::Brownian { 2e-5 } else { 1e-5 };
-                if !(apart <= least.max(3.0 * own)) || narrow.calls[0] != calls {
+                if !is_within(apart, least.max(3.0 * own)) || narrow.calls[0] != calls {
                     failed.push(format!(
                         "{name} {scheduler} {kind} f32: {apart:.1e}, {:?} calls for {calls}",
                         narrow.calls
@@ -408,7 +413,7 @@ fn extras<F: Real>(kind_of_number: &str) -> Vec<String> {
                 let found = sample(sampler, &model, &sigmas, &mut network, [noise, latent]);
                 let apart = distance(&found, &tensors[&format!("{name}.{kind}.{kind_of_number}")][place]);
                 let calls = [0, 1].map(|of| case["calls"][kind][row][of].as_u64().unwrap() as usize);
-                if !(apart <= 1e-5) || network.calls != calls {
+                if !is_within(apart, 1e-5) || network.calls != calls {
                     failed.push(format!(
                         "{name} {sampler} {kind} {kind_of_number}: {apart:.1e}, {:?} calls for {calls:?}",
                         network.calls

@@ -65,7 +65,9 @@ impl Reuse {
             return Ok(None);
         }
         self.change += rate * mean_size(&input.f_sub(&last.input)?)? / last.size;
-        if !(self.change < self.threshold) {
+        // Also if it is not a number.
+        let serves = self.change < self.threshold;
+        if !serves {
             self.change = 0.0;
             return Ok(None);
         }

@@ -106,7 +106,7 @@ fn moments<F: Real>(start: F, end: F, count: usize, tau: F) -> Vec<F> {
         (0..=power).fold(F::zero(), |sum, part| {
             let depth = power - part;
             let factor = product(part + 1..=power) / rate.powi(depth as i32);
-            let sign = if depth % 2 == 0 { F::one() } else { -F::one() };
+            let sign = if depth.is_multiple_of(2) { F::one() } else { -F::one() };
             sum + sign * factor * own(part)
         })
     };
