@@ -132,6 +132,48 @@ fn samples_are_those_of_the_cpu() {
 }
 
 #[test]
+fn blocks_are_copied_to_a_gpu_for_their_turns() {
+    let place = Place::new();
+    let at = |name: &str| fixture(&format!("sample-wan-gguf-k/{name}"));
+    let transformers = [
+        (fixture("sample-wan-t2v-original/wan-tiny.safetensors"), "sample-wan-t2v-original"),
+        (fixture("sample-flux-fp8-scaled/flux1-tiny.safetensors"), "sample-flux-original"),
+        (at("wan-tiny.gguf"), "sample-wan-t2v-original"),
+    ];
+    for (transformer, of) in &transformers {
+        let conditioning = fixture(&format!("{of}/conditioning.safetensors"));
+        let cases: Value =
+            serde_json::from_str(&fs::read_to_string(fixture("quantized_sample_cases.json")).unwrap()).unwrap();
+        let own = cases["cases"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|case| case["transformer"].as_str().is_some_and(|path| transformer.ends_with(path)));
+        let conditioning = own.map_or(conditioning, |case| fixture(case["conditioning"].as_str().unwrap()));
+        let base = ["sample", "--transformer", transformer, "--conditioning", &conditioning, "--size", "64x96"];
+        let base = [&base[..], &["--steps", "3", "--json", "-o", "out.safetensors"]].concat();
+        let base = if transformer.contains("wan") { [&base[..], &["--frames", "5"]].concat() } else { base };
+        let latent = |arguments: &[&str]| {
+            let record = run(&place, ONE, &[&base[..], arguments].concat()).record();
+            (record, tensor(&place.path("out.safetensors"), "latent").1)
+        };
+        let (_, expected) = latent(&["--device", "cpu"]);
+        let most = expected.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+        let packed = ["--device", "cuda", "--set", "weights=packed"];
+        for (ahead, moved) in [("all", false), ("1", true), ("2", true)] {
+            let ahead = format!("ahead={ahead}");
+            let (record, found) = latent(&[&packed[..], &["--set", &ahead]].concat());
+            let difference = largest_difference(&found, &expected) / most;
+            assert!(difference < 2e-4, "{transformer}, {ahead}: {difference}");
+            assert_eq!(record["outcome"]["moved_bytes"].as_u64().unwrap() > 0, moved, "{transformer}, {ahead}");
+            let bytes = |of: &str| record[of]["peak_bytes"].as_f64().unwrap();
+            let ratio = bytes("outcome") / bytes("estimate");
+            assert!(ratio < 1.02, "{transformer}, {ahead}: {ratio} of {}", record["estimate"]);
+        }
+    }
+}
+
+#[test]
 fn a_gpu_that_fails_unasked_gives_way_to_the_cpu_and_fails_its_check() {
     let place = Place::new();
     let script = format!("{ONE};refuses=0");

@@ -1,9 +1,12 @@
 //! Denoisers of every kind that can be run: a file's contents, and the network with its weights.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::Stored;
 use tilewright_nn::{ComputeFormat, Needed, TokenOps, TokenScope, Torch};
+use tilewright_torch::streamed::Streamed;
 
 use crate::{
     Checkpoint, Error, Family, Identity, LoadStep, Lora, LoraFit, Result, flux,
@@ -228,13 +231,19 @@ impl DenoiserFile {
             let count = needed.shapes[0].iter().product::<usize>() as u64;
             match (needed.shapes[0].len(), residency) {
                 (2, Residency::Mapped) => 0,
-                (2, Residency::Packed) => self.file.stored_bytes(std::slice::from_ref(needed)),
+                (2, Residency::Streamed) if self.is_of_a_block(needed) => 0,
+                (2, Residency::Packed | Residency::Streamed) => self.file.stored_bytes(std::slice::from_ref(needed)),
                 (2, Residency::Expanded) => count * width,
                 _ => count * 4,
             }
         };
         let changes = self.file.changes().elements() * width;
         Ok(self.config.needed()?.iter().map(bytes).sum::<u64>() + changes)
+    }
+
+    fn is_of_a_block(&self, needed: &Needed) -> bool {
+        let (parts, _) = self.file.parts(&needed.name);
+        self.blocks.iter().any(|block| parts.iter().any(|part| block.contains(part)))
     }
 
     /// The file.
@@ -271,9 +280,9 @@ impl DenoiserFile {
         step: LoadStep<'_>,
     ) -> Result<LoadedDenoiser> {
         let ops = Torch::new(format, device, Some(self.config.head_width()));
-        let source = self.file.on((format, device, residency), self.stored_bytes, step);
+        let source = self.file.on((format, device, residency), self.stored_bytes, &self.blocks, step);
         let network = Network::build(&self.config, &TokenScope::new(&source, &ops))?;
-        Ok(LoadedDenoiser { ops, network })
+        Ok(LoadedDenoiser { ops, network, streams: source.into_streams() })
     }
 }
 
@@ -392,9 +401,32 @@ impl<O: TokenOps> Network<O> {
 pub struct LoadedDenoiser {
     ops: Torch,
     network: Network<Torch>,
+    /// The matrices of each block that are copied to the device for their turns.
+    streams: Vec<Vec<Arc<Streamed>>>,
 }
 
 impl LoadedDenoiser {
+    /// Queues the copies of a block's weights to the device, if they are streamed. Returns the bytes
+    /// that are copied.
+    ///
+    /// # Errors
+    /// Memory is out; a fault of the device.
+    pub fn fetch(&self, block: usize) -> Result<u64> {
+        let streams = self.streams.get(block).map(Vec::as_slice).unwrap_or_default();
+        streams.iter().try_for_each(|streamed| streamed.fetch())?;
+        Ok(streams.iter().map(|streamed| streamed.bytes()).sum())
+    }
+
+    /// Gives the device's memory of a block's streamed weights back.
+    pub fn release(&self, block: usize) {
+        self.streams.get(block).into_iter().flatten().for_each(|streamed| streamed.release());
+    }
+
+    /// True if weights are copied to the device for their turns.
+    pub fn is_streamed(&self) -> bool {
+        self.streams.iter().any(|block| !block.is_empty())
+    }
+
     /// As [`Network::prepare`].
     ///
     /// # Errors

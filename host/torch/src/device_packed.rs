@@ -54,6 +54,29 @@ impl DevicePacked {
         Ok(Self { bytes, stored: packed.stored(), columns: columns as i64, scales })
     }
 
+    /// A matrix whose bytes [rows, bytes of a row] stay in host memory, and what is on the device of
+    /// it.
+    pub(crate) fn apart(packed: &Packed, device: Device) -> Result<(Self, Tensor)> {
+        let [rows, columns] = packed.shape();
+        let host = Tensor::f_from_slice(packed.bytes())?.f_view([rows as i64, -1])?;
+        let scales = match scales(packed) {
+            None => None,
+            Some((values, shape)) => Some(Tensor::f_from_slice(&values)?.f_view(shape)?.f_to_device(device)?),
+        };
+        let nothing = Tensor::f_empty([0], (Kind::Uint8, device))?;
+        Ok((Self { bytes: nothing, stored: packed.stored(), columns: columns as i64, scales }, host))
+    }
+
+    /// The same matrix with its bytes.
+    pub(crate) fn with_bytes(&self, bytes: Tensor) -> Self {
+        let scales = self.scales.as_ref().map(Tensor::shallow_clone);
+        Self { bytes, stored: self.stored, columns: self.columns, scales }
+    }
+
+    pub(crate) fn columns(&self) -> i64 {
+        self.columns
+    }
+
     /// Rows and columns.
     pub fn shape(&self) -> [i64; 2] {
         [self.bytes.size()[0], self.columns]

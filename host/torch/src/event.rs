@@ -8,6 +8,9 @@ use crate::{Result, ffi};
 #[derive(Debug)]
 pub(crate) struct Event(*mut c_void);
 
+// SAFETY: an event is only reached through its owner; libtorch's are not tied to a thread.
+unsafe impl Send for Event {}
+
 impl Event {
     pub fn new() -> Self {
         Self(ffi::tw_event_create())

@@ -24,6 +24,7 @@ pub mod probe;
 pub mod reordered;
 pub mod scalar;
 mod stored;
+pub mod streamed;
 mod tensors;
 pub mod tokens;
 pub mod transfer;

@@ -81,6 +81,20 @@ fn host_like(tensor: &Tensor) -> Result<Tensor> {
     Ok(unsafe { Tensor::from_ptr(made.cast()) })
 }
 
+/// The same values in memory of their own, pinned for copies to a GPU if the system allows it.
+pub(crate) fn to_pinned(tensor: &Tensor, device: Device) -> Result<Tensor> {
+    let mut host = if device == Device::Cpu { plain_host_like(tensor)? } else { host_like(tensor)? };
+    host.f_copy_(tensor)?;
+    Ok(host)
+}
+
+/// Queues the copy of a tensor to a GPU, behind the work that is queued there; the event is its end.
+pub(crate) fn start_upload(host: &Tensor, device: Device) -> Result<(Tensor, Event)> {
+    let there = on_device(host, device)?;
+    let event = start_copy(&there, host)?;
+    Ok((there, event))
+}
+
 /// Queues a copy. `to` is a tensor that nothing else writes to.
 fn start_copy(to: &Tensor, from: &Tensor) -> Result<Event> {
     let event = Event::new();

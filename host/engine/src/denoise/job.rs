@@ -183,7 +183,8 @@ impl<'a> DenoiseJob<'a> {
         let format = self.format(plan).map_err(AttemptError::Broken)?;
         let resident = self.resident_bytes(plan, format).map_err(AttemptError::Broken)?;
         let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes);
-        let mapped = weights_bytes.saturating_sub(resident);
+        let pooled = self.pooled_bytes(plan, cost.as_ref(), resident);
+        let mapped = weights_bytes.saturating_sub(pooled);
         let sigmas: Vec<f32> = self.sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
         let course = Course::new(self.sampling.sampler, &self.sampling.model, &sigmas);
         let start = std::time::Instant::now();
@@ -215,7 +216,7 @@ impl<'a> DenoiseJob<'a> {
         spent.elapsed += start.elapsed().saturating_sub(load);
         let (latents, outcome) = measured?;
         // Weights are loaded within the attempt.
-        spent.peak_bytes = spent.peak_bytes.max(outcome.peak_bytes.saturating_sub(resident));
+        spent.peak_bytes = spent.peak_bytes.max(outcome.peak_bytes.saturating_sub(pooled));
         let outcome = DenoiseOutcome {
             elapsed: spent.elapsed,
             load: spent.load,

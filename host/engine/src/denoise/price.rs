@@ -29,16 +29,27 @@ impl DenoiseJob<'_> {
         let (peak, seconds) = self.meter(format, costs, plan).map_err(|error| error.to_string())?;
         let model = &self.request.model;
         let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
-        let is_mapped = residency(plan, self.machine.device) == Residency::Mapped;
-        let mut mapped = if is_mapped { model.stored_bytes } else { 0 };
-        if let Some(ahead) = plan.ahead {
-            let blocks = self.denoiser.experts[0].block_bytes();
-            let rest = mapped.saturating_sub(blocks.iter().sum());
-            mapped = mapped.min(rest + (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
-        }
-        let weights_bytes = mapped + resident;
+        let blocks = self.denoiser.experts[0].block_bytes();
+        let at_once = plan.ahead.map(|ahead| (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
+        let whole: u64 = blocks.iter().sum();
+        // Of blocks, those that are held at once.
+        let streamed = at_once.map_or(whole, |at_once| at_once.min(whole));
+        let waiting = match residency(plan, self.machine.device) {
+            Residency::Mapped => model.stored_bytes.saturating_sub(whole) + streamed,
+            Residency::Streamed => streamed,
+            Residency::Packed | Residency::Expanded => 0,
+        };
+        let weights_bytes = waiting + resident;
         let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Ok(DenoiseCost { peak_bytes: peak, weights_bytes, step })
+    }
+
+    /// Bytes of a plan's weights that take the device's memory while the network runs.
+    pub(super) fn pooled_bytes(&self, plan: &DenoisePlan, cost: Option<&DenoiseCost>, resident: u64) -> u64 {
+        match residency(plan, self.machine.device) {
+            Residency::Streamed => cost.map_or(resident, |cost| cost.weights_bytes),
+            _ => resident,
+        }
     }
 
     /// The types that a plan computes in.
@@ -124,11 +135,12 @@ impl DenoiseJob<'_> {
     }
 }
 
-/// The place of weights by a plan. Those that a GPU reads ahead of their use stay in their file.
+/// The place of weights by a plan.
 pub(super) fn residency(plan: &DenoisePlan, device: Device) -> Residency {
     match (plan.weights, plan.ahead) {
         (WeightForm::Expanded, _) => Residency::Expanded,
-        (WeightForm::Packed, None) if device != Device::Cpu => Residency::Packed,
-        (WeightForm::Packed, _) => Residency::Mapped,
+        (WeightForm::Packed, _) if device == Device::Cpu => Residency::Mapped,
+        (WeightForm::Packed, None) => Residency::Packed,
+        (WeightForm::Packed, Some(_)) => Residency::Streamed,
     }
 }

@@ -226,7 +226,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             let (plan, count) = (walk.plan, walk.passes.len() as f64);
             let mut block = |number: usize| -> tilewright_models::Result<()> {
                 pace.keep()?;
-                *moved += expert.turn(plan, number, blocks);
+                *moved += expert.turn(plan, number, blocks)?;
                 let share = (pass as f64 + number as f64 / blocks.max(1) as f64) / count;
                 match observer.progress((first + self.span * share).min(1.0)) {
                     ControlFlow::Continue(()) => Ok(()),
@@ -347,13 +347,22 @@ struct Expert<'a> {
 impl Expert<'_> {
     /// Before a block: those behind it are read ahead, and the one before it is given back. Returns
     /// the bytes that are read again.
-    fn turn(&self, plan: &DenoisePlan, block: usize, blocks: usize) -> u64 {
-        let (Some(ahead), WeightForm::Packed) = (plan.ahead, plan.weights) else { return 0 };
+    fn turn(&self, plan: &DenoisePlan, block: usize, blocks: usize) -> tilewright_models::Result<u64> {
+        let (Some(ahead), WeightForm::Packed) = (plan.ahead, plan.weights) else { return Ok(0) };
         let before = (block + blocks - 1) % blocks.max(1);
+        let next = (1..=ahead as usize).map(|next| (block + next) % blocks.max(1));
+        if self.network.is_streamed() {
+            if before != block {
+                self.network.release(before);
+            }
+            let bytes = self.network.fetch(block)?;
+            next.map(|next| self.network.fetch(next)).collect::<tilewright_models::Result<Vec<u64>>>()?;
+            return Ok(bytes);
+        }
         if before != block {
             self.file.give_back(before);
         }
-        (1..=ahead as usize).for_each(|next| self.file.read_ahead((block + next) % blocks.max(1)));
-        self.file.block_bytes().get(block).copied().unwrap_or_default()
+        next.for_each(|next| self.file.read_ahead(next));
+        Ok(self.file.block_bytes().get(block).copied().unwrap_or_default())
     }
 }

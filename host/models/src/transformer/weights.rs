@@ -3,12 +3,17 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
 
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape, Stored};
 use tilewright_nn::{ComputeFormat, Matrix, Meter, MeterMatrix, Needed, Piece, TokenSource, Torch};
-use tilewright_torch::{device_packed::DevicePacked, packed::Packed};
+use tilewright_torch::{
+    device_packed::DevicePacked,
+    packed::Packed,
+    streamed::{self, Streamed},
+};
 
 use super::{
     changes::Changes,
@@ -36,6 +41,9 @@ pub enum Residency {
     Mapped,
     /// On the device, as the file stores them.
     Packed,
+    /// As the file stores them: those of blocks in host memory, copied to the device for their
+    /// turns, and the rest on the device.
+    Streamed,
     /// On the device, in the type of products.
     Expanded,
 }
@@ -76,7 +84,7 @@ impl TransformerFile {
     }
 
     /// The file's tensors that a weight is made of.
-    fn parts(&self, name: &str) -> (Vec<String>, Join) {
+    pub(crate) fn parts(&self, name: &str) -> (Vec<String>, Join) {
         let (parts, join) = names::parts(self.rows, name);
         (parts.into_iter().map(|part| format!("{}{part}", self.prefix)).collect(), join)
     }
@@ -263,10 +271,15 @@ impl TransformerFile {
         &'a self,
         (format, device, residency): (ComputeFormat, Device, Residency),
         all: u64,
+        blocks: &'a [Vec<String>],
         step: LoadStep<'a>,
     ) -> OnDevice<'a> {
         let progress = RefCell::new(Progress { done: 0, all, step });
-        OnDevice { weights: self, format, device, residency, progress }
+        let streams = RefCell::new(blocks.iter().map(|_| Vec::new()).collect());
+        let bytes =
+            blocks.iter().flatten().filter_map(|part| self.file.bytes(part)).map(|bytes| bytes.len() as u64).sum();
+        let keeps = residency == Residency::Streamed && streamed::can_keep(bytes).unwrap_or(false);
+        OnDevice { weights: self, format, device, residency, blocks, streams, keeps, progress }
     }
 }
 
@@ -293,10 +306,26 @@ pub(crate) struct OnDevice<'a> {
     format: ComputeFormat,
     device: Device,
     residency: Residency,
+    /// The file's tensors of each block, and the matrices of each that are streamed.
+    blocks: &'a [Vec<String>],
+    streams: RefCell<Vec<Vec<Arc<Streamed>>>>,
+    /// Streamed matrices are kept in host memory.
+    keeps: bool,
     progress: RefCell<Progress<'a>>,
 }
 
 impl OnDevice<'_> {
+    /// The matrices of each block that are copied to the device for their turns.
+    pub(crate) fn into_streams(self) -> Vec<Vec<Arc<Streamed>>> {
+        self.streams.into_inner()
+    }
+
+    /// The block that a weight belongs to.
+    fn block_of(&self, name: &str) -> Option<usize> {
+        let (parts, _) = self.weights.parts(name);
+        self.blocks.iter().position(|block| parts.iter().any(|part| block.contains(part)))
+    }
+
     /// Tells how far the load is, before a weight is loaded.
     fn step(&self, name: &str) -> Result<()> {
         let Progress { done, all, step } = &mut *self.progress.borrow_mut();
@@ -350,16 +379,24 @@ impl TokenSource<Torch> for OnDevice<'_> {
 
     fn matrix(&self, name: &str, [rows, columns]: [i64; 2]) -> tilewright_nn::Result<Matrix> {
         self.step(name)?;
-        let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match self.residency {
+        let block = if self.residency == Residency::Streamed { self.block_of(name) } else { None };
+        let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match (self.residency, block) {
             _ if packed.shape()[1] as i64 > columns => {
                 let rows = 0..packed.shape()[0];
                 let expanded = packed.expand(rows, self.format.convolution).map_err(Error::from)?;
                 let own = expanded.f_narrow(1, 0, columns)?.f_contiguous()?;
                 Ok(Piece::Expanded(own.f_to_device(self.device)?))
             }
-            Residency::Mapped => Ok(Piece::Packed(packed)),
-            Residency::Packed => Ok(Piece::OnDevice(DevicePacked::new(&packed, self.device).map_err(Error::from)?)),
-            Residency::Expanded => {
+            (Residency::Mapped, _) => Ok(Piece::Packed(packed)),
+            (Residency::Streamed, Some(block)) => {
+                let streamed = Arc::new(Streamed::new(packed, self.device, self.keeps).map_err(Error::from)?);
+                self.streams.borrow_mut()[block].push(streamed.clone());
+                Ok(Piece::Streamed(streamed))
+            }
+            (Residency::Packed | Residency::Streamed, _) => {
+                Ok(Piece::OnDevice(DevicePacked::new(&packed, self.device).map_err(Error::from)?))
+            }
+            (Residency::Expanded, _) => {
                 let rows = 0..packed.shape()[0];
                 let expanded = packed.expand(rows, self.format.convolution).map_err(Error::from)?;
                 Ok(Piece::Expanded(expanded.f_to_device(self.device)?))

@@ -1,6 +1,6 @@
 //! Operations on tokens by libtorch, and by kernels of this project's own on the CPU.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_torch::{
@@ -8,7 +8,9 @@ use tilewright_torch::{
     device_packed::DevicePacked,
     multi_head,
     packed::{self, Packed},
-    scalar, tokens as passes,
+    scalar,
+    streamed::Streamed,
+    tokens as passes,
 };
 
 use super::Torch;
@@ -43,6 +45,8 @@ pub enum Piece {
     Packed(Packed),
     /// As its file stores them, on the device.
     OnDevice(DevicePacked),
+    /// As its file stores them, in host memory: copied to the device for their turn.
+    Streamed(Arc<Streamed>),
     /// [rows, columns], in the type of products, on the device.
     Expanded(Tensor),
 }
@@ -52,6 +56,7 @@ impl Piece {
         match self {
             Piece::Packed(packed) => packed.shape()[0] as i64,
             Piece::OnDevice(packed) => packed.shape()[0],
+            Piece::Streamed(streamed) => streamed.shape()[0],
             Piece::Expanded(tensor) => tensor.size()[0],
         }
     }
@@ -93,14 +98,9 @@ impl Torch {
             let bias = bias.map(|bias| bias.f_narrow(0, first, rows)).transpose()?;
             match piece {
                 Piece::Packed(packed) => multiply_packed(&part, left, packed, bias.as_ref())?,
-                Piece::OnDevice(packed) => {
-                    if self.format.fp8_products && multiply_fp8(&part, left, packed, bias.as_ref())? {
-                        first += rows;
-                        continue;
-                    }
-                    multiply_rows_of(&part, left, packed.shape(), bias.as_ref(), &|rows, kind| {
-                        packed.expand(rows, kind)
-                    })?;
+                Piece::OnDevice(packed) => self.multiply_on_device(&part, left, packed, bias.as_ref())?,
+                Piece::Streamed(streamed) => {
+                    self.multiply_on_device(&part, left, &streamed.on_device()?, bias.as_ref())?;
                 }
                 Piece::Expanded(weight) => {
                     let bias = bias.map(|bias| bias.f_to_kind(self.format.convolution)).transpose()?;
@@ -118,6 +118,22 @@ impl Torch {
             drop(output.f_narrow(1, *first, rows)?.f_add_(&change)?);
         }
         Ok(())
+    }
+}
+
+impl Torch {
+    /// A product with a matrix that is packed on the device.
+    fn multiply_on_device(
+        &self,
+        output: &Tensor,
+        left: &Tensor,
+        packed: &DevicePacked,
+        bias: Option<&Tensor>,
+    ) -> Result<()> {
+        if self.format.fp8_products && multiply_fp8(output, left, packed, bias)? {
+            return Ok(());
+        }
+        multiply_rows_of(output, left, packed.shape(), bias, &|rows, kind| packed.expand(rows, kind))
     }
 }
 
