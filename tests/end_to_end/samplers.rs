@@ -1,5 +1,5 @@
-//! Samplers through the program: every one of them, parts of their steps, masks, and samples that are
-//! killed or whose plans fail on the way.
+//! Samplers through the program: every one of them, parts of their steps, masks, and samples that
+//! are killed or whose plans fail on the way.
 
 use std::{fs, process::Stdio, thread, time::Duration};
 
@@ -136,6 +136,58 @@ fn steps_are_reused_if_the_user_allows_it() {
     let few = place.run(&with(&base, &["8", "--reuse", "0.4"])).json();
     assert_eq!(few["outcome"]["reused"], 0);
     place.run(&with(&base, &["20", "--reuse", "0"])).failed(2, "a reuse of 0: a part above 0");
+}
+
+#[test]
+fn unipc_in_two_parts_is_nearly_the_whole() {
+    let place = Place::new();
+    let base = with(&flux(), &["--device", "cpu", "--steps", "12", "--sampler", "uni_pc"]);
+    place.run(&with(&base, &["--size", "64x64", "-o", "whole.safetensors"])).succeeded();
+    let first = ["--size", "64x64", "--end-step", "6", "--leftover-noise", "-o", "first.latent"];
+    place.run(&with(&base, &first)).succeeded();
+    let second = ["--latent", "first.latent", "--start-step", "6", "--no-add-noise", "-o", "second.safetensors"];
+    place.run(&with(&base, &second)).succeeded();
+    // It remembers steps, which the second part does not know.
+    let apart = largest_difference(&latent(&place, "second.safetensors"), &latent(&place, "whole.safetensors"));
+    assert!(apart < 0.3, "{apart}");
+}
+
+#[test]
+fn samplers_end_wherever_they_begin() {
+    let place = Place::new();
+    // diffusers' UniPC with one step and with two, beside its DPM-Solver++.
+    let base = with(&flux(), &["--device", "cpu", "--as", "diffusers", "--size", "64x64"]);
+    for (steps, most) in [("1", 0.05), ("2", 1.5), ("3", 0.5)] {
+        for (sampler, output) in [("uni_pc", "a.safetensors"), ("dpmpp_2m", "b.safetensors")] {
+            place.run(&with(&base, &["--steps", steps, "--sampler", sampler, "-o", output])).succeeded();
+        }
+        let apart = largest_difference(&latent(&place, "a.safetensors"), &latent(&place, "b.safetensors"));
+        assert!(apart < most, "{steps}: {apart}");
+    }
+    place.run(&with(&base, &["--steps", "2", "--shift", "1000", "-o", "c.latent"])).failed(2, "a shift of NaN");
+    // Values beyond their type end a search for a length of steps, too.
+    let negative = fixture("sample-flux-original/conditioning.safetensors");
+    let hopeless = ["--size", "64x64", "--cfg", "1e39", "--negative", &negative, "--sampler", "dpm_adaptive"];
+    let hopeless = with(&hopeless.map(str::to_owned), &["--device", "cpu", "--steps", "3", "-o", "d.latent"]);
+    place.run(&with(&flux(), &hopeless.iter().map(String::as_str).collect::<Vec<_>>())).failed(1, "NaN or infinite");
+    place.write("scalar.safetensors", one_tensor("noise", "F32", &[], &[0; 4]));
+    place
+        .run(&with(&flux(), &["--size", "64x64", "--noise", "scalar.safetensors", "-o", "e.latent"]))
+        .failed(2, "tensor noise has shape []");
+    // A part of the way that no conditioning counts for, between the steps' sigmas.
+    let (early, late) = (format!("{negative}@0-0.3"), format!("{negative}@0.4-1"));
+    let gap =
+        ["sample", "--transformer", &fixture("sample-flux-original/flux1-tiny.safetensors"), "--conditioning", &early];
+    let gap =
+        with(&gap.map(str::to_owned), &["--conditioning", &late, "--device", "cpu", "--size", "64x64", "--shift", "0"]);
+    for sampler in ["dpm_fast", "dpmpp_sde"] {
+        place
+            .run(&with(&gap, &["--steps", "4", "--sampler", sampler, "-o", "f.latent"]))
+            .failed(2, "no --conditioning counts at sigma");
+    }
+    let refused = ["--size", "64x64", "--resume", "--set", "products=fp8", "-o", "g.latent", "--device", "cpu"];
+    place.run(&with(&flux(), &refused)).failed(2, "products=fp8");
+    assert!(!place.path("g.latent.partial").exists());
 }
 
 #[test]

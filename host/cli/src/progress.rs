@@ -38,7 +38,7 @@ pub struct Progress {
     after_step: Option<AfterStep>,
 }
 
-/// What is done with each finished step of a sample.
+/// A function of each finished step of a sample.
 pub type AfterStep = Box<dyn FnMut(&FinishedStep<'_>) -> tilewright_engine::Result<()>>;
 
 impl Progress {

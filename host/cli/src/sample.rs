@@ -70,6 +70,8 @@ pub fn run(arguments: &Sample) -> Outcome {
         job.estimate(&plan).map_err(Failure::input)?;
         return report(arguments, &job.record(&plan, Vec::new(), None), None, aside);
     }
+    // A plan that can't be carried out leaves nothing behind.
+    job.estimate(&plan).map_err(Failure::input)?;
     let (mut kept, mut from) = (None, None);
     if arguments.resume {
         let fingerprint = model.fingerprint(&arguments.lora, &sampling, &plan)?;
@@ -77,7 +79,7 @@ pub fn run(arguments: &Sample) -> Outcome {
         if let Some((state, before)) = found {
             tell!("note: {} of {} steps are kept from an earlier run", state.steps, job.request().steps);
             // Another type or order would change the bits in the middle.
-            (plan.precision, plan.guidance) = (before.precision, before.guidance);
+            (plan.precision, plan.guidance, plan.products) = (before.precision, before.guidance, before.products);
             from = Some(state);
         }
         kept = Some(Rc::new(place));

@@ -51,6 +51,11 @@ impl Denoiser {
         Ok(Self { experts: vec![high, low], boundary })
     }
 
+    /// The sigma at which two experts change; 0 of one.
+    pub fn boundary(&self) -> f64 {
+        self.boundary
+    }
+
     /// The architecture.
     pub fn config(&self) -> &DenoiserConfig {
         &self.experts[0].config
@@ -74,7 +79,8 @@ impl Denoiser {
 
     /// The index of the expert for a sigma.
     pub(crate) fn expert(&self, sigma: f64) -> usize {
-        usize::from(self.experts.len() > 1 && sigma < self.boundary)
+        // Samplers have sigmas in f32.
+        usize::from(self.experts.len() > 1 && (sigma as f32) < self.boundary as f32)
     }
 
     /// The facts that plans depend on.
@@ -120,7 +126,8 @@ impl Prompt {
 
     /// True if it counts at a sigma.
     pub fn counts(&self, sigma: f64) -> bool {
-        self.within[0] >= sigma && sigma >= self.within[1]
+        let [from, to] = self.within.map(|sigma| sigma as f32);
+        from >= sigma as f32 && sigma as f32 >= to
     }
 
     pub(crate) fn is_whole(&self) -> bool {
@@ -168,16 +175,16 @@ pub struct Sampling {
     pub model: ModelSampling,
     /// The network is told whole timesteps, cut off, as some schedulers of diffusers do.
     pub whole_timesteps: bool,
-    /// The change of the network's output, over its size, up to which the last output may serve once
-    /// more; none if each is to be computed.
+    /// The change of the network's output, over its size, up to which the last output may serve
+    /// once more; none if each is to be computed.
     pub reuse: Option<f64>,
     /// The seeds of the noise that the sampler adds: one for the batch, or one for each sample.
     pub seeds: Vec<u64>,
 }
 
 impl Sampling {
-    /// The conditionings, the positive ones first: guidance of 1 leaves the negative ones out, unless
-    /// the sampler reads them on their own.
+    /// The conditionings, the positive ones first: guidance of 1 leaves the negative ones out,
+    /// unless the sampler reads them on their own.
     pub(crate) fn prompts(&self) -> Vec<&Prompt> {
         let guides = self.cfg != 1.0 || self.sampler.needs_negative();
         self.positive.iter().chain(self.negative.iter().filter(|_| guides)).collect()

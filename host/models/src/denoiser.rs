@@ -406,8 +406,8 @@ pub struct LoadedDenoiser {
 }
 
 impl LoadedDenoiser {
-    /// Queues the copies of a block's weights to the device, if they are streamed. Returns the bytes
-    /// that are copied.
+    /// Queues the copies of a block's weights to the device, if they are streamed. Returns the
+    /// bytes that are copied.
     ///
     /// # Errors
     /// Memory is out; a fault of the device.

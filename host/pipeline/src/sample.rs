@@ -249,8 +249,8 @@ impl SampleModel {
         }
     }
 
-    /// The way that a request asks for. As diffusers has it, a saved pipeline's scheduler is followed
-    /// where the request says nothing else.
+    /// The way that a request asks for. As diffusers has it, a saved pipeline's scheduler is
+    /// followed where the request says nothing else.
     fn way(&self, request: &SampleRequest, tokens: u64) -> Result<Way> {
         let as_diffusers = request.convention == Convention::Diffusers;
         let saved = if as_diffusers { SavedScheduler::open(&self.path)? } else { None };
@@ -340,7 +340,9 @@ impl SampleModel {
             self.way(request, (frames * ((height + patch - 1) / patch) * ((width + patch - 1) / patch)) as u64)?;
         let kept = latent.map(|latent| latent.f_expand(&shape, false)?.f_contiguous()).transpose()?;
         let [mut new, old] = model.noise_factors(sigmas.first().copied().unwrap_or(1.0), true);
-        if request.convention == Convention::Diffusers && kept.is_none() && !matches!(request.steps, Steps::Sigmas(_)) {
+        let begins =
+            matches!(&request.steps, Steps::Count { span, scheduler: None, .. } if span.start.unwrap_or(0) == 0);
+        if request.convention == Convention::Diffusers && kept.is_none() && begins {
             // Its pipelines begin with the noise as it is, also a little below the largest sigma.
             new = 1.0;
         }
@@ -389,7 +391,13 @@ impl SampleModel {
         for (prompts, name) in [(&positive, "--conditioning"), (&negative, "--negative")] {
             let is_bare = |sigma: &&f64| !prompts.iter().any(|prompt| prompt.counts(**sigma));
             let steps = &sigmas[..sigmas.len() - 1];
-            if let Some(sigma) = steps.iter().find(is_bare).filter(|_| !prompts.is_empty()) {
+            // Some samplers also ask between the steps' sigmas, also where parts only just meet.
+            let edges = prompts.iter().flat_map(|prompt| prompt.within).filter(|sigma| sigma.is_finite());
+            let between: Vec<f64> = edges
+                .flat_map(|edge| [edge * (1.0 - 1e-6), edge * (1.0 + 1e-6)])
+                .filter(|sigma| sampler.calls() > 1 && *sigma < steps[0] && *sigma > steps[steps.len() - 1])
+                .collect();
+            if let Some(sigma) = steps.iter().chain(&between).find(is_bare).filter(|_| !prompts.is_empty()) {
                 return Err(
                     self.refused(format!("no {name} counts at sigma {sigma:.4}: give one for each part of the way"))
                 );
@@ -475,7 +483,7 @@ impl SampleModel {
                 config.latent_channels()
             )));
         }
-        let noises = noise.map(|noise| noise.tensor.size()[0]);
+        let noises = noise.and_then(|noise| noise.tensor.size().first().copied());
         let samples = shape[0].max(conditioning.samples());
         let seeds = request.seeds.len() as i64;
         let batch = match seeds {

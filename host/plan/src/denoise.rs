@@ -53,8 +53,8 @@ pub struct DenoiseRequest {
     pub sampler: String,
     /// The sigmas, one more than steps.
     pub sigmas: Vec<f64>,
-    /// The change of the network's output, over its size, up to which the last output may serve once
-    /// more; null if each is to be computed.
+    /// The change of the network's output, over its size, up to which the last output may serve
+    /// once more; null if each is to be computed.
     #[serde(default)]
     pub reuse: Option<f64>,
     /// The most bytes to hold at once, weights included.
@@ -78,8 +78,8 @@ pub enum Products {
     /// In the plan's precision.
     #[default]
     Precision,
-    /// In FP8 (E4M3) where the weights are stored so: activations are rounded to it by one scale for
-    /// each product.
+    /// In FP8 (E4M3) where the weights are stored so: activations are rounded to it by one scale
+    /// for each product.
     Fp8,
 }
 

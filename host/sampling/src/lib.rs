@@ -6,7 +6,8 @@
 //!
 //! let model = ModelSampling::shifted(1.0);
 //! let schedule = Schedule { sampler: "euler".parse()?, scheduler: Scheduler::Simple, model };
-//! assert_eq!(schedule.sigmas(4, 1.0).map_err(|error| error.to_string())?, [1.0, 0.75, 0.5, 0.25, 0.0]);
+//! assert_eq!(schedule.sigmas(4, 1.0).map_err(|error| error.to_string())?, [1.0, 0.75, 0.5, 0.25,
+//! 0.0]);
 //! # Ok::<(), String>(())
 //! ```
 

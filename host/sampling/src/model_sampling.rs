@@ -3,7 +3,7 @@
 
 use crate::latents::Real;
 
-/// What a network says of noisy latents.
+/// The meaning of a network's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prediction {
     /// The noise, of latents x + σ·noise.
@@ -74,7 +74,7 @@ impl ModelSampling {
         Self { prediction: Prediction::Flow, trained, sigmas: sigmas.collect(), log_sigmas: Vec::new() }
     }
 
-    /// What the network says.
+    /// The meaning of the network's output.
     pub fn prediction(&self) -> Prediction {
         self.prediction
     }

@@ -1,7 +1,7 @@
 //! Samplers: ways along sigmas, by a model that takes the noise out of latents.
 //!
-//! A sampler goes step by step, and all that it knows between two steps is in its [`State`], so that
-//! a step can be tried again, and a sample goes on from where it was kept.
+//! A sampler goes step by step, and all that it knows between two steps is in its [`State`], so
+//! that a step can be tried again, and a sample goes on from where it was kept.
 
 mod adams;
 mod adaptive;
@@ -54,7 +54,7 @@ pub struct State<T: Latents> {
     pub latents: T,
     /// Finished steps.
     pub steps: usize,
-    /// What earlier steps leave to later ones, by the sampler's own order.
+    /// Latents that earlier steps leave to later ones, in the sampler's own order.
     pub history: Vec<T>,
     /// Numbers that go with them.
     pub numbers: Vec<T::Scalar>,
@@ -160,13 +160,20 @@ impl<F: Real> Course<F> {
     /// # Errors
     /// Memory is out.
     pub fn finish<T: Latents<Scalar = F>>(&self, state: &State<T>) -> Result<T, T::Error> {
-        let last = self.sigmas[self.sigmas.len() - 1];
-        let factor = self.model.result_factor(last);
-        let latents = match self.sampler.method() {
-            Method::UniPc(form) if !form.native => unipc::finish(&state.latents, &self.sigmas)?,
-            _ => state.latents.share(),
-        };
+        let factor = self.model.result_factor(self.sigmas[self.sigmas.len() - 1]);
+        let latents = self.noisy(state)?;
         if factor == F::one() { Ok(latents) } else { T::combine(&[(factor, &latents)]) }
+    }
+
+    /// The latents after the last step, with the noise of the last sigma as the model has it.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn noisy<T: Latents<Scalar = F>>(&self, state: &State<T>) -> Result<T, T::Error> {
+        match self.sampler.method() {
+            Method::UniPc(form) if !form.native => unipc::finish(&state.latents, &self.sigmas),
+            _ => Ok(state.latents.share()),
+        }
     }
 }
 
@@ -298,7 +305,7 @@ impl Method {
     }
 }
 
-/// What a step begins from, and whom it asks.
+/// A step under way: its beginning, and the model and the noise that it asks.
 pub(crate) struct Step<'a, T: Latents> {
     /// Its number, from 0.
     pub index: usize,
@@ -310,7 +317,7 @@ pub(crate) struct Step<'a, T: Latents> {
     draws: usize,
 }
 
-/// What a step ends with.
+/// The end of a step.
 pub(crate) struct Next<T: Latents> {
     pub latents: T,
     pub history: Vec<T>,
@@ -367,7 +374,7 @@ pub(crate) fn along<T: Latents>(latents: &T, denoised: &T, from: T::Scalar, to: 
 /// The slope of latents over sigma.
 pub(crate) fn slope<T: Latents>(latents: &T, denoised: &T, sigma: T::Scalar) -> Result<T, T::Error> {
     let one = T::Scalar::one();
-    // What is left of two large values is exact in this order.
+    // The rest of two large values is exact in this order.
     let noise = T::combine(&[(one, latents), (-one, denoised)])?;
     T::combine(&[(one / sigma, &noise)])
 }
@@ -389,8 +396,8 @@ pub(crate) fn ancestral<F: Real>(from: F, to: F, eta: F) -> [F; 2] {
     [(to * to - up * up).sqrt(), up]
 }
 
-/// The same of flow models: the sigma to step down to, the factor of what is reached there, and that
-/// of the noise.
+/// The same of flow models: the sigma to step down to, the factor of what is reached there, and
+/// that of the noise.
 pub(crate) fn renoised<F: Real>(from: F, to: F) -> [F; 3] {
     let one = F::one();
     let down = to * (one + (to / from - one));

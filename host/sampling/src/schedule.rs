@@ -274,12 +274,16 @@ impl FlowScheduler {
     /// # Errors
     /// There can be no such steps, strength or shift.
     pub fn sigmas(self, shift: Shift, tokens: u64, steps: u32, strength: f64) -> Result<Vec<f64>> {
-        /// What a first sigma of 1 is lowered by, which has no signal.
+        /// The amount that a first sigma of 1, which has no signal, is lowered by.
         const LOWERED: f64 = 1e-6;
+        shift.check()?;
+        if ![1.0, 0.5].iter().all(|time| shift.sigma(*time, tokens).is_finite()) {
+            // e to its power is no number any more.
+            return Err(Error::Shift(shift.sigma(0.5, tokens)));
+        }
         if self == Self::Euler {
             return flow_match_sigmas(shift, tokens, steps, strength);
         }
-        shift.check()?;
         let all = all_steps(steps, strength)?;
         let least = 1.0 / f64::from(FLOW_TIMES);
         // Evenly from 1 down to the least time, or from what that leaves of 1 down to 0; the end is

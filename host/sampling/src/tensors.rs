@@ -189,8 +189,8 @@ pub struct SamplerNoise {
 
 impl SamplerNoise {
     /// The noise of seeds, one for the batch or one for each sample, for latents of a shape, along
-    /// sigmas of which `draws` are behind. Seeds of independent noise are one more than those of the
-    /// first noise, as on a CPU in ComfyUI.
+    /// sigmas of which `draws` are behind. Seeds of independent noise are one more than those of
+    /// the first noise, as on a CPU in ComfyUI.
     ///
     /// # Errors
     /// Memory is out, or the sigmas are too far apart for Brownian noise.

@@ -1,5 +1,5 @@
-//! Samplers and schedulers against ComfyUI's own, on a closed-form network (tests/fixtures/samplers;
-//! make_sampler_fixtures.py defines it).
+//! Samplers and schedulers against ComfyUI's own, on a closed-form network
+//! (tests/fixtures/samplers; make_sampler_fixtures.py defines it).
 
 use std::{collections::HashMap, convert::Infallible, fmt::Debug, fs, path::PathBuf};
 

@@ -144,8 +144,8 @@ pub fn load() -> Result<Option<Backend>> {
     Ok(loaded().map(|(backend, _)| backend))
 }
 
-/// True if neither convolutions nor products of f32 may round their operands to TF32, which NVIDIA's
-/// libraries do unless they are told not to. [`load`] tells them.
+/// True if neither convolutions nor products of f32 may round their operands to TF32, which
+/// NVIDIA's libraries do unless they are told not to. [`load`] tells them.
 ///
 /// # Errors
 /// libtorch knows no such setting.

@@ -178,8 +178,9 @@ pub fn has_tf32(device: tch::Device) -> bool {
     !is_forbidden && capability.is_some_and(|capability| capability >= 80)
 }
 
-/// True if a device has kernels for products of FP8 (E4M3): NVIDIA's from compute capability 8.9 on,
-/// and AMD's gfx950 and gfx12 (pytorch v2.11.0, `_scaled_mm_is_fnuz` and its list of architectures).
+/// True if a device has kernels for products of FP8 (E4M3): NVIDIA's from compute capability 8.9
+/// on, and AMD's gfx950 and gfx12 (pytorch v2.11.0, `_scaled_mm_is_fnuz` and its list of
+/// architectures).
 pub fn has_fp8_products(device: tch::Device) -> bool {
     const AMD: [&str; 3] = ["gfx950", "gfx1200", "gfx1201"];
     let tch::Device::Cuda(index) = device else { return false };

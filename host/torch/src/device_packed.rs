@@ -18,7 +18,8 @@ pub const SCRATCH: u64 = 13;
 /// The largest value of FP8 (E4M3).
 const FP8_MOST: f64 = 448.0;
 
-/// Sides of FP8 products are multiples of this (pytorch v2.11.0, aten/src/ATen/native/cuda/ScaledBlas.cpp).
+/// Sides of FP8 products are multiples of this (pytorch v2.11.0,
+/// aten/src/ATen/native/cuda/ScaledBlas.cpp).
 const FP8_STEP: i64 = 16;
 
 /// The values of `Iq4Nl` and `Iq4Xs` by their codes (`kvalues_iq4nl` in ggml-common.h).
@@ -54,8 +55,8 @@ impl DevicePacked {
         Ok(Self { bytes, stored: packed.stored(), columns: columns as i64, scales })
     }
 
-    /// A matrix whose bytes [rows, bytes of a row] stay in host memory, and what is on the device of
-    /// it.
+    /// A matrix whose bytes [rows, bytes of a row] stay in host memory, and what is on the device
+    /// of it.
     pub(crate) fn apart(packed: &Packed, device: Device) -> Result<(Self, Tensor)> {
         let [rows, columns] = packed.shape();
         let host = Tensor::f_from_slice(packed.bytes())?.f_view([rows as i64, -1])?;

@@ -34,20 +34,31 @@ enum Host {
     InFile(Packed),
 }
 
-/// True if matrices of so many bytes may stay in host memory beside everything else.
+/// True if matrices of so many bytes may stay in host memory beside everything else. Pinned memory
+/// is rounded up to a power of two, and can't be swapped out.
 ///
 /// # Errors
 /// The kernel does not tell what memory there is.
 pub fn can_keep(bytes: u64) -> Result<bool> {
-    Ok(bytes <= system_memory()?.available / 2)
+    Ok(bytes <= system_memory()?.available / 4)
 }
 
 /// A copy on the device.
 #[derive(Debug)]
 struct Turn {
+    index: Option<usize>,
     bytes: Tensor,
     /// Until work has been told to wait for the copy.
     arrival: Option<Event>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // The memory serves other work from now on, which must not begin before the copy has ended.
+        if let (Some(event), Some(index)) = (self.arrival.take(), self.index) {
+            let _ = event.block(index);
+        }
+    }
 }
 
 impl Places {
@@ -62,15 +73,16 @@ impl Places {
                     transfer::start_upload(&transfer::to_pinned(&host, self.device)?, self.device)?
                 }
             };
-            self.turn = Some(Turn { bytes, arrival: Some(event) });
+            let index = if let Device::Cuda(index) = self.device { Some(index) } else { None };
+            self.turn = Some(Turn { index, bytes, arrival: Some(event) });
         }
         self.turn.as_mut().ok_or_else(|| crate::Error::Torch("a copy that is gone".into()))
     }
 }
 
 impl Streamed {
-    /// A matrix that is kept in host memory of its own, pinned if the system allows it, or else stays
-    /// in its file.
+    /// A matrix that is kept in host memory of its own, pinned if the system allows it, or else
+    /// stays in its file.
     ///
     /// # Errors
     /// Memory is out.

@@ -88,7 +88,8 @@ pub(crate) fn to_pinned(tensor: &Tensor, device: Device) -> Result<Tensor> {
     Ok(host)
 }
 
-/// Queues the copy of a tensor to a GPU, behind the work that is queued there; the event is its end.
+/// Queues the copy of a tensor to a GPU, behind the work that is queued there; the event is its
+/// end.
 pub(crate) fn start_upload(host: &Tensor, device: Device) -> Result<(Tensor, Event)> {
     let there = on_device(host, device)?;
     let event = start_copy(&there, host)?;

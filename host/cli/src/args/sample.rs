@@ -100,7 +100,8 @@ pub struct Sample {
     #[arg(long, value_name = "FILE", conflicts_with = "no_add_noise")]
     pub noise: Option<PathBuf>,
     /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU; also of
-    /// the noise that the sampler adds. Several, with commas, make a sample each, as alone
+    /// the noise that the sampler adds. Several, with commas, make a sample each, as alone (not
+    /// with dpm_adaptive, --reuse or FP8 products, which look at the batch as a whole)
     #[arg(long, value_name = "N[,N…]", default_value = "0", value_delimiter = ',')]
     pub seed: Vec<u64>,
     /// Samples [default: as many as noise, latent or conditioning has]
@@ -164,8 +165,8 @@ pub struct Sample {
     #[arg(long, value_name = "NAME|FILE.wasm", default_value = "fixed")]
     pub policy: String,
     /// A setting of the plan, repeatable: precision (f32, bf16, f16, mixed-bf16, mixed-f16),
-    /// products (precision, fp8), weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
-    /// in-turn)
+    /// products (precision, fp8), weights (packed, expanded), ahead (all, or blocks to read ahead),
+    /// guidance (together, in-turn)
     #[arg(long, value_name = "[denoise.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
     /// The device to run on; ROCm answers to cuda, as in PyTorch

@@ -33,13 +33,14 @@ pub struct DenoiseJob<'a> {
 pub struct Sampled {
     /// In the model's own space, f32, in host memory.
     pub latents: Tensor,
-    /// The same as the sampler left them, if the last sigma's noise is still in them, and this sigma.
+    /// The same as the sampler left them, if the last sigma's noise is still in them, and this
+    /// sigma.
     pub noisy: Option<(Tensor, f32)>,
     /// The decision and what was measured.
     pub record: DenoiseRecord,
 }
 
-/// What the attempts so far took.
+/// The time and memory of the attempts so far.
 #[derive(Default)]
 struct Spent {
     elapsed: Duration,
@@ -121,10 +122,10 @@ impl<'a> DenoiseJob<'a> {
         let mut spent = Spent::default();
         loop {
             let failure = match self.attempt(&plan, &mut from, &mut spent, observer) {
-                Ok((latents, outcome)) => {
+                Ok((latents, noisy, outcome)) => {
                     let record = self.record(&plan, attempts, Some(outcome));
                     let last = self.sampling.sigmas.last().map_or(0.0, |sigma| *sigma as f32);
-                    let noisy = from.filter(|_| last > 0.0).map(|state| (state.latents, last));
+                    let noisy = (last > 0.0).then_some((noisy, last));
                     return Ok(Sampled { latents, noisy, record });
                 }
                 Err(AttemptError::Failed(failure)) => failure,
@@ -176,7 +177,7 @@ impl<'a> DenoiseJob<'a> {
         from: &mut Option<SampleState>,
         spent: &mut Spent,
         observer: &mut dyn Observer,
-    ) -> std::result::Result<(Tensor, DenoiseOutcome), AttemptError> {
+    ) -> std::result::Result<(Tensor, Tensor, DenoiseOutcome), AttemptError> {
         let _no_grad = tch::no_grad_guard();
         let cost = self.estimate(plan).ok();
         let device = self.machine.device;
@@ -190,7 +191,7 @@ impl<'a> DenoiseJob<'a> {
         let start = std::time::Instant::now();
         let (mut load, mut moved) = (Duration::ZERO, 0);
         let (mut reused, mut deviation) = (0, 0.0_f64);
-        let work = || -> std::result::Result<Tensor, AttemptError> {
+        let work = || -> std::result::Result<[Tensor; 2], AttemptError> {
             let mut state = match from.as_ref() {
                 None => course.start(Tensors::new(self.sampling.latents.f_to_device(device)?))?,
                 Some(state) => state.on(device)?,
@@ -203,9 +204,10 @@ impl<'a> DenoiseJob<'a> {
             }
             drop(walk);
             ended?;
-            let latents = course.finish(&state)?;
+            let (latents, noisy) = (course.finish(&state)?, course.noisy(&state)?);
             device::synchronize(device)?;
-            Ok(latents.tensor().f_to_device(Device::Cpu)?.f_contiguous()?)
+            let there = |latents: Tensors<AttemptError>| latents.tensor().f_to_device(Device::Cpu)?.f_contiguous();
+            Ok([there(latents)?, there(noisy)?])
         };
         let limit = self.request.memory_limit.saturating_sub(mapped);
         let measured = measure(device, limit, 0, 0, work);
@@ -214,7 +216,7 @@ impl<'a> DenoiseJob<'a> {
         spent.reused += reused;
         spent.reuse_deviation = spent.reuse_deviation.max(deviation);
         spent.elapsed += start.elapsed().saturating_sub(load);
-        let (latents, outcome) = measured?;
+        let ([latents, noisy], outcome) = measured?;
         // Weights are loaded within the attempt.
         spent.peak_bytes = spent.peak_bytes.max(outcome.peak_bytes.saturating_sub(pooled));
         let outcome = DenoiseOutcome {
@@ -228,7 +230,7 @@ impl<'a> DenoiseJob<'a> {
             reuse_deviation: spent.reuse_deviation,
             pool: outcome.pool,
         };
-        Ok((latents, outcome))
+        Ok((latents, noisy, outcome))
     }
 
     /// The record of a plan and what it led to.

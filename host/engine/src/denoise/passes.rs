@@ -24,7 +24,7 @@ pub(super) fn passes<'a>(sampling: &'a Sampling, plan: &DenoisePlan) -> Vec<Pass
     }
 }
 
-/// What a pass gives for each of its conditionings.
+/// The output of a pass for each of its conditionings.
 pub(super) fn apart(velocity: Tensor, pass: &Pass<'_>) -> tilewright_torch::Result<Vec<Tensor>> {
     let count = pass.conditionings.len() as i64;
     if count == 1 {

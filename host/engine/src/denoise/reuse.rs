@@ -10,7 +10,7 @@ const WITHIN: [f64; 2] = [0.15, 0.95];
 /// The most steps of which none is reused: each of so few changes much.
 const FEW_STEPS: usize = 8;
 
-/// What the last computed call left, and what has been reused since.
+/// The last computed call, and the changes that were passed over since.
 pub(super) struct Reuse {
     threshold: f64,
     /// The sigmas between which calls may be reused.
@@ -81,8 +81,8 @@ impl Reuse {
     ///
     /// # Errors
     /// Memory is out.
-    pub fn note(&mut self, input: &Tensor, outputs: &[Tensor]) -> tilewright_torch::Result<()> {
-        let Some(output) = outputs.last() else { return Ok(()) };
+    pub fn note(&mut self, input: &Tensor, sigma: f64, outputs: &[Tensor]) -> tilewright_torch::Result<()> {
+        let Some(output) = outputs.last().filter(|_| sigma <= self.within[0]) else { return Ok(()) };
         if let Some(last) = &self.last {
             let changed = mean_size(&input.f_sub(&last.input)?)?;
             self.rate = (changed > 0.0).then_some(mean_size(&output.f_sub(&last.output)?)? / changed);
@@ -115,9 +115,10 @@ mod tests {
         assert!(Reuse::new(0.2, &model, 8).is_none() && Reuse::new(0.0, &model, 20).is_none());
         let mut reuse = Reuse::new(0.25, &model, 20).unwrap();
         // Two computed calls give a rate of 2: the output changes twice as much as the input.
-        reuse.note(&tensor(1.0), &[tensor(3.0)]).unwrap();
+        reuse.note(&tensor(9.0), 0.9, &[tensor(0.0)]).unwrap();
+        reuse.note(&tensor(1.0), 0.6, &[tensor(3.0)]).unwrap();
         assert!(reuse.outputs(&tensor(1.0), 0.5).unwrap().is_none(), "no rate yet");
-        reuse.note(&tensor(2.0), &[tensor(5.0)]).unwrap();
+        reuse.note(&tensor(2.0), 0.55, &[tensor(5.0)]).unwrap();
         // 2 · 0.25 / 5 = 0.1; the second adds 2 · 0.3 / 5, and the third goes over.
         let outputs = reuse.outputs(&tensor(2.25), 0.5).unwrap().unwrap();
         assert!((f64::try_from(outputs[0].get(0)).unwrap() - 5.25).abs() < 1e-6);

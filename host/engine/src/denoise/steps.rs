@@ -18,7 +18,7 @@ use super::{
     price::residency,
     reuse::Reuse,
 };
-use crate::{Observer, observer::FinishedStep, task::AttemptError};
+use crate::{Error, Observer, observer::FinishedStep, task::AttemptError};
 
 /// The timesteps of diffusers' schedulers.
 const TIMESTEPS: f64 = 1000.0;
@@ -34,7 +34,7 @@ pub struct SampleState {
     pub latents: Tensor,
     /// Finished steps.
     pub steps: u32,
-    /// What earlier steps leave to later ones.
+    /// Latents that earlier steps leave to later ones.
     pub history: Vec<Tensor>,
     /// Numbers that go with them.
     pub numbers: Vec<f32>,
@@ -154,7 +154,7 @@ impl<'a> Walk<'a> {
         }
         // One expert goes before the other comes.
         drop(self.expert.take());
-        // What it gave is not the other's.
+        // Its outputs are not the other's.
         if let Some(most) = self.job.sampling.reuse.filter(|_| self.reuse.is_some()) {
             let before = self.reuse.take();
             self.reuse = Reuse::new(most, &self.job.sampling.model, self.course.steps());
@@ -239,7 +239,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         }
         self.calls += 1;
         if let Some(reuse) = walk.reuse.as_mut().filter(|_| !is_reused) {
-            reuse.note(&latents, &outputs)?;
+            reuse.note(&latents, sigma.into(), &outputs)?;
         }
         let [kept, new] = sampling.model.denoised_factors(sigma).map(f64::from);
         let denoised = |output: &Tensor| -> Result<Tensor, AttemptError> {
@@ -249,7 +249,10 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         // Those that count, the positive ones first.
         let positive = sampling.positive.iter().filter(|prompt| prompt.counts(sigma.into())).count();
         let (positive, negative) = denoised.split_at(positive.min(denoised.len()));
-        let Some(positive) = mean(positive)? else { return Err(AttemptError::Cancelled) };
+        let Some(positive) = mean(positive)? else {
+            let reason = format!("no conditioning counts at sigma {sigma}: give one for each part of the way");
+            return Err(AttemptError::Broken(Error::NotOffered(reason)));
+        };
         let (guided, negative) = match mean(negative)? {
             None => (positive.shallow_clone(), positive),
             Some(negative) => {

@@ -21,9 +21,9 @@ const CONDITION: &str = "condition";
 /// The name of the tensor in mask files.
 const MASK: &str = "mask";
 
-/// Latents that still have noise, as the sampler left them, in a latent's file, and the sigma of that
-/// noise: the latent itself is divided by what the noise leaves of it, and scaled for the VAE, which
-/// costs bits.
+/// Latents that still have noise, as the sampler left them, in a latent's file, and the sigma of
+/// that noise: the latent itself is divided by what the noise leaves of it, and scaled for the VAE,
+/// which costs bits.
 pub const NOISY: &str = "noisy_latent";
 /// See [`NOISY`].
 pub const NOISY_SIGMA: &str = "noisy_sigma";

@@ -69,8 +69,8 @@ impl KeptSample {
         output.with_file_name(name)
     }
 
-    /// Opens the place of an output, or makes it; also returns the step that was kept there, and the
-    /// plan that it was taken by.
+    /// Opens the place of an output, or makes it; also returns the step that was kept there, and
+    /// the plan that it was taken by.
     ///
     /// # Errors
     /// The kept step is another run's or damaged, another process uses the place, or it can't be
@@ -176,6 +176,10 @@ fn parse(path: &Path, bytes: &[u8], fingerprint: &str) -> Result<(SampleState, D
     let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(error.to_string()))?;
     let latents = read(&file, LATENTS).ok_or_else(|| damaged("no latents in it".into()))?;
     let history: Vec<Tensor> = (0..MOST_HISTORY).map_while(|place| read(&file, &format!("{HISTORY}{place}"))).collect();
+    // A sampler that found less than it left would go on from something else.
+    if history.len() > MOST_HISTORY || numbers.len() > MOST_HISTORY {
+        return Err(damaged("more than a sampler leaves".into()));
+    }
     if history.iter().any(|tensor| tensor.size() != latents.size()) {
         return Err(damaged("latents of different shapes".into()));
     }
@@ -210,8 +214,17 @@ pub(super) fn fingerprint(
             .update(format!("{:?} {lora:?}", facts.map_err(|source| Error::Read { path: lora.path.clone(), source })?));
     }
     let Sampling { positive, negative, sigmas, sampler, cfg, guidance, seeds, .. } = sampling;
-    digest.update(format!("{sigmas:?} {sampler} {cfg} {guidance:?} {seeds:?} {:?}", sampling.model.prediction()));
-    digest.update(format!("{} {:?}", plan.precision, plan.guidance));
+    digest.update(format!(
+        "{sigmas:?} {sampler} {cfg} {guidance:?} {seeds:?} {:?}",
+        (
+            sampling.model.sigma_at(1e-4),
+            sampling.model.sigma_at(0.5),
+            sampling.whole_timesteps,
+            sampler,
+            model.denoiser.boundary()
+        )
+    ));
+    digest.update(format!("{} {:?} {:?}", plan.precision, plan.guidance, plan.products));
     let kept = sampling.kept.as_ref();
     digest.update(format!("{:?}", kept.map(|kept| kept.clean)));
     let mut tensors = vec![Some(&sampling.latents), sampling.noise.as_ref(), sampling.condition.as_ref()];

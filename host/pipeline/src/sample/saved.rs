@@ -1,4 +1,4 @@
-//! What a pipeline that diffusers saved says of sampling, beside its weights.
+//! The settings of sampling in a pipeline that diffusers saved, beside its weights.
 
 use std::path::Path;
 

@@ -26,7 +26,9 @@ pub(super) fn sa_solver<T: Latents>(step: &mut Step<'_, T>, evaluates_twice: boo
     let noises = usize::from(step.state.numbers.get(1).is_some_and(|noises| *noises > zero));
     let (origin, noise, known) = match &step.state.history[..] {
         [] => (None, None, &[][..]),
-        [origin, rest @ ..] => (Some(origin), rest.first().filter(|_| noises > 0), &rest[noises..]),
+        [origin, rest @ ..] => {
+            (Some(origin), rest.first().filter(|_| noises > 0), rest.get(noises..).unwrap_or_default())
+        }
     };
     let ends = sigmas[sigmas.len() - 1] == zero;
     let count = (known.len() + 1).min(CORRECTOR);
@@ -94,8 +96,8 @@ fn weights<F: Real>(sigma: F, points: &[F], start: F, end: F, tau: F) -> Vec<F> 
     weights.into_iter().map(|weight| signal * weight).collect()
 }
 
-/// (1 + τ²) times the integrals of e^((1 + τ²)·x)·xᵖ, over e^((1 + τ²)·end), for p from 0, by parts:
-/// each is what its own term leaves of the ones before it.
+/// (1 + τ²) times the integrals of e^((1 + τ²)·x)·xᵖ, over e^((1 + τ²)·end), for p from 0, by
+/// parts: each is what its own term leaves of the ones before it.
 fn moments<F: Real>(start: F, end: F, count: usize, tau: F) -> Vec<F> {
     let rate = F::one() + tau * tau;
     let falls = (-rate * (end - start)).exp();

@@ -141,8 +141,8 @@ pub(super) fn dpm_fast<T: Latents>(step: &mut Step<'_, T>) -> Result<Next<T>, T:
     Ok(Next::plain(next))
 }
 
-/// The numbers of [`dpm_adaptive`]: the time, the length of the next step, and the reciprocals of the
-/// last errors.
+/// The numbers of [`dpm_adaptive`]: the time, the length of the next step, and the reciprocals of
+/// the last errors.
 fn numbers<T: Latents>(state: &State<T>, sigmas: &[T::Scalar]) -> Vec<T::Scalar> {
     match &state.numbers[..] {
         [] => vec![ends(sigmas)[0], T::Scalar::of(FIRST_LENGTH)],
@@ -178,6 +178,10 @@ pub(super) fn dpm_adaptive<T: Latents>(step: &mut Step<'_, T>) -> Result<Next<T>
     let high = solver.third(step, &noise)?;
     let previous = step.state.history.first().unwrap_or(latents);
     let error = T::deviation(&low, &high, previous, T::Scalar::of(ABSOLUTE), T::Scalar::of(RELATIVE))?;
+    if !error.is_finite() || end <= time {
+        // No length mends it: the values are out of their type's range.
+        return Ok(Next { latents: high, history: vec![low], numbers: vec![last, numbers[1]] });
+    }
     let inverse = 1.0 / (error.wide() + 1e-8);
     // A controller of the integral kind alone (PID with its other factors 0).
     let factor = 1.0 + (inverse.powf(1.0 / ORDER) - 1.0).atan();

@@ -1,5 +1,5 @@
-//! Samplers that integrate the linear part of the path exactly, in half the logarithm of the ratio of
-//! signal to noise (λ).
+//! Samplers that integrate the linear part of the path exactly, in half the logarithm of the ratio
+//! of signal to noise (λ).
 
 use num_traits::{Float, One, Zero};
 
@@ -30,7 +30,8 @@ fn lambdas<T: Latents>(step: &Step<'_, T>) -> ([T::Scalar; 2], T::Scalar) {
     ([start, end], to * end.exp())
 }
 
-/// The stochastic DPM-Solver++ of second order in one step (k-diffusion's `sample_dpmpp_sde`, r = ½).
+/// The stochastic DPM-Solver++ of second order in one step (k-diffusion's `sample_dpmpp_sde`, r =
+/// ½).
 pub(super) fn dpmpp_sde<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
     let [from, to] = step.sigmas();
     let (latents, model, one) = (step.latents(), step.model, T::Scalar::one());

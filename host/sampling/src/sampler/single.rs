@@ -37,8 +37,8 @@ pub(super) fn euler_ancestral<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
     Ok(Next::plain(noisy(there, up, &noise)?))
 }
 
-/// Euler's method with the noise of the negative conditioning (CFG++, arXiv:2406.08070), with a part
-/// `eta` of new noise.
+/// Euler's method with the noise of the negative conditioning (CFG++, arXiv:2406.08070), with a
+/// part `eta` of new noise.
 pub(super) fn euler_cfg_pp<T: Latents>(step: &mut Step<'_, T>, eta: T::Scalar) -> Result<T> {
     let [from, to] = step.sigmas();
     let (zero, model) = (T::Scalar::zero(), step.model);
@@ -75,7 +75,8 @@ pub(super) fn heun<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
     Ok(Next::plain(T::combine(&[(T::Scalar::one(), latents), (half, &slopes[0]), (half, &slopes[1])])?))
 }
 
-/// Heun's method with a slope more, weighted by sigma (github.com/Carzit/sd-webui-samplers-scheduler).
+/// Heun's method with a slope more, weighted by sigma
+/// (github.com/Carzit/sd-webui-samplers-scheduler).
 pub(super) fn heunpp2<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
     let [from, to] = step.sigmas();
     let (latents, sigmas, one) = (step.latents(), step.sigmas, T::Scalar::one());
@@ -213,7 +214,8 @@ pub(super) fn dpmpp_2s_ancestral_cfg_pp<T: Latents>(step: &mut Step<'_, T>) -> R
     Ok(Next::plain(noisy(there, up, &noise)?))
 }
 
-/// A step of DPM-Solver++ and its first half: the factors of the latents and of their denoised form.
+/// A step of DPM-Solver++ and its first half: the factors of the latents and of their denoised
+/// form.
 struct Halves<F> {
     between: F,
     half: [F; 2],

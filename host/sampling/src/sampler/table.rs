@@ -18,7 +18,7 @@ pub enum NoiseKind {
     Brownian,
 }
 
-/// What a sampler has besides its method.
+/// A trait of a sampler besides its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trait {
     /// It asks for a step more, and leaves the last sigma above 0 out.

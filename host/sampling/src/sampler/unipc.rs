@@ -69,24 +69,24 @@ fn denoised<T: Latents>(step: &mut Step<'_, T>, latents: &T, sigma: T::Scalar, f
     T::combine(&[(one / level.signal, latents), (-factor, &input), (factor, &found)])
 }
 
-/// A step: the first one asks the model alone, each later one goes to its own sigma, and the last one
-/// to the end as well.
+/// A step: the first one asks the model alone, each later one goes to its own sigma, and the last
+/// one to the end as well.
 pub(super) fn step<T: Latents>(step: &mut Step<'_, T>, form: Form) -> Result<Next<T>, T::Error> {
     let (index, steps) = (step.index, step.sigmas.len() - 1);
     let order = if form.native { form.order } else { form.order.min(steps - 1).max(1) };
     let latents = step.latents();
     if index == 0 {
         let found = denoised(step, latents, step.sigmas[0], form)?;
-        // A single step has no other to go on from.
-        let latents = if form.native && steps == 1 { found.share() } else { latents.share() };
-        return Ok(Next { latents, history: vec![found], numbers: Vec::new() });
+        let history = vec![found];
+        // A single step has no other to go on from. ComfyUI's gives the latents back as they were.
+        let latents = match form.native && steps == 1 {
+            true => update(step, latents, &history, 1, 1, form, false)?.0,
+            false => latents.share(),
+        };
+        return Ok(Next { latents, history, numbers: Vec::new() });
     }
     let known = &step.state.history;
-    if index < order {
-        let (there, found) = update(step, latents, known, index, index, form, true)?;
-        return Ok(newest(there, found, known, form));
-    }
-    let own = order.min(steps + 1 - index);
+    let own = order.min(index).min(steps + 1 - index);
     let (there, found) = update(step, latents, known, index, own, form, true)?;
     let next = newest(there, found, known, form);
     if index + 1 < steps {
