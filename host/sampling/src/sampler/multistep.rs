@@ -70,18 +70,7 @@ fn times<T: Latents>(step: &Step<'_, T>, count: usize) -> Vec<T::Scalar> {
 /// The linear multistep method of Adams and Bashforth, up to the fourth order, for steps of any
 /// length.
 pub(super) fn lms<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
-    let [from, to] = step.sigmas();
-    let (latents, before) = (step.latents(), &step.state.history[..]);
-    let denoised = step.denoised()?.guided;
-    let newest = slope(latents, &denoised, from)?;
-    let next = match to == T::Scalar::zero() {
-        true => denoised,
-        false => {
-            let slopes = slopes(&newest, before);
-            extrapolated(latents, &slopes, &adams_weights(&times(step, slopes.len()), to))?
-        }
-    };
-    Ok(Next::with(next, newest, before, MOST_SLOPES - 1))
+    by_weights(step, |step, count, _| adams_weights(&times(step, count), step.sigmas()[1]))
 }
 
 /// Improved pseudo linear multistep (arXiv:2204.13902): Adams and Bashforth's weights for steps of
