@@ -65,7 +65,7 @@ pub trait Observer {
     /// A step of a sample is done. An error ends the sample.
     ///
     /// # Errors
-    /// What is done with it failed, such as keeping it on the disk.
+    /// The work on the step failed, such as keeping it on the disk.
     fn stepped(&mut self, _step: &FinishedStep<'_>) -> crate::Result<()> {
         Ok(())
     }

@@ -210,9 +210,9 @@ fn beta_quantile(part: f64) -> f64 {
     (low + high) / 2.0
 }
 
-/// The part of the beta distribution of two equal parameters below a value up to ½: the regularised
-/// incomplete beta function, by its power series, which converges fast there (Abramowitz and
-/// Stegun, 26.5.4).
+/// The part of the beta distribution of two equal parameters below a value up to ½: the
+/// regularised incomplete beta function, by its power series, which converges fast there
+/// (Abramowitz and Stegun, 26.5.4).
 fn beta_part(value: f64) -> f64 {
     // Σ (a + b)ₙ / (a + 1)ₙ · xⁿ
     let (mut term, mut sum) = (1.0, 1.0);

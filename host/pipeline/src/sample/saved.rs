@@ -26,7 +26,8 @@ const NOT_FOLLOWED: [&str; 7] = [
 pub(super) struct SavedScheduler {
     pub scheduler: FlowScheduler,
     shift: f64,
-    /// The least and the largest μ, and the tokens that they are for, if the shift grows with size.
+    /// The least and the largest μ, and the tokens that they are for, if the shift grows with
+    /// size.
     by_size: Option<[f64; 4]>,
 }
 

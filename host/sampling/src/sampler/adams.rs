@@ -96,8 +96,8 @@ fn weights<F: Real>(sigma: F, points: &[F], start: F, end: F, tau: F) -> Vec<F> 
     weights.into_iter().map(|weight| signal * weight).collect()
 }
 
-/// (1 + τ²) times the integrals of e^((1 + τ²)·x)·xᵖ, over e^((1 + τ²)·end), for p from 0, by
-/// parts: each is what its own term leaves of the ones before it.
+/// (1 + τ²) times the integrals of e^((1 + τ²)·x)·xᵖ, over e^((1 + τ²)·end), for p from 0,
+/// integrated by parts until no power of x is left.
 fn moments<F: Real>(start: F, end: F, count: usize, tau: F) -> Vec<F> {
     let rate = F::one() + tau * tau;
     let falls = (-rate * (end - start)).exp();
