@@ -8,7 +8,7 @@ mod steps;
 
 use tch::Tensor;
 use tilewright_models::{DenoiserConfig, DenoiserFile, Error as ModelError, Lora, LoraFit};
-use tilewright_plan::DenoiserModel;
+use tilewright_plan::{DenoiserModel, StoredType};
 use tilewright_sampling::{ModelSampling, Sampler};
 
 use crate::{Error, Result};
@@ -90,10 +90,14 @@ impl Denoiser {
             family: self.config().family().name().to_owned(),
             parameters: file.parameters,
             stored_bytes: self.experts.iter().map(|file| file.stored_bytes).max().unwrap_or_default(),
-            stored: file.stored.name().to_owned(),
+            stored: file.stored().name().to_owned(),
             blocks: self.config().blocks() as u32,
             largest_block_bytes: file.block_bytes().into_iter().max().unwrap_or_default(),
             experts: self.experts.len() as u32,
+            stored_types: {
+                let types = file.stored_types.iter();
+                types.map(|(stored, bytes)| StoredType { name: stored.name().to_owned(), bytes: *bytes }).collect()
+            },
         }
     }
 }

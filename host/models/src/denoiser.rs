@@ -139,8 +139,8 @@ pub struct DenoiserFile {
     pub parameters: u64,
     /// Bytes of its weights as they are stored.
     pub stored_bytes: u64,
-    /// The type that most of its bytes are stored in.
-    pub stored: Stored,
+    /// The types that its weights are stored in, with their bytes, the most common first.
+    pub stored_types: Vec<(Stored, u64)>,
     /// The file's tensors of each block.
     blocks: Vec<Vec<String>>,
 }
@@ -191,7 +191,7 @@ impl DenoiserFile {
         let count = |needed: &Needed| needed.shapes[0].iter().product::<usize>() as u64;
         let blocks = file.tensors_of_blocks(&needed, &config.block_names());
         Ok(Self {
-            stored: file.most_common(&needed),
+            stored_types: file.stored_types(&needed),
             blocks,
             parameters: needed.iter().map(count).sum(),
             stored_bytes: file.stored_bytes(&needed),
@@ -249,6 +249,11 @@ impl DenoiserFile {
     /// The file.
     pub fn file(&self) -> &TransformerFile {
         &self.file
+    }
+
+    /// The type that most of its bytes are stored in.
+    pub fn stored(&self) -> Stored {
+        self.stored_types.first().map_or(Stored::F32, |(stored, _)| *stored)
     }
 
     /// Bytes of each block as they are stored.

@@ -198,7 +198,7 @@ impl DenoiserInspection {
                     prefix: denoiser.file().prefix.clone(),
                     parameters: denoiser.parameters,
                     stored_bytes: denoiser.stored_bytes,
-                    stored: denoiser.stored.name().to_owned(),
+                    stored: denoiser.stored().name().to_owned(),
                     config: denoiser.config,
                 }),
             },

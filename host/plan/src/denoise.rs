@@ -1,12 +1,17 @@
 //! The stage that denoises: the request, the plan, the cost and the outcome, and their record.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    time::Duration,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Device, Dtype, Failure, PolicyIdentity, PoolStatistics, Precision, Stage, bytes, milliseconds, words::did_you_mean,
+    Device, Dtype, Failure, Objective, PolicyIdentity, PoolStatistics, Precision, Release, Stage, bytes, milliseconds,
+    words::{did_you_mean, with_noun},
 };
 
 /// A denoiser, as far as plans depend on it.
@@ -26,6 +31,18 @@ pub struct DenoiserModel {
     pub largest_block_bytes: u64,
     /// Experts that take turns.
     pub experts: u32,
+    /// The types that the weights are stored in, the most common first.
+    #[serde(default)]
+    pub stored_types: Vec<StoredType>,
+}
+
+/// Weights that are stored in one type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoredType {
+    /// As files name it: `bf16`, `q4_k`.
+    pub name: String,
+    /// Bytes of such weights.
+    pub bytes: u64,
 }
 
 /// A request for a sample.
@@ -59,10 +76,23 @@ pub struct DenoiseRequest {
     pub reuse: Option<f64>,
     /// The most bytes to hold at once, weights included.
     pub memory_limit: u64,
+    /// The aim.
+    #[serde(default)]
+    pub objective: Objective,
+    /// Bytes of host memory, and those that are free.
+    #[serde(default)]
+    pub host_total_bytes: u64,
+    /// Bytes of host memory that are free.
+    #[serde(default)]
+    pub host_free_bytes: u64,
+    /// Bytes a second at which weights that wait elsewhere come to the device: from host memory to
+    /// a GPU, from the page cache to a CPU; 0 if it is not known.
+    #[serde(default)]
+    pub transfer_rate: u64,
 }
 
 /// The form that weights are kept in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WeightForm {
     /// As stored, expanded where they are used.
@@ -72,7 +102,7 @@ pub enum WeightForm {
 }
 
 /// The operands of matrix products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Products {
     /// In the plan's precision.
@@ -84,7 +114,7 @@ pub enum Products {
 }
 
 /// The order of a step's passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuidanceOrder {
     /// One pass of both conditionings.
@@ -93,9 +123,78 @@ pub enum GuidanceOrder {
     InTurn,
 }
 
+/// The way in which attention is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Attention {
+    /// In the device's fused kernel, without scores in memory, where it has one.
+    #[default]
+    Fused,
+    /// In products, for so many queries at once: their scores are in memory meanwhile.
+    Pieces {
+        /// Queries.
+        queries: u32,
+    },
+}
+
+/// Reuse of the network's work from step to step, up to a change of its output over its size. It is
+/// lossy, and a user has to allow it.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum StepReuse {
+    /// Each call is computed.
+    #[default]
+    Off,
+    /// The last output serves while the change of the output, as estimated from that of the input,
+    /// stays below the threshold (EasyCache, arXiv:2507.02860).
+    Output {
+        /// The change over the output's size.
+        threshold: f64,
+    },
+    /// The work of the blocks behind the first serves while the first one's changes less than the
+    /// threshold.
+    FirstBlock {
+        /// The change over the first block's output's size.
+        threshold: f64,
+    },
+}
+
+/// Plans are keys, so that a threshold that is not a number equals itself.
+impl PartialEq for StepReuse {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for StepReuse {}
+
+impl Hash for StepReuse {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl StepReuse {
+    const fn key(self) -> (u8, u64) {
+        match self {
+            StepReuse::Off => (0, 0),
+            StepReuse::Output { threshold } => (1, threshold.to_bits()),
+            StepReuse::FirstBlock { threshold } => (2, threshold.to_bits()),
+        }
+    }
+
+    /// The threshold; 0 if nothing is reused.
+    pub const fn threshold(self) -> f64 {
+        match self {
+            StepReuse::Off => 0.0,
+            StepReuse::Output { threshold } | StepReuse::FirstBlock { threshold } => threshold,
+        }
+    }
+}
+
 /// The way in which a sample is computed. None of it changes what was asked for; narrow types are
 /// lossy, and their names say so.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct DenoisePlan {
     /// The types that it is computed in.
     pub precision: Precision,
@@ -105,70 +204,139 @@ pub struct DenoisePlan {
     /// The form that weights are kept in.
     pub weights: WeightForm,
     /// Blocks of weights that are read ahead while the one before computes, after which they are
-    /// given back; null if all are kept.
+    /// given back: with 0, a block comes from the host when its turn does. Null if all are kept.
     pub ahead: Option<u32>,
+    /// The way in which attention is computed.
+    #[serde(default)]
+    pub attention: Attention,
     /// The order of a step's passes.
     pub guidance: GuidanceOrder,
+    /// Samples of a pass that go through the network together; 0 for all of them.
+    #[serde(default)]
+    pub samples: u32,
+    /// The parts of the tokens that go through a feed-forward layer one after the other.
+    #[serde(default = "one")]
+    pub feed_forward: u32,
+    /// Reuse of the network's work from step to step.
+    #[serde(default)]
+    pub reuse: StepReuse,
+    /// The time at which unused memory of the pool is freed.
+    #[serde(default = "kept")]
+    pub release: Release,
     /// The reason, for people.
     pub reason: String,
 }
 
-/// A setting of a plan by name, and its values.
-const SETTINGS: [(&str, &str); 5] = [
-    ("precision", "f32, bf16, f16, mixed-bf16 or mixed-f16"),
-    ("products", "precision or fp8"),
-    ("weights", "packed or expanded"),
-    ("ahead", "all, or a number of blocks from 1 to 64"),
-    ("guidance", "together or in-turn"),
+const fn one() -> u32 {
+    1
+}
+
+const fn kept() -> Release {
+    Release::Keep
+}
+
+/// A setting of a plan: its name, its values in words, and the way to set it; none if the value is
+/// not valid.
+type Setting = (&'static str, &'static str, fn(&mut DenoisePlan, &str) -> Option<()>);
+
+const SETTINGS: [Setting; 10] = [
+    ("precision", "f32, bf16, f16, mixed-bf16 or mixed-f16", |plan, value| put(&mut plan.precision, precision(value))),
+    ("products", "precision or fp8", |plan, value| {
+        put(&mut plan.products, named(value, [("precision", Products::Precision), ("fp8", Products::Fp8)]))
+    }),
+    ("weights", "packed or expanded", |plan, value| {
+        put(&mut plan.weights, named(value, [("packed", WeightForm::Packed), ("expanded", WeightForm::Expanded)]))
+    }),
+    ("ahead", "all, or a number of blocks from 0 to 64", |plan, value| {
+        put(&mut plan.ahead, if value == "all" { Some(None) } else { number(value, 0, MOST_AHEAD_BLOCKS).map(Some) })
+    }),
+    ("attention", "fused, or a number of queries from 16 on", |plan, value| {
+        let pieces = || number(value, LEAST_QUERIES, u32::MAX).map(|queries| Attention::Pieces { queries });
+        put(&mut plan.attention, if value == "fused" { Some(Attention::Fused) } else { pieces() })
+    }),
+    ("guidance", "together or in-turn", |plan, value| {
+        let names = [("together", GuidanceOrder::Together), ("in-turn", GuidanceOrder::InTurn)];
+        put(&mut plan.guidance, named(value, names))
+    }),
+    ("samples", "all, or a number from 1 on", |plan, value| {
+        put(&mut plan.samples, if value == "all" { Some(0) } else { number(value, 1, u32::MAX) })
+    }),
+    ("feed-forward", "a number of parts from 1 to 64", |plan, value| {
+        put(&mut plan.feed_forward, number(value, 1, MOST_PARTS))
+    }),
+    ("reuse", "off, output or first-block", |plan, value| {
+        let threshold = plan.reuse.threshold();
+        let names = [
+            ("off", StepReuse::Off),
+            ("output", StepReuse::Output { threshold }),
+            ("first-block", StepReuse::FirstBlock { threshold }),
+        ];
+        put(&mut plan.reuse, named(value, names))
+    }),
+    ("release", "keep, at-end or each-step", |plan, value| {
+        let names = [("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)];
+        put(&mut plan.release, named(value, names))
+    }),
 ];
 
 /// The most blocks that are read ahead.
-const MOST_AHEAD: u32 = 64;
+pub const MOST_AHEAD_BLOCKS: u32 = 64;
+
+/// The fewest queries of a piece of attention, and the most parts of a feed-forward layer: with
+/// less at once, a product is all overhead.
+pub const LEAST_QUERIES: u32 = 16;
+/// The most parts of a feed-forward layer.
+pub const MOST_PARTS: u32 = 64;
+
+fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
+    *place = value?;
+    Some(())
+}
+
+fn named<T, const N: usize>(value: &str, names: [(&str, T); N]) -> Option<T> {
+    names.into_iter().find(|(name, _)| *name == value).map(|(_, value)| value)
+}
+
+fn number(value: &str, least: u32, most: u32) -> Option<u32> {
+    value.parse().ok().filter(|number| (least..=most).contains(number))
+}
 
 impl DenoisePlan {
+    /// The plan that changes least: f32, and everything kept as it is and at once, but for the two
+    /// passes of guidance.
+    pub fn plain() -> Self {
+        Self {
+            precision: Precision::Uniform(Dtype::F32),
+            products: Products::Precision,
+            weights: WeightForm::Packed,
+            ahead: None,
+            attention: Attention::Fused,
+            guidance: GuidanceOrder::InTurn,
+            samples: 0,
+            feed_forward: 1,
+            reuse: StepReuse::Off,
+            release: Release::Keep,
+            reason: String::new(),
+        }
+    }
+
+    /// The same plan for another reason: reasons don't make plans different.
+    #[must_use]
+    pub fn without_reason(&self) -> Self {
+        Self { reason: String::new(), ..self.clone() }
+    }
+
     /// Changes a setting of the plan.
     ///
     /// # Errors
     /// One line: the setting or its value is unknown.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let Some((_, expected)) = SETTINGS.iter().find(|(known, _)| *known == name) else {
-            let names = SETTINGS.map(|(known, _)| known);
+        let Some((_, expected, set)) = SETTINGS.iter().find(|(known, ..)| *known == name) else {
+            let names = SETTINGS.map(|(known, ..)| known);
             let meant = did_you_mean(name, names);
             return Err(format!("unknown setting '{name}'{meant}: denoise plans have {}", names.join(", ")));
         };
-        let refused = || format!("{name}={value}: {expected} was expected");
-        match name {
-            "precision" => self.precision = precision(value).ok_or_else(refused)?,
-            "products" => {
-                self.products = match value {
-                    "precision" => Products::Precision,
-                    "fp8" => Products::Fp8,
-                    _ => return Err(refused()),
-                }
-            }
-            "weights" => {
-                self.weights = match value {
-                    "packed" => WeightForm::Packed,
-                    "expanded" => WeightForm::Expanded,
-                    _ => return Err(refused()),
-                }
-            }
-            "ahead" => {
-                self.ahead = match value.parse() {
-                    _ if value == "all" => None,
-                    Ok(blocks) if (1..=MOST_AHEAD).contains(&blocks) => Some(blocks),
-                    _ => return Err(refused()),
-                }
-            }
-            _ => {
-                self.guidance = match value {
-                    "together" => GuidanceOrder::Together,
-                    "in-turn" => GuidanceOrder::InTurn,
-                    _ => return Err(refused()),
-                }
-            }
-        }
-        Ok(())
+        set(self, value).ok_or_else(|| format!("{name}={value}: {expected} was expected"))
     }
 }
 
@@ -190,8 +358,26 @@ impl fmt::Display for DenoisePlan {
         write!(f, "{}{products}, {weights}", self.precision)?;
         match self.ahead {
             None => Ok(()),
+            Some(0) => f.write_str(", read block by block"),
             Some(1) => f.write_str(", read a block ahead"),
             Some(blocks) => write!(f, ", read {blocks} blocks ahead"),
+        }?;
+        if let Attention::Pieces { queries } = self.attention {
+            write!(f, ", attention of {queries} queries at once")?;
+        }
+        if self.guidance == GuidanceOrder::Together {
+            f.write_str(", passes together")?;
+        }
+        if self.samples > 0 {
+            write!(f, ", {} at once", with_noun(self.samples, "sample"))?;
+        }
+        if self.feed_forward > 1 {
+            write!(f, ", feed-forward in {} parts", self.feed_forward)?;
+        }
+        match self.reuse {
+            StepReuse::Off => Ok(()),
+            StepReuse::Output { threshold } => write!(f, ", outputs reused up to {threshold}"),
+            StepReuse::FirstBlock { threshold } => write!(f, ", blocks reused up to {threshold}"),
         }
     }
 }
@@ -203,6 +389,9 @@ pub struct DenoiseCost {
     pub peak_bytes: u64,
     /// Bytes of weights that are held at once.
     pub weights_bytes: u64,
+    /// Bytes of weights that come to the device again in each step.
+    #[serde(default)]
+    pub moved_bytes: u64,
     /// Time of a step.
     #[serde(rename = "step_ms", with = "milliseconds")]
     #[schemars(with = "f64")]
@@ -302,28 +491,30 @@ mod tests {
 
     #[test]
     fn settings_are_set_by_name() {
-        let mut plan = DenoisePlan {
-            precision: Precision::Uniform(Dtype::F32),
-            products: Products::Precision,
-            weights: WeightForm::Packed,
-            ahead: None,
-            guidance: GuidanceOrder::InTurn,
-            reason: String::new(),
-        };
-        for (name, value) in
-            [("precision", "mixed-bf16"), ("weights", "expanded"), ("ahead", "2"), ("guidance", "together")]
-        {
+        let mut plan = DenoisePlan::plain();
+        for (name, value) in [
+            ("precision", "mixed-bf16"),
+            ("weights", "expanded"),
+            ("ahead", "2"),
+            ("guidance", "together"),
+            ("samples", "1"),
+        ] {
             plan.set(name, value).unwrap();
         }
         assert_eq!(plan.precision, Precision::Mixed(Dtype::Bf16));
         assert_eq!((plan.weights, plan.ahead, plan.guidance), (WeightForm::Expanded, Some(2), GuidanceOrder::Together));
-        assert_eq!(plan.to_string(), "mixed bf16, weights expanded, read 2 blocks ahead");
+        assert_eq!(
+            plan.to_string(),
+            "mixed bf16, weights expanded, read 2 blocks ahead, passes together, 1 sample at once"
+        );
         plan.set("ahead", "all").unwrap();
         assert_eq!(plan.ahead, None);
         for (name, value, words) in [
             ("precison", "f32", "unknown setting 'precison' (did you mean precision?)"),
             ("precision", "i4", "precision=i4: f32, bf16"),
-            ("ahead", "0", "ahead=0: all, or a number"),
+            ("ahead", "65", "ahead=65: all, or a number"),
+            ("attention", "8", "attention=8: fused, or a number"),
+            ("reuse", "on", "reuse=on: off, output or"),
             ("weights", "", "weights=: packed or expanded"),
         ] {
             let found = plan.set(name, value).unwrap_err();

@@ -29,8 +29,9 @@ pub use decision::{
     Value,
 };
 pub use denoise::{
-    DenoiseAttempt, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, DenoiserModel,
-    GuidanceOrder, Products, WeightForm, denoise_record_schema,
+    Attention, DenoiseAttempt, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, DenoiserModel,
+    GuidanceOrder, LEAST_QUERIES, MOST_AHEAD_BLOCKS, MOST_PARTS, Products, StepReuse, StoredType, WeightForm,
+    denoise_record_schema,
 };
 pub use exchange::Exchange;
 pub use expectation::predict_cost;

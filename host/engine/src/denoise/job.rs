@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tch::{Device, Tensor};
 use tilewright_plan::{
     DenoiseAttempt, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, Dtype, Failure, GuidanceOrder,
-    PolicyIdentity, Precision, Products, Stage, WeightForm,
+    Objective, PolicyIdentity, Precision, Products, Stage, StepReuse, WeightForm,
 };
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
@@ -73,6 +73,10 @@ impl<'a> DenoiseJob<'a> {
             sigmas: sampling.sigmas.clone(),
             reuse: sampling.reuse,
             memory_limit,
+            objective: Objective::default(),
+            host_total_bytes: 0,
+            host_free_bytes: 0,
+            transfer_rate: 0,
         };
         Self { machine, denoiser, sampling, request }
     }
@@ -88,12 +92,10 @@ impl<'a> DenoiseJob<'a> {
         let expanded =
             self.machine.device != Device::Cpu && 4 * self.request.model.parameters < self.request.memory_limit / 2;
         let mut plan = DenoisePlan {
-            precision: Precision::Uniform(Dtype::F32),
-            products: Products::Precision,
             weights: if expanded { WeightForm::Expanded } else { WeightForm::Packed },
-            ahead: None,
-            guidance: GuidanceOrder::InTurn,
+            reuse: self.sampling.reuse.map_or(StepReuse::Off, |threshold| StepReuse::Output { threshold }),
             reason: "the host's own".into(),
+            ..DenoisePlan::plain()
         };
         if let (WeightForm::Packed, Ok(cost)) = (plan.weights, self.estimate(&plan))
             && cost.peak_bytes + cost.weights_bytes > self.request.memory_limit

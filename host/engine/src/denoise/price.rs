@@ -41,7 +41,12 @@ impl DenoiseJob<'_> {
         };
         let weights_bytes = waiting + resident;
         let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        Ok(DenoiseCost { peak_bytes: peak, weights_bytes, step })
+        let moved_bytes = if plan.ahead.is_some() && plan.weights == WeightForm::Packed {
+            self.request.passes as u64 * whole
+        } else {
+            0
+        };
+        Ok(DenoiseCost { peak_bytes: peak, weights_bytes, moved_bytes, step })
     }
 
     /// Bytes of a plan's weights that take the device's memory while the network runs.

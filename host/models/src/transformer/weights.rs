@@ -144,15 +144,17 @@ impl TransformerFile {
         parts.filter_map(|part| self.file.bytes(&part)).map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// The type that most bytes of the network's weights are stored in.
-    pub(crate) fn most_common(&self, needed: &[Needed]) -> Stored {
-        let mut counts: BTreeMap<Stored, usize> = BTreeMap::new();
+    /// The types that the network's weights are stored in, with their bytes, the most common first.
+    pub(crate) fn stored_types(&self, needed: &[Needed]) -> Vec<(Stored, u64)> {
+        let mut counts: BTreeMap<Stored, u64> = BTreeMap::new();
         for part in needed.iter().flat_map(|needed| self.parts(&needed.name).0) {
             if let (Some(stored), Some(bytes)) = (self.file.find_stored(&part), self.file.bytes(&part)) {
-                *counts.entry(stored).or_default() += bytes.len();
+                *counts.entry(stored).or_default() += bytes.len() as u64;
             }
         }
-        counts.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Stored::F32, |(stored, _)| stored)
+        let mut types: Vec<(Stored, u64)> = counts.into_iter().collect();
+        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        types
     }
 
     /// The file's tensors of each block, in the order that a pass goes through them; `starts` are
