@@ -266,6 +266,75 @@ fn every_way_to_run_a_sample_gives_the_same() {
     }
 }
 
+/// Settings that divide the work of a step, and give memory back sooner.
+const DIVISIONS: [&[&str]; 7] = [
+    &["samples=1"],
+    &["samples=2", "guidance=together"],
+    &["feed-forward=3"],
+    &["attention=16"],
+    &["ahead=0"],
+    &["release=each-step"],
+    &["samples=2", "feed-forward=2", "attention=33", "ahead=0", "release=at-end"],
+];
+
+/// A batch of three with guidance, by settings.
+fn divided<'a>(network: &'a [String; 2], settings: &[&'a str]) -> Vec<&'a str> {
+    let [transformer, conditioning] = network;
+    let mut arguments = vec!["sample", "--device", "cpu", "--transformer", transformer, "--seed", "5", "--batch", "3"];
+    arguments.extend(["--conditioning", conditioning, "--negative", conditioning, "--cfg", "2", "--steps", "2"]);
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    arguments
+}
+
+/// A transformer of each family and its conditioning.
+fn networks() -> [[String; 2]; 2] {
+    [("sample-flux-original", "flux1-tiny"), ("sample-ti2v-original", "wan-tiny")]
+        .map(|(folder, file)| [file, "conditioning"].map(|name| fixture(&format!("{folder}/{name}.safetensors"))))
+}
+
+#[test]
+fn divided_work_gives_the_same() {
+    let place = Place::new();
+    for (network, size) in networks().iter().zip([&["--size", "136x128"][..], &["--size", "64x80", "--frames", "5"]]) {
+        let sample = |settings: &[&str]| {
+            let arguments = [&divided(network, settings)[..], size, &["-o", "out.safetensors"]].concat();
+            place.run(&arguments).succeeded();
+            tensor(&place.path("out.safetensors"), "latent").1
+        };
+        let plain = sample(&[]);
+        let most = plain.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+        for settings in DIVISIONS {
+            let difference = largest_difference(&plain, &sample(settings));
+            assert!(difference < 1e-4 * most, "{settings:?}: {difference} of {most}");
+        }
+    }
+}
+
+#[test]
+fn divided_work_holds_what_is_estimated() {
+    let place = Place::new();
+    for (network, size) in networks().iter().zip([&["--size", "384x384"][..], &["--size", "256x256", "--frames", "9"]])
+    {
+        let peaks = |settings: &[&str]| {
+            let record = place.run(&[&divided(network, settings)[..], size, &["--json", "-o", "x.latent"]].concat());
+            let record = record.json();
+            let bytes = |value: &Value| value["peak_bytes"].as_f64().unwrap();
+            let (expected, held) = (bytes(&record["estimate"]), bytes(&record["outcome"]));
+            println!("{network:?} {settings:?}: {held} bytes, {:.4} of them expected", expected / held);
+            assert!((0.98..1.05).contains(&(expected / held)), "{network:?} {settings:?}: {}", expected / held);
+            held
+        };
+        let whole = peaks(&[]);
+        for settings in DIVISIONS {
+            peaks(settings);
+        }
+        assert!(peaks(&["samples=1"]) < 0.85 * whole);
+        // The tiny WAN holds the most elsewhere.
+        let is_wan = network[0].contains("ti2v");
+        assert!(is_wan || peaks(&["feed-forward=4"]) < 0.95 * whole);
+    }
+}
+
 #[test]
 fn a_pipelines_folder_names_the_boundary_of_its_experts() {
     let (place, case) = (Place::new(), case("wan22-t2v-experts"));

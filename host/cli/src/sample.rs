@@ -11,7 +11,7 @@ use tch::Tensor;
 use tilewright_engine::DenoiseJob;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::{self as pipeline, KeptSample, SampleModel, SampleRequest, Session, Size, Steps, Trials};
-use tilewright_plan::{DenoiseRecord, bytes};
+use tilewright_plan::{DenoisePlan, DenoiseRecord, bytes};
 use tilewright_sampling::Span;
 
 use crate::{
@@ -78,8 +78,9 @@ pub fn run(arguments: &Sample) -> Outcome {
         let (place, found) = KeptSample::open(&arguments.output, &fingerprint)?;
         if let Some((state, before)) = found {
             tell!("note: {} of {} steps are kept from an earlier run", state.steps, job.request().steps);
-            // Another type or order would change the bits in the middle.
-            (plan.precision, plan.guidance, plan.products) = (before.precision, before.guidance, before.products);
+            // Another type, order or division would change the bits in the middle.
+            let DenoisePlan { weights, ahead, release, .. } = plan;
+            plan = DenoisePlan { weights, ahead, release, ..before };
             from = Some(state);
         }
         kept = Some(Rc::new(place));

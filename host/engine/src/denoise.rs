@@ -113,6 +113,16 @@ pub struct ConditioningTensors {
     pub image: Option<Tensor>,
 }
 
+impl ConditioningTensors {
+    /// True if one row serves any batch.
+    pub(crate) fn has_one_row(&self) -> bool {
+        [Some(&self.text), self.pooled.as_ref(), self.image.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(|tensor| tensor.size().first() == Some(&1))
+    }
+}
+
 /// A conditioning for a part of the way.
 #[derive(Debug)]
 pub struct Prompt {

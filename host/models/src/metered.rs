@@ -7,9 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tch::Kind;
 use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Needed, Scope};
-use tilewright_plan::Layout;
 use tilewright_torch::probe::Rate;
 
 use crate::Result;
@@ -19,14 +17,7 @@ const REMEMBERED: usize = 4096;
 
 /// A meter of f32 tensors that knows no device.
 pub(crate) fn plain(costs: Costs) -> Meter {
-    let compute = ComputeFormat {
-        convolution: Kind::Float,
-        tf32: false,
-        fp8_products: false,
-        rest: Kind::Float,
-        layout: Layout::ChannelsFirst,
-    };
-    Meter::new(compute, costs)
+    Meter::new(ComputeFormat::single(), costs)
 }
 
 /// A meter whose seconds are the products of convolutions and linear layers.

@@ -3,6 +3,7 @@
 
 mod changes;
 mod embedding;
+mod feed_forward;
 mod names;
 mod weights;
 
@@ -10,5 +11,6 @@ pub use names::Layout;
 pub use weights::{Residency, TransformerFile};
 
 pub(crate) use embedding::{rotation, sinusoid};
+pub(crate) use feed_forward::{feed_forward, parts};
 pub(crate) use names::{Join, Row};
 pub(crate) use weights::MOST_WIDTH;

@@ -14,6 +14,11 @@ pub struct ComputeFormat {
     /// Products of weights that are stored in FP8 (E4M3) have operands in FP8, and `convolution` is
     /// the type of their results.
     pub fp8_products: bool,
+    /// The queries that attention of several heads has in memory at once, with their scores; none
+    /// if it is fused where the device can.
+    pub queries: Option<i64>,
+    /// The parts of the tokens that go through a feed-forward layer one after the other.
+    pub feed_forward: i64,
     /// The type of norms and sums, and of the tensors between layers.
     pub rest: Kind,
     /// The memory order between layers.
@@ -27,6 +32,8 @@ impl ComputeFormat {
             convolution: Kind::Float,
             tf32: false,
             fp8_products: false,
+            queries: None,
+            feed_forward: 1,
             rest: Kind::Float,
             layout: Layout::ChannelsFirst,
         }
@@ -43,7 +50,7 @@ impl ComputeFormat {
             Precision::Uniform(_) => convolution,
             Precision::Mixed(_) => Kind::Float,
         };
-        Ok(Self { convolution, tf32: precision.dtype() == Dtype::Tf32, fp8_products: false, rest, layout })
+        Ok(Self { convolution, tf32: precision.dtype() == Dtype::Tf32, rest, layout, ..Self::single() })
     }
 
     /// Estimates the bytes that weights take on a device in this format, from their `stored_bytes`

@@ -79,14 +79,13 @@ pub struct DenoiseRequest {
     /// The aim.
     #[serde(default)]
     pub objective: Objective,
-    /// Bytes of host memory, and those that are free.
+    /// Bytes of host memory; 0 if the system does not tell.
     #[serde(default)]
     pub host_total_bytes: u64,
     /// Bytes of host memory that are free.
     #[serde(default)]
     pub host_free_bytes: u64,
-    /// Bytes a second at which weights that wait elsewhere come to the device: from host memory to
-    /// a GPU, from the page cache to a CPU; 0 if it is not known.
+    /// Bytes a second from host memory to a GPU; 0 of a CPU, and if it is not known.
     #[serde(default)]
     pub transfer_rate: u64,
 }
@@ -151,12 +150,6 @@ pub enum StepReuse {
         /// The change over the output's size.
         threshold: f64,
     },
-    /// The work of the blocks behind the first serves while the first one's changes less than the
-    /// threshold.
-    FirstBlock {
-        /// The change over the first block's output's size.
-        threshold: f64,
-    },
 }
 
 /// Plans are keys, so that a threshold that is not a number equals itself.
@@ -179,7 +172,6 @@ impl StepReuse {
         match self {
             StepReuse::Off => (0, 0),
             StepReuse::Output { threshold } => (1, threshold.to_bits()),
-            StepReuse::FirstBlock { threshold } => (2, threshold.to_bits()),
         }
     }
 
@@ -187,7 +179,7 @@ impl StepReuse {
     pub const fn threshold(self) -> f64 {
         match self {
             StepReuse::Off => 0.0,
-            StepReuse::Output { threshold } | StepReuse::FirstBlock { threshold } => threshold,
+            StepReuse::Output { threshold } => threshold,
         }
     }
 }
@@ -264,14 +256,10 @@ const SETTINGS: [Setting; 10] = [
     ("feed-forward", "a number of parts from 1 to 64", |plan, value| {
         put(&mut plan.feed_forward, number(value, 1, MOST_PARTS))
     }),
-    ("reuse", "off, output or first-block", |plan, value| {
+    ("reuse", "off, or output where --reuse allows it", |plan, value| {
         let threshold = plan.reuse.threshold();
-        let names = [
-            ("off", StepReuse::Off),
-            ("output", StepReuse::Output { threshold }),
-            ("first-block", StepReuse::FirstBlock { threshold }),
-        ];
-        put(&mut plan.reuse, named(value, names))
+        let allowed = Some(StepReuse::Output { threshold }).filter(|_| threshold > 0.0);
+        put(&mut plan.reuse, if value == "off" { Some(StepReuse::Off) } else { allowed.filter(|_| value == "output") })
     }),
     ("release", "keep, at-end or each-step", |plan, value| {
         let names = [("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)];
@@ -377,7 +365,6 @@ impl fmt::Display for DenoisePlan {
         match self.reuse {
             StepReuse::Off => Ok(()),
             StepReuse::Output { threshold } => write!(f, ", outputs reused up to {threshold}"),
-            StepReuse::FirstBlock { threshold } => write!(f, ", blocks reused up to {threshold}"),
         }
     }
 }
@@ -514,7 +501,7 @@ mod tests {
             ("precision", "i4", "precision=i4: f32, bf16"),
             ("ahead", "65", "ahead=65: all, or a number"),
             ("attention", "8", "attention=8: fused, or a number"),
-            ("reuse", "on", "reuse=on: off, output or"),
+            ("reuse", "on", "reuse=on: off, or output"),
             ("weights", "", "weights=: packed or expanded"),
         ] {
             let found = plan.set(name, value).unwrap_err();

@@ -65,7 +65,7 @@ pub fn attend(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     }
     if query.device() == Device::Cpu && query.f_kind()? == Kind::BFloat16 && multi_head::has_own(Kind::BFloat16) {
         let (query, key, value) = (query.f_contiguous()?, key.f_contiguous()?, value.f_contiguous()?);
-        multi_head::attend_onto(&query, [&query, &key, &value], 1, false, true)?;
+        multi_head::attend_onto(&query, [&query, &key, &value], 1, false, multi_head::Way::Fused)?;
         return Ok(query);
     }
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);

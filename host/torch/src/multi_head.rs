@@ -4,23 +4,25 @@ use tch::{Kind, Tensor};
 
 use crate::{Error, Result, attention, ffi, packed, scalar, tokens};
 
+/// The way in which attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In a fused kernel, which has no scores in memory: [`attention::is_fused`] tells of a head's
+    /// width if there is one.
+    Fused,
+    /// In products, for so many queries at once; for as many as keep the scores small, if none are
+    /// given.
+    Pieces(Option<i64>),
+}
+
 /// Attention of `heads` heads: `query` [N, tokens, width], `key` and `value` [N, others, width],
 /// with the heads side by side in the width. The result is written onto `output`, which is like the
 /// query, and may be it unless `add`; if `add`, the result is added to what is there. Tensors may
 /// be part of wider ones.
 ///
-/// If it is not `fused`, which [`attention::is_fused`] tells of a head's width, it goes in pieces
-/// of so many queries that the scores stay small.
-///
 /// # Errors
 /// Shapes don't fit; libtorch's error.
-pub fn attend_onto(
-    output: &Tensor,
-    [query, key, value]: [&Tensor; 3],
-    heads: i64,
-    add: bool,
-    fused: bool,
-) -> Result<()> {
+pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i64, add: bool, way: Way) -> Result<()> {
     let shapes = [query.size(), key.size(), value.size()];
     let width = shapes[0].last().copied().unwrap_or_default();
     let is_sound = shapes.iter().all(|shape| shape.len() == 3 && shape[0] == shapes[0][0] && shape[2] == width)
@@ -31,7 +33,7 @@ pub fn attend_onto(
     if !is_sound {
         return Err(Error::Torch(format!("attention of {heads} heads with {shapes:?} onto {:?}", output.size())));
     }
-    if fused && has_own(output.f_kind()?) && [output, query, key, value].into_iter().all(tokens::fits) {
+    if way == Way::Fused && has_own(output.f_kind()?) && [output, query, key, value].into_iter().all(tokens::fits) {
         return attend_in_blocks(output, [query, key, value], heads, add);
     }
     let split = |tensor: &Tensor| -> Result<Tensor> {
@@ -41,8 +43,8 @@ pub fn attend_onto(
             .f_view([batch, tokens, heads, width / heads])?
             .f_transpose(1, 2)?)
     };
-    if !fused {
-        return attend_in_pieces(output, [split(query)?, split(key)?, split(value)?], add);
+    if let Way::Pieces(queries) = way {
+        return attend_in_pieces(output, [split(query)?, split(key)?, split(value)?], add, queries);
     }
     let mixed = Tensor::f_scaled_dot_product_attention(
         &split(query)?,
@@ -67,9 +69,9 @@ fn write(output: &Tensor, mixed: &Tensor, add: bool) -> Result<()> {
 }
 
 /// Queries, keys and values are [N, heads, tokens, width of a head]; scores and softmax are f32.
-fn attend_in_pieces(output: &Tensor, [query, key, value]: [Tensor; 3], add: bool) -> Result<()> {
+fn attend_in_pieces(output: &Tensor, [query, key, value]: [Tensor; 3], add: bool, queries: Option<i64>) -> Result<()> {
     let (batch, heads, count, each) = query.size4()?;
-    let step = rows_of_pieces(batch * heads, count, key.size()[2]);
+    let step = rows_of_pieces(batch * heads, count, key.size()[2], queries);
     // Arranged here and not with each piece.
     let (transposed, value) = (key.f_transpose(2, 3)?.f_contiguous()?, value.f_contiguous()?);
     for start in (0..count).step_by(step as usize) {
@@ -87,15 +89,16 @@ fn attend_in_pieces(output: &Tensor, [query, key, value]: [Tensor; 3], add: bool
     Ok(())
 }
 
-fn rows_of_pieces(samples: i64, tokens: i64, others: i64) -> i64 {
-    (attention::SCORES / samples.saturating_mul(others).max(1)).clamp(1, tokens.max(1))
+fn rows_of_pieces(samples: i64, tokens: i64, others: i64, queries: Option<i64>) -> i64 {
+    let small = || attention::SCORES / samples.saturating_mul(others).max(1);
+    queries.unwrap_or_else(small).clamp(1, tokens.max(1))
 }
 
 /// Bytes that attention in pieces holds beside its operands and result, at most: the keys and
-/// values arranged anew; the queries, scores, their softmax and the result of a piece. `samples`
-/// counts heads, too.
-pub fn pieces_bytes(samples: i64, [tokens, others]: [i64; 2], width: i64, kind: Kind) -> u64 {
-    let rows = rows_of_pieces(samples, tokens, others);
+/// values arranged anew; the queries, scores, their softmax and the result of a piece of so many
+/// queries, as [`Way::Pieces`] has them. `samples` counts heads, too.
+pub fn pieces_bytes(samples: i64, [tokens, others]: [i64; 2], width: i64, kind: Kind, queries: Option<i64>) -> u64 {
+    let rows = rows_of_pieces(samples, tokens, others, queries);
     let each = kind.elt_size_in_bytes() as i64;
     let (arranged, scores) = (2 * others * width * each, 8 * rows * others);
     samples.saturating_mul(arranged + scores + 3 * rows * width * each).max(0) as u64
@@ -149,7 +152,7 @@ mod tests {
     fn pieces_hold_few_scores() {
         // WAN's 14B at 480p: whole, its scores are 86 GB in bf16.
         let (heads, tokens) = (40, 32_760);
-        let bytes = pieces_bytes(heads, [tokens, tokens], 128, Kind::BFloat16);
+        let bytes = pieces_bytes(heads, [tokens, tokens], 128, Kind::BFloat16, None);
         let keys_and_values = (2 * 2 * heads * tokens * 128) as u64;
         assert!(bytes < keys_and_values + 10 * attention::SCORES as u64, "{bytes}");
     }
@@ -169,9 +172,9 @@ mod tests {
                 let both = random([batch, others, 2 * heads * each]);
                 let (key, value) = (both.narrow(2, 0, heads * each), both.narrow(2, heads * each, heads * each));
                 let output = Tensor::ones([batch, count, heads * each], (kind, Device::Cpu));
-                for fused in [true, false] {
+                for way in [Way::Fused, Way::Pieces(None), Way::Pieces(Some(5))] {
                     let output = output.copy();
-                    attend_onto(&output, [&query, &key, &value], heads, true, fused).unwrap();
+                    attend_onto(&output, [&query, &key, &value], heads, true, way).unwrap();
                     for head in 0..heads {
                         let of = |tensor: &Tensor| tensor.narrow(2, head * each, each).to_kind(Kind::Double);
                         let scores = of(&query).matmul(&of(&key).transpose(1, 2)) / (each as f64).sqrt();
@@ -180,12 +183,12 @@ mod tests {
                         let bound = if kind == Kind::Float { 1e-5 } else { 3e-2 };
                         assert!(
                             difference < bound,
-                            "{count} to {others}, {each} wide, {kind:?}, {fused}: {difference}"
+                            "{count} to {others}, {each} wide, {kind:?}, {way:?}: {difference}"
                         );
                     }
                 }
-                assert!(attend_onto(&output, [&query, &key, &value], heads + heads * each, false, true).is_err());
-                assert!(attend_onto(&output, [&query, &key, &wide.narrow(2, 0, 1)], heads, false, true).is_err());
+                assert!(attend_onto(&output, [&query, &key, &value], heads + heads * each, false, Way::Fused).is_err());
+                assert!(attend_onto(&output, [&query, &key, &wide.narrow(2, 0, 1)], heads, false, Way::Fused).is_err());
             }
         }
     }

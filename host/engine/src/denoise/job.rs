@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 use tch::{Device, Tensor};
 use tilewright_plan::{
     DenoiseAttempt, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, Dtype, Failure, GuidanceOrder,
-    Objective, PolicyIdentity, Precision, Products, Stage, StepReuse, WeightForm,
+    Objective, PolicyIdentity, Precision, Products, Release, Stage, StepReuse, WeightForm,
 };
 use tilewright_sampling::{Course, Tensors};
-use tilewright_torch::device;
+use tilewright_torch::{device, memory};
 
 use super::{Denoiser, SampleState, Sampling, extents, filled, steps::Walk};
 use crate::{
@@ -18,6 +18,19 @@ use crate::{
 
 /// The most plans that are tried for a sample.
 const MOST_ATTEMPTS: usize = 6;
+
+/// Changes of a plan that may hold less, one on top of the other, those that cost least time first.
+const LEANER: [fn(&mut DenoisePlan); 6] = [
+    |plan| plan.guidance = GuidanceOrder::InTurn,
+    |plan| plan.weights = WeightForm::Packed,
+    |plan| plan.ahead = plan.ahead.or(Some(1)),
+    |plan| plan.samples = 1,
+    |plan| plan.feed_forward = plan.feed_forward.max(FEED_FORWARD_PARTS),
+    |plan| plan.ahead = Some(0),
+];
+
+/// The parts of a feed-forward layer where memory is short: with more, attention holds the most.
+const FEED_FORWARD_PARTS: u32 = 8;
 
 /// A request for a sample on one device.
 #[derive(Debug)]
@@ -59,6 +72,7 @@ impl<'a> DenoiseJob<'a> {
         let patch = denoiser.config().patch();
         let [_, rows, columns] = filled(&size, patch);
         let tokens = frames * (rows / patch) * (columns / patch);
+        let host = device::system_memory().ok();
         let request = DenoiseRequest {
             model: denoiser.model(),
             batch: size[0] as u32,
@@ -74,9 +88,9 @@ impl<'a> DenoiseJob<'a> {
             reuse: sampling.reuse,
             memory_limit,
             objective: Objective::default(),
-            host_total_bytes: 0,
-            host_free_bytes: 0,
-            transfer_rate: 0,
+            host_total_bytes: host.map_or(0, |memory| memory.total),
+            host_free_bytes: host.map_or(0, |memory| memory.available),
+            transfer_rate: machine.measured.transfer_bytes_per_second.map_or(0, |rate| rate as u64),
         };
         Self { machine, denoiser, sampling, request }
     }
@@ -97,12 +111,19 @@ impl<'a> DenoiseJob<'a> {
             reason: "the host's own".into(),
             ..DenoisePlan::plain()
         };
-        if let (WeightForm::Packed, Ok(cost)) = (plan.weights, self.estimate(&plan))
-            && cost.peak_bytes + cost.weights_bytes > self.request.memory_limit
-        {
-            plan.ahead = Some(1);
+        for change in LEANER {
+            if self.held(&plan).is_none_or(|held| held <= self.request.memory_limit) {
+                break;
+            }
+            change(&mut plan);
         }
         plan
+    }
+
+    /// The bytes that a plan is expected to hold at once; none if it can't be carried out.
+    fn held(&self, plan: &DenoisePlan) -> Option<u64> {
+        let cost = self.estimate(plan).ok()?;
+        Some(cost.peak_bytes.saturating_add(cost.weights_bytes))
     }
 
     /// Carries a plan out, from the first step or from a state that an earlier run reached. After a
@@ -160,16 +181,10 @@ impl<'a> DenoiseJob<'a> {
             next.products = Products::Precision;
             return (plan.precision.dtype() != Dtype::F32).then_some(next);
         }
-        let held = |plan: &DenoisePlan| self.estimate(plan).ok().map(|cost| cost.peak_bytes + cost.weights_bytes);
-        let before = held(plan).unwrap_or(u64::MAX);
-        let changes: [fn(&mut DenoisePlan); 3] = [
-            |plan| plan.guidance = GuidanceOrder::InTurn,
-            |plan| plan.weights = WeightForm::Packed,
-            |plan| plan.ahead = Some(1),
-        ];
-        changes.into_iter().find_map(|change| {
+        let before = self.held(plan).unwrap_or(u64::MAX);
+        LEANER.into_iter().find_map(|change| {
             change(&mut next);
-            held(&next).is_some_and(|held| held < before).then(|| next.clone())
+            self.held(&next).is_some_and(|held| held < before).then(|| next.clone())
         })
     }
 
@@ -213,6 +228,9 @@ impl<'a> DenoiseJob<'a> {
         };
         let limit = self.request.memory_limit.saturating_sub(mapped);
         let measured = measure(device, limit, 0, 0, work);
+        if measured.is_err() || plan.release != Release::Keep {
+            memory::trim(device)?;
+        }
         spent.load += load;
         spent.moved_bytes += moved;
         spent.reused += reused;

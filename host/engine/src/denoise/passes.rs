@@ -1,5 +1,7 @@
 //! The passes of a step through the network, and the guidance that they make.
 
+use std::ops::Range;
+
 use tch::{Device, Tensor};
 use tilewright_models::{Context, Inputs, LoadedDenoiser};
 use tilewright_plan::{DenoisePlan, GuidanceOrder};
@@ -18,10 +20,31 @@ pub(super) fn passes<'a>(sampling: &'a Sampling, plan: &DenoisePlan) -> Vec<Pass
         && prompts.len() == 2
         && sampling.positive.len() == 1
         && prompts.iter().all(is_alike);
+    let batch = sampling.latents.size()[0];
+    let pass = |conditionings: Vec<&'a Prompt>| {
+        let serves_all = conditionings.iter().all(|prompt| prompt.tensors.has_one_row());
+        Pass { groups: groups(batch, plan.samples, serves_all), conditionings }
+    };
     match together {
-        true => vec![Pass { conditionings: prompts }],
-        false => prompts.into_iter().map(|of| Pass { conditionings: vec![of] }).collect(),
+        true => vec![pass(prompts)],
+        false => prompts.into_iter().map(|of| pass(vec![of])).collect(),
     }
+}
+
+/// A batch's samples, of which at most so many go through the network together, or all if that is
+/// 0. Groups of as many samples have one context, if a conditioning's row `serves_all` of them.
+fn groups(batch: i64, most: u32, serves_all: bool) -> Vec<Group> {
+    let most = if most == 0 { batch.max(1) } else { i64::from(most) };
+    let starts = (0..batch.max(1)).step_by(most as usize);
+    let mut groups: Vec<Group> = Vec::new();
+    for start in starts {
+        let samples = start..(start + most).min(batch.max(1));
+        let length = |samples: &Range<i64>| samples.end - samples.start;
+        let like = groups.last().filter(|last| serves_all && length(&last.samples) == length(&samples));
+        let context = like.or(groups.last()).map_or(0, |last| last.context + usize::from(like.is_none()));
+        groups.push(Group { samples, context });
+    }
+    groups
 }
 
 /// The output of a pass for each of its conditionings.
@@ -34,9 +57,31 @@ pub(super) fn apart(velocity: Tensor, pass: &Pass<'_>) -> tilewright_torch::Resu
     (0..count).map(|place| Ok(velocity.f_narrow(0, place * batch, batch)?)).collect()
 }
 
-/// A pass's conditionings: one, or two that go through the network together.
+/// A pass's conditionings: one, or two that go through the network together; and its samples, some
+/// after the others.
 pub(super) struct Pass<'a> {
     pub conditionings: Vec<&'a Prompt>,
+    pub groups: Vec<Group>,
+}
+
+/// Samples that go through the network together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub samples: Range<i64>,
+    /// The index of its context among the pass's.
+    pub context: usize,
+}
+
+impl Group {
+    /// Samples in it.
+    pub fn count(&self) -> i64 {
+        self.samples.end - self.samples.start
+    }
+
+    /// Its samples among all.
+    pub fn of(&self, all: &Tensor) -> tilewright_torch::Result<Tensor> {
+        Ok(all.f_narrow(0, self.samples.start, self.count())?)
+    }
 }
 
 impl Pass<'_> {
@@ -56,8 +101,48 @@ impl Pass<'_> {
         }
     }
 
+    /// The first group of each context.
+    pub fn firsts(&self) -> impl Iterator<Item = &Group> {
+        let is_first = |place: usize| place == 0 || self.groups[place - 1].context != self.groups[place].context;
+        self.groups.iter().enumerate().filter(move |(place, _)| is_first(*place)).map(|(_, group)| group)
+    }
+
+    /// Puts a group's output in its place among those of all samples, for each conditioning.
+    pub fn put(&self, all: Option<Tensor>, output: Tensor, group: &Group) -> tilewright_torch::Result<Tensor> {
+        if self.groups.len() == 1 {
+            return Ok(output);
+        }
+        let (count, batch) = (group.count(), self.groups.last().map_or(0, |last| last.samples.end));
+        let all = match all {
+            Some(all) => all,
+            None => {
+                let mut shape = output.size();
+                shape[0] = batch * self.conditionings.len() as i64;
+                Tensor::f_empty(&shape, (output.f_kind()?, output.device()))?
+            }
+        };
+        for place in 0..self.conditionings.len() as i64 {
+            let mut rows = all.f_narrow(0, place * batch + group.samples.start, count)?;
+            rows.f_copy_(&output.f_narrow(0, place * count, count)?)?;
+        }
+        Ok(all)
+    }
+
+    /// The contexts of all groups.
     pub fn prepare(
         &self,
+        network: &LoadedDenoiser,
+        guidance: Option<f32>,
+        size: &[i64],
+        patch: i64,
+        device: Device,
+    ) -> std::result::Result<Vec<Context<Tensor>>, AttemptError> {
+        self.firsts().map(|group| self.prepare_group(group, network, guidance, size, patch, device)).collect()
+    }
+
+    fn prepare_group(
+        &self,
+        group: &Group,
         network: &LoadedDenoiser,
         guidance: Option<f32>,
         size: &[i64],
@@ -67,7 +152,8 @@ impl Pass<'_> {
         type Of = fn(&ConditioningTensors) -> Option<&Tensor>;
         let joined = |of: Of| -> std::result::Result<Option<Tensor>, AttemptError> {
             let rows = self.conditionings.iter().filter_map(|given| of(&given.tensors));
-            let rows = rows.map(|tensor| for_batch(tensor, size[0])).collect::<tilewright_torch::Result<Vec<_>>>()?;
+            let rows = rows.map(|tensor| group.of(&for_batch(tensor, size[0])?));
+            let rows = rows.collect::<tilewright_torch::Result<Vec<_>>>()?;
             if rows.is_empty() {
                 return Ok(None);
             }
@@ -92,4 +178,20 @@ fn for_batch(tensor: &Tensor, batch: i64) -> tilewright_torch::Result<Tensor> {
     }
     shape[0] = batch;
     Ok(tensor.f_expand(&shape, false)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_grouped_and_share_contexts_where_they_can() {
+        let of = |batch, most, serves_all| {
+            groups(batch, most, serves_all).into_iter().map(|group| (group.samples, group.context)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(3, 0, false), [(0..3, 0)]);
+        assert_eq!(of(3, 9, true), [(0..3, 0)]);
+        assert_eq!(of(5, 2, true), [(0..2, 0), (2..4, 0), (4..5, 1)]);
+        assert_eq!(of(4, 2, false), [(0..2, 0), (2..4, 1)]);
+    }
 }

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{ComputeFormat, DenoiserFile, Inputs, transformer::Residency};
-use tilewright_nn::{Costs, Meter, TokenScope};
-use tilewright_plan::{DenoiseCost, DenoisePlan, Dtype, Layout, Products, WeightForm};
+use tilewright_nn::{Costs, Meter, Ops, TokenScope};
+use tilewright_plan::{Attention, DenoiseCost, DenoisePlan, Dtype, Layout, Products, WeightForm};
 use tilewright_torch::device;
 
-use super::{filled, job::DenoiseJob, passes::passes};
+use super::{
+    filled,
+    job::DenoiseJob,
+    passes::{Group, Pass, passes},
+};
 use crate::{Error, Result};
 
 /// The blocks that a streamed network holds at once besides those that are read ahead: the one at
@@ -40,13 +44,19 @@ impl DenoiseJob<'_> {
             Residency::Packed | Residency::Expanded => 0,
         };
         let weights_bytes = waiting + resident;
+        // Every run through the network takes all blocks.
+        let runs = passes(self.sampling, plan).iter().map(|pass| pass.groups.len() as u64).sum::<u64>();
+        let moved_bytes = if plan.ahead.is_some() && plan.weights == WeightForm::Packed { runs * whole } else { 0 };
+        let copying = self.machine.measured.transfer_bytes_per_second.map_or(0.0, |rate| moved_bytes as f64 / rate);
+        // Blocks that are read ahead come beside the work on the one before.
+        let seconds = if plan.ahead == Some(0) { seconds + copying } else { seconds.max(copying) };
         let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        let moved_bytes = if plan.ahead.is_some() && plan.weights == WeightForm::Packed {
-            self.request.passes as u64 * whole
-        } else {
-            0
-        };
         Ok(DenoiseCost { peak_bytes: peak, weights_bytes, moved_bytes, step })
+    }
+
+    /// The change of the output up to which a plan reuses it: no more than the user allows.
+    pub(super) fn reuse(&self, plan: &DenoisePlan) -> Option<f64> {
+        self.sampling.reuse.map(|most| most.min(plan.reuse.threshold())).filter(|threshold| *threshold > 0.0)
     }
 
     /// Bytes of a plan's weights that take the device's memory while the network runs.
@@ -59,7 +69,13 @@ impl DenoiseJob<'_> {
 
     /// The types that a plan computes in.
     pub(super) fn format(&self, plan: &DenoisePlan) -> Result<ComputeFormat> {
-        let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst)?;
+        let queries = match plan.attention {
+            Attention::Fused => None,
+            Attention::Pieces { queries } => Some(queries.into()),
+        };
+        let feed_forward = plan.feed_forward.into();
+        let format =
+            ComputeFormat { queries, feed_forward, ..ComputeFormat::new(plan.precision, Layout::ChannelsFirst)? };
         if plan.products == Products::Precision {
             return Ok(format);
         }
@@ -97,40 +113,63 @@ impl DenoiseJob<'_> {
         let whole = filled(&size, config.patch());
         let occupied = |shape: &[i64]| meter.occupied(shape, Kind::Float).map_err(nn);
         let passes = passes(self.sampling, plan);
-        let batches: Vec<i64> = passes.iter().map(|pass| size[0] * pass.conditionings.len() as i64).collect();
+        let rows = |pass: &Pass<'_>, group: &Group| group.count() * pass.conditionings.len() as i64;
         let mut contexts = Vec::new();
-        for (pass, batch) in passes.iter().zip(&batches) {
-            let of_batch = |tensor: &Tensor| {
-                let mut shape = tensor.size();
-                shape[0] = *batch;
-                occupied(&shape)
-            };
-            let given = &pass.conditionings[0].tensors;
-            let text = of_batch(&given.text)?;
-            let pooled = given.pooled.as_ref().map(of_batch).transpose()?;
-            let image = given.image.as_ref().map(of_batch).transpose()?;
-            let guidance = self.sampling.guidance;
-            let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
-            contexts.push(network.prepare(&meter, &inputs, whole).map_err(Error::Model)?);
+        for pass in &passes {
+            let mut of_pass = Vec::new();
+            for group in pass.firsts() {
+                let of_group = |tensor: &Tensor| {
+                    let mut shape = tensor.size();
+                    shape[0] = rows(pass, group);
+                    occupied(&shape)
+                };
+                let given = &pass.conditionings[0].tensors;
+                let text = of_group(&given.text)?;
+                let pooled = given.pooled.as_ref().map(of_group).transpose()?;
+                let image = given.image.as_ref().map(of_group).transpose()?;
+                let guidance = self.sampling.guidance;
+                let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
+                of_pass.push(network.prepare(&meter, &inputs, whole).map_err(Error::Model)?);
+            }
+            contexts.push(of_pass);
         }
         let latents = occupied(&size)?;
         // Reuse keeps an input, an output, and a difference for each conditioning.
-        let reused = self.sampling.reuse.map_or(0, |_| 2 + self.sampling.prompts().len() as u32);
+        let reused = self.reuse(plan).map_or(0, |_| 2 + self.sampling.prompts().len() as u32);
         let remembered = (0..self.sampling.sampler.remembered() + reused).map(|_| occupied(&size));
         let _remembered = remembered.collect::<Result<Vec<_>>>()?;
         let sigmas = vec![1.0; if self.sampling.has_clean_frames() { size[2] as usize } else { 1 }];
         let before = meter.seconds();
+        // With the condition's channels, and sides of whole patches.
+        let mut shape = size.clone();
+        let axes = shape.len();
+        [shape[axes - 2], shape[axes - 1]] = [whole[1], whole[2]];
+        shape[1] += config.condition_channels();
+        let input = if shape == size { latents.clone() } else { occupied(&shape)? };
         let mut velocities = Vec::new();
-        for (context, batch) in contexts.iter().zip(&batches) {
-            let mut input = size.clone();
-            let axes = input.len();
-            [input[axes - 2], input[axes - 1]] = [whole[1], whole[2]];
-            input[0] = *batch;
-            input[1] += config.condition_channels();
-            let input = if input == size { latents.clone() } else { occupied(&input)? };
-            let velocity = network.forward(&meter, &input, &sigmas, context, &mut |_| Ok(()));
-            velocities.push(velocity.map_err(Error::Model)?);
+        for (pass, contexts) in passes.iter().zip(&contexts) {
+            for group in &pass.groups {
+                let mut shape = shape.clone();
+                shape[0] = rows(pass, group);
+                let repeated = if pass.conditionings.len() == 1 { None } else { Some(occupied(&shape)?) };
+                let input = match &repeated {
+                    Some(repeated) => repeated.clone(),
+                    None => meter.narrow(&input, 0, group.samples.start, group.count()).map_err(nn)?,
+                };
+                let context = &contexts[group.context];
+                let velocity = network.forward(&meter, &input, &sigmas, context, &mut |_| Ok(()));
+                let velocity = velocity.map_err(Error::Model)?;
+                if pass.groups.len() == 1 {
+                    velocities.push(velocity);
+                } else if group.samples.start == 0 {
+                    let mut all = size.clone();
+                    all[0] *= pass.conditionings.len() as i64;
+                    velocities.push(occupied(&all)?);
+                }
+            }
         }
+        // Latents without noise, and what they are added up from.
+        let _denoised = (0..3).map(|_| occupied(&size)).collect::<Result<Vec<_>>>()?;
         // The first step of a CPU has the latents that it was given, which are there already.
         let given = match self.request.steps == 1 && self.machine.device == Device::Cpu {
             true => size.iter().product::<i64>() as u64 * size_of::<f32>() as u64,

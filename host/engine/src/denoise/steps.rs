@@ -7,9 +7,9 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser};
-use tilewright_plan::{DenoisePlan, Failure, WeightForm};
+use tilewright_plan::{DenoisePlan, Failure, Release, WeightForm};
 use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
-use tilewright_torch::{Pace, non_finite, scalar};
+use tilewright_torch::{Pace, memory, non_finite, scalar};
 
 use super::{
     Kept, Sampling, filled,
@@ -101,7 +101,7 @@ impl<'a> Walk<'a> {
             passes: passes(job.sampling, plan),
             condition,
             expert: None,
-            reuse: job.sampling.reuse.and_then(|most| Reuse::new(most, &job.sampling.model, course.steps())),
+            reuse: job.reuse(plan).and_then(|most| Reuse::new(most, &job.sampling.model, course.steps())),
             pace: Pace::new(device),
             load: Duration::ZERO,
             moved: 0,
@@ -133,6 +133,9 @@ impl<'a> Walk<'a> {
                 return Err(AttemptError::Failed(Failure::NonFinite { values }));
             }
             *state = next;
+            if self.plan.release == Release::EachStep && device == Device::Cpu {
+                memory::trim(device)?;
+            }
             let copy = SampleState::of(state)?;
             let finished = FinishedStep {
                 state: &copy,
@@ -155,7 +158,7 @@ impl<'a> Walk<'a> {
         // One expert goes before the other comes.
         drop(self.expert.take());
         // Its outputs are not the other's.
-        if let Some(most) = self.job.sampling.reuse.filter(|_| self.reuse.is_some()) {
+        if let Some(most) = self.job.reuse(self.plan).filter(|_| self.reuse.is_some()) {
             let before = self.reuse.take();
             self.reuse = Reuse::new(most, &self.job.sampling.model, self.course.steps());
             if let (Some(reuse), Some(before)) = (&mut self.reuse, before) {
@@ -217,35 +220,44 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         let is_reused = reused.is_some();
         let mut outputs = reused.unwrap_or_default();
         let first = self.before + f64::from(self.calls) * self.span;
-        let contexts = if is_reused { &[][..] } else { &expert.contexts[..] };
-        for (pass, context) in contexts.iter().enumerate() {
-            if !walk.passes[pass].counts(sigma.into()) {
+        let runs = walk.passes.iter().map(|pass| pass.groups.len()).sum::<usize>().max(1) as f64;
+        let mut run = 0.0;
+        for (pass, contexts) in walk.passes.iter().zip(&expert.contexts) {
+            if is_reused || !pass.counts(sigma.into()) {
+                run += pass.groups.len() as f64;
                 continue;
             }
-            let (observer, pace, moved) = (&mut *self.observer, &mut walk.pace, &mut walk.moved);
-            let (plan, count) = (walk.plan, walk.passes.len() as f64);
-            let mut block = |number: usize| -> tilewright_models::Result<()> {
-                pace.keep()?;
-                *moved += expert.turn(plan, number, blocks)?;
-                let share = (pass as f64 + number as f64 / blocks.max(1) as f64) / count;
-                match observer.progress((first + self.span * share).min(1.0)) {
-                    ControlFlow::Continue(()) => Ok(()),
-                    ControlFlow::Break(_) => Err(ModelError::Cancelled),
-                }
-            };
-            let input = walk.passes[pass].repeated(&input)?;
-            let output = expert.network.velocity(&input, &sigmas, context, &mut block)?;
-            outputs.extend(apart(cut(output, &size)?, &walk.passes[pass])?);
+            let mut together = None;
+            for group in &pass.groups {
+                let (observer, pace, moved) = (&mut *self.observer, &mut walk.pace, &mut walk.moved);
+                let plan = walk.plan;
+                let mut block = |number: usize| -> tilewright_models::Result<()> {
+                    pace.keep()?;
+                    *moved += expert.turn(plan, number, blocks)?;
+                    let share = (run + number as f64 / blocks.max(1) as f64) / runs;
+                    match observer.progress((first + self.span * share).min(1.0)) {
+                        ControlFlow::Continue(()) => Ok(()),
+                        ControlFlow::Break(_) => Err(ModelError::Cancelled),
+                    }
+                };
+                let input = pass.repeated(&group.of(&input)?)?;
+                let output = expert.network.velocity(&input, &sigmas, &contexts[group.context], &mut block)?;
+                together = Some(pass.put(together, cut(output, &size)?, group)?);
+                run += 1.0;
+            }
+            if let Some(output) = together {
+                outputs.extend(apart(output, pass)?);
+            }
         }
         self.calls += 1;
         if let Some(reuse) = walk.reuse.as_mut().filter(|_| !is_reused) {
             reuse.note(&latents, sigma.into(), &outputs)?;
         }
         let [kept, new] = sampling.model.denoised_factors(sigma).map(f64::from);
-        let denoised = |output: &Tensor| -> Result<Tensor, AttemptError> {
-            Ok(scalar::multiply(&latents, kept)?.f_add(&scalar::multiply(output, new)?)?)
+        let denoised = |output: Tensor| -> Result<Tensor, AttemptError> {
+            Ok(scalar::multiply(&latents, kept)?.f_add(&scalar::multiply(&output, new)?)?)
         };
-        let denoised = outputs.iter().map(denoised).collect::<Result<Vec<Tensor>, AttemptError>>()?;
+        let denoised = outputs.into_iter().map(denoised).collect::<Result<Vec<Tensor>, AttemptError>>()?;
         // Those that count, the positive ones first.
         let positive = sampling.positive.iter().filter(|prompt| prompt.counts(sigma.into())).count();
         let (positive, negative) = denoised.split_at(positive.min(denoised.len()));
@@ -344,7 +356,8 @@ struct Expert<'a> {
     index: usize,
     file: &'a DenoiserFile,
     network: LoadedDenoiser,
-    contexts: Vec<Context<Tensor>>,
+    /// Those of each pass.
+    contexts: Vec<Vec<Context<Tensor>>>,
 }
 
 impl Expert<'_> {

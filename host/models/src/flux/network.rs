@@ -8,7 +8,7 @@ use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps
 use super::config::{Config, PATCH, TIME};
 use crate::{
     Result,
-    transformer::{rotation, sinusoid},
+    transformer::{feed_forward, parts, rotation, sinusoid},
 };
 
 /// The epsilon of every norm.
@@ -132,11 +132,7 @@ impl<O: TokenOps> Stream<O> {
         let format = ops.format();
         ops.add_gated(tokens, Some(&modulation[2]), self.output.forward(ops, mixed, format.rest)?)?;
         let normed = modulated(ops, tokens, &modulation[3], &modulation[4])?;
-        let wide = self.widen.forward(ops, &normed, format.convolution)?;
-        drop(normed);
-        ops.gelu_onto(&wide, &wide, Gelu::Tanh)?;
-        let other = self.narrow.forward(ops, &wide, format.rest)?;
-        drop(wide);
+        let other = feed_forward(ops, normed, [&self.widen, &self.narrow])?;
         Ok(ops.add_gated(tokens, Some(&modulation[5]), other)?)
     }
 }
@@ -233,18 +229,34 @@ impl<O: TokenOps> SingleBlock<O> {
         vector: &O::Tensor,
         context: &Context<O::Tensor>,
     ) -> Result<()> {
-        let Config { heads, hidden, feed_forward, .. } = *config;
+        let Config { heads, hidden, feed_forward: inner, .. } = *config;
         let (shape, format) = (ops.shape(joint), ops.format());
         let modulation = chunks(ops, &self.modulation, vector, hidden)?;
         let normed = modulated(ops, joint, &modulation[0], &modulation[1])?;
-        let wide = self.into.forward(ops, &normed, format.convolution)?;
-        drop(normed);
-        self.norms.apply(ops, &wide, [heads, hidden], &context.rotation)?;
-        let both = ops.unset(&[shape[0], shape[1], hidden + feed_forward], format.convolution)?;
-        attend(ops, &ops.narrow(&both, 2, 0, hidden)?, &wide, heads, hidden)?;
-        let of = |tokens: &O::Tensor, start| ops.narrow(tokens, 2, start, feed_forward);
-        ops.gelu_onto(&of(&both, hidden)?, &of(&wide, 3 * hidden)?, Gelu::Tanh)?;
-        drop(wide);
+        let of = |tokens: &O::Tensor, start| ops.narrow(tokens, 2, start, inner);
+        let unset = |width: i64| ops.unset(&[shape[0], shape[1], width], format.convolution);
+        let (qkv, both);
+        if format.feed_forward <= 1 {
+            qkv = self.into.forward(ops, &normed, format.convolution)?;
+            drop(normed);
+            self.norms.apply(ops, &qkv, [heads, hidden], &context.rotation)?;
+            both = unset(hidden + inner)?;
+            attend(ops, &ops.narrow(&both, 2, 0, hidden)?, &qkv, heads, hidden)?;
+            ops.gelu_onto(&of(&both, hidden)?, &of(&qkv, 3 * hidden)?, Gelu::Tanh)?;
+        } else {
+            // Only queries, keys and values are of all tokens at once.
+            (qkv, both) = (unset(3 * hidden)?, unset(hidden + inner)?);
+            for (start, length) in parts(shape[1], format.feed_forward) {
+                let part = |tokens: &O::Tensor| ops.narrow(tokens, 1, start, length);
+                let wide = self.into.forward(ops, &part(&normed)?, format.convolution)?;
+                ops.copy_onto(&part(&qkv)?, &ops.narrow(&wide, 2, 0, 3 * hidden)?)?;
+                ops.gelu_onto(&of(&part(&both)?, hidden)?, &of(&wide, 3 * hidden)?, Gelu::Tanh)?;
+            }
+            drop(normed);
+            self.norms.apply(ops, &qkv, [heads, hidden], &context.rotation)?;
+            attend(ops, &ops.narrow(&both, 2, 0, hidden)?, &qkv, heads, hidden)?;
+        }
+        drop(qkv);
         let other = self.out.forward(ops, &both, format.rest)?;
         drop(both);
         Ok(ops.add_gated(joint, Some(&modulation[2]), other)?)

@@ -7,7 +7,7 @@ use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps
 use super::config::{Config, PATCH};
 use crate::{
     Result,
-    transformer::{rotation, sinusoid},
+    transformer::{feed_forward, rotation, sinusoid},
 };
 
 /// The epsilon of norms, and that of the norms around a picture's embedding (`nn.LayerNorm`'s own).
@@ -177,13 +177,8 @@ impl<O: TokenOps> Block<O> {
         };
         self.attend(ops, [heads, hidden], tokens, &modulation, context)?;
         self.attend_across(ops, [heads, hidden], tokens, context)?;
-        let format = ops.format();
         let normed = modulated(ops, tokens, &modulation(3)?, &modulation(4)?)?;
-        let wide = self.widen.forward(ops, &normed, format.convolution)?;
-        drop(normed);
-        ops.gelu_onto(&wide, &wide, Gelu::Tanh)?;
-        let other = self.narrow.forward(ops, &wide, format.rest)?;
-        drop(wide);
+        let other = feed_forward(ops, normed, [&self.widen, &self.narrow])?;
         Ok(ops.add_gated(tokens, Some(&modulation(5)?), other)?)
     }
 

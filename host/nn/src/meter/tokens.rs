@@ -192,9 +192,10 @@ impl TokenOps for Meter {
         }
         let products = 4.0 * batch as f64 * tokens as f64 * others as f64 * width as f64;
         self.spend(products / self.costs.attention_flops_per_second);
-        if !self.costs.fused_attention {
+        let queries = self.format().queries;
+        if !self.costs.fused_attention || queries.is_some() {
             let each = width / heads;
-            self.touch(multi_head::pieces_bytes(batch * heads, [tokens, others], each, query.kind));
+            self.touch(multi_head::pieces_bytes(batch * heads, [tokens, others], each, query.kind, queries));
             return Ok(());
         }
         if self.on_cpu() && multi_head::has_own(query.kind) {

@@ -281,7 +281,11 @@ impl TokenOps for Torch {
     }
 
     fn attend_onto(&self, output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i64, add: bool) -> Result<()> {
-        Ok(multi_head::attend_onto(output, [query, key, value], heads, add, self.fused)?)
+        let way = match self.format.queries {
+            None if self.fused => multi_head::Way::Fused,
+            queries => multi_head::Way::Pieces(queries),
+        };
+        Ok(multi_head::attend_onto(output, [query, key, value], heads, add, way)?)
     }
 
     fn offset(&self, spans: &Tensor, table: &Tensor, row: i64) -> Result<Tensor> {
