@@ -336,6 +336,22 @@ fn divided_work_holds_what_is_estimated() {
 }
 
 #[test]
+fn a_plan_is_divided_only_as_far_as_it_has_to_be() {
+    let (place, [flux, _]) = (Place::new(), networks());
+    let sample = |limit: &str| {
+        let more = ["--size", "384x384", "--memory-limit", limit, "--json", "-o", "x.latent"];
+        place.run(&[&divided(&flux, &[])[..], &more].concat()).json()
+    };
+    let wide = sample("64MiB");
+    assert_eq!([&wide["plan"]["samples"], &wide["plan"]["ahead"]], [&Value::Null; 2]);
+    let tight = sample("10MiB");
+    let (plan, outcome) = (&tight["plan"], &tight["outcome"]);
+    assert_eq!((plan["samples"].as_u64(), plan["feed_forward"].as_u64()), (Some(1), Some(1)));
+    let held = outcome["peak_bytes"].as_u64().unwrap() + outcome["weights_bytes"].as_u64().unwrap();
+    assert!(held <= 10 << 20 && tight["attempts"].as_array().unwrap().is_empty(), "{tight}");
+}
+
+#[test]
 fn a_pipelines_folder_names_the_boundary_of_its_experts() {
     let (place, case) = (Place::new(), case("wan22-t2v-experts"));
     let at = |name: &str| case.arguments.iter().position(|of| of == name);

@@ -7,7 +7,7 @@ use std::{
 
 use tch::Device;
 use tilewright_models::{Error as ModelError, LoadStep};
-use tilewright_plan::{Failure, Outcome, Plan, PoolStatistics, UnderWay};
+use tilewright_plan::{Failure, Outcome, Plan, PoolStatistics, Release, UnderWay};
 use tilewright_torch::{Error as TorchError, Pace, memory};
 
 use crate::{Cancelled, Error, Next, Observer, Result};
@@ -126,13 +126,13 @@ pub(crate) fn measure<T>(
 /// not stay in the way of the next one.
 pub(crate) fn settle<T>(
     device: Device,
-    plan: &Plan,
+    release: Release,
     output: std::result::Result<T, AttemptError>,
 ) -> std::result::Result<T, AttemptError> {
     let waited = tilewright_torch::device::synchronize(device);
     // A fault that shows here is of the work, unless that failed by itself.
     let output = output.and_then(|output| waited.map(|()| output).map_err(AttemptError::from));
-    if output.is_err() || plan.release != tilewright_plan::Release::Keep {
+    if output.is_err() || release != Release::Keep {
         memory::trim(device)?;
     }
     output
@@ -140,8 +140,8 @@ pub(crate) fn settle<T>(
 
 /// Gives memory back between two steps of a plan that asks for it. A GPU's goes back at the end:
 /// its driver takes milliseconds for each block, and the limit makes room where it is needed.
-pub(crate) fn trim_between(device: Device, plan: &Plan) -> Result<()> {
-    if plan.release == tilewright_plan::Release::EachStep && device == Device::Cpu {
+pub(crate) fn trim_between(device: Device, release: Release) -> Result<()> {
+    if release == Release::EachStep && device == Device::Cpu {
         memory::trim(device)?;
     }
     Ok(())

@@ -84,7 +84,7 @@ impl Pass<'_, '_> {
             Space::Exact(tile) => self.samples(Some(tile.height)),
             Space::Whole => self.samples(None),
         };
-        settle(self.device, self.plan, output)
+        settle(self.device, self.plan.release, output)
     }
 
     fn samples(&mut self, band: Option<u32>) -> std::result::Result<Tensor, AttemptError> {
@@ -176,6 +176,6 @@ impl Pass<'_, '_> {
     }
 
     fn step(&self) -> Result<()> {
-        trim_between(self.device, self.plan)
+        trim_between(self.device, self.plan.release)
     }
 }

@@ -1,10 +1,6 @@
 //! The stage that denoises: the request, the plan, the cost and the outcome, and their record.
 
-use std::{
-    fmt,
-    hash::{Hash, Hasher},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -91,7 +87,7 @@ pub struct DenoiseRequest {
 }
 
 /// The form that weights are kept in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WeightForm {
     /// As stored, expanded where they are used.
@@ -101,7 +97,7 @@ pub enum WeightForm {
 }
 
 /// The operands of matrix products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Products {
     /// In the plan's precision.
@@ -113,7 +109,7 @@ pub enum Products {
 }
 
 /// The order of a step's passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuidanceOrder {
     /// One pass of both conditionings.
@@ -123,7 +119,7 @@ pub enum GuidanceOrder {
 }
 
 /// The way in which attention is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Attention {
     /// In the device's fused kernel, without scores in memory, where it has one.
@@ -138,7 +134,7 @@ pub enum Attention {
 
 /// Reuse of the network's work from step to step, up to a change of its output over its size. It is
 /// lossy, and a user has to allow it.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum StepReuse {
     /// Each call is computed.
@@ -152,29 +148,7 @@ pub enum StepReuse {
     },
 }
 
-/// Plans are keys, so that a threshold that is not a number equals itself.
-impl PartialEq for StepReuse {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for StepReuse {}
-
-impl Hash for StepReuse {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
-    }
-}
-
 impl StepReuse {
-    const fn key(self) -> (u8, u64) {
-        match self {
-            StepReuse::Off => (0, 0),
-            StepReuse::Output { threshold } => (1, threshold.to_bits()),
-        }
-    }
-
     /// The threshold; 0 if nothing is reused.
     pub const fn threshold(self) -> f64 {
         match self {
@@ -186,7 +160,7 @@ impl StepReuse {
 
 /// The way in which a sample is computed. None of it changes what was asked for; narrow types are
 /// lossy, and their names say so.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DenoisePlan {
     /// The types that it is computed in.
     pub precision: Precision,
@@ -203,9 +177,9 @@ pub struct DenoisePlan {
     pub attention: Attention,
     /// The order of a step's passes.
     pub guidance: GuidanceOrder,
-    /// Samples of a pass that go through the network together; 0 for all of them.
+    /// Samples of a pass that go through the network together; null for all of them.
     #[serde(default)]
-    pub samples: u32,
+    pub samples: Option<u32>,
     /// The parts of the tokens that go through a feed-forward layer one after the other.
     #[serde(default = "one")]
     pub feed_forward: u32,
@@ -240,7 +214,7 @@ const SETTINGS: [Setting; 10] = [
         put(&mut plan.weights, named(value, [("packed", WeightForm::Packed), ("expanded", WeightForm::Expanded)]))
     }),
     ("ahead", "all, or a number of blocks from 0 to 64", |plan, value| {
-        put(&mut plan.ahead, if value == "all" { Some(None) } else { number(value, 0, MOST_AHEAD_BLOCKS).map(Some) })
+        put(&mut plan.ahead, if value == "all" { Some(None) } else { number(value, 0, MOST_AHEAD).map(Some) })
     }),
     ("attention", "fused, or a number of queries from 16 on", |plan, value| {
         let pieces = || number(value, LEAST_QUERIES, u32::MAX).map(|queries| Attention::Pieces { queries });
@@ -251,7 +225,7 @@ const SETTINGS: [Setting; 10] = [
         put(&mut plan.guidance, named(value, names))
     }),
     ("samples", "all, or a number from 1 on", |plan, value| {
-        put(&mut plan.samples, if value == "all" { Some(0) } else { number(value, 1, u32::MAX) })
+        put(&mut plan.samples, if value == "all" { Some(None) } else { number(value, 1, u32::MAX).map(Some) })
     }),
     ("feed-forward", "a number of parts from 1 to 64", |plan, value| {
         put(&mut plan.feed_forward, number(value, 1, MOST_PARTS))
@@ -268,13 +242,12 @@ const SETTINGS: [Setting; 10] = [
 ];
 
 /// The most blocks that are read ahead.
-pub const MOST_AHEAD_BLOCKS: u32 = 64;
+const MOST_AHEAD: u32 = 64;
 
 /// The fewest queries of a piece of attention, and the most parts of a feed-forward layer: with
 /// less at once, a product is all overhead.
-pub const LEAST_QUERIES: u32 = 16;
-/// The most parts of a feed-forward layer.
-pub const MOST_PARTS: u32 = 64;
+const LEAST_QUERIES: u32 = 16;
+const MOST_PARTS: u32 = 64;
 
 fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
     *place = value?;
@@ -300,18 +273,12 @@ impl DenoisePlan {
             ahead: None,
             attention: Attention::Fused,
             guidance: GuidanceOrder::InTurn,
-            samples: 0,
+            samples: None,
             feed_forward: 1,
             reuse: StepReuse::Off,
             release: Release::Keep,
             reason: String::new(),
         }
-    }
-
-    /// The same plan for another reason: reasons don't make plans different.
-    #[must_use]
-    pub fn without_reason(&self) -> Self {
-        Self { reason: String::new(), ..self.clone() }
     }
 
     /// Changes a setting of the plan.
@@ -356,8 +323,8 @@ impl fmt::Display for DenoisePlan {
         if self.guidance == GuidanceOrder::Together {
             f.write_str(", passes together")?;
         }
-        if self.samples > 0 {
-            write!(f, ", {} at once", with_noun(self.samples, "sample"))?;
+        if let Some(samples) = self.samples {
+            write!(f, ", {} at once", with_noun(samples, "sample"))?;
         }
         if self.feed_forward > 1 {
             write!(f, ", feed-forward in {} parts", self.feed_forward)?;

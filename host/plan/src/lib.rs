@@ -30,8 +30,7 @@ pub use decision::{
 };
 pub use denoise::{
     Attention, DenoiseAttempt, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, DenoiserModel,
-    GuidanceOrder, LEAST_QUERIES, MOST_AHEAD_BLOCKS, MOST_PARTS, Products, StepReuse, StoredType, WeightForm,
-    denoise_record_schema,
+    GuidanceOrder, Products, StepReuse, StoredType, WeightForm, denoise_record_schema,
 };
 pub use exchange::Exchange;
 pub use expectation::predict_cost;

@@ -183,7 +183,7 @@ impl<'a> ClipDecoding<'a> {
         }
         self.live = Some(live);
         outcome?;
-        trim_between(device, &plan)?;
+        trim_between(device, plan.release)?;
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         // The first frame's cost says little of the others; the last round is in the outcome of
         // the whole.
@@ -378,8 +378,9 @@ impl Task for ClipDecoding<'_> {
         let aside = self.aside;
         let start = Instant::now();
         let limit = self.job.request.memory_limit;
-        let outcome =
-            measure(device, limit, self.weights(), held, || settle(device, plan, self.samples(plan, format, context)));
+        let outcome = measure(device, limit, self.weights(), held, || {
+            settle(device, plan.release, self.samples(plan, format, context))
+        });
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         self.not_finite = matches!(outcome, Err(AttemptError::Failed(Failure::NonFinite { .. })));
         if outcome.is_ok() {

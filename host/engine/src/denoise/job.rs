@@ -5,28 +5,29 @@ use std::time::{Duration, SystemTime};
 use tch::{Device, Tensor};
 use tilewright_plan::{
     DenoiseAttempt, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, Dtype, Failure, GuidanceOrder,
-    Objective, PolicyIdentity, Precision, Products, Release, Stage, StepReuse, WeightForm,
+    Objective, PolicyIdentity, Precision, Products, Stage, StepReuse, WeightForm,
 };
 use tilewright_sampling::{Course, Tensors};
-use tilewright_torch::{device, memory};
+use tilewright_torch::device;
 
 use super::{Denoiser, SampleState, Sampling, extents, filled, steps::Walk};
 use crate::{
     Error, Machine, Observer, Result,
-    task::{AttemptError, measure},
+    task::{AttemptError, measure, settle},
 };
 
 /// The most plans that are tried for a sample.
 const MOST_ATTEMPTS: usize = 6;
 
-/// Changes of a plan that may hold less, one on top of the other, those that cost least time first.
+/// Changes of a plan that may hold less, those that cost least time first. Expanded weights are not
+/// read again.
 const LEANER: [fn(&mut DenoisePlan); 6] = [
     |plan| plan.guidance = GuidanceOrder::InTurn,
     |plan| plan.weights = WeightForm::Packed,
-    |plan| plan.ahead = plan.ahead.or(Some(1)),
-    |plan| plan.samples = 1,
+    |plan| (plan.weights, plan.ahead) = (WeightForm::Packed, plan.ahead.or(Some(1))),
+    |plan| plan.samples = Some(1),
     |plan| plan.feed_forward = plan.feed_forward.max(FEED_FORWARD_PARTS),
-    |plan| plan.ahead = Some(0),
+    |plan| (plan.weights, plan.ahead) = (WeightForm::Packed, Some(0)),
 ];
 
 /// The parts of a feed-forward layer where memory is short: with more, attention holds the most.
@@ -101,7 +102,7 @@ impl<'a> DenoiseJob<'a> {
     }
 
     /// The host's own plan: f32, weights as they are stored on a CPU and expanded on a GPU that has
-    /// room for them, streamed if the memory limit asks for it.
+    /// room for them, and changed by [`LEANER`] until it fits into the memory limit.
     pub fn plan(&self) -> DenoisePlan {
         let expanded =
             self.machine.device != Device::Cpu && 4 * self.request.model.parameters < self.request.memory_limit / 2;
@@ -111,13 +112,25 @@ impl<'a> DenoiseJob<'a> {
             reason: "the host's own".into(),
             ..DenoisePlan::plain()
         };
-        for change in LEANER {
+        for leaner in self.leaner(plan.clone()) {
             if self.held(&plan).is_none_or(|held| held <= self.request.memory_limit) {
                 break;
             }
-            change(&mut plan);
+            plan = leaner;
         }
         plan
+    }
+
+    /// Plans that hold less, each less than the one before.
+    fn leaner(&self, mut plan: DenoisePlan) -> impl Iterator<Item = DenoisePlan> {
+        let mut least = self.held(&plan).unwrap_or(u64::MAX);
+        LEANER.into_iter().filter_map(move |change| {
+            let mut next = plan.clone();
+            change(&mut next);
+            let held = self.held(&next).filter(|held| *held < least)?;
+            (least, plan) = (held, next.clone());
+            Some(next)
+        })
     }
 
     /// The bytes that a plan is expected to hold at once; none if it can't be carried out.
@@ -132,11 +145,11 @@ impl<'a> DenoiseJob<'a> {
     /// # Errors
     /// The network can't be loaded, memory is out, the result is not finite, or the user ended it.
     pub fn run(&self, plan: &DenoisePlan, from: Option<SampleState>, observer: &mut dyn Observer) -> Result<Sampled> {
-        let estimate = self.estimate(plan).ok();
-        if let Some(cost) = estimate {
-            let held = cost.peak_bytes.saturating_add(cost.weights_bytes);
-            if plan.ahead.is_some() && held > self.request.memory_limit {
-                return Err(Error::SampleDoesNotFit { limit: self.request.memory_limit, least: held });
+        let limit = self.request.memory_limit;
+        if self.held(plan).is_some_and(|held| held > limit) {
+            let leanest = self.leaner(plan.clone()).last();
+            if let Some(least) = self.held(leanest.as_ref().unwrap_or(plan)).filter(|least| *least > limit) {
+                return Err(Error::SampleDoesNotFit { limit, least });
             }
         }
         let mut from = from;
@@ -181,11 +194,7 @@ impl<'a> DenoiseJob<'a> {
             next.products = Products::Precision;
             return (plan.precision.dtype() != Dtype::F32).then_some(next);
         }
-        let before = self.held(plan).unwrap_or(u64::MAX);
-        LEANER.into_iter().find_map(|change| {
-            change(&mut next);
-            self.held(&next).is_some_and(|held| held < before).then(|| next.clone())
-        })
+        self.leaner(next).next()
     }
 
     fn attempt(
@@ -208,7 +217,7 @@ impl<'a> DenoiseJob<'a> {
         let start = std::time::Instant::now();
         let (mut load, mut moved) = (Duration::ZERO, 0);
         let (mut reused, mut deviation) = (0, 0.0_f64);
-        let work = || -> std::result::Result<[Tensor; 2], AttemptError> {
+        let mut work = || -> std::result::Result<[Tensor; 2], AttemptError> {
             let mut state = match from.as_ref() {
                 None => course.start(Tensors::new(self.sampling.latents.f_to_device(device)?))?,
                 Some(state) => state.on(device)?,
@@ -227,10 +236,7 @@ impl<'a> DenoiseJob<'a> {
             Ok([there(latents)?, there(noisy)?])
         };
         let limit = self.request.memory_limit.saturating_sub(mapped);
-        let measured = measure(device, limit, 0, 0, work);
-        if measured.is_err() || plan.release != Release::Keep {
-            memory::trim(device)?;
-        }
+        let measured = measure(device, limit, 0, 0, || settle(device, plan.release, work()));
         spent.load += load;
         spent.moved_bytes += moved;
         spent.reused += reused;

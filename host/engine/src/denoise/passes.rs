@@ -31,10 +31,10 @@ pub(super) fn passes<'a>(sampling: &'a Sampling, plan: &DenoisePlan) -> Vec<Pass
     }
 }
 
-/// A batch's samples, of which at most so many go through the network together, or all if that is
-/// 0. Groups of as many samples have one context, if a conditioning's row `serves_all` of them.
-fn groups(batch: i64, most: u32, serves_all: bool) -> Vec<Group> {
-    let most = if most == 0 { batch.max(1) } else { i64::from(most) };
+/// A batch's samples, of which at most `most` go through the network together, or all. Groups of as
+/// many samples have one context, if a conditioning's row `serves_all` of them.
+fn groups(batch: i64, most: Option<u32>, serves_all: bool) -> Vec<Group> {
+    let most = most.map_or(batch, i64::from).max(1);
     let starts = (0..batch.max(1)).step_by(most as usize);
     let mut groups: Vec<Group> = Vec::new();
     for start in starts {
@@ -189,9 +189,9 @@ mod tests {
         let of = |batch, most, serves_all| {
             groups(batch, most, serves_all).into_iter().map(|group| (group.samples, group.context)).collect::<Vec<_>>()
         };
-        assert_eq!(of(3, 0, false), [(0..3, 0)]);
-        assert_eq!(of(3, 9, true), [(0..3, 0)]);
-        assert_eq!(of(5, 2, true), [(0..2, 0), (2..4, 0), (4..5, 1)]);
-        assert_eq!(of(4, 2, false), [(0..2, 0), (2..4, 1)]);
+        assert_eq!(of(3, None, false), [(0..3, 0)]);
+        assert_eq!(of(3, Some(9), true), [(0..3, 0)]);
+        assert_eq!(of(5, Some(2), true), [(0..2, 0), (2..4, 0), (4..5, 1)]);
+        assert_eq!(of(4, Some(2), false), [(0..2, 0), (2..4, 1)]);
     }
 }

@@ -7,9 +7,9 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser};
-use tilewright_plan::{DenoisePlan, Failure, Release, WeightForm};
+use tilewright_plan::{DenoisePlan, Failure, WeightForm};
 use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
-use tilewright_torch::{Pace, memory, non_finite, scalar};
+use tilewright_torch::{Pace, non_finite, scalar};
 
 use super::{
     Kept, Sampling, filled,
@@ -18,7 +18,11 @@ use super::{
     price::residency,
     reuse::Reuse,
 };
-use crate::{Error, Observer, observer::FinishedStep, task::AttemptError};
+use crate::{
+    Error, Observer,
+    observer::FinishedStep,
+    task::{AttemptError, trim_between},
+};
 
 /// The timesteps of diffusers' schedulers.
 const TIMESTEPS: f64 = 1000.0;
@@ -133,9 +137,7 @@ impl<'a> Walk<'a> {
                 return Err(AttemptError::Failed(Failure::NonFinite { values }));
             }
             *state = next;
-            if self.plan.release == Release::EachStep && device == Device::Cpu {
-                memory::trim(device)?;
-            }
+            trim_between(device, self.plan.release)?;
             let copy = SampleState::of(state)?;
             let finished = FinishedStep {
                 state: &copy,

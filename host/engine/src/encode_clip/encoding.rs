@@ -161,7 +161,7 @@ impl<'a> ClipEncoding<'a> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(), AttemptError> {
         let (device, request) = (self.job.machine.device, &self.job.request);
-        trim_between(device, plan)?;
+        trim_between(device, plan.release)?;
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         let last = self.encoded >= request.frames;
         // The first frame's cost says little of the others; the last chunk is in the outcome of
@@ -328,7 +328,8 @@ impl Task for ClipEncoding<'_> {
         let aside = self.aside;
         let start = Instant::now();
         let limit = self.job.request.memory_limit;
-        let outcome = measure(device, limit, self.weights(), held, || settle(device, plan, self.chunks(plan, context)));
+        let outcome =
+            measure(device, limit, self.weights(), held, || settle(device, plan.release, self.chunks(plan, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         if outcome.is_ok() {
             self.encoder = None;

@@ -7,7 +7,8 @@ use crate::Result;
 /// The starts and lengths of so many parts of `tokens`, all of which but the last are as long; of
 /// fewer, if there are not so many tokens.
 pub(crate) fn parts(tokens: i64, count: i64) -> impl Iterator<Item = (i64, i64)> {
-    let length = tokens.max(1).div_euclid(count.max(1)) + i64::from(tokens.max(1) % count.max(1) > 0);
+    let count = count.clamp(1, tokens.max(1));
+    let length = ((tokens + count - 1) / count).max(1);
     (0..tokens).step_by(length as usize).map(move |start| (start, length.min(tokens - start)))
 }
 
