@@ -102,7 +102,7 @@ impl<'a> DenoiseJob<'a> {
     }
 
     /// The host's own plan: f32, weights as they are stored on a CPU and expanded on a GPU that has
-    /// room for them, and changed by [`LEANER`] until it fits into the memory limit.
+    /// room for them, and changed by `LEANER` until it fits into the memory limit.
     pub fn plan(&self) -> DenoisePlan {
         let expanded =
             self.machine.device != Device::Cpu && 4 * self.request.model.parameters < self.request.memory_limit / 2;
