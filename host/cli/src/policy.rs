@@ -24,8 +24,8 @@ use std::{
 };
 
 use tilewright_gate::{Admission, AdmittedPolicy, Verdict};
-use tilewright_plan::{Recorder, bytes};
-use tilewright_policy::{CacheDir, LoadedPolicy, PolicyError, PolicyHost};
+use tilewright_plan::{Planner, Recorder, Stage, Work, bytes};
+use tilewright_policy::{CacheDir, LoadedPolicy, Policy, PolicyError, PolicyHost};
 
 use crate::{
     args::{self, PolicyGrants},
@@ -44,19 +44,37 @@ impl From<PolicyError> for Failure {
     }
 }
 
-/// Loads a policy by name or file with the user's settings; the recorder keeps the exchange if a
-/// full record is wanted.
-pub fn configure(
+/// Loads a policy for a stage by name or file with the user's settings; the recorder keeps the
+/// exchange if a full record is wanted. Both may name the stage: `denoise=fixed`,
+/// `denoise.precision`.
+pub fn configure<W: Work>(
+    stage: Stage,
     name_or_file: &str,
     settings: &[(String, String)],
     grants: PolicyGrants,
     recording: &args::Recording,
-) -> Outcome<Recorder> {
-    let admitted = verify_and_load(&host(grants)?, name_or_file, settings)?;
+) -> Outcome<Recorder<W>>
+where
+    Policy: Planner<W>,
+{
+    let settings = settings.iter().map(|(name, value)| Ok((of_stage(stage, name, '.')?.to_owned(), value.clone())));
+    let settings = settings.collect::<Outcome<Vec<_>>>()?;
+    let admitted = verify_and_load(&host(grants)?, of_stage(stage, name_or_file, '=')?, &settings)?;
     if let Some(warning) = admitted.warning() {
         tell!("warning: {warning}");
     }
     Ok(Recorder::new(Box::new(admitted.policy), recording.is_full()))
+}
+
+/// The rest of an argument that may name the stage that it is for.
+pub fn of_stage(stage: Stage, argument: &str, mark: char) -> Outcome<&str> {
+    match argument.split_once(mark).map(|(name, rest)| (name.parse::<Stage>(), rest)) {
+        Some((Ok(named), rest)) if named == stage => Ok(rest),
+        Some((Ok(named), _)) => {
+            Err(Failure::input(format!("{argument}: this command has no {named} stage: leave out, or name {stage}")))
+        }
+        _ => Ok(argument),
+    }
 }
 
 /// Loads a policy by name or file, the only way to do so: a shipped policy is part of the program,

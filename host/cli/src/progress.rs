@@ -8,7 +8,9 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tilewright_engine::{Cancelled, FinishedStep, Observer};
-use tilewright_plan::{Cost, Decision, DenoiseAttempt, DenoisePlan, FailedAttempt, Time, terminal::one_line};
+use tilewright_plan::{
+    Cost, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Fallback, Time, terminal::one_line,
+};
 
 use crate::{
     printer,
@@ -34,6 +36,8 @@ pub struct Progress {
     spoken: Instant,
     /// The plan, as the bar shows it.
     plan: String,
+    /// Steps of a sample.
+    steps: u32,
     /// Called after each step of a sample.
     after_step: Option<AfterStep>,
 }
@@ -51,7 +55,8 @@ impl Progress {
             ProgressBar::new(STEPS)
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
         });
-        Self { bar, pace: TimeLeft::new(Instant::now()), spoken: Instant::now(), plan: String::new(), after_step: None }
+        let (pace, spoken) = (TimeLeft::new(Instant::now()), Instant::now());
+        Self { bar, pace, spoken, plan: String::new(), steps: 0, after_step: None }
     }
 
     /// As [`Progress::new`]; `abandon` removes unfinished work if the program is ended.
@@ -60,21 +65,27 @@ impl Progress {
         Self::new()
     }
 
-    /// The same, with something to be done after each step of a sample.
-    pub fn after_steps(mut self, function: Option<AfterStep>) -> Self {
-        self.after_step = function;
+    /// The same for a sample of so many steps, with something to be done after each of them.
+    pub fn of_steps(mut self, steps: u32, function: Option<AfterStep>) -> Self {
+        (self.steps, self.after_step) = (steps, function);
         self
     }
 
-    /// Begins a piece of work by a plan that is expected to take some time.
-    pub fn begin(&mut self, plan: String, expected: Option<Duration>) {
+    /// Begins a piece of work by a plan.
+    fn begin(&mut self, plan: String, fallback: Option<&Fallback>, adjusted: &[String]) {
         self.pace = TimeLeft::new(Instant::now());
-        self.pace.expected = expected;
         self.spoken = Instant::now();
+        if let Some(fallback) = fallback {
+            self.say(&format!("note: the host's default is used ({}: {})", fallback.reason, fallback.detail));
+        }
+        for adjusted in adjusted {
+            self.say(&format!("note: {adjusted}"));
+        }
         self.plan = plan;
         if let Some(bar) = &self.bar {
             bar.reset();
             bar.set_message(self.plan.clone());
+            bar.set_prefix("");
             bar.enable_steady_tick(Duration::from_millis(200));
         }
     }
@@ -142,31 +153,23 @@ impl Observer for Progress {
         self.after_step.as_mut().map_or(Ok(()), |function| function(step))
     }
 
-    fn sample_failed(&mut self, attempt: &DenoiseAttempt, next: &DenoisePlan) {
+    fn sample_decided(&mut self, decision: &Decision<Denoise>, cost: Option<&DenoiseCost>, steps_done: u32) {
+        self.begin(decision.plan.to_string(), decision.fallback.as_ref(), &decision.adjusted);
+        let left = self.steps.saturating_sub(steps_done);
+        self.pace.expected = cost.map(|cost| cost.step.saturating_mul(left));
+    }
+
+    fn sample_failed(&mut self, attempt: &FailedAttempt<Denoise>, next: &DenoisePlan) {
         self.say(&format!("note: step {}: {}; it is tried again: {next}", attempt.step + 1, attempt.failure));
-        self.plan = next.to_string();
     }
 
     fn decided(&mut self, decision: &Decision) {
-        self.pace = TimeLeft::new(Instant::now());
-        self.spoken = Instant::now();
-        if let Some(fallback) = &decision.fallback {
-            self.say(&format!("note: the host's default is used ({}: {})", fallback.reason, fallback.detail));
-        }
-        for adjusted in &decision.adjusted {
-            self.say(&format!("note: {adjusted}"));
-        }
         let time = match decision.plan.time {
             Time::Whole => String::new(),
             time => format!(" {time}"),
         };
-        self.plan = one_line(&format!("{}{time} {}", decision.plan.space, decision.plan.precision)).into_owned();
-        if let Some(bar) = &self.bar {
-            bar.reset();
-            bar.set_message(self.plan.clone());
-            bar.set_prefix("");
-            bar.enable_steady_tick(Duration::from_millis(200));
-        }
+        let plan = one_line(&format!("{}{time} {}", decision.plan.space, decision.plan.precision)).into_owned();
+        self.begin(plan, decision.fallback.as_ref(), &decision.adjusted);
     }
 
     fn expected(&mut self, cost: &Cost) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tilewright_engine::{Error, Unfinished};
 use tilewright_media::STANDARD;
 use tilewright_pipeline::Trials;
-use tilewright_plan::{Candidate, Record, Recorder, bytes, words::with_noun};
+use tilewright_plan::{Candidate, Record, Recorder, Work, bytes, words::with_noun};
 
 use crate::{
     args::Recording,
@@ -24,7 +24,7 @@ pub fn open_for_append(path: &Path) -> io::Result<std::fs::File> {
 
 /// Appends the record to the user's file, with the exchange if it was asked for, in one write, so
 /// that records of several processes don't mix.
-pub fn keep(recording: &Recording, record: &Record, planner: &mut Recorder) -> Outcome {
+pub fn keep<W: Work>(recording: &Recording, record: &Record<W>, planner: &mut Recorder<W>) -> Outcome {
     let Some(path) = recording.file() else { return Ok(()) };
     let exchange = planner.take();
     let line = match exchange {
@@ -54,15 +54,16 @@ pub struct Shown {
 
 /// A record as it is printed.
 #[derive(Serialize)]
-struct Printed<'a> {
+#[serde(bound = "")]
+struct Printed<'a, W: Work> {
     #[serde(flatten)]
-    record: &'a Record,
+    record: &'a Record<W>,
     /// The final names of the files and folders that were written.
     outputs: Vec<String>,
 }
 
 /// Prints the record on standard output, with the names of the files written.
-pub fn print_json(shown: Shown, record: &Record, files: &[PathBuf]) -> Outcome {
+pub fn print_json<W: Work>(shown: Shown, record: &Record<W>, files: &[PathBuf]) -> Outcome {
     let outputs = files.iter().map(|file| file.display().to_string()).collect();
     let printed = Printed { record, outputs };
     let text = if shown.several { serde_json::to_string(&printed) } else { serde_json::to_string_pretty(&printed) };
@@ -249,10 +250,10 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
 }
 
 /// Policies may ask for a price again; a plan is listed at its first request.
-fn unique_plans(candidates: &[Candidate]) -> Vec<&Candidate> {
+pub fn unique_plans<W: Work>(candidates: &[Candidate<W>]) -> Vec<&Candidate<W>> {
     let mut known = Vec::new();
-    let is_new = |candidate: &&Candidate| {
-        let plan = candidate.plan.without_reason();
+    let is_new = |candidate: &&Candidate<W>| {
+        let plan = W::without_reason(&candidate.plan);
         let is_new = !known.contains(&plan);
         known.extend(is_new.then_some(plan));
         is_new
@@ -262,7 +263,7 @@ fn unique_plans(candidates: &[Candidate]) -> Vec<&Candidate> {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Plan, Precision, Release, Space, Time};
+    use tilewright_plan::{Dtype, Layout, Plan, Precision, Release, Space, Time, Vae};
 
     use super::*;
 
@@ -282,7 +283,7 @@ mod tests {
         let asked =
             [("first", Release::Keep), ("again", Release::Keep), ("other", Release::AtEnd), ("", Release::Keep)];
         let candidates =
-            asked.map(|(reason, release)| Candidate { plan: plan(reason, release), cost: Err("no".into()) });
+            asked.map(|(reason, release)| Candidate::<Vae> { plan: plan(reason, release), cost: Err("no".into()) });
         let listed: Vec<&str> =
             unique_plans(&candidates).iter().map(|candidate| candidate.plan.reason.as_str()).collect();
         assert_eq!(listed, ["first", "other"]);

@@ -6,12 +6,11 @@ use std::{
     rc::Rc,
 };
 
-use serde::Serialize;
 use tch::Tensor;
-use tilewright_engine::DenoiseJob;
+use tilewright_engine::{Begun, DenoiseJob};
 use tilewright_media::STANDARD;
 use tilewright_pipeline::{self as pipeline, KeptSample, SampleModel, SampleRequest, Session, Size, Steps, Trials};
-use tilewright_plan::{DenoisePlan, DenoiseRecord, bytes};
+use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Recorder, Stage, bytes, words::with_noun};
 use tilewright_sampling::Span;
 
 use crate::{
@@ -19,15 +18,15 @@ use crate::{
     failure::{Failure, Outcome},
     files,
     latent_file::LatentFile,
-    printer,
+    policy, printer,
     progress::{AfterStep, Progress},
-    report::open_for_append,
+    report::{Shown, keep, print_json, unique_plans},
     table,
     tell::tell,
 };
 
-/// The stage's name before a setting.
-const STAGE: &str = "denoise.";
+/// The settings that change a sample's bits: with --resume, an earlier run's are the same.
+const OF_BITS: [&str; 7] = ["precision", "products", "attention", "guidance", "samples", "feed-forward", "reuse"];
 
 /// The frames of a clip if nobody says how many: of WAN 2.1's models, and of 2.2's own.
 const FRAMES: u32 = 81;
@@ -50,6 +49,8 @@ pub fn run(arguments: &Sample) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
+    let mut planner: Recorder<Denoise> =
+        policy::configure(Stage::Denoise, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
     let mut session = Session::find(arguments.device, |_| Trials::none())?;
     let mut model = SampleModel::open(&arguments.transformer, arguments.boundary)?;
     for lora in &arguments.lora {
@@ -60,36 +61,26 @@ pub fn run(arguments: &Sample) -> Outcome {
     let sampling = model.prepare(&request(arguments, &model))?;
     let (machine, _) = session.ready()?;
     let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
-    let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit);
-    let mut plan = job.plan();
-    for (name, value) in &arguments.set {
-        plan.set(name.strip_prefix(STAGE).unwrap_or(name), value).map_err(Failure::input)?;
-        plan.reason = "--set".into();
-    }
+    let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit, arguments.objective.into())?;
+    let shown = Shown { json: arguments.json, explain: arguments.explain, several: false, aside };
     if arguments.dry_run {
-        job.estimate(&plan).map_err(Failure::input)?;
-        return report(arguments, &job.record(&plan, Vec::new(), None), None, aside);
+        let (record, candidates) = job.decide(&mut planner);
+        keep(&arguments.record, &record, &mut planner)?;
+        return report(shown, &record, &candidates, None);
     }
-    // A plan that can't be carried out leaves nothing behind.
-    job.estimate(&plan).map_err(Failure::input)?;
-    let (mut kept, mut from) = (None, None);
+    let (mut kept, mut begun) = (None, None);
     if arguments.resume {
-        let fingerprint = model.fingerprint(&arguments.lora, &sampling, &plan)?;
+        let chosen: Vec<(&str, &str)> = arguments.set.iter().filter_map(of_bits).collect();
+        let fingerprint = model.fingerprint(&arguments.lora, &sampling, &chosen)?;
         let (place, found) = KeptSample::open(&arguments.output, &fingerprint)?;
-        if let Some((state, before)) = found {
+        if let Some((state, plan)) = found {
             tell!("note: {} of {} steps are kept from an earlier run", state.steps, job.request().steps);
-            // Another type, order or division would change the bits in the middle.
-            let DenoisePlan { weights, ahead, release, .. } = plan;
-            plan = DenoisePlan { weights, ahead, release, ..before };
-            from = Some(state);
+            begun = Some(Begun { state, plan });
         }
         kept = Some(Rc::new(place));
     }
-    let mut progress = Progress::new().after_steps(kept.clone().map(keeping));
-    let left = job.request().steps.saturating_sub(from.as_ref().map_or(0, |state| state.steps));
-    let expected = job.estimate(&plan).ok().map(|cost| cost.step * left);
-    progress.begin(plan.to_string(), expected);
-    let sampled = job.run(&plan, from, &mut progress);
+    let mut progress = Progress::new().of_steps(job.request().steps, kept.clone().map(keeping));
+    let sampled = job.run(&mut planner, begun, &mut progress);
     progress.finish();
     drop(progress);
     let sampled = sampled?;
@@ -102,8 +93,14 @@ pub fn run(arguments: &Sample) -> Outcome {
     if let Some(kept) = kept.and_then(Rc::into_inner) {
         kept.remove()?;
     }
-    keep(arguments, &sampled.record)?;
-    report(arguments, &sampled.record, Some(path), aside)
+    keep(&arguments.record, &sampled.record, &mut planner)?;
+    report(shown, &sampled.record, &sampled.candidates, Some(path))
+}
+
+/// A setting that changes a sample's bits.
+fn of_bits((name, value): &(String, String)) -> Option<(&str, &str)> {
+    let name = name.strip_prefix("denoise.").unwrap_or(name);
+    OF_BITS.contains(&name).then_some((name, value))
 }
 
 /// Keeps each finished step.
@@ -139,7 +136,7 @@ fn check_files(arguments: &Sample) -> Outcome {
             roles = roles.reads(name, path);
         }
     }
-    roles = files::reads_policy(roles, &arguments.policy);
+    roles = files::reads_policy(roles, policy::of_stage(Stage::Denoise, &arguments.policy, '=')?);
     roles = files::check_file(roles, "--record", arguments.record.file())?;
     if arguments.output.as_os_str() == STANDARD {
         roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
@@ -185,38 +182,54 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
     }
 }
 
-/// Appends the record to the user's file.
-fn keep(arguments: &Sample, record: &DenoiseRecord) -> Outcome {
-    let Some(path) = arguments.record.file() else { return Ok(()) };
-    let mut line = serde_json::to_vec(record).map_err(Failure::work)?;
-    line.push(b'\n');
-    let failed = |error| Failure::work(format!("{}: can't be written: {error}", path.display()));
-    open_for_append(path).and_then(|mut file| file.write_all(&line)).map_err(failed)
-}
-
-/// A record as it is printed.
-#[derive(Serialize)]
-struct Printed<'a> {
-    #[serde(flatten)]
-    record: &'a DenoiseRecord,
-    /// The final names of the files that were written.
-    outputs: Vec<String>,
-}
-
-fn report(arguments: &Sample, record: &DenoiseRecord, output: Option<PathBuf>, aside: bool) -> Outcome {
-    if arguments.json {
-        let outputs = output.iter().map(|path| path.display().to_string()).collect();
-        let text = serde_json::to_string_pretty(&Printed { record, outputs }).map_err(Failure::work)?;
-        return Ok(writeln!(printer::stdout(), "{text}")?);
-    }
+fn report(shown: Shown, record: &DenoiseRecord, candidates: &[Candidate<Denoise>], output: Option<PathBuf>) -> Outcome {
     let text = summary(record, output.as_deref());
-    if aside {
-        if !printer::is_quiet() {
-            printer::lines(&text);
+    if shown.json || shown.aside {
+        // Standard output carries only the record or the latent.
+        if shown.explain {
+            printer::lines(&explanation(record, candidates));
         }
-        return Ok(());
+        if shown.aside {
+            if !printer::is_quiet() {
+                printer::lines(&text);
+            }
+            return Ok(());
+        }
+        return print_json(shown, record, &output.into_iter().collect::<Vec<_>>());
+    }
+    if shown.explain {
+        writeln!(printer::stdout(), "{}\n", explanation(record, candidates))?;
     }
     Ok(writeln!(printer::summary(), "{text}")?)
+}
+
+/// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
+fn explanation(record: &DenoiseRecord, candidates: &[Candidate<Denoise>]) -> String {
+    if candidates.is_empty() {
+        return format!("{} asked for no prices: it decides by rule.", record.policy.name);
+    }
+    let considered = unique_plans(candidates);
+    let rows = considered.iter().map(|candidate| {
+        let is_chosen = candidate.plan.without_reason() == record.plan.without_reason();
+        let mut row = vec![if is_chosen { "→" } else { "" }.to_owned(), candidate.plan.to_string()];
+        match &candidate.cost {
+            Ok(cost) => {
+                let sizes = [cost.peak_bytes, cost.weights_bytes, cost.moved_bytes].map(bytes::display);
+                row.extend(sizes);
+                row.push(table::time(cost.step));
+                let held = cost.peak_bytes.saturating_add(cost.weights_bytes);
+                row.push(if held > record.request.memory_limit { "over the limit" } else { "" }.into());
+            }
+            Err(reason) => {
+                row.extend([const { String::new() }; 4]);
+                row.push(reason.clone());
+            }
+        }
+        row
+    });
+    let heard = format!("{} considered {}:", record.policy.name, with_noun(considered.len(), "plan"));
+    let heading = ["", "plan", "memory", "weights", "moved", "step", "note"];
+    format!("{heard}\n{}", table::listing(&heading, &["memory", "weights", "moved", "step"], rows))
 }
 
 /// The decision and its outcome in a few lines.
@@ -236,8 +249,31 @@ fn summary(record: &DenoiseRecord, output: Option<&Path>) -> String {
             ),
         ),
         ("device", record.device.name.clone()),
-        ("plan", format!("{} ({})", record.plan, record.plan.reason)),
+        (
+            "policy",
+            format!(
+                "{} {} in {}, {} fuel",
+                record.policy.name,
+                record.policy.version,
+                table::time(record.decision),
+                record.fuel
+            ),
+        ),
+        ("plan", record.plan.to_string()),
     ];
+    if !record.plan.reason.is_empty() {
+        rows.push(("why", record.plan.reason.clone()));
+    }
+    rows.extend(record.adjusted.iter().map(|line| ("adjusted", line.clone())));
+    rows.extend(
+        record.fallback.iter().map(|fallback| ("fallback", format!("{}: {}", fallback.reason, fallback.detail))),
+    );
+    rows.extend(
+        record
+            .attempts
+            .iter()
+            .map(|attempt| ("failed", format!("{}, step {}: {}", attempt.plan, attempt.step + 1, attempt.failure))),
+    );
     if let Some(cost) = &record.estimate {
         let [peak, weights] = [cost.peak_bytes, cost.weights_bytes].map(bytes::display);
         rows.push(("estimate", format!("{} a step, {peak} beside {weights} of weights", table::time(cost.step))));

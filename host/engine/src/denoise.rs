@@ -1,10 +1,13 @@
 //! Samples: latents along sigmas, by the velocities of one denoiser or of two that take turns.
 
+mod costs;
 mod job;
 mod passes;
-mod price;
 mod reuse;
+mod shape;
 mod steps;
+
+use std::sync::Arc;
 
 use tch::Tensor;
 use tilewright_models::{DenoiserConfig, DenoiserFile, Error as ModelError, Lora, LoraFit};
@@ -13,20 +16,20 @@ use tilewright_sampling::{ModelSampling, Sampler};
 
 use crate::{Error, Result};
 
-pub use job::{DenoiseJob, Sampled};
+pub use job::{Begun, DenoiseJob, Sampled};
 pub use steps::SampleState;
 
 /// One denoiser, or two that take turns.
 #[derive(Debug)]
 pub struct Denoiser {
-    experts: Vec<DenoiserFile>,
+    experts: Vec<Arc<DenoiserFile>>,
     boundary: f64,
 }
 
 impl Denoiser {
     /// A denoiser for all sigmas.
     pub fn single(file: DenoiserFile) -> Self {
-        Self { experts: vec![file], boundary: 0.0 }
+        Self { experts: vec![Arc::new(file)], boundary: 0.0 }
     }
 
     /// Two denoisers of one architecture: the first for sigmas from `boundary` on, the second for
@@ -48,7 +51,7 @@ impl Denoiser {
         if !(boundary > 0.0 && boundary < 1.0) {
             return refused(format!("a boundary of {boundary} leaves one expert without work: 0.875 is WAN 2.2's"));
         }
-        Ok(Self { experts: vec![high, low], boundary })
+        Ok(Self { experts: vec![Arc::new(high), Arc::new(low)], boundary })
     }
 
     /// The sigma at which two experts change; 0 of one.
@@ -64,16 +67,17 @@ impl Denoiser {
     /// Adds a LoRA to an expert, by its number, and says how much of it fits.
     ///
     /// # Errors
-    /// There is no such expert; as [`DenoiserFile::add`].
+    /// There is no such expert, or a job has it; as [`DenoiserFile::add`].
     pub fn add(&mut self, expert: usize, lora: Lora) -> Result<LoraFit> {
         let path = lora.file().path().to_owned();
         let reason = "for an expert of low noise, and there is one transformer: leave @low out".to_owned();
-        let file = self.experts.get_mut(expert).ok_or(Error::Model(ModelError::Unknown { path, reason }))?;
+        let file = self.experts.get_mut(expert).and_then(Arc::get_mut);
+        let file = file.ok_or(Error::Model(ModelError::Unknown { path, reason }))?;
         file.add(lora).map_err(Error::Model)
     }
 
     /// The files.
-    pub fn files(&self) -> &[DenoiserFile] {
+    pub fn files(&self) -> &[Arc<DenoiserFile>] {
         &self.experts
     }
 
@@ -113,16 +117,6 @@ pub struct ConditioningTensors {
     pub image: Option<Tensor>,
 }
 
-impl ConditioningTensors {
-    /// True if one row serves any batch.
-    pub(crate) fn has_one_row(&self) -> bool {
-        [Some(&self.text), self.pooled.as_ref(), self.image.as_ref()]
-            .into_iter()
-            .flatten()
-            .all(|tensor| tensor.size().first() == Some(&1))
-    }
-}
-
 /// A conditioning for a part of the way.
 #[derive(Debug)]
 pub struct Prompt {
@@ -144,7 +138,7 @@ impl Prompt {
         from >= sigma as f32 && sigma as f32 >= to
     }
 
-    pub(crate) fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         self.within == [f64::INFINITY, 0.0]
     }
 }

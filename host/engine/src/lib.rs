@@ -27,7 +27,7 @@ mod weights;
 
 pub use autoencoder::{Autoencoder, Kl, Overrides, Wan};
 pub use clip::{ClipJob, ClipLatents, Sink};
-pub use denoise::{ConditioningTensors, DenoiseJob, Denoiser, Kept, Prompt, SampleState, Sampled, Sampling};
+pub use denoise::{Begun, ConditioningTensors, DenoiseJob, Denoiser, Kept, Prompt, SampleState, Sampled, Sampling};
 pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
 pub use grid::{Axis, Grid};

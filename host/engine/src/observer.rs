@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use tch::Tensor;
-use tilewright_plan::{Cost, Decision, DenoiseAttempt, DenoisePlan, FailedAttempt};
+use tilewright_plan::{Cost, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt};
 
 use crate::SampleState;
 
@@ -18,7 +18,7 @@ impl Cancelled {
     }
 }
 
-/// The way on from a chunk of a clip to the next one.
+/// The way on from a chunk of a clip or a step of a sample to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// With the same plan.
@@ -69,8 +69,15 @@ pub trait Observer {
     fn stepped(&mut self, _step: &FinishedStep<'_>) -> crate::Result<()> {
         Ok(())
     }
+    /// A plan of a sample is about to be carried out, at the expected cost if there is one, after
+    /// so many steps.
+    fn sample_decided(&mut self, _decision: &Decision<Denoise>, _cost: Option<&DenoiseCost>, _steps_done: u32) {}
     /// A plan of a sample failed, and the same step follows by the next plan.
-    fn sample_failed(&mut self, _attempt: &DenoiseAttempt, _next: &DenoisePlan) {}
+    fn sample_failed(&mut self, _attempt: &FailedAttempt<Denoise>, _next: &DenoisePlan) {}
+    /// A step of a sample is done, and another one follows.
+    fn between_steps(&mut self) -> Next {
+        Next::GoOn
+    }
     /// A chunk of a clip is done, and another one follows.
     fn between_chunks(&mut self) -> Next {
         Next::GoOn

@@ -190,7 +190,7 @@ impl GoldenRequest {
         let tried: Vec<_> = row.tried.iter().map(|(shape, time, memory)| (shape.plan(row), *time, *memory)).collect();
         let costs = Arc::new(Prices::new(row.stage, &request, &device, &capabilities).with_trials(&tried));
         let under_way = match row.then {
-            FollowUp::UnderWay(shape, frames_done, _) => Some(UnderWay { frames_done, plan: shape.plan(row) }),
+            FollowUp::UnderWay(shape, frames_done, _) => Some(UnderWay { done: frames_done, plan: shape.plan(row) }),
             _ => None,
         };
         Self { name: row.name(), stage: row.stage, request, device, capabilities, costs, then: row.then, under_way }

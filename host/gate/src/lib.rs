@@ -141,7 +141,7 @@ fn judge_policy(
 ) -> Result<Verdict, PolicyError> {
     let started = Instant::now();
     let description = policy.description();
-    let identity = tilewright_plan::Planner::identity(&policy.configure(settings)?).clone();
+    let identity = policy.configure(settings)?.identity().clone();
     let seed = seed.unwrap_or_else(golden::any_seed);
     // Its log would be repeated for hundreds of requests.
     let Trial { set, stages, worst, findings } =

@@ -11,7 +11,6 @@ use tilewright_engine::{Denoiser, Kept, Prompt, Sampling};
 use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, LatentFile, Lora, LoraFit, Scaling,
 };
-use tilewright_plan::DenoisePlan;
 use tilewright_sampling::{
     Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Scheduler, Shift, Span, check_sigmas, noise_of,
 };
@@ -538,12 +537,13 @@ impl SampleModel {
         Ok(vec![1, channels, i64::from((frames - 1) / time + 1), rows, columns])
     }
 
-    /// A digest by which a later run of a sample is recognised as the same.
+    /// A digest by which a later run of a sample is recognised as the same: by its input, and by the
+    /// settings that the user chose.
     ///
     /// # Errors
     /// A LoRA's file is gone; memory is out.
-    pub fn fingerprint(&self, loras: &[LoraRequest], sampling: &Sampling, plan: &DenoisePlan) -> Result<String> {
-        kept::fingerprint(self, loras, sampling, plan)
+    pub fn fingerprint(&self, loras: &[LoraRequest], sampling: &Sampling, chosen: &[(&str, &str)]) -> Result<String> {
+        kept::fingerprint(self, loras, sampling, chosen)
     }
 
     /// Latents of the model's own space in that of the VAE.

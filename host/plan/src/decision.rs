@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Cost, Outcome, Plan, Question, Trial};
+use crate::{Question, Trial, Vae, Work};
 
 /// The value of a policy's setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,31 +48,31 @@ pub struct PolicyIdentity {
 
 /// Prices and measurements that a planner may ask for while it decides. Answers must not change
 /// between calls of one decision.
-pub trait CostModel: Send + Sync {
+pub trait CostModel<W: Work = Vae>: Send + Sync {
     /// The prices of plans for the request at hand, in the plans' order, one for each. A plan that
     /// can't be carried out has an error instead, one line for the policy.
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>>;
+    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>>;
 
     /// The price of one plan.
     ///
     /// # Errors
     /// One line, for the policy, if the plan can't be carried out at all.
-    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+    fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         let cost = self.estimate(std::slice::from_ref(plan)).pop();
         cost.unwrap_or_else(|| Err("no price was given".into()))
     }
 
     /// Measurements on this device for this model at about this size, newest first, at most `most`.
-    fn trials(&self, most: u32) -> Vec<Trial>;
+    fn trials(&self, most: u32) -> Vec<Trial<W>>;
 }
 
 /// A plan that a policy asked the price of.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
+pub struct Candidate<W: Work = Vae> {
     /// As the policy asked.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The answer that it got.
-    pub cost: Result<Cost, String>,
+    pub cost: Result<W::Cost, String>,
 }
 
 /// The importance of a line of a policy's log.
@@ -154,11 +154,11 @@ pub struct Fallback {
 
 /// A planner's decision, and what led to it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
+pub struct Decision<W: Work = Vae> {
     /// The policy's answer, if it gave one.
-    pub answer: Option<Plan>,
+    pub answer: Option<W::Plan>,
     /// The plan that will be carried out.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The changes made to the answer, a line each: `overlap 300 → 192: at most a quarter of the
     /// tile`.
     pub adjusted: Vec<String>,
@@ -169,7 +169,7 @@ pub struct Decision {
     /// Fuel that the guest used.
     pub fuel: u64,
     /// The plans that the policy asked the price of, in order.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<Candidate<W>>,
     /// The lines that the policy logged.
     pub log: Vec<LogLine>,
 }
@@ -185,21 +185,21 @@ pub struct LearnReport {
 
 /// Decides how work is run. Never fails: if there is no usable answer, it falls back to a plan of
 /// its own and says so.
-pub trait Planner {
+pub trait Planner<W: Work = Vae> {
     /// The policy in whose name it decides.
     fn identity(&self) -> &PolicyIdentity;
 
     /// Decides how a request is run; after failures, which are the question's attempts, decides
     /// again.
-    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision;
+    fn decide(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W>;
 
     /// The host's own plan, for the attempts that are left after the planner's are used up. No
     /// failed plan is tried again. `None` if no such plan is left, or if the host has no plans of
     /// its own for this planner.
-    fn fallback(&mut self, _question: &Question<'_>, _costs: &dyn CostModel) -> Option<Decision> {
+    fn fallback(&mut self, _question: &Question<'_, W>, _costs: &dyn CostModel<W>) -> Option<Decision<W>> {
         None
     }
 
     /// Learns from the outcome of a plan. Planners that can't fail at that report nothing.
-    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport;
+    fn learn(&mut self, question: &Question<'_, W>, plan: &W::Plan, outcome: &W::Outcome) -> LearnReport;
 }

@@ -1,13 +1,18 @@
-//! The stage that denoises: the request, the plan, the cost and the outcome, and their record.
+//! The stage that denoises: the request, the capabilities, the plan, the cost and the outcome.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    time::Duration,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Device, Dtype, Failure, Objective, PolicyIdentity, PoolStatistics, Precision, Release, Stage, bytes, milliseconds,
+    Dtype, Objective, PoolStatistics, Precision, Record, Release, bytes, milliseconds,
     words::{did_you_mean, with_noun},
+    work::Denoise,
 };
 
 /// A denoiser, as far as plans depend on it.
@@ -87,7 +92,7 @@ pub struct DenoiseRequest {
 }
 
 /// The form that weights are kept in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WeightForm {
     /// As stored, expanded where they are used.
@@ -97,7 +102,7 @@ pub enum WeightForm {
 }
 
 /// The operands of matrix products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Products {
     /// In the plan's precision.
@@ -109,7 +114,7 @@ pub enum Products {
 }
 
 /// The order of a step's passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuidanceOrder {
     /// One pass of both conditionings.
@@ -119,7 +124,7 @@ pub enum GuidanceOrder {
 }
 
 /// The way in which attention is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Attention {
     /// In the device's fused kernel, without scores in memory, where it has one.
@@ -134,7 +139,7 @@ pub enum Attention {
 
 /// Reuse of the network's work from step to step, up to a change of its output over its size. It is
 /// lossy, and a user has to allow it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum StepReuse {
     /// Each call is computed.
@@ -158,9 +163,46 @@ impl StepReuse {
     }
 }
 
+/// Equal to the bit: plans are looked up.
+impl PartialEq for StepReuse {
+    fn eq(&self, other: &Self) -> bool {
+        self.threshold().to_bits() == other.threshold().to_bits()
+            && matches!(self, StepReuse::Off) == matches!(other, StepReuse::Off)
+    }
+}
+
+impl Eq for StepReuse {}
+
+impl Hash for StepReuse {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.threshold().to_bits().hash(state);
+    }
+}
+
+/// The plans of a sample that can be carried out. The default stands for capabilities that were not
+/// recorded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DenoiseCapabilities {
+    /// The types that products can run in on this device.
+    pub dtypes: Vec<Dtype>,
+    /// Products in FP8 can be run: the device has them and the weights are stored so.
+    pub fp8_products: bool,
+    /// Attention runs in a fused kernel without scores in memory.
+    pub fused_attention: bool,
+    /// The fewest queries of a piece of attention.
+    pub queries_least: u32,
+    /// The most blocks that are read ahead.
+    pub ahead_most: u32,
+    /// The most parts of a feed-forward layer.
+    pub parts_most: u32,
+    /// The change of the network's output up to which the user allows the last one to serve again;
+    /// 0 if each is to be computed.
+    pub reuse_most: f64,
+}
+
 /// The way in which a sample is computed. None of it changes what was asked for; narrow types are
 /// lossy, and their names say so.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct DenoisePlan {
     /// The types that it is computed in.
     pub precision: Precision,
@@ -214,7 +256,7 @@ const SETTINGS: [Setting; 10] = [
         put(&mut plan.weights, named(value, [("packed", WeightForm::Packed), ("expanded", WeightForm::Expanded)]))
     }),
     ("ahead", "all, or a number of blocks from 0 to 64", |plan, value| {
-        put(&mut plan.ahead, if value == "all" { Some(None) } else { number(value, 0, MOST_AHEAD).map(Some) })
+        put(&mut plan.ahead, if value == "all" { Some(None) } else { number(value, 0, MOST_BLOCKS_AHEAD).map(Some) })
     }),
     ("attention", "fused, or a number of queries from 16 on", |plan, value| {
         let pieces = || number(value, LEAST_QUERIES, u32::MAX).map(|queries| Attention::Pieces { queries });
@@ -242,12 +284,13 @@ const SETTINGS: [Setting; 10] = [
 ];
 
 /// The most blocks that are read ahead.
-const MOST_AHEAD: u32 = 64;
+pub const MOST_BLOCKS_AHEAD: u32 = 64;
 
 /// The fewest queries of a piece of attention, and the most parts of a feed-forward layer: with
 /// less at once, a product is all overhead.
-const LEAST_QUERIES: u32 = 16;
-const MOST_PARTS: u32 = 64;
+pub const LEAST_QUERIES: u32 = 16;
+/// See [`LEAST_QUERIES`].
+pub const MOST_PARTS: u32 = 64;
 
 fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
     *place = value?;
@@ -281,6 +324,12 @@ impl DenoisePlan {
         }
     }
 
+    /// The same plan without its reason.
+    #[must_use]
+    pub fn without_reason(&self) -> Self {
+        Self { reason: String::new(), ..*self }
+    }
+
     /// Changes a setting of the plan.
     ///
     /// # Errors
@@ -292,6 +341,24 @@ impl DenoisePlan {
             return Err(format!("unknown setting '{name}'{meant}: denoise plans have {}", names.join(", ")));
         };
         set(self, value).ok_or_else(|| format!("{name}={value}: {expected} was expected"))
+    }
+}
+
+impl fmt::Display for Products {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Products::Precision => "precision",
+            Products::Fp8 => "fp8",
+        })
+    }
+}
+
+impl fmt::Display for GuidanceOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GuidanceOrder::Together => "together",
+            GuidanceOrder::InTurn => "in-turn",
+        })
     }
 }
 
@@ -373,6 +440,9 @@ pub struct DenoiseOutcome {
     pub weights_bytes: u64,
     /// Bytes of weights that were read again, in all steps.
     pub moved_bytes: u64,
+    /// Attempts, the one that succeeded included.
+    #[serde(default = "one")]
+    pub attempts: u32,
     /// Calls of the network that the last output served.
     #[serde(default)]
     pub reused: u32,
@@ -383,48 +453,8 @@ pub struct DenoiseOutcome {
     pub pool: PoolStatistics,
 }
 
-/// A plan that failed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct DenoiseAttempt {
-    /// The plan.
-    pub plan: DenoisePlan,
-    /// The reason of the failure.
-    pub failure: Failure,
-    /// Steps that were finished before it: the next plan went on from there.
-    #[serde(default)]
-    pub step: u32,
-}
-
-/// A sample's decision and outcome. Sizes are bytes, times milliseconds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(title = "Tilewright denoise record")]
-pub struct DenoiseRecord {
-    /// The host's version.
-    pub tilewright: String,
-    /// The time of the decision, RFC 3339 in UTC.
-    pub time: String,
-    /// The stage: denoise.
-    pub stage: Stage,
-    /// The request.
-    pub request: DenoiseRequest,
-    /// The device that the work runs on.
-    pub device: Device,
-    /// The policy that decided.
-    pub policy: PolicyIdentity,
-    /// The plan that was carried out.
-    pub plan: DenoisePlan,
-    /// The plan's price; null if it has none.
-    pub estimate: Option<DenoiseCost>,
-    /// The attempts that failed before, in order.
-    pub attempts: Vec<DenoiseAttempt>,
-    /// The measurements; null if nothing was sampled.
-    pub outcome: Option<DenoiseOutcome>,
-}
-
-/// The JSON Schema of [`DenoiseRecord`], as published in `denoise-record.schema.json`.
-pub fn denoise_record_schema() -> serde_json::Value {
-    schemars::schema_for!(DenoiseRecord).to_value()
-}
+/// A sample's decision and outcome.
+pub type DenoiseRecord = Record<Denoise>;
 
 impl fmt::Display for DenoiseRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attempt, Capabilities, Cost, Device, Fallback, Outcome, Plan, PoolStatistics, Question, Request, Stage, Trial,
-    UnderWay, exact,
+    Attempt, Cost, DenoiseCost, DenoiseOutcome, Device, Fallback, Outcome, PoolStatistics, Question, Stage, Trial,
+    UnderWay, Vae, Work, exact,
 };
 
 /// The calls of one policy's session that belong to one record.
@@ -17,16 +17,20 @@ use crate::{
 /// A policy remembers from call to call. So a replay makes all calls of a session in one instance,
 /// in the order of their numbers, over all records that they are spread over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Exchange {
+#[serde(bound = "")]
+#[schemars(rename = "Exchange")]
+pub struct Exchange<W: Work = Vae> {
     /// Identifies one policy in use by one process.
     pub session: String,
     /// In order.
-    pub calls: Vec<Call>,
+    pub calls: Vec<Call<W>>,
 }
 
 /// One call of a policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Call {
+#[serde(bound = "")]
+#[schemars(rename = "Call")]
+pub struct Call<W: Work = Vae> {
     /// Counted over the session, from 0.
     pub sequence: u64,
     /// The stage; records of earlier programs name it in the request's hints only.
@@ -34,69 +38,72 @@ pub struct Call {
     pub stage: Option<Stage>,
     /// The request as the host put it. A guest of contract 0.1 also gets the offer's hints that the
     /// request lacks.
-    pub request: Request,
+    pub request: W::Request,
     /// The device that the work runs on.
     pub device: Device,
     /// The function that was called, with its other inputs.
-    pub question: RecordedQuestion,
+    pub question: RecordedQuestion<W>,
     /// The host's answers to the policy's questions during the call.
     #[serde(default, skip_serializing_if = "HostAnswers::is_empty")]
-    pub heard: HostAnswers,
+    pub heard: HostAnswers<W>,
     /// The result of the call.
-    pub reply: Reply,
+    pub reply: Reply<W>,
 }
 
 /// The function that a policy is called for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
+#[serde(bound = "")]
 #[schemars(rename = "Question")]
-pub enum RecordedQuestion {
+pub enum RecordedQuestion<W: Work = Vae> {
     /// A plan for the request.
     Decide {
         /// The plans that can be carried out.
-        offer: Offer,
+        offer: Offer<W>,
     },
     /// A plan for the request after failures.
     Recover {
         /// The plans that can be carried out.
-        offer: Offer,
+        offer: Offer<W>,
         /// The failed attempts, the latest last.
-        attempts: Vec<Attempt>,
+        attempts: Vec<Attempt<W>>,
     },
     /// The outcome of a plan: nothing is answered.
     Learn {
         /// The plans that could be carried out; records of earlier programs lack it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        offer: Option<Offer>,
+        offer: Option<Offer<W>>,
         /// The plan that was carried out.
-        plan: Plan,
+        plan: W::Plan,
         /// The measured outcome.
-        measured: Measured,
+        measured: W::Measured,
     },
 }
 
 /// The plans that can be carried out, and the clip under way.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Offer {
+#[serde(bound = "")]
+#[schemars(rename = "Offer")]
+pub struct Offer<W: Work = Vae> {
     /// The limits of plans.
     #[serde(flatten)]
-    pub capabilities: Capabilities,
-    /// The plan of a clip of which some frames are delivered; null before that, and for pictures.
+    pub capabilities: W::Capabilities,
+    /// The plan of work of which a part is done; null before that, and for pictures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub running: Option<Plan>,
-    /// Delivered frames of that clip; records of earlier programs have the number in the request's
-    /// hints.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub frames_done: Option<u32>,
+    pub running: Option<W::Plan>,
+    /// Delivered frames of a clip, or finished steps of a sample; records of 0.2 have
+    /// `frames_done`, and earlier ones have the number in the request's hints.
+    #[serde(default, alias = "frames_done", skip_serializing_if = "Option::is_none")]
+    pub done: Option<u32>,
 }
 
-impl Offer {
+impl<W: Work> Offer<W> {
     /// The part of a question that is recorded this way.
-    pub fn new(question: &Question<'_>) -> Self {
+    pub fn new(question: &Question<'_, W>) -> Self {
         Self {
             capabilities: question.capabilities.clone(),
             running: question.under_way.map(|under_way| under_way.plan.clone()),
-            frames_done: question.under_way.map(|under_way| under_way.frames_done),
+            done: question.under_way.map(|under_way| under_way.done),
         }
     }
 }
@@ -104,17 +111,19 @@ impl Offer {
 /// The host's answers to a policy's questions. An answer does not change within a call, so each is
 /// recorded once, in the order of first asking.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct HostAnswers {
+#[serde(bound = "")]
+#[schemars(rename = "HostAnswers")]
+pub struct HostAnswers<W: Work = Vae> {
     /// Prices of plans. The plans are as they were priced: after checking, and without those that
     /// make no sense.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub estimates: Vec<Estimate>,
+    pub estimates: Vec<Estimate<W>>,
     /// Earlier measurements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub trials: Vec<Trials>,
+    pub trials: Vec<Trials<W>>,
 }
 
-impl HostAnswers {
+impl<W: Work> HostAnswers<W> {
     /// True if nothing was asked.
     pub const fn is_empty(&self) -> bool {
         self.estimates.is_empty() && self.trials.is_empty()
@@ -123,20 +132,24 @@ impl HostAnswers {
 
 /// A plan and its price.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Estimate {
+#[serde(bound = "")]
+#[schemars(rename = "Estimate")]
+pub struct Estimate<W: Work = Vae> {
     /// The plan as it was priced.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The price, or the reason why there is none.
     #[serde(flatten)]
-    pub price: Price,
+    pub price: Price<W>,
 }
 
 /// A price, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Price {
+#[serde(bound = "")]
+#[schemars(rename = "Price")]
+pub enum Price<W: Work = Vae> {
     /// The expected cost.
-    Cost(ExactCost),
+    Cost(W::ExactCost),
     /// The reason why the plan can't be carried out, for the policy.
     Error(String),
 }
@@ -159,23 +172,40 @@ pub struct ExactCost {
     pub rework: f64,
 }
 
+/// A [`DenoiseCost`], exact to the nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExactDenoiseCost {
+    /// The highest memory use beside the weights, in bytes.
+    pub peak_bytes: u64,
+    /// Bytes of weights that are held at once.
+    pub weights_bytes: u64,
+    /// Bytes of weights that come to the device again in each step.
+    pub moved_bytes: u64,
+    /// Time of a step, in nanoseconds.
+    pub step_ns: u64,
+}
+
 /// An answer to a question for earlier measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Trials {
+#[serde(bound = "")]
+#[schemars(rename = "Trials")]
+pub struct Trials<W: Work = Vae> {
     /// The most trials asked for.
     pub most: u32,
     /// Newest first.
-    pub trials: Vec<ExactTrial>,
+    pub trials: Vec<ExactTrial<W>>,
 }
 
 /// The part of a [`Trial`] that policies get.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ExactTrial {
+#[serde(bound = "")]
+#[schemars(rename = "ExactTrial")]
+pub struct ExactTrial<W: Work = Vae> {
     /// The plan that was carried out.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The measured outcome.
     #[serde(flatten)]
-    pub measured: Measured,
+    pub measured: W::Measured,
 }
 
 /// The part of an [`Outcome`] that policies get.
@@ -189,13 +219,32 @@ pub struct Measured {
     pub attempts: u32,
 }
 
+/// The part of a [`DenoiseOutcome`] that policies get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DenoiseMeasured {
+    /// Time of all steps without loading, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Mean time of a step, in nanoseconds.
+    pub step_ns: u64,
+    /// The highest memory use beside the weights, in bytes.
+    pub peak_bytes: u64,
+    /// Bytes of weights that were held at once.
+    pub weights_bytes: u64,
+    /// Bytes of weights that came to the device again, in all steps.
+    pub moved_bytes: u64,
+    /// Attempts, the one that succeeded included.
+    pub attempts: u32,
+}
+
 /// The result of a call. A call of `learn` has only the fuel and the reason of a failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Reply {
+#[serde(bound = "")]
+#[schemars(rename = "Reply")]
+pub struct Reply<W: Work = Vae> {
     /// The policy's answer; null if it gave none.
-    pub answer: Option<Plan>,
+    pub answer: Option<W::Plan>,
     /// The plan after checking; null for `learn`.
-    pub plan: Option<Plan>,
+    pub plan: Option<W::Plan>,
     /// The changes made to the answer.
     pub adjusted: Vec<String>,
     /// The reason why there is no usable answer, or why the policy did not learn.
@@ -227,18 +276,21 @@ impl From<&ExactCost> for Cost {
     }
 }
 
-impl From<Result<Cost, String>> for Price {
-    fn from(cost: Result<Cost, String>) -> Self {
+impl<W: Work> Price<W> {
+    /// As a cost model gave it.
+    pub fn new(cost: Result<W::Cost, String>) -> Self {
         match cost {
             Ok(cost) => Self::Cost(cost.into()),
             Err(reason) => Self::Error(reason),
         }
     }
-}
 
-impl From<&Price> for Result<Cost, String> {
-    fn from(price: &Price) -> Self {
-        match price {
+    /// As a cost model would give it.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub fn cost(&self) -> Result<W::Cost, String> {
+        match self {
             Price::Cost(cost) => Ok(cost.into()),
             Price::Error(reason) => Err(reason.clone()),
         }
@@ -267,15 +319,56 @@ impl From<Measured> for Outcome {
     }
 }
 
-impl From<&Trial> for ExactTrial {
-    fn from(trial: &Trial) -> Self {
-        Self { plan: trial.plan.clone(), measured: (&trial.outcome).into() }
+impl From<DenoiseCost> for ExactDenoiseCost {
+    fn from(cost: DenoiseCost) -> Self {
+        let DenoiseCost { peak_bytes, weights_bytes, moved_bytes, step } = cost;
+        Self { peak_bytes, weights_bytes, moved_bytes, step_ns: nanoseconds(step) }
     }
 }
 
-impl From<&ExactTrial> for Trial {
-    fn from(trial: &ExactTrial) -> Self {
-        Self { plan: trial.plan.clone(), outcome: trial.measured.into() }
+impl From<&ExactDenoiseCost> for DenoiseCost {
+    fn from(cost: &ExactDenoiseCost) -> Self {
+        let &ExactDenoiseCost { peak_bytes, weights_bytes, moved_bytes, step_ns } = cost;
+        Self { peak_bytes, weights_bytes, moved_bytes, step: Duration::from_nanos(step_ns) }
+    }
+}
+
+impl From<&DenoiseOutcome> for DenoiseMeasured {
+    fn from(outcome: &DenoiseOutcome) -> Self {
+        let &DenoiseOutcome { elapsed, step, peak_bytes, weights_bytes, moved_bytes, attempts, .. } = outcome;
+        let [elapsed_ns, step_ns] = [elapsed, step].map(nanoseconds);
+        Self { elapsed_ns, step_ns, peak_bytes, weights_bytes, moved_bytes, attempts }
+    }
+}
+
+/// Fields that policies do not get are zero.
+impl From<DenoiseMeasured> for DenoiseOutcome {
+    fn from(measured: DenoiseMeasured) -> Self {
+        let DenoiseMeasured { elapsed_ns, step_ns, peak_bytes, weights_bytes, moved_bytes, attempts } = measured;
+        Self {
+            elapsed: Duration::from_nanos(elapsed_ns),
+            load: Duration::ZERO,
+            step: Duration::from_nanos(step_ns),
+            peak_bytes,
+            weights_bytes,
+            moved_bytes,
+            attempts,
+            reused: 0,
+            reuse_deviation: 0.0,
+            pool: PoolStatistics::default(),
+        }
+    }
+}
+
+impl<W: Work> ExactTrial<W> {
+    /// The part of a trial that policies get.
+    pub fn new(trial: &Trial<W>) -> Self {
+        Self { plan: trial.plan.clone(), measured: (&trial.outcome).into() }
+    }
+
+    /// As a cost model would give it.
+    pub fn trial(&self) -> Trial<W> {
+        Trial { plan: self.plan.clone(), outcome: self.measured.into() }
     }
 }
 
@@ -289,12 +382,12 @@ impl Call {
     pub fn under_way(&self) -> Option<UnderWay> {
         let offer = self.question.offer()?;
         let told = || self.request.hints.iter().find(|hint| hint.name == FRAMES_DONE)?.value.parse().ok();
-        let frames_done = offer.frames_done.or_else(told).unwrap_or(0);
-        offer.running.clone().map(|plan| UnderWay { frames_done, plan })
+        let done = offer.done.or_else(told).unwrap_or(0);
+        offer.running.clone().map(|plan| UnderWay { done, plan })
     }
 }
 
-impl RecordedQuestion {
+impl<W: Work> RecordedQuestion<W> {
     /// The name of the function that was called.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -306,7 +399,7 @@ impl RecordedQuestion {
 
     /// The plans that could be carried out. A call of `learn` may lack this: it has no plan to
     /// check.
-    pub const fn offer(&self) -> Option<&Offer> {
+    pub const fn offer(&self) -> Option<&Offer<W>> {
         match self {
             RecordedQuestion::Decide { offer } | RecordedQuestion::Recover { offer, .. } => Some(offer),
             RecordedQuestion::Learn { offer, .. } => offer.as_ref(),
@@ -314,7 +407,7 @@ impl RecordedQuestion {
     }
 
     /// The attempts that had failed.
-    pub fn attempts(&self) -> &[Attempt] {
+    pub fn attempts(&self) -> &[Attempt<W>] {
         match self {
             RecordedQuestion::Recover { attempts, .. } => attempts,
             RecordedQuestion::Decide { .. } | RecordedQuestion::Learn { .. } => &[],
@@ -332,9 +425,9 @@ mod tests {
             for nanoseconds in [0, 1, 999_999_999_999_999_999, u64::MAX] {
                 let elapsed = Duration::from_nanos(nanoseconds);
                 let cost = Cost { peak_bytes: u64::MAX, elapsed, tiles: 3, shapes: 2, rework };
-                let text = serde_json::to_string(&Price::from(Ok(cost))).unwrap();
+                let text = serde_json::to_string(&Price::<Vae>::new(Ok(cost))).unwrap();
                 let price: Price = serde_json::from_str(&text).unwrap();
-                let back = Result::<Cost, String>::from(&price).unwrap();
+                let back = price.cost().unwrap();
                 assert_eq!((back.rework.to_bits(), back.elapsed), (rework.to_bits(), elapsed), "{text}");
             }
         }
@@ -348,7 +441,7 @@ mod tests {
     fn a_price_is_a_cost_or_an_error() {
         let text = r#"{"error":"no"}"#;
         assert_eq!(serde_json::from_str::<Price>(text).unwrap(), Price::Error("no".into()));
-        assert_eq!(serde_json::to_string(&Price::Error("no".into())).unwrap(), text);
+        assert_eq!(serde_json::to_string(&Price::<Vae>::Error("no".into())).unwrap(), text);
         assert!(serde_json::from_str::<Price>("{}").is_err());
     }
 }

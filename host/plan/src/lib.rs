@@ -23,21 +23,24 @@ mod request;
 mod stage;
 pub mod terminal;
 pub mod words;
+mod work;
 
 pub use decision::{
     Candidate, CostModel, Decision, Fallback, FallbackReason, LearnReport, LogLevel, LogLine, Planner, PolicyIdentity,
     Value,
 };
 pub use denoise::{
-    Attention, DenoiseAttempt, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, DenoiserModel,
-    GuidanceOrder, Products, StepReuse, StoredType, WeightForm, denoise_record_schema,
+    Attention, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest,
+    DenoiserModel, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, StepReuse, StoredType,
+    WeightForm,
 };
 pub use exchange::Exchange;
 pub use expectation::predict_cost;
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};
-pub use record::{FailedAttempt, Record, record_schema};
+pub use record::{FailedAttempt, Record, denoise_record_schema, record_schema};
 pub use recorder::Recorder;
 pub use request::{Backend, Device, Dtype, Hint, Model, Objective, Request};
 pub use stage::Stage;
+pub use work::{Data, Denoise, Vae, Work};

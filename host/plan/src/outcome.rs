@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Plan, bytes, milliseconds};
+use crate::{Vae, Work, bytes, milliseconds};
 
 /// The expected cost of a plan for the request at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -66,11 +66,13 @@ pub struct Outcome {
 
 /// A plan that was carried out, and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Trial {
+#[serde(bound = "")]
+#[schemars(rename = "Trial")]
+pub struct Trial<W: Work = Vae> {
     /// The plan.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The measurements.
-    pub outcome: Outcome,
+    pub outcome: W::Outcome,
 }
 
 /// The reason why a plan did not give an output.
@@ -106,9 +108,11 @@ impl fmt::Display for Failure {
 
 /// A plan that failed, as policies see it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Attempt {
+#[serde(bound = "")]
+#[schemars(rename = "Attempt")]
+pub struct Attempt<W: Work = Vae> {
     /// The plan.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The reason of the failure.
     pub failure: Failure,
 }

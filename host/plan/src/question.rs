@@ -1,10 +1,10 @@
-//! The question that a planner answers: the request, the capabilities, the clip under way and the
+//! The question that a planner answers: the request, the capabilities, the work under way and the
 //! attempts that failed.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Attempt, Device, Dtype, Hint, Plan, Request, Stage};
+use crate::{Attempt, Denoise, DenoiseCapabilities, DenoiseRequest, Device, Dtype, Hint, Request, Stage, Vae, Work};
 
 /// The smallest tile in latent pixels: below this a tile is mostly border.
 pub const LEAST_TILE: u32 = 8;
@@ -57,50 +57,84 @@ impl Capabilities {
     }
 }
 
-/// A clip of which some frames are delivered. Its causal cache goes on under the next plan: in one
-/// piece or bands, or in the same tiles; carried or whole in time, as before; in the same memory
-/// order and in no narrower type.
+/// Work of which a part is done. A clip's causal cache goes on under the next plan: in one piece or
+/// bands, or in the same tiles; carried or whole in time, as before; in the same memory order and
+/// in no narrower type. A sample goes on under any plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct UnderWay {
-    /// Output frames that are delivered.
-    pub frames_done: u32,
+#[serde(bound = "")]
+#[schemars(rename = "UnderWay")]
+pub struct UnderWay<W: Work = Vae> {
+    /// Output frames that are delivered, or steps that are finished.
+    pub done: u32,
     /// The plan that they were made by.
-    pub plan: Plan,
+    pub plan: W::Plan,
 }
 
 /// A question to a planner.
-#[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+#[derive(Debug)]
+pub struct Question<'a, W: Work = Vae> {
     /// The kind of work.
     pub stage: Stage,
     /// The work itself.
-    pub request: &'a Request,
+    pub request: &'a W::Request,
     /// The device that it will run on.
     pub device: &'a Device,
     /// The plans that can be carried out.
-    pub capabilities: &'a Capabilities,
-    /// The clip that the answer goes on with; `None` before the first frame, and for pictures.
-    pub under_way: Option<&'a UnderWay>,
+    pub capabilities: &'a W::Capabilities,
+    /// The work that the answer goes on with; `None` before the first frame or step, and for
+    /// pictures.
+    pub under_way: Option<&'a UnderWay<W>>,
     /// The attempts that failed, the latest last. Empty for a first decision and after a renewed
     /// question.
-    pub attempts: &'a [Attempt],
+    pub attempts: &'a [Attempt<W>],
 }
 
+impl<W: Work> Clone for Question<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W: Work> Copy for Question<'_, W> {}
+
 impl<'a> Question<'a> {
-    /// A first question: nothing is under way, and nothing failed.
+    /// A first question about a decode or an encode: nothing is under way, and nothing failed.
     pub const fn new(stage: Stage, request: &'a Request, device: &'a Device, capabilities: &'a Capabilities) -> Self {
+        Self::first(stage, request, device, capabilities)
+    }
+}
+
+impl<'a> Question<'a, Denoise> {
+    /// A first question about a sample.
+    pub const fn denoise(
+        request: &'a DenoiseRequest,
+        device: &'a Device,
+        capabilities: &'a DenoiseCapabilities,
+    ) -> Self {
+        Self::first(Stage::Denoise, request, device, capabilities)
+    }
+}
+
+impl<'a, W: Work> Question<'a, W> {
+    /// A first question: nothing is under way, and nothing failed.
+    pub const fn first(
+        stage: Stage,
+        request: &'a W::Request,
+        device: &'a Device,
+        capabilities: &'a W::Capabilities,
+    ) -> Self {
         Self { stage, request, device, capabilities, under_way: None, attempts: &[] }
     }
 
     /// The same question after these attempts failed.
     #[must_use]
-    pub const fn after(self, attempts: &'a [Attempt]) -> Self {
+    pub const fn after(self, attempts: &'a [Attempt<W>]) -> Self {
         Self { attempts, ..self }
     }
 
-    /// The same question about a clip that goes on.
+    /// The same question about work that goes on.
     #[must_use]
-    pub const fn going_on(self, under_way: Option<&'a UnderWay>) -> Self {
+    pub const fn going_on(self, under_way: Option<&'a UnderWay<W>>) -> Self {
         Self { under_way, ..self }
     }
 }

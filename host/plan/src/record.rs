@@ -7,15 +7,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Capabilities, Cost, Decision, Device, Exchange, Failure, Fallback, Outcome, Plan, PolicyIdentity, Request, Stage,
-    milliseconds,
+    Capabilities, Cost, Decision, Denoise, Device, Exchange, Failure, Fallback, Outcome, PolicyIdentity, Stage, Vae,
+    Work, milliseconds,
 };
 
 /// A decision, its outcome, and everything needed to make the decision again. Sizes are bytes,
 /// times milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(title = "Tilewright decision record")]
-pub struct Record {
+#[serde(bound = "")]
+#[schemars(rename = "Record")]
+pub struct Record<W: Work = Vae> {
     /// The host's version.
     pub tilewright: String,
     /// The time of the decision, RFC 3339 in UTC.
@@ -24,19 +25,19 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
     /// The request.
-    pub request: Request,
+    pub request: W::Request,
     /// The plans that could be carried out; records of earlier programs have them in the request's
     /// hints only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capabilities: Option<Capabilities>,
+    pub capabilities: Option<W::Capabilities>,
     /// The device that the work runs on.
     pub device: Device,
     /// The policy that decided.
     pub policy: PolicyIdentity,
     /// The policy's answer; null if it gave none.
-    pub answer: Option<Plan>,
+    pub answer: Option<W::Plan>,
     /// The plan that was carried out: the answer after checking, or the host's own plan.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The changes made to the answer.
     pub adjusted: Vec<String>,
     /// Set if the host's own plan replaced the answer.
@@ -48,21 +49,21 @@ pub struct Record {
     /// Fuel that the guest used.
     pub fuel: u64,
     /// The plan's price; null if it has none.
-    pub estimate: Option<Cost>,
+    pub estimate: Option<W::Cost>,
     /// The price corrected by earlier measurements, if there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected: Option<Cost>,
+    pub expected: Option<W::Cost>,
     /// The attempts that failed before, in order.
-    pub attempts: Vec<FailedAttempt>,
-    /// The measurements; null if nothing was decoded.
-    pub outcome: Option<Outcome>,
+    pub attempts: Vec<FailedAttempt<W>>,
+    /// The measurements; null if nothing was made.
+    pub outcome: Option<W::Outcome>,
     /// Output frames of a clip that an earlier run had delivered and this run continued from: its
     /// time is of the other frames alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed_frames: u32,
     /// The policy's inputs, questions and answers, call by call; only with `--record full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exchange: Option<Exchange>,
+    pub exchange: Option<Exchange<W>>,
 }
 
 impl Record {
@@ -97,30 +98,46 @@ fn is_zero(number: &u32) -> bool {
 
 /// An attempt that failed, with the decision that led to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct FailedAttempt {
+#[serde(bound = "")]
+#[schemars(rename = "FailedAttempt")]
+pub struct FailedAttempt<W: Work = Vae> {
     /// The plan.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The reason of the failure.
     pub failure: Failure,
     /// The policy's answer; null if it gave none.
-    pub answer: Option<Plan>,
+    pub answer: Option<W::Plan>,
     /// The changes made to the answer.
     pub adjusted: Vec<String>,
     /// Set if the host's own plan replaced the answer.
     pub fallback: Option<Fallback>,
     /// Fuel that the guest used.
     pub fuel: u64,
+    /// Steps of a sample that were finished before it: the next plan went on from there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub step: u32,
 }
 
-impl FailedAttempt {
+impl<W: Work> FailedAttempt<W> {
     /// The decision that led to a failure, and the failure.
-    pub fn new(decision: Decision, failure: Failure) -> Self {
+    pub fn new(decision: Decision<W>, failure: Failure) -> Self {
         let Decision { answer, plan, adjusted, fallback, fuel, .. } = decision;
-        Self { plan, failure, answer, adjusted, fallback, fuel }
+        Self { plan, failure, answer, adjusted, fallback, fuel, step: 0 }
     }
 }
 
 /// The JSON Schema of [`Record`], as published in `record.schema.json`.
 pub fn record_schema() -> serde_json::Value {
-    schemars::schema_for!(Record).to_value()
+    titled::<Vae>("Tilewright decision record")
+}
+
+/// The JSON Schema of a sample's record, as published in `denoise-record.schema.json`.
+pub fn denoise_record_schema() -> serde_json::Value {
+    titled::<Denoise>("Tilewright denoise record")
+}
+
+fn titled<W: Work>(title: &str) -> serde_json::Value {
+    let mut schema = schemars::schema_for!(Record<W>);
+    schema.insert("title".into(), title.into());
+    schema.to_value()
 }

@@ -12,33 +12,39 @@ use std::{
 };
 
 use crate::{
-    Cost, CostModel, Decision, Exchange, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question, Trial,
-    exchange::{Call, Estimate, HostAnswers, Offer, RecordedQuestion, Reply, Trials},
+    CostModel, Decision, Exchange, LearnReport, Planner, PolicyIdentity, Question, Trial, Vae, Work,
+    exchange::{Call, Estimate, ExactTrial, HostAnswers, Offer, Price, RecordedQuestion, Reply, Trials},
 };
 
 /// A planner that is listened to.
-pub struct Recorder {
-    planner: Box<dyn Planner + Send>,
+pub struct Recorder<W: Work = Vae> {
+    planner: Box<dyn Planner<W> + Send>,
     /// `None` if nothing is recorded.
     session: Option<String>,
     next: u64,
-    calls: Vec<Call>,
+    calls: Vec<Call<W>>,
 }
 
-impl Recorder {
+impl<W: Work> Recorder<W> {
     /// Listens to a planner, or only passes everything on.
-    pub fn new(planner: Box<dyn Planner + Send>, listens: bool) -> Self {
+    pub fn new(planner: Box<dyn Planner<W> + Send>, listens: bool) -> Self {
         Self { planner, session: listens.then(session), next: 0, calls: Vec::new() }
     }
 
     /// The calls since the last time, for the record that is about to be written. `None` if the
     /// recorder only passes calls on.
-    pub fn take(&mut self) -> Option<Exchange> {
+    pub fn take(&mut self) -> Option<Exchange<W>> {
         let session = self.session.clone()?;
         Some(Exchange { session, calls: mem::take(&mut self.calls) })
     }
 
-    fn note(&mut self, question: &Question<'_>, recorded: RecordedQuestion, heard: HostAnswers, reply: Reply) {
+    fn note(
+        &mut self,
+        question: &Question<'_, W>,
+        recorded: RecordedQuestion<W>,
+        heard: HostAnswers<W>,
+        reply: Reply<W>,
+    ) {
         let (stage, request, device) = (Some(question.stage), question.request.clone(), question.device.clone());
         self.calls.push(Call { sequence: self.next, stage, request, device, question: recorded, heard, reply });
         self.next += 1;
@@ -54,66 +60,69 @@ fn session() -> String {
 }
 
 /// A cost model that notes what was asked.
-struct RecordingCostModel {
-    costs: Arc<dyn CostModel>,
-    heard: Mutex<(HostAnswers, HashSet<Plan>)>,
+struct RecordingCostModel<W: Work> {
+    costs: Arc<dyn CostModel<W>>,
+    heard: Mutex<Heard<W>>,
 }
 
-impl RecordingCostModel {
-    fn new(costs: Arc<dyn CostModel>) -> Arc<Self> {
+/// The answers, and the plans that are priced among them.
+type Heard<W> = (HostAnswers<W>, HashSet<<W as Work>::Plan>);
+
+impl<W: Work> RecordingCostModel<W> {
+    fn new(costs: Arc<dyn CostModel<W>>) -> Arc<Self> {
         Arc::new(Self { costs, heard: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, (HostAnswers, HashSet<Plan>)> {
+    fn lock(&self) -> MutexGuard<'_, Heard<W>> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> HostAnswers {
+    fn take(&self) -> HostAnswers<W> {
         mem::take(&mut self.lock().0)
     }
 }
 
-impl CostModel for RecordingCostModel {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+impl<W: Work> CostModel<W> for RecordingCostModel<W> {
+    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
         let costs = self.costs.estimate(plans);
         let (heard, known) = &mut *self.lock();
         for (plan, cost) in plans.iter().zip(&costs) {
             if known.insert(plan.clone()) {
-                heard.estimates.push(Estimate { plan: plan.clone(), price: cost.clone().into() });
+                heard.estimates.push(Estimate { plan: plan.clone(), price: Price::new(cost.clone()) });
             }
         }
         costs
     }
 
-    fn trials(&self, most: u32) -> Vec<Trial> {
+    fn trials(&self, most: u32) -> Vec<Trial<W>> {
         let trials = self.costs.trials(most);
         let heard = &mut self.lock().0;
         if heard.trials.iter().all(|known| known.most != most) {
-            heard.trials.push(Trials { most, trials: trials.iter().map(Into::into).collect() });
+            heard.trials.push(Trials { most, trials: trials.iter().map(ExactTrial::new).collect() });
         }
         trials
     }
 }
 
-impl From<&Decision> for Reply {
-    fn from(decision: &Decision) -> Self {
+impl<W: Work> From<&Decision<W>> for Reply<W> {
+    fn from(decision: &Decision<W>) -> Self {
         let Decision { answer, plan, adjusted, fallback, fuel, .. } = decision.clone();
         Self { answer, plan: Some(plan), adjusted, fallback, fuel }
     }
 }
 
-impl From<LearnReport> for Reply {
+impl<W: Work> From<LearnReport> for Reply<W> {
     fn from(report: LearnReport) -> Self {
         Self { answer: None, plan: None, adjusted: Vec::new(), fallback: report.failure, fuel: report.fuel }
     }
 }
 
-impl Planner for Recorder {
+impl<W: Work> Planner<W> for Recorder<W> {
     fn identity(&self) -> &PolicyIdentity {
         self.planner.identity()
     }
 
-    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+    fn decide(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
         if self.session.is_none() {
             return self.planner.decide(question, costs);
         }
@@ -128,12 +137,12 @@ impl Planner for Recorder {
         decision
     }
 
-    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
+    fn fallback(&mut self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
         // No policy is asked, so there is nothing to replay.
         self.planner.fallback(question, costs)
     }
 
-    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
+    fn learn(&mut self, question: &Question<'_, W>, plan: &W::Plan, outcome: &W::Outcome) -> LearnReport {
         let report = self.planner.learn(question, plan, outcome);
         if self.session.is_some() {
             let offer = Some(Offer::new(question));

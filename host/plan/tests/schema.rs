@@ -43,6 +43,7 @@ fn record() -> Record {
         adjusted: Vec::new(),
         fallback: Some(Fallback { reason: FallbackReason::OutOfFuel, detail: "all of it used up".into() }),
         fuel: 50_000_000,
+        step: 0,
     };
     Record {
         tilewright: "0.1.0".into(),
@@ -141,7 +142,7 @@ fn full() -> Record {
         offload: false,
         prefetch_most: 0,
     };
-    let offer = Offer { capabilities: capabilities.clone(), running: Some(whole.clone()), frames_done: Some(13) };
+    let offer = Offer { capabilities: capabilities.clone(), running: Some(whole.clone()), done: Some(13) };
     let measured = Measured { elapsed_ns: 1_234_567_891, peak_bytes: 1 << 20, attempts: 2 };
     let cost = ExactCost { peak_bytes: 5, elapsed_ns: u64::MAX, tiles: 1, shapes: 1, rework: 1.0 / 3.0 };
     let heard = HostAnswers {
@@ -153,7 +154,7 @@ fn full() -> Record {
     };
     let reply = Reply { answer: None, plan: Some(whole.clone()), adjusted: Vec::new(), fallback: None, fuel: 7 };
     let attempts = vec![Attempt { plan: whole.clone(), failure: Failure::OverLimit { bytes: 3 } }];
-    let asked = RecordedQuestion::Recover { offer: Offer { capabilities, running: None, frames_done: None }, attempts };
+    let asked = RecordedQuestion::Recover { offer: Offer { capabilities, running: None, done: None }, attempts };
     let calls = [
         (RecordedQuestion::Decide { offer }, heard, reply.clone()),
         (asked, HostAnswers::default(), reply.clone()),

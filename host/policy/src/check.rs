@@ -6,20 +6,21 @@
 //! one: in one piece or in bands as before, in the same tiles, and in no narrower type.
 
 mod bounds;
+mod denoise;
 mod rules;
 
 use std::fmt;
 
-use tilewright_plan::{Attempt, Dtype, Layout, Plan, Precision, Space, Tile, Time};
+use tilewright_plan::{Attempt, Dtype, Layout, Plan, Precision, Question, Space, Tile, Time, Vae, Work};
 
-pub(crate) use self::bounds::Bounds;
 use self::rules::{NONSENSE, RULES};
+pub(crate) use self::{bounds::Bounds, denoise::DenoiseBounds};
 
 /// The detail of a fallback for an answer that has failed before.
 pub const REPEATED: &str = "a plan that has failed before";
 
 /// A part of a plan as a note shows it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Part {
     Number(u32),
     Flag(bool),
@@ -27,6 +28,7 @@ enum Part {
     Precision(Precision),
     Layout(Layout),
     Time(Time),
+    Words(String),
 }
 
 impl fmt::Display for Part {
@@ -38,42 +40,63 @@ impl fmt::Display for Part {
             Part::Precision(precision) => precision.fmt(f),
             Part::Layout(layout) => layout.fmt(f),
             Part::Time(time) => time.fmt(f),
+            Part::Words(words) => words.fmt(f),
         }
     }
 }
 
 /// A change that a rule made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Change {
     from: Part,
     to: Part,
 }
 
-/// One row of the table: the part that it is about, the reason that it gives, and the change that
-/// it makes. `{unit}`, `{least}`, `{batch}`, `{prefetch}` and `{scale}` stand for the values of the
-/// capabilities and the model.
-struct Rule {
+/// One row of a table: the part that it is about, the reason that it gives, and the change that it
+/// makes. Names in braces stand for values of the bounds.
+pub(crate) struct Rule<W: Bounded> {
     subject: &'static str,
     because: &'static str,
-    fit: fn(&mut Plan, &Bounds) -> Option<Change>,
+    fit: fn(&mut W::Plan, &W::Bounds) -> Option<Change>,
+}
+
+/// True if a plan makes no sense in one respect.
+pub(crate) type Predicate<P> = fn(&P) -> bool;
+
+/// Work whose plans have bounds.
+pub(crate) trait Bounded: Work {
+    /// The ranges that a plan has to lie in.
+    type Bounds: Clone + Send + Sync + 'static;
+
+    /// The bounds of a question's plans.
+    fn bounds(question: &Question<'_, Self>) -> Self::Bounds;
+
+    /// Answers without a meaning: no range says what was meant.
+    fn nonsense() -> &'static [(Predicate<Self::Plan>, &'static str)];
+
+    /// Every range, in the order of application: a later one may rely on the earlier ones.
+    fn rules() -> &'static [Rule<Self>];
+
+    /// The values that names in reasons stand for.
+    fn values(bounds: &Self::Bounds) -> Vec<(&'static str, u32)>;
+
+    /// True if a plan repeats a failed one: it differs in nothing that makes the failure less
+    /// likely.
+    fn repeats(plan: &Self::Plan, attempt: &Attempt<Self>) -> bool;
 }
 
 /// A change that was made to a plan, and why.
-pub(crate) struct Note<'a> {
-    rule: &'static Rule,
+pub(crate) struct Note<'a, W: Bounded> {
+    rule: &'static Rule<W>,
     change: Change,
-    bounds: &'a Bounds,
+    bounds: &'a W::Bounds,
 }
 
-impl fmt::Display for Note<'_> {
+impl<W: Bounded> fmt::Display for Note<'_, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let capabilities = &self.bounds.capabilities;
-        let because = (self.rule.because)
-            .replace("{unit}", &self.bounds.unit().to_string())
-            .replace("{least}", &capabilities.tile_least.to_string())
-            .replace("{batch}", &capabilities.batch_most.to_string())
-            .replace("{prefetch}", &capabilities.prefetch_most.to_string())
-            .replace("{scale}", &self.bounds.scale.to_string());
+        let because = W::values(self.bounds)
+            .into_iter()
+            .fold(self.rule.because.to_owned(), |text, (name, value)| text.replace(name, &value.to_string()));
         match self.rule.subject {
             "" => f.write_str(&because),
             subject => write!(f, "{subject} {} → {}: {because}", self.change.from, self.change.to),
@@ -86,16 +109,50 @@ impl fmt::Display for Note<'_> {
 ///
 /// # Errors
 /// The part of the plan that makes no sense; the plan is then left as it was.
-pub(crate) fn fit(plan: &mut Plan, bounds: &Bounds, notes: &mut dyn FnMut(Note<'_>)) -> Result<(), &'static str> {
-    if let Some((_, nonsense)) = NONSENSE.iter().find(|(makes_none, _)| makes_none(plan)) {
+pub(crate) fn fit<W: Bounded>(
+    plan: &mut W::Plan,
+    bounds: &W::Bounds,
+    notes: &mut dyn FnMut(Note<'_, W>),
+) -> Result<(), &'static str> {
+    if let Some((_, nonsense)) = W::nonsense().iter().find(|(makes_none, _)| makes_none(plan)) {
         return Err(nonsense);
     }
-    for rule in RULES {
+    for rule in W::rules() {
         if let Some(change) = (rule.fit)(plan, bounds) {
             notes(Note { rule, change, bounds });
         }
     }
     Ok(())
+}
+
+impl Bounded for Vae {
+    type Bounds = Bounds;
+
+    fn bounds(question: &Question<'_>) -> Bounds {
+        Bounds::new(question.request, question.capabilities, question.under_way)
+    }
+
+    fn nonsense() -> &'static [(Predicate<Plan>, &'static str)] {
+        NONSENSE
+    }
+
+    fn rules() -> &'static [Rule<Vae>] {
+        RULES
+    }
+
+    fn values(bounds: &Bounds) -> Vec<(&'static str, u32)> {
+        vec![
+            ("{unit}", bounds.unit()),
+            ("{least}", bounds.capabilities.tile_least),
+            ("{batch}", bounds.capabilities.batch_most),
+            ("{prefetch}", bounds.capabilities.prefetch_most),
+            ("{scale}", bounds.scale),
+        ]
+    }
+
+    fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
+        repeats(plan, attempt)
+    }
 }
 
 /// True if a plan repeats a failed one: it differs in nothing that makes the failure less likely.

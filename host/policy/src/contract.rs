@@ -5,7 +5,7 @@
 //! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`]. A new stage
 //! is a pair of interfaces in the newest version: a row in its [`World::stages`].
 
-use tilewright_plan::{Outcome, Plan, Question, Stage, Value};
+use tilewright_plan::{Denoise, DenoiseOutcome, DenoisePlan, Outcome, Plan, Question, Stage, Vae, Value};
 use wasmtime::{
     Engine, Result, Store,
     component::{Component, Linker},
@@ -13,6 +13,7 @@ use wasmtime::{
 
 use crate::{
     PolicyError,
+    check::Bounded,
     guest::Guest,
     host::Description,
     load::ModuleKind,
@@ -65,6 +66,9 @@ pub(crate) trait Linked: Send + Sync {
     fn instantiate(&self, store: &mut Store<Guest>) -> Result<Box<dyn Instance>>;
 }
 
+/// The answer of a policy: a plan, or the reason why it has none.
+pub(crate) type Answer<P> = std::result::Result<P, String>;
+
 /// An instance of a policy, whatever its version. Its answers are neither checked nor cleaned yet.
 /// The outer errors are wasmtime's: after one, the store can't be used any more. The inner ones are
 /// the policy's own. It is asked only about stages that it answers.
@@ -79,11 +83,91 @@ pub(crate) trait Instance: Send + Sync {
         settings: &[(String, Value)],
     ) -> Result<std::result::Result<(), String>>;
 
+    /// Asks for a plan of a decode or an encode, or for another one after attempts failed.
+    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>>;
+
+    /// Passes the policy the outcome of a decode or an encode.
+    fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()>;
+
+    /// Asks for a plan of a sample, or for another one after attempts failed.
+    fn decide_denoise(
+        &self,
+        _store: &mut Store<Guest>,
+        _question: &Question<'_, Denoise>,
+    ) -> Result<Answer<DenoisePlan>> {
+        Err(unanswered())
+    }
+
+    /// Passes the policy the outcome of a sample.
+    fn learn_denoise(
+        &self,
+        _store: &mut Store<Guest>,
+        _question: &Question<'_, Denoise>,
+        _plan: &DenoisePlan,
+        _outcome: &DenoiseOutcome,
+    ) -> Result<()> {
+        Err(unanswered())
+    }
+}
+
+/// No policy is asked about a stage that it does not answer.
+fn unanswered() -> wasmtime::Error {
+    wasmtime::Error::msg("it exports no interface for this stage")
+}
+
+/// Work that an instance is asked about.
+pub(crate) trait Answered: Bounded {
     /// Asks for a plan, or for another one after attempts failed.
-    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<std::result::Result<Plan, String>>;
+    fn ask(
+        instance: &dyn Instance,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Self>,
+    ) -> Result<Answer<Self::Plan>>;
 
     /// Passes the policy the outcome of a plan.
-    fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()>;
+    fn tell(
+        instance: &dyn Instance,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Self>,
+        plan: &Self::Plan,
+        outcome: &Self::Outcome,
+    ) -> Result<()>;
+}
+
+impl Answered for Vae {
+    fn ask(instance: &dyn Instance, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>> {
+        instance.decide(store, question)
+    }
+
+    fn tell(
+        instance: &dyn Instance,
+        store: &mut Store<Guest>,
+        question: &Question<'_>,
+        plan: &Plan,
+        outcome: &Outcome,
+    ) -> Result<()> {
+        instance.learn(store, question, plan, outcome)
+    }
+}
+
+impl Answered for Denoise {
+    fn ask(
+        instance: &dyn Instance,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Self>,
+    ) -> Result<Answer<DenoisePlan>> {
+        instance.decide_denoise(store, question)
+    }
+
+    fn tell(
+        instance: &dyn Instance,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Self>,
+        plan: &DenoisePlan,
+        outcome: &DenoiseOutcome,
+    ) -> Result<()> {
+        instance.learn_denoise(store, question, plan, outcome)
+    }
 }
 
 impl World {

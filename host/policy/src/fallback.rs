@@ -3,12 +3,35 @@
 //! bf16. A clip that carries its causal cache is decoded a latent frame at a time, whole or in
 //! bands. Only if not even its cache fits, it runs in tiles over the whole clip.
 
+mod denoise;
+
 use tilewright_plan::{
     Attempt, Backend, Capabilities, CostModel, Device, Dtype, Failure, Layout, Plan, Precision, Question, Release,
-    Request, Space, Tile, Time,
+    Request, Space, Tile, Time, Vae,
 };
 
-use crate::check::{self, Bounds, rank_precision};
+use crate::check::{self, Bounded, Bounds, rank_precision};
+
+/// Work that the host has plans of its own for.
+pub(crate) trait HostPlans: Bounded {
+    /// The plan of a request that has no usable answer: the first one, or the next one after its
+    /// attempts failed.
+    fn host_plan(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> Self::Plan;
+
+    /// The host's own plan for a request after the attempts of a policy are used up. `None` if no
+    /// plan is left that has not failed.
+    fn last_resort(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> Option<Self::Plan>;
+}
+
+impl HostPlans for Vae {
+    fn host_plan(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
+        decide(question, costs)
+    }
+
+    fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
+        last_resort(question, costs)
+    }
+}
 
 /// Sides of tiles to try, in output pixels, largest first.
 const SIDES: [u32; 11] = [2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64];
@@ -22,7 +45,7 @@ const SHORT: [u32; 2] = [2, 1];
 
 /// The plan of a request that has no usable answer: the first one, or the next one after its
 /// attempts failed.
-pub(crate) fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
+fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
     let &Question { request, device, capabilities, under_way, attempts, .. } = question;
     let fitting = Fitting { question, costs };
     let Some(last) = attempts.last() else {
@@ -62,7 +85,7 @@ pub(crate) fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
 ///
 /// A clip under way goes on with its causal cache. If no plan that fits can do so, it begins anew
 /// in another division; delivered frames are not delivered again.
-pub(crate) fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
+fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
     let &Question { request, device, capabilities, .. } = question;
     let anew = question.going_on(None);
     let questions = if question.under_way.is_some() { vec![question, &anew] } else { vec![question] };
@@ -175,7 +198,7 @@ fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(Space, Time
 }
 
 fn make_legal(mut plan: Plan, bounds: &Bounds) -> Option<Plan> {
-    check::fit(&mut plan, bounds, &mut |_| {}).ok().map(|()| plan)
+    check::fit::<Vae>(&mut plan, bounds, &mut |_| {}).ok().map(|()| plan)
 }
 
 fn plain_plan(device: &Device) -> Plan {
@@ -272,7 +295,7 @@ mod tests {
         answer: fn(&Question<'_>, &dyn CostModel) -> T,
     ) -> T {
         let (device, capabilities) = (device(), capabilities());
-        let under_way = running.map(|plan| UnderWay { frames_done: 13, plan: plan.clone() });
+        let under_way = running.map(|plan| UnderWay { done: 13, plan: plan.clone() });
         let question = Question::new(Stage::Decode, request, &device, &capabilities);
         answer(&question.after(attempts).going_on(under_way.as_ref()), &Prices(request.clone()))
     }

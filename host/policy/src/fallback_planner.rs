@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
-    CostModel, Decision, Fallback, FallbackReason, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question,
+    CostModel, Decision, Denoise, DenoiseOutcome, DenoisePlan, Fallback, FallbackReason, LearnReport, Outcome, Plan,
+    Planner, PolicyIdentity, Question, Vae, Work,
 };
 
-use crate::fallback;
+use crate::fallback::HostPlans;
 
 /// Decides as the host does if no policy's answer can be used, in the name of a policy that is not
 /// asked.
@@ -21,13 +22,33 @@ impl FallbackPlanner {
         Self { identity, why: why.into() }
     }
 
-    fn decision(&self, started: Instant, plan: Plan) -> Decision {
+    /// The policy in whose name it decides.
+    pub fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decision<W: Work>(&self, started: Instant, plan: W::Plan) -> Decision<W> {
         fallback_decision(started, plan, FallbackReason::OutOfService, self.why.clone())
+    }
+
+    fn decide_work<W: HostPlans>(&self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Decision<W> {
+        let started = Instant::now();
+        self.decision(started, W::host_plan(question, costs))
+    }
+
+    fn last_resort<W: HostPlans>(&self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
+        let started = Instant::now();
+        Some(self.decision(started, W::last_resort(question, costs)?))
     }
 }
 
 /// A decision for the host's own plan, without a policy.
-pub(crate) fn fallback_decision(started: Instant, plan: Plan, reason: FallbackReason, detail: String) -> Decision {
+pub(crate) fn fallback_decision<W: Work>(
+    started: Instant,
+    plan: W::Plan,
+    reason: FallbackReason,
+    detail: String,
+) -> Decision<W> {
     Decision {
         answer: None,
         plan,
@@ -46,16 +67,36 @@ impl Planner for FallbackPlanner {
     }
 
     fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
-        let started = Instant::now();
-        self.decision(started, fallback::decide(question, &*costs))
+        self.decide_work::<Vae>(question, &*costs)
     }
 
     fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
-        let started = Instant::now();
-        Some(self.decision(started, fallback::last_resort(question, costs)?))
+        self.last_resort(question, costs)
     }
 
     fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
+        LearnReport::default()
+    }
+}
+
+impl Planner<Denoise> for FallbackPlanner {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, question: &Question<'_, Denoise>, costs: Arc<dyn CostModel<Denoise>>) -> Decision<Denoise> {
+        self.decide_work(question, &*costs)
+    }
+
+    fn fallback(
+        &mut self,
+        question: &Question<'_, Denoise>,
+        costs: &dyn CostModel<Denoise>,
+    ) -> Option<Decision<Denoise>> {
+        self.last_resort(question, costs)
+    }
+
+    fn learn(&mut self, _: &Question<'_, Denoise>, _: &DenoisePlan, _: &DenoiseOutcome) -> LearnReport {
         LearnReport::default()
     }
 }

@@ -7,11 +7,11 @@ use std::{
 };
 
 pub(crate) use tilewright_plan::terminal::blank_unprintable as clean;
-use tilewright_plan::{Candidate, Cost, CostModel, LogLevel, LogLine, Plan, Trial};
+use tilewright_plan::{Candidate, CostModel, Denoise, LogLevel, LogLine, Trial, Vae, Work};
 use wasmtime::{ResourceLimiter, Result, Trap};
 
 use crate::{
-    check::{self, Bounds},
+    check::{self, Bounded},
     limits::Limits,
 };
 
@@ -105,17 +105,47 @@ impl ResourceLimiter for Usage {
 }
 
 /// The prices that a guest may ask for in its current call.
-pub(crate) struct Prices {
-    pub costs: Arc<dyn CostModel>,
-    pub bounds: Bounds,
+pub(crate) struct Prices<W: Bounded> {
+    pub costs: Arc<dyn CostModel<W>>,
+    pub bounds: W::Bounds,
+}
+
+/// The questions about one kind of work in the current call.
+pub(crate) struct Questions<W: Bounded> {
+    /// Set during `decide` and, for the decided plan, during `learn`.
+    pub prices: Option<Arc<Prices<W>>>,
+    pub candidates: Vec<Candidate<W>>,
+}
+
+impl<W: Bounded> Default for Questions<W> {
+    fn default() -> Self {
+        Self { prices: None, candidates: Vec::new() }
+    }
+}
+
+/// Work that guests may ask about.
+pub(crate) trait Asked: Bounded {
+    /// The questions about it.
+    fn questions(guest: &mut Guest) -> &mut Questions<Self>;
+}
+
+impl Asked for Vae {
+    fn questions(guest: &mut Guest) -> &mut Questions<Self> {
+        &mut guest.vae
+    }
+}
+
+impl Asked for Denoise {
+    fn questions(guest: &mut Guest) -> &mut Questions<Self> {
+        &mut guest.denoise
+    }
 }
 
 /// The state of a store.
 pub(crate) struct Guest {
     pub usage: Usage,
-    /// Set during `decide` and, for the decided plan, during `learn`.
-    pub prices: Option<Arc<Prices>>,
-    pub candidates: Vec<Candidate>,
+    vae: Questions<Vae>,
+    denoise: Questions<Denoise>,
     pub log: Vec<LogLine>,
     copied_bytes: usize,
     calls: usize,
@@ -144,8 +174,8 @@ impl Guest {
         let usage = Usage { limits, memory_bytes: 0, table_elements: 0, granted: (0, 0) };
         Self {
             usage,
-            prices: None,
-            candidates: Vec::new(),
+            vae: Questions::default(),
+            denoise: Questions::default(),
             log: Vec::new(),
             copied_bytes: 0,
             calls: 0,
@@ -161,7 +191,8 @@ impl Guest {
 
     /// Forgets the state of the previous call.
     pub fn begin(&mut self) {
-        self.candidates.clear();
+        self.vae.candidates.clear();
+        self.denoise.candidates.clear();
         self.log.clear();
         self.copied_bytes = 0;
         self.calls = 0;
@@ -273,41 +304,44 @@ impl Guest {
     }
 
     /// The price of a guest's plan after checking.
-    pub fn estimate(&mut self, plan: Plan) -> Result<Price> {
-        self.count_question(plan.reason.len())?;
-        Ok(self.price(plan, None))
+    pub fn estimate<W: Asked>(&mut self, mut plan: W::Plan) -> Result<Price<W>> {
+        self.count_question(W::reason(&mut plan).len())?;
+        Ok(self.price::<W>(plan, None))
     }
 
     /// The prices of a guest's plans, in their order. The clock is read before each of them, since
     /// a list is one question. Equal plans of a list are priced once.
-    pub fn estimate_all(&mut self, plans: impl ExactSizeIterator<Item = Plan>) -> Result<Vec<Price>> {
+    pub fn estimate_all<W: Asked>(&mut self, plans: impl ExactSizeIterator<Item = W::Plan>) -> Result<Vec<Price<W>>> {
         self.count_question(0)?;
         let mut costs = Vec::with_capacity(plans.len());
         // One plan has no equals. A list is short, since its bytes are limited: a search from its
         // beginning takes less time than a hash.
         let mut known = (plans.len() > 1).then(|| Vec::with_capacity(plans.len().min(self.limits.candidates)));
-        for plan in plans {
+        for mut plan in plans {
             if self.is_over() {
                 // The processor time of the call so far is noted here.
                 self.is_late();
                 return Err(Trap::Interrupt.into());
             }
-            self.count_bytes(plan.reason.len())?;
-            costs.push(self.price(plan, known.as_mut()));
+            self.count_bytes(W::reason(&mut plan).len())?;
+            costs.push(self.price::<W>(plan, known.as_mut()));
         }
         Ok(costs)
     }
 
-    fn price(&mut self, mut plan: Plan, known: Option<&mut Vec<(Plan, Price)>>) -> Price {
-        let Some(prices) = &self.prices else {
-            return Err("a price can be asked for only in decide and learn".into());
+    fn price<W: Asked>(&mut self, mut plan: W::Plan, known: Option<&mut Vec<(W::Plan, Price<W>)>>) -> Price<W> {
+        let limits = self.limits;
+        let Questions { prices, candidates } = W::questions(self);
+        let Some(prices) = prices else {
+            return Err("a price can be asked for only in decide and learn, and for the stage at hand".into());
         };
-        if self.candidates.len() >= self.limits.candidates {
-            return Err(format!("no more than {} plans are priced per decision", self.limits.candidates));
+        if candidates.len() >= limits.candidates {
+            return Err(format!("no more than {} plans are priced per decision", limits.candidates));
         }
-        plan.reason = clean(plan.reason, self.limits.text_chars);
-        let mut legal = plan.without_reason();
-        let cost = match check::fit(&mut legal, &prices.bounds, &mut |_| {}) {
+        let reason = W::reason(&mut plan);
+        *reason = clean(std::mem::take(reason), limits.text_chars);
+        let mut legal = W::without_reason(&plan);
+        let cost = match check::fit::<W>(&mut legal, &prices.bounds, &mut |_| {}) {
             Ok(()) => match known {
                 None => prices.costs.estimate_one(&legal),
                 Some(known) => match known.iter().find(|(plan, _)| *plan == legal) {
@@ -321,25 +355,26 @@ impl Guest {
             },
             Err(nonsense) => Err(nonsense.to_string()),
         };
-        if self.candidates.is_empty() {
+        if candidates.is_empty() {
             // A policy that asks for one price usually asks for a dozen.
-            self.candidates.reserve(USUAL_CANDIDATES);
+            candidates.reserve(USUAL_CANDIDATES);
         }
-        self.candidates.push(Candidate { plan, cost: cost.clone() });
+        candidates.push(Candidate { plan, cost: cost.clone() });
         cost
     }
 
     /// Earlier measurements, newest first, at most `most`.
-    pub fn trials(&mut self, most: u32) -> Result<Vec<Trial>> {
+    pub fn trials<W: Asked>(&mut self, most: u32) -> Result<Vec<Trial<W>>> {
         self.count_question(0)?;
-        let mut trials = self.prices.as_ref().map(|prices| prices.costs.trials(most.min(TRIALS))).unwrap_or_default();
+        let prices = W::questions(self).prices.as_ref();
+        let mut trials = prices.map(|prices| prices.costs.trials(most.min(TRIALS))).unwrap_or_default();
         trials.truncate(most as usize);
         Ok(trials)
     }
 }
 
 /// A price, or the reason why there is none.
-type Price = std::result::Result<Cost, String>;
+type Price<W> = std::result::Result<<W as Work>::Cost, String>;
 
 /// About as many plans as a policy that searches asks the price of.
 const USUAL_CANDIDATES: usize = 32;

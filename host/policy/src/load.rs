@@ -197,16 +197,24 @@ pub(crate) fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, Policy
         }
     }
     let world = World::of(policy, outline.exports.iter().copied())?;
-    let described = metadata(world, &mut bare);
+    let described = metadata(world, &outline.exports, &mut bare);
     let encoded = described.and_then(|()| ComponentEncoder::default().module(&bare)?.validate(true).encode());
     encoded.map_err(|error| broken(format!("{error:#}")))
 }
 
-/// Adds the metadata that an SDK would have left in the module: the world that it was built for.
-fn metadata(world: &World, module: &mut Vec<u8>) -> anyhow::Result<()> {
+/// Adds the metadata that an SDK would have left in the module: the world that it was built for,
+/// without the stages that it does not answer.
+fn metadata(world: &World, exports: &[&str], module: &mut Vec<u8>) -> anyhow::Result<()> {
     let mut resolve = Resolve::default();
     let package = resolve.push_str("policy.wit", world.wit)?;
     let id = resolve.select_world(&[package], Some("policy"))?;
+    let keys: Vec<_> = resolve.worlds[id].exports.keys().cloned().collect();
+    for key in keys {
+        let begin = format!("{}#", resolve.name_world_key(&key));
+        if !exports.iter().any(|export| export.starts_with(&begin)) {
+            resolve.worlds[id].exports.shift_remove(&key);
+        }
+    }
     wit_component::embed_component_metadata(module, &resolve, id, StringEncoding::UTF8)
 }
 

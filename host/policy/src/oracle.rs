@@ -3,7 +3,7 @@
 
 use std::mem::discriminant;
 
-use tilewright_plan::{Capabilities, Dtype, Plan, Precision, Request, Space, Time, UnderWay};
+use tilewright_plan::{Capabilities, Dtype, Plan, Precision, Request, Space, Time, UnderWay, Vae};
 
 use crate::check::{self, Bounds, rank_precision};
 
@@ -18,7 +18,8 @@ pub fn check_answer(
     under_way: Option<&UnderWay>,
 ) -> Result<Vec<String>, &'static str> {
     let mut notes = Vec::new();
-    check::fit(plan, &Bounds::new(request, capabilities, under_way), &mut |note| notes.push(note.to_string()))?;
+    let bounds = Bounds::new(request, capabilities, under_way);
+    check::fit::<Vae>(plan, &bounds, &mut |note| notes.push(note.to_string()))?;
     Ok(notes)
 }
 

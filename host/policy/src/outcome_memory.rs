@@ -2,61 +2,84 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tilewright_plan::{Capabilities, Cost, CostModel, Device, Outcome, Plan, Question, Request, Stage, Trial};
+use tilewright_plan::{CostModel, Denoise, Device, Question, Stage, Trial, Vae, Work};
 
-use crate::guest::Prices;
+use crate::{check::Bounded, guest::Prices};
 
 /// The most outcomes that are passed again, and the most of one plan for one request.
 const MOST: usize = 64;
 const PER_PLAN: usize = 16;
 
 /// An outcome as the policy got it.
-pub(crate) struct PastOutcome {
+pub(crate) struct PastOutcome<W: Bounded> {
     pub stage: Stage,
-    pub request: Request,
+    pub request: W::Request,
     pub device: Device,
-    pub capabilities: Capabilities,
-    pub plan: Plan,
-    pub outcome: Outcome,
+    pub capabilities: W::Capabilities,
+    pub plan: W::Plan,
+    pub outcome: W::Outcome,
     /// The price that may be asked for meanwhile: this plan's, if it was decided on.
-    pub prices: Option<Arc<Prices>>,
+    pub prices: Option<Arc<Prices<W>>>,
     /// Fuel that learning from it took.
     pub fuel: u64,
 }
 
-impl PastOutcome {
+impl<W: Bounded> PastOutcome<W> {
     /// The work of the outcome.
-    pub fn question(&self) -> Question<'_> {
-        Question::new(self.stage, &self.request, &self.device, &self.capabilities)
+    pub fn question(&self) -> Question<'_, W> {
+        Question::first(self.stage, &self.request, &self.device, &self.capabilities)
+    }
+
+    /// True if it is of the same plan for the same request.
+    fn is_alike(&self, other: &Self) -> bool {
+        self.plan == other.plan && self.request == other.request && self.device == other.device
+    }
+}
+
+/// An outcome of any kind of work.
+pub(crate) enum AnyOutcome {
+    Vae(PastOutcome<Vae>),
+    Denoise(PastOutcome<Denoise>),
+}
+
+impl AnyOutcome {
+    fn fuel(&self) -> u64 {
+        match self {
+            AnyOutcome::Vae(outcome) => outcome.fuel,
+            AnyOutcome::Denoise(outcome) => outcome.fuel,
+        }
+    }
+
+    fn is_alike(&self, other: &Self) -> bool {
+        match (self, other) {
+            (AnyOutcome::Vae(one), AnyOutcome::Vae(other)) => one.is_alike(other),
+            (AnyOutcome::Denoise(one), AnyOutcome::Denoise(other)) => one.is_alike(other),
+            (AnyOutcome::Vae(_), AnyOutcome::Denoise(_)) | (AnyOutcome::Denoise(_), AnyOutcome::Vae(_)) => false,
+        }
     }
 }
 
 /// The newest outcomes, oldest first.
 #[derive(Default)]
-pub(crate) struct OutcomeMemory(VecDeque<PastOutcome>);
+pub(crate) struct OutcomeMemory(VecDeque<AnyOutcome>);
 
 impl OutcomeMemory {
     /// Adds the newest outcome. The oldest ones go if there are too many, of the same plan or in
     /// all, or if learning from all of them would take more than `fuel`.
-    pub fn add(&mut self, past_outcome: PastOutcome, fuel: u64) {
+    pub fn add(&mut self, past_outcome: AnyOutcome, fuel: u64) {
         self.0.push_back(past_outcome);
         let Some(newest) = self.0.back() else { return };
-        let is_alike = |known: &PastOutcome| {
-            known.plan == newest.plan && known.request == newest.request && known.device == newest.device
-        };
-        let alike: Vec<usize> = (0..self.0.len()).filter(|index| is_alike(&self.0[*index])).collect();
+        let alike: Vec<usize> = (0..self.0.len()).filter(|index| self.0[*index].is_alike(newest)).collect();
         if alike.len() > PER_PLAN {
             self.0.remove(alike[0]);
         }
-        let all = |past_outcomes: &VecDeque<PastOutcome>| {
-            past_outcomes.iter().map(|past_outcome| past_outcome.fuel).sum::<u64>()
-        };
+        let all = |past_outcomes: &VecDeque<AnyOutcome>| past_outcomes.iter().map(AnyOutcome::fuel).sum::<u64>();
         while self.0.len() > MOST || self.0.len() > 1 && all(&self.0) > fuel {
             self.0.pop_front();
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &PastOutcome> {
+    pub fn iter(&self) -> impl Iterator<Item = &AnyOutcome> {
         self.0.iter()
     }
 
@@ -67,24 +90,24 @@ impl OutcomeMemory {
 
 /// The cost model while a policy learns from an outcome: it has the price of the plan that was
 /// decided on, and no other.
-pub(crate) struct DecidedCosts {
-    pub plan: Plan,
-    pub cost: Cost,
+pub(crate) struct DecidedCosts<W: Work> {
+    pub plan: W::Plan,
+    pub cost: W::Cost,
 }
 
-impl CostModel for DecidedCosts {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+impl<W: Work> CostModel<W> for DecidedCosts<W> {
+    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }
 
-    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
-        if self.plan.is_same_work(plan) {
+    fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
+        if W::is_same_work(&self.plan, plan) {
             return Ok(self.cost);
         }
         Err("while a policy learns, only the plan that was carried out has a price".into())
     }
 
-    fn trials(&self, _most: u32) -> Vec<Trial> {
+    fn trials(&self, _most: u32) -> Vec<Trial<W>> {
         Vec::new()
     }
 }
@@ -93,7 +116,10 @@ impl CostModel for DecidedCosts {
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{Backend, Dtype, Layout, Model, Objective, PoolStatistics, Precision, Release, Space, Time};
+    use tilewright_plan::{
+        Backend, Capabilities, Dtype, Layout, Model, Objective, Outcome, Plan, PoolStatistics, Precision, Release,
+        Request, Space, Time,
+    };
 
     use super::*;
 
@@ -110,7 +136,7 @@ mod tests {
         }
     }
 
-    fn past_outcome(height: u32, ms: u64, fuel: u64) -> PastOutcome {
+    fn past_outcome(height: u32, ms: u64, fuel: u64) -> AnyOutcome {
         let plan = Plan {
             space: Space::Whole,
             time: Time::Whole,
@@ -150,7 +176,8 @@ mod tests {
             hints: Vec::new(),
         };
         let (stage, capabilities) = (Stage::Decode, Capabilities::default());
-        PastOutcome { stage, request, device: device(), capabilities, plan, outcome, prices: None, fuel }
+        let device = device();
+        AnyOutcome::Vae(PastOutcome { stage, request, device, capabilities, plan, outcome, prices: None, fuel })
     }
 
     #[test]
@@ -160,7 +187,11 @@ mod tests {
             past_outcomes.add(past_outcome(64, ms, 1), 1000);
         }
         let told = |past_outcomes: &OutcomeMemory| {
-            past_outcomes.iter().map(|past_outcome| past_outcome.outcome.elapsed.as_millis()).collect::<Vec<_>>()
+            let elapsed = |past_outcome: &AnyOutcome| match past_outcome {
+                AnyOutcome::Vae(past_outcome) => past_outcome.outcome.elapsed.as_millis(),
+                AnyOutcome::Denoise(past_outcome) => past_outcome.outcome.elapsed.as_millis(),
+            };
+            past_outcomes.iter().map(elapsed).collect::<Vec<_>>()
         };
         assert_eq!(told(&past_outcomes), (4..20).collect::<Vec<u128>>());
         for height in 0..200 {

@@ -23,21 +23,20 @@
 use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
-    Candidate, Cost, CostModel, Decision, Fallback, FallbackReason, LearnReport, LogLine, Model, Outcome, Plan,
-    Planner, PolicyIdentity, Question, Request, Stage, Value,
+    Candidate, CostModel, Decision, Denoise, DenoiseOutcome, DenoisePlan, Fallback, FallbackReason, LearnReport,
+    LogLine, Outcome, Plan, Planner, PolicyIdentity, Question, Stage, Vae, Value,
 };
 use wasmtime::{Store, Trap};
 
 use crate::{
-    PolicyError,
-    check::{self, Bounds},
-    contract::Instance,
-    fallback,
+    PolicyError, check,
+    contract::{Answered, Instance},
+    fallback::HostPlans,
     fallback_planner::fallback_decision,
-    guest::{Guest, LimitExceeded, Prices, clean},
+    guest::{Asked, Guest, LimitExceeded, Prices, clean},
     host::PolicyParts,
     load::one_line,
-    outcome_memory::{DecidedCosts, OutcomeMemory, PastOutcome},
+    outcome_memory::{AnyOutcome, DecidedCosts, OutcomeMemory, PastOutcome},
     time_budget::TimeBudget,
 };
 
@@ -80,7 +79,10 @@ impl RunningInstance {
             return Ok(live);
         }
         let mut live = Self::new_configured(loaded, settings)?;
-        let told = past_outcomes.iter().try_for_each(|past_outcome| live.pass_outcome(loaded, past_outcome).0);
+        let told = past_outcomes.iter().try_for_each(|past_outcome| match past_outcome {
+            AnyOutcome::Vae(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
+            AnyOutcome::Denoise(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
+        });
         if let Err(failure) = told {
             // The policy took each of them before, but after others that are gone: without all of
             // them it begins anew.
@@ -101,12 +103,16 @@ impl RunningInstance {
     }
 
     /// Passes the guest an outcome; also returns the fuel that it took.
-    fn pass_outcome(&mut self, loaded: &PolicyParts, past_outcome: &PastOutcome) -> (Result<(), CallFailure>, u64) {
+    fn pass_outcome<W: Decided>(
+        &mut self,
+        loaded: &PolicyParts,
+        past_outcome: &PastOutcome<W>,
+    ) -> (Result<(), CallFailure>, u64) {
         let PastOutcome { plan, outcome, prices, .. } = past_outcome;
-        self.store.data_mut().prices = prices.clone();
+        W::questions(self.store.data_mut()).prices.clone_from(prices);
         let question = past_outcome.question();
-        let report = self.call(loaded, |guest, store| guest.learn(store, &question, plan, outcome));
-        self.store.data_mut().prices = None;
+        let report = self.call(loaded, |guest, store| W::tell(guest, store, &question, plan, outcome));
+        W::questions(self.store.data_mut()).prices = None;
         report
     }
 
@@ -185,35 +191,84 @@ pub struct Policy {
     /// Bytes of linear memory of the instance that was called last.
     memory_bytes: usize,
     past_outcomes: OutcomeMemory,
-    /// The last decision and its expected cost.
-    decided: Option<PendingDecision>,
+    /// The last decision of each kind of work, and its expected cost.
+    pending: Pending,
     failures: Failures,
     time_budget: Option<Arc<TimeBudget>>,
 }
 
-/// The last decision, until its outcome is known.
-struct PendingDecision {
-    model: Model,
-    decided: Arc<DecidedCosts>,
-    /// Those of the decision: their bounds hold for the outcome too.
-    prices: Arc<Prices>,
+/// The last decisions, until their outcomes are known.
+#[derive(Default)]
+struct Pending {
+    vae: Option<PendingDecision<Vae>>,
+    denoise: Option<PendingDecision<Denoise>>,
 }
 
-impl PendingDecision {
-    fn new(request: &Request, plan: &Plan, cost: Cost, prices: Arc<Prices>) -> Self {
-        let plan = plan.without_reason();
-        Self { model: request.model.clone(), decided: Arc::new(DecidedCosts { plan, cost }), prices }
+/// The last decision, until its outcome is known.
+struct PendingDecision<W: Decided> {
+    request: W::Request,
+    decided: Arc<DecidedCosts<W>>,
+    /// Those of the decision: their bounds hold for the outcome too.
+    prices: Arc<Prices<W>>,
+}
+
+impl<W: Decided> PendingDecision<W> {
+    fn new(request: &W::Request, plan: &W::Plan, cost: W::Cost, prices: Arc<Prices<W>>) -> Self {
+        let plan = W::without_reason(plan);
+        Self { request: request.clone(), decided: Arc::new(DecidedCosts { plan, cost }), prices }
     }
 
     /// The prices to ask for while the policy learns from this outcome; `None` if it belongs to
     /// another decision.
-    fn prices(&self, request: &Request, plan: &Plan) -> Option<Arc<Prices>> {
-        let Request { model, batch, frames, height, width, .. } = request;
-        let Bounds { batch: samples, frames: all, height: tall, width: wide, .. } = &self.prices.bounds;
-        let is_same = *model == self.model && (batch, frames, height, width) == (samples, all, tall, wide);
-        let costs: Arc<dyn CostModel> = self.decided.clone();
-        (is_same && self.decided.plan.is_same_work(plan))
+    fn prices(&self, request: &W::Request, plan: &W::Plan) -> Option<Arc<Prices<W>>> {
+        let costs: Arc<dyn CostModel<W>> = self.decided.clone();
+        (W::is_same_model_and_size(&self.request, request) && W::is_same_work(&self.decided.plan, plan))
             .then(|| Arc::new(Prices { costs, bounds: self.prices.bounds.clone() }))
+    }
+}
+
+/// Work that a policy decides.
+trait Decided: Answered + Asked + HostPlans {
+    /// The last decision about it.
+    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>>;
+
+    /// An outcome to learn from again.
+    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome;
+
+    /// True if an outcome of one request tells the price of the other.
+    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool;
+}
+
+impl Decided for Vae {
+    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {
+        &mut pending.vae
+    }
+
+    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome {
+        AnyOutcome::Vae(past_outcome)
+    }
+
+    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
+        let size = |request: &Self::Request| (request.batch, request.frames, request.height, request.width);
+        one.model == other.model && size(one) == size(other)
+    }
+}
+
+impl Decided for Denoise {
+    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {
+        &mut pending.denoise
+    }
+
+    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome {
+        AnyOutcome::Denoise(past_outcome)
+    }
+
+    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
+        let size = |request: &Self::Request| {
+            let tokens = (request.text_tokens, request.image_tokens);
+            (request.batch, request.frames, request.height, request.width, tokens, request.passes)
+        };
+        one.model == other.model && size(one) == size(other)
     }
 }
 
@@ -254,14 +309,14 @@ impl Failures {
 }
 
 /// The guest's reply, or the reason why there is none.
-struct GuestReply {
-    answer: Result<Plan, CallFailure>,
+struct GuestReply<W: Decided> {
+    answer: Result<W::Plan, CallFailure>,
     fuel: u64,
-    candidates: Vec<Candidate>,
+    candidates: Vec<Candidate<W>>,
     log: Vec<LogLine>,
 }
 
-impl GuestReply {
+impl<W: Decided> GuestReply<W> {
     /// The reply of a guest that could not be asked.
     fn from_failure(failure: CallFailure) -> Self {
         Self { answer: Err(failure), fuel: 0, candidates: Vec::new(), log: Vec::new() }
@@ -285,7 +340,7 @@ impl Policy {
             lasts: false,
             memory_bytes: 0,
             past_outcomes: OutcomeMemory::default(),
-            decided: None,
+            pending: Pending::default(),
             failures: Failures::default(),
             time_budget,
         };
@@ -322,6 +377,11 @@ impl Policy {
         self.stages.contains(&stage)
     }
 
+    /// The policy, identified to the byte.
+    pub fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
     fn is_over_time_budget(&self) -> bool {
         self.time_budget.as_ref().is_some_and(|time_budget| time_budget.is_spent())
     }
@@ -331,17 +391,18 @@ impl Policy {
         self.memory_bytes
     }
 
-    fn ask(&mut self, question: &Question<'_>, prices: &Arc<Prices>) -> GuestReply {
+    fn ask<W: Decided>(&mut self, question: &Question<'_, W>, prices: &Arc<Prices<W>>) -> GuestReply<W> {
         self.memory_bytes = 0;
         let live = match RunningInstance::ready(&mut self.live, &self.loaded, &self.settings, &mut self.past_outcomes) {
             Ok(live) => live,
             Err(failure) => return GuestReply::from_failure(failure),
         };
-        live.store.data_mut().prices = Some(prices.clone());
-        let (answer, fuel) = live.call(&self.loaded, |guest, store| guest.decide(store, question));
+        W::questions(live.store.data_mut()).prices = Some(prices.clone());
+        let (answer, fuel) = live.call(&self.loaded, |guest, store| W::ask(guest, store, question));
         let state = live.store.data_mut();
-        state.prices = None;
-        let (candidates, log) = (std::mem::take(&mut state.candidates), std::mem::take(&mut state.log));
+        let questions = W::questions(state);
+        questions.prices = None;
+        let (candidates, log) = (std::mem::take(&mut questions.candidates), std::mem::take(&mut state.log));
         let text_chars = self.loaded.limits.text_chars;
         if answer.is_ok() {
             self.memory_bytes = state.usage.memory_bytes();
@@ -355,16 +416,20 @@ impl Policy {
             is_starved: false,
         };
         let answer = answer.and_then(|answer| match answer {
-            Ok(plan) => Ok(Plan { reason: clean(plan.reason, text_chars), ..plan }),
+            Ok(mut plan) => {
+                let reason = W::reason(&mut plan);
+                *reason = clean(std::mem::take(reason), text_chars);
+                Ok(plan)
+            }
             Err(reason) => Err(declined(reason)),
         });
         GuestReply { answer, fuel, candidates, log }
     }
 
-    fn answer(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+    fn answer<W: Decided>(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
         let started = Instant::now();
-        let &Question { request, capabilities, under_way, attempts, .. } = question;
-        let prices = Arc::new(Prices { costs, bounds: Bounds::new(request, capabilities, under_way) });
+        let &Question { request, attempts, .. } = question;
+        let prices = Arc::new(Prices { costs, bounds: W::bounds(question) });
         let Prices { costs, bounds } = &*prices;
         let GuestReply { answer, fuel, candidates, log } = if !self.answers(question.stage) {
             let stages: Vec<&str> = self.stages.iter().map(|stage| stage.name()).collect();
@@ -389,8 +454,8 @@ impl Policy {
                 detail: detail.to_owned(),
                 is_starved: false,
             };
-            check::fit(&mut plan, bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
-            if attempts.iter().any(|attempt| check::repeats(&plan, attempt)) {
+            check::fit::<W>(&mut plan, bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
+            if attempts.iter().any(|attempt| W::repeats(&plan, attempt)) {
                 return Err(nonsense(check::REPEATED));
             }
             Ok(plan)
@@ -411,37 +476,39 @@ impl Policy {
                     self.failures.count(true, self.loaded.limits.failures);
                 }
                 adjusted.clear();
-                let plan = fallback::decide(question, &**costs);
+                let plan = W::host_plan(question, &**costs);
                 (plan, Some(Fallback { reason, detail }))
             }
         };
         // The price is asked for here, so that it is recorded: a policy that learns gets no new
         // prices.
         let cost = costs.estimate_one(&plan).ok();
-        self.decided = cost.map(|cost| PendingDecision::new(request, &plan, cost, prices));
+        *W::pending(&mut self.pending) = cost.map(|cost| PendingDecision::new(request, &plan, cost, prices));
         Decision { answer: answered, plan, adjusted, fallback, elapsed: started.elapsed(), fuel, candidates, log }
     }
 }
 
-impl Planner for Policy {
-    fn identity(&self) -> &PolicyIdentity {
-        &self.identity
-    }
-
-    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+impl Policy {
+    fn decide_work<W: Decided>(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
         let time_budget = self.time_budget.clone();
         TimeBudget::count(time_budget.as_deref(), || self.answer(question, costs))
     }
 
-    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
+    /// The host's own plan after the policy's attempts.
+    fn last_resort<W: Decided>(question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
         let started = Instant::now();
-        let plan = fallback::last_resort(question, costs)?;
+        let plan = W::last_resort(question, costs)?;
         let detail =
             format!("after {} failed attempts the host's own plan is the last resort", question.attempts.len());
         Some(fallback_decision(started, plan, FallbackReason::Exhausted, detail))
     }
 
-    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
+    fn learn_work<W: Decided>(
+        &mut self,
+        question: &Question<'_, W>,
+        plan: &W::Plan,
+        outcome: &W::Outcome,
+    ) -> LearnReport {
         let mut report = LearnReport::default();
         if !self.answers(question.stage) || self.is_out_of_service() || self.is_over_time_budget() {
             return report;
@@ -454,7 +521,7 @@ impl Planner for Policy {
             capabilities: capabilities.clone(),
             plan: plan.clone(),
             outcome: *outcome,
-            prices: self.decided.as_ref().and_then(|decided| decided.prices(request, plan)),
+            prices: W::pending(&mut self.pending).as_ref().and_then(|decided| decided.prices(request, plan)),
             fuel: 0,
         };
         self.memory_bytes = 0;
@@ -470,7 +537,7 @@ impl Planner for Policy {
         let Err(CallFailure { reason, detail, is_starved }) = told else {
             self.failures.count(false, limits.failures);
             // The instance has learned from outcomes only, so it is ready for the next question.
-            self.past_outcomes.add(past_outcome, limits.fuel);
+            self.past_outcomes.add(W::remembered(past_outcome), limits.fuel);
             return report;
         };
         self.live = None;
@@ -481,6 +548,46 @@ impl Planner for Policy {
         tracing::warn!("policy {} failed to learn: {reason}: {detail}", self.identity.name);
         report.failure = Some(Fallback { reason, detail });
         report
+    }
+}
+
+impl Planner for Policy {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+        self.decide_work(question, costs)
+    }
+
+    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
+        Self::last_resort(question, costs)
+    }
+
+    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
+        self.learn_work(question, plan, outcome)
+    }
+}
+
+impl Planner<Denoise> for Policy {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, question: &Question<'_, Denoise>, costs: Arc<dyn CostModel<Denoise>>) -> Decision<Denoise> {
+        self.decide_work(question, costs)
+    }
+
+    fn fallback(
+        &mut self,
+        question: &Question<'_, Denoise>,
+        costs: &dyn CostModel<Denoise>,
+    ) -> Option<Decision<Denoise>> {
+        Self::last_resort(question, costs)
+    }
+
+    fn learn(&mut self, question: &Question<'_, Denoise>, plan: &DenoisePlan, outcome: &DenoiseOutcome) -> LearnReport {
+        self.learn_work(question, plan, outcome)
     }
 }
 

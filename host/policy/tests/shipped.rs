@@ -273,7 +273,7 @@ fn each_goes_on_with_a_clip_under_way() {
             let facts = Arc::new(WanPrices(request.clone()));
             let begun =
                 policy.decide(&Question::new(Stage::Decode, &request, &device(backend), &offer), facts.clone()).plan;
-            let under_way = UnderWay { frames_done: 13, plan: begun.clone() };
+            let under_way = UnderWay { done: 13, plan: begun.clone() };
             let failures = [
                 Failure::OutOfMemory { bytes: 1 },
                 Failure::OverLimit { bytes: limit + 1 },

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tilewright_plan::{Planner, PolicyIdentity, Recorder};
+use tilewright_plan::{PolicyIdentity, Recorder};
 use tilewright_policy::{FallbackPlanner, LoadedPolicy};
 
 use crate::{

@@ -56,6 +56,9 @@
 //! allows: no tiles, no narrower type, no other memory order.
 //!
 //! A decision asks for at most 64 estimates.
+//!
+//! **Samples** are searched likewise: see `sample.rs`. The objective's rules are the same, with the
+//! time of a step and the memory with the weights.
 
 mod calibration;
 mod candidates;
@@ -63,9 +66,12 @@ mod chunks;
 mod divide;
 mod outcome_memory;
 mod reason;
+mod sample;
 mod search;
 
-use tilewright_sdk::{Attempt, Description, Dtype, Failure, Outcome, Plan, Policy, Precision, Request, Settings};
+use tilewright_sdk::{
+    Attempt, Description, Dtype, Failure, Outcome, Plan, Policy, Precision, Release, Request, Settings, Stage, denoise,
+};
 
 use outcome_memory::OutcomeMemory;
 use search::Search;
@@ -84,32 +90,34 @@ struct UserBounds {
 /// The policy: the user's bounds and the outcomes so far.
 pub struct Adaptive {
     wishes: UserBounds,
+    sample: sample::Wishes,
     memory: OutcomeMemory,
 }
 
 impl Policy for Adaptive {
     fn describe() -> Description {
-        Description::new(
+        let description = Description::new(
             "adaptive",
             env!("CARGO_PKG_VERSION"),
             "Prices plans by estimate and earlier measurements, and takes the best that fits.",
-        )
-        .setting("precision", "auto, or the only one to consider: f32, tf32, bf16, f16, mixed-bf16, mixed-f16.", "auto")
-        .setting("min-tile", "The smallest tile to consider while others fit, in pixels.", 256)
-        .setting("max-tile", "The largest tile to consider, in pixels.", 2048)
-        .setting("overlap", "Pixels that tiles share: auto for an eighth of the tile, or a number.", "auto")
-        .setting("chunk", "Frames of a clip's chunk while that fits; 0 for what suits.", 0)
+        );
+        let description = description
+            .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise])
+            .setting(
+                "precision",
+                "auto, or the only one to consider: f32, tf32, bf16, f16, mixed-bf16, mixed-f16.",
+                "auto",
+            )
+            .setting("min-tile", "The smallest tile to consider while others fit, in pixels.", 256)
+            .setting("max-tile", "The largest tile to consider, in pixels.", 2048)
+            .setting("overlap", "Pixels that tiles share: auto for an eighth of the tile, or a number.", "auto")
+            .setting("chunk", "Frames of a clip's chunk while that fits; 0 for what suits.", 0);
+        let description = denoise::Choice::declare(description);
+        description.setting("release", "Samples: when unused memory is freed: keep, at-end or each-step.", "keep")
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
-        let precision = match settings.text("precision")? {
-            "auto" => None,
-            _ => {
-                let words = Precision::WORDS.map(|(word, precision)| (word, Some(precision)));
-                let all: Vec<_> = [("auto", None)].into_iter().chain(words).collect();
-                settings.word("precision", &all)?
-            }
-        };
+        let precision = denoise::precision(settings)?;
         let min_tile = settings.count("min-tile", 64, 1 << 16)?;
         let max_tile = settings.count("max-tile", 64, 1 << 16)?;
         if max_tile < min_tile {
@@ -129,8 +137,13 @@ impl Policy for Adaptive {
             })?),
         };
         let chunk = settings.count("chunk", 0, 1 << 16)?;
+        let release = settings.word(
+            "release",
+            &[("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)],
+        )?;
         Ok(Self {
             wishes: UserBounds { precision, min_tile, max_tile, overlap, chunk },
+            sample: sample::Wishes { precision, release, choice: denoise::Choice::read(settings)? },
             memory: OutcomeMemory::default(),
         })
     }
@@ -156,6 +169,14 @@ impl Policy for Adaptive {
         let failed = [why, last.plan.precision.word(), ", ", &reason::shape(&last.plan), ": "].concat();
         best.plan.reason.insert_str(0, &failed);
         Ok(best.plan)
+    }
+
+    fn decide_denoise(
+        &mut self,
+        request: &denoise::Request,
+        attempts: &[denoise::Attempt],
+    ) -> Result<denoise::Plan, String> {
+        sample::decide(&self.sample, request, attempts)
     }
 
     fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {

@@ -24,11 +24,28 @@
 //! chunks of 64 frames with an overlap of 8, which the host carries too. The factor 2.73 that
 //! ComfyUI once put on AMD is now thought obsolete and is left out. Its three averaged passes over
 //! differently shaped tiles have no counterpart here.
+//!
+//! **Samples** go by `comfy/model_management.py` (`unet_dtype`, `unet_manual_cast`,
+//! `load_models_gpu`, `minimum_inference_memory`), `comfy/model_base.py` (`memory_required`) and
+//! `comfy/samplers.py` (`calc_cond_batch`):
+//!
+//! | part | rule |
+//! |---|---|
+//! | type | f32 on a CPU; else the first of the model's types that the device is fast in: Flux bf16, f16; WAN f16, bf16; f16 if the weights are stored so |
+//! | weights | as stored, cast layer by layer |
+//! | bytes of a step | area of the latents · bytes of an element · 0.01 · factor MiB, with a factor of 3.1 for Flux and width / 2222 for WAN |
+//! | passes | together if 1.5 times the bytes of both fit into what is free |
+//! | residency | on the device if the weights fit beside a step and 0.8 GiB; else streamed, a block ahead on a GPU with streams |
+//!
+//! ComfyUI keeps as many layers on the device as fit and streams the others; plans here stream all
+//! blocks or none. A sample that runs out of memory ends there.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Direction, Dtype, Failure, Overlapped, Plan, Policy, Precision, Request, Settings,
-    Space, Tile, Time,
+    Space, Stage, Tile, Time, denoise,
 };
+
+mod sample;
 
 /// Bytes per pixel and byte of an element, from `memory_used_decode` and `memory_used_encode`.
 struct Formula {
@@ -69,8 +86,9 @@ impl Policy for ComfyUi {
         Description::new(
             "comfyui",
             env!("CARGO_PKG_VERSION"),
-            "Decodes and encodes as ComfyUI does: whole, or tiled when memory is short.",
+            "Decodes, encodes and samples as ComfyUI does: whole, or tiled or streamed when memory is short.",
         )
+        .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise])
         .setting("tile", "The side of a tile in pixels, as in VAEDecodeTiled.", 512)
         .setting("overlap", "Pixels that tiles share, as in VAEDecodeTiled.", 64)
         .setting("temporal-size", "Frames of a chunk of video, as in VAEDecodeTiled.", 64)
@@ -115,6 +133,14 @@ impl Policy for ComfyUi {
         }
         let batch = u32::try_from(free / used).unwrap_or(u32::MAX).clamp(1, request.batch.max(1));
         Ok(Plan { batch, ..plan }.because("whole, by its memory formula"))
+    }
+
+    fn decide_denoise(
+        &mut self,
+        request: &denoise::Request,
+        attempts: &[denoise::Attempt],
+    ) -> Result<denoise::Plan, String> {
+        sample::decide(request, attempts)
     }
 }
 

@@ -6,9 +6,18 @@
 //! tile) and `AutoencoderKLWan` (`_encode` and `_decode` tile pictures larger than 256 with a
 //! stride of 192; a decode runs one latent frame per call and an encode one frame, then four per
 //! call, with the causal cache carried). Both directions go by the same sizes in pixels.
+//!
+//! **Samples** run as after `from_pretrained(torch_dtype=…)` and `to(device)`: the weights in the
+//! type that they are stored in on a GPU (f32 on a CPU), the quantized ones packed
+//! (`GGUFQuantizationConfig`, layerwise casting), all of them on the device, and the two
+//! conditionings of guidance in turn, as `FluxPipeline` and `WanPipeline` call the transformer. With
+//! `group-offload` the blocks are streamed, one ahead, as `enable_group_offload(offload_type=
+//! "block_level", num_blocks_per_group=1, use_stream=True)` does.
 
 use tilewright_sdk::{
-    Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Tile, Time,
+    Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Stage, Tile,
+    Time,
+    denoise::{self, Residency, WeightForm},
 };
 
 /// `sample_size` of the published configurations.
@@ -22,6 +31,7 @@ pub struct Diffusers {
     sample_size: Option<u32>,
     tiled: bool,
     precision: Option<Precision>,
+    group_offload: bool,
 }
 
 impl Policy for Diffusers {
@@ -29,14 +39,20 @@ impl Policy for Diffusers {
         Description::new(
             "diffusers",
             env!("CARGO_PKG_VERSION"),
-            "Decodes and encodes as diffusers does after enable_tiling().",
+            "Decodes and encodes as diffusers does after enable_tiling(), and samples as its pipelines do.",
         )
+        .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise])
         .setting("sample-size", "The tile's side in pixels; 0 for the model's own sample size.", 0)
         .setting("tiling", "Off: always whole, as diffusers does by default.", true)
         .setting(
             "precision",
             "auto for the type that the weights are stored in (f32 on a CPU), or f32, bf16, f16.",
             "auto",
+        )
+        .setting(
+            "group-offload",
+            "Samples: blocks of weights are streamed, as enable_group_offload() does.",
+            false,
         )
     }
 
@@ -51,7 +67,9 @@ impl Policy for Diffusers {
                 ("f16", Some(Precision::Uniform(Dtype::F16))),
             ],
         )?;
-        Ok(Self { sample_size: Some(sample_size).filter(|size| *size > 0), tiled: settings.flag("tiling")?, precision })
+        let sample_size = Some(sample_size).filter(|size| *size > 0);
+        let (tiled, group_offload) = (settings.flag("tiling")?, settings.flag("group-offload")?);
+        Ok(Self { sample_size, tiled, precision, group_offload })
     }
 
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
@@ -78,6 +96,34 @@ impl Policy for Diffusers {
         }
         Ok(Plan { space: Space::Blended(Tile::square(size, size / 4)), ..plan }
             .because("tiles of the model's sample size"))
+    }
+
+    fn decide_denoise(
+        &mut self,
+        request: &denoise::Request,
+        attempts: &[denoise::Attempt],
+    ) -> Result<denoise::Plan, String> {
+        if !attempts.is_empty() {
+            return Err("diffusers does not recover".into());
+        }
+        let stored = match request.stored() {
+            "f16" => Dtype::F16,
+            "f32" => Dtype::F32,
+            // Quantized weights are expanded to what pipelines compute in.
+            _ => Dtype::Bf16,
+        };
+        let is_wide = !request.has_gpu() || !request.offers(stored);
+        let own = Precision::Uniform(if is_wide { Dtype::F32 } else { stored });
+        let precision = self.precision.unwrap_or(own);
+        let is_as_stored = request.stored() == precision.word();
+        let streams = self.group_offload && request.has_gpu();
+        let packed = request.is_quantized() || is_as_stored || streams;
+        let plan = denoise::Plan {
+            weights: if packed { WeightForm::Packed } else { WeightForm::Expanded },
+            residency: if streams { Residency::Streamed(1) } else { Residency::Resident },
+            ..denoise::Plan::plain(precision).reusing(request)
+        };
+        Ok(plan.because(if streams { "as with group offloading" } else { "as a pipeline on its device" }))
     }
 }
 

@@ -1,9 +1,11 @@
-//! Every part of the plan is a setting, for decodes and encodes alike. Every choice goes through a
-//! policy, so one made by hand is checked and recorded like any other.
+//! Every part of the plan is a setting, for decodes, encodes and samples alike. Every choice goes
+//! through a policy, so one made by hand is checked and recorded like any other. A setting that is
+//! left at `auto` is that of [`denoise::Plan::plain`]: everything at once, but for the passes of
+//! guidance.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Layout, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space,
-    Tile, Time,
+    Stage, Tile, Time, denoise,
 };
 
 /// The longest side and the most frames that can be asked for.
@@ -14,11 +16,16 @@ pub struct Fixed {
     plan: Plan,
     /// The memory order follows the device.
     suits: bool,
+    /// The parts of a sample's plan.
+    sample: denoise::Choice,
 }
 
 impl Policy for Fixed {
     fn describe() -> Description {
-        Description::new("fixed", env!("CARGO_PKG_VERSION"), "Runs what the settings say, whatever the request.")
+        let description =
+            Description::new("fixed", env!("CARGO_PKG_VERSION"), "Runs what the settings say, whatever the request.");
+        let description = description
+            .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise])
             .setting("space", "How the picture is divided: whole, blended or exact.", "whole")
             .setting("tile", "The tile in pixels: one side, or WIDTHxHEIGHT.", "512")
             .setting("overlap", "Pixels that neighbouring tiles share, when blended.", 64)
@@ -34,7 +41,8 @@ impl Policy for Fixed {
             .setting("prefetch", "Inputs copied to the device ahead of their turn.", 0)
             .setting("time", "How a clip is divided: whole, carried (the state goes on) or blended.", "whole")
             .setting("chunk", "Output frames of a chunk, when carried or blended.", 16)
-            .setting("time-overlap", "Frames that neighbouring chunks share, when blended in time.", 2)
+            .setting("time-overlap", "Frames that neighbouring chunks share, when blended in time.", 2);
+        denoise::Choice::declare(description)
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
@@ -78,7 +86,7 @@ impl Policy for Fixed {
             prefetch: settings.count("prefetch", 0, MOST)?,
             reason: "as set".into(),
         };
-        Ok(Self { plan, suits: layout.is_none() })
+        Ok(Self { plan, suits: layout.is_none(), sample: denoise::Choice::read(settings)? })
     }
 
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
@@ -92,6 +100,19 @@ impl Policy for Fixed {
         };
         let layout = if self.suits { suited } else { self.plan.layout };
         Ok(Plan { layout, ..self.plan.clone() })
+    }
+
+    fn decide_denoise(
+        &mut self,
+        request: &denoise::Request,
+        attempts: &[denoise::Attempt],
+    ) -> Result<denoise::Plan, String> {
+        if !attempts.is_empty() {
+            return Err("only does what it is set to".into());
+        }
+        let plan = denoise::Plan::plain(self.plan.precision).reusing(request);
+        let plan = denoise::Plan { release: self.plan.release, ..plan };
+        Ok(self.sample.apply(plan, request).because("as set"))
     }
 }
 

@@ -15,11 +15,23 @@
 //! took 54.8 s whole and 4.8 s tiled, both in bf16, so every picture beyond one tile is tiled. All
 //! of them are about decodes: rocm-ninodes has no node that encodes, so encodes are left to the
 //! host's fallback.
+//!
+//! **Samples** go by the options of its sampler nodes:
+//!
+//! | part | rule |
+//! |---|---|
+//! | type | f32, for stability; bf16 if f32 does not fit, since f16 accumulation made bands and crashes on gfx1151 |
+//! | quantized weights | compatibility mode: as they are stored, no type is forced on them, nothing runs together |
+//! | attention | fused if its scores, times 1.5, would not fit beside the rest; else as the device has it |
+//! | passes | together while they fit, but not of quantized weights |
+//! | weights | on the device while they fit into the share of memory, else streamed |
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Overlapped, Plan, Policy, Precision, Release, Request, Settings,
-    Space, Stage, Tile, Time, host,
+    Space, Stage, Tile, Time, denoise, host,
 };
+
+mod sample;
 
 /// Up to this many pixels a picture is small, up to the next it is medium.
 const SMALL: u64 = 512 * 512;
@@ -57,7 +69,7 @@ pub struct Gfx1151 {
 impl Policy for Gfx1151 {
     fn describe() -> Description {
         Description::new("gfx1151", env!("CARGO_PKG_VERSION"), "The published settings for AMD's Strix Halo.")
-            .stages(&[Stage::Decode])
+            .stages(&[Stage::Decode, Stage::Denoise])
             .setting("tile", "The side of a tile in pixels; 0 for 768, or 1024 for large pictures.", 0)
             .setting("memory-share", "The share of the device's memory to use at most.", SHARE)
     }
@@ -105,6 +117,14 @@ impl Policy for Gfx1151 {
                 Ok(Plan { release: Release::EachStep, ..plan })
             }
         }
+    }
+
+    fn decide_denoise(
+        &mut self,
+        request: &denoise::Request,
+        attempts: &[denoise::Attempt],
+    ) -> Result<denoise::Plan, String> {
+        sample::decide(request, attempts, self.share)
     }
 }
 

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use crate::{
     Attempt, Outcome, Plan, Policy, Request, Settings,
     bindings::exports::tilewright::policy::lifecycle::{self, Value},
+    denoise,
 };
 
 /// The slot of the configured policy.
@@ -43,6 +44,30 @@ pub fn learn<P: Policy>(slot: &Slot<P>, request: Request, plan: Plan, outcome: O
     });
 }
 
+/// Answers `decide` of samples.
+///
+/// # Errors
+/// The policy's.
+pub fn decide_denoise<P: Policy>(
+    slot: &Slot<P>,
+    request: denoise::Request,
+    attempts: Vec<denoise::Attempt>,
+) -> Result<denoise::Plan, String> {
+    call((request, attempts), |(request, attempts)| with(slot, |policy| policy.decide_denoise(request, attempts))?)
+}
+
+/// Answers `learn` of samples.
+pub fn learn_denoise<P: Policy>(
+    slot: &Slot<P>,
+    request: denoise::Request,
+    plan: denoise::Plan,
+    outcome: denoise::Outcome,
+) {
+    let _ = call((request, plan, outcome), |(request, plan, outcome)| {
+        with(slot, |policy| policy.learn_denoise(request, plan, outcome))
+    });
+}
+
 #[cfg(all(target_family = "wasm", not(target_feature = "atomics")))]
 use crate::arena::call;
 
@@ -63,7 +88,7 @@ macro_rules! export {
     ($policy:ty) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
-            use $crate::bindings::exports::tilewright::policy::{lifecycle, vae_policy};
+            use $crate::bindings::exports::tilewright::policy::{denoise_policy, lifecycle, vae_policy};
 
             ::std::thread_local! {
                 static SLOT: $crate::export::Slot<$policy> = const { ::std::cell::RefCell::new(None) };
@@ -93,6 +118,23 @@ macro_rules! export {
 
                 fn learn(request: $crate::Request, plan: $crate::Plan, outcome: $crate::Outcome) {
                     SLOT.with(|slot| $crate::export::learn(slot, request, plan, outcome))
+                }
+            }
+
+            impl denoise_policy::Guest for Module {
+                fn decide(
+                    request: $crate::denoise::Request,
+                    attempts: ::std::vec::Vec<$crate::denoise::Attempt>,
+                ) -> Result<$crate::denoise::Plan, ::std::string::String> {
+                    SLOT.with(|slot| $crate::export::decide_denoise(slot, request, attempts))
+                }
+
+                fn learn(
+                    request: $crate::denoise::Request,
+                    plan: $crate::denoise::Plan,
+                    outcome: $crate::denoise::Outcome,
+                ) {
+                    SLOT.with(|slot| $crate::export::learn_denoise(slot, request, plan, outcome))
                 }
             }
 

@@ -49,6 +49,7 @@ extern crate self as tilewright_sdk;
 mod arena;
 #[doc(hidden)]
 pub mod bindings;
+pub mod denoise;
 mod description;
 #[doc(hidden)]
 pub mod export;
@@ -66,7 +67,7 @@ pub use bindings::tilewright::policy::{
 pub use description::{Description, Settings, Value};
 pub use words::Kind;
 
-/// A set of rules for decodes and encodes. One value of the type lives as long as the policy is in
+/// A set of rules for the stages that its description names. One value of the type lives as long as the policy is in
 /// use.
 pub trait Policy: Sized + 'static {
     /// Name, version, summary, stages and settings.
@@ -78,18 +79,41 @@ pub trait Policy: Sized + 'static {
     /// One line that names the setting and the allowed values; the policy is then not put to work.
     fn configure(settings: &Settings) -> Result<Self, String>;
 
-    /// Decides how a request is run. It is asked with no attempts at first, and again after each
-    /// failure with all of them, the latest last. A plan that [repeats](Plan::repeats) a failed one
-    /// is not run.
+    /// Decides how a decode or an encode is run. It is asked with no attempts at first, and again
+    /// after each failure with all of them, the latest last. A plan that [repeats](Plan::repeats) a
+    /// failed one is not run.
     ///
     /// # Errors
-    /// One line; the host then uses its own default.
-    fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String>;
+    /// One line; the host then uses its own default, as it does if a policy has no such function.
+    fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+        let _ = (request, attempts);
+        Err("it has no rules for decodes and encodes".into())
+    }
 
-    /// Learns from the outcome of a plan. The host keeps the measurements, too: see
+    /// Learns from the outcome of a decode or an encode. The host keeps the measurements, too: see
     /// [`host::trials`]. There is no current request: [`host::estimate`] prices only the plan that
     /// was decided on.
     fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
+        let _ = (request, plan, outcome);
+    }
+
+    /// Decides how a sample is run, as [`Policy::decide`] does for a decode. A policy that is to be
+    /// asked names [`Stage::Denoise`] among its [stages](Description::stages).
+    ///
+    /// # Errors
+    /// One line; the host then uses its own default, as it does if a policy has no such function.
+    fn decide_denoise(
+        &mut self,
+        request: &denoise::Request,
+        attempts: &[denoise::Attempt],
+    ) -> Result<denoise::Plan, String> {
+        let _ = (request, attempts);
+        Err("it has no rules for samples".into())
+    }
+
+    /// Learns from the outcome of a sample. During it, [`denoise::estimate`] prices only the plan
+    /// that was decided on.
+    fn learn_denoise(&mut self, request: &denoise::Request, plan: &denoise::Plan, outcome: &denoise::Outcome) {
         let _ = (request, plan, outcome);
     }
 }

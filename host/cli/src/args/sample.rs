@@ -8,7 +8,7 @@ use tilewright_plan::bytes;
 use tilewright_sampling::{Convention, MOST_STEPS, Sampler, Scheduler, parse_sigmas};
 use tilewright_torch::device::Choice;
 
-use super::{Recording, device, finite};
+use super::{ObjectiveArgument, PolicyGrants, Recording, device, finite};
 
 /// Sigmas as one argument.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,17 +160,19 @@ pub struct Sample {
     /// The reference to follow where they differ
     #[arg(long = "as", value_name = "comfyui|diffusers", default_value = "comfyui")]
     pub convention: Convention,
-    /// The policy that decides: a shipped policy's name, or a .wasm file. None decides on samples
-    /// yet: the host's own plan is used, with --set
-    #[arg(long, value_name = "NAME|FILE.wasm", default_value = "fixed")]
+    /// The policy that decides: a shipped policy's name, or a .wasm file
+    #[arg(long, value_name = "[denoise=]NAME|FILE.wasm", default_value = "adaptive")]
     pub policy: String,
-    /// A setting of the plan, repeatable: precision (f32, bf16, f16, mixed-bf16, mixed-f16),
-    /// products (precision, fp8), weights (packed, expanded), ahead (all, or blocks to read ahead),
-    /// guidance (together, in-turn), samples (all, or a number at once), attention (fused, or a
-    /// number of queries), feed-forward (a number of parts), reuse (off, output), release (keep,
-    /// at-end, each-step)
+    /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them. adaptive
+    /// and fixed have: precision (f32, bf16, f16, mixed-bf16, mixed-f16), products (precision,
+    /// fp8), weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
+    /// in-turn), samples (all, or a number at once), attention (fused, or a number of queries),
+    /// feed-forward (a number of parts), reuse (off, output), release (keep, at-end, each-step)
     #[arg(long, value_name = "[denoise.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
+    /// Grants of the policy.
+    #[command(flatten)]
+    pub grants: PolicyGrants,
     /// The device to run on; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,
@@ -178,6 +180,9 @@ pub struct Sample {
     /// block, as it is needed [default: 80 % of what is free]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub memory_limit: Option<u64>,
+    /// The objective: what counts most
+    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
+    pub objective: ObjectiveArgument,
     /// Processor threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -192,6 +197,9 @@ pub struct Sample {
     /// Decide and estimate, sample nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Show every plan that the policy considered, with what was predicted
+    #[arg(long)]
+    pub explain: bool,
     /// Print the decision record as JSON on standard output, with the name of the output
     #[arg(long)]
     pub json: bool,

@@ -4,7 +4,7 @@ use tilewright_engine::{MemoryLimit, Overrides};
 use tilewright_media::{Format, Kind, Options, Output, Pixels, Preview, Rate};
 use tilewright_models::Latent;
 use tilewright_pipeline::{self as pipeline, Decode, Delivery, Model, Session, Writing, published_rate};
-use tilewright_plan::{Planner, Recorder};
+use tilewright_plan::{Planner, Recorder, Stage};
 
 use super::{CLIP, PICTURE, Plan};
 use crate::{
@@ -39,7 +39,8 @@ impl<'a> Decoder<'a> {
             let writing = writing.clone();
             move || writing.abandon(&mut note)
         });
-        let planner = policy::configure(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        let planner =
+            policy::configure(Stage::Decode, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
         if !is_clip {
             arguments.clip.refuse_for_pictures()?;
             inputs.iter().try_for_each(|input| plan.output(input, Kind::Picture, PICTURE).map(drop))?;

@@ -4,7 +4,7 @@ use tilewright_engine::{MemoryLimit, Overrides};
 use tilewright_media::read_texts;
 use tilewright_models::Scaling;
 use tilewright_pipeline::{self as pipeline, Encode, EncodeInput, EncodeSource, Model, Session, check_scaling};
-use tilewright_plan::Recorder;
+use tilewright_plan::{Recorder, Stage};
 
 use super::Plan;
 use crate::{
@@ -33,7 +33,8 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Checks all arguments before any step that takes time.
     pub fn open(arguments: &'a args::Encode, plan: &'a Plan<'a>, inputs: &[Input]) -> Outcome<Self> {
-        let planner = policy::configure(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        let planner =
+            policy::configure(Stage::Encode, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
         inputs.iter().try_for_each(|input| plan.output(input).map(drop))?;
         let overrides =
             Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };

@@ -393,7 +393,7 @@ impl Task for ClipDecoding<'_> {
     fn under_way(&self) -> Option<UnderWay> {
         // The first rounds show what a plan takes: what fails there may begin anew in any way.
         let live = self.live.as_ref().filter(|live| live.rounds > 1)?;
-        Some(UnderWay { frames_done: self.delivered[live.sample], plan: live.plan.clone() })
+        Some(UnderWay { done: self.delivered[live.sample], plan: live.plan.clone() })
     }
 }
 

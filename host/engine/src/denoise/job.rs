@@ -1,37 +1,34 @@
-//! A sample on one device: its plan, and the attempts to carry it out.
+//! A sample on one device: the decisions about it, and the attempts to carry them out.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use tch::{Device, Tensor};
 use tilewright_plan::{
-    DenoiseAttempt, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest, Dtype, Failure, GuidanceOrder,
-    Objective, PolicyIdentity, Precision, Products, Stage, StepReuse, WeightForm,
+    Attempt, Candidate, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
+    DenoiseRecord, DenoiseRequest, Device as Facts, Dtype, FailedAttempt, Failure, Objective, Planner, Precision,
+    Question, Stage, UnderWay, Work,
 };
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
 
-use super::{Denoiser, SampleState, Sampling, extents, filled, steps::Walk};
+use super::{Denoiser, SampleState, Sampling, costs::DenoiseCosts, extents, filled, steps::Walk};
 use crate::{
     Error, Machine, Observer, Result,
     task::{AttemptError, measure, settle},
 };
 
+/// The most plans of the planner that are tried; the attempts after them are the host's own.
+const ASKED: usize = 3;
+
 /// The most plans that are tried for a sample.
 const MOST_ATTEMPTS: usize = 6;
 
-/// Changes of a plan that may hold less, those that cost least time first. Expanded weights are not
-/// read again.
-const LEANER: [fn(&mut DenoisePlan); 6] = [
-    |plan| plan.guidance = GuidanceOrder::InTurn,
-    |plan| plan.weights = WeightForm::Packed,
-    |plan| (plan.weights, plan.ahead) = (WeightForm::Packed, plan.ahead.or(Some(1))),
-    |plan| plan.samples = Some(1),
-    |plan| plan.feed_forward = plan.feed_forward.max(FEED_FORWARD_PARTS),
-    |plan| (plan.weights, plan.ahead) = (WeightForm::Packed, Some(0)),
-];
-
-/// The parts of a feed-forward layer where memory is short: with more, attention holds the most.
-const FEED_FORWARD_PARTS: u32 = 8;
+/// The parts of a feed-forward layer in the plan that holds least: with more, attention holds the
+/// most.
+const LEAST_PARTS: u32 = 8;
 
 /// A request for a sample on one device.
 #[derive(Debug)]
@@ -39,7 +36,20 @@ pub struct DenoiseJob<'a> {
     pub(super) machine: &'a Machine,
     pub(super) denoiser: &'a Denoiser,
     pub(super) sampling: &'a Sampling,
-    pub(super) request: DenoiseRequest,
+    pub(super) costs: Arc<DenoiseCosts>,
+    facts: Facts,
+    capabilities: DenoiseCapabilities,
+    request: DenoiseRequest,
+}
+
+/// The state that an earlier run of a sample reached, and the plan that it was reached by. The
+/// sample goes on in the same types and divisions, since others would change its bits.
+#[derive(Debug)]
+pub struct Begun {
+    /// The state after the last finished step.
+    pub state: SampleState,
+    /// The plan of that step.
+    pub plan: DenoisePlan,
 }
 
 /// A sample that ended with latents.
@@ -52,11 +62,14 @@ pub struct Sampled {
     pub noisy: Option<(Tensor, f32)>,
     /// The decision and what was measured.
     pub record: DenoiseRecord,
+    /// The plans that the policy asked the price of.
+    pub candidates: Vec<Candidate<Denoise>>,
 }
 
 /// The time and memory of the attempts so far.
 #[derive(Default)]
 struct Spent {
+    attempts: u32,
     elapsed: Duration,
     load: Duration,
     moved_bytes: u64,
@@ -67,7 +80,16 @@ struct Spent {
 
 impl<'a> DenoiseJob<'a> {
     /// A job, within a limit that counts the weights.
-    pub fn new(machine: &'a Machine, denoiser: &'a Denoiser, sampling: &'a Sampling, memory_limit: u64) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::SampleDoesNotFit`] if not even the leanest plan fits.
+    pub fn new(
+        machine: &'a Machine,
+        denoiser: &'a Denoiser,
+        sampling: &'a Sampling,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> Result<Self> {
         let size = sampling.latents.size();
         let [frames, height, width] = extents(&size);
         let patch = denoiser.config().patch();
@@ -88,12 +110,18 @@ impl<'a> DenoiseJob<'a> {
             sigmas: sampling.sigmas.clone(),
             reuse: sampling.reuse,
             memory_limit,
-            objective: Objective::default(),
+            objective,
             host_total_bytes: host.map_or(0, |memory| memory.total),
             host_free_bytes: host.map_or(0, |memory| memory.available),
             transfer_rate: machine.measured.transfer_bytes_per_second.map_or(0, |rate| rate as u64),
         };
-        Self { machine, denoiser, sampling, request }
+        let costs = Arc::new(DenoiseCosts::new(machine, denoiser, sampling));
+        let (facts, capabilities) = (machine.facts_now(), costs.capabilities());
+        let job = Self { machine, denoiser, sampling, costs, facts, capabilities, request };
+        match job.leanest() {
+            Some(least) if least > memory_limit => Err(Error::SampleDoesNotFit { limit: memory_limit, least }),
+            _ => Ok(job),
+        }
     }
 
     /// The work itself.
@@ -101,100 +129,134 @@ impl<'a> DenoiseJob<'a> {
         &self.request
     }
 
-    /// The host's own plan: f32, weights as they are stored on a CPU and expanded on a GPU that has
-    /// room for them, and changed by `LEANER` until it fits into the memory limit.
-    pub fn plan(&self) -> DenoisePlan {
-        let expanded =
-            self.machine.device != Device::Cpu && 4 * self.request.model.parameters < self.request.memory_limit / 2;
-        let mut plan = DenoisePlan {
-            weights: if expanded { WeightForm::Expanded } else { WeightForm::Packed },
-            reuse: self.sampling.reuse.map_or(StepReuse::Off, |threshold| StepReuse::Output { threshold }),
-            reason: "the host's own".into(),
-            ..DenoisePlan::plain()
+    /// The plans that can be carried out.
+    pub fn capabilities(&self) -> &DenoiseCapabilities {
+        &self.capabilities
+    }
+
+    /// The price of a plan.
+    ///
+    /// # Errors
+    /// One line, if it can't be carried out.
+    pub fn estimate(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
+        self.costs.estimate_one(plan)
+    }
+
+    /// Decides without carrying anything out.
+    pub fn decide(&self, planner: &mut dyn Planner<Denoise>) -> (DenoiseRecord, Vec<Candidate<Denoise>>) {
+        let decision = planner.decide(&self.question(), self.costs.clone());
+        let record = self.record(planner, &decision, Vec::new(), None);
+        (record, decision.candidates)
+    }
+
+    /// The bytes that the leanest plan is expected to hold; none if no plan has a price.
+    fn leanest(&self) -> Option<u64> {
+        let held = |dtype: &Dtype| {
+            let plan = DenoisePlan {
+                precision: Precision::Uniform(*dtype),
+                ahead: Some(0),
+                samples: Some(1),
+                feed_forward: LEAST_PARTS,
+                ..DenoisePlan::plain()
+            };
+            let cost = self.costs.estimate_one(&plan).ok()?;
+            Some(cost.peak_bytes.saturating_add(cost.weights_bytes))
         };
-        for leaner in self.leaner(plan.clone()) {
-            if self.held(&plan).is_none_or(|held| held <= self.request.memory_limit) {
-                break;
-            }
-            plan = leaner;
-        }
-        plan
+        self.capabilities.dtypes.iter().filter_map(held).min()
     }
 
-    /// Plans that hold less, each less than the one before.
-    fn leaner(&self, mut plan: DenoisePlan) -> impl Iterator<Item = DenoisePlan> {
-        let mut least = self.held(&plan).unwrap_or(u64::MAX);
-        LEANER.into_iter().filter_map(move |change| {
-            let mut next = plan.clone();
-            change(&mut next);
-            let held = self.held(&next).filter(|held| *held < least)?;
-            (least, plan) = (held, next.clone());
-            Some(next)
-        })
+    /// The question before anything was carried out.
+    fn question(&self) -> Question<'_, Denoise> {
+        Question::denoise(&self.request, &self.facts, &self.capabilities)
     }
 
-    /// The bytes that a plan is expected to hold at once; none if it can't be carried out.
-    fn held(&self, plan: &DenoisePlan) -> Option<u64> {
-        let cost = self.estimate(plan).ok()?;
-        Some(cost.peak_bytes.saturating_add(cost.weights_bytes))
-    }
-
-    /// Carries a plan out, from the first step or from a state that an earlier run reached. After a
-    /// failure the same step is tried again with a plan that avoids it.
+    /// Decides and carries out, from the first step or from a state that an earlier run reached.
+    /// After a failure the same step is tried again, with a plan that avoids it.
     ///
     /// # Errors
     /// The network can't be loaded, memory is out, the result is not finite, or the user ended it.
-    pub fn run(&self, plan: &DenoisePlan, from: Option<SampleState>, observer: &mut dyn Observer) -> Result<Sampled> {
-        let limit = self.request.memory_limit;
-        if self.held(plan).is_some_and(|held| held > limit) {
-            let leanest = self.leaner(plan.clone()).last();
-            if let Some(least) = self.held(leanest.as_ref().unwrap_or(plan)).filter(|least| *least > limit) {
-                return Err(Error::SampleDoesNotFit { limit, least });
-            }
+    pub fn run(
+        &self,
+        planner: &mut dyn Planner<Denoise>,
+        begun: Option<Begun>,
+        observer: &mut dyn Observer,
+    ) -> Result<Sampled> {
+        let resumes = begun.is_some();
+        let (mut from, kept) = begun.map_or((None, None), |begun| (Some(begun.state), Some(begun.plan)));
+        let under_way = |from: &Option<SampleState>, plan: &DenoisePlan| {
+            from.as_ref().map(|state| UnderWay { done: state.steps, plan: plan.clone() })
+        };
+        let begins = kept.as_ref().and_then(|plan| under_way(&from, plan));
+        let mut decision = planner.decide(&self.question().going_on(begins.as_ref()), self.costs.clone());
+        if let Some(kept) = &kept {
+            go_on_as(kept, &mut decision);
         }
-        let mut from = from;
-        let mut plan = plan.clone();
-        let mut attempts: Vec<DenoiseAttempt> = Vec::new();
+        let mut attempts: Vec<Attempt<Denoise>> = Vec::new();
+        let mut failed: Vec<FailedAttempt<Denoise>> = Vec::new();
         let mut spent = Spent::default();
+        let mut was_changed = resumes;
         loop {
-            let failure = match self.attempt(&plan, &mut from, &mut spent, observer) {
+            let steps_done = from.as_ref().map_or(0, |state| state.steps);
+            observer.sample_decided(&decision, self.estimate(&decision.plan).ok().as_ref(), steps_done);
+            let failure = match self.attempt(&decision.plan, &mut from, &mut spent, observer) {
                 Ok((latents, noisy, outcome)) => {
-                    let record = self.record(&plan, attempts, Some(outcome));
+                    // The outcome of several plans says little of one of them.
+                    if attempts.is_empty() && !was_changed {
+                        planner.learn(&self.question(), &decision.plan, &outcome);
+                    }
+                    let record = self.record(planner, &decision, failed, Some(outcome));
                     let last = self.sampling.sigmas.last().map_or(0.0, |sigma| *sigma as f32);
                     let noisy = (last > 0.0).then_some((noisy, last));
-                    return Ok(Sampled { latents, noisy, record });
+                    return Ok(Sampled { latents, noisy, record, candidates: decision.candidates });
                 }
                 Err(AttemptError::Failed(failure)) => failure,
                 Err(AttemptError::Broken(error)) => return Err(error),
-                Err(AttemptError::Cancelled | AttemptError::AskAgain) => return Err(Error::Interrupted),
+                Err(AttemptError::Cancelled) => return Err(Error::Interrupted),
+                // The host's own plan is the last resort: no policy changes it.
+                Err(AttemptError::AskAgain) if attempts.len() >= ASKED => continue,
+                Err(AttemptError::AskAgain) => {
+                    // A policy that takes over knows nothing of another's failures.
+                    let done = under_way(&from, &decision.plan);
+                    decision = planner.decide(&self.question().going_on(done.as_ref()), self.costs.clone());
+                    was_changed = true;
+                    continue;
+                }
             };
+            tracing::info!(%failure, plan = %decision.plan, "the attempt failed");
+            attempts.push(Attempt { plan: decision.plan.clone(), failure });
             let step = from.as_ref().map_or(0, |state| state.steps);
-            let next = self.next_plan(&plan, failure).filter(|_| attempts.len() + 1 < MOST_ATTEMPTS);
-            attempts.push(DenoiseAttempt { plan: plan.clone(), failure, step });
+            let attempt = FailedAttempt { step, ..FailedAttempt::new(decision.clone(), failure) };
+            let next = self.decide_again(planner, under_way(&from, &decision.plan).as_ref(), &attempts);
             let Some(next) = next else {
-                return Err(Error::Exhausted {
-                    attempts: attempts.len(),
-                    last: failure,
-                    advice: advice(&plan, failure),
-                });
+                let attempts = attempts.len();
+                return Err(Error::Exhausted { attempts, last: failure, advice: advice(&decision.plan, failure) });
             };
-            if let Some(attempt) = attempts.last() {
-                observer.sample_failed(attempt, &next);
-            }
-            plan = next;
+            observer.sample_failed(&attempt, &next.plan);
+            failed.push(attempt);
+            decision = next;
         }
     }
 
-    /// A plan that avoids a failure, if there is one: values that are not finite need a wider type,
-    /// and memory that is out a plan that holds less.
-    fn next_plan(&self, plan: &DenoisePlan, failure: Failure) -> Option<DenoisePlan> {
-        let mut next = DenoisePlan { reason: format!("after {failure}"), ..plan.clone() };
-        if let Failure::NonFinite { .. } = failure {
-            next.precision = Precision::Uniform(Dtype::F32);
-            next.products = Products::Precision;
-            return (plan.precision.dtype() != Dtype::F32).then_some(next);
+    /// The decision to try after these attempts; none if it is time to give up.
+    fn decide_again(
+        &self,
+        planner: &mut dyn Planner<Denoise>,
+        under_way: Option<&UnderWay<Denoise>>,
+        attempts: &[Attempt<Denoise>],
+    ) -> Option<Decision<Denoise>> {
+        let last = attempts.last()?;
+        // No other division mends values that are not finite in f32.
+        let is_hopeless =
+            matches!(last.failure, Failure::NonFinite { .. }) && last.plan.precision.dtype() == Dtype::F32;
+        if is_hopeless || attempts.len() >= MOST_ATTEMPTS {
+            return None;
         }
-        self.leaner(next).next()
+        let question = self.question().going_on(under_way).after(attempts);
+        let next = match attempts.len() {
+            ..ASKED => Some(planner.decide(&question, self.costs.clone())),
+            _ => planner.fallback(&question, &*self.costs),
+        };
+        next.filter(|next| attempts.iter().all(|attempt| !Denoise::is_same_work(&attempt.plan, &next.plan)))
     }
 
     fn attempt(
@@ -205,12 +267,12 @@ impl<'a> DenoiseJob<'a> {
         observer: &mut dyn Observer,
     ) -> std::result::Result<(Tensor, Tensor, DenoiseOutcome), AttemptError> {
         let _no_grad = tch::no_grad_guard();
-        let cost = self.estimate(plan).ok();
+        let cost = self.costs.estimate_one(plan).ok();
         let device = self.machine.device;
-        let format = self.format(plan).map_err(AttemptError::Broken)?;
-        let resident = self.resident_bytes(plan, format).map_err(AttemptError::Broken)?;
+        let format = self.costs.format(plan).map_err(AttemptError::Broken)?;
+        let resident = self.costs.resident_bytes(plan, format).map_err(AttemptError::Broken)?;
         let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes);
-        let pooled = self.pooled_bytes(plan, cost.as_ref(), resident);
+        let pooled = self.costs.pooled_bytes(plan, cost.as_ref(), resident);
         let mapped = weights_bytes.saturating_sub(pooled);
         let sigmas: Vec<f32> = self.sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
         let course = Course::new(self.sampling.sampler, &self.sampling.model, &sigmas);
@@ -237,6 +299,7 @@ impl<'a> DenoiseJob<'a> {
         };
         let limit = self.request.memory_limit.saturating_sub(mapped);
         let measured = measure(device, limit, 0, 0, || settle(device, plan.release, work()));
+        spent.attempts += 1;
         spent.load += load;
         spent.moved_bytes += moved;
         spent.reused += reused;
@@ -252,6 +315,7 @@ impl<'a> DenoiseJob<'a> {
             peak_bytes: spent.peak_bytes,
             weights_bytes,
             moved_bytes: spent.moved_bytes,
+            attempts: spent.attempts,
             reused: spent.reused,
             reuse_deviation: spent.reuse_deviation,
             pool: outcome.pool,
@@ -259,30 +323,45 @@ impl<'a> DenoiseJob<'a> {
         Ok((latents, noisy, outcome))
     }
 
-    /// The record of a plan and what it led to.
-    pub fn record(
+    /// The record of a decision and what it led to.
+    fn record(
         &self,
-        plan: &DenoisePlan,
-        attempts: Vec<DenoiseAttempt>,
+        planner: &dyn Planner<Denoise>,
+        decision: &Decision<Denoise>,
+        attempts: Vec<FailedAttempt<Denoise>>,
         outcome: Option<DenoiseOutcome>,
     ) -> DenoiseRecord {
         DenoiseRecord {
             tilewright: env!("CARGO_PKG_VERSION").into(),
             time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-            stage: Stage::Denoise,
+            stage: Some(Stage::Denoise),
             request: self.request.clone(),
-            device: self.machine.facts_now(),
-            policy: PolicyIdentity {
-                name: "fixed".into(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                digest: String::new(),
-                settings: std::collections::BTreeMap::new(),
-            },
-            plan: plan.clone(),
-            estimate: self.estimate(plan).ok(),
+            capabilities: Some(self.capabilities.clone()),
+            device: self.facts.clone(),
+            policy: planner.identity().clone(),
+            answer: decision.answer.clone(),
+            plan: decision.plan.clone(),
+            adjusted: decision.adjusted.clone(),
+            fallback: decision.fallback.clone(),
+            decision: decision.elapsed,
+            fuel: decision.fuel,
+            estimate: self.estimate(&decision.plan).ok(),
+            expected: None,
             attempts,
             outcome,
+            resumed_frames: 0,
+            exchange: None,
         }
+    }
+}
+
+/// Lets a sample go on in the types, the order and the divisions that its kept steps were made in.
+fn go_on_as(kept: &DenoisePlan, decision: &mut Decision<Denoise>) {
+    let DenoisePlan { weights, ahead, release, reason, .. } = decision.plan.clone();
+    let bound = DenoisePlan { weights, ahead, release, reason, ..kept.clone() };
+    if bound != decision.plan {
+        decision.adjusted.push(format!("{} → {bound}: the kept steps were made like that", decision.plan));
+        decision.plan = bound;
     }
 }
 

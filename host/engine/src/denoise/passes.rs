@@ -6,28 +6,29 @@ use tch::{Device, Tensor};
 use tilewright_models::{Context, Inputs, LoadedDenoiser};
 use tilewright_plan::{DenoisePlan, GuidanceOrder};
 
-use super::{ConditioningTensors, Prompt, Sampling, filled};
+use super::{
+    ConditioningTensors, Prompt, filled,
+    shape::{PromptShape, SampleShape},
+};
 use crate::task::AttemptError;
 
 /// The passes of a step, by the plan: the positive conditioning and the negative one together, if
 /// there are no others, or each by itself.
-pub(super) fn passes<'a>(sampling: &'a Sampling, plan: &DenoisePlan) -> Vec<Pass<'a>> {
-    let prompts = sampling.prompts();
+pub(super) fn passes(shape: &SampleShape, plan: &DenoisePlan) -> Vec<Pass> {
+    let prompts = &shape.prompts;
     // Texts of different lengths can't be in one tensor: padding would be attended to.
-    let tokens = prompts[0].tensors.text.size()[1];
-    let is_alike = |prompt: &&Prompt| prompt.is_whole() && prompt.tensors.text.size()[1] == tokens;
+    let is_alike = |prompt: &PromptShape| prompt.is_whole && prompt.tokens() == prompts[0].tokens();
     let together = plan.guidance == GuidanceOrder::Together
         && prompts.len() == 2
-        && sampling.positive.len() == 1
+        && shape.positive == 1
         && prompts.iter().all(is_alike);
-    let batch = sampling.latents.size()[0];
-    let pass = |conditionings: Vec<&'a Prompt>| {
-        let serves_all = conditionings.iter().all(|prompt| prompt.tensors.has_one_row());
-        Pass { groups: groups(batch, plan.samples, serves_all), conditionings }
+    let pass = |conditionings: Vec<usize>| {
+        let serves_all = conditionings.iter().all(|place| prompts[*place].has_one_row());
+        Pass { groups: groups(shape.latents[0], plan.samples, serves_all), conditionings }
     };
     match together {
-        true => vec![pass(prompts)],
-        false => prompts.into_iter().map(|of| pass(vec![of])).collect(),
+        true => vec![pass((0..prompts.len()).collect())],
+        false => (0..prompts.len()).map(|place| pass(vec![place])).collect(),
     }
 }
 
@@ -48,7 +49,7 @@ fn groups(batch: i64, most: Option<u32>, serves_all: bool) -> Vec<Group> {
 }
 
 /// The output of a pass for each of its conditionings.
-pub(super) fn apart(velocity: Tensor, pass: &Pass<'_>) -> tilewright_torch::Result<Vec<Tensor>> {
+pub(super) fn apart(velocity: Tensor, pass: &Pass) -> tilewright_torch::Result<Vec<Tensor>> {
     let count = pass.conditionings.len() as i64;
     if count == 1 {
         return Ok(vec![velocity]);
@@ -57,10 +58,10 @@ pub(super) fn apart(velocity: Tensor, pass: &Pass<'_>) -> tilewright_torch::Resu
     (0..count).map(|place| Ok(velocity.f_narrow(0, place * batch, batch)?)).collect()
 }
 
-/// A pass's conditionings: one, or two that go through the network together; and its samples, some
-/// after the others.
-pub(super) struct Pass<'a> {
-    pub conditionings: Vec<&'a Prompt>,
+/// A pass's conditionings by their places: one, or two that go through the network together; and its
+/// samples, some after the others.
+pub(super) struct Pass {
+    pub conditionings: Vec<usize>,
     pub groups: Vec<Group>,
 }
 
@@ -84,10 +85,10 @@ impl Group {
     }
 }
 
-impl Pass<'_> {
+impl Pass {
     /// True if a conditioning of it counts at a sigma.
-    pub fn counts(&self, sigma: f64) -> bool {
-        self.conditionings.iter().any(|prompt| prompt.counts(sigma))
+    pub fn counts(&self, prompts: &[&Prompt], sigma: f64) -> bool {
+        self.conditionings.iter().any(|place| prompts[*place].counts(sigma))
     }
 
     /// Latents, once for each conditioning.
@@ -131,18 +132,20 @@ impl Pass<'_> {
     /// The contexts of all groups.
     pub fn prepare(
         &self,
+        prompts: &[&Prompt],
         network: &LoadedDenoiser,
         guidance: Option<f32>,
         size: &[i64],
         patch: i64,
         device: Device,
     ) -> std::result::Result<Vec<Context<Tensor>>, AttemptError> {
-        self.firsts().map(|group| self.prepare_group(group, network, guidance, size, patch, device)).collect()
+        self.firsts().map(|group| self.prepare_group(group, prompts, network, guidance, size, patch, device)).collect()
     }
 
     fn prepare_group(
         &self,
         group: &Group,
+        prompts: &[&Prompt],
         network: &LoadedDenoiser,
         guidance: Option<f32>,
         size: &[i64],
@@ -151,7 +154,7 @@ impl Pass<'_> {
     ) -> std::result::Result<Context<Tensor>, AttemptError> {
         type Of = fn(&ConditioningTensors) -> Option<&Tensor>;
         let joined = |of: Of| -> std::result::Result<Option<Tensor>, AttemptError> {
-            let rows = self.conditionings.iter().filter_map(|given| of(&given.tensors));
+            let rows = self.conditionings.iter().filter_map(|place| of(&prompts[*place].tensors));
             let rows = rows.map(|tensor| group.of(&for_batch(tensor, size[0])?));
             let rows = rows.collect::<tilewright_torch::Result<Vec<_>>>()?;
             if rows.is_empty() {

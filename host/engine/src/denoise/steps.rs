@@ -12,15 +12,16 @@ use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tenso
 use tilewright_torch::{Pace, non_finite, scalar};
 
 use super::{
-    Kept, Sampling, filled,
+    Kept, Prompt, Sampling,
+    costs::residency,
+    filled,
     job::DenoiseJob,
     passes::{Pass, apart, passes},
-    price::residency,
     reuse::Reuse,
 };
 use crate::{
     Error, Observer,
-    observer::FinishedStep,
+    observer::{FinishedStep, Next},
     task::{AttemptError, trim_between},
 };
 
@@ -78,7 +79,8 @@ pub(super) struct Walk<'a> {
     plan: &'a DenoisePlan,
     format: ComputeFormat,
     course: &'a Course<f32>,
-    passes: Vec<Pass<'a>>,
+    prompts: Vec<&'a Prompt>,
+    passes: Vec<Pass>,
     condition: Option<Tensor>,
     expert: Option<Expert<'a>>,
     pub reuse: Option<Reuse>,
@@ -102,10 +104,11 @@ impl<'a> Walk<'a> {
             plan,
             format,
             course,
-            passes: passes(job.sampling, plan),
+            prompts: job.sampling.prompts(),
+            passes: passes(&job.costs.shape, plan),
             condition,
             expert: None,
-            reuse: job.reuse(plan).and_then(|most| Reuse::new(most, &job.sampling.model, course.steps())),
+            reuse: job.costs.reuse(plan).and_then(|most| Reuse::new(most, &job.sampling.model, course.steps())),
             pace: Pace::new(device),
             load: Duration::ZERO,
             moved: 0,
@@ -147,6 +150,9 @@ impl<'a> Walk<'a> {
             };
             observer.stepped(&finished).map_err(AttemptError::Broken)?;
             keep(copy);
+            if !course.is_done(state) && observer.between_steps() == Next::AskAgain {
+                return Err(AttemptError::AskAgain);
+            }
         }
         let _ = observer.progress(1.0);
         Ok(())
@@ -160,7 +166,7 @@ impl<'a> Walk<'a> {
         // One expert goes before the other comes.
         drop(self.expert.take());
         // Its outputs are not the other's.
-        if let Some(most) = self.job.reuse(self.plan).filter(|_| self.reuse.is_some()) {
+        if let Some(most) = self.job.costs.reuse(self.plan).filter(|_| self.reuse.is_some()) {
             let before = self.reuse.take();
             self.reuse = Reuse::new(most, &self.job.sampling.model, self.course.steps());
             if let (Some(reuse), Some(before)) = (&mut self.reuse, before) {
@@ -177,7 +183,9 @@ impl<'a> Walk<'a> {
         };
         let network = file.load(self.format, device, residency(self.plan, device), &mut step)?;
         let (size, patch) = (sampling.latents.size(), self.job.denoiser.config().patch());
-        let prepared = self.passes.iter().map(|pass| pass.prepare(&network, sampling.guidance, &size, patch, device));
+        let prompts = &self.prompts;
+        let prepared =
+            self.passes.iter().map(|pass| pass.prepare(prompts, &network, sampling.guidance, &size, patch, device));
         let contexts = prepared.collect::<Result<Vec<_>, AttemptError>>()?;
         self.expert = Some(Expert { index, file, network, contexts });
         self.load += start.elapsed();
@@ -225,7 +233,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         let runs = walk.passes.iter().map(|pass| pass.groups.len()).sum::<usize>().max(1) as f64;
         let mut run = 0.0;
         for (pass, contexts) in walk.passes.iter().zip(&expert.contexts) {
-            if is_reused || !pass.counts(sigma.into()) {
+            if is_reused || !pass.counts(&walk.prompts, sigma.into()) {
                 run += pass.groups.len() as f64;
                 continue;
             }

@@ -5,7 +5,9 @@ use std::{io::BufReader, path::Path};
 use tilewright_gate::golden;
 use tilewright_plan::{
     Attempt, Capabilities, Cost, Device, Plan, Question, Record, Request, Stage, Trial, UnderWay,
-    exchange::RecordedQuestion, records, records::Damage,
+    exchange::{ExactTrial, RecordedQuestion},
+    records,
+    records::Damage,
 };
 
 use super::{CompareError, facts::RequestPrices};
@@ -60,7 +62,7 @@ fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
     }
     let requests = asked.iter().enumerate().map(|(index, &(call, offer))| {
         let nth = if asked.len() > 1 { format!(", call {}", index + 1) } else { String::new() };
-        let prices = call.heard.estimates.iter().map(|estimate| (estimate.plan.clone(), (&estimate.price).into()));
+        let prices = call.heard.estimates.iter().map(|estimate| (estimate.plan.clone(), estimate.price.cost()));
         let most = call.heard.trials.iter().max_by_key(|trials| trials.trials.len());
         RecordedRequest {
             name: name(line, &call.request) + &nth,
@@ -71,7 +73,7 @@ fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
             under_way: call.under_way(),
             attempts: call.question.attempts().to_vec(),
             prices: prices.collect(),
-            trials: most.map_or(Vec::new(), |trials| trials.trials.iter().map(Into::into).collect()),
+            trials: most.map_or(Vec::new(), |trials| trials.trials.iter().map(ExactTrial::trial).collect()),
         }
     });
     Ok(requests.collect())

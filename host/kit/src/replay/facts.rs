@@ -7,7 +7,7 @@ use std::{
 
 use tilewright_plan::{
     Cost, CostModel, Plan, Trial,
-    exchange::{HostAnswers, Price},
+    exchange::{ExactTrial, HostAnswers, Price},
 };
 
 /// The error for a policy if the record has no answer.
@@ -38,9 +38,10 @@ impl RecordedAnswers {
         let mut prices = HashMap::with_capacity(heard.estimates.len());
         for estimate in &heard.estimates {
             // A plan's reason does not affect its price.
-            prices.entry(estimate.plan.without_reason()).or_insert_with(|| (&estimate.price).into());
+            prices.entry(estimate.plan.without_reason()).or_insert_with(|| estimate.price.cost());
         }
-        let trials = heard.trials.iter().map(|asked| (asked.most, asked.trials.iter().map(Into::into).collect()));
+        let trials =
+            heard.trials.iter().map(|asked| (asked.most, asked.trials.iter().map(ExactTrial::trial).collect()));
         Arc::new(Self { prices, trials: trials.collect(), elsewhere, missing: Mutex::default() })
     }
 
@@ -60,7 +61,7 @@ impl CostModel for RecordedAnswers {
             return price.clone();
         }
         if let Some(price) = self.elsewhere.get(&plan) {
-            return price.into();
+            return price.cost();
         }
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         if !missing.prices.contains(&plan) {

@@ -392,7 +392,7 @@ fn as_written_before(record: &Record) -> Record {
     for call in record["exchange"]["calls"].as_array_mut().unwrap() {
         call.as_object_mut().unwrap().remove("stage");
         let question = call["question"].as_object_mut().unwrap();
-        let done = question.get_mut("offer").and_then(|offer| offer.as_object_mut()?.remove("frames_done"));
+        let done = question.get_mut("offer").and_then(|offer| offer.as_object_mut()?.remove("done"));
         if question["kind"] == "learn" {
             question.remove("offer");
         }
@@ -439,7 +439,7 @@ fn recorded_of(planner: Box<dyn Planner + Send>) -> Record {
     let facts: Arc<dyn CostModel> = Arc::new(Prices);
     let first = recorder.decide(&Question::new(Stage::Decode, &request(), &device(), &offer()), facts.clone());
     let attempts = [Attempt { plan: first.plan, failure: tilewright_plan::Failure::OutOfMemory { bytes: 1 } }];
-    let under_way = UnderWay { frames_done: 13, plan: plan(256) };
+    let under_way = UnderWay { done: 13, plan: plan(256) };
     let clip = Request { frames: 17, ..request() };
     let (device, capabilities) = (device(), offer());
     let question = Question::new(Stage::Decode, &clip, &device, &capabilities).going_on(Some(&under_way));

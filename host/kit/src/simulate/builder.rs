@@ -112,7 +112,7 @@ impl Builder {
         for call in record.exchange.iter().flat_map(|exchange| &exchange.calls).filter(|_| priced) {
             for heard in &call.heard.estimates {
                 let entry = group.entry(&heard.plan);
-                entry.estimate = Result::<Cost, String>::from(&heard.price).ok().or(entry.estimate);
+                entry.estimate = heard.price.cost().ok().or(entry.estimate);
             }
         }
         let Some(outcome) = record.own_outcome() else {

@@ -202,7 +202,7 @@ pub(super) fn fingerprint(
     model: &SampleModel,
     loras: &[super::LoraRequest],
     sampling: &Sampling,
-    plan: &DenoisePlan,
+    chosen: &[(&str, &str)],
 ) -> Result<String> {
     let mut digest = Sha256::new();
     for file in model.denoiser.files() {
@@ -224,7 +224,7 @@ pub(super) fn fingerprint(
             model.denoiser.boundary()
         )
     ));
-    digest.update(format!("{} {:?} {:?}", plan.precision, plan.guidance, plan.products));
+    digest.update(format!("{chosen:?}"));
     let kept = sampling.kept.as_ref();
     digest.update(format!("{:?}", kept.map(|kept| kept.clean)));
     let mut tensors = vec![Some(&sampling.latents), sampling.noise.as_ref(), sampling.condition.as_ref()];

@@ -1,21 +1,18 @@
 //! The table of rules.
 
-use tilewright_plan::{Dtype, Plan, Precision, Space, Tile, Time};
+use tilewright_plan::{Dtype, Plan, Precision, Space, Tile, Time, Vae};
 
-use super::{Bounds, Change, Part, Rule, rank_precision};
-
-/// True if a plan makes no sense in one respect.
-pub(super) type Predicate = fn(&Plan) -> bool;
+use super::{Bounds, Change, Part, Predicate, Rule, rank_precision};
 
 /// Answers without a meaning: no range says what was meant.
-pub(super) const NONSENSE: &[(Predicate, &str)] = &[
+pub(super) const NONSENSE: &[(Predicate<Plan>, &str)] = &[
     (|plan| plan.space.tile().is_some_and(|tile| tile.height == 0 || tile.width == 0), "a tile of no extent"),
     (|plan| plan.batch == 0, "a batch of nothing"),
     (|plan| matches!(plan.time, Time::Carried { frames: 0 } | Time::Blended { frames: 0, .. }), "a chunk of no frames"),
 ];
 
 /// Every range, in the order of application: a later one may rely on the earlier ones.
-pub(super) static RULES: &[Rule] = &[
+pub(super) static RULES: &[Rule<Vae>] = &[
     Rule {
         subject: "",
         because: "exact is not offered yet: blended instead",
@@ -234,7 +231,7 @@ pub(super) static RULES: &[Rule] = &[
 
 /// Applied twice: before the sides are clamped, so that one note is enough, and after they are
 /// raised to the least.
-const COVERED: Rule = Rule {
+const COVERED: Rule<Vae> = Rule {
     subject: "space",
     because: "the tile covers the picture",
     fit: |plan, bounds| match plan.space.tile() {

@@ -48,7 +48,7 @@ fn blended(height: u32, width: u32, overlap: u32) -> Plan {
 
 fn notes(plan: &mut Plan, bounds: &Bounds) -> Vec<String> {
     let mut notes = Vec::new();
-    fit(plan, bounds, &mut |note| notes.push(note.to_string())).unwrap();
+    fit::<Vae>(plan, bounds, &mut |note| notes.push(note.to_string())).unwrap();
     notes
 }
 
@@ -252,7 +252,7 @@ fn what_is_under_way_goes_on() {
 
 #[test]
 fn nonsense_is_told_from_out_of_range() {
-    let refused = |mut plan: Plan| fit(&mut plan, &bounds(), &mut |_| {}).unwrap_err();
+    let refused = |mut plan: Plan| fit::<Vae>(&mut plan, &bounds(), &mut |_| {}).unwrap_err();
     assert_eq!(refused(blended(0, 512, 0)), "a tile of no extent");
     assert_eq!(refused(Plan { batch: 0, ..plan(Space::Whole) }), "a batch of nothing");
     assert_eq!(refused(Plan { time: Time::Carried { frames: 0 }, ..plan(Space::Whole) }), "a chunk of no frames");
@@ -272,7 +272,7 @@ prop_compose! {
         let mut bounds = Bounds { batch, frames, height: height * 8, width: width * 8, scale, capabilities, running: None };
         // The running plan was checked, and only a clip is under way.
         bounds.running = running.filter(|_| frames > 1).and_then(|mut plan| {
-            fit(&mut plan, &bounds, &mut |_| {}).ok().map(|()| plan)
+            fit::<Vae>(&mut plan, &bounds, &mut |_| {}).ok().map(|()| plan)
         });
         bounds
     }
@@ -304,7 +304,7 @@ fn side() -> impl Strategy<Value = u32> {
 proptest! {
     #[test]
     fn clamping_is_idempotent(mut plan in any_plan(), bounds in any_bounds()) {
-        if fit(&mut plan, &bounds, &mut |_| {}).is_ok() {
+        if fit::<Vae>(&mut plan, &bounds, &mut |_| {}).is_ok() {
             let once = plan.clone();
             let again = notes(&mut plan, &bounds);
             prop_assert_eq!(again, Vec::<String>::new());
@@ -314,7 +314,7 @@ proptest! {
 
     #[test]
     fn a_clamped_plan_is_legal(mut plan in any_plan(), bounds in any_bounds()) {
-        if fit(&mut plan, &bounds, &mut |_| {}).is_ok() {
+        if fit::<Vae>(&mut plan, &bounds, &mut |_| {}).is_ok() {
             prop_assert_eq!(oracle::breaches(&plan, &bounds), Vec::<&str>::new());
         }
     }

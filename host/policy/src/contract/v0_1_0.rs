@@ -1,6 +1,6 @@
 //! Version 0.1.0 of the contract: `wit/released/0.1.0/policy.wit`.
 
-use tilewright_plan::{LogLevel, Outcome, Plan, Question, Stage, Value};
+use tilewright_plan::{LogLevel, Outcome, Plan, Question, Stage, Vae, Value};
 use wasmtime::{
     Result, Store,
     component::{Component, HasSelf, Linker},
@@ -103,10 +103,10 @@ impl contract::decoding_host::Host for Guest {
         &mut self,
         plan: contract::decoding::Plan,
     ) -> Result<std::result::Result<contract::decoding::Cost, String>> {
-        Ok(Guest::estimate(self, plan.into())?.map(Into::into))
+        Ok(Guest::estimate::<Vae>(self, plan.into())?.map(Into::into))
     }
 
     fn trials(&mut self, most: u32) -> Result<Vec<contract::decoding::Trial>> {
-        Ok(Guest::trials(self, most)?.into_iter().map(Into::into).collect())
+        Ok(Guest::trials::<Vae>(self, most)?.into_iter().map(Into::into).collect())
     }
 }

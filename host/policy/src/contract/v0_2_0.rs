@@ -1,6 +1,8 @@
 //! Version 0.2.0 of the contract: `wit/policy.wit`.
 
-use tilewright_plan::{Cost, LogLevel, Outcome, Plan, Question, Stage, Value};
+use tilewright_plan::{
+    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, LogLevel, Outcome, Plan, Question, Stage, Vae, Value,
+};
 use wasmtime::{
     Result, Store,
     component::{Component, HasSelf, InstancePre, Linker},
@@ -8,12 +10,13 @@ use wasmtime::{
 
 use self::{
     bindings::{
-        exports::tilewright::policy::{lifecycle, vae_policy},
+        exports::tilewright::policy::{denoise_policy, lifecycle, vae_policy},
         tilewright::policy as contract,
     },
     conversions::GuestRequest,
+    denoise::SampleRequest,
 };
-use super::{Instance, Interface, Linked, World};
+use super::{Answer, Instance, Interface, Linked, World, unanswered};
 use crate::{guest::Guest, host::Description};
 
 #[allow(missing_docs, reason = "generated from the contract's text, where the documentation stands")]
@@ -29,16 +32,22 @@ mod bindings {
     });
 }
 mod conversions;
+mod denoise;
 
 const VAE: Interface = ("tilewright:policy/vae-policy@0.2.0", &["decide", "learn"]);
+const DENOISE: Interface = ("tilewright:policy/denoise-policy@0.2.0", &["decide", "learn"]);
 
 pub(super) const WORLD: World = World {
     version: "0.2.0",
     wit: include_str!("../../../../wit/policy.wit"),
-    offered: &["tilewright:policy/host@0.2.0", "tilewright:policy/vae-host@0.2.0"],
-    types: &["tilewright:policy/types@0.2.0", "tilewright:policy/vae@0.2.0"],
+    offered: &[
+        "tilewright:policy/host@0.2.0",
+        "tilewright:policy/vae-host@0.2.0",
+        "tilewright:policy/denoise-host@0.2.0",
+    ],
+    types: &["tilewright:policy/types@0.2.0", "tilewright:policy/vae@0.2.0", "tilewright:policy/denoise@0.2.0"],
     lifecycle: ("tilewright:policy/lifecycle@0.2.0", &["describe", "configure"]),
-    stages: &[(VAE, &[Stage::Decode, Stage::Encode])],
+    stages: &[(VAE, &[Stage::Decode, Stage::Encode]), (DENOISE, &[Stage::Denoise])],
     link,
 };
 
@@ -47,21 +56,25 @@ struct Exports {
     component: InstancePre<Guest>,
     lifecycle: lifecycle::GuestIndices,
     vae: Option<vae_policy::GuestIndices>,
+    denoise: Option<denoise_policy::GuestIndices>,
 }
 
 /// An instance's exports.
 struct Policy {
     lifecycle: lifecycle::Guest,
     vae: Option<vae_policy::Guest>,
+    denoise: Option<denoise_policy::Guest>,
 }
 
 fn link(mut linker: Linker<Guest>, component: &Component) -> Result<Box<dyn Linked>> {
     bindings::Policy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)?;
-    let exports_vae = component.get_export_index(None, VAE.0).is_some();
+    let [exports_vae, exports_denoise] =
+        [VAE, DENOISE].map(|(interface, _)| component.get_export_index(None, interface).is_some());
     let component = linker.instantiate_pre(component)?;
     let lifecycle = lifecycle::GuestIndices::new(&component)?;
     let vae = if exports_vae { Some(vae_policy::GuestIndices::new(&component)?) } else { None };
-    Ok(Box::new(Exports { component, lifecycle, vae }))
+    let denoise = if exports_denoise { Some(denoise_policy::GuestIndices::new(&component)?) } else { None };
+    Ok(Box::new(Exports { component, lifecycle, vae, denoise }))
 }
 
 impl Linked for Exports {
@@ -69,7 +82,8 @@ impl Linked for Exports {
         let instance = self.component.instantiate(&mut *store)?;
         let lifecycle = self.lifecycle.load(&mut *store, &instance)?;
         let vae = self.vae.as_ref().map(|indices| indices.load(&mut *store, &instance)).transpose()?;
-        Ok(Box::new(Policy { lifecycle, vae }))
+        let denoise = self.denoise.as_ref().map(|indices| indices.load(&mut *store, &instance)).transpose()?;
+        Ok(Box::new(Policy { lifecycle, vae, denoise }))
     }
 }
 
@@ -77,7 +91,12 @@ impl Policy {
     /// The interface for decodes and encodes. It is there: a policy is not asked about a stage that
     /// it does not answer.
     fn vae(&self) -> Result<&vae_policy::Guest> {
-        self.vae.as_ref().ok_or_else(|| wasmtime::Error::msg("it exports no interface for this stage"))
+        self.vae.as_ref().ok_or_else(unanswered)
+    }
+
+    /// The interface for samples.
+    fn denoise(&self) -> Result<&denoise_policy::Guest> {
+        self.denoise.as_ref().ok_or_else(unanswered)
     }
 }
 
@@ -96,7 +115,7 @@ impl Instance for Policy {
         self.lifecycle.call_configure(store, &settings)
     }
 
-    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<std::result::Result<Plan, String>> {
+    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>> {
         let request = GuestRequest::new(question, question.under_way);
         let plans: Vec<contract::vae::Plan> = question.attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
         let failed = question.attempts.iter().zip(&plans);
@@ -111,11 +130,40 @@ impl Instance for Policy {
         let request = GuestRequest::new(question, None);
         self.vae()?.call_learn(store, request.lend(&request.hints()), &plan.into(), outcome.into())
     }
+
+    fn decide_denoise(
+        &self,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Denoise>,
+    ) -> Result<Answer<DenoisePlan>> {
+        let request = SampleRequest::new(question, question.under_way);
+        let plans: Vec<contract::denoise::Plan> =
+            question.attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
+        let failed = question.attempts.iter().zip(&plans);
+        let attempts: Vec<_> = failed
+            .map(|(attempt, plan)| contract::denoise::Attempt { plan, failure: attempt.failure.into() })
+            .collect();
+        let answer = self.denoise()?.call_decide(store, request.lend(), &attempts)?;
+        Ok(answer.map(Into::into))
+    }
+
+    fn learn_denoise(
+        &self,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Denoise>,
+        plan: &DenoisePlan,
+        outcome: &DenoiseOutcome,
+    ) -> Result<()> {
+        let request = SampleRequest::new(question, None);
+        self.denoise()?.call_learn(store, request.lend(), &plan.into(), outcome.into())
+    }
 }
 
 impl contract::types::Host for Guest {}
 
 impl contract::vae::Host for Guest {}
+
+impl contract::denoise::Host for Guest {}
 
 impl contract::host::Host for Guest {
     fn log(&mut self, level: contract::host::Level, message: String) -> Result<()> {
@@ -128,11 +176,25 @@ impl contract::vae_host::Host for Guest {
         &mut self,
         plans: Vec<contract::vae::Plan>,
     ) -> Result<Vec<std::result::Result<contract::vae::Cost, String>>> {
-        let costs = self.estimate_all(plans.into_iter().map(Into::into))?;
+        let costs = self.estimate_all::<Vae>(plans.into_iter().map(Into::into))?;
         Ok(costs.into_iter().map(|cost: std::result::Result<Cost, String>| cost.map(Into::into)).collect())
     }
 
     fn trials(&mut self, most: u32) -> Result<Vec<contract::vae::Trial>> {
-        Ok(Guest::trials(self, most)?.into_iter().map(Into::into).collect())
+        Ok(Guest::trials::<Vae>(self, most)?.into_iter().map(Into::into).collect())
+    }
+}
+
+impl contract::denoise_host::Host for Guest {
+    fn estimate(
+        &mut self,
+        plans: Vec<contract::denoise::Plan>,
+    ) -> Result<Vec<std::result::Result<contract::denoise::Cost, String>>> {
+        let costs = self.estimate_all::<Denoise>(plans.into_iter().map(Into::into))?;
+        Ok(costs.into_iter().map(|cost: std::result::Result<DenoiseCost, String>| cost.map(Into::into)).collect())
+    }
+
+    fn trials(&mut self, most: u32) -> Result<Vec<contract::denoise::Trial>> {
+        Ok(Guest::trials::<Denoise>(self, most)?.into_iter().map(Into::into).collect())
     }
 }

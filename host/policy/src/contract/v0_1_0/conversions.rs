@@ -106,7 +106,7 @@ impl<'a> GuestRequest<'a> {
             let lacking = CAPABILITIES.iter().filter(|(name, _)| !has_hint(question, name));
             told.after.extend(lacking.map(|(name, value)| hint(name, value(question.capabilities))));
         } else {
-            let done = question.under_way.map(|under_way| under_way.frames_done.to_string());
+            let done = question.under_way.map(|under_way| under_way.done.to_string());
             told.after.extend(done.map(|done| hint(FRAMES_DONE, done)));
         }
         told
@@ -247,7 +247,7 @@ mod tests {
             prefetch: 0,
             reason: String::new(),
         };
-        plan::UnderWay { frames_done: 13, plan }
+        plan::UnderWay { done: 13, plan }
     }
 
     /// The hints that a guest gets for a decision and for an outcome, as `name=value`.

@@ -52,7 +52,7 @@ impl<'a> GuestRequest<'a> {
             question,
             fast_dtypes: dtypes(&question.device.fast_dtypes),
             dtypes: dtypes(&question.capabilities.dtypes),
-            under_way: under_way.map(|under_way| (under_way.frames_done, (&under_way.plan).into())),
+            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
         }
     }
 

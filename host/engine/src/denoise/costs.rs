@@ -1,53 +1,110 @@
-//! The price of a sample's plans: the network's own `forward` on a meter.
+//! The prices of a sample's plans: the network's own `forward` on a meter.
 
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use tch::{Device, Kind, Tensor};
-use tilewright_models::{ComputeFormat, DenoiserFile, Inputs, transformer::Residency};
+use tch::{Device, Kind};
+use tilewright_models::{ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, transformer::Residency};
 use tilewright_nn::{Costs, Meter, Ops, TokenScope};
-use tilewright_plan::{Attention, DenoiseCost, DenoisePlan, Dtype, Layout, Products, WeightForm};
-use tilewright_torch::device;
+use tilewright_plan::{
+    Attention, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiserModel, Dtype, LEAST_QUERIES,
+    Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, Trial, WeightForm,
+};
+use tilewright_torch::{device, probe::Measured};
 
 use super::{
-    filled,
-    job::DenoiseJob,
+    Denoiser, Sampling, filled,
     passes::{Group, Pass, passes},
+    shape::SampleShape,
 };
-use crate::{Error, Result};
+use crate::{Error, Machine, Result};
 
 /// The blocks that a streamed network holds at once besides those that are read ahead: the one at
 /// work, and the one before, which is given back meanwhile.
 const AT_WORK: u64 = 2;
 
-impl DenoiseJob<'_> {
+/// The types that products of samples can run in.
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+
+/// Peak beside the weights in bytes, and seconds of a step.
+type Metered = std::result::Result<(u64, f64), String>;
+
+/// The prices of plans for one sample. Without tensors, so that a policy may ask from any thread.
+#[derive(Debug)]
+pub(super) struct DenoiseCosts {
+    experts: Vec<Arc<DenoiserFile>>,
+    model: DenoiserModel,
+    pub shape: SampleShape,
+    device: Device,
+    device_name: String,
+    measured: Measured,
+    /// The results for the parts of plans that a meter sees.
+    metered: Mutex<HashMap<DenoisePlan, Metered>>,
+}
+
+impl DenoiseCosts {
+    pub fn new(machine: &Machine, denoiser: &Denoiser, sampling: &Sampling) -> Self {
+        Self {
+            experts: denoiser.experts.clone(),
+            model: denoiser.model(),
+            shape: SampleShape::of(sampling),
+            device: machine.device,
+            device_name: machine.facts.name.clone(),
+            measured: machine.measured.clone(),
+            metered: Mutex::default(),
+        }
+    }
+
+    fn config(&self) -> &DenoiserConfig {
+        &self.experts[0].config
+    }
+
+    /// The plans that can be carried out.
+    pub fn capabilities(&self) -> DenoiseCapabilities {
+        let is_measured = |dtype: &Dtype| self.measured.speeds.iter().any(|speed| speed.dtype == *dtype);
+        let fused = self.format(&DenoisePlan::plain());
+        DenoiseCapabilities {
+            dtypes: DTYPES.into_iter().filter(is_measured).collect(),
+            fp8_products: self.has_fp8_products().is_ok(),
+            fused_attention: fused.is_ok_and(|format| format.fuses_attention(self.device, self.config().head_width())),
+            queries_least: LEAST_QUERIES,
+            ahead_most: MOST_BLOCKS_AHEAD,
+            parts_most: MOST_PARTS,
+            reuse_most: self.shape.reuse.unwrap_or(0.0),
+        }
+    }
+
     /// The cost of a plan.
     ///
     /// # Errors
     /// One line, if it can't be carried out.
-    pub fn estimate(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
+    fn price(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
         let format = self.format(plan).map_err(|error| error.to_string())?;
-        let speed = self.machine.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
+        let speed = self.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
         let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
-        let fused_attention = format.fuses_attention(self.machine.device, self.denoiser.config().head_width());
-        let costs = Costs { fused_attention, ..Costs::new(speed, &self.machine.measured) };
-        let (peak, seconds) = self.meter(format, costs, plan).map_err(|error| error.to_string())?;
-        let model = &self.request.model;
+        let fused_attention = format.fuses_attention(self.device, self.config().head_width());
+        let costs = Costs { fused_attention, ..Costs::new(speed, &self.measured) };
+        let (peak, seconds) = self.metered(format, costs, plan)?;
+        let model = &self.model;
         let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
-        let blocks = self.denoiser.experts[0].block_bytes();
+        let blocks = self.experts[0].block_bytes();
         let at_once = plan.ahead.map(|ahead| (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
         let whole: u64 = blocks.iter().sum();
         // Of blocks, those that are held at once.
         let streamed = at_once.map_or(whole, |at_once| at_once.min(whole));
-        let waiting = match residency(plan, self.machine.device) {
+        let waiting = match residency(plan, self.device) {
             Residency::Mapped => model.stored_bytes.saturating_sub(whole) + streamed,
             Residency::Streamed => streamed,
             Residency::Packed | Residency::Expanded => 0,
         };
         let weights_bytes = waiting + resident;
         // Every run through the network takes all blocks.
-        let runs = passes(self.sampling, plan).iter().map(|pass| pass.groups.len() as u64).sum::<u64>();
+        let runs = passes(&self.shape, plan).iter().map(|pass| pass.groups.len() as u64).sum::<u64>();
         let moved_bytes = if plan.ahead.is_some() && plan.weights == WeightForm::Packed { runs * whole } else { 0 };
-        let copying = self.machine.measured.transfer_bytes_per_second.map_or(0.0, |rate| moved_bytes as f64 / rate);
+        let copying = self.measured.transfer_bytes_per_second.map_or(0.0, |rate| moved_bytes as f64 / rate);
         // Blocks that are read ahead come beside the work on the one before.
         let seconds = if plan.ahead == Some(0) { seconds + copying } else { seconds.max(copying) };
         let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -56,12 +113,12 @@ impl DenoiseJob<'_> {
 
     /// The change of the output up to which a plan reuses it: no more than the user allows.
     pub(super) fn reuse(&self, plan: &DenoisePlan) -> Option<f64> {
-        self.sampling.reuse.map(|most| most.min(plan.reuse.threshold())).filter(|threshold| *threshold > 0.0)
+        self.shape.reuse.map(|most| most.min(plan.reuse.threshold())).filter(|threshold| *threshold > 0.0)
     }
 
     /// Bytes of a plan's weights that take the device's memory while the network runs.
     pub(super) fn pooled_bytes(&self, plan: &DenoisePlan, cost: Option<&DenoiseCost>, resident: u64) -> u64 {
-        match residency(plan, self.machine.device) {
+        match residency(plan, self.device) {
             Residency::Streamed => cost.map_or(resident, |cost| cost.weights_bytes),
             _ => resident,
         }
@@ -79,14 +136,8 @@ impl DenoiseJob<'_> {
         if plan.products == Products::Precision {
             return Ok(format);
         }
+        self.has_fp8_products()?;
         let refused = |reason: String| Err(Error::NotOffered(reason));
-        let stored = &self.request.model.stored;
-        if !device::has_fp8_products(self.machine.device) {
-            return refused(format!("products=fp8: {} has no products in FP8", self.machine.facts.name));
-        }
-        if !stored.starts_with("f8_e4m3") {
-            return refused(format!("products=fp8: the weights are stored as {stored}, and f8_e4m3 is needed"));
-        }
         let narrow = matches!(plan.precision.dtype(), Dtype::Bf16 | Dtype::F16);
         if !narrow || plan.weights != WeightForm::Packed || plan.ahead.is_some() {
             return refused("products=fp8: its results are in 16 bits, of weights as stored and on the device: set precision=bf16 and weights=packed".into());
@@ -94,40 +145,70 @@ impl DenoiseJob<'_> {
         Ok(ComputeFormat { fp8_products: true, ..format })
     }
 
+    /// Refuses products in FP8 where the device or the weights have none.
+    fn has_fp8_products(&self) -> Result<()> {
+        let stored = &self.model.stored;
+        if !device::has_fp8_products(self.device) {
+            return Err(Error::NotOffered(format!("products=fp8: {} has no products in FP8", self.device_name)));
+        }
+        if !stored.starts_with("f8_e4m3") {
+            let needed = "and f8_e4m3 is needed";
+            return Err(Error::NotOffered(format!("products=fp8: the weights are stored as {stored}, {needed}")));
+        }
+        Ok(())
+    }
+
     /// Bytes of memory that weights are held in beside their file.
     pub(super) fn resident_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
-        let residency = residency(plan, self.machine.device);
-        let of = |file: &DenoiserFile| file.resident_bytes(format, residency).map_err(Error::Model);
-        let all = self.denoiser.experts.iter().map(of).collect::<Result<Vec<u64>>>()?;
+        let residency = residency(plan, self.device);
+        let of = |file: &Arc<DenoiserFile>| file.resident_bytes(format, residency).map_err(Error::Model);
+        let all = self.experts.iter().map(of).collect::<Result<Vec<u64>>>()?;
         Ok(all.into_iter().max().unwrap_or_default())
+    }
+
+    /// The result of [`DenoiseCosts::meter`], from the last time if it is the same work.
+    fn metered(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Metered {
+        let weights = (WeightForm::Packed, None, Release::Keep);
+        let mut seen = plan.without_reason();
+        (seen.weights, seen.ahead, seen.release) = weights;
+        if let Some(known) = self.lock().get(&seen) {
+            return known.clone();
+        }
+        let metered = self.meter(format, costs, plan).map_err(|error| error.to_string());
+        self.lock().insert(seen, metered.clone());
+        metered
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DenoisePlan, Metered>> {
+        self.metered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The peak beside the weights, and the seconds of a step.
     fn meter(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Result<(u64, f64)> {
         let meter = Meter::new(format, costs);
-        let config = self.denoiser.config();
-        let scope = TokenScope::new(self.denoiser.experts[0].file(), &meter);
-        let network = tilewright_models::Network::build(config, &scope).map_err(Error::Model)?;
+        let config = self.config();
+        let scope = TokenScope::new(self.experts[0].file(), &meter);
+        let network = Network::build(config, &scope).map_err(Error::Model)?;
         let nn = |error: tilewright_nn::Error| Error::Model(error.into());
-        let size = self.sampling.latents.size();
+        let size = self.shape.latents.clone();
         let whole = filled(&size, config.patch());
         let occupied = |shape: &[i64]| meter.occupied(shape, Kind::Float).map_err(nn);
-        let passes = passes(self.sampling, plan);
-        let rows = |pass: &Pass<'_>, group: &Group| group.count() * pass.conditionings.len() as i64;
+        let passes = passes(&self.shape, plan);
+        let rows = |pass: &Pass, group: &Group| group.count() * pass.conditionings.len() as i64;
         let mut contexts = Vec::new();
         for pass in &passes {
             let mut of_pass = Vec::new();
             for group in pass.firsts() {
-                let of_group = |tensor: &Tensor| {
-                    let mut shape = tensor.size();
+                let of_group = |shape: &Vec<i64>| {
+                    let mut shape = shape.clone();
                     shape[0] = rows(pass, group);
                     occupied(&shape)
                 };
-                let given = &pass.conditionings[0].tensors;
+                let given = &self.shape.prompts[pass.conditionings[0]];
                 let text = of_group(&given.text)?;
                 let pooled = given.pooled.as_ref().map(of_group).transpose()?;
                 let image = given.image.as_ref().map(of_group).transpose()?;
-                let guidance = self.sampling.guidance;
+                let guidance = self.shape.guidance;
                 let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
                 of_pass.push(network.prepare(&meter, &inputs, whole).map_err(Error::Model)?);
             }
@@ -135,10 +216,10 @@ impl DenoiseJob<'_> {
         }
         let latents = occupied(&size)?;
         // Reuse keeps an input, an output, and a difference for each conditioning.
-        let reused = self.reuse(plan).map_or(0, |_| 2 + self.sampling.prompts().len() as u32);
-        let remembered = (0..self.sampling.sampler.remembered() + reused).map(|_| occupied(&size));
+        let reused = self.reuse(plan).map_or(0, |_| 2 + self.shape.prompts.len() as u32);
+        let remembered = (0..self.shape.remembered + reused).map(|_| occupied(&size));
         let _remembered = remembered.collect::<Result<Vec<_>>>()?;
-        let sigmas = vec![1.0; if self.sampling.has_clean_frames() { size[2] as usize } else { 1 }];
+        let sigmas = vec![1.0; if self.shape.has_clean_frames { size[2] as usize } else { 1 }];
         let before = meter.seconds();
         // With the condition's channels, and sides of whole patches.
         let mut shape = size.clone();
@@ -171,11 +252,25 @@ impl DenoiseJob<'_> {
         // Latents without noise, and what they are added up from.
         let _denoised = (0..3).map(|_| occupied(&size)).collect::<Result<Vec<_>>>()?;
         // The first step of a CPU has the latents that it was given, which are there already.
-        let given = match self.request.steps == 1 && self.machine.device == Device::Cpu {
+        let given = match self.shape.steps == 1 && self.device == Device::Cpu {
             true => size.iter().product::<i64>() as u64 * size_of::<f32>() as u64,
             false => 0,
         };
         Ok((meter.peak_bytes().saturating_sub(given), meter.seconds() - before))
+    }
+}
+
+impl CostModel<Denoise> for DenoiseCosts {
+    fn estimate(&self, plans: &[DenoisePlan]) -> Vec<std::result::Result<DenoiseCost, String>> {
+        plans.iter().map(|plan| self.price(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
+        self.price(plan)
+    }
+
+    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
+        Vec::new()
     }
 }
 

@@ -1,0 +1,103 @@
+//! The kinds of work that policies decide. Each has types of its own and a pair of the contract's
+//! interfaces; everything else is written once for all of them.
+
+use std::{fmt, hash::Hash};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    Capabilities, Cost, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Outcome, Plan,
+    Request,
+    exchange::{DenoiseMeasured, ExactCost, ExactDenoiseCost, Measured},
+};
+
+/// Facts that are compared, recorded and sent to other threads.
+pub trait Data:
+    Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
+{
+}
+
+impl<T> Data for T where
+    T: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
+{
+}
+
+/// A kind of work.
+pub trait Work: Data + Copy + Default + Eq + Hash {
+    /// The work itself.
+    type Request: Data;
+    /// The plans that can be carried out.
+    type Capabilities: Data + Default;
+    /// The way in which work will be run.
+    type Plan: Data + Eq + Hash;
+    /// The expected cost of a plan.
+    type Cost: Data + Copy + for<'a> From<&'a Self::ExactCost>;
+    /// The measurements of a plan that was carried out.
+    type Outcome: Data + Copy + From<Self::Measured>;
+    /// A cost, exact to the bit, for replay.
+    type ExactCost: Data + From<Self::Cost>;
+    /// The part of an outcome that policies get.
+    type Measured: Data + Copy + for<'a> From<&'a Self::Outcome>;
+
+    /// A plan's reason, for people.
+    fn reason(plan: &mut Self::Plan) -> &mut String;
+
+    /// The same plan without its reason.
+    fn without_reason(plan: &Self::Plan) -> Self::Plan;
+
+    /// True if both are carried out in the same way: they differ in their reasons at most.
+    fn is_same_work(one: &Self::Plan, other: &Self::Plan) -> bool;
+}
+
+/// Decodes and encodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Vae;
+
+/// Samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Denoise;
+
+impl Work for Vae {
+    type Request = Request;
+    type Capabilities = Capabilities;
+    type Plan = Plan;
+    type Cost = Cost;
+    type Outcome = Outcome;
+    type ExactCost = ExactCost;
+    type Measured = Measured;
+
+    fn reason(plan: &mut Plan) -> &mut String {
+        &mut plan.reason
+    }
+
+    fn without_reason(plan: &Plan) -> Plan {
+        plan.without_reason()
+    }
+
+    fn is_same_work(one: &Plan, other: &Plan) -> bool {
+        one.is_same_work(other)
+    }
+}
+
+impl Work for Denoise {
+    type Request = DenoiseRequest;
+    type Capabilities = DenoiseCapabilities;
+    type Plan = DenoisePlan;
+    type Cost = DenoiseCost;
+    type Outcome = DenoiseOutcome;
+    type ExactCost = ExactDenoiseCost;
+    type Measured = DenoiseMeasured;
+
+    fn reason(plan: &mut DenoisePlan) -> &mut String {
+        &mut plan.reason
+    }
+
+    fn without_reason(plan: &DenoisePlan) -> DenoisePlan {
+        plan.without_reason()
+    }
+
+    fn is_same_work(one: &DenoisePlan, other: &DenoisePlan) -> bool {
+        one.without_reason() == other.without_reason()
+    }
+}

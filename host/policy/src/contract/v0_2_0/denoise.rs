@@ -1,0 +1,176 @@
+//! Conversions between the types of contract 0.2.0's `denoise` and [`tilewright_plan`]'s.
+
+use tilewright_plan as plan;
+use tilewright_plan::Denoise;
+
+use super::bindings::tilewright::policy::{denoise, types, vae};
+use crate::contract::conversions::{alike, nanoseconds};
+
+alike!(denoise::WeightForm, plan::WeightForm, Packed = Packed, Expanded = Expanded);
+alike!(denoise::Products, plan::Products, Precision = Precision, Fp8 = Fp8);
+alike!(denoise::Guidance, plan::GuidanceOrder, Together = Together, InTurn = InTurn);
+
+/// A question about a sample in the contract's form: the parts that can't be lent as they are.
+pub(super) struct SampleRequest<'a> {
+    question: &'a plan::Question<'a, Denoise>,
+    fast_dtypes: Vec<types::Dtype>,
+    dtypes: Vec<types::Dtype>,
+    stored_types: Vec<denoise::StoredType<'a>>,
+    /// The steps that are finished, and their plan.
+    under_way: Option<(u32, denoise::Plan)>,
+}
+
+impl<'a> SampleRequest<'a> {
+    pub fn new(question: &'a plan::Question<'a, Denoise>, under_way: Option<&plan::UnderWay<Denoise>>) -> Self {
+        let dtypes = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
+        let stored = question.request.model.stored_types.iter();
+        Self {
+            question,
+            fast_dtypes: dtypes(&question.device.fast_dtypes),
+            dtypes: dtypes(&question.capabilities.dtypes),
+            stored_types: stored
+                .map(|stored| denoise::StoredType { name: &stored.name, bytes: stored.bytes })
+                .collect(),
+            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
+        }
+    }
+
+    /// The request as the contract has it, everything in it lent.
+    pub fn lend(&self) -> denoise::Request<'_> {
+        let plan::Question { request, device, capabilities, .. } = *self.question;
+        let model = &request.model;
+        denoise::Request {
+            model: denoise::Model {
+                family: &model.family,
+                parameters: model.parameters,
+                stored_bytes: model.stored_bytes,
+                stored_types: &self.stored_types,
+                blocks: model.blocks,
+                largest_block_bytes: model.largest_block_bytes,
+                experts: model.experts,
+            },
+            device: types::Device {
+                backend: device.backend.into(),
+                name: &device.name,
+                arch: &device.arch,
+                compute_units: device.compute_units,
+                total_bytes: device.total_bytes,
+                free_bytes: device.free_bytes,
+                unified: device.unified,
+                fast_dtypes: &self.fast_dtypes,
+            },
+            host: denoise::HostMemory {
+                total_bytes: request.host_total_bytes,
+                free_bytes: request.host_free_bytes,
+                transfer_rate: request.transfer_rate,
+            },
+            limit_bytes: request.memory_limit,
+            objective: request.objective.into(),
+            batch: request.batch,
+            frames: request.frames,
+            height: request.height,
+            width: request.width,
+            text_tokens: request.text_tokens,
+            image_tokens: request.image_tokens,
+            steps: request.steps,
+            passes: request.passes,
+            sampler: &request.sampler,
+            capabilities: denoise::Capabilities {
+                dtypes: &self.dtypes,
+                fp8_products: capabilities.fp8_products,
+                fused_attention: capabilities.fused_attention,
+                queries_least: capabilities.queries_least,
+                ahead_most: capabilities.ahead_most,
+                parts_most: capabilities.parts_most,
+                reuse_most: capabilities.reuse_most,
+            },
+            under_way: self
+                .under_way
+                .as_ref()
+                .map(|(steps_done, plan)| denoise::UnderWay { steps_done: *steps_done, plan }),
+            hints: &[],
+        }
+    }
+}
+
+impl From<denoise::Plan> for plan::DenoisePlan {
+    fn from(answer: denoise::Plan) -> Self {
+        Self {
+            precision: answer.precision.into(),
+            products: answer.products.into(),
+            weights: answer.weights.into(),
+            ahead: match answer.residency {
+                denoise::Residency::Resident => None,
+                denoise::Residency::Streamed(blocks) => Some(blocks),
+                denoise::Residency::Host => Some(0),
+            },
+            attention: match answer.attention {
+                denoise::Attention::Fused => plan::Attention::Fused,
+                denoise::Attention::Pieces(queries) => plan::Attention::Pieces { queries },
+            },
+            guidance: answer.guidance.into(),
+            samples: answer.samples,
+            feed_forward: answer.feed_forward,
+            reuse: match answer.reuse {
+                denoise::Reuse::Off => plan::StepReuse::Off,
+                denoise::Reuse::Output(threshold) => plan::StepReuse::Output { threshold },
+            },
+            release: answer.release.into(),
+            reason: answer.reason,
+        }
+    }
+}
+
+impl From<&plan::DenoisePlan> for denoise::Plan {
+    fn from(plan: &plan::DenoisePlan) -> Self {
+        Self {
+            precision: plan.precision.into(),
+            products: plan.products.into(),
+            weights: plan.weights.into(),
+            residency: match plan.ahead {
+                None => denoise::Residency::Resident,
+                Some(0) => denoise::Residency::Host,
+                Some(blocks) => denoise::Residency::Streamed(blocks),
+            },
+            attention: match plan.attention {
+                plan::Attention::Fused => denoise::Attention::Fused,
+                plan::Attention::Pieces { queries } => denoise::Attention::Pieces(queries),
+            },
+            guidance: plan.guidance.into(),
+            samples: plan.samples,
+            feed_forward: plan.feed_forward,
+            reuse: match plan.reuse {
+                plan::StepReuse::Off => denoise::Reuse::Off,
+                plan::StepReuse::Output { threshold } => denoise::Reuse::Output(threshold),
+            },
+            release: vae::Release::from(plan.release),
+            reason: plan.reason.clone(),
+        }
+    }
+}
+
+impl From<plan::DenoiseCost> for denoise::Cost {
+    fn from(cost: plan::DenoiseCost) -> Self {
+        let plan::DenoiseCost { peak_bytes, weights_bytes, moved_bytes, step } = cost;
+        Self { peak_bytes, weights_bytes, moved_bytes, step_ns: nanoseconds(step) }
+    }
+}
+
+impl From<&plan::DenoiseOutcome> for denoise::Outcome {
+    fn from(outcome: &plan::DenoiseOutcome) -> Self {
+        Self {
+            elapsed_ns: nanoseconds(outcome.elapsed),
+            step_ns: nanoseconds(outcome.step),
+            peak_bytes: outcome.peak_bytes,
+            weights_bytes: outcome.weights_bytes,
+            moved_bytes: outcome.moved_bytes,
+            attempts: outcome.attempts,
+        }
+    }
+}
+
+impl From<plan::Trial<Denoise>> for denoise::Trial {
+    fn from(trial: plan::Trial<Denoise>) -> Self {
+        Self { plan: (&trial.plan).into(), outcome: (&trial.outcome).into() }
+    }
+}

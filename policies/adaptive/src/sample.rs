@@ -1,0 +1,339 @@
+//! The search for a sample's plan.
+//!
+//! The first round prices the whole sample at once: every type that the device is fast in (on a CPU
+//! f32 alone), weights as stored and expanded, passes together and in turn. If one of these plans
+//! fits, the best of them is taken. The second round divides them: weights streamed or on the host,
+//! samples one by one, feed-forward layers in parts. On a CPU narrow types are tried there, too. If
+//! nothing fits, the leanest of all is taken: estimates may be too high.
+
+use tilewright_sdk::{
+    Dtype, Objective, Precision, Release,
+    denoise::{self, Attempt, Choice, Guidance, Plan, Request, Residency, WeightForm},
+};
+
+/// The factors on the price of narrow types, since they round.
+const MIXED: f64 = 1.02;
+const UNIFORM: f64 = 1.05;
+
+/// The same for f16, which may overflow where bf16 can't.
+const MAY_OVERFLOW: f64 = 1.5;
+
+/// Parts of a feed-forward layer in the second round, and in the plans that hold least.
+const PARTS: [u32; 2] = [1, 8];
+const MOST_PARTS: u32 = 32;
+
+/// `leanest` takes no plan that is this many times slower than the fastest.
+const SLOWEST: f64 = 4.0;
+
+/// After memory ran out, a plan is expected to hold at most this share of the failed one.
+const SMALLER: f64 = 0.9;
+
+/// The user's bounds on the search.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    pub precision: Option<Precision>,
+    pub release: Release,
+    pub choice: Choice,
+}
+
+/// A plan with what it is expected to take.
+struct Priced {
+    plan: Plan,
+    /// Seconds of a step, with the factor for rounding.
+    time: f64,
+    held: f64,
+}
+
+/// Decides how a sample is run.
+pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+    let last = attempts.last();
+    let overflowed = attempts.iter().any(Attempt::overflowed);
+    if last.is_some_and(|last| last.overflowed() && last.plan.precision.dtype() == Dtype::F32) {
+        return Err("not finite even in f32: no plan mends that".into());
+    }
+    // A precision that was asked for is given up rather than the sample.
+    let precision = if overflowed { Some(Precision::Uniform(Dtype::F32)) } else { wishes.precision };
+    let choice = Choice { products: wishes.choice.products.filter(|_| !overflowed), ..wishes.choice.clone() };
+    let search = Search { request, attempts, precision, choice };
+    let limit = match last {
+        Some(last) if !last.overflowed() => {
+            let failed = denoise::estimate_one(&last.plan).map_or(request.limit_bytes, |cost| cost.held());
+            (request.limit_bytes as f64).min(failed as f64 * SMALLER)
+        }
+        _ => request.limit_bytes as f64,
+    };
+    let mut considered = search.priced(search.first_round());
+    let mut fitting = considered.iter().filter(|priced| priced.held <= limit).count();
+    if fitting == 0 {
+        considered.extend(search.priced(search.second_round()));
+        fitting = considered.iter().filter(|priced| priced.held <= limit).count();
+    }
+    let best = match fitting {
+        0 => considered.into_iter().min_by(|one, other| one.held.total_cmp(&other.held)),
+        _ => {
+            considered.retain(|priced| priced.held <= limit);
+            search.best(considered)
+        }
+    };
+    let best = best.ok_or("no plan is left to try")?;
+    let why = match last {
+        Some(last) if last.overflowed() => "values were not finite: ",
+        Some(_) => "memory ran out: ",
+        None => "",
+    };
+    let chosen = match (fitting, request.objective) {
+        (0, _) => "the leanest, though none is expected to fit".to_owned(),
+        (1, _) => "the only one that fits".to_owned(),
+        (_, Objective::Fastest) => ["fastest of ", &fitting.to_string(), " that fit"].concat(),
+        (_, Objective::Balanced) => ["best balance of ", &fitting.to_string(), " that fit"].concat(),
+        (_, Objective::Leanest) => ["leanest of ", &fitting.to_string(), " that fit"].concat(),
+    };
+    let plan = Plan { release: wishes.release, ..best.plan };
+    Ok(plan.because([why, &chosen].concat()))
+}
+
+struct Search<'a> {
+    request: &'a Request,
+    attempts: &'a [Attempt],
+    precision: Option<Precision>,
+    choice: Choice,
+}
+
+impl Search<'_> {
+    /// Plans of everything at once.
+    fn first_round(&self) -> Vec<Plan> {
+        let mut plans = Vec::with_capacity(12);
+        for precision in self.precisions(true) {
+            let plain = Plan::plain(precision).reusing(self.request);
+            for weights in [WeightForm::Packed, WeightForm::Expanded] {
+                for guidance in self.orders() {
+                    plans.push(Plan { weights, guidance: *guidance, ..plain.clone() });
+                }
+            }
+        }
+        plans
+    }
+
+    /// Plans that are divided, with the passes in turn.
+    fn second_round(&self) -> Vec<Plan> {
+        let mut plans = Vec::with_capacity(48);
+        let all = self.precisions(true).into_iter().chain(self.precisions(false));
+        let samples: &[Option<u32>] = if self.request.batch > 1 { &[None, Some(1)] } else { &[None] };
+        for precision in all {
+            let plain = Plan::plain(precision).reusing(self.request);
+            for residency in [Residency::Resident, Residency::Streamed(1), Residency::Host] {
+                for samples in samples {
+                    for feed_forward in PARTS {
+                        plans.push(Plan { residency, samples: *samples, feed_forward, ..plain.clone() });
+                    }
+                }
+            }
+            let samples = samples.last().copied().flatten();
+            plans.push(Plan { residency: Residency::Host, samples, feed_forward: MOST_PARTS, ..plain });
+        }
+        plans
+    }
+
+    /// Precisions: f32 and what is faster, and for the second round the other narrow types. On a CPU
+    /// those wait, too: accuracy first.
+    fn precisions(&self, is_first: bool) -> Vec<Precision> {
+        match self.precision {
+            Some(precision) if is_first => return vec![precision],
+            Some(_) => return Vec::new(),
+            None => {}
+        }
+        let is_wanted = |dtype: &Dtype| {
+            let is_fast = self.request.has_gpu() && self.request.is_fast(*dtype);
+            self.request.offers(*dtype) && is_first == is_fast
+        };
+        let mut precisions = if is_first { vec![Precision::Uniform(Dtype::F32)] } else { Vec::new() };
+        for dtype in [Dtype::Bf16, Dtype::F16].iter().filter(|dtype| is_wanted(dtype)) {
+            precisions.extend([Precision::Mixed(*dtype), Precision::Uniform(*dtype)]);
+        }
+        precisions
+    }
+
+    fn orders(&self) -> &'static [Guidance] {
+        match self.request.passes {
+            ..2 => &[Guidance::InTurn],
+            _ => &[Guidance::InTurn, Guidance::Together],
+        }
+    }
+
+    /// The plans as the user wishes them, each once, with their prices. Plans that were tried, and
+    /// those without a price, are left out.
+    fn priced(&self, plans: Vec<Plan>) -> Vec<Priced> {
+        let mut wished: Vec<Plan> = Vec::with_capacity(plans.len());
+        for plan in plans {
+            let mut plan = self.choice.apply(plan, self.request);
+            if plan.weights == WeightForm::Expanded {
+                plan.residency = Residency::Resident;
+            }
+            if !wished.contains(&plan) && !self.attempts.iter().any(|attempt| plan.repeats(attempt)) {
+                wished.push(plan);
+            }
+        }
+        let costs = denoise::estimate(&wished);
+        let priced = wished.into_iter().zip(costs).filter_map(|(plan, cost)| {
+            let cost = cost.ok()?;
+            let factor = self.rounding(plan.precision);
+            let (time, held) = (cost.step_ns as f64 * factor / 1e9, cost.held() as f64);
+            Some(Priced { plan, time, held })
+        });
+        priced.collect()
+    }
+
+    /// The factor on a price for rounding. One type alone, or one that the user chose, is not
+    /// weighed against others.
+    fn rounding(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 1.0,
+            Precision::Uniform(Dtype::F16) | Precision::Mixed(Dtype::F16) if self.request.is_fast(Dtype::Bf16) => {
+                MAY_OVERFLOW
+            }
+            Precision::Mixed(_) => MIXED,
+            Precision::Uniform(_) => UNIFORM,
+        }
+    }
+
+    /// The best of plans that fit. Of equal ones the first: they begin with the plainest.
+    fn best(&self, fitting: Vec<Priced>) -> Option<Priced> {
+        let limit = (self.request.limit_bytes as f64).max(1.0);
+        let fastest = fitting.iter().map(|priced| priced.time).fold(f64::INFINITY, f64::min);
+        let score = |priced: &Priced| match self.request.objective {
+            Objective::Fastest => priced.time,
+            Objective::Balanced => priced.time * (1.0 + priced.held / limit / 2.0),
+            Objective::Leanest if priced.time <= SLOWEST * fastest => priced.held,
+            Objective::Leanest => f64::INFINITY,
+        };
+        fitting.into_iter().reduce(|best, other| if score(&other) < score(&best) { other } else { best })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_sdk::{
+        Backend, Device, Failure,
+        denoise::{Capabilities, Cost, HostMemory, Model, StoredType, Stub},
+    };
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn request(backend: Backend, limit_bytes: u64) -> Request {
+        Request {
+            model: Model {
+                family: "flux".into(),
+                parameters: 12_000_000_000,
+                stored_bytes: 24 * GIB,
+                stored_types: vec![StoredType { name: "bf16".into(), bytes: 24 * GIB }],
+                blocks: 57,
+                largest_block_bytes: GIB / 2,
+                experts: 1,
+            },
+            device: Device {
+                backend,
+                name: "test".into(),
+                arch: "test".into(),
+                compute_units: 1,
+                total_bytes: 64 * GIB,
+                free_bytes: 64 * GIB,
+                unified: false,
+                fast_dtypes: vec![Dtype::Bf16, Dtype::F16],
+            },
+            host: HostMemory { total_bytes: 64 * GIB, free_bytes: 64 * GIB, transfer_rate: 20 * GIB },
+            limit_bytes,
+            objective: Objective::Balanced,
+            batch: 2,
+            frames: 1,
+            height: 128,
+            width: 128,
+            text_tokens: 512,
+            image_tokens: 4096,
+            steps: 20,
+            passes: 2,
+            sampler: "euler".into(),
+            capabilities: Capabilities {
+                dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
+                fp8_products: false,
+                fused_attention: true,
+                queries_least: 16,
+                ahead_most: 64,
+                parts_most: 64,
+                reuse_most: 0.0,
+            },
+            under_way: None,
+            hints: vec![],
+        }
+    }
+
+    fn auto() -> Wishes {
+        Wishes { precision: None, release: Release::Keep, choice: Choice::default() }
+    }
+
+    /// A second a step in f32 and half of it in narrow types; streaming from a host costs a tenth,
+    /// blocks on the host half as much again.
+    fn install() {
+        let estimate = |plan: &Plan| {
+            let narrow = plan.precision.dtype() != Dtype::F32;
+            let expanded = if narrow { 24 * GIB } else { 48 * GIB };
+            let (weights_bytes, slower) = match (plan.weights, plan.residency) {
+                (WeightForm::Expanded, _) => (expanded, 1.0),
+                (_, Residency::Resident) => (24 * GIB, 1.0),
+                (_, Residency::Streamed(ahead)) => (GIB + GIB / 2 * u64::from(ahead), 1.1),
+                (_, Residency::Host) => (GIB, 1.5),
+            };
+            let at_once = if plan.guidance == Guidance::Together { 2 } else { 1 };
+            let samples = plan.samples.unwrap_or(2);
+            let peak_bytes = u64::from(at_once * samples) * GIB / u64::from(plan.feed_forward).min(4);
+            let saved = if plan.guidance == Guidance::Together { 0.95 } else { 1.0 };
+            let one_by_one = if samples == 1 { 1.1 } else { 1.0 };
+            let seconds = if narrow { 0.5 } else { 1.0 } * slower * saved * one_by_one;
+            Ok(Cost { peak_bytes, weights_bytes, moved_bytes: 0, step_ns: (seconds * 1e9) as u64 })
+        };
+        Stub { estimate: Box::new(estimate), trials: vec![] }.install();
+    }
+
+    #[test]
+    fn everything_runs_at_once_where_there_is_room() {
+        install();
+        let plan = decide(&auto(), &request(Backend::Cuda, 60 * GIB), &[]).unwrap();
+        assert_eq!((plan.residency, plan.guidance), (Residency::Resident, Guidance::Together));
+        assert_eq!(plan.precision, Precision::Mixed(Dtype::Bf16));
+        let plan = decide(&auto(), &request(Backend::Cpu, 60 * GIB), &[]).unwrap();
+        assert_eq!(plan.precision, Precision::Uniform(Dtype::F32), "accuracy first");
+    }
+
+    #[test]
+    fn where_memory_is_short_weights_are_streamed_and_work_is_divided() {
+        install();
+        let at = |limit| decide(&auto(), &request(Backend::Cuda, limit), &[]).unwrap();
+        let streamed = at(8 * GIB);
+        assert_eq!((streamed.residency, streamed.samples), (Residency::Streamed(1), None));
+        let tight = at(GIB + GIB / 2);
+        assert_eq!((tight.residency, tight.feed_forward > 1), (Residency::Host, true));
+        let none = at(GIB / 2);
+        assert!(none.reason.contains("leanest"), "{}", none.reason);
+    }
+
+    #[test]
+    fn wishes_are_kept_and_failures_are_avoided() {
+        install();
+        let request = request(Backend::Cuda, 60 * GIB);
+        let wishes = Wishes {
+            precision: Some(Precision::Uniform(Dtype::F16)),
+            choice: Choice { guidance: Some(Guidance::InTurn), ..Choice::default() },
+            ..auto()
+        };
+        let first = decide(&wishes, &request, &[]).unwrap();
+        assert_eq!((first.precision, first.guidance), (Precision::Uniform(Dtype::F16), Guidance::InTurn));
+        let failed = |plan: &Plan, failure| Attempt { plan: plan.clone(), failure };
+        let wider = decide(&wishes, &request, &[failed(&first, Failure::NonFinite(3))]).unwrap();
+        assert_eq!(wider.precision, Precision::Uniform(Dtype::F32));
+        assert!(decide(&wishes, &request, &[failed(&wider, Failure::NonFinite(3))]).is_err());
+        let smaller = decide(&auto(), &request, &[failed(&first, Failure::OutOfMemory(1))]).unwrap();
+        let held = |plan: &Plan| denoise::estimate_one(plan).unwrap().held();
+        assert!(held(&smaller) < held(&first), "{smaller:?}");
+    }
+}
