@@ -117,8 +117,11 @@ fn samples_are_those_of_the_cpu() {
             // Without a fused kernel attention goes in pieces.
             for attention in ["math", "flash"] {
                 let script = format!("{ONE};attention={attention}");
-                let (record, found_shape, found) =
-                    latent(run(&place, &script, &[&inputs[..], &["cuda", "--set", set]].concat()));
+                let (record, found_shape, found) = latent(run(
+                    &place,
+                    &script,
+                    &[&inputs[..], &["cuda", "--set", "precision=f32", "--set", set]].concat(),
+                ));
                 assert_eq!(record["device"]["name"], "Fake GPU 0");
                 assert_eq!(found_shape, shape);
                 let difference = largest_difference(&found, &expected) / most;
@@ -159,7 +162,7 @@ fn blocks_are_copied_to_a_gpu_for_their_turns() {
         };
         let (_, expected) = latent(&["--device", "cpu"]);
         let most = expected.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
-        let packed = ["--device", "cuda", "--set", "weights=packed"];
+        let packed = ["--device", "cuda", "--set", "precision=f32", "--set", "weights=packed"];
         for (ahead, moved) in [("all", false), ("1", true), ("2", true)] {
             let ahead = format!("ahead={ahead}");
             let (record, found) = latent(&[&packed[..], &["--set", &ahead]].concat());

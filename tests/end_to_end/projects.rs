@@ -15,7 +15,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    program::{Place, Run, bundled, root},
+    program::{Place, Run, bundled, fixture, root},
     registry::Registry,
 };
 
@@ -136,6 +136,25 @@ fn decodes(place: &Place, grants: &[String]) {
     place.decode(&bundled(), &wrong).failed(2, "256 to 4096");
 }
 
+/// A new project decides samples as well: with all weights at once, and with as little as it can.
+fn samples(place: &Place, grants: &[String]) {
+    let [transformer, conditioning] = ["flux1-tiny.safetensors", "conditioning.safetensors"]
+        .map(|file| fixture(&format!("sample-flux-original/{file}")));
+    let sample = |more: &[&str]| {
+        let given = ["sample", "--device", "cpu", "--transformer", &transformer, "--conditioning", &conditioning];
+        let asked = ["--size", "64x64", "--steps", "2", "--batch", "2", "--policy", "mine/mine.wasm", "--json"];
+        let record = place.run(&[&given[..], &asked, more, &strs(grants)].concat()).json();
+        assert_eq!(record["fallback"], Value::Null, "{record}");
+        assert_eq!(record["adjusted"], serde_json::json!([]), "{record}");
+        record["answer"].clone()
+    };
+    let answer = sample(&["-o", "out.latent"]);
+    assert_eq!((&answer["ahead"], &answer["precision"]["dtype"]), (&Value::Null, &"f32".into()), "{answer}");
+    assert!(place.path("out.latent").is_file());
+    let leanest = sample(&["--objective", "leanest", "--dry-run"]);
+    assert_eq!((&leanest["ahead"], &leanest["samples"]), (&0.into(), &1.into()), "{leanest}");
+}
+
 /// A new project is right: it passes the gate, with nothing but notes.
 fn passes_the_gate(place: &Place, grants: &[String]) {
     let checked = place.run(&[&["policy", "check", "mine/mine.wasm", "--json"], &strs(grants)[..]].concat()).json();
@@ -190,6 +209,7 @@ fn a_policy_in_rust() {
     assert!(grants.is_empty());
     passes_the_gate(&place, &grants);
     decodes(&place, &grants);
+    samples(&place, &grants);
     decides_alike(&place, &grants);
     every_verb_works(&place, &grants);
     // A mistake: the compiler's last lines, and one that says that it failed.
@@ -220,11 +240,12 @@ fn a_policy_in_c() {
         return;
     }
     let place = begun("c", &["decide.c", "sdk/contract.h", "sdk/policy.wit", "README.md"]);
-    in_project(&place, "mkdir -p build && cc -Isdk -o build/test test.c decide.c && build/test").succeeded();
+    in_project(&place, "mkdir -p build && cc -Isdk -o build/test test.c decide.c sample.c && build/test").succeeded();
     let (_, grants) = built(&place);
     assert!(grants.is_empty());
     passes_the_gate(&place, &grants);
     decodes(&place, &grants);
+    samples(&place, &grants);
     decides_alike(&place, &grants);
     every_verb_works(&place, &grants);
     fs::write(place.path("mine/decide.c"), "broken\n").unwrap();
@@ -243,6 +264,7 @@ fn a_policy_in_python() {
     place.run(&["policy", "inspect", "mine/mine.wasm"]).failed(2, "--policy-memory 64MiB");
     passes_the_gate(&place, &grants);
     decodes(&place, &grants);
+    samples(&place, &grants);
     decides_alike(&place, &grants);
     every_verb_works(&place, &grants);
 }
@@ -257,6 +279,7 @@ fn a_policy_in_javascript() {
     let (_, grants) = built(&place);
     passes_the_gate(&place, &grants);
     decodes(&place, &grants);
+    samples(&place, &grants);
     decides_alike(&place, &grants);
     every_verb_works(&place, &grants);
 }

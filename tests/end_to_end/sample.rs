@@ -478,7 +478,7 @@ fn what_does_not_go_together_is_refused_in_one_line() {
         ),
         (
             &["--transformer", &transformer, "--conditioning", &conditioning, "--size", "64x64", "--set", "tile=3"],
-            "unknown setting 'tile'",
+            "has no setting 'tile'",
         ),
         (
             &[

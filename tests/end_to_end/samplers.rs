@@ -185,8 +185,8 @@ fn samplers_end_wherever_they_begin() {
             .run(&with(&gap, &["--steps", "4", "--sampler", sampler, "-o", "f.latent"]))
             .failed(2, "no --conditioning counts at sigma");
     }
-    let refused = ["--size", "64x64", "--resume", "--set", "products=fp8", "-o", "g.latent", "--device", "cpu"];
-    place.run(&with(&flux(), &refused)).failed(2, "products=fp8");
+    let refused = ["--size", "64x64", "--resume", "--set", "products=fp9", "-o", "g.latent", "--device", "cpu"];
+    place.run(&with(&flux(), &refused)).failed(2, "products=fp9");
     assert!(!place.path("g.latent.partial").exists());
 }
 
@@ -304,12 +304,17 @@ fn fp8_weights_are_multiplied_in_fp8_where_the_device_can() {
     // Three bits of mantissa in activations, in place of seven.
     assert!(of_fp8 > of_bf16 && of_fp8 < 16.0 * of_bf16, "{of_fp8} {of_bf16}");
     let fp8 = with(&bf16, &["--set", "products=fp8"]);
-    on_gpu(&place, "arch=sm_86", &fp8).failed(2, "products=fp8: Fake GPU 0 has no products in FP8");
-    on_gpu(&place, "arch=sm_89", &with(&fp8, &["--set", "weights=expanded"]))
-        .failed(2, "set precision=bf16 and weights=packed");
+    let refused = |script: &str, arguments: &[String], why: &str| {
+        let run = on_gpu(&place, script, arguments);
+        run.succeeded();
+        let note = format!("products fp8 → precision: {why}");
+        assert!(run.stderr().contains(&note), "{}", run.stderr());
+    };
+    refused("arch=sm_86", &fp8, "FP8 needs a device that has it, and weights in f8_e4m3");
+    refused("arch=sm_89", &with(&fp8, &["--set", "weights=expanded"]), "FP8 gives 16 bits, of weights as stored");
     let other = [&flux()[..], &["--size", "64x64", "--device", "cuda", "-o", "a.latent"].map(str::to_owned)].concat();
     let other = with(&other, &["--set", "precision=bf16", "--set", "weights=packed", "--set", "products=fp8"]);
-    on_gpu(&place, "arch=sm_89", &other).failed(2, "and f8_e4m3 is needed");
+    refused("arch=sm_89", &other, "FP8 needs a device that has it, and weights in f8_e4m3");
 }
 
 #[test]
@@ -331,7 +336,7 @@ fn a_step_that_fails_is_tried_again_by_another_plan() {
     let later = steps(60);
     assert!((1..8).contains(&later), "{later}");
     // Memory runs out once, in the middle.
-    let expanded = with(&base, &["--set", "weights=expanded", "--set", "guidance=together"]);
+    let expanded = with(&base, &["--set", "precision=f32", "--set", "weights=expanded", "--set", "guidance=together"]);
     place
         .run(&with(&flux(), &["--size", "512x512", "--steps", "8", "--device", "cpu", "-o", "cpu.safetensors"]))
         .succeeded();

@@ -160,7 +160,11 @@ impl Observer for Progress {
     }
 
     fn sample_failed(&mut self, attempt: &FailedAttempt<Denoise>, next: &DenoisePlan) {
-        self.say(&format!("note: step {}: {}; it is tried again: {next}", attempt.step + 1, attempt.failure));
+        self.say(&format!(
+            "note: step {}: {}; it is tried again: {next}",
+            attempt.step.unwrap_or(0) + 1,
+            attempt.failure
+        ));
     }
 
     fn decided(&mut self, decision: &Decision) {

@@ -268,12 +268,9 @@ fn summary(record: &DenoiseRecord, output: Option<&Path>) -> String {
     rows.extend(
         record.fallback.iter().map(|fallback| ("fallback", format!("{}: {}", fallback.reason, fallback.detail))),
     );
-    rows.extend(
-        record
-            .attempts
-            .iter()
-            .map(|attempt| ("failed", format!("{}, step {}: {}", attempt.plan, attempt.step + 1, attempt.failure))),
-    );
+    rows.extend(record.attempts.iter().map(|attempt| {
+        ("failed", format!("{}, step {}: {}", attempt.plan, attempt.step.unwrap_or(0) + 1, attempt.failure))
+    }));
     if let Some(cost) = &record.estimate {
         let [peak, weights] = [cost.peak_bytes, cost.weights_bytes].map(bytes::display);
         rows.push(("estimate", format!("{} a step, {peak} beside {weights} of weights", table::time(cost.step))));

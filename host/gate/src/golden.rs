@@ -4,21 +4,24 @@
 mod draw;
 mod play;
 mod rows;
+mod samples;
 
 use std::sync::Arc;
 
 use tilewright_plan::{
     Backend, Capabilities, CostModel, Device, Dtype, Hint, LEAST_TILE, Layout, MOST_AHEAD, MOST_BATCH, Objective, Plan,
-    Precision, Question, Record, Release, Request, Space, Stage, Tile, Time, UnderWay,
+    Precision, Question, Record, Release, Request, Space, Stage, Tile, Time, UnderWay, Vae,
 };
 
 use crate::{
     machines::{Machine, Weights},
     prices::Prices,
+    work::Judged,
 };
 
 pub use draw::{any_seed, draw, is_drawn, shuffle};
 pub use play::CallResult;
+pub use samples::{draw_samples, samples};
 
 /// The memory limit of a request.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +72,15 @@ enum FollowUp {
     Learn,
 }
 
+/// The events after the first decision, without a row's shapes.
+#[derive(Clone, Copy, Debug)]
+enum Events {
+    Nothing,
+    Fail(&'static [FailureKind]),
+    UnderWay(&'static [FailureKind]),
+    Learn,
+}
+
 /// One request of the set: a row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -90,20 +102,20 @@ struct Row {
 
 /// A request that policies are tried with, and the events after it.
 #[derive(Clone)]
-pub struct GoldenRequest {
+pub struct GoldenRequest<W: Judged = Vae> {
     /// A unique name of a few words.
     pub name: String,
     /// The stage.
     pub stage: Stage,
     /// The request itself.
-    pub request: Request,
+    pub request: W::Request,
     /// The device.
     pub device: Device,
     /// The plans that can be carried out.
-    pub capabilities: Capabilities,
-    costs: Arc<Prices>,
-    then: FollowUp,
-    under_way: Option<UnderWay>,
+    pub capabilities: W::Capabilities,
+    costs: Arc<dyn CostModel<W>>,
+    then: Events,
+    under_way: Option<UnderWay<W>>,
 }
 
 /// The fixed part of the set, the same for every policy.
@@ -141,13 +153,25 @@ pub fn capabilities_of(record: &Record) -> Capabilities {
     }
 }
 
-impl GoldenRequest {
+impl<W: Judged> GoldenRequest<W> {
     /// True if the policy learns from an outcome of the first plan, which may change later
     /// decisions.
     pub fn learns(&self) -> bool {
-        matches!(self.then, FollowUp::Learn)
+        matches!(self.then, Events::Learn)
     }
 
+    /// The first question to a policy.
+    pub fn question(&self) -> Question<'_, W> {
+        Question::first(self.stage, &self.request, &self.device, &self.capabilities)
+    }
+
+    /// Prices of plans for this request, and earlier measurements.
+    pub fn costs(&self) -> Arc<dyn CostModel<W>> {
+        self.costs.clone()
+    }
+}
+
+impl GoldenRequest {
     fn new(row: &Row) -> Self {
         let Row { machine, weights, width, height, frames, batch, .. } = *row;
         let device = machine.device();
@@ -193,20 +217,16 @@ impl GoldenRequest {
             FollowUp::UnderWay(shape, frames_done, _) => Some(UnderWay { done: frames_done, plan: shape.plan(row) }),
             _ => None,
         };
-        Self { name: row.name(), stage: row.stage, request, device, capabilities, costs, then: row.then, under_way }
+        let then = match row.then {
+            FollowUp::Nothing => Events::Nothing,
+            FollowUp::Fail(fails) => Events::Fail(fails),
+            FollowUp::UnderWay(_, _, fails) => Events::UnderWay(fails),
+            FollowUp::Learn => Events::Learn,
+        };
+        Self { name: row.name(), stage: row.stage, request, device, capabilities, costs, then, under_way }
     }
 
-    /// The first question to a policy.
-    pub fn question(&self) -> Question<'_> {
-        Question::new(self.stage, &self.request, &self.device, &self.capabilities)
-    }
-
-    /// Prices of plans for this request, and earlier measurements.
-    pub fn costs(&self) -> Arc<dyn CostModel> {
-        self.costs.clone()
-    }
-
-    fn plain(&self) -> Plan {
+    pub(crate) fn plain(&self) -> Plan {
         plain(Space::Whole, Time::Whole, Precision::Uniform(Dtype::F32))
     }
 }

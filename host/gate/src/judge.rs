@@ -1,16 +1,13 @@
 //! Judges an answer: does it make sense, does it keep to the limits, is it an improvement on the
 //! failed attempts.
 
-use tilewright_plan::{Decision, Failure, FallbackReason, Layout, Plan, Precision, Space, Tile, Time, bytes};
-
-use tilewright_policy::{
-    check::{self, REPEATED},
-    oracle,
-};
+use tilewright_plan::{Decision, Failure, FallbackReason, bytes};
+use tilewright_policy::check::{self, REPEATED};
 
 use crate::{
     finding::{Call, Finding, Problem, Severity, Step},
     golden::{CallResult, GoldenRequest},
+    work::Judged,
 };
 
 /// The problem for each reason of a fallback. An honest error is judged by the plans that would
@@ -28,14 +25,14 @@ pub(crate) fn failure(reason: FallbackReason) -> Option<Problem> {
 }
 
 /// Collects findings about one call.
-struct Judge<'a> {
-    golden: &'a GoldenRequest,
-    result: &'a CallResult,
+struct Judge<'a, W: Judged> {
+    golden: &'a GoldenRequest<W>,
+    result: &'a CallResult<W>,
     findings: Vec<Finding>,
 }
 
 /// The findings about an answer by itself.
-pub(crate) fn judge(golden: &GoldenRequest, result: &CallResult) -> Vec<Finding> {
+pub(crate) fn judge<W: Judged>(golden: &GoldenRequest<W>, result: &CallResult<W>) -> Vec<Finding> {
     let mut judge = Judge { golden, result, findings: Vec::new() };
     if let Some(decision) = &result.decision {
         judge.decision(decision);
@@ -43,13 +40,13 @@ pub(crate) fn judge(golden: &GoldenRequest, result: &CallResult) -> Vec<Finding>
     judge.findings
 }
 
-impl Judge<'_> {
+impl<W: Judged> Judge<'_, W> {
     fn find(&mut self, severity: Severity, problem: Problem, found: String) {
         let found = Finding::new(severity, Step::Golden, problem, found);
         self.findings.push(found.at(self.golden, self.result.call));
     }
 
-    fn decision(&mut self, decision: &Decision) {
+    fn decision(&mut self, decision: &Decision<W>) {
         let Some(fallback) = &decision.fallback else {
             return self.answer(decision);
         };
@@ -58,7 +55,7 @@ impl Judge<'_> {
         }
         match fallback.reason {
             FallbackReason::Nonsense if fallback.detail == REPEATED => {
-                let tried = decision.answer.as_ref().map_or(String::new(), |plan| format!(": {}", show_plan(plan)));
+                let tried = decision.answer.as_ref().map_or(String::new(), |plan| format!(": {}", W::show(plan)));
                 self.find(Severity::Error, Problem::Repeats, format!("{}{tried}", fallback.detail));
             }
             // Each of its earlier failures has a finding already.
@@ -70,12 +67,12 @@ impl Judge<'_> {
 
     /// An error is an answer; if the host has a plan that fits, the policy could have given a
     /// better one.
-    fn judge_error(&mut self, decision: &Decision, words: &str) {
-        let limit = self.golden.request.memory_limit;
-        let fits =
-            self.golden.costs().estimate_one(&decision.plan).ok().filter(|cost| cost.peak_bytes <= limit).map(|cost| {
-                format!(" where {} would fit, at {}", show_plan(&decision.plan), bytes::display(cost.peak_bytes))
-            });
+    fn judge_error(&mut self, decision: &Decision<W>, words: &str) {
+        let limit = W::limit(&self.golden.request);
+        let cost = self.golden.costs().estimate_one(&decision.plan).ok().map(|cost| W::held(&cost));
+        let fits = cost
+            .filter(|held| *held <= limit)
+            .map(|held| format!(" where {} would fit, at {}", W::show(&decision.plan), bytes::display(held)));
         let severity = match (&fits, self.result.call) {
             (Some(_), Call::Decide) => Severity::Warning,
             _ => Severity::Note,
@@ -83,15 +80,15 @@ impl Judge<'_> {
         self.find(severity, Problem::Declines, format!("answers '{words}'{}", fits.unwrap_or_default()));
     }
 
-    fn answer(&mut self, decision: &Decision) {
+    fn answer(&mut self, decision: &Decision<W>) {
         for adjusted in &decision.adjusted {
             self.find(Severity::Note, Problem::Adjusted, adjusted.clone());
         }
         let (facts, plan) = (self.golden.costs(), &decision.plan);
-        let limit = self.golden.request.memory_limit;
+        let limit = W::limit(&self.golden.request);
         match facts.estimate_one(plan) {
-            Err(why) => self.find(Severity::Warning, Problem::Unpriced, format!("{}: {why}", show_plan(plan))),
-            Ok(cost) if cost.peak_bytes > limit => self.over_limit(decision, cost.peak_bytes),
+            Err(why) => self.find(Severity::Warning, Problem::Unpriced, format!("{}: {why}", W::show(plan))),
+            Ok(cost) if W::held(&cost) > limit => self.over_limit(decision, W::held(&cost)),
             Ok(_) => {}
         }
         if self.result.call == Call::Recover {
@@ -101,56 +98,54 @@ impl Judge<'_> {
 
     /// An error for a policy that asked for the price and so knew it; a warning for a rule that
     /// never asks.
-    fn over_limit(&mut self, decision: &Decision, peak: u64) {
-        let limit = self.golden.request.memory_limit;
+    fn over_limit(&mut self, decision: &Decision<W>, peak: u64) {
+        let limit = W::limit(&self.golden.request);
         let Some((least, leanest)) = self.leanest().filter(|(least, _)| *least <= limit) else { return };
         let asked = !decision.candidates.is_empty();
         let severity = if asked { Severity::Error } else { Severity::Warning };
         let how = if asked { "" } else { " without asking for its price" };
         let found = format!(
             "{}{how}: {} of {} allowed, where {} takes {}",
-            show_plan(&decision.plan),
+            W::show(&decision.plan),
             bytes::display(peak),
             bytes::display(limit),
-            show_plan(&leanest),
+            W::show(&leanest),
             bytes::display(least),
         );
         self.find(severity, Problem::OverLimit, found);
     }
 
     /// The plan with the lowest memory use of all that can be run here.
-    fn leanest(&self) -> Option<(u64, Plan)> {
-        let (golden, result) = (self.golden, self.result);
+    fn leanest(&self) -> Option<(u64, W::Plan)> {
+        let (golden, under_way) = (self.golden, self.result.under_way.as_ref());
         let facts = golden.costs();
-        let (capabilities, under_way) = (&golden.capabilities, result.under_way.as_ref());
-        let legal = |mut plan: Plan| {
-            oracle::check_answer(&mut plan, &golden.request, capabilities, under_way).ok().map(|_| plan)
-        };
-        let priced = |plan: Plan| Some((facts.estimate_one(&plan).ok()?.peak_bytes, plan));
-        candidates(golden).filter_map(legal).filter_map(priced).min_by_key(|(peak, _)| *peak)
+        let legal = |plan: W::Plan| W::legal(plan, golden, under_way);
+        let priced = |plan: W::Plan| Some((W::held(&facts.estimate_one(&plan).ok()?), plan));
+        W::leanest(golden).into_iter().filter_map(legal).filter_map(priced).min_by_key(|(held, _)| *held)
     }
 
     /// A plan after a failure has to change something for the better.
-    fn progress(&mut self, plan: &Plan) {
+    fn progress(&mut self, plan: &W::Plan) {
         let Some(last) = self.result.attempts.last() else { return };
         let facts = self.golden.costs();
         match last.failure {
             Failure::NonFinite { .. } => {
-                if check::rank_precision(plan.precision) <= check::rank_precision(last.plan.precision) {
-                    let found = format!("{} after {} overflowed", plan.precision, last.plan.precision);
+                let [next, failed] = [plan, &last.plan].map(W::precision);
+                if check::rank_precision(next) <= check::rank_precision(failed) {
+                    let found = format!("{next} after {failed} overflowed");
                     self.find(Severity::Warning, Problem::NotWider, found);
                 }
             }
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-                let peak = |plan: &Plan| facts.estimate_one(plan).ok().map(|cost| cost.peak_bytes);
+                let peak = |plan: &W::Plan| facts.estimate_one(plan).ok().map(|cost| W::held(&cost));
                 if let (Some(next), Some(failed)) = (peak(plan), peak(&last.plan))
                     && next >= failed
                 {
                     let found = format!(
                         "{} at {} after {} at {} failed for memory",
-                        show_plan(plan),
+                        W::show(plan),
                         bytes::display(next),
-                        show_plan(&last.plan),
+                        W::show(&last.plan),
                         bytes::display(failed)
                     );
                     self.find(Severity::Warning, Problem::NotLeaner, found);
@@ -160,44 +155,12 @@ impl Judge<'_> {
     }
 }
 
-/// The leanest plans of every kind; the request decides which of them is the leanest.
-fn candidates(golden: &GoldenRequest) -> impl Iterator<Item = Plan> + '_ {
-    let request = &golden.request;
-    let least = golden.capabilities.tile_least;
-    let side = |side: u32| Space::Blended(Tile { height: side, width: side, overlap: 0 });
-    let spaces = [Space::Whole, Space::Exact(Tile { height: least, width: request.width, overlap: 0 }), side(least)];
-    let times = [Time::Whole, Time::Carried { frames: 1 }];
-    let precisions = golden.capabilities.dtypes.iter().map(|dtype| Precision::Uniform(*dtype));
-    precisions.flat_map(move |precision| {
-        spaces.into_iter().flat_map(move |space| {
-            times.into_iter().map(move |time| Plan {
-                space,
-                time,
-                batch: 1,
-                precision,
-                layout: Layout::ChannelsFirst,
-                release: tilewright_plan::Release::EachStep,
-                offload: golden.capabilities.offload,
-                prefetch: 0,
-                reason: String::new(),
-            })
-        })
-    })
-}
-
-/// A plan in a few words: `blended 512×512/64, carried 4, bf16`.
-pub(crate) fn show_plan(plan: &Plan) -> String {
-    let time = if plan.time == Time::Whole { String::new() } else { format!(", {}", plan.time) };
-    let batch = if plan.batch > 1 { format!(", {} together", plan.batch) } else { String::new() };
-    format!("{}{time}, {}{batch}", plan.space, plan.precision)
-}
-
 /// The difference between two answers to the same question, in one line; `None` if they are equal.
-pub(crate) fn difference(one: &CallResult, other: &CallResult) -> Option<String> {
+pub(crate) fn difference<W: Judged>(one: &CallResult<W>, other: &CallResult<W>) -> Option<String> {
     let (Some(first), Some(second)) = (&one.decision, &other.decision) else { return None };
-    let said = |decision: &Decision| match (&decision.fallback, &decision.answer) {
+    let said = |decision: &Decision<W>| match (&decision.fallback, &decision.answer) {
         (Some(fallback), _) => format!("{} ({})", fallback.reason, fallback.detail),
-        (None, Some(answer)) => format!("{} ({})", show_plan(answer), answer.reason),
+        (None, Some(answer)) => format!("{} ({})", W::show(answer), W::reason(answer)),
         (None, None) => "nothing".into(),
     };
     if said(first) != said(second) || first.plan != second.plan || first.answer != second.answer {
@@ -215,7 +178,7 @@ pub(crate) fn difference(one: &CallResult, other: &CallResult) -> Option<String>
 
 impl Finding {
     /// The same finding, for this request and call.
-    pub(crate) fn at(self, golden: &GoldenRequest, call: Call) -> Self {
+    pub(crate) fn at<W: Judged>(self, golden: &GoldenRequest<W>, call: Call) -> Self {
         Self { request: Some(golden.name.clone()), call: Some(call), ..self }
     }
 }
@@ -224,7 +187,7 @@ impl Finding {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use tilewright_plan::{CostModel, LearnReport, Outcome, Planner, PolicyIdentity, Question};
+    use tilewright_plan::{CostModel, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question, Space, Vae};
 
     use super::*;
     use crate::golden;
@@ -263,7 +226,7 @@ mod tests {
     }
 
     fn whole() -> Plan {
-        candidates(&golden::set()[0]).next().unwrap()
+        Vae::leanest(&golden::set()[0]).remove(0)
     }
 
     #[test]
@@ -283,7 +246,7 @@ mod tests {
     #[test]
     fn the_leanest_of_all_is_what_limits_are_held_against() {
         let (golden, result) = play(&mut Always(whole(), 1), "x86_v4 flux-f32 1664×928 30%");
-        let judge = Judge { golden: &golden, result: &result[0], findings: Vec::new() };
+        let judge = Judge::<Vae> { golden: &golden, result: &result[0], findings: Vec::new() };
         let (least, plan) = judge.leanest().unwrap();
         assert!(least < golden.request.memory_limit && matches!(plan.space, Space::Blended(_)), "{plan:?}");
         assert_eq!(super::judge(&golden, &result[0])[0].problem, Problem::OverLimit);

@@ -24,6 +24,7 @@ mod refusal;
 mod trial;
 mod verdict;
 mod verdict_cache;
+pub mod work;
 
 use std::{borrow::Cow, path::Path, time::Instant};
 

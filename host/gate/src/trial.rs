@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{FallbackReason, words::with_noun};
+use tilewright_plan::{Denoise, FallbackReason, Planner, Stage, Vae, words::with_noun};
 use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     golden::{self, CallResult, GoldenRequest},
     judge,
     verdict::{GoldenSet, StageSet, Worst},
+    work::Judged,
 };
 
 /// Requests that may end by fuel or time before the rest is left out: each takes as long as a call
@@ -29,8 +30,8 @@ const PRICE_FUEL: u64 = 2000;
 const NEAR: f64 = 0.5;
 
 /// A call, its result and its cost.
-struct MeasuredCall {
-    result: CallResult,
+struct MeasuredCall<W: Judged> {
+    result: CallResult<W>,
     /// The reason why the policy did not learn from an outcome.
     learn_failure: Option<(FallbackReason, String)>,
     fuel: u64,
@@ -38,7 +39,7 @@ struct MeasuredCall {
     memory_bytes: usize,
 }
 
-impl MeasuredCall {
+impl<W: Judged> MeasuredCall<W> {
     /// Units of fuel, including the host's work on the policy's behalf.
     fn fuel_spent(&self) -> u64 {
         let prices = self.result.decision.as_ref().map_or(0, |decision| decision.candidates.len() as u64);
@@ -54,6 +55,47 @@ pub(crate) struct Trial {
     pub findings: Vec<Finding>,
 }
 
+/// A request of any kind of work.
+enum AnyRequest {
+    Vae(Box<GoldenRequest>),
+    Denoise(Box<GoldenRequest<Denoise>>),
+}
+
+impl AnyRequest {
+    fn name(&self) -> &str {
+        match self {
+            AnyRequest::Vae(golden) => &golden.name,
+            AnyRequest::Denoise(golden) => &golden.name,
+        }
+    }
+
+    fn stage(&self) -> Stage {
+        match self {
+            AnyRequest::Vae(golden) => golden.stage,
+            AnyRequest::Denoise(golden) => golden.stage,
+        }
+    }
+}
+
+/// All requests, in an order drawn from the seed.
+fn all_requests(seed: u32) -> Vec<AnyRequest> {
+    let vae = golden::set().into_iter().chain(golden::draw(seed)).map(|golden| AnyRequest::Vae(Box::new(golden)));
+    let samples = golden::samples().into_iter().chain(golden::draw_samples(seed));
+    let samples = samples.map(|golden| AnyRequest::Denoise(Box::new(golden)));
+    golden::shuffle(vae.chain(samples).collect(), seed)
+}
+
+/// The state of a run through the set.
+struct Run<'a> {
+    policy: &'a LoadedPolicy,
+    settings: &'a [(String, String)],
+    worst: Worst,
+    exhausted: u32,
+    spent: u64,
+    /// The instance that lives through the whole set.
+    resident: Option<Policy>,
+}
+
 /// Tries a policy with these settings on every request of the stages that it answers, in an order
 /// drawn from the seed.
 ///
@@ -62,63 +104,37 @@ pub(crate) struct Trial {
 pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed: u32) -> Result<Trial, PolicyError> {
     let limits = policy.inspection().limits;
     let answered = &policy.description().stages;
-    let mut requests = golden::shuffle([golden::set(), golden::draw(seed)].concat(), seed);
-    requests.retain(|golden| answered.contains(&golden.stage));
-    let drawn = requests.iter().filter(|golden| golden::is_drawn(&golden.name)).count();
+    let mut requests = all_requests(seed);
+    requests.retain(|golden| answered.contains(&golden.stage()));
+    let drawn = requests.iter().filter(|golden| golden::is_drawn(golden.name())).count();
     let time_budget = limits.time_budget(requests.len());
     let policy = &policy.clone().with_time_budget(time_budget);
     let mut set = GoldenSet { requests: requests.len() as u32, seed, tried: 0, failing: 0 };
-    let mut worst = Worst::default();
     let mut findings = Vec::new();
     let most_spent = limits.fuel.saturating_mul(MOST_CALLS);
-    let (mut exhausted, mut spent) = (0, 0);
-    let mut resident: Option<Policy> = None;
+    let mut run = Run { policy, settings, worst: Worst::default(), exhausted: 0, spent: 0, resident: None };
     let of_stage = |stage| {
-        let requests = requests.iter().filter(|golden| golden.stage == stage).count() as u32;
+        let requests = requests.iter().filter(|golden| golden.stage() == stage).count() as u32;
         StageSet { stage, requests, tried: 0, failing: 0 }
     };
     let mut stages: Vec<StageSet> = answered.iter().map(|stage| of_stage(*stage)).collect();
     for golden in &requests {
         set.tried += 1;
-        let first = play(golden, &mut policy.configure(settings)?, &mut spent);
-        let mut found: Vec<Finding> = first.iter().flat_map(|call| judge_call(golden, call)).collect();
-        let failed = found.iter().any(|finding| finding.severity == Severity::Error);
-        if first.iter().any(is_exhausted) {
-            exhausted += 1;
-        } else {
-            let second = play(golden, &mut policy.configure(settings)?, &mut spent);
-            // These ended by the clock alone: the fuel would have ended both runs.
-            if second.iter().any(is_exhausted) {
-                found.extend(second.iter().flat_map(|call| judge_call(golden, call)));
-            } else {
-                found.extend(find_nondeterminism(golden, &first, &second));
-                measure(golden, &first, &second, &mut worst);
-            }
-            if !failed && first.iter().all(|call| call.result.call != Call::Learn) {
-                let living = match &mut resident {
-                    Some(living) => living,
-                    none => none.insert(policy.configure(settings)?.lasting()),
-                };
-                let calls = play(golden, living, &mut spent);
-                // A call that ended by fuel or time shows nothing, and its instance can't be used
-                // again.
-                if calls.iter().any(is_exhausted) {
-                    resident = None;
-                } else {
-                    found.extend(find_memory(golden, &first, &calls));
-                }
-            }
-        }
+        let found = match golden {
+            AnyRequest::Vae(golden) => run.try_request::<Vae>(golden)?,
+            AnyRequest::Denoise(golden) => run.try_request::<Denoise>(golden)?,
+        };
         if policy.check_time_budget().is_err() {
             // Some answers were the host's.
             set.tried -= 1;
             break;
         }
         findings.extend(found);
-        if exhausted == MOST_EXHAUSTED || spent > most_spent {
+        if run.exhausted == MOST_EXHAUSTED || run.spent > most_spent {
             break;
         }
     }
+    let Run { worst, exhausted, spent, .. } = run;
     if set.tried < set.requests {
         let left = set.requests - set.tried;
         // Requests that ended by fuel or time have findings of their own; untried requests may hide
@@ -140,14 +156,53 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     let failing: BTreeSet<&str> = errors.filter_map(|finding| finding.request.as_deref()).collect();
     set.failing = failing.len() as u32;
     for (index, golden) in requests.iter().enumerate() {
-        if let Some(of_stage) = stages.iter_mut().find(|of_stage| of_stage.stage == golden.stage) {
+        if let Some(of_stage) = stages.iter_mut().find(|of_stage| of_stage.stage == golden.stage()) {
             of_stage.tried += u32::from(index < set.tried as usize);
-            of_stage.failing += u32::from(failing.contains(golden.name.as_str()));
+            of_stage.failing += u32::from(failing.contains(golden.name()));
         }
     }
     findings.extend(near_limits(&worst, &limits));
     findings.sort_by_key(|finding| finding.severity);
     Ok(Trial { set, stages, worst, findings })
+}
+
+impl Run<'_> {
+    /// Tries one request, in two new instances and in the one that lives.
+    fn try_request<W: Judged>(&mut self, golden: &GoldenRequest<W>) -> Result<Vec<Finding>, PolicyError>
+    where
+        Policy: Planner<W>,
+    {
+        let first = play(golden, &mut self.policy.configure(self.settings)?, &mut self.spent);
+        let mut found: Vec<Finding> = first.iter().flat_map(|call| judge_call(golden, call)).collect();
+        let failed = found.iter().any(|finding| finding.severity == Severity::Error);
+        if first.iter().any(is_exhausted) {
+            self.exhausted += 1;
+            return Ok(found);
+        }
+        let second = play(golden, &mut self.policy.configure(self.settings)?, &mut self.spent);
+        // These ended by the clock alone: the fuel would have ended both runs.
+        if second.iter().any(is_exhausted) {
+            found.extend(second.iter().flat_map(|call| judge_call(golden, call)));
+        } else {
+            found.extend(find_nondeterminism(golden, &first, &second));
+            measure(golden, &first, &second, &mut self.worst);
+        }
+        if !failed && first.iter().all(|call| call.result.call != Call::Learn) {
+            let living = match &mut self.resident {
+                Some(living) => living,
+                none => none.insert(self.policy.configure(self.settings)?.lasting()),
+            };
+            let calls = play(golden, living, &mut self.spent);
+            // A call that ended by fuel or time shows nothing, and its instance can't be used
+            // again.
+            if calls.iter().any(is_exhausted) {
+                self.resident = None;
+            } else {
+                found.extend(find_memory(golden, &first, &calls));
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// The share of drawn requests on which a rule of thumb may choose badly: one in this many.
@@ -172,7 +227,10 @@ fn excuse(findings: &mut [Finding], drawn: usize) {
 
 /// Asks a policy a request with all calls that follow, and adds the cost to `spent`, in units of
 /// fuel.
-fn play(golden: &GoldenRequest, policy: &mut Policy, spent: &mut u64) -> Vec<MeasuredCall> {
+fn play<W: Judged>(golden: &GoldenRequest<W>, policy: &mut Policy, spent: &mut u64) -> Vec<MeasuredCall<W>>
+where
+    Policy: Planner<W>,
+{
     let mut calls = Vec::new();
     golden.play(policy, |policy, result| {
         let decision = result.decision.as_ref();
@@ -186,14 +244,14 @@ fn play(golden: &GoldenRequest, policy: &mut Policy, spent: &mut u64) -> Vec<Mea
     calls
 }
 
-fn is_exhausted(call: &MeasuredCall) -> bool {
+fn is_exhausted<W: Judged>(call: &MeasuredCall<W>) -> bool {
     let fallback = call.result.decision.as_ref().and_then(|decision| decision.fallback.as_ref());
     let reason = fallback.map(|fallback| fallback.reason).or(call.learn_failure.as_ref().map(|(reason, _)| *reason));
     matches!(reason, Some(FallbackReason::OutOfFuel | FallbackReason::Timeout))
 }
 
 /// The findings about a call by itself.
-fn judge_call(golden: &GoldenRequest, call: &MeasuredCall) -> Vec<Finding> {
+fn judge_call<W: Judged>(golden: &GoldenRequest<W>, call: &MeasuredCall<W>) -> Vec<Finding> {
     match &call.learn_failure {
         Some((reason, detail)) => {
             let problem = judge::failure(*reason).unwrap_or(Problem::Trap);
@@ -205,7 +263,11 @@ fn judge_call(golden: &GoldenRequest, call: &MeasuredCall) -> Vec<Finding> {
 }
 
 /// The first difference between two new instances; later ones follow from it.
-fn find_nondeterminism(golden: &GoldenRequest, first: &[MeasuredCall], second: &[MeasuredCall]) -> Option<Finding> {
+fn find_nondeterminism<W: Judged>(
+    golden: &GoldenRequest<W>,
+    first: &[MeasuredCall<W>],
+    second: &[MeasuredCall<W>],
+) -> Option<Finding> {
     let (call, found) = first.iter().zip(second).find_map(|(one, other)| find_difference(one, other))?;
     Some(Finding::new(Severity::Error, Step::Golden, Problem::NotSame, found).at(golden, call))
 }
@@ -213,8 +275,12 @@ fn find_nondeterminism(golden: &GoldenRequest, first: &[MeasuredCall], second: &
 /// The first answer of an instance with earlier requests that differs from a new one's. A
 /// difference in fuel does not matter: memory that was allocated before need not be allocated
 /// again.
-fn find_memory(golden: &GoldenRequest, fresh: &[MeasuredCall], living: &[MeasuredCall]) -> Option<Finding> {
-    let answer = |call: &MeasuredCall| {
+fn find_memory<W: Judged>(
+    golden: &GoldenRequest<W>,
+    fresh: &[MeasuredCall<W>],
+    living: &[MeasuredCall<W>],
+) -> Option<Finding> {
+    let answer = |call: &MeasuredCall<W>| {
         call.result.decision.as_ref().map(|decision| (decision.plan.clone(), decision.answer.clone()))
     };
     let (one, other) = fresh.iter().zip(living).find(|(one, other)| answer(one) != answer(other))?;
@@ -223,7 +289,7 @@ fn find_memory(golden: &GoldenRequest, fresh: &[MeasuredCall], living: &[Measure
     Some(Finding::new(Severity::Error, Step::Golden, Problem::Remembers, found).at(golden, call))
 }
 
-fn find_difference(one: &MeasuredCall, other: &MeasuredCall) -> Option<(Call, String)> {
+fn find_difference<W: Judged>(one: &MeasuredCall<W>, other: &MeasuredCall<W>) -> Option<(Call, String)> {
     let by_answer = judge::difference(&one.result, &other.result);
     let by_fuel = || (one.fuel != other.fuel).then(|| format!("{} units of fuel, then {}", one.fuel, other.fuel));
     Some((one.result.call, by_answer.or_else(by_fuel)?))
@@ -231,7 +297,12 @@ fn find_difference(one: &MeasuredCall, other: &MeasuredCall) -> Option<(Call, St
 
 /// The highest cost of a call. The lower of two times counts: other work on the machine makes one
 /// longer.
-fn measure(golden: &GoldenRequest, first: &[MeasuredCall], second: &[MeasuredCall], worst: &mut Worst) {
+fn measure<W: Judged>(
+    golden: &GoldenRequest<W>,
+    first: &[MeasuredCall<W>],
+    second: &[MeasuredCall<W>],
+    worst: &mut Worst,
+) {
     for (one, other) in first.iter().zip(second) {
         if one.fuel >= worst.fuel {
             worst.fuel = one.fuel;

@@ -114,15 +114,15 @@ pub struct FailedAttempt<W: Work = Vae> {
     /// Fuel that the guest used.
     pub fuel: u64,
     /// Steps of a sample that were finished before it: the next plan went on from there.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub step: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u32>,
 }
 
 impl<W: Work> FailedAttempt<W> {
     /// The decision that led to a failure, and the failure.
     pub fn new(decision: Decision<W>, failure: Failure) -> Self {
         let Decision { answer, plan, adjusted, fallback, fuel, .. } = decision;
-        Self { plan, failure, answer, adjusted, fallback, fuel, step: 0 }
+        Self { plan, failure, answer, adjusted, fallback, fuel, step: None }
     }
 }
 

@@ -41,7 +41,10 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
     type Measured: Data + Copy + for<'a> From<&'a Self::Outcome>;
 
     /// A plan's reason, for people.
-    fn reason(plan: &mut Self::Plan) -> &mut String;
+    fn reason(plan: &Self::Plan) -> &str;
+
+    /// The same, to be changed.
+    fn reason_mut(plan: &mut Self::Plan) -> &mut String;
 
     /// The same plan without its reason.
     fn without_reason(plan: &Self::Plan) -> Self::Plan;
@@ -67,7 +70,11 @@ impl Work for Vae {
     type ExactCost = ExactCost;
     type Measured = Measured;
 
-    fn reason(plan: &mut Plan) -> &mut String {
+    fn reason(plan: &Plan) -> &str {
+        &plan.reason
+    }
+
+    fn reason_mut(plan: &mut Plan) -> &mut String {
         &mut plan.reason
     }
 
@@ -89,7 +96,11 @@ impl Work for Denoise {
     type ExactCost = ExactDenoiseCost;
     type Measured = DenoiseMeasured;
 
-    fn reason(plan: &mut DenoisePlan) -> &mut String {
+    fn reason(plan: &DenoisePlan) -> &str {
+        &plan.reason
+    }
+
+    fn reason_mut(plan: &mut DenoisePlan) -> &mut String {
         &mut plan.reason
     }
 

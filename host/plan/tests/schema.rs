@@ -43,7 +43,7 @@ fn record() -> Record {
         adjusted: Vec::new(),
         fallback: Some(Fallback { reason: FallbackReason::OutOfFuel, detail: "all of it used up".into() }),
         fuel: 50_000_000,
-        step: 0,
+        step: None,
     };
     Record {
         tilewright: "0.1.0".into(),

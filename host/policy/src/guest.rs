@@ -305,7 +305,7 @@ impl Guest {
 
     /// The price of a guest's plan after checking.
     pub fn estimate<W: Asked>(&mut self, mut plan: W::Plan) -> Result<Price<W>> {
-        self.count_question(W::reason(&mut plan).len())?;
+        self.count_question(W::reason_mut(&mut plan).len())?;
         Ok(self.price::<W>(plan, None))
     }
 
@@ -323,7 +323,7 @@ impl Guest {
                 self.is_late();
                 return Err(Trap::Interrupt.into());
             }
-            self.count_bytes(W::reason(&mut plan).len())?;
+            self.count_bytes(W::reason_mut(&mut plan).len())?;
             costs.push(self.price::<W>(plan, known.as_mut()));
         }
         Ok(costs)
@@ -338,7 +338,7 @@ impl Guest {
         if candidates.len() >= limits.candidates {
             return Err(format!("no more than {} plans are priced per decision", limits.candidates));
         }
-        let reason = W::reason(&mut plan);
+        let reason = W::reason_mut(&mut plan);
         *reason = clean(std::mem::take(reason), limits.text_chars);
         let mut legal = W::without_reason(&plan);
         let cost = match check::fit::<W>(&mut legal, &prices.bounds, &mut |_| {}) {

@@ -3,9 +3,12 @@
 
 use std::mem::discriminant;
 
-use tilewright_plan::{Capabilities, Dtype, Plan, Precision, Request, Space, Time, UnderWay, Vae};
+use tilewright_plan::{
+    Attention, Capabilities, Denoise, DenoisePlan, Dtype, GuidanceOrder, Plan, Precision, Products, Question, Request,
+    Space, Time, UnderWay, Vae, WeightForm,
+};
 
-use crate::check::{self, Bounds, rank_precision};
+use crate::check::{self, Bounded, Bounds, rank_precision};
 
 /// Checks an answer as a decision does: returns the changes.
 ///
@@ -81,4 +84,52 @@ pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
         holds("the memory order stays", running.layout == plan.layout);
     }
     breaches
+}
+
+/// Checks an answer about a sample as a decision does: returns the changes.
+///
+/// # Errors
+/// The part of the plan that makes no sense.
+pub fn check_sample_answer(
+    plan: &mut DenoisePlan,
+    question: &Question<'_, Denoise>,
+) -> Result<Vec<String>, &'static str> {
+    let mut notes = Vec::new();
+    check::fit::<Denoise>(plan, &Denoise::bounds(question), &mut |note| notes.push(note.to_string()))?;
+    Ok(notes)
+}
+
+/// The illegal parts of a sample's plan that was checked; empty if the checker is right.
+pub fn find_sample_breaches(plan: &DenoisePlan, question: &Question<'_, Denoise>) -> Vec<&'static str> {
+    let (request, capabilities) = (question.request, question.capabilities);
+    let dtype = plan.precision.dtype();
+    let is_narrow = matches!(dtype, Dtype::Bf16 | Dtype::F16);
+    let is_resident = plan.weights == WeightForm::Packed && plan.ahead.is_none();
+    let queries = match plan.attention {
+        Attention::Fused => None,
+        Attention::Pieces { queries } => Some(queries),
+    };
+    let threshold = plan.reuse.threshold();
+    [
+        ("the type is offered", dtype == Dtype::F32 || capabilities.dtypes.contains(&dtype)),
+        ("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32)),
+        (
+            "products in FP8 are offered and possible",
+            plan.products == Products::Precision || capabilities.fp8_products && is_narrow && is_resident,
+        ),
+        ("expanded weights stay", plan.weights == WeightForm::Packed || plan.ahead.is_none()),
+        ("no more blocks are read ahead than offered", plan.ahead.is_none_or(|ahead| ahead <= capabilities.ahead_most)),
+        ("enough queries at once", queries.is_none_or(|queries| queries >= capabilities.queries_least)),
+        ("one pass runs alone", request.passes > 1 || plan.guidance == GuidanceOrder::InTurn),
+        (
+            "samples at once are fewer than all",
+            plan.samples.is_none_or(|samples| (1..request.batch).contains(&samples)),
+        ),
+        ("parts are within the offer", (1..=capabilities.parts_most.max(1)).contains(&plan.feed_forward)),
+        ("no more is reused than allowed", threshold.is_finite() && threshold <= capabilities.reuse_most),
+    ]
+    .into_iter()
+    .filter(|(_, holds)| !holds)
+    .map(|(what, _)| what)
+    .collect()
 }

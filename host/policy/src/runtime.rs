@@ -417,7 +417,7 @@ impl Policy {
         };
         let answer = answer.and_then(|answer| match answer {
             Ok(mut plan) => {
-                let reason = W::reason(&mut plan);
+                let reason = W::reason_mut(&mut plan);
                 *reason = clean(std::mem::take(reason), text_chars);
                 Ok(plan)
             }

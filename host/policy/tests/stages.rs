@@ -1,4 +1,4 @@
-//! Policies of contract 0.2: the stages that they answer and leave out, and lists of plans that
+//! Policies of contract 0.2 for decodes and encodes: the stages that they answer and leave out, and lists of plans that
 //! they ask the prices of.
 
 use std::{
@@ -55,7 +55,7 @@ fn guest(stages: &[u8], decide: &str, learn: &str) -> Vec<u8> {
     let mut module = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let mut resolve = Resolve::default();
     let package = resolve.push_file(concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit/policy.wit")).unwrap();
-    let world = resolve.select_world(&[package], Some("policy")).unwrap();
+    let world = resolve.select_world(&[package], Some("vae-only")).unwrap();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
     module
 }

@@ -224,7 +224,7 @@ impl<'a> DenoiseJob<'a> {
             };
             tracing::info!(%failure, plan = %decision.plan, "the attempt failed");
             attempts.push(Attempt { plan: decision.plan.clone(), failure });
-            let step = from.as_ref().map_or(0, |state| state.steps);
+            let step = Some(from.as_ref().map_or(0, |state| state.steps));
             let attempt = FailedAttempt { step, ..FailedAttempt::new(decision.clone(), failure) };
             let next = self.decide_again(planner, under_way(&from, &decision.plan).as_ref(), &attempts);
             let Some(next) = next else {

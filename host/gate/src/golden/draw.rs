@@ -12,7 +12,7 @@ use super::{
 use crate::machines::{MACHINES, WEIGHTS};
 
 /// The prefix of the names of drawn requests.
-const PREFIX: &str = "drawn ";
+pub(super) const PREFIX: &str = "drawn ";
 
 /// True if the request of this name was drawn.
 pub fn is_drawn(name: &str) -> bool {
@@ -102,17 +102,17 @@ fn row(numbers: &mut Numbers) -> Row {
 }
 
 /// A random number generator that is the same everywhere: splitmix64.
-struct Numbers(u64);
+pub(super) struct Numbers(pub u64);
 
 impl Numbers {
-    fn below(&mut self, most: u64) -> u64 {
+    pub fn below(&mut self, most: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % most
     }
 
-    fn of<T>(&mut self, list: &'static [T]) -> &'static T {
+    pub fn of<T>(&mut self, list: &'static [T]) -> &'static T {
         &list[self.below(list.len() as u64) as usize]
     }
 }

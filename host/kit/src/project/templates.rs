@@ -28,13 +28,23 @@ const RUST: &[(&str, &str)] = files!["rust":
     ".gitignore" = "gitignore",
     "README.md" = "README.md",
     "src/lib.rs" = "src/lib.rs",
+    "src/sample.rs" = "src/sample.rs",
     "src/tests.rs" = "src/tests.rs",
     "sdk/Cargo.toml" = "sdk/Cargo.toml",
 ];
 
 /// The SDK's own sources, so that a project builds without anything being published.
-const SDK: &[(&str, &str)] =
-    sdk!["arena.rs", "bindings.rs", "description.rs", "export.rs", "host.rs", "lib.rs", "words.rs"];
+const SDK: &[(&str, &str)] = sdk![
+    "arena.rs",
+    "bindings.rs",
+    "denoise.rs",
+    "denoise/settings.rs",
+    "description.rs",
+    "export.rs",
+    "host.rs",
+    "lib.rs",
+    "words.rs",
+];
 
 /// The paths of the contract in the SDK's bindings: in the checkout, and in a project.
 const CONTRACT_PATH: [&str; 2] = ["\"../../wit\"", "\"wit\""];
@@ -43,6 +53,7 @@ const C: &[(&str, &str)] = files!["c":
     ".gitignore" = "gitignore",
     "README.md" = "README.md",
     "decide.c" = "decide.c",
+    "sample.c" = "sample.c",
     "test.c" = "test.c",
     "sdk/tilewright.h" = "sdk/tilewright.h",
     "sdk/glue.c" = "sdk/glue.c",
@@ -56,6 +67,7 @@ const PYTHON: &[(&str, &str)] = files!["python":
     "README.md" = "README.md",
     "app.py" = "app.py",
     "requirements.txt" = "requirements.txt",
+    "sample.py" = "sample.py",
     "test_app.py" = "test_app.py",
 ];
 
@@ -66,6 +78,7 @@ const JS: &[(&str, &str)] = files!["js":
     "policy.js" = "policy.js",
     "rules.js" = "rules.js",
     "rules.test.js" = "rules.test.js",
+    "sample.js" = "sample.js",
 ];
 
 /// Every file of a new project.
@@ -147,10 +160,15 @@ mod tests {
     #[test]
     fn the_sdk_goes_along_whole_and_finds_the_contract() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../policies/sdk/src");
-        let mut sources: Vec<String> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| format!("sdk/src/{}", entry.unwrap().file_name().into_string().unwrap()))
-            .collect();
+        let of = |inner: &str| {
+            let entries = std::fs::read_dir(folder.join(inner)).unwrap();
+            entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .filter(|name| name.ends_with(".rs"))
+                .map(|name| format!("sdk/src/{inner}{name}"))
+                .collect::<Vec<_>>()
+        };
+        let mut sources = [of(""), of("denoise/")].concat();
         sources.sort();
         assert_eq!(sources, SDK.iter().map(|(path, _)| *path).collect::<Vec<_>>());
         let bindings = files(Language::Rust, "p").unwrap();

@@ -1,4 +1,5 @@
-// {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
+// {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Samples
+// are in sample.c.
 //
 // The host asks tw_decide for a plan, and again after each plan that failed. It checks and clamps
 // the answer: a policy advises, and can't break anything. sdk/policy.wit explains every field;
@@ -19,12 +20,16 @@ static tw_setting settings[] = {
 };
 #define TILE ((uint32_t)settings[0].integer)
 
-// Shown by `tilewright policy inspect`. `.stages` and `.stage_count` would leave a stage to the
-// host.
+// The stages that it answers; the host decides a stage that is not listed.
+static const tw_stage stages[] = {TW_STAGE_DECODE, TW_STAGE_ENCODE, TW_STAGE_DENOISE};
+
+// Shown by `tilewright policy inspect`.
 const tw_description tw_describe = {
     .name = "{{name}}",
     .version = "0.1.0",
     .summary = "Whole if it fits, tiles if it doesn't.",
+    .stages = stages,
+    .stage_count = 3,
     .settings = settings,
     .setting_count = 1,
 };

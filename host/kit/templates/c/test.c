@@ -1,6 +1,6 @@
 // Runs natively, without WebAssembly, with a stub of the host:
 //
-//     mkdir -p build && cc -Isdk -o build/test test.c decide.c && build/test
+//     mkdir -p build && cc -Isdk -o build/test test.c decide.c sample.c && build/test
 
 #include "tilewright.h"
 
@@ -19,6 +19,19 @@ void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs) {
         uint32_t side = plans[i].space.tag == TW_WHOLE ? 1024 : plans[i].space.val.blended.height;
         uint64_t elapsed_ns = plans[i].layout == TW_CHANNELS_LAST ? 1000 : 2000, peak_bytes = (uint64_t)side * side << 10;
         costs[i] = (tw_cost){.peak_bytes = peak_bytes, .elapsed_ns = elapsed_ns, .tiles = 1, .shapes = 1, .rework = 1.0};
+    }
+}
+
+// A host for which weights take a gigabyte, and work 100 MiB.
+void tw_estimate_samples(const tw_sample_plan *plans, size_t count, tw_sample_cost *costs) {
+    static const uint64_t weights[] = {1000, 100, 50};
+    for (size_t i = 0; i < count; i++) {
+        const tw_sample_plan *plan = &plans[i];
+        bool together = plan->guidance == TW_TOGETHER;
+        uint64_t peak = together ? 200 : plan->samples.is_some ? 50 : 100;
+        uint8_t place = plan->residency.tag;
+        uint64_t step_ns = 1000 * (place + 1) - together;
+        costs[i] = (tw_sample_cost){.peak_bytes = peak * MIB, .weights_bytes = weights[place] * MIB, .step_ns = step_ns};
     }
 }
 
@@ -62,6 +75,22 @@ int main(void) {
     CHECK(tw_decide(&clip, NULL, 0, &plan) == TW_OK && plan.space.tag == TW_WHOLE && plan.time.val.carried == 16);
     attempt = (tw_attempt){.plan = plan, .failure = {.tag = TW_OVER_LIMIT}};
     CHECK(tw_decide(&clip, &attempt, 1, &plan) == TW_OK && plan.time.val.carried == 8);
+
+    // Samples are streamed if their weights do not fit.
+    tw_sample_request sample;
+    memset(&sample, 0, sizeof sample);
+    sample.batch = sample.passes = 2;
+    sample.limit_bytes = 2048 * MIB;
+    sample.objective = TW_BALANCED;
+    tw_sample_plan streamed;
+    CHECK(tw_decide_sample(&sample, NULL, 0, &streamed) == TW_OK && streamed.residency.tag == TW_RESIDENT);
+    CHECK(streamed.guidance == TW_TOGETHER);
+    sample.limit_bytes = 300 * MIB;
+    CHECK(tw_decide_sample(&sample, NULL, 0, &streamed) == TW_OK && streamed.residency.tag == TW_STREAMED);
+    tw_sample_attempt failed = {.plan = streamed, .failure = {.tag = TW_OUT_OF_MEMORY}};
+    CHECK(tw_decide_sample(&sample, &failed, 1, &streamed) == TW_OK && streamed.residency.tag == TW_HOST);
+    failed.plan = streamed;
+    CHECK(tw_decide_sample(&sample, &failed, 1, &streamed) != TW_OK);
 
     // A tile out of range is refused.
     tw_describe.settings[0].integer = 100;

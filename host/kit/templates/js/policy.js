@@ -1,10 +1,12 @@
-// {{name}}: connects the host with rules.js, which makes the decisions.
+// {{name}}: connects the host with rules.js and sample.js, which make the decisions.
 //
 // An error as a result is thrown; in a list it is { tag, val }, as a variant is. Names are in
 // camelCase. wit/policy.wit explains every field.
 
+import { estimate as estimateSamples } from "tilewright:policy/denoise-host@0.2.0";
 import { estimate } from "tilewright:policy/vae-host@0.2.0";
 import { decide } from "./rules.js";
+import { decideSample } from "./sample.js";
 
 // The user's settings; `configure` fills it in.
 let settings = new Map();
@@ -19,7 +21,8 @@ export const lifecycle = {
             default: { tag: "integer", val: 512 },
         };
         const summary = "Whole if it fits, tiles if it doesn't.";
-        return { name: "{{name}}", version: "0.1.0", summary, stages: ["decode", "encode"], settings: [tile] };
+        const stages = ["decode", "encode", "denoise"];
+        return { name: "{{name}}", version: "0.1.0", summary, stages, settings: [tile] };
     },
 
     // Gets every declared setting. After a thrown text the policy is not put to work: name the
@@ -40,7 +43,19 @@ export const vaePolicy = {
     learn(_request, _plan, _outcome) {},
 };
 
+export const denoisePolicy = {
+    decide(request, attempts) {
+        return decideSample(request, attempts, priceSamples);
+    },
+
+    learn(_request, _plan, _outcome) {},
+};
+
 /** The expected costs of plans, in their order; undefined for one that it can't run. */
 function price(plans) {
     return estimate(plans).map((cost) => (cost.tag === "ok" ? cost.val : undefined));
+}
+
+function priceSamples(plans) {
+    return estimateSamples(plans).map((cost) => (cost.tag === "ok" ? cost.val : undefined));
 }

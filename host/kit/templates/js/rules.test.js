@@ -4,6 +4,7 @@ import assert from "node:assert";
 import { test } from "node:test";
 
 import { decide } from "./rules.js";
+import { decideSample } from "./sample.js";
 
 const MIB = 2 ** 20;
 
@@ -57,4 +58,24 @@ test("a clip is taken in fewer frames at once", () => {
     assert.deepEqual([plan.space.tag, plan.time], ["whole", { tag: "carried", val: 16 }]);
     const failure = { tag: "over-limit", val: 4096 * MIB };
     assert.equal(decide(clip, [{ plan, failure }], 512, price).time.val, 8);
+});
+
+test("samples are streamed if their weights do not fit", () => {
+    const price = (plans) =>
+        plans.map(({ residency, guidance, samples }) => ({
+            peakBytes: (guidance === "together" ? 200 : samples === 1 ? 50 : 100) * MIB,
+            weightsBytes: { resident: 1000, streamed: 100, host: 50 }[residency.tag] * MIB,
+            movedBytes: 0,
+            stepNs: { resident: 1, streamed: 2, host: 3 }[residency.tag] * 1000 - (guidance === "together" ? 1 : 0),
+        }));
+    const device = { backend: "rocm", arch: "gfx1151", fastDtypes: ["bf16"] };
+    const sample = (limitBytes) => ({ device, limitBytes, objective: "balanced", batch: 2, passes: 2, steps: 20 });
+    const roomy = decideSample(sample(2048 * MIB), [], price);
+    assert.deepEqual([roomy.residency.tag, roomy.guidance, roomy.precision.val], ["resident", "together", "bf16"]);
+    const tight = decideSample(sample(300 * MIB), [], price);
+    assert.equal(tight.residency.tag, "streamed");
+    const failure = { tag: "out-of-memory", val: MIB };
+    assert.equal(decideSample(sample(300 * MIB), [{ plan: tight, failure }], price).residency.tag, "host");
+    const overflow = { tag: "non-finite", val: 3 };
+    assert.equal(decideSample(sample(2048 * MIB), [{ plan: roomy, failure: overflow }], price).precision.val, "f32");
 });

@@ -1,4 +1,4 @@
-"""{{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
+"""{{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Samples are in sample.py.
 
 The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps what it is answered: a policy
 advises, and can't break anything. wit/policy.wit explains every field; bindings/ has the same as Python, for your editor.
@@ -7,6 +7,7 @@ advises, and can't break anything. wit/policy.wit explains every field; bindings
 from dataclasses import replace
 
 from componentize_py_types import Err, Ok
+from sample import DenoisePolicy
 from wit_world.exports import lifecycle
 from wit_world.imports import vae_host
 from wit_world.imports.vae import (
@@ -28,7 +29,8 @@ class Lifecycle:
         tile = lifecycle.Setting(
             "tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", lifecycle.Value_Integer(512))
         return lifecycle.Description(
-            "{{name}}", "0.1.0", "Whole if it fits, tiles if it doesn't.", [Stage.DECODE, Stage.ENCODE], [tile])
+            "{{name}}", "0.1.0", "Whole if it fits, tiles if it doesn't.", [Stage.DECODE, Stage.ENCODE, Stage.DENOISE],
+            [tile])
 
     def configure(self, given):
         """Gets every declared setting. After an Err the policy is not put to work: name the setting

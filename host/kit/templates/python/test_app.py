@@ -11,10 +11,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "bindings"))
 import app
 from componentize_py_types import Err, Ok
 from wit_world.exports.lifecycle import Value_Integer
-from wit_world.imports import vae_host
+from wit_world.imports import denoise, denoise_host, vae_host
 from wit_world.imports.types import Backend, Device, Dtype, Memory, Model, Objective
 from wit_world.imports.vae import (
-    Attempt, Capabilities, Cost, Direction, Failure_OutOfMemory, Failure_OverLimit, Layout, Request, Space_Blended, Space_Whole,
+    Attempt, Capabilities, Cost, Direction, Failure_NonFinite, Failure_OutOfMemory, Failure_OverLimit, Layout, Request, Space_Blended, Space_Whole,
     Tile, Time_Carried,
 )
 
@@ -75,6 +75,42 @@ class Decisions(unittest.TestCase):
     def test_a_tile_out_of_range_is_refused(self):
         with self.assertRaises(Err):
             app.Lifecycle().configure([("tile", Value_Integer(100))])
+
+
+def sample_cost(plan):
+    """A host for which weights take a gigabyte, and work 100 MiB."""
+    together = plan.guidance == denoise.Guidance.TOGETHER
+    kinds = {denoise.Residency_Resident: (1000, 1000), denoise.Residency_Streamed: (100, 2000), denoise.Residency_Host: (50, 3000)}
+    weights, step = kinds[type(plan.residency)]
+    peak = 200 if together else 50 if plan.samples == 1 else 100
+    return Ok(denoise.Cost(peak * MIB, weights * MIB, 0, step - together))
+
+
+def sample(limit_bytes):
+    """Two samples of 1024×1024 with guidance and this much memory."""
+    model = denoise.Model("flux", 12_000_000_000, 24 << 30, [denoise.StoredType("bf16", 24 << 30)], 57, 512 * MIB, 1)
+    device = Device(Backend.ROCM, "AMD Radeon 8060S", "gfx1151", 40, 65536 * MIB, 65536 * MIB, True, [Dtype.BF16])
+    capabilities = denoise.Capabilities(
+        dtypes=[Dtype.F32, Dtype.BF16], fp8_products=False, fused_attention=True, queries_least=16, ahead_most=64,
+        parts_most=64, reuse_most=0.0)
+    return denoise.Request(
+        model, device, denoise.HostMemory(0, 0, 0), limit_bytes, Objective.BALANCED, batch=2, frames=1, height=128, width=128,
+        text_tokens=512, image_tokens=4096, steps=20, passes=2, sampler="euler", capabilities=capabilities, under_way=None,
+        hints=[])
+
+
+class Samples(unittest.TestCase):
+    def test_weights_are_streamed_if_they_do_not_fit(self):
+        denoise_host.estimate = lambda plans: [sample_cost(plan) for plan in plans]
+        policy = app.DenoisePolicy()
+        roomy = policy.decide(sample(2048 * MIB), [])
+        self.assertEqual((roomy.residency, roomy.guidance), (denoise.Residency_Resident(), denoise.Guidance.TOGETHER))
+        tight = policy.decide(sample(300 * MIB), [])
+        self.assertEqual(tight.residency, denoise.Residency_Streamed(1))
+        failed = denoise.Attempt(tight, Failure_OutOfMemory(MIB))
+        self.assertEqual(policy.decide(sample(300 * MIB), [failed]).residency, denoise.Residency_Host())
+        overflowed = denoise.Attempt(roomy, Failure_NonFinite(3))
+        self.assertEqual(policy.decide(sample(2048 * MIB), [overflowed]).precision.value, Dtype.F32)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ static RULES: &[Rule<Denoise>] = &[
     },
     Rule {
         subject: "products",
-        because: "FP8 is not offered",
+        because: "FP8 needs a device that has it, and weights in f8_e4m3",
         fit: |plan, bounds| named(&mut plan.products, Products::Precision, |_| !bounds.capabilities.fp8_products),
     },
     Rule {

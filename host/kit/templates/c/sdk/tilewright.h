@@ -12,13 +12,18 @@ typedef exports_tilewright_policy_vae_policy_outcome_t tw_outcome;
 typedef tilewright_policy_vae_tile_t tw_tile;
 typedef tilewright_policy_vae_cost_t tw_cost;
 typedef tilewright_policy_vae_trial_t tw_trial;
+typedef exports_tilewright_policy_denoise_policy_request_t tw_sample_request;
+typedef exports_tilewright_policy_denoise_policy_plan_t tw_sample_plan;
+typedef exports_tilewright_policy_denoise_policy_attempt_t tw_sample_attempt;
+typedef exports_tilewright_policy_denoise_policy_outcome_t tw_sample_outcome;
+typedef tilewright_policy_denoise_cost_t tw_sample_cost;
 typedef tilewright_policy_types_dtype_t tw_dtype;
 typedef tilewright_policy_types_stage_t tw_stage;
 
 enum { TW_DECODE, TW_ENCODE };                                                            // request->direction
 enum { TW_STAGE_TEXT, TW_STAGE_DENOISE, TW_STAGE_DECODE, TW_STAGE_ENCODE };               // tw_stage
 enum { TW_CPU, TW_CUDA, TW_ROCM, TW_METAL };                                              // request->device.backend
-enum { TW_F32, TW_BF16, TW_F16, TW_F8_E4M3, TW_F8_E5M2, TW_I8, TW_I4 };                   // tw_dtype
+enum { TW_F32, TW_TF32, TW_BF16, TW_F16, TW_F8_E4M3, TW_F8_E5M2, TW_I8, TW_I4 };          // tw_dtype
 enum { TW_FASTEST, TW_BALANCED, TW_LEANEST };                                             // request->objective
 enum { TW_WHOLE, TW_BLENDED, TW_EXACT };                                                  // plan->space.tag
 enum { TW_TIME_WHOLE, TW_TIME_CARRIED, TW_TIME_BLENDED };                                 // plan->time.tag
@@ -26,6 +31,11 @@ enum { TW_UNIFORM, TW_MIXED };                                                  
 enum { TW_CHANNELS_FIRST, TW_CHANNELS_LAST };                                             // plan->layout
 enum { TW_KEEP, TW_AT_END, TW_EACH_STEP };                                                // plan->release
 enum { TW_OUT_OF_MEMORY, TW_NON_FINITE, TW_OVER_LIMIT };                                  // attempt->failure.tag
+enum { TW_PACKED, TW_EXPANDED };                                                          // sample plan->weights
+enum { TW_RESIDENT, TW_STREAMED, TW_HOST };                                               // sample plan->residency.tag
+enum { TW_FUSED, TW_PIECES };                                                             // sample plan->attention.tag
+enum { TW_TOGETHER, TW_IN_TURN };                                                         // sample plan->guidance
+enum { TW_REUSE_OFF, TW_REUSE_OUTPUT };                                                   // sample plan->reuse.tag
 enum { TW_DEBUG, TW_INFO, TW_WARN };                                                      // tw_log
 
 typedef enum { TW_FLAG, TW_INTEGER, TW_NUMBER, TW_TEXT } tw_type;
@@ -59,10 +69,17 @@ extern const tw_description tw_describe;
 const char *tw_configure(void);
 const char *tw_decide(const tw_request *request, const tw_attempt *attempts, size_t count, tw_plan *plan);
 void tw_learn(const tw_request *request, const tw_plan *plan, const tw_outcome *outcome);
+// The same for samples. A policy without them leaves samples to the host.
+const char *tw_decide_sample(
+    const tw_sample_request *request, const tw_sample_attempt *attempts, size_t count, tw_sample_plan *plan);
+void tw_learn_sample(
+    const tw_sample_request *request, const tw_sample_plan *plan, const tw_sample_outcome *outcome);
 
 // The expected costs of `count` plans, in their order. A plan that makes no sense or can't be run
 // gets UINT64_MAX for its time and peak.
 void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs);
+// The same for a sample's plans: UINT64_MAX is the time of a step and the peak.
+void tw_estimate_samples(const tw_sample_plan *plans, size_t count, tw_sample_cost *costs);
 // Measurements on this device for this model at about this size, newest first, at most `most`. They
 // live until the call ends.
 size_t tw_trials(uint32_t most, const tw_trial **trials);
@@ -81,6 +98,24 @@ static inline tw_plan tw_whole(tw_dtype dtype) {
 
 // Adds a reason in a few words; the text has to outlive the call, as a literal does.
 static inline void tw_because(tw_plan *plan, const char *reason) {
+    plan->reason.ptr = (uint8_t *)reason;
+    plan->reason.len = 0;
+    while (reason[plan->reason.len]) plan->reason.len++;
+}
+
+// A sample at once in one type, with the passes of guidance in turn: a start to change from.
+static inline tw_sample_plan tw_plain(tw_dtype dtype) {
+    tw_sample_plan plan = {.weights = TW_PACKED, .guidance = TW_IN_TURN, .feed_forward = 1, .release = TW_KEEP};
+    plan.precision.tag = TW_UNIFORM;
+    plan.precision.val.uniform = dtype;
+    plan.residency.tag = TW_RESIDENT;
+    plan.attention.tag = TW_FUSED;
+    plan.reuse.tag = TW_REUSE_OFF;
+    return plan;
+}
+
+// Adds a reason in a few words to a sample's plan.
+static inline void tw_because_sample(tw_sample_plan *plan, const char *reason) {
     plan->reason.ptr = (uint8_t *)reason;
     plan->reason.len = 0;
     while (reason[plan->reason.len]) plan->reason.len++;

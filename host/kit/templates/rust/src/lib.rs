@@ -1,4 +1,5 @@
-//! {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
+//! {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Samples
+//! are in `sample.rs`.
 //!
 //! The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps
 //! the answer: a policy advises, and can't break anything. `sdk/wit/policy.wit` explains every
@@ -8,8 +9,10 @@ use std::iter::{once, successors};
 
 use tilewright_sdk::{
     Attempt, Cost, Description, Dtype, Failure, Layout, Objective, Outcome, Plan, Policy, Precision, Request, Settings,
-    Tile, Time, host,
+    Stage, Tile, Time, denoise, host,
 };
+
+mod sample;
 
 /// The smallest tile, in pixels of the decoded picture.
 const LEAST: u32 = 64;
@@ -22,9 +25,10 @@ pub struct Tiles {
 
 impl Policy for Tiles {
     // Shown by `tilewright policy inspect`. A setting's default has its type: flag, integer,
-    // number or text. `.stages(&[Stage::Decode])` would leave encodes to the host.
+    // number or text. The host decides a stage that is not listed.
     fn describe() -> Description {
         Description::new("{{name}}", env!("CARGO_PKG_VERSION"), "Whole if it fits, tiles if it doesn't.")
+            .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise])
             .setting("tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", 512)
     }
 
@@ -67,6 +71,15 @@ impl Policy for Tiles {
     // Called with the outcome of a plan. `host::trials` gives the same later, so most policies need
     // nothing here.
     fn learn(&mut self, _request: &Request, _plan: &Plan, _outcome: &Outcome) {}
+
+    // The same for samples.
+    fn decide_denoise(
+        &mut self,
+        request: &denoise::Request,
+        attempts: &[denoise::Attempt],
+    ) -> Result<denoise::Plan, String> {
+        sample::decide(request, attempts)
+    }
 }
 
 impl Tiles {

@@ -1,0 +1,192 @@
+//! The kinds of work that the gate asks about, as far as judging differs.
+
+use std::time::Duration;
+
+use tilewright_plan::{
+    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, GuidanceOrder, Layout, Outcome,
+    Plan, PoolStatistics, Precision, Products, Release, Request, Space, Tile, Time, UnderWay, Vae, WeightForm, Work,
+};
+use tilewright_policy::oracle;
+
+use crate::golden::GoldenRequest;
+
+/// Work whose plans are judged.
+pub trait Judged: Work {
+    /// The most bytes to hold at once.
+    fn limit(request: &Self::Request) -> u64;
+
+    /// The bytes that the limit is compared with.
+    fn held(cost: &Self::Cost) -> u64;
+
+    /// A plan's types.
+    fn precision(plan: &Self::Plan) -> Precision;
+
+    /// The same plan in another type.
+    fn in_type(plan: Self::Plan, dtype: Dtype) -> Self::Plan;
+
+    /// The types that are offered.
+    fn dtypes(capabilities: &Self::Capabilities) -> &[Dtype];
+
+    /// A plan in a few words.
+    fn show(plan: &Self::Plan) -> String;
+
+    /// A plan that a policy is unlikely to answer.
+    fn odd(golden: &GoldenRequest<Self>) -> Self::Plan;
+
+    /// The leanest plans of every kind; the request decides which of them is the leanest.
+    fn leanest(golden: &GoldenRequest<Self>) -> Vec<Self::Plan>;
+
+    /// A plan after checking; none if it makes no sense.
+    fn legal(plan: Self::Plan, golden: &GoldenRequest<Self>, under_way: Option<&UnderWay<Self>>) -> Option<Self::Plan>;
+
+    /// The outcome of a plan of this price: a third more time and 5 % more memory.
+    fn outcome(cost: Option<Self::Cost>) -> Self::Outcome;
+}
+
+/// Measured over priced time, and memory, of outcomes that policies learn from.
+const SLOWER: f64 = 4.0 / 3.0;
+
+fn more(bytes: u64) -> u64 {
+    bytes / 20 * 21
+}
+
+impl Judged for Vae {
+    fn limit(request: &Request) -> u64 {
+        request.memory_limit
+    }
+
+    fn held(cost: &Cost) -> u64 {
+        cost.peak_bytes
+    }
+
+    fn precision(plan: &Plan) -> Precision {
+        plan.precision
+    }
+
+    fn in_type(plan: Plan, dtype: Dtype) -> Plan {
+        Plan { precision: Precision::Uniform(dtype), ..plan }
+    }
+
+    fn dtypes(capabilities: &tilewright_plan::Capabilities) -> &[Dtype] {
+        &capabilities.dtypes
+    }
+
+    /// `blended 512×512/64, carried 4, bf16`.
+    fn show(plan: &Plan) -> String {
+        let time = if plan.time == Time::Whole { String::new() } else { format!(", {}", plan.time) };
+        let batch = if plan.batch > 1 { format!(", {} together", plan.batch) } else { String::new() };
+        format!("{}{time}, {}{batch}", plan.space, plan.precision)
+    }
+
+    fn odd(golden: &GoldenRequest) -> Plan {
+        Plan { layout: Layout::ChannelsFirst, ..golden.plain() }
+    }
+
+    fn leanest(golden: &GoldenRequest) -> Vec<Plan> {
+        let request = &golden.request;
+        let least = golden.capabilities.tile_least;
+        let side = |side: u32| Space::Blended(Tile { height: side, width: side, overlap: 0 });
+        let spaces =
+            [Space::Whole, Space::Exact(Tile { height: least, width: request.width, overlap: 0 }), side(least)];
+        let times = [Time::Whole, Time::Carried { frames: 1 }];
+        let precisions = golden.capabilities.dtypes.iter().map(|dtype| Precision::Uniform(*dtype));
+        let plans = precisions.flat_map(move |precision| {
+            spaces.into_iter().flat_map(move |space| {
+                times.into_iter().map(move |time| Plan {
+                    space,
+                    time,
+                    batch: 1,
+                    precision,
+                    layout: Layout::ChannelsFirst,
+                    release: Release::EachStep,
+                    offload: golden.capabilities.offload,
+                    prefetch: 0,
+                    reason: String::new(),
+                })
+            })
+        });
+        plans.collect()
+    }
+
+    fn legal(mut plan: Plan, golden: &GoldenRequest, under_way: Option<&UnderWay>) -> Option<Plan> {
+        oracle::check_answer(&mut plan, &golden.request, &golden.capabilities, under_way).ok().map(|_| plan)
+    }
+
+    fn outcome(cost: Option<Cost>) -> Outcome {
+        Outcome {
+            elapsed: cost.map(|cost| cost.elapsed.mul_f64(SLOWER)).unwrap_or_default(),
+            load: Duration::ZERO,
+            peak_bytes: cost.map_or(1 << 30, |cost| more(cost.peak_bytes)),
+            attempts: 1,
+            pool: PoolStatistics::default(),
+            cold: false,
+        }
+    }
+}
+
+impl Judged for Denoise {
+    fn limit(request: &DenoiseRequest) -> u64 {
+        request.memory_limit
+    }
+
+    fn held(cost: &DenoiseCost) -> u64 {
+        cost.peak_bytes.saturating_add(cost.weights_bytes)
+    }
+
+    fn precision(plan: &DenoisePlan) -> Precision {
+        plan.precision
+    }
+
+    fn in_type(plan: DenoisePlan, dtype: Dtype) -> DenoisePlan {
+        DenoisePlan { precision: Precision::Uniform(dtype), products: Products::Precision, ..plan }
+    }
+
+    fn dtypes(capabilities: &tilewright_plan::DenoiseCapabilities) -> &[Dtype] {
+        &capabilities.dtypes
+    }
+
+    fn show(plan: &DenoisePlan) -> String {
+        plan.to_string()
+    }
+
+    fn odd(_golden: &GoldenRequest<Self>) -> DenoisePlan {
+        DenoisePlan { feed_forward: 3, guidance: GuidanceOrder::InTurn, ..DenoisePlan::plain() }
+    }
+
+    fn leanest(golden: &GoldenRequest<Self>) -> Vec<DenoisePlan> {
+        let plan = |dtype: &Dtype| DenoisePlan {
+            precision: Precision::Uniform(*dtype),
+            weights: WeightForm::Packed,
+            ahead: Some(0),
+            samples: Some(1),
+            feed_forward: 8,
+            release: Release::EachStep,
+            ..DenoisePlan::plain()
+        };
+        golden.capabilities.dtypes.iter().map(plan).collect()
+    }
+
+    fn legal(
+        mut plan: DenoisePlan,
+        golden: &GoldenRequest<Self>,
+        _under_way: Option<&UnderWay<Self>>,
+    ) -> Option<DenoisePlan> {
+        oracle::check_sample_answer(&mut plan, &golden.question()).ok().map(|_| plan)
+    }
+
+    fn outcome(cost: Option<DenoiseCost>) -> DenoiseOutcome {
+        let step = cost.map(|cost| cost.step.mul_f64(SLOWER)).unwrap_or_default();
+        DenoiseOutcome {
+            elapsed: step * 20,
+            load: Duration::ZERO,
+            step,
+            peak_bytes: cost.map_or(1 << 30, |cost| more(cost.peak_bytes)),
+            weights_bytes: cost.map_or(1 << 30, |cost| cost.weights_bytes),
+            moved_bytes: cost.map_or(0, |cost| 20 * cost.moved_bytes),
+            attempts: 1,
+            reused: 0,
+            reuse_deviation: 0.0,
+            pool: PoolStatistics::default(),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+// Samples: everything on the device if that fits into memory, streamed and divided if it doesn't.
+
+#include "tilewright.h"
+
+// Plans that each hold less than the one before.
+#define PLANS 4
+
+static void list(const tw_sample_request *request, tw_dtype dtype, tw_sample_plan plans[PLANS]) {
+    for (size_t i = 0; i < PLANS; i++) {
+        plans[i] = tw_plain(dtype);
+        // The passes of guidance together, where there are two.
+        if (i == 0 && request->passes > 1) plans[i].guidance = TW_TOGETHER;
+        // Blocks of weights come while the one before computes.
+        if (i == 2) {
+            plans[i].residency.tag = TW_STREAMED;
+            plans[i].residency.val.streamed = 1;
+        }
+        // Each block comes when its turn does, and samples go one by one.
+        if (i == 3) {
+            plans[i].residency.tag = TW_HOST;
+            plans[i].samples.is_some = true;
+            plans[i].samples.val = 1;
+            plans[i].feed_forward = 8;
+        }
+    }
+}
+
+static uint64_t held(const tw_sample_cost *cost) {
+    return cost->peak_bytes == UINT64_MAX ? UINT64_MAX : cost->peak_bytes + cost->weights_bytes;
+}
+
+// A plan for a sample after `count` attempts failed, the latest last; at first there are none.
+const char *tw_decide_sample(
+    const tw_sample_request *request, const tw_sample_attempt *attempts, size_t count, tw_sample_plan *plan) {
+    // The device: half the bytes if a probe found bf16 no slower.
+    tw_dtype dtype = TW_F32;
+    for (size_t i = 0; i < request->device.fast_dtypes.len; i++)
+        if (request->device.backend != TW_CPU && request->device.fast_dtypes.ptr[i] == TW_BF16) dtype = TW_BF16;
+    uint64_t budget = request->limit_bytes;
+    for (size_t i = 0; i < count; i++) {
+        const tw_sample_attempt *failed = &attempts[i];
+        if (failed->failure.tag == TW_NON_FINITE) {
+            // NaN or infinity: a type with a wider range.
+            if (failed->plan.precision.val.uniform == TW_F32) return "not finite in f32";
+            dtype = TW_F32;
+        } else {
+            // Too much memory: the next plan has to be expected to hold less.
+            tw_sample_cost cost;
+            tw_estimate_samples(&failed->plan, 1, &cost);
+            if (held(&cost) <= budget) budget = held(&cost) - 1;
+        }
+    }
+
+    // One question for all plans takes less time than one for each.
+    tw_sample_plan plans[PLANS];
+    tw_sample_cost costs[PLANS];
+    list(request, dtype, plans);
+    tw_estimate_samples(plans, PLANS, costs);
+
+    // The user's objective, of those that fit.
+    size_t best = PLANS;
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < PLANS; i++) {
+        if (held(&costs[i]) > budget) continue;
+        uint64_t price = request->objective == TW_LEANEST ? held(&costs[i]) : costs[i].step_ns;
+        if (price < least) {
+            least = price;
+            best = i;
+        }
+    }
+    if (best == PLANS) return count ? "nothing smaller is left" : "nothing is expected to fit";
+    *plan = plans[best];
+    tw_because_sample(plan, "the best that fits");
+    return TW_OK;
+}

@@ -1,0 +1,68 @@
+"""Samples: everything on the device if that fits into memory, streamed and divided if it doesn't."""
+
+from dataclasses import replace
+
+from componentize_py_types import Err, Ok
+from wit_world.imports import denoise_host
+from wit_world.imports.denoise import (
+    Attention_Fused, Guidance, Plan, Products, Residency_Host, Residency_Resident, Residency_Streamed, Reuse_Off, WeightForm,
+)
+from wit_world.imports.types import Backend, Dtype, Objective
+from wit_world.imports.vae import Failure_NonFinite, Precision_Uniform, Release
+
+
+class DenoisePolicy:
+    def decide(self, request, attempts):
+        """A plan for a sample after its attempts failed, the latest last; at first there are none."""
+        # The device: half the bytes if a probe found bf16 no slower.
+        is_fast = request.device.backend != Backend.CPU and Dtype.BF16 in request.device.fast_dtypes
+        dtype, budget = Dtype.BF16 if is_fast else Dtype.F32, request.limit_bytes
+        for attempt in attempts:
+            if isinstance(attempt.failure, Failure_NonFinite):
+                # NaN or infinity: a type with a wider range.
+                if attempt.plan.precision == Precision_Uniform(Dtype.F32):
+                    raise Err("not finite in f32")
+                dtype = Dtype.F32
+            else:
+                # Too much memory: the next plan has to be expected to hold less.
+                [cost] = price([attempt.plan])
+                budget = min(budget, held(cost) - 1) if cost is not None else budget
+        plans = candidates(request, dtype)
+        fitting = [(plan, cost) for plan, cost in zip(plans, price(plans)) if cost is not None and held(cost) <= budget]
+        if not fitting:
+            # An error is an honest answer: the host then uses its own plan.
+            raise Err("nothing smaller is left" if attempts else "nothing is expected to fit")
+        # The user's objective.
+        figure = held if request.objective == Objective.LEANEST else lambda cost: cost.step_ns
+        plan, _ = min(fitting, key=lambda each: figure(each[1]))
+        return replace(plan, reason="the best that fits")
+
+    def learn(self, request, plan, outcome):
+        """Called with the outcome of a plan."""
+
+
+def held(cost):
+    """Bytes that are held at once, which the limit is compared with."""
+    return cost.peak_bytes + cost.weights_bytes
+
+
+def candidates(request, dtype):
+    """Plans that each hold less than the one before."""
+    plain = Plan(
+        precision=Precision_Uniform(dtype), products=Products.PRECISION, weights=WeightForm.PACKED,
+        residency=Residency_Resident(), attention=Attention_Fused(), guidance=Guidance.IN_TURN, samples=None, feed_forward=1,
+        reuse=Reuse_Off(), release=Release.KEEP, reason="")
+    return [
+        # The passes of guidance together, where there are two.
+        replace(plain, guidance=Guidance.TOGETHER if request.passes > 1 else Guidance.IN_TURN),
+        plain,
+        # Blocks of weights come while the one before computes.
+        replace(plain, residency=Residency_Streamed(1)),
+        # Each block comes when its turn does, and samples go one by one.
+        replace(plain, residency=Residency_Host(), samples=1, feed_forward=8),
+    ]
+
+
+def price(plans):
+    """The expected costs of plans, in their order; None for one that it can't run."""
+    return [cost.value if isinstance(cost, Ok) else None for cost in denoise_host.estimate(plans)]
