@@ -537,8 +537,8 @@ impl SampleModel {
         Ok(vec![1, channels, i64::from((frames - 1) / time + 1), rows, columns])
     }
 
-    /// A digest by which a later run of a sample is recognised as the same: by its input, and by the
-    /// settings that the user chose.
+    /// A digest by which a later run of a sample is recognised as the same: by its input, and by
+    /// the settings that the user chose.
     ///
     /// # Errors
     /// A LoRA's file is gone; memory is out.

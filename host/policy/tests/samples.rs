@@ -148,7 +148,7 @@ fn a_policy_without_rules_for_samples_leaves_them_to_the_host() {
     let decision = decide(&mut policy, ROOM, &[]);
     assert_eq!(decision.fallback.unwrap().reason, FallbackReason::NotAnswered);
     assert!(!policy.is_out_of_service());
-    // Where memory is short, the host divides the work.
+    // The host divides the work where memory is short.
     let tight = decide(&mut policy, 2 << 30, &[]);
     assert_eq!((tight.plan.ahead, tight.plan.samples), (Some(1), Some(1)));
 }

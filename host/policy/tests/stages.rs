@@ -1,5 +1,5 @@
-//! Policies of contract 0.2 for decodes and encodes: the stages that they answer and leave out, and lists of plans that
-//! they ask the prices of.
+//! Policies of contract 0.2 for decodes and encodes: the stages that they answer and leave out, and
+//! lists of plans that they ask the prices of.
 
 use std::{
     sync::{

@@ -147,8 +147,8 @@ impl Search<'_> {
         plans
     }
 
-    /// Precisions: f32 and what is faster, and for the second round the other narrow types. On a CPU
-    /// those wait, too: accuracy first.
+    /// Precisions: f32 and what is faster, and for the second round the other narrow types. On a
+    /// CPU those wait, too: accuracy first.
     fn precisions(&self, is_first: bool) -> Vec<Precision> {
         match self.precision {
             Some(precision) if is_first => return vec![precision],
@@ -180,6 +180,10 @@ impl Search<'_> {
         for plan in plans {
             let mut plan = self.choice.apply(plan, self.request);
             if plan.weights == WeightForm::Expanded {
+                let streams = self.choice.residency.is_some_and(|residency| residency != Residency::Resident);
+                if streams && self.choice.weights.is_none() {
+                    continue;
+                }
                 plan.residency = Residency::Resident;
             }
             if !wished.contains(&plan) && !self.attempts.iter().any(|attempt| plan.repeats(attempt)) {

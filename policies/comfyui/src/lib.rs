@@ -29,13 +29,14 @@
 //! `load_models_gpu`, `minimum_inference_memory`), `comfy/model_base.py` (`memory_required`) and
 //! `comfy/samplers.py` (`calc_cond_batch`):
 //!
-//! | part | rule |
-//! |---|---|
-//! | type | f32 on a CPU; else the first of the model's types that the device is fast in: Flux bf16, f16; WAN f16, bf16; f16 if the weights are stored so |
-//! | weights | as stored, cast layer by layer |
-//! | bytes of a step | area of the latents · bytes of an element · 0.01 · factor MiB, with a factor of 3.1 for Flux and width / 2222 for WAN |
-//! | passes | together if 1.5 times the bytes of both fit into what is free |
-//! | residency | on the device if the weights fit beside a step and 0.8 GiB; else streamed, a block ahead on a GPU with streams |
+//! - **Type**: f32 on a CPU; else the first that the device is fast in: bf16, f16 for Flux; f16,
+//!   bf16 for WAN; f16 first if the weights are stored so.
+//! - **Weights**: as stored, cast layer by layer.
+//! - **Bytes of a step**: area of the latents · bytes of an element · 0.01 · factor, in MiB, with a
+//!   factor of 3.1 for Flux and width / 2222 for WAN.
+//! - **Passes**: together if 1.5 times the bytes of both fit into what is free.
+//! - **Residency**: on the device if the weights fit beside a step and 1.2 GiB; else streamed, a
+//!   block ahead on a GPU with streams.
 //!
 //! ComfyUI keeps as many layers on the device as fit and streams the others; plans here stream all
 //! blocks or none. A sample that runs out of memory ends there.

@@ -10,9 +10,9 @@
 //! **Samples** run as after `from_pretrained(torch_dtype=…)` and `to(device)`: the weights in the
 //! type that they are stored in on a GPU (f32 on a CPU), the quantized ones packed
 //! (`GGUFQuantizationConfig`, layerwise casting), all of them on the device, and the two
-//! conditionings of guidance in turn, as `FluxPipeline` and `WanPipeline` call the transformer. With
-//! `group-offload` the blocks are streamed, one ahead, as `enable_group_offload(offload_type=
-//! "block_level", num_blocks_per_group=1, use_stream=True)` does.
+//! conditionings of guidance in turn, as `FluxPipeline` and `WanPipeline` call the transformer.
+//! With `group-offload` the blocks are streamed, one ahead, as `enable_group_offload` does with
+//! `offload_type="block_level"`, `num_blocks_per_group=1` and `use_stream=True`.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Stage, Tile,

@@ -18,13 +18,13 @@
 //!
 //! **Samples** go by the options of its sampler nodes:
 //!
-//! | part | rule |
-//! |---|---|
-//! | type | f32, for stability; bf16 if f32 does not fit, since f16 accumulation made bands and crashes on gfx1151 |
-//! | quantized weights | compatibility mode: as they are stored, no type is forced on them, nothing runs together |
-//! | attention | fused if its scores, times 1.5, would not fit beside the rest; else as the device has it |
-//! | passes | together while they fit, but not of quantized weights |
-//! | weights | on the device while they fit into the share of memory, else streamed |
+//! - **Type**: f32, for stability; bf16 if f32 does not fit, since f16 accumulation made bands and
+//!   crashes on gfx1151.
+//! - **Quantized weights**: compatibility mode. They stay as they are stored, no type is forced on
+//!   them, and nothing runs together.
+//! - **Attention**: fused, if the device has it. In products, its bytes count 1.5 times.
+//! - **Passes**: together while they fit, but not of quantized weights.
+//! - **Weights**: on the device while they fit into the share of memory, else streamed.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Overlapped, Plan, Policy, Precision, Release, Request, Settings,

@@ -67,8 +67,8 @@ pub use bindings::tilewright::policy::{
 pub use description::{Description, Settings, Value};
 pub use words::Kind;
 
-/// A set of rules for the stages that its description names. One value of the type lives as long as the policy is in
-/// use.
+/// A set of rules for the stages that its description names. One value of the type lives as long as
+/// the policy is in use.
 pub trait Policy: Sized + 'static {
     /// Name, version, summary, stages and settings.
     fn describe() -> Description;

@@ -58,8 +58,8 @@ pub(super) fn apart(velocity: Tensor, pass: &Pass) -> tilewright_torch::Result<V
     (0..count).map(|place| Ok(velocity.f_narrow(0, place * batch, batch)?)).collect()
 }
 
-/// A pass's conditionings by their places: one, or two that go through the network together; and its
-/// samples, some after the others.
+/// A pass's conditionings by their places: one, or two that go through the network together; and
+/// its samples, some after the others.
 pub(super) struct Pass {
     pub conditionings: Vec<usize>,
     pub groups: Vec<Group>,

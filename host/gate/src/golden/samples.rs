@@ -173,7 +173,7 @@ static ROWS: &[Row] = &[
     ask(&X86_AMX, &FLUX_BF16, 128, Plenty,      Fastest),
     ask(&X86_V3,  &WAN_1B,     60, Plenty,      Balanced).frames(5).guided(1).then(Learn),
     ask(&ARM,     &FLUX_Q4,    64, Percent(60), Leanest),
-    // What must not happen: nothing fits, values overflow again and again, a sample under way.
+    // The ends: nothing fits, values overflow again and again, a sample under way.
     ask(&SM_89,   &FLUX_BF16, 128, Hopeless,    Balanced),
     ask(&GFX1151, &FLUX_BF16, 128, Plenty,      Balanced).then(Fail(&[NonFinite, NonFinite])),
     ask(&GFX1151, &WAN_14B,    60, Plenty,      Balanced).frames(21).guided(1).then(Begun(&[OutOfMemory])),

@@ -1,5 +1,5 @@
-//! {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Samples
-//! are in `sample.rs`.
+//! {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
+//! Samples are in `sample.rs`.
 //!
 //! The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps
 //! the answer: a policy advises, and can't break anything. `sdk/wit/policy.wit` explains every
