@@ -243,6 +243,28 @@ fn a_sample_is_decoded_as_it_stands_and_the_record_says_how_it_was_made() {
 }
 
 #[test]
+fn a_sample_s_decisions_are_made_again_from_its_record() {
+    let place = Place::new();
+    let case = case("flux-original");
+    let record = ["--record", "r.jsonl", "--record", "full"];
+    for policy in ["adaptive", "comfyui", "diffusers", "gfx1151", "fixed"] {
+        case.run(&place, &[&["-o", "out.latent", "--policy", policy], &record[..]].concat()).succeeded();
+    }
+    let replayed = place.run(&["policy", "replay", "r.jsonl", "--json"]).json();
+    let totals = &replayed["totals"];
+    assert_eq!(
+        (&totals["records"], &totals["calls"], &totals["equal"]),
+        (&5.into(), &10.into(), &10.into()),
+        "{replayed}"
+    );
+    // A record that was changed is found out.
+    let text = fs::read_to_string(place.path("r.jsonl")).unwrap();
+    fs::write(place.path("changed.jsonl"), text.replace("\"weights\":\"packed\"", "\"weights\":\"expanded\"")).unwrap();
+    place.run(&["policy", "replay", "changed.jsonl"]).failed(1, "differ from the record");
+    place.run(&["policy", "replay", "r.jsonl", "--policy", "fixed"]).failed(2, "of samples alone");
+}
+
+#[test]
 fn every_way_to_run_a_sample_gives_the_same() {
     let case = case("wan-i2v-original");
     let place = Place::new();

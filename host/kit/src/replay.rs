@@ -1,4 +1,4 @@
-//! MakePlanner recorded decisions again, from what `--record full` wrote and nothing else: no
+//! Makes recorded decisions again, from what `--record full` wrote and nothing else: no
 //! model, no device, no host that prices plans.
 //!
 //! [`replay_same_policy`] asks the policy of the record. Every answer, plan, adjustment, fallback
@@ -13,22 +13,98 @@ mod same_policy;
 #[cfg(test)]
 mod tests;
 
-pub use gather::{Recorded, RecordedCall, ReplayError, Session, gather};
+pub use gather::{MeasuredPlan, Recorded, RecordedCall, ReplayError, Session, check_full, gather};
 pub use other_policy::{
     Basis, OtherPolicyReport, OtherPolicyRow, OtherPolicyTotals, PlanCost, PlanVerdict, replay_other_policy,
 };
 pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, SamePolicyTotals, replay_same_policy};
 
-use tilewright_plan::{Device, Model, Plan, Planner, PolicyIdentity, Request, Stage};
+use tilewright_plan::{
+    Denoise, DenoisePlan, Device, Model, Plan, Planner, PolicyIdentity, Record, Request, Stage, UnderWay, Vae,
+    exchange::Call,
+};
 
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
-pub type MakePlanner<'a> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner>, String> + 'a;
+pub type MakePlanner<'a, W = Vae> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner<W>>, String> + 'a;
+
+/// Work whose decisions can be made again.
+pub trait Replayed: tilewright_plan::Work {
+    /// The stage of a call.
+    fn stage(call: &Call<Self>) -> Stage;
+
+    /// The work that was under way.
+    fn under_way(call: &Call<Self>) -> Option<UnderWay<Self>>;
+
+    /// A plan in a few words.
+    fn describe(plan: &Self::Plan) -> String;
+
+    /// Every part of a plan that may differ, the reason included.
+    fn describe_fully(plan: &Self::Plan) -> String;
+
+    /// A record's outcome, if plans of other policies are compared with it.
+    #[doc(hidden)]
+    fn measured(record: &Record<Self>) -> Option<MeasuredPlan>;
+}
+
+impl Replayed for Vae {
+    fn stage(call: &Call) -> Stage {
+        call.stage()
+    }
+
+    fn under_way(call: &Call) -> Option<UnderWay> {
+        call.under_way()
+    }
+
+    fn describe(plan: &Plan) -> String {
+        describe_plan(plan)
+    }
+
+    fn describe_fully(plan: &Plan) -> String {
+        let Plan { batch, release, offload, prefetch, reason, .. } = plan;
+        let words = describe_plan(&Plan { batch: 1, ..plan.clone() });
+        format!("{words}, batch {batch}, release {release}, offload {offload}, prefetch {prefetch}, \"{reason}\"")
+    }
+
+    fn measured(record: &Record) -> Option<MeasuredPlan> {
+        let outcome = record.own_outcome()?;
+        Some(MeasuredPlan {
+            work: Work::of(record.stage(), &record.request, &record.device),
+            plan: record.plan.without_reason(),
+            elapsed_ns: u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            peak_bytes: outcome.peak_bytes,
+        })
+    }
+}
+
+impl Replayed for Denoise {
+    fn stage(call: &Call<Self>) -> Stage {
+        call.stage.unwrap_or(Stage::Denoise)
+    }
+
+    fn under_way(call: &Call<Self>) -> Option<UnderWay<Self>> {
+        let offer = call.question.offer()?;
+        let done = offer.done.unwrap_or(0);
+        offer.running.clone().map(|plan| UnderWay { done, plan })
+    }
+
+    fn describe(plan: &DenoisePlan) -> String {
+        plan.to_string()
+    }
+
+    fn describe_fully(plan: &DenoisePlan) -> String {
+        format!("{plan}, release {}, \"{}\"", plan.release, plan.reason)
+    }
+
+    fn measured(_record: &Record<Self>) -> Option<MeasuredPlan> {
+        None
+    }
+}
 
 /// The properties that must be equal for prices and measurements of one request to hold for
 /// another: the model, the device, the stage and the extents. Limits and objectives don't change a
 /// plan's cost.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Work {
+pub struct Work {
     model: Model,
     device: Device,
     stage: Stage,
@@ -36,6 +112,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// The work of a request on a device.
     pub fn of(stage: Stage, request: &Request, device: &Device) -> Self {
         Self {
             model: request.model.clone(),

@@ -3,9 +3,13 @@
 
 use std::{io, io::BufRead};
 
+use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
 
-use crate::{Capabilities, Device, Record, Request, exchange::RecordedQuestion};
+use crate::{
+    Capabilities, Denoise, DenoiseCapabilities, DenoiseRecord, DenoiseRequest, Device, Exchange, Record, Request,
+    Stage, Vae, Work, exchange::RecordedQuestion,
+};
 
 /// The longest line that is read, in bytes: a full record of a decode after long use has a few
 /// hundred thousand.
@@ -57,6 +61,15 @@ pub enum Damage {
     },
 }
 
+/// A record of any kind of work.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnyRecord {
+    /// Of a decode or an encode.
+    Vae(Box<Record>),
+    /// Of a sample.
+    Denoise(Box<DenoiseRecord>),
+}
+
 /// Records with the numbers of their lines, as they are read. Ends after a failure to read; goes on
 /// after a line that is not a record.
 #[derive(Debug)]
@@ -68,24 +81,60 @@ pub struct Records<R> {
 }
 
 /// Reads records one at a time. Blank lines are skipped.
-pub fn read<R: BufRead>(source: R) -> Records<R> {
+pub fn read_any<R: BufRead>(source: R) -> Records<R> {
     Records { source, line: 0, most: MOST_LINE_BYTES, ended: false }
+}
+
+/// Reads the records of decodes and encodes one at a time; samples' are left out.
+pub fn read<R: BufRead>(source: R) -> impl Iterator<Item = Result<(u64, Record), Damage>> {
+    read_any(source).filter_map(|read| match read {
+        Ok((line, AnyRecord::Vae(record))) => Some(Ok((line, *record))),
+        Ok((_, AnyRecord::Denoise(_))) => None,
+        Err(damage) => Some(Err(damage)),
+    })
+}
+
+/// Reads the record of a decode or an encode; `line` is for the error.
+///
+/// # Errors
+/// Any [`Damage`] but that the file can't be read; a sample's record.
+pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
+    sound::<Vae>(line, json(line, text)?)
 }
 
 /// Reads one record; `line` is for the error.
 ///
 /// # Errors
 /// Any [`Damage`] but that the file can't be read.
-pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
+pub fn parse_any(line: u64, text: &[u8]) -> Result<AnyRecord, Damage> {
+    /// The part of a record that says what the rest is.
+    #[derive(Deserialize)]
+    struct Head {
+        stage: Option<Stage>,
+    }
+
+    let head: Option<Head> = if text.len() > MOST_LINE_BYTES { None } else { serde_json::from_slice(text).ok() };
+    match head {
+        Some(Head { stage: Some(Stage::Denoise) }) => {
+            Ok(AnyRecord::Denoise(Box::new(sound::<Denoise>(line, json(line, text)?)?)))
+        }
+        _ => Ok(AnyRecord::Vae(Box::new(parse(line, text)?))),
+    }
+}
+
+fn json<T: DeserializeOwned>(line: u64, text: &[u8]) -> Result<T, Damage> {
     if text.len() > MOST_LINE_BYTES {
         return Err(Damage::TooLong { line, most: MOST_LINE_BYTES });
     }
-    let record: Record = serde_json::from_slice(text).map_err(|error| {
+    serde_json::from_slice(text).map_err(|error| {
         // Every record is one line, so the parser always names line 1.
         let detail = error.to_string().replace(" at line 1 column ", " at column ");
         let safe = |c: char| if c.is_control() { ' ' } else { c };
         Damage::NotARecord { line, detail: detail.chars().take(300).map(safe).collect() }
-    })?;
+    })
+}
+
+fn sound<W: Sensible>(line: u64, record: Record<W>) -> Result<Record<W>, Damage> {
     match senseless(&record) {
         Some(what) => Err(Damage::Senseless { line, what }),
         None => Ok(record),
@@ -128,13 +177,13 @@ impl<R: BufRead> Records<R> {
 }
 
 impl<R: BufRead> Iterator for Records<R> {
-    type Item = Result<(u64, Record), Damage>;
+    type Item = Result<(u64, AnyRecord), Damage>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {
             match self.line() {
                 Ok(Some(text)) if text.iter().all(u8::is_ascii_whitespace) => {}
-                Ok(Some(text)) => return Some(parse(self.line, &text).map(|record| (self.line, record))),
+                Ok(Some(text)) => return Some(parse_any(self.line, &text).map(|record| (self.line, record))),
                 Ok(None) => return None,
                 Err(damage) => return Some(Err(damage)),
             }
@@ -143,33 +192,75 @@ impl<R: BufRead> Iterator for Records<R> {
     }
 }
 
+/// Work whose facts are looked at before they are used.
+trait Sensible: Work {
+    /// The part of a request that makes no sense, if any.
+    fn of_request(request: &Self::Request) -> Option<String>;
+
+    /// The part of an offer that makes no sense, if any.
+    fn of_capabilities(capabilities: &Self::Capabilities) -> Option<String>;
+}
+
+impl Sensible for Vae {
+    fn of_request(request: &Request) -> Option<String> {
+        sense_of_request(request)
+    }
+
+    fn of_capabilities(capabilities: &Capabilities) -> Option<String> {
+        sense_of_capabilities(capabilities)
+    }
+}
+
+impl Sensible for Denoise {
+    fn of_request(request: &DenoiseRequest) -> Option<String> {
+        let extents = [
+            ("samples", request.batch),
+            ("frames", request.frames),
+            ("rows of a latent", request.height),
+            ("columns of a latent", request.width),
+            ("passes", request.passes),
+            ("blocks", request.model.blocks),
+        ];
+        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+        let lists = [("sigmas", request.sigmas.len()), ("types of weights", request.model.stored_types.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_EXTENT as usize);
+        let long = long.map(|(what, length)| format!("{length} {what}"));
+        odd.map(|(what, extent)| format!("{extent} {what}")).or(long)
+    }
+
+    fn of_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
+        let types = capabilities.dtypes.len();
+        (types > MOST_HINTS).then(|| format!("{types} types"))
+    }
+}
+
 /// The part of a record that makes no sense, if any.
-fn senseless(record: &Record) -> Option<String> {
-    let calls = record.exchange.iter().flat_map(|exchange| &exchange.calls);
-    let request = sense_of_request(&record.request).or_else(|| sense_of_device(&record.device));
-    request.or_else(|| {
-        let mut before = None;
-        calls.into_iter().find_map(|call| {
-            let after = before.is_none_or(|before| before < call.sequence);
-            before = Some(call.sequence);
-            let order = (!after).then(|| format!("call {} after a later one", call.sequence));
-            let attempts = match &call.question {
-                RecordedQuestion::Recover { attempts, .. } if attempts.is_empty() => {
-                    Some("a recovery from nothing".to_owned())
-                }
-                RecordedQuestion::Recover { attempts, .. } if attempts.len() > MOST_ATTEMPTS => {
-                    Some(format!("{} attempts", attempts.len()))
-                }
-                _ => None,
-            };
-            let learns = matches!(call.question, RecordedQuestion::Learn { .. });
-            let reply =
-                (learns == call.reply.plan.is_some()).then(|| format!("a {} and its plan", call.question.name()));
-            (order.or(attempts).or(reply))
-                .or_else(|| sense_of_request(&call.request))
-                .or_else(|| sense_of_device(&call.device))
-                .or_else(|| call.question.offer().and_then(|offer| sense_of_capabilities(&offer.capabilities)))
-        })
+fn senseless<W: Sensible>(record: &Record<W>) -> Option<String> {
+    let request = W::of_request(&record.request).or_else(|| sense_of_device(&record.device));
+    request.or_else(|| record.exchange.as_ref().and_then(sense_of_exchange))
+}
+
+fn sense_of_exchange<W: Sensible>(exchange: &Exchange<W>) -> Option<String> {
+    let mut before = None;
+    exchange.calls.iter().find_map(|call| {
+        let after = before.is_none_or(|before| before < call.sequence);
+        before = Some(call.sequence);
+        let order = (!after).then(|| format!("call {} after a later one", call.sequence));
+        let attempts = match &call.question {
+            RecordedQuestion::Recover { attempts, .. } if attempts.is_empty() => {
+                Some("a recovery from nothing".to_owned())
+            }
+            RecordedQuestion::Recover { attempts, .. } if attempts.len() > MOST_ATTEMPTS => {
+                Some(format!("{} attempts", attempts.len()))
+            }
+            _ => None,
+        };
+        let learns = matches!(call.question, RecordedQuestion::Learn { .. });
+        let reply = (learns == call.reply.plan.is_some()).then(|| format!("a {} and its plan", call.question.name()));
+        (order.or(attempts).or(reply))
+            .or_else(|| W::of_request(&call.request))
+            .or_else(|| sense_of_device(&call.device))
+            .or_else(|| call.question.offer().and_then(|offer| W::of_capabilities(&offer.capabilities)))
     })
 }
 
@@ -220,7 +311,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_not_held() {
         let endless = io::BufReader::new(io::repeat(b'x'));
-        let mut records = Records { most: 1 << 16, ..read(endless) };
+        let mut records = Records { most: 1 << 16, ..read_any(endless) };
         assert!(matches!(records.next(), Some(Err(Damage::TooLong { line: 1, most: 65_536 }))));
         assert!(records.next().is_none());
         let deep = "[".repeat(1 << 16);

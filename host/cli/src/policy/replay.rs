@@ -8,10 +8,15 @@ use std::{
 
 use tilewright_kit::replay::{
     CallVerdict, OtherPolicyReport, OtherPolicyRow, PlanVerdict, Recorded, ReplayError, SamePolicyReport,
-    SamePolicyRow, describe_plan, gather, replay_other_policy, replay_same_policy,
+    SamePolicyRow, check_full, describe_plan, gather, replay_other_policy, replay_same_policy,
 };
-use tilewright_plan::{Planner, PolicyIdentity, bytes, records, terminal::shorten, words::with_noun};
-use tilewright_policy::{LoadedPolicy, PolicyHost, shipped_names};
+use tilewright_plan::{
+    Denoise, Planner, PolicyIdentity, bytes,
+    records::{self, AnyRecord},
+    terminal::shorten,
+    words::with_noun,
+};
+use tilewright_policy::{LoadedPolicy, Policy, PolicyHost, shipped_names};
 
 use crate::{
     args::Replay,
@@ -28,38 +33,34 @@ const LINE: usize = 400;
 
 /// Replays records.
 pub fn run(arguments: &Replay) -> Outcome {
-    let recorded = read(&arguments.records)?;
-    if recorded.ordinary > 0 {
-        tell!(
-            "note: {} of {} records were made without --record full, and are not replayed",
-            recorded.ordinary,
-            recorded.records
-        );
+    let read = read(&arguments.records)?;
+    let Read { vae: recorded, samples } = &read;
+    let (ordinary, records) = (recorded.ordinary + samples.ordinary, recorded.records + samples.records);
+    if ordinary > 0 {
+        tell!("note: {ordinary} of {records} records were made without --record full, and are not replayed");
     }
     let host = super::host(arguments.grants)?;
     let patient = |policy: LoadedPolicy| {
-        let time_budget = policy.inspection().limits.time_budget(recorded.records);
+        let time_budget = policy.inspection().limits.time_budget(records);
         policy.with_time_budget(time_budget)
     };
     let find = |policy: &str| Ok::<_, Failure>(patient(super::verify(&host, policy)?.load(&host)?));
     let files = arguments.policy_file.iter().map(|path| Ok(patient(super::verify_file(&host, path)?.load(&host)?)));
     let mut known = files.collect::<Outcome<Vec<_>>>()?;
     let asked = arguments.policy.as_deref().map(find).transpose()?;
-    let decided = |policy: &LoadedPolicy| {
-        recorded.sessions.iter().all(|session| session.policy.digest == policy.inspection().digest)
-    };
+    let decided = |policy: &LoadedPolicy| read.policies().all(|decided| decided.digest == policy.inspection().digest);
     match asked {
         // The policy that decided then, by its file or name.
         Some(policy) if arguments.set.is_empty() && decided(&policy) => known.push(policy),
-        Some(policy) => return compare(arguments, &recorded, &|_| Ok(policy.clone())),
+        Some(policy) => return compare(arguments, &read, &|_| Ok(policy.clone())),
         None => {}
     }
-    let policies = find_deciders(&host, &recorded, known)?;
+    let policies = find_deciders(&host, &read, known)?;
     let find = |identity: &PolicyIdentity| policies[&identity.digest].clone();
     if !arguments.set.is_empty() {
-        return compare(arguments, &recorded, &|identity| Ok(find(identity)));
+        return compare(arguments, &read, &|identity| Ok(find(identity)));
     }
-    let mut make_planner = |identity: &PolicyIdentity| {
+    let configured = |identity: &PolicyIdentity| -> Result<Policy, String> {
         let settings: Vec<_> =
             identity.settings.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
         let policy = find(identity).configure(&settings).map_err(|error| error.to_string())?;
@@ -69,10 +70,13 @@ pub fn run(arguments: &Replay) -> Outcome {
                 shorten(&identity.name, 64)
             ));
         }
-        Ok(Box::new(policy) as Box<dyn Planner>)
+        Ok(policy)
     };
-    let report =
-        replay_same_policy(&recorded, &mut make_planner).map_err(|error| input_failure(&arguments.records, &error))?;
+    let mut for_vae = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner>);
+    let mut for_samples = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<Denoise>>);
+    let report = replay_same_policy(recorded, &mut for_vae)
+        .and_then(|report| Ok(report.and(replay_same_policy(samples, &mut for_samples)?)))
+        .map_err(|error| input_failure(&arguments.records, &error))?;
     policies.values().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         super::print(&report)?;
@@ -92,7 +96,21 @@ fn input_failure(path: &Path, error: &ReplayError) -> Failure {
     Failure::input(format!("{}: {error}", path.display()))
 }
 
-fn read(path: &Path) -> Outcome<Recorded> {
+/// The contents of a file of records.
+struct Read {
+    vae: Recorded,
+    samples: Recorded<Denoise>,
+}
+
+impl Read {
+    /// The policies that decided.
+    fn policies(&self) -> impl Iterator<Item = &PolicyIdentity> {
+        let vae = self.vae.sessions.iter().map(|session| &session.policy);
+        vae.chain(self.samples.sessions.iter().map(|session| &session.policy))
+    }
+}
+
+fn read(path: &Path) -> Outcome<Read> {
     let source: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
@@ -101,20 +119,30 @@ fn read(path: &Path) -> Outcome<Recorded> {
             opened.map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?,
         ))
     };
-    gather(records::read(source)).map_err(|error| input_failure(path, &error))
+    let mut samples = Vec::new();
+    let vae = records::read_any(source).filter_map(|read| match read {
+        Ok((line, AnyRecord::Vae(record))) => Some(Ok((line, *record))),
+        Ok((line, AnyRecord::Denoise(record))) => {
+            samples.push(Ok((line, *record)));
+            None
+        }
+        Err(damage) => Some(Err(damage)),
+    });
+    let gathered = gather(vae).and_then(|vae| {
+        let samples = gather(samples)?;
+        check_full(vae.records + samples.records, vae.ordinary + samples.ordinary)?;
+        Ok(Read { vae, samples })
+    });
+    gathered.map_err(|error| input_failure(path, &error))
 }
 
 /// The policies that decided then, by their digests: of the given files, or shipped.
-fn find_deciders(
-    host: &PolicyHost,
-    recorded: &Recorded,
-    known: Vec<LoadedPolicy>,
-) -> Outcome<HashMap<String, LoadedPolicy>> {
+fn find_deciders(host: &PolicyHost, read: &Read, known: Vec<LoadedPolicy>) -> Outcome<HashMap<String, LoadedPolicy>> {
     let mut policies: HashMap<_, _> =
         known.into_iter().map(|policy| (policy.inspection().digest.clone(), policy)).collect();
     let given = !policies.is_empty();
-    for session in &recorded.sessions {
-        let PolicyIdentity { name, version, digest, .. } = &session.policy;
+    for decided in read.policies() {
+        let PolicyIdentity { name, version, digest, .. } = decided;
         if policies.contains_key(digest) {
             continue;
         }
@@ -145,11 +173,14 @@ fn find_deciders(
 
 /// Asks another policy, or the same with other settings. A policy of the same name gets the
 /// recorded settings that it has.
-fn compare(
-    arguments: &Replay,
-    recorded: &Recorded,
-    find: &dyn Fn(&PolicyIdentity) -> Outcome<LoadedPolicy>,
-) -> Outcome {
+fn compare(arguments: &Replay, read: &Read, find: &dyn Fn(&PolicyIdentity) -> Outcome<LoadedPolicy>) -> Outcome {
+    if read.vae.sessions.is_empty() {
+        let path = arguments.records.display();
+        return Err(Failure::input(format!("{path}: of samples alone: only the policy that decided can replay them")));
+    }
+    if !read.samples.sessions.is_empty() {
+        tell!("note: samples are left out: only the policy that decided can replay them");
+    }
     let mut asked = Vec::new();
     let mut make_planner = |identity: &PolicyIdentity| {
         let policy = find(identity).map_err(|failure| failure.to_string())?;
@@ -163,7 +194,7 @@ fn compare(
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
     let report =
-        replay_other_policy(recorded, &mut make_planner).map_err(|error| input_failure(&arguments.records, &error))?;
+        replay_other_policy(&read.vae, &mut make_planner).map_err(|error| input_failure(&arguments.records, &error))?;
     asked.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         return super::print(&report);

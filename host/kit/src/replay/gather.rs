@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use thiserror::Error;
-use tilewright_plan::{Plan, PolicyIdentity, Record, exchange::Call, records::Damage};
+use tilewright_plan::{Plan, PolicyIdentity, Record, Vae, exchange::Call, records::Damage};
 
-use super::Work;
+use super::{Replayed, Work};
 
 /// Calls that are held at once: a bound on memory, some ten thousand decodes.
 const MOST_CALLS: usize = 100_000;
@@ -61,40 +61,40 @@ pub enum ReplayError {
 
 /// A call, and the line of its record.
 #[derive(Clone, Debug)]
-pub struct RecordedCall {
+pub struct RecordedCall<W: Replayed = Vae> {
     /// Counted from 1.
     pub line: u64,
     /// The call.
-    pub call: Call,
+    pub call: Call<W>,
 }
 
 /// One policy in use.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct Session<W: Replayed = Vae> {
     /// As recorded.
     pub name: String,
     /// The policy that decided.
     pub policy: PolicyIdentity,
     /// In order; numbers may be missing.
-    pub calls: Vec<RecordedCall>,
+    pub calls: Vec<RecordedCall<W>>,
     /// The line that it was first seen in.
     line: u64,
 }
 
 /// A measured plan.
 #[derive(Clone, Debug)]
-pub(crate) struct MeasuredPlan {
-    pub work: Work,
-    pub plan: Plan,
-    pub elapsed_ns: u64,
-    pub peak_bytes: u64,
+pub struct MeasuredPlan {
+    pub(crate) work: Work,
+    pub(crate) plan: Plan,
+    pub(crate) elapsed_ns: u64,
+    pub(crate) peak_bytes: u64,
 }
 
-/// The contents of a file of records.
-#[derive(Clone, Debug, Default)]
-pub struct Recorded {
+/// The contents of a file of records, of one kind of work.
+#[derive(Clone, Debug)]
+pub struct Recorded<W: Replayed = Vae> {
     /// In the order of their first lines.
-    pub sessions: Vec<Session>,
+    pub sessions: Vec<Session<W>>,
     /// The number of records.
     pub records: usize,
     /// The number of records without an exchange.
@@ -103,26 +103,35 @@ pub struct Recorded {
     pub(crate) found: Vec<MeasuredPlan>,
 }
 
+impl<W: Replayed> Default for Recorded<W> {
+    fn default() -> Self {
+        Self { sessions: Vec::new(), records: 0, ordinary: 0, found: Vec::new() }
+    }
+}
+
+/// Refuses records of which none can be replayed.
+///
+/// # Errors
+/// [`ReplayError::NothingFull`].
+pub fn check_full(records: usize, ordinary: usize) -> Result<(), ReplayError> {
+    if records == ordinary { Err(ReplayError::NothingFull { records }) } else { Ok(()) }
+}
+
 /// Reads records and sorts their calls into sessions. Records of a session may stand apart, and
 /// twice.
 ///
 /// # Errors
 /// Any [`ReplayError`] of a file that can't be replayed.
-pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) -> Result<Recorded, ReplayError> {
-    let mut recorded = Recorded::default();
+pub fn gather<W: Replayed>(
+    records: impl IntoIterator<Item = Result<(u64, Record<W>), Damage>>,
+) -> Result<Recorded<W>, ReplayError> {
+    let mut recorded = Recorded::<W>::default();
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut held = 0;
     for read in records {
         let (line, record) = read?;
         recorded.records += 1;
-        if let Some(outcome) = record.own_outcome() {
-            recorded.found.push(MeasuredPlan {
-                work: Work::of(record.stage(), &record.request, &record.device),
-                plan: record.plan.without_reason(),
-                elapsed_ns: u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX),
-                peak_bytes: outcome.peak_bytes,
-            });
-        }
+        recorded.found.extend(W::measured(&record));
         let Some(exchange) = record.exchange else {
             recorded.ordinary += 1;
             continue;
@@ -158,9 +167,6 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
             });
         }
         session.calls.dedup_by_key(|recorded_call| recorded_call.call.sequence);
-    }
-    if recorded.records == recorded.ordinary {
-        return Err(ReplayError::NothingFull { records: recorded.records });
     }
     Ok(recorded)
 }

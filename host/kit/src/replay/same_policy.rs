@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tilewright_plan::{
-    FallbackReason, Plan, Planner, Question,
+    FallbackReason, Planner, Question,
     exchange::{Call, RecordedQuestion, Reply},
 };
 
 use super::{
-    MakePlanner, Recorded, RecordedCall, ReplayError, Session, describe_plan,
+    MakePlanner, Recorded, RecordedCall, ReplayError, Replayed, Session,
     facts::{Missing, Prices, RecordedAnswers},
 };
 
@@ -86,13 +86,30 @@ pub struct SamePolicyReport {
     pub totals: SamePolicyTotals,
 }
 
-/// MakePlanner every recorded call again, each session in a policy of its own.
+impl SamePolicyReport {
+    /// Both reports as one.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.calls.extend(other.calls);
+        let (one, other) = (&mut self.totals, other.totals);
+        one.records += other.records;
+        one.ordinary += other.ordinary;
+        one.sessions += other.sessions;
+        one.calls += other.calls;
+        one.equal += other.equal;
+        one.different += other.different;
+        one.not_reproducible += other.not_reproducible;
+        self
+    }
+}
+
+/// Makes every recorded call again, each session in a policy of its own.
 ///
 /// # Errors
 /// [`ReplayError::Policy`] if a session's policy can't be put to work.
-pub fn replay_same_policy(
-    recorded: &Recorded,
-    make_planner: &mut MakePlanner<'_>,
+pub fn replay_same_policy<W: Replayed>(
+    recorded: &Recorded<W>,
+    make_planner: &mut MakePlanner<'_, W>,
 ) -> Result<SamePolicyReport, ReplayError> {
     let mut calls = Vec::new();
     for session in &recorded.sessions {
@@ -111,9 +128,9 @@ pub fn replay_same_policy(
     Ok(SamePolicyReport { calls, totals })
 }
 
-fn replay(
-    session: &Session,
-    make_planner: &mut MakePlanner<'_>,
+fn replay<W: Replayed>(
+    session: &Session<W>,
+    make_planner: &mut MakePlanner<'_, W>,
     rows: &mut Vec<SamePolicyRow>,
 ) -> Result<(), ReplayError> {
     let mut make = || make_planner(&session.policy).map_err(ReplayError::Policy);
@@ -184,13 +201,17 @@ fn replay(
     Ok(())
 }
 
-/// MakePlanner one call, with the record in the host's place.
-pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<Prices>) -> (Reply, Missing) {
+/// Makes one call again, with the record in the host's place.
+pub(super) fn call_again<W: Replayed>(
+    planner: &mut dyn Planner<W>,
+    call: &Call<W>,
+    elsewhere: Arc<Prices<W>>,
+) -> (Reply<W>, Missing<W>) {
     let costs = RecordedAnswers::new(&call.heard, elsewhere);
-    let (Call { request, device, question: recorded, .. }, under_way) = (call, call.under_way());
+    let (Call { request, device, question: recorded, .. }, under_way) = (call, W::under_way(call));
     // The default, for an outcome in an old record, adds nothing to the request's hints.
     let capabilities = recorded.offer().map(|offer| offer.capabilities.clone()).unwrap_or_default();
-    let question = Question::new(call.stage(), request, device, &capabilities)
+    let question = Question::first(W::stage(call), request, device, &capabilities)
         .going_on(under_way.as_ref())
         .after(recorded.attempts());
     let reply = match recorded {
@@ -203,19 +224,19 @@ pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<
 }
 
 /// True for a call of `learn` without fuel: a policy that was asked can't have learned without any.
-fn is_unasked(call: &Call) -> bool {
+fn is_unasked<W: Replayed>(call: &Call<W>) -> bool {
     matches!(call.question, RecordedQuestion::Learn { .. }) && call.reply.fuel == 0 && call.reply.fallback.is_none()
 }
 
-pub(super) fn reason(reply: &Reply) -> Option<FallbackReason> {
+pub(super) fn reason<W: Replayed>(reply: &Reply<W>) -> Option<FallbackReason> {
     reply.fallback.as_ref().map(|fallback| fallback.reason)
 }
 
-fn note(missing: &Missing) -> Option<String> {
+fn note<W: Replayed>(missing: &Missing<W>) -> Option<String> {
     let prices = match &missing.prices[..] {
         [] => None,
         prices => {
-            let named: Vec<_> = prices.iter().take(NAMED).map(describe_plan).collect();
+            let named: Vec<_> = prices.iter().take(NAMED).map(W::describe).collect();
             let more = if prices.len() > NAMED { ", …" } else { "" };
             Some(format!("asked for {} prices that are not in the record: {}{more}", prices.len(), named.join("; ")))
         }
@@ -225,10 +246,10 @@ fn note(missing: &Missing) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 
-fn differences(recorded: &Reply, replayed: &Reply) -> Vec<Difference> {
-    let plan = |plan: &Option<Plan>| plan.as_ref().map_or("none".to_owned(), describe_fully);
+fn differences<W: Replayed>(recorded: &Reply<W>, replayed: &Reply<W>) -> Vec<Difference> {
+    let plan = |plan: &Option<W::Plan>| plan.as_ref().map_or("none".to_owned(), W::describe_fully);
     let lines = |lines: &[String]| if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") };
-    let fallback = |reply: &Reply| match &reply.fallback {
+    let fallback = |reply: &Reply<W>| match &reply.fallback {
         Some(fallback) => format!("{}: {}", fallback.reason, fallback.detail),
         None => "none".into(),
     };
@@ -250,16 +271,4 @@ fn differences(recorded: &Reply, replayed: &Reply) -> Vec<Difference> {
         found.push(each("fuel", recorded.fuel.to_string(), replayed.fuel.to_string()));
     }
     found
-}
-
-/// Every part of a plan that may differ, the reason included.
-fn describe_fully(plan: &Plan) -> String {
-    let Plan { batch, release, offload, prefetch, reason, .. } = plan;
-    let release = match release {
-        tilewright_plan::Release::Keep => "keep",
-        tilewright_plan::Release::AtEnd => "at-end",
-        tilewright_plan::Release::EachStep => "each-step",
-    };
-    let words = describe_plan(&Plan { batch: 1, ..plan.clone() });
-    format!("{words}, batch {batch}, release {release}, offload {offload}, prefetch {prefetch}, \"{reason}\"")
 }

@@ -211,7 +211,9 @@ fn record(policy: PolicyIdentity, decision: Decision, outcome: Outcome, exchange
 }
 
 fn sessions(records: &[Record]) -> Result<Recorded, ReplayError> {
-    gather(records.iter().cloned().enumerate().map(|(index, record)| Ok((index as u64 + 1, record))))
+    let recorded = gather(records.iter().cloned().enumerate().map(|(index, record)| Ok((index as u64 + 1, record))))?;
+    check_full(recorded.records, recorded.ordinary)?;
+    Ok(recorded)
 }
 
 fn replayed(records: &[Record], sides: &[u32]) -> SamePolicyReport {

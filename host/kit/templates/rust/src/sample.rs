@@ -118,7 +118,8 @@ mod tests {
                 Residency::Streamed(_) => (100, 2000),
                 Residency::Host => (50, 3000),
             };
-            let peak = if together { 200 } else { 100 / u64::from(3 - plan.samples.map_or(2, |_| 1)) };
+            let one_by_one = plan.samples.is_some();
+            let peak = if together { 200 } else if one_by_one { 50 } else { 100 };
             let step_ns = step_ns - u64::from(together);
             Ok(Cost { peak_bytes: peak * MIB, weights_bytes: weights * MIB, moved_bytes: 0, step_ns })
         };
