@@ -3,9 +3,9 @@
 //! The first round prices the whole sample at once: every type that the device is fast in (on a CPU
 //! f32 alone), weights as stored and expanded, passes together and in turn. If one of these plans
 //! fits, the best of them is taken. The second round divides them: weights streamed or on the host,
-//! samples one by one, feed-forward layers in parts. On a CPU narrow types are tried there, too.
-//! Memory is short then, so `balanced` takes the fastest that fits. If nothing fits, the leanest of
-//! all is taken: estimates may be too high.
+//! samples one by one, feed-forward layers in parts. Memory is short then, so `balanced` takes the
+//! fastest that fits. `leanest` goes through both rounds. If nothing fits, a third round tries the
+//! other narrow types, and after that the leanest of all is taken: estimates may be too high.
 //!
 //! Prices leave out what a division costs besides the work, so the time counts 2 % more for samples
 //! one by one, 3 % for parts of feed-forward layers, 5 % for streamed blocks and 15 % for blocks
@@ -13,7 +13,7 @@
 
 use tilewright_sdk::{
     Dtype, Objective, Precision, Release,
-    denoise::{self, Attempt, Choice, Guidance, Plan, Request, Residency, WeightForm},
+    denoise::{self, Attempt, Attention, Choice, Guidance, Plan, Request, Residency, WeightForm},
 };
 
 /// The factors on the price of narrow types, since they round.
@@ -32,6 +32,9 @@ const BLOCK_BY_BLOCK: f64 = 1.15;
 /// Parts of a feed-forward layer in the second round, and in the plans that hold least.
 const PARTS: [u32; 2] = [1, 8];
 const MOST_PARTS: u32 = 32;
+
+/// Queries of a piece of attention.
+const QUERIES: u32 = 1024;
 
 /// `leanest` takes no plan that is this many times slower than the fastest.
 const SLOWEST: f64 = 4.0;
@@ -73,12 +76,17 @@ pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Resul
         }
         _ => request.limit_bytes as f64,
     };
+    let count = |considered: &[Priced]| considered.iter().filter(|priced| priced.held <= limit).count();
     let mut considered = search.priced(search.first_round());
-    let mut fitting = considered.iter().filter(|priced| priced.held <= limit).count();
+    let mut fitting = count(&considered);
     let is_short = fitting == 0;
-    if is_short {
-        considered.extend(search.priced(search.second_round()));
-        fitting = considered.iter().filter(|priced| priced.held <= limit).count();
+    if is_short || request.objective == Objective::Leanest {
+        considered.extend(search.priced(search.divided(true)));
+        fitting = count(&considered);
+    }
+    if fitting == 0 {
+        considered.extend(search.priced(search.divided(false)));
+        fitting = count(&considered);
     }
     let best = match fitting {
         0 => considered.into_iter().min_by(|one, other| one.held.total_cmp(&other.held)),
@@ -120,35 +128,41 @@ impl Search<'_> {
             let plain = Plan::plain(precision).reusing(self.request);
             for weights in [WeightForm::Packed, WeightForm::Expanded] {
                 for guidance in self.orders() {
-                    plans.push(Plan { weights, guidance: *guidance, ..plain.clone() });
+                    let plan = Plan { weights, guidance: *guidance, ..plain.clone() };
+                    plans.extend(
+                        self.attentions().iter().map(|attention| Plan { attention: *attention, ..plan.clone() }),
+                    );
                 }
             }
         }
         plans
     }
 
-    /// Plans that are divided, with the passes in turn.
-    fn second_round(&self) -> Vec<Plan> {
+    /// Plans that are divided, with the passes in turn, in the types of the first rounds or of the
+    /// last.
+    fn divided(&self, is_first: bool) -> Vec<Plan> {
         let mut plans = Vec::with_capacity(48);
-        let all = self.precisions(true).into_iter().chain(self.precisions(false));
+        let all = self.precisions(is_first);
         let samples: &[Option<u32>] = if self.request.batch > 1 { &[None, Some(1)] } else { &[None] };
         for precision in all {
             let plain = Plan::plain(precision).reusing(self.request);
             for residency in [Residency::Resident, Residency::Streamed(1), Residency::Host] {
                 for samples in samples {
                     for feed_forward in PARTS {
-                        plans.push(Plan { residency, samples: *samples, feed_forward, ..plain.clone() });
+                        let plan = Plan { residency, samples: *samples, feed_forward, ..plain.clone() };
+                        plans.extend(self.with_least_scores(plan));
                     }
                 }
             }
             let samples = samples.last().copied().flatten();
-            plans.push(Plan { residency: Residency::Host, samples, feed_forward: MOST_PARTS, ..plain });
+            let least = Plan { residency: Residency::Host, samples, feed_forward: MOST_PARTS, ..plain };
+            plans.extend(self.with_least_scores(least));
         }
         plans
     }
 
-    /// Precisions: f32 and what is faster, and for the second round the other narrow types. On a
-    /// CPU those wait, too: accuracy first.
+    /// Precisions: f32 and what is faster, and for the last round the other narrow types. On a CPU
+    /// all of them wait: accuracy first.
     fn precisions(&self, is_first: bool) -> Vec<Precision> {
         match self.precision {
             Some(precision) if is_first => return vec![precision],
@@ -164,6 +178,19 @@ impl Search<'_> {
             precisions.extend([Precision::Mixed(*dtype), Precision::Uniform(*dtype)]);
         }
         precisions
+    }
+
+    /// Ways of attention: without a fused kernel its scores are in memory, so pieces hold less.
+    fn attentions(&self) -> &'static [Attention] {
+        match self.request.capabilities.fused_attention {
+            true => &[Attention::Fused],
+            false => &[Attention::Fused, Attention::Pieces(QUERIES)],
+        }
+    }
+
+    /// The plan by the way of attention that holds least.
+    fn with_least_scores(&self, plan: Plan) -> Option<Plan> {
+        self.attentions().last().map(|attention| Plan { attention: *attention, ..plan })
     }
 
     fn orders(&self) -> &'static [Guidance] {
