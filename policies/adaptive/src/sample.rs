@@ -20,9 +20,6 @@ use tilewright_sdk::{
 const MIXED: f64 = 1.02;
 const UNIFORM: f64 = 1.05;
 
-/// The same for f16, which may overflow where bf16 can't.
-const MAY_OVERFLOW: f64 = 1.5;
-
 /// The factors on the price of divisions.
 const ONE_BY_ONE: f64 = 1.02;
 const IN_PARTS: f64 = 1.03;
@@ -142,7 +139,12 @@ impl Search<'_> {
     /// last.
     fn divided(&self, is_first: bool) -> Vec<Plan> {
         let mut plans = Vec::with_capacity(48);
-        let all = self.precisions(is_first);
+        let mut all = self.precisions(is_first);
+        // f32 holds twice as much as a narrow type that is fast: a search for room needs no price
+        // of it.
+        if all.len() > 1 && is_first {
+            all.retain(|precision| precision.dtype() != Dtype::F32);
+        }
         let samples: &[Option<u32>] = if self.request.batch > 1 { &[None, Some(1)] } else { &[None] };
         for precision in all {
             let plain = Plan::plain(precision).reusing(self.request);
@@ -175,6 +177,10 @@ impl Search<'_> {
         };
         let mut precisions = if is_first { vec![Precision::Uniform(Dtype::F32)] } else { Vec::new() };
         for dtype in [Dtype::Bf16, Dtype::F16].iter().filter(|dtype| is_wanted(dtype)) {
+            // It may overflow where bf16, as fast, can't.
+            if *dtype == Dtype::F16 && self.request.is_fast(Dtype::Bf16) {
+                continue;
+            }
             precisions.extend([Precision::Mixed(*dtype), Precision::Uniform(*dtype)]);
         }
         precisions
@@ -232,9 +238,6 @@ impl Search<'_> {
     fn rounding(&self, precision: Precision) -> f64 {
         match precision {
             Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 1.0,
-            Precision::Uniform(Dtype::F16) | Precision::Mixed(Dtype::F16) if self.request.is_fast(Dtype::Bf16) => {
-                MAY_OVERFLOW
-            }
             Precision::Mixed(_) => MIXED,
             Precision::Uniform(_) => UNIFORM,
         }
