@@ -73,6 +73,17 @@ pub(super) struct Group {
     pub context: usize,
 }
 
+/// The input of contexts.
+pub(super) struct Preparation<'a> {
+    pub prompts: &'a [&'a Prompt],
+    pub network: &'a LoadedDenoiser,
+    pub guidance: Option<f32>,
+    /// Of the latents.
+    pub size: &'a [i64],
+    pub patch: i64,
+    pub device: Device,
+}
+
 impl Group {
     /// Samples in it.
     pub fn count(&self) -> i64 {
@@ -130,28 +141,16 @@ impl Pass {
     }
 
     /// The contexts of all groups.
-    pub fn prepare(
-        &self,
-        prompts: &[&Prompt],
-        network: &LoadedDenoiser,
-        guidance: Option<f32>,
-        size: &[i64],
-        patch: i64,
-        device: Device,
-    ) -> std::result::Result<Vec<Context<Tensor>>, AttemptError> {
-        self.firsts().map(|group| self.prepare_group(group, prompts, network, guidance, size, patch, device)).collect()
+    pub fn prepare(&self, given: &Preparation<'_>) -> std::result::Result<Vec<Context<Tensor>>, AttemptError> {
+        self.firsts().map(|group| self.prepare_group(group, given)).collect()
     }
 
     fn prepare_group(
         &self,
         group: &Group,
-        prompts: &[&Prompt],
-        network: &LoadedDenoiser,
-        guidance: Option<f32>,
-        size: &[i64],
-        patch: i64,
-        device: Device,
+        given: &Preparation<'_>,
     ) -> std::result::Result<Context<Tensor>, AttemptError> {
+        let &Preparation { prompts, network, guidance, size, patch, device } = given;
         type Of = fn(&ConditioningTensors) -> Option<&Tensor>;
         let joined = |of: Of| -> std::result::Result<Option<Tensor>, AttemptError> {
             let rows = self.conditionings.iter().filter_map(|place| of(&prompts[*place].tensors));

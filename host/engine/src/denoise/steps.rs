@@ -16,7 +16,7 @@ use super::{
     costs::residency,
     filled,
     job::DenoiseJob,
-    passes::{Pass, apart, passes},
+    passes::{Pass, Preparation, apart, passes},
     reuse::Reuse,
 };
 use crate::{
@@ -183,9 +183,9 @@ impl<'a> Walk<'a> {
         };
         let network = file.load(self.format, device, residency(self.plan, device), &mut step)?;
         let (size, patch) = (sampling.latents.size(), self.job.denoiser.config().patch());
-        let prompts = &self.prompts;
-        let prepared =
-            self.passes.iter().map(|pass| pass.prepare(prompts, &network, sampling.guidance, &size, patch, device));
+        let guidance = sampling.guidance;
+        let given = Preparation { prompts: &self.prompts, network: &network, guidance, size: &size, patch, device };
+        let prepared = self.passes.iter().map(|pass| pass.prepare(&given));
         let contexts = prepared.collect::<Result<Vec<_>, AttemptError>>()?;
         self.expert = Some(Expert { index, file, network, contexts });
         self.load += start.elapsed();
