@@ -243,6 +243,24 @@ fn a_sample_is_decoded_as_it_stands_and_the_record_says_how_it_was_made() {
 }
 
 #[test]
+fn samples_are_in_the_history_and_what_is_expected_follows_them() {
+    let place = Place::new();
+    let case = case("flux-original");
+    let sample = |more: &[&str]| case.run(&place, &[&["-o", "out.latent", "--json"], more].concat()).json();
+    let first = sample(&[]);
+    assert!(first["expected"].is_null() && first["estimate"]["step_ms"].as_f64().unwrap() > 0.0, "{first}");
+    let second = sample(&["--dry-run"]);
+    let [expected, measured] = [&second["expected"], &first["outcome"]].map(|of| of["step_ms"].as_f64().unwrap());
+    assert!((expected / measured - 1.0).abs() < 1e-6, "{expected} {measured}");
+    assert!(sample(&["--no-history", "--dry-run"])["expected"].is_null());
+    let listed = place.run(&["history", "--json"]).succeeded().stdout();
+    let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((listed.len(), &listed[0]["stage"]), (1, &"denoise".into()));
+    let table = place.run(&["history"]).succeeded().stdout();
+    assert!(table.contains("latent, ") && table.contains("adaptive"), "{table}");
+}
+
+#[test]
 fn a_sample_s_decisions_are_made_again_from_its_record() {
     let place = Place::new();
     let case = case("flux-original");

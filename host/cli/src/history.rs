@@ -4,11 +4,12 @@ use std::{
     env,
     io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use tilewright_history::{Entry, Error, Exported, Filter, History, json_line, user_path};
 use tilewright_pipeline::{HistoryFault, Session, Trials};
-use tilewright_plan::{Record, bytes, terminal::shorten, words::with_noun};
+use tilewright_plan::{DenoiseRecord, Record, bytes, records::AnyRecord, terminal::shorten, words::with_noun};
 use tilewright_torch::device::Choice;
 
 use crate::{
@@ -54,7 +55,7 @@ fn report_fault(fault: HistoryFault) {
     match fault {
         HistoryFault::Quarantined(path) => report_quarantined(&path),
         HistoryFault::Unusable(error) | HistoryFault::NotAdded(error) => {
-            tell!("warning: decoding without history: {} (--no-history leaves it out)", Failure::from(error));
+            tell!("warning: going on without history: {} (--no-history leaves it out)", Failure::from(error));
         }
     }
 }
@@ -111,7 +112,7 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
         }
     } else if listing.entries.is_empty() {
         let nothing = match filter == Filter::default() {
-            true => "Nothing yet: every decode from now on is kept in",
+            true => "Nothing yet: every decode, encode and sample from now on is kept in",
             false => "Nothing like that in",
         };
         writeln!(stdout, "{nothing} {}", path.display())?;
@@ -136,35 +137,86 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
     Ok(stdout.flush()?)
 }
 
+/// The cells of a record that differ between kinds of work.
+struct Cells<'a> {
+    time: &'a str,
+    family: &'a str,
+    size: String,
+    plan: String,
+    /// Seconds and bytes, measured and expected.
+    measured: [Option<f64>; 2],
+    expected: [Option<f64>; 2],
+    policy: &'a str,
+    device: &'a str,
+}
+
 fn row(entry: &Entry) -> Vec<String> {
-    let Record { request, plan, outcome, .. } = &entry.record;
-    let expected = entry.record.expectation();
+    let cells = match &entry.record {
+        AnyRecord::Vae(record) => of_vae(record),
+        AnyRecord::Denoise(record) => of_sample(record),
+    };
     let text = |text: &str| shorten(text, SHOWN);
-    let samples = if request.batch == 1 { String::new() } else { format!("{} × ", request.batch) };
-    let frames = if request.frames == 1 { String::new() } else { format!(" × {} frames", request.frames) };
-    let together = if plan.batch == 1 { String::new() } else { format!(", batch {}", plan.batch) };
-    let ratio = |measured: f64, expected: f64| match expected > 0.0 {
-        true => format!("{:.2}", measured / expected),
-        false => String::new(),
-    };
-    let mut row = vec![
-        text(&to_the_second(&entry.record.time)),
-        text(&request.model.family),
-        format!("{samples}{}×{}{frames}", request.width, request.height),
-        format!("{}, {}, {}{together}", plan.space, plan.precision, plan.layout),
-    ];
-    let mut measure = |measured: Option<(String, f64)>, expected: Option<(String, f64)>| {
-        let quotient = measured.as_ref().zip(expected.as_ref()).map(|((_, one), (_, other))| ratio(*one, *other));
-        row.push(measured.map_or("failed".into(), |(shown, _)| shown));
-        row.push(expected.map_or(String::new(), |(shown, _)| shown));
-        row.push(quotient.unwrap_or_default());
-    };
-    let time = |time| (table::time(time), time.as_secs_f64());
-    let memory = |held| (bytes::display(held), held as f64);
-    measure(outcome.map(|outcome| time(outcome.elapsed)), expected.map(|cost| time(cost.elapsed)));
-    measure(outcome.map(|outcome| memory(outcome.peak_bytes)), expected.map(|cost| memory(cost.peak_bytes)));
-    row.extend([text(&entry.record.policy.name), text(&entry.record.device.name)]);
+    let seconds = |seconds: f64| table::time(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    let held = |held: f64| bytes::display(held as u64);
+    let mut row = vec![text(&to_the_second(cells.time)), text(cells.family), cells.size, cells.plan];
+    let shown: [&dyn Fn(f64) -> String; 2] = [&seconds, &held];
+    for ((measured, expected), show) in cells.measured.into_iter().zip(cells.expected).zip(shown) {
+        let quotient = measured.zip(expected.filter(|expected| *expected > 0.0));
+        row.push(measured.map_or("failed".into(), show));
+        row.push(expected.map_or(String::new(), show));
+        row.push(quotient.map_or(String::new(), |(measured, expected)| format!("{:.2}", measured / expected)));
+    }
+    row.extend([text(cells.policy), text(cells.device)]);
     row
+}
+
+/// A batch, a size, and frames.
+fn size(batch: u32, width: u32, height: u32, frames: u32) -> String {
+    let samples = if batch == 1 { String::new() } else { format!("{batch} × ") };
+    let frames = if frames == 1 { String::new() } else { format!(" × {frames} frames") };
+    format!("{samples}{width}×{height}{frames}")
+}
+
+fn of_vae(record: &Record) -> Cells<'_> {
+    let Record { request, plan, outcome, .. } = record;
+    let together = if plan.batch == 1 { String::new() } else { format!(", batch {}", plan.batch) };
+    let expected = record.expectation();
+    Cells {
+        time: &record.time,
+        family: &request.model.family,
+        size: size(request.batch, request.width, request.height, request.frames),
+        plan: format!("{}, {}, {}{together}", plan.space, plan.precision, plan.layout),
+        measured: [
+            outcome.map(|outcome| outcome.elapsed.as_secs_f64()),
+            outcome.map(|outcome| outcome.peak_bytes as f64),
+        ],
+        expected: [expected.map(|cost| cost.elapsed.as_secs_f64()), expected.map(|cost| cost.peak_bytes as f64)],
+        policy: &record.policy.name,
+        device: &record.device.name,
+    }
+}
+
+fn of_sample(record: &DenoiseRecord) -> Cells<'_> {
+    let DenoiseRecord { request, plan, outcome, .. } = record;
+    let expected = record.expectation();
+    let steps = f64::from(request.steps);
+    let latent = size(request.batch, request.width, request.height, request.frames);
+    Cells {
+        time: &record.time,
+        family: &request.model.family,
+        size: format!("{latent} latent, {}", with_noun(request.steps, "step")),
+        plan: plan.to_string(),
+        measured: [
+            outcome.map(|outcome| outcome.elapsed.as_secs_f64()),
+            outcome.map(|outcome| (outcome.peak_bytes + outcome.weights_bytes) as f64),
+        ],
+        expected: [
+            expected.map(|cost| cost.step.as_secs_f64() * steps),
+            expected.map(|cost| (cost.peak_bytes + cost.weights_bytes) as f64),
+        ],
+        policy: &record.policy.name,
+        device: &record.device.name,
+    }
 }
 
 /// `2026-11-21 08:30:00`, of a record's time.

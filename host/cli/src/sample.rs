@@ -9,14 +9,14 @@ use std::{
 use tch::Tensor;
 use tilewright_engine::{Begun, DenoiseJob};
 use tilewright_media::STANDARD;
-use tilewright_pipeline::{self as pipeline, KeptSample, SampleModel, SampleRequest, Session, Size, Steps, Trials};
+use tilewright_pipeline::{self as pipeline, KeptSample, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Recorder, Stage, bytes, words::with_noun};
 use tilewright_sampling::Span;
 
 use crate::{
     args::Sample,
     failure::{Failure, Outcome},
-    files,
+    files, history,
     latent_file::LatentFile,
     policy, printer,
     progress::{AfterStep, Progress},
@@ -51,7 +51,7 @@ pub fn run(arguments: &Sample) -> Outcome {
     }
     let mut planner: Recorder<Denoise> =
         policy::configure(Stage::Denoise, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
-    let mut session = Session::find(arguments.device, |_| Trials::none())?;
+    let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
     let mut model = SampleModel::open(&arguments.transformer, arguments.boundary)?;
     for lora in &arguments.lora {
         if let Some(line) = model.add(lora)? {
@@ -59,9 +59,11 @@ pub fn run(arguments: &Sample) -> Outcome {
         }
     }
     let sampling = model.prepare(&request(arguments, &model))?;
-    let (machine, _) = session.ready()?;
+    let (machine, trials) = session.ready()?;
     let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
     let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit, arguments.objective.into())?;
+    let before = trials.before(Stage::Denoise, job.request());
+    let job = job.with_history(&before);
     let shown = Shown { json: arguments.json, explain: arguments.explain, several: false, aside };
     if arguments.dry_run {
         let (record, candidates) = job.decide(&mut planner);
@@ -92,6 +94,10 @@ pub fn run(arguments: &Sample) -> Outcome {
     let path = output.write_with(&latents, &noisy, &Vec::new(), &sampled.record)?;
     if let Some(kept) = kept.and_then(Rc::into_inner) {
         kept.remove()?;
+    }
+    if sampled.record.resumed_frames == 0 {
+        // A resumed sample takes less time than its whole, so the history leaves it out.
+        trials.keep(&sampled.record);
     }
     keep(&arguments.record, &sampled.record, &mut planner)?;
     report(shown, &sampled.record, &sampled.candidates, Some(path))
@@ -271,9 +277,16 @@ fn summary(record: &DenoiseRecord, output: Option<&Path>) -> String {
     rows.extend(record.attempts.iter().map(|attempt| {
         ("failed", format!("{}, step {}: {}", attempt.plan, attempt.step.unwrap_or(0) + 1, attempt.failure))
     }));
-    if let Some(cost) = &record.estimate {
+    if let Some(cost) = record.expectation() {
         let [peak, weights] = [cost.peak_bytes, cost.weights_bytes].map(bytes::display);
-        rows.push(("estimate", format!("{} a step, {peak} beside {weights} of weights", table::time(cost.step))));
+        let price = record.estimate.filter(|_| record.expected.is_some());
+        let price = price.map_or(String::new(), |price| {
+            format!(" (by what was measured before; priced at {})", table::time(price.step))
+        });
+        rows.push((
+            "expected",
+            format!("{} a step, {peak} beside {weights} of weights{price}", table::time(cost.step)),
+        ));
     }
     if let Some(outcome) = &record.outcome {
         let (elapsed, step) = (table::time(outcome.elapsed), table::time(outcome.step));

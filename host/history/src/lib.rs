@@ -1,4 +1,4 @@
-//! The history of trials: every decode that ended, kept in one SQLite file that all processes of
+//! The history of trials: every decode, encode and sample that ended, kept in one SQLite file that all processes of
 //! the user share. Policies read earlier measurements from it ([`History::trials`]); people list,
 //! export and clear it.
 //!
@@ -16,6 +16,7 @@
 mod error;
 mod file;
 mod fingerprint;
+mod kept;
 mod quarantine;
 mod query;
 mod schema;
@@ -27,6 +28,7 @@ mod trials;
 pub use error::{Error, Result};
 pub use file::user_path;
 pub use fingerprint::model_fingerprint;
+pub use kept::{Columns, Kept};
 pub use query::{Entry, Exported, Filter, Listing, NotATime, json_line, since};
 pub use store::{History, MOST_RECORD_BYTES, MOST_ROWS};
 pub use trials::Query;

@@ -3,7 +3,8 @@
 use std::{fmt::Write as _, io::Write, time::SystemTime};
 
 use rusqlite::TransactionBehavior;
-use tilewright_plan::Record;
+use serde::Serialize;
+use tilewright_plan::records::AnyRecord;
 
 use crate::{Error, History, Result, store::milliseconds};
 
@@ -35,7 +36,7 @@ pub struct Entry {
     /// The device's fingerprint.
     pub device: String,
     /// The record.
-    pub record: Record,
+    pub record: AnyRecord,
 }
 
 /// The newest records.
@@ -137,7 +138,7 @@ impl History {
         &self,
         filter: &Filter,
         order: &str,
-        mut visit: impl FnMut(String, Option<Record>) -> Result<bool>,
+        mut visit: impl FnMut(String, Option<AnyRecord>) -> Result<bool>,
     ) -> Result<()> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
         let query = format!("SELECT device, record {MATCHING} ORDER BY time {order}, id {order}");
@@ -145,7 +146,7 @@ impl History {
         let mut rows = statement.query(filter.values()).map_err(sqlite)?;
         while let Some(row) = rows.next().map_err(sqlite)? {
             let (device, text): (String, String) = (row.get(0).map_err(sqlite)?, row.get(1).map_err(sqlite)?);
-            if !visit(device, serde_json::from_str(&text).ok())? {
+            if !visit(device, AnyRecord::from_json(&text))? {
                 break;
             }
         }
@@ -158,7 +159,7 @@ impl History {
 ///
 /// # Errors
 /// [`Error::Record`] if it can't be written as JSON.
-pub fn json_line(record: &Record) -> Result<String> {
+pub fn json_line(record: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(record).map_err(Error::Record)?;
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {

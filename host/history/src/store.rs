@@ -9,7 +9,12 @@ use std::{
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, named_params};
 use tilewright_plan::Record;
 
-use crate::{Error, Result, file, file::LockMode, fingerprint::model_fingerprint, quarantine, schema, trials};
+use crate::{
+    Error, Result, file,
+    file::LockMode,
+    kept::{Columns, Kept},
+    quarantine, schema, trials,
+};
 
 /// Records that are kept; the oldest go first.
 pub const MOST_ROWS: u32 = 20_000;
@@ -89,13 +94,13 @@ impl History {
         mem::take(&mut self.quarantined)
     }
 
-    /// Adds the record of a decode that ended, made on the device with this fingerprint; one
+    /// Adds the record of work that ended, made on the device with this fingerprint; one
     /// without an outcome has failed. Now and then all but the newest [`MOST_ROWS`] are removed. A
     /// file found damaged here is quarantined, as in [`History::open`].
     ///
     /// # Errors
     /// [`Error::TooLarge`], or SQLite can't write.
-    pub fn append(&mut self, device: &str, record: &Record) -> Result<()> {
+    pub fn append<W: Kept>(&mut self, device: &str, record: &Record<W>) -> Result<()> {
         let text = serde_json::to_string(record).map_err(Error::Record)?;
         let bytes = text.len() + device.len();
         if bytes > MOST_RECORD_BYTES {
@@ -104,36 +109,37 @@ impl History {
         self.retry_on_damage(|history| history.insert(device, record, &text))
     }
 
-    fn insert(&mut self, device: &str, record: &Record, text: &str) -> Result<()> {
+    fn insert<W: Kept>(&mut self, device: &str, record: &Record<W>, text: &str) -> Result<()> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
         let Record { request, plan, outcome, .. } = record;
-        let tile = plan.space.tile();
+        let Columns { space, tile, precision, layout } = W::columns(plan);
+        let [batch, frames, height, width] = W::extents(request);
+        let measured = outcome.as_ref().map(W::measured);
         // Records of this program have a valid time; any other record counts as made now.
         let time = humantime::parse_rfc3339(&record.time).unwrap_or_else(|_| SystemTime::now());
-        let space = plan.space.to_string();
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
         let values = named_params! {
             ":time": milliseconds(time),
             ":device": device,
             ":device_name": record.device.name,
-            ":model": model_fingerprint(&request.model),
-            ":family": request.model.family,
-            ":stage": record.stage().name(),
-            ":height": request.height,
-            ":width": request.width,
-            ":frames": request.frames,
-            ":batch": request.batch,
-            ":size": trials::size(request),
+            ":model": W::model(request),
+            ":family": W::family(request),
+            ":stage": W::stage(record).name(),
+            ":height": height,
+            ":width": width,
+            ":frames": frames,
+            ":batch": batch,
+            ":size": trials::size([batch, frames, height, width]),
             ":policy": record.policy.name,
-            ":space": space.split(' ').next().unwrap_or_default(),
+            ":space": space,
             ":tile_height": tile.map(|tile| tile.height),
             ":tile_width": tile.map(|tile| tile.width),
             ":overlap": tile.map(|tile| tile.overlap),
-            ":precision": plan.precision.to_string(),
-            ":layout": plan.layout.to_string(),
-            ":plan": trials::plan_key(plan)?,
-            ":elapsed_ns": outcome.map(|outcome| i64::try_from(outcome.elapsed.as_nanos()).unwrap_or(i64::MAX)),
-            ":peak_bytes": outcome.map(|outcome| i64::try_from(outcome.peak_bytes).unwrap_or(i64::MAX)),
+            ":precision": precision,
+            ":layout": layout,
+            ":plan": trials::plan_key::<W>(plan)?,
+            ":elapsed_ns": measured.map(|(elapsed, _)| i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)),
+            ":peak_bytes": measured.map(|(_, held)| i64::try_from(held).unwrap_or(i64::MAX)),
             ":failed": outcome.is_none(),
             ":record": text,
         };

@@ -14,8 +14,9 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tilewright_plan::{
-    Backend, Device, Dtype, Hint, Layout, Model, Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision,
-    Record, Release, Request, Space, Stage, Tile, Time,
+    Backend, Denoise, DenoiseRecord, Device, Dtype, Hint, Layout, Model, Objective, Outcome, Plan, PolicyIdentity,
+    PoolStatistics, Precision, Record, Release, Request, Space, Stage, Tile, Time, Vae,
+    records::{self, AnyRecord},
 };
 
 use super::*;
@@ -128,9 +129,8 @@ impl TestFolder {
 
 /// The seconds of the trials that a policy gets, which tell the records apart.
 fn trial_seconds(history: &mut History, record: &Record, most: u32) -> Vec<u128> {
-    let model = model_fingerprint(&record.request.model);
-    let query = Query { device: DEVICE, model: &model, stage: record.stage(), request: &record.request };
-    let trials = history.trials(&query, most).unwrap();
+    let query = Query { device: DEVICE, stage: record.stage(), request: &record.request };
+    let trials = history.trials::<Vae>(&query, most).unwrap();
     trials.iter().map(|trial| trial.outcome.unwrap().elapsed.as_millis()).collect()
 }
 
@@ -145,7 +145,7 @@ fn what_is_kept_comes_back_newest_first_and_only_the_user_can_read_it() {
     drop(history);
     let history = place.open();
     let listing = history.newest(&Filter::default(), 2).unwrap();
-    let found: Vec<&Record> = listing.entries.iter().map(|entry| &entry.record).collect();
+    let found: Vec<&Record> = listing.entries.iter().filter_map(|entry| entry.record.as_vae()).collect();
     assert_eq!(found, [&records[1], &records[2]]);
     assert_eq!(history.count(&Filter::default()).unwrap(), 3);
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -189,9 +189,8 @@ fn a_plan_is_told_of_by_its_newest_runs_and_few_of_long_ago() {
         history.append(DEVICE, &picture(second, tile)).unwrap();
     }
     // At one time the later-added comes first; reasons don't make plans differ.
-    let model = model_fingerprint(&picture(0, 0).request.model);
-    let query = Query { device: DEVICE, model: &model, stage: Stage::Decode, request: &picture(0, 0).request };
-    let trials = history.trials(&query, 100).unwrap();
+    let query = Query { device: DEVICE, stage: Stage::Decode, request: &picture(0, 0).request };
+    let trials = history.trials::<Vae>(&query, 100).unwrap();
     let found: Vec<_> =
         trials.iter().map(|trial| (trial.outcome.unwrap().elapsed.as_millis(), trial.plan.space.tile())).collect();
     let tile = |side| Some(Tile { height: side, width: side, overlap: side / 4 });
@@ -271,10 +270,41 @@ fn processes_at_once_lose_nothing_and_readers_never_fail() {
         }
     });
     let listing = place.open().newest(&Filter::default(), u32::MAX).unwrap();
-    let seconds: Vec<u128> =
-        listing.entries.iter().map(|entry| entry.record.outcome.unwrap().elapsed.as_millis()).collect();
+    let seconds: Vec<u128> = listing
+        .entries
+        .iter()
+        .map(|entry| entry.record.as_vae().unwrap().outcome.unwrap().elapsed.as_millis())
+        .collect();
     assert_eq!(seconds, (0..u128::from(WRITERS * EACH)).rev().collect::<Vec<_>>());
     assert_eq!(place.broken(), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn samples_are_kept_beside_decodes_and_found_by_their_model() {
+    let place = TestFolder::new();
+    let mut history = place.open();
+    let sample = |second: u32, steps: u32, side: u32, passes: u32| -> DenoiseRecord {
+        let text = include_str!("../tests/sample.json");
+        let mut record: DenoiseRecord = serde_json::from_str(text).unwrap();
+        record.time = picture(second, 0).time;
+        (record.request.steps, record.request.height, record.request.passes) = (steps, side, passes);
+        record
+    };
+    history.append(DEVICE, &picture(1, 0)).unwrap();
+    for (second, side, passes) in [(2, 32, 1), (3, 4096, 1), (4, 32, 2), (5, 40, 1)] {
+        history.append(DEVICE, &sample(second, second, side, passes)).unwrap();
+    }
+    let asked = sample(9, 8, 32, 1);
+    let query = Query { device: DEVICE, stage: Stage::Denoise, request: &asked.request };
+    let found: Vec<u32> =
+        history.trials::<Denoise>(&query, 9).unwrap().iter().map(|record| record.request.steps).collect();
+    assert_eq!(found, [5, 2], "of about this size, with as many passes");
+    let listing = history.newest(&Filter::default(), 2).unwrap();
+    assert!(listing.entries.iter().all(|entry| matches!(entry.record, AnyRecord::Denoise(_))));
+    let mut text = Vec::new();
+    assert_eq!(history.export(&Filter::default(), &mut text).unwrap().records, 5);
+    assert_eq!(records::read_any(&text[..]).flatten().count(), 5);
+    assert_eq!(trial_seconds(&mut history, &picture(1, 0), 9), [1]);
 }
 
 #[test]
@@ -287,7 +317,7 @@ fn only_the_newest_are_kept() {
         history.append(DEVICE, &picture(second, 0)).unwrap();
     }
     let listing = history.newest(&Filter::default(), u32::MAX).unwrap();
-    let oldest = listing.entries.last().unwrap().record.outcome.unwrap().elapsed.as_millis();
+    let oldest = listing.entries.last().unwrap().record.as_vae().unwrap().outcome.unwrap().elapsed.as_millis();
     assert_eq!((listing.entries.len(), oldest), (10, 118));
 }
 
@@ -396,11 +426,10 @@ proptest! {
         let mut history = place.open();
         history.append(&texts[5], &record).unwrap();
         let listing = history.newest(&Filter { policy: Some(texts[2].clone()), ..Filter::default() }, 1).unwrap();
-        prop_assert_eq!(&listing.entries[0].record, &record);
+        prop_assert_eq!(listing.entries[0].record.as_vae(), Some(&record));
         prop_assert_eq!(&listing.entries[0].device, &texts[5]);
-        let model = model_fingerprint(&record.request.model);
-        let query = Query { device: &texts[5], model: &model, stage: record.stage(), request: &record.request };
-        prop_assert_eq!(history.trials(&query, 1).unwrap().len(), 1);
+        let query = Query { device: &texts[5], stage: record.stage(), request: &record.request };
+        prop_assert_eq!(history.trials::<Vae>(&query, 1).unwrap().len(), 1);
         let line = json_line(&record).unwrap();
         prop_assert!(!line.chars().any(char::is_control));
         prop_assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);

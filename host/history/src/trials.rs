@@ -3,9 +3,9 @@
 use std::{collections::HashMap, ops::RangeInclusive};
 
 use rusqlite::params;
-use tilewright_plan::{Plan, Record, Request, Stage};
+use tilewright_plan::{Record, Stage, Vae};
 
-use crate::{Error, History, Result};
+use crate::{Error, History, Result, kept::Kept};
 
 /// "About this size": at most this many times the output, and at least one in this many.
 const ABOUT: u128 = 4;
@@ -27,15 +27,13 @@ pub(crate) const NEWEST: &str = "
 
 /// A search for trials to compare with.
 #[derive(Clone, Copy, Debug)]
-pub struct Query<'a> {
+pub struct Query<'a, W: Kept = Vae> {
     /// The device's fingerprint: everything that changes its speed. Matched exactly.
     pub device: &'a str,
-    /// The model's, from [`crate::model_fingerprint`]. Matched exactly.
-    pub model: &'a str,
     /// The kind of work.
     pub stage: Stage,
-    /// For the size.
-    pub request: &'a Request,
+    /// For the model, which is matched exactly, and the size.
+    pub request: &'a W::Request,
 }
 
 impl History {
@@ -46,19 +44,19 @@ impl History {
     ///
     /// # Errors
     /// SQLite can't read.
-    pub fn trials(&mut self, query: &Query<'_>, most: u32) -> Result<Vec<Record>> {
+    pub fn trials<W: Kept>(&mut self, query: &Query<'_, W>, most: u32) -> Result<Vec<Record<W>>> {
         self.retry_on_damage(|history| history.trials_now(query, most))
     }
 
-    fn trials_now(&self, query: &Query<'_>, most: u32) -> Result<Vec<Record>> {
+    fn trials_now<W: Kept>(&self, query: &Query<'_, W>, most: u32) -> Result<Vec<Record<W>>> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
-        let about = about(query.request);
+        let (about, model) = (about(W::extents(query.request)), W::model(query.request));
         let mut newest = self.connection.prepare(NEWEST).map_err(sqlite)?;
         let mut record = self.connection.prepare("SELECT record FROM trial WHERE id = ?1").map_err(sqlite)?;
         let mut rows =
-            newest.query(params![query.stage.name(), query.device, query.model, self.most_rows]).map_err(sqlite)?;
+            newest.query(params![query.stage.name(), query.device, model, self.most_rows]).map_err(sqlite)?;
         let mut seen: HashMap<i64, u32> = HashMap::new();
-        let mut trials: Vec<Record> = Vec::new();
+        let mut trials: Vec<Record<W>> = Vec::new();
         let mut looked_at = 0;
         while trials.len() < most as usize && looked_at < LOOKED_AT {
             let Some(row) = rows.next().map_err(sqlite)? else { break };
@@ -78,7 +76,7 @@ impl History {
                 Err(rusqlite::Error::QueryReturnedNoRows) => continue,
                 Err(cause) => return Err(sqlite(cause)),
             };
-            trials.extend(serde_json::from_str(&text).ok().filter(|record: &Record| record.outcome.is_some()));
+            trials.extend(serde_json::from_str(&text).ok().filter(|record: &Record<W>| record.outcome.is_some()));
         }
         Ok(trials)
     }
@@ -89,18 +87,18 @@ fn columns(row: &rusqlite::Row<'_>) -> rusqlite::Result<[i64; 3]> {
 }
 
 /// The sizes that a request is compared with.
-fn about(request: &Request) -> RangeInclusive<i64> {
-    let size = exact_size(request);
+fn about(extents: [u32; 4]) -> RangeInclusive<i64> {
+    let size = exact_size(extents);
     saturate(size.div_ceil(ABOUT))..=saturate(size.saturating_mul(ABOUT))
 }
 
 /// Output pixels over samples and frames.
-pub(crate) fn size(request: &Request) -> i64 {
-    saturate(exact_size(request))
+pub(crate) fn size(extents: [u32; 4]) -> i64 {
+    saturate(exact_size(extents))
 }
 
-fn exact_size(request: &Request) -> u128 {
-    [request.batch, request.frames, request.height, request.width].into_iter().map(u128::from).product()
+fn exact_size(extents: [u32; 4]) -> u128 {
+    extents.into_iter().map(u128::from).product()
 }
 
 fn saturate(size: u128) -> i64 {
@@ -109,7 +107,7 @@ fn saturate(size: u128) -> i64 {
 
 /// A key of everything in a plan but the reason: a 64-bit FNV-1a of its JSON, the same in every
 /// build.
-pub(crate) fn plan_key(plan: &Plan) -> Result<i64> {
-    let text = serde_json::to_vec(&plan.without_reason()).map_err(Error::Record)?;
+pub(crate) fn plan_key<W: Kept>(plan: &W::Plan) -> Result<i64> {
+    let text = serde_json::to_vec(&W::without_reason(plan)).map_err(Error::Record)?;
     Ok(tilewright_files::digest::fnv1a(&text).cast_signed())
 }

@@ -16,13 +16,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_plan::{
-    Attempt, Cost, CostModel, Failure, FallbackReason, LearnReport, Outcome, Plan, Planner, PoolStatistics, Trial,
-};
+use tilewright_gate::work::Judged;
+use tilewright_plan::{Attempt, CostModel, Denoise, Failure, FallbackReason, LearnReport, Planner, Stage, Trial, Vae};
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost, TimeBudget};
 
 pub use self::{
-    report::{Call, Cold, Estimates, Function, Lasting, Memory, Report},
+    report::{Call, Cold, Decisions, Estimates, Function, Lasting, Memory, Report},
     requests::{BenchRequest, requests},
     spread::Spread,
 };
@@ -74,17 +73,34 @@ pub fn measure(
     let stages = &loaded.description().stages;
     let asked: &[BenchRequest] =
         &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
-    let cold = TimeBudget::count(Some(&time_budget), || first(&loaded, settings, asked, load_ns, cached_ns))?;
-    let mut bench = Bench { loaded: &loaded, settings, asked, options, time_budget, clock };
-    let (describe, configure) = (bench.describe()?, bench.configure()?);
+    let samples = if stages.contains(&Stage::Denoise) { requests::samples() } else { Vec::new() };
+    let cold =
+        TimeBudget::count(Some(&time_budget), || first(&loaded, settings, (asked, &samples), load_ns, cached_ns))?;
+    // Both kinds of work share the budget.
+    let kinds = u32::from(!asked.is_empty()) + u32::from(!samples.is_empty());
+    let options = &Options { budget: budget / kinds.max(1), ..*options };
+    let bench = Bench::<Vae> { loaded: &loaded, settings, asked, options, time_budget: &time_budget, clock };
+    let mut calls = vec![bench.describe()?, bench.configure()?];
     let mut policy = loaded.configure(settings)?;
-    let decide = bench.decide(&mut policy)?;
-    let estimates = TimeBudget::count(Some(&bench.time_budget), || bench.estimates(&mut policy, decide.typical_ns));
-    let lasting = bench.measure_lasting(estimates.as_ref())?;
-    let recover = bench.recover(&mut policy)?;
-    let learn = bench.learn(&mut policy)?;
+    let vae = if asked.is_empty() { None } else { Some(bench.decisions(&mut policy)?) };
+    let bench =
+        Bench::<Denoise> { loaded: &loaded, settings, asked: &samples, options, time_budget: &time_budget, clock };
+    let denoise = if samples.is_empty() {
+        None
+    } else {
+        // The first one has learned from outcomes, of which each new instance would hear again.
+        policy = loaded.configure(settings)?;
+        Some(bench.decisions(&mut policy)?)
+    };
     let inspection = loaded.inspection();
     let identity = policy.identity();
+    // A policy for samples alone has their figures in the place of the others.
+    let (main, samples) = match (vae, denoise) {
+        (Some(vae), samples) => (vae, samples),
+        (None, Some(samples)) => (samples, None),
+        (None, None) => (Decisions::default(), None),
+    };
+    calls.extend(main.calls);
     Ok(Report {
         policy: identity.name.clone(),
         version: identity.version.clone(),
@@ -92,13 +108,14 @@ pub fn measure(
         settings: identity.settings.clone(),
         kind: inspection.kind,
         size_bytes: inspection.size_bytes,
-        requests: asked.len(),
+        requests: main.requests,
         memory: Memory { linear_bytes: policy.memory_bytes(), code_bytes: loaded.code_bytes() },
         cold,
-        decisions_per_second: decide.per_second,
-        estimates,
-        lasting,
-        calls: vec![describe, configure, decide, recover, learn],
+        decisions_per_second: main.decisions_per_second,
+        estimates: main.estimates,
+        lasting: main.lasting,
+        calls,
+        samples,
     })
 }
 
@@ -133,7 +150,7 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
 fn first(
     loaded: &LoadedPolicy,
     settings: &[(String, String)],
-    asked: &[BenchRequest],
+    (asked, samples): (&[BenchRequest], &[BenchRequest<Denoise>]),
     load_ns: f64,
     cached_ns: f64,
 ) -> Result<Cold, PolicyError> {
@@ -145,11 +162,13 @@ fn first(
     probe.configure()?;
     let configure_ns = timed(started);
     let mut policy = loaded.configure(settings)?;
-    let decide_ns = asked.first().map_or(f64::NAN, |asked| {
-        let started = Instant::now();
-        black_box(asked.decide(&mut policy));
-        timed(started)
-    });
+    let started = Instant::now();
+    match (asked.first(), samples.first()) {
+        (Some(asked), _) => drop(black_box(asked.decide(&mut policy))),
+        (None, Some(asked)) => drop(black_box(asked.decide(&mut policy))),
+        (None, None) => {}
+    }
+    let decide_ns = timed(started);
     Ok(Cold { load_ns, cached_ns, instantiate_ns, configure_ns, decide_ns })
 }
 
@@ -169,14 +188,14 @@ fn nanoseconds(elapsed: Duration) -> f64 {
 }
 
 /// The inputs that all functions share.
-struct Bench<'a> {
+struct Bench<'a, W: Judged> {
     loaded: &'a LoadedPolicy,
     settings: &'a [(String, String)],
-    asked: &'a [BenchRequest],
+    asked: &'a [BenchRequest<W>],
     options: &'a Options,
     /// For all runs together. Counted around a run: a budget of the policy's own would read a slow
     /// clock within each call.
-    time_budget: TimeBudget,
+    time_budget: &'a TimeBudget,
     /// Nanoseconds.
     clock: f64,
 }
@@ -200,7 +219,10 @@ const LASTING: u32 = 10;
 const RECOVER: u32 = 20;
 const LEARN: u32 = 15;
 
-impl Bench<'_> {
+impl<W: Judged> Bench<'_, W>
+where
+    Policy: Planner<W>,
+{
     /// Runs a function as often as asked for, or as its share of the budget allows; the function
     /// gets the run's number.
     fn runs(
@@ -211,7 +233,7 @@ impl Bench<'_> {
     ) -> Result<Call, PolicyError> {
         let budget = self.options.budget * share / 100;
         let mut counted = |index: usize| {
-            let run = TimeBudget::count(Some(&self.time_budget), || run(index))?;
+            let run = TimeBudget::count(Some(self.time_budget), || run(index))?;
             self.time_budget.check(&self.loaded.description().name)?;
             Ok::<Run, PolicyError>(run)
         };
@@ -260,7 +282,7 @@ impl Bench<'_> {
         })
     }
 
-    fn describe(&mut self) -> Result<Call, PolicyError> {
+    fn describe(&self) -> Result<Call, PolicyError> {
         let mut probe = self.loaded.probe(self.settings)?;
         self.runs(Function::Describe, DESCRIBE, |_| {
             let started = Instant::now();
@@ -270,7 +292,7 @@ impl Bench<'_> {
     }
 
     /// A new instance each time: a policy is configured once.
-    fn configure(&mut self) -> Result<Call, PolicyError> {
+    fn configure(&self) -> Result<Call, PolicyError> {
         self.runs(Function::Configure, CONFIGURE, |_| {
             let mut probe = self.loaded.probe(self.settings)?;
             let started = Instant::now();
@@ -279,13 +301,25 @@ impl Bench<'_> {
         })
     }
 
-    fn decide(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
-        self.run_decisions(policy, DECIDE, |bench| bench.loaded.configure(bench.settings))
+    /// The functions that decide and learn.
+    fn decisions(&self, policy: &mut Policy) -> Result<Decisions, PolicyError> {
+        let decide = self.run_decisions(policy, DECIDE, |bench| bench.loaded.configure(bench.settings))?;
+        let estimates = TimeBudget::count(Some(self.time_budget), || self.estimates(policy, decide.typical_ns));
+        let lasting = self.measure_lasting(estimates.as_ref())?;
+        let recover = self.recover(policy)?;
+        let learn = self.learn(policy)?;
+        Ok(Decisions {
+            requests: self.asked.len(),
+            decisions_per_second: decide.per_second,
+            estimates,
+            lasting,
+            calls: vec![decide, recover, learn],
+        })
     }
 
     /// Decisions in one instance: without making a new one, only the question and its answer are
     /// left.
-    fn measure_lasting(&mut self, estimates: Option<&Estimates>) -> Result<Lasting, PolicyError> {
+    fn measure_lasting(&self, estimates: Option<&Estimates>) -> Result<Lasting, PolicyError> {
         let fresh = |bench: &Self| Ok(bench.loaded.configure(bench.settings)?.lasting());
         let Call { typical_ns, .. } = self.run_decisions(&mut fresh(self)?, LASTING, fresh)?;
         let host_ns = estimates.map_or(0.0, |estimates| estimates.host_ns);
@@ -311,7 +345,7 @@ impl Bench<'_> {
         })
     }
 
-    fn recover(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
+    fn recover(&self, policy: &mut Policy) -> Result<Call, PolicyError> {
         let mut plans = Plans::new(self)?;
         self.runs(Function::Recover, RECOVER, |index| {
             self.in_service(policy)?;
@@ -326,22 +360,14 @@ impl Bench<'_> {
     }
 
     /// The last function, since learning may change decisions.
-    fn learn(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
-        let pool = PoolStatistics::default();
-        let outcome = Outcome {
-            elapsed: Duration::from_millis(400),
-            load: Duration::ZERO,
-            peak_bytes: 1 << 30,
-            attempts: 1,
-            pool,
-            cold: false,
-        };
+    fn learn(&self, policy: &mut Policy) -> Result<Call, PolicyError> {
         let mut plans = Plans::new(self)?;
         self.runs(Function::Learn, LEARN, |index| {
             self.in_service(policy)?;
             let place = index % self.asked.len();
             let plan = plans.at(place)?;
             let question = self.asked[place].question();
+            let outcome = W::outcome(self.asked[place].costs.estimate_one(&plan).ok());
             let started = Instant::now();
             let LearnReport { fuel, failure } = policy.learn(&question, &plan, &outcome);
             let elapsed = started.elapsed();
@@ -401,19 +427,22 @@ impl Bench<'_> {
 
 /// The decisions of a policy, made by an instance of its own and only when needed: a slow policy
 /// can't answer every request.
-struct Plans<'a> {
-    bench: &'a Bench<'a>,
+struct Plans<'a, W: Judged> {
+    bench: &'a Bench<'a, W>,
     policy: Policy,
-    decided: Vec<Option<Plan>>,
+    decided: Vec<Option<W::Plan>>,
 }
 
-impl<'a> Plans<'a> {
-    fn new(bench: &'a Bench<'a>) -> Result<Self, PolicyError> {
+impl<'a, W: Judged> Plans<'a, W>
+where
+    Policy: Planner<W>,
+{
+    fn new(bench: &'a Bench<'a, W>) -> Result<Self, PolicyError> {
         let policy = bench.loaded.configure(bench.settings)?;
         Ok(Self { bench, policy, decided: vec![None; bench.asked.len()] })
     }
 
-    fn at(&mut self, place: usize) -> Result<Plan, PolicyError> {
+    fn at(&mut self, place: usize) -> Result<W::Plan, PolicyError> {
         if let Some(plan) = &self.decided[place] {
             return Ok(plan.clone());
         }
@@ -424,18 +453,18 @@ impl<'a> Plans<'a> {
 }
 
 /// A cost model that measures its own time.
-struct TimedCostModel {
-    costs: Arc<dyn CostModel>,
+struct TimedCostModel<W: Judged> {
+    costs: Arc<dyn CostModel<W>>,
     count: AtomicU64,
     elapsed_ns: AtomicU64,
 }
 
-impl CostModel for TimedCostModel {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+impl<W: Judged> CostModel<W> for TimedCostModel<W> {
+    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }
 
-    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+    fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         let started = Instant::now();
         let cost = self.costs.estimate_one(plan);
         self.elapsed_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -443,7 +472,7 @@ impl CostModel for TimedCostModel {
         cost
     }
 
-    fn trials(&self, most: u32) -> Vec<Trial> {
+    fn trials(&self, most: u32) -> Vec<Trial<W>> {
         self.costs.trials(most)
     }
 }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use tilewright_engine::Machine;
-use tilewright_history::{Error, History, Query, model_fingerprint};
-use tilewright_plan::{Record, Request, Stage};
+use tilewright_history::{Error, History, Kept, Query};
+use tilewright_plan::{Record, Stage};
 
 /// The most trials that a policy receives for one decision: as many as the sandbox passes at once.
 const MOST_TRIALS: u32 = 256;
@@ -49,10 +49,9 @@ impl Trials {
     }
 
     /// Earlier measurements on this device for this model at about this size, newest first.
-    pub fn before(&mut self, stage: Stage, request: &Request) -> Vec<Record> {
+    pub fn before<W: Kept>(&mut self, stage: Stage, request: &W::Request) -> Vec<Record<W>> {
         let Some(history) = &mut self.history else { return Vec::new() };
-        let model = model_fingerprint(&request.model);
-        let trials = history.trials(&Query { device: &self.device, model: &model, stage, request }, MOST_TRIALS);
+        let trials = history.trials::<W>(&Query { device: &self.device, stage, request }, MOST_TRIALS);
         self.report_quarantined();
         trials.unwrap_or_else(|error| {
             self.history = None;
@@ -62,7 +61,7 @@ impl Trials {
     }
 
     /// Adds a record.
-    pub fn keep(&mut self, record: &Record) {
+    pub fn keep<W: Kept>(&mut self, record: &Record<W>) {
         let Some(history) = &mut self.history else { return };
         let added = history.append(&self.device, record);
         self.report_quarantined();

@@ -35,7 +35,7 @@ pub use denoise::{
     WeightForm,
 };
 pub use exchange::Exchange;
-pub use expectation::predict_cost;
+pub use expectation::{Expected, predict_cost};
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Capabilities, Cost, Decision, Denoise, Device, Exchange, Failure, Fallback, Outcome, PolicyIdentity, Stage, Vae,
-    Work, milliseconds,
+    Capabilities, Decision, Denoise, Device, Exchange, Failure, Fallback, Outcome, PolicyIdentity, Stage, Vae, Work,
+    milliseconds,
 };
 
 /// A decision, its outcome, and everything needed to make the decision again. Sizes are bytes,
@@ -57,13 +57,21 @@ pub struct Record<W: Work = Vae> {
     pub attempts: Vec<FailedAttempt<W>>,
     /// The measurements; null if nothing was made.
     pub outcome: Option<W::Outcome>,
-    /// Output frames of a clip that an earlier run had delivered and this run continued from: its
-    /// time is of the other frames alone.
+    /// Output frames of a clip, or steps of a sample, that an earlier run had done and this run
+    /// continued from: its time is of the others alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed_frames: u32,
     /// The policy's inputs, questions and answers, call by call; only with `--record full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<Exchange<W>>,
+}
+
+impl<W: Work> Record<W> {
+    /// The expected cost of the plan: corrected by earlier measurements if there were any, else its
+    /// price.
+    pub fn expectation(&self) -> Option<&W::Cost> {
+        self.expected.as_ref().or(self.estimate.as_ref())
+    }
 }
 
 impl Record {
@@ -75,12 +83,6 @@ impl Record {
     /// The plans that could be carried out, if the record holds all of it.
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.capabilities.clone().or_else(|| Capabilities::of_hints(&self.request.hints))
-    }
-
-    /// The expected cost of the plan: corrected by earlier measurements if there were any, else its
-    /// price.
-    pub fn expectation(&self) -> Option<&Cost> {
-        self.expected.as_ref().or(self.estimate.as_ref())
     }
 
     /// The outcome, if it is the plan's alone. `None` for a clip that continued from an earlier

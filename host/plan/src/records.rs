@@ -3,7 +3,7 @@
 
 use std::{io, io::BufRead};
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 use crate::{
@@ -62,7 +62,8 @@ pub enum Damage {
 }
 
 /// A record of any kind of work.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum AnyRecord {
     /// Of a decode or an encode.
     Vae(Box<Record>),
@@ -107,18 +108,38 @@ pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
 /// # Errors
 /// Any [`Damage`] but that the file can't be read.
 pub fn parse_any(line: u64, text: &[u8]) -> Result<AnyRecord, Damage> {
+    match text.len() <= MOST_LINE_BYTES && is_of_sample(text) {
+        true => Ok(AnyRecord::Denoise(Box::new(sound::<Denoise>(line, json(line, text)?)?))),
+        false => Ok(AnyRecord::Vae(Box::new(parse(line, text)?))),
+    }
+}
+
+/// True for the record of a sample, by its stage.
+fn is_of_sample(text: &[u8]) -> bool {
     /// The part of a record that says what the rest is.
     #[derive(Deserialize)]
     struct Head {
         stage: Option<Stage>,
     }
 
-    let head: Option<Head> = if text.len() > MOST_LINE_BYTES { None } else { serde_json::from_slice(text).ok() };
-    match head {
-        Some(Head { stage: Some(Stage::Denoise) }) => {
-            Ok(AnyRecord::Denoise(Box::new(sound::<Denoise>(line, json(line, text)?)?)))
+    serde_json::from_slice(text).is_ok_and(|head: Head| head.stage == Some(Stage::Denoise))
+}
+
+impl AnyRecord {
+    /// Reads a record that this program wrote, without a look at what it says.
+    pub fn from_json(text: &str) -> Option<Self> {
+        match is_of_sample(text.as_bytes()) {
+            true => Some(Self::Denoise(Box::new(serde_json::from_str(text).ok()?))),
+            false => Some(Self::Vae(Box::new(serde_json::from_str(text).ok()?))),
         }
-        _ => Ok(AnyRecord::Vae(Box::new(parse(line, text)?))),
+    }
+
+    /// The record, if it is of a decode or an encode.
+    pub fn as_vae(&self) -> Option<&Record> {
+        match self {
+            AnyRecord::Vae(record) => Some(record),
+            AnyRecord::Denoise(_) => None,
+        }
     }
 }
 

@@ -7,13 +7,18 @@
 //! fastest that fits. `leanest` goes through both rounds. If nothing fits, a third round tries the
 //! other narrow types, and after that the leanest of all is taken: estimates may be too high.
 //!
+//! The host's trials correct the prices of plans that ran: the fastest run's ratio of measured to
+//! priced time, over the median of all such plans' ratios, which is the machine's. It counts after
+//! three runs, so that a machine that was busy for one of them changes no decision. The highest
+//! ratio of memory counts at once.
+//!
 //! Prices leave out what a division costs besides the work, so the time counts 2 % more for samples
 //! one by one, 3 % for parts of feed-forward layers, 5 % for streamed blocks and 15 % for blocks
 //! that come when their turns do.
 
 use tilewright_sdk::{
     Dtype, Objective, Precision, Release,
-    denoise::{self, Attempt, Attention, Choice, Guidance, Plan, Request, Residency, WeightForm},
+    denoise::{self, Attempt, Attention, Choice, Cost, Guidance, Plan, Request, Residency, Trial, WeightForm},
 };
 
 /// The factors on the price of narrow types, since they round.
@@ -55,6 +60,13 @@ struct Priced {
     held: f64,
 }
 
+/// The runs of a plan: how many, and the ratios of measured to priced time and memory.
+struct Ran {
+    runs: usize,
+    time: f64,
+    memory: f64,
+}
+
 /// Decides how a sample is run.
 pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
     let last = attempts.last();
@@ -65,7 +77,7 @@ pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Resul
     // A precision that was asked for is given up rather than the sample.
     let precision = if overflowed { Some(Precision::Uniform(Dtype::F32)) } else { wishes.precision };
     let choice = Choice { products: wishes.choice.products.filter(|_| !overflowed), ..wishes.choice.clone() };
-    let search = Search { request, attempts, precision, choice };
+    let search = Search { request, attempts, precision, choice, trials: denoise::trials(TRIALS) };
     let limit = match last {
         Some(last) if !last.overflowed() => {
             let failed = denoise::estimate_one(&last.plan).map_or(request.limit_bytes, |cost| cost.held());
@@ -115,7 +127,12 @@ struct Search<'a> {
     attempts: &'a [Attempt],
     precision: Option<Precision>,
     choice: Choice,
+    trials: Vec<Trial>,
 }
+
+/// Trials that are looked at, and runs of a plan after which they say something of it.
+const TRIALS: u32 = 32;
+const KNOWN: usize = 3;
 
 impl Search<'_> {
     /// Plans of everything at once.
@@ -224,13 +241,32 @@ impl Search<'_> {
             }
         }
         let costs = denoise::estimate(&wished);
-        let priced = wished.into_iter().zip(costs).filter_map(|(plan, cost)| {
-            let cost = cost.ok()?;
-            let factor = self.rounding(plan.precision) * division(&plan);
-            let (time, held) = (cost.step_ns as f64 * factor / 1e9, cost.held() as f64);
-            Some(Priced { plan, time, held })
+        let costed: Vec<(Plan, Cost)> =
+            wished.into_iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?))).collect();
+        let ran: Vec<Ran> = costed.iter().map(|(plan, cost)| self.ran(plan, cost)).collect();
+        let mut times: Vec<f64> = ran.iter().filter(|ran| ran.runs > 0).map(|ran| ran.time).collect();
+        times.sort_by(f64::total_cmp);
+        // Of an even number the lower one of the middle two.
+        let machine = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(1.0);
+        let priced = costed.into_iter().zip(ran).map(|((plan, cost), ran)| {
+            let own = if ran.runs >= KNOWN { ran.time / machine } else { 1.0 };
+            let factor = self.rounding(plan.precision) * division(&plan) * own;
+            let held = cost.peak_bytes as f64 * ran.memory + cost.weights_bytes as f64;
+            Priced { plan, time: cost.step_ns as f64 * factor / 1e9, held }
         });
         priced.collect()
+    }
+
+    /// The runs of a plan against its price.
+    fn ran(&self, plan: &Plan, cost: &Cost) -> Ran {
+        let mut ran = Ran { runs: 0, time: f64::INFINITY, memory: 1.0 };
+        for Trial { outcome, .. } in self.trials.iter().filter(|trial| trial.plan.is_like(plan)) {
+            ran.runs += 1;
+            ran.time = ran.time.min(outcome.step_ns as f64 / cost.step_ns.max(1) as f64);
+            let memory = outcome.peak_bytes as f64 / cost.peak_bytes.max(1) as f64;
+            ran.memory = if ran.runs == 1 { memory } else { ran.memory.max(memory) };
+        }
+        ran
     }
 
     /// The factor on a price for rounding. One type alone, or one that the user chose, is not
@@ -274,7 +310,7 @@ fn division(plan: &Plan) -> f64 {
 mod tests {
     use tilewright_sdk::{
         Backend, Device, Failure,
-        denoise::{Capabilities, Cost, HostMemory, Model, StoredType, Stub},
+        denoise::{Capabilities, HostMemory, Model, Outcome, StoredType, Stub},
     };
 
     use super::*;
@@ -335,6 +371,10 @@ mod tests {
     /// A second a step in f32 and half of it in narrow types; streaming from a host costs a tenth,
     /// blocks on the host half as much again.
     fn install() {
+        install_with(vec![]);
+    }
+
+    fn install_with(trials: Vec<Trial>) {
         let estimate = |plan: &Plan| {
             let narrow = plan.precision.dtype() != Dtype::F32;
             let expanded = if narrow { 24 * GIB } else { 48 * GIB };
@@ -352,7 +392,7 @@ mod tests {
             let seconds = if narrow { 0.5 } else { 1.0 } * slower * saved * one_by_one;
             Ok(Cost { peak_bytes, weights_bytes, moved_bytes: 0, step_ns: (seconds * 1e9) as u64 })
         };
-        Stub { estimate: Box::new(estimate), trials: vec![] }.install();
+        Stub { estimate: Box::new(estimate), trials }.install();
     }
 
     #[test]
@@ -375,6 +415,31 @@ mod tests {
         assert_eq!((tight.residency, tight.feed_forward > 1), (Residency::Host, true));
         let none = at(GIB / 2);
         assert!(none.reason.contains("leanest"), "{}", none.reason);
+    }
+
+    #[test]
+    fn a_plan_that_took_longer_three_times_gives_way_to_another() {
+        let request = request(Backend::Cuda, 60 * GIB);
+        install();
+        let first = decide(&auto(), &request, &[]).unwrap();
+        let others = Plan { guidance: Guidance::InTurn, ..first.clone() };
+        let runs = |count: usize, slower: u64| {
+            install();
+            let trial = |plan: &Plan, slower: u64| {
+                let Cost { peak_bytes, weights_bytes, step_ns, .. } = denoise::estimate_one(plan).unwrap();
+                let step_ns = step_ns * slower;
+                let outcome =
+                    Outcome { elapsed_ns: 0, step_ns, peak_bytes, weights_bytes, moved_bytes: 0, attempts: 1 };
+                Trial { plan: plan.clone(), outcome }
+            };
+            let of_first = std::iter::repeat_n(trial(&first, slower), count);
+            let trials = of_first.chain(std::iter::repeat_n(trial(&others, 1), 3)).collect();
+            install_with(trials);
+            decide(&auto(), &request, &[]).unwrap().is_like(&first)
+        };
+        assert!(runs(0, 1) && runs(3, 1));
+        assert!(runs(2, 3), "a busy machine");
+        assert!(!runs(3, 3));
     }
 
     #[test]

@@ -78,6 +78,12 @@ impl Plan {
         Self { precision: Precision::Uniform(Dtype::F32), products: Products::Precision, ..self }
     }
 
+    /// True if both are carried out alike: reason and release make no difference.
+    pub fn is_like(&self, other: &Plan) -> bool {
+        let bare = |plan: &Plan| Self { release: Release::Keep, reason: String::new(), ..*plan };
+        bare(self) == bare(other)
+    }
+
     /// True if the host takes the plan for one that has failed: of the same types, with weights
     /// held alike and as much work at once. Release and reuse make no difference.
     pub fn repeats(&self, attempt: &Attempt) -> bool {

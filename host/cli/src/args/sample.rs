@@ -206,4 +206,8 @@ pub struct Sample {
     /// The record of the decision.
     #[command(flatten)]
     pub record: Recording,
+    /// Neither tell the policy of earlier samples nor keep this one; for all:
+    /// TILEWRIGHT_HISTORY=off
+    #[arg(long)]
+    pub no_history: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::{io::Write, time::Duration};
 
-use tilewright_kit::measure::{self, Call, Options, Report};
+use tilewright_kit::measure::{self, Call, Estimates, Lasting, Options, Report};
 use tilewright_plan::{bytes, words::with_noun};
 
 use crate::{args::BenchPolicy, failure::Outcome, printer, table, tell::tell};
@@ -25,7 +25,18 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
     let numbers = ["runs", "mean", "± std", "least", "median", "p99", "typical", "per second", "fuel", "most fuel"];
     let heading: Vec<&str> = std::iter::once("warm").chain(numbers).collect();
     writeln!(stdout, "{}", table::listing(&heading, &numbers, report.calls.iter().map(row)))?;
-    if let Some(estimates) = &report.estimates {
+    write_decisions(&mut stdout, report.estimates.as_ref(), &report.lasting)?;
+    if let Some(samples) = &report.samples {
+        let heading: Vec<&str> = std::iter::once("samples").chain(numbers).collect();
+        writeln!(stdout, "\n{}", table::listing(&heading, &numbers, samples.calls.iter().map(row)))?;
+        write_decisions(&mut stdout, samples.estimates.as_ref(), &samples.lasting)?;
+    }
+    Ok(())
+}
+
+/// The parts of a decision.
+fn write_decisions(stdout: &mut impl Write, estimates: Option<&Estimates>, lasting: &Lasting) -> std::io::Result<()> {
+    if let Some(estimates) = estimates {
         writeln!(
             stdout,
             "\nOf a decision, {} go into {:.1} estimates by the host, and {} are the policy's and what it takes to ask it.",
@@ -34,12 +45,11 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
             time(estimates.beside_ns),
         )?;
     }
-    let beside = match &report.estimates {
-        Some(_) => format!(", {} of it beside the host's estimates", time(report.lasting.beside_ns)),
+    let beside = match estimates {
+        Some(_) => format!(", {} of it beside the host's estimates", time(lasting.beside_ns)),
         None => String::new(),
     };
-    writeln!(stdout, "\nIn an instance that lasts, a decision takes {}{beside}.", time(report.lasting.typical_ns))?;
-    Ok(())
+    writeln!(stdout, "\nIn an instance that lasts, a decision takes {}{beside}.", time(lasting.typical_ns))
 }
 
 fn facts(report: &Report) -> Vec<(&'static str, String)> {

@@ -10,8 +10,8 @@ use tch::{Device, Kind};
 use tilewright_models::{ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, transformer::Residency};
 use tilewright_nn::{Costs, Meter, Ops, TokenScope};
 use tilewright_plan::{
-    Attention, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiserModel, Dtype, LEAST_QUERIES,
-    Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, Trial, WeightForm,
+    Attention, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord,
+    DenoiserModel, Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, Trial, WeightForm,
 };
 use tilewright_torch::{device, probe::Measured};
 
@@ -49,6 +49,8 @@ pub(super) struct DenoiseCosts {
     device: Device,
     device_name: String,
     measured: Measured,
+    /// Earlier measurements, newest first.
+    trials: Vec<Trial<Denoise>>,
     /// The results for the parts of plans that a meter sees.
     metered: Mutex<HashMap<DenoisePlan, Metered>>,
 }
@@ -62,8 +64,35 @@ impl DenoiseCosts {
             device: machine.device,
             device_name: machine.facts.name.clone(),
             measured: machine.measured.clone(),
+            trials: Vec::new(),
             metered: Mutex::default(),
         }
+    }
+
+    /// The same prices with what these records, newest first, make likely for this sample: the
+    /// price for now, times measured over estimated then.
+    pub fn with_history(mut self, records: &[DenoiseRecord]) -> Self {
+        self.trials = records.iter().filter_map(|record| self.trial(record)).collect();
+        self
+    }
+
+    fn trial(&self, record: &DenoiseRecord) -> Option<Trial<Denoise>> {
+        // The outcome of several plans says little of one of them.
+        let outcome = record.outcome.filter(|_| record.attempts.is_empty() && record.resumed_frames == 0)?;
+        let (then, now) = (record.estimate.as_ref()?, self.price(&record.plan).ok()?);
+        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
+        let time = ratio(outcome.step.as_secs_f64(), then.step.as_secs_f64())?;
+        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
+        let step = Duration::try_from_secs_f64(now.step.as_secs_f64() * time).ok()?;
+        let outcome = DenoiseOutcome {
+            step,
+            elapsed: step.saturating_mul(self.shape.steps as u32),
+            peak_bytes: (now.peak_bytes as f64 * memory) as u64,
+            weights_bytes: now.weights_bytes,
+            moved_bytes: now.moved_bytes.saturating_mul(self.shape.steps as u64),
+            ..outcome
+        };
+        Some(Trial { plan: record.plan.clone(), outcome })
     }
 
     fn config(&self) -> &DenoiserConfig {
@@ -297,8 +326,8 @@ impl CostModel<Denoise> for DenoiseCosts {
         self.price(plan)
     }
 
-    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
-        Vec::new()
+    fn trials(&self, most: u32) -> Vec<Trial<Denoise>> {
+        self.trials.iter().take(most as usize).cloned().collect()
     }
 }
 

@@ -124,6 +124,13 @@ impl<'a> DenoiseJob<'a> {
         }
     }
 
+    /// Gives policies earlier measurements on this device for this model, newest first.
+    #[must_use]
+    pub fn with_history(self, records: &[DenoiseRecord]) -> Self {
+        let costs = DenoiseCosts::new(self.machine, self.denoiser, self.sampling).with_history(records);
+        Self { costs: Arc::new(costs), ..self }
+    }
+
     /// The work itself.
     pub fn request(&self) -> &DenoiseRequest {
         &self.request
@@ -181,7 +188,7 @@ impl<'a> DenoiseJob<'a> {
         begun: Option<Begun>,
         observer: &mut dyn Observer,
     ) -> Result<Sampled> {
-        let resumes = begun.is_some();
+        let resumed = begun.as_ref().map_or(0, |begun| begun.state.steps);
         let (mut from, kept) = begun.map_or((None, None), |begun| (Some(begun.state), Some(begun.plan)));
         let under_way = |from: &Option<SampleState>, plan: &DenoisePlan| {
             from.as_ref().map(|state| UnderWay { done: state.steps, plan: plan.clone() })
@@ -194,17 +201,20 @@ impl<'a> DenoiseJob<'a> {
         let mut attempts: Vec<Attempt<Denoise>> = Vec::new();
         let mut failed: Vec<FailedAttempt<Denoise>> = Vec::new();
         let mut spent = Spent::default();
-        let mut was_changed = resumes;
+        let mut was_changed = resumed > 0;
         loop {
             let steps_done = from.as_ref().map_or(0, |state| state.steps);
-            observer.sample_decided(&decision, self.estimate(&decision.plan).ok().as_ref(), steps_done);
+            let expected = tilewright_plan::predict_cost(&*self.costs, &decision.plan);
+            let expected = expected.or_else(|| self.estimate(&decision.plan).ok());
+            observer.sample_decided(&decision, expected.as_ref(), steps_done);
             let failure = match self.attempt(&decision.plan, &mut from, &mut spent, observer) {
                 Ok((latents, noisy, outcome)) => {
                     // The outcome of several plans says little of one of them.
                     if attempts.is_empty() && !was_changed {
                         planner.learn(&self.question(), &decision.plan, &outcome);
                     }
-                    let record = self.record(planner, &decision, failed, Some(outcome));
+                    let mut record = self.record(planner, &decision, failed, Some(outcome));
+                    record.resumed_frames = resumed;
                     let last = self.sampling.sigmas.last().map_or(0.0, |sigma| *sigma as f32);
                     let noisy = (last > 0.0).then_some((noisy, last));
                     return Ok(Sampled { latents, noisy, record, candidates: decision.candidates });
@@ -346,7 +356,7 @@ impl<'a> DenoiseJob<'a> {
             decision: decision.elapsed,
             fuel: decision.fuel,
             estimate: self.estimate(&decision.plan).ok(),
-            expected: None,
+            expected: tilewright_plan::predict_cost(&*self.costs, &decision.plan),
             attempts,
             outcome,
             resumed_frames: 0,

@@ -65,6 +65,23 @@ pub struct Report {
     pub estimates: Option<Estimates>,
     /// Decisions in one instance.
     pub lasting: Lasting,
+    /// The same of samples, beside decodes and encodes; none of a policy that does not answer both.
+    pub samples: Option<Decisions>,
+}
+
+/// The cost of a policy's decisions about one kind of work.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Decisions {
+    /// Requests that were asked in turn.
+    pub requests: usize,
+    /// Decisions per second of one thread that does nothing else.
+    pub decisions_per_second: f64,
+    /// Prices that the policy asks for while it decides; none if it never does.
+    pub estimates: Option<Estimates>,
+    /// Decisions in one instance.
+    pub lasting: Lasting,
+    /// Warm costs of `decide`, `recover` and `learn`.
+    pub calls: Vec<Call>,
 }
 
 /// A policy's memory use.
@@ -128,7 +145,7 @@ pub struct Estimates {
 /// The cost of a decision in an instance that answers question after question. In normal use each
 /// question has an instance of its own, so this is the part that depends on the policy and its
 /// contract.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Lasting {
     /// Nanoseconds of a decision: the median of each request, on average over the requests.
     pub typical_ns: f64,

@@ -2,45 +2,57 @@
 
 use std::sync::Arc;
 
-use tilewright_gate::golden;
-use tilewright_plan::{Capabilities, CostModel, Decision, Device, Planner, Question, Request, Stage};
+use tilewright_gate::{
+    golden::{self, GoldenRequest},
+    work::Judged,
+};
+use tilewright_plan::{CostModel, Decision, Denoise, Device, Planner, Question, Stage, Vae};
 use tilewright_policy::Policy;
 
 /// A request with everything that a decision needs.
 #[derive(Clone)]
-pub struct BenchRequest {
+pub struct BenchRequest<W: Judged = Vae> {
     /// The stage.
     pub stage: Stage,
     /// The request itself.
-    pub request: Request,
+    pub request: W::Request,
     /// The device.
     pub device: Device,
     /// The plans that can be carried out.
-    pub capabilities: Capabilities,
+    pub capabilities: W::Capabilities,
     /// The prices of plans.
-    pub costs: Arc<dyn CostModel>,
+    pub costs: Arc<dyn CostModel<W>>,
 }
 
-impl BenchRequest {
-    pub(super) fn question(&self) -> Question<'_> {
-        Question::new(self.stage, &self.request, &self.device, &self.capabilities)
-    }
-
-    pub(super) fn decide(&self, policy: &mut Policy) -> Decision {
-        policy.decide(&self.question(), self.costs.clone())
-    }
-}
-
-/// The golden requests, which `policy bench` asks in turn.
-pub fn requests() -> Vec<BenchRequest> {
-    let golden = golden::set().into_iter();
-    golden
-        .map(|golden| BenchRequest {
+impl<W: Judged> BenchRequest<W> {
+    fn new(golden: GoldenRequest<W>) -> Self {
+        Self {
             costs: golden.costs(),
             stage: golden.stage,
             request: golden.request,
             device: golden.device,
             capabilities: golden.capabilities,
-        })
-        .collect()
+        }
+    }
+
+    pub(super) fn question(&self) -> Question<'_, W> {
+        Question::first(self.stage, &self.request, &self.device, &self.capabilities)
+    }
+
+    pub(super) fn decide(&self, policy: &mut Policy) -> Decision<W>
+    where
+        Policy: Planner<W>,
+    {
+        policy.decide(&self.question(), self.costs.clone())
+    }
+}
+
+/// The golden requests for decodes and encodes, which `policy bench` asks in turn.
+pub fn requests() -> Vec<BenchRequest> {
+    golden::set().into_iter().map(BenchRequest::new).collect()
+}
+
+/// The golden requests for samples.
+pub(super) fn samples() -> Vec<BenchRequest<Denoise>> {
+    golden::samples().into_iter().map(BenchRequest::new).collect()
 }
