@@ -196,7 +196,10 @@ fn every_policy_encodes_and_records_follow_the_published_schema() {
             // It has no rules for encodes and says so.
             "gfx1151" => {
                 assert_eq!(record["fallback"]["reason"], "not-answered", "{record}");
-                assert_eq!(record["fallback"]["detail"], "it answers decode, and leaves encode to the host");
+                assert_eq!(
+                    record["fallback"]["detail"],
+                    "it answers decode and denoise, and leaves encode to the host"
+                );
             }
             _ => assert_eq!(record["fallback"], Value::Null, "{policy}: {record}"),
         }

@@ -185,6 +185,12 @@ fn samplers_end_wherever_they_begin() {
             .run(&with(&gap, &["--steps", "4", "--sampler", sampler, "-o", "f.latent"]))
             .failed(2, "no --conditioning counts at sigma");
     }
+    // A sample that ends before its first step keeps nothing.
+    let late = ["sample", "--transformer", &gap[2], "--conditioning", &late, "--device", "cpu", "--size", "64x64"];
+    place
+        .run(&with(&late.map(str::to_owned), &["--steps", "4", "--resume", "-o", "h.latent"]))
+        .failed(2, "no --conditioning counts at sigma");
+    assert!(!place.path("h.latent.partial").exists());
     let refused = ["--size", "64x64", "--resume", "--set", "products=fp9", "-o", "g.latent", "--device", "cpu"];
     place.run(&with(&flux(), &refused)).failed(2, "products=fp9");
     assert!(!place.path("g.latent.partial").exists());

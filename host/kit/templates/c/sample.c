@@ -18,7 +18,7 @@ static void list(const tw_sample_request *request, tw_dtype dtype, tw_sample_pla
         // Each block comes when its turn does, and samples go one by one.
         if (i == 3) {
             plans[i].residency.tag = TW_HOST;
-            plans[i].samples.is_some = true;
+            plans[i].samples.is_some = request->batch > 1;
             plans[i].samples.val = 1;
             plans[i].feed_forward = 8;
         }

@@ -61,6 +61,6 @@ function list(request, dtype) {
         // Blocks of weights come while the one before computes.
         { ...plain, residency: { tag: "streamed", val: 1 } },
         // Each block comes when its turn does, and samples go one by one.
-        { ...plain, residency: { tag: "host" }, samples: 1, feedForward: 8 },
+        { ...plain, residency: { tag: "host" }, samples: request.batch > 1 ? 1 : undefined, feedForward: 8 },
     ];
 }

@@ -59,7 +59,7 @@ def candidates(request, dtype):
         # Blocks of weights come while the one before computes.
         replace(plain, residency=Residency_Streamed(1)),
         # Each block comes when its turn does, and samples go one by one.
-        replace(plain, residency=Residency_Host(), samples=1, feed_forward=8),
+        replace(plain, residency=Residency_Host(), samples=1 if request.batch > 1 else None, feed_forward=8),
     ]
 
 

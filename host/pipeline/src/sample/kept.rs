@@ -59,6 +59,7 @@ pub struct KeptSample {
     fingerprint: String,
     /// Held while the place is open.
     lock: File,
+    is_removed: bool,
 }
 
 impl KeptSample {
@@ -89,7 +90,7 @@ impl KeptSample {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(source) => return Err(Error::KeptPlan { path: path.join(STEP), source }),
         };
-        Ok((Self { folder, fingerprint: fingerprint.to_owned(), lock }, found))
+        Ok((Self { folder, fingerprint: fingerprint.to_owned(), lock, is_removed: false }, found))
     }
 
     /// Keeps a finished step in place of the one before.
@@ -126,7 +127,8 @@ impl KeptSample {
     ///
     /// # Errors
     /// It can't be removed.
-    pub fn remove(self) -> Result<()> {
+    pub fn remove(mut self) -> Result<()> {
+        self.is_removed = true;
         for name in [STEP, NEW_STEP, LOCK] {
             let failed = |source| Error::NotRemoved { path: self.folder.path().join(name), source };
             self.folder.remove(name).map_err(failed)?;
@@ -142,6 +144,11 @@ impl KeptSample {
 
 impl Drop for KeptSample {
     fn drop(&mut self) {
+        // A sample that ended before its first step has kept nothing.
+        let is_kept = [STEP, NEW_STEP].iter().any(|name| self.folder.path().join(name).symlink_metadata().is_ok());
+        if !self.is_removed && !is_kept && self.folder.remove(LOCK).is_ok() {
+            let _ = std::fs::remove_dir(self.folder.path());
+        }
         // Closing alone is not enough: a child process that is just being started shares the file
         // until its program begins.
         let _ = self.lock.unlock();

@@ -37,6 +37,7 @@ pub fn decide(request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
 /// Plans that each hold less than the one before.
 fn candidates(request: &Request, dtype: Dtype) -> Vec<Plan> {
     let plain = Plan::plain(Precision::Uniform(dtype)).reusing(request);
+    let samples = (request.batch > 1).then_some(1);
     let guidance = if request.passes > 1 { Guidance::Together } else { Guidance::InTurn };
     vec![
         // The passes of guidance together, where there are two.
@@ -45,7 +46,7 @@ fn candidates(request: &Request, dtype: Dtype) -> Vec<Plan> {
         // Blocks of weights come while the one before computes.
         Plan { residency: Residency::Streamed(1), ..plain.clone() },
         // Each block comes when its turn does, and samples go one by one.
-        Plan { residency: Residency::Host, samples: Some(1), feed_forward: 8, ..plain },
+        Plan { residency: Residency::Host, samples, feed_forward: 8, ..plain },
     ]
 }
 
