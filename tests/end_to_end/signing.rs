@@ -78,7 +78,8 @@ fn what_is_signed_is_verified_by_the_name_of_its_key() {
 
 #[test]
 fn a_file_that_is_called_like_a_key_is_not_taken_for_it() {
-    let signer = Signer::new();
+    // A key that ends with a slash, as one in 64 does, is no file's name.
+    let signer = std::iter::repeat_with(Signer::new).find(|signer| !signer.public.ends_with('/')).unwrap();
     // Somebody else's policy, in a folder that has their key under the name of Ada's.
     signer.place.run(&["policy", "keygen", "eve", "--no-password"]).succeeded();
     signer.place.run(&["policy", "sign", "p.wasm", "--key", "eve.key"]).succeeded();
