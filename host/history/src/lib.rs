@@ -1,6 +1,6 @@
-//! The history of trials: every decode, encode and sample that ended, kept in one SQLite file that all processes of
-//! the user share. Policies read earlier measurements from it ([`History::trials`]); people list,
-//! export and clear it.
+//! The history of trials: every decode, encode and sample that ended, kept in one SQLite file that
+//! all processes of the user share. Policies read earlier measurements from it
+//! ([`History::trials`]); people list, export and clear it.
 //!
 //! ```
 //! use tilewright_history::{Filter, History};
