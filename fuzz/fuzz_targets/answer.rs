@@ -96,7 +96,7 @@ impl<'a> Arbitrary<'a> for Case {
             let mut running = running.plan();
             under_way = oracle::check_answer(&mut running, &request, &capabilities, None)
                 .ok()
-                .map(|_| UnderWay { frames_done: 1, plan: running });
+                .map(|_| UnderWay { done: 1, plan: running });
         }
         Ok(Self { request, capabilities, under_way, answer: Answered::arbitrary(u)?.plan() })
     }
