@@ -13,12 +13,13 @@ use crate::{
 
 /// The most plans of the planner that are tried. A policy gives advice, so the attempts after them
 /// are the host's own.
-const ASKED: usize = 3;
+pub(crate) const ASKED: usize = 3;
 
-/// The most plans that are tried without and with a fallback of the host's own: its next plans mend
-/// what its first one shows.
+/// The most plans that are tried without a fallback of the host's own.
 const MOST_ATTEMPTS: usize = 4;
-const MOST_WITH_OWN: usize = 6;
+
+/// The most with one: its next plans mend what its first one shows.
+pub(crate) const MOST_WITH_OWN: usize = 6;
 
 /// True if the library that computes failed, rather than a file, a sink or the user.
 fn is_torch(error: &Error) -> bool {

@@ -17,14 +17,9 @@ use tilewright_torch::device;
 use super::{Denoiser, SampleState, Sampling, costs::DenoiseCosts, extents, filled, steps::Walk};
 use crate::{
     Error, Machine, Observer, Result,
+    run::{ASKED, MOST_WITH_OWN},
     task::{AttemptError, measure, settle},
 };
-
-/// The most plans of the planner that are tried; the attempts after them are the host's own.
-const ASKED: usize = 3;
-
-/// The most plans that are tried for a sample.
-const MOST_ATTEMPTS: usize = 6;
 
 /// The parts of a feed-forward layer in the plan that holds least: with more, attention holds the
 /// most.
@@ -127,8 +122,10 @@ impl<'a> DenoiseJob<'a> {
     /// Gives policies earlier measurements on this device for this model, newest first.
     #[must_use]
     pub fn with_history(self, records: &[DenoiseRecord]) -> Self {
-        let costs = DenoiseCosts::new(self.machine, self.denoiser, self.sampling).with_history(records);
-        Self { costs: Arc::new(costs), ..self }
+        // The prices that `new` metered stay, unless a planner still holds it.
+        let costs = Arc::try_unwrap(self.costs)
+            .unwrap_or_else(|_| DenoiseCosts::new(self.machine, self.denoiser, self.sampling));
+        Self { costs: Arc::new(costs.with_history(records)), ..self }
     }
 
     /// The work itself.
@@ -258,7 +255,7 @@ impl<'a> DenoiseJob<'a> {
         // No other division mends values that are not finite in f32.
         let is_hopeless =
             matches!(last.failure, Failure::NonFinite { .. }) && last.plan.precision.dtype() == Dtype::F32;
-        if is_hopeless || attempts.len() >= MOST_ATTEMPTS {
+        if is_hopeless || attempts.len() >= MOST_WITH_OWN {
             return None;
         }
         let question = self.question().going_on(under_way).after(attempts);
