@@ -32,8 +32,8 @@
 //! - **Type**: f32 on a CPU; else the first that the device is fast in: bf16, f16 for Flux; f16,
 //!   bf16 for WAN; f16 first if the weights are stored so.
 //! - **Weights**: as stored, cast layer by layer.
-//! - **Bytes of a step**: area of the latents · bytes of an element · 0.01 · factor, in MiB, with a
-//!   factor of 3.1 for Flux and width / 2222 for WAN.
+//! - **Bytes of a step**: area of the latents · bytes of an element · 0.01 · factor, in MiB,
+//!   with a factor of 3.1 for Flux and width / 2222 for WAN.
 //! - **Passes**: together if 1.5 times the bytes of both fit into what is free.
 //! - **Residency**: on the device if the weights fit beside a step and 1.2 GiB; else streamed, a
 //!   block ahead on a GPU with streams.
