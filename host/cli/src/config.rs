@@ -91,8 +91,15 @@ fn describe_server(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     rows.extend(server.registries.iter().map(|registry| ("registry", registry.clone())));
     rows.extend(server.audit.iter().map(|path| ("writes changes to", path.display().to_string())));
     for (name, model) in &config.models {
-        let opened = start::model(config, name, model)?;
-        rows.push(("model", format!("{name}: {} ({})", opened.facts().family, model.vae.display())));
+        if let Some(vae) = &model.vae {
+            let opened = start::vae(config, name, model, vae)?;
+            rows.push(("model", format!("{name}: {} ({})", opened.facts().family, vae.display())));
+        }
+        if let Some(opened) = start::transformer(config, name, model)? {
+            let family = opened.denoiser.config().family().name();
+            let paths: Vec<String> = model.transformer.iter().map(|path| path.display().to_string()).collect();
+            rows.push(("model", format!("{name}: {family} transformer ({})", paths.join(", "))));
+        }
     }
     for (name, device) in config.devices() {
         let limit = device.memory_limit_bytes.map_or_else(String::new, |limit| {

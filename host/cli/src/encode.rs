@@ -6,7 +6,7 @@ use std::{cell::RefCell, fs, path::Path};
 
 use tilewright_media::STANDARD;
 use tilewright_outputs::Roles;
-use tilewright_pipeline::Model;
+use tilewright_pipeline::{LatentKind, LatentOutput, Model};
 
 use crate::{
     args::Encode,
@@ -14,7 +14,6 @@ use crate::{
     failure::{Failure, Outcome},
     files,
     inputs::{Input, list_inputs},
-    latent_file::{self, LatentFile},
     model,
     naming::Naming,
     printer,
@@ -91,7 +90,7 @@ impl<'a> Plan<'a> {
     }
 
     fn ending(&self) -> &'static str {
-        self.arguments.format.unwrap_or(latent_file::Kind::ComfyUi).ending()
+        self.arguments.format.unwrap_or(LatentKind::ComfyUi).ending()
     }
 
     fn check(&self, path: &Path) -> Outcome {
@@ -112,12 +111,12 @@ impl<'a> Plan<'a> {
     }
 
     /// The latent file of an input.
-    fn output(&self, input: &Input) -> Outcome<LatentFile> {
+    fn output(&self, input: &Input) -> Outcome<LatentOutput> {
         let Encode { format, no_clobber, dry_run, .. } = self.arguments;
         let path = self.naming.path(input, self.ending());
         // In a dry run, no folder was made.
         let ahead = *dry_run && matches!(self.naming, Naming::Inside(_));
-        let output = LatentFile::new(&path, *format, *no_clobber, ahead)?;
+        let output = LatentOutput::new(&path, *format, *no_clobber, ahead)?;
         if let Some(name) = output.name() {
             self.check(&name)?;
         }

@@ -16,7 +16,6 @@ mod files;
 mod history;
 mod inputs;
 mod inspect;
-mod latent_file;
 mod libtorch;
 mod man;
 mod model;

@@ -7,6 +7,7 @@ use std::{
 
 use serde::Serialize;
 use tilewright_engine::{Error, Unfinished};
+use tilewright_history::Kept;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::Trials;
 use tilewright_plan::{Candidate, Record, Recorder, Work, bytes, words::with_noun};
@@ -71,12 +72,12 @@ pub fn print_json<W: Work>(shown: Shown, record: &Record<W>, files: &[PathBuf]) 
 }
 
 /// The failure of work that did not end, after its record is kept and shown.
-pub fn fail(
+pub fn fail<W: Kept>(
     recording: &Recording,
     shown: Shown,
     trials: &mut Trials,
-    planner: &mut Recorder,
-    unfinished: Unfinished,
+    planner: &mut Recorder<W>,
+    unfinished: Unfinished<W>,
 ) -> Failure {
     let Unfinished { error, record } = unfinished;
     let kept = record.as_deref().map_or(Ok(()), |record| {

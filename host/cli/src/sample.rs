@@ -6,31 +6,24 @@ use std::{
     rc::Rc,
 };
 
-use tch::Tensor;
 use tilewright_engine::{Begun, DenoiseJob};
 use tilewright_media::STANDARD;
-use tilewright_pipeline::{self as pipeline, KeptSample, SampleModel, SampleRequest, Size, Steps};
+use tilewright_pipeline::{self as pipeline, KeptSample, LatentOutput, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Recorder, Stage, bytes, words::with_noun};
 use tilewright_sampling::Span;
 
 use crate::{
     args::Sample,
     failure::{Failure, Outcome},
-    files, history,
-    latent_file::LatentFile,
-    policy, printer,
+    files, history, policy, printer,
     progress::{AfterStep, Progress},
-    report::{Shown, keep, print_json, unique_plans},
+    report::{Shown, fail, keep, print_json, unique_plans},
     table,
     tell::tell,
 };
 
 /// The settings that change a sample's bits: with --resume, an earlier run's are the same.
 const OF_BITS: [&str; 7] = ["precision", "products", "attention", "guidance", "samples", "feed-forward", "reuse"];
-
-/// The frames of a clip if nobody says how many: of WAN 2.1's models, and of 2.2's own.
-const FRAMES: u32 = 81;
-const FRAMES_22: u32 = 121;
 
 /// Samples one batch.
 pub fn run(arguments: &Sample) -> Outcome {
@@ -45,7 +38,7 @@ pub fn run(arguments: &Sample) -> Outcome {
     }
     check_files(arguments)?;
     arguments.record.check()?;
-    let output = LatentFile::new(&arguments.output, None, arguments.no_clobber, false)?;
+    let output = LatentOutput::new(&arguments.output, None, arguments.no_clobber, false)?;
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
@@ -85,13 +78,11 @@ pub fn run(arguments: &Sample) -> Outcome {
     let sampled = job.run(&mut planner, begun, &mut progress);
     progress.finish();
     drop(progress);
-    let sampled = sampled?;
-    let latents = model.to_vae(&sampled.latents)?;
-    let noisy = sampled.noisy.iter().flat_map(|(noisy, sigma)| {
-        [(pipeline::NOISY, noisy.shallow_clone()), (pipeline::NOISY_SIGMA, Tensor::from(*sigma).reshape([1]))]
-    });
-    let noisy: Vec<(&str, Tensor)> = noisy.collect();
-    let path = output.write_with(&latents, &noisy, &Vec::new(), &sampled.record)?;
+    let sampled = match sampled {
+        Ok(sampled) => sampled,
+        Err(unfinished) => return Err(fail(&arguments.record, shown, trials, &mut planner, unfinished)),
+    };
+    let path = model.write(&output, &sampled)?;
     if let Some(kept) = kept.and_then(Rc::into_inner) {
         kept.remove()?;
     }
@@ -153,13 +144,7 @@ fn check_files(arguments: &Sample) -> Outcome {
 }
 
 fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
-    let config = model.denoiser.config();
-    let usual = match config.is_video() {
-        false => 1,
-        true if config.latent_channels() == 48 => FRAMES_22,
-        true => FRAMES,
-    };
-    let frames = arguments.frames.unwrap_or(usual);
+    let frames = arguments.frames.unwrap_or_else(|| model.usual_frames());
     SampleRequest {
         conditioning: arguments.conditioning.clone(),
         negative: arguments.negative.clone(),

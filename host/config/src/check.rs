@@ -19,13 +19,33 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
             return fault(format!("server/tokens/{place}/name"), detail);
         }
     }
+    for (name, model) in &config.models {
+        let at = |key: &str| format!("models/{name}{key}");
+        if model.vae.is_none() && model.transformer.is_empty() {
+            return fault(at(""), "neither a vae nor a transformer: name one of them, or both");
+        }
+        if model.boundary.is_some() && model.transformer.len() < 2 {
+            return fault(
+                at("/boundary"),
+                "one transformer: a boundary is between two experts: name both, or leave it out",
+            );
+        }
+        let of_vae = [
+            ("family", model.family.is_some()),
+            ("scaling-factor", model.scaling_factor.is_some()),
+            ("shift-factor", model.shift_factor.is_some()),
+        ];
+        if let Some((key, _)) = of_vae.iter().find(|(_, given)| *given && model.vae.is_none()) {
+            return fault(at(&format!("/{key}")), format!("{key} is for a vae, and there is none: leave it out"));
+        }
+    }
     for (place, route) in config.routes().iter().enumerate() {
         let at = format!("routes/{place}");
         unique(&config.routes()[..place], route, &at)?;
         reachable(&config.routes()[..place], route, &at)?;
-        if !route.conditions.stage.is_empty() && !route.conditions.stage.contains(&Stage::Decode) {
-            let detail =
-                "a service only decodes: no job would come to this route: write \"decode\", or leave the key out";
+        let is_served = |stage: &Stage| matches!(stage, Stage::Decode | Stage::Denoise);
+        if !route.conditions.stage.is_empty() && !route.conditions.stage.iter().any(is_served) {
+            let detail = "a service decodes and samples: no job would come to this route: write \"decode\" or \"denoise\", or leave the key out";
             return fault(format!("{at}/stage"), detail);
         }
         families(&route.conditions.family, &at)?;

@@ -218,7 +218,7 @@ impl Config {
     }
 
     fn resolve(&mut self) {
-        let models = self.models.values_mut().map(|model| &mut model.vae);
+        let models = self.models.values_mut().flat_map(|model| model.vae.iter_mut().chain(&mut model.transformer));
         let files = self.policies.named.values_mut().filter_map(|policy| match &mut policy.source {
             Source::File(path) => Some(path),
             Source::Shipped(_) | Source::Oci(_) => None,

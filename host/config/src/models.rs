@@ -1,4 +1,5 @@
-//! `[models.NAME]`: the autoencoders that jobs are decoded with.
+//! `[models.NAME]`: the autoencoders that jobs are decoded with, and the transformers that samples
+//! are made by.
 
 use std::path::PathBuf;
 
@@ -14,8 +15,15 @@ const FAMILIES: [&str; 4] = ["sd", "sdxl", "sd3", "flux"];
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub struct Model {
     /// The autoencoder's file. Its contents are not checked here.
-    #[serde(deserialize_with = "values::path")]
-    pub vae: PathBuf,
+    #[serde(default, deserialize_with = "values::path")]
+    pub vae: Option<PathBuf>,
+    /// The transformer's file or folder, or those of two experts: first the one for high noise.
+    /// Their contents are not checked here.
+    #[serde(default, deserialize_with = "values::one_or_more_paths")]
+    pub transformer: Vec<PathBuf>,
+    /// The sigma at which two experts change, if it is not the published one: between 0 and 1.
+    #[serde(default, deserialize_with = "boundary")]
+    pub boundary: Option<f64>,
     /// `sd`, `sdxl`, `sd3` or `flux`, if the file does not tell.
     #[serde(default, deserialize_with = "family")]
     pub family: Option<String>,
@@ -25,6 +33,10 @@ pub struct Model {
     /// The shift that was subtracted from latents before, if it is not the family's: finite.
     #[serde(default, deserialize_with = "shift")]
     pub shift_factor: Option<f64>,
+}
+
+fn boundary<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    values::number(deserializer, "a number between 0 and 1", |number| number > 0.0 && number < 1.0).map(Some)
 }
 
 fn family<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
@@ -54,11 +66,21 @@ mod tests {
             (&format!("[models.{}]\nvae = \"a\"", "a".repeat(65)), 1, "is no name"),
             ("[models.\"a\\nb\"]\nvae = \"a\"", 1, "'a\\nb' is no name"),
             ("[models]\nflux = \"ae.safetensors\"", 2, "expected a table"),
-            ("[models.a]\n", 1, "missing field `vae`"),
+            ("[models.a]\n", 1, "neither a vae nor a transformer"),
+            ("[models.a]\ntransformer = []", 2, "expected a path, or the paths of two experts"),
+            ("[models.a]\ntransformer = [\"a\", \"b\", \"c\"]", 2, "expected a path, or the paths of two experts"),
+            ("[models.a]\ntransformer = 1", 2, "expected a path, or the paths of two experts"),
+            ("[models.a]\ntransformer = [\"a\", \"b\"]\nboundary = 1", 3, "expected a number between 0 and 1"),
+            (
+                "[models.a]\ntransformer = \"a\"\nboundary = 0.9",
+                3,
+                "one transformer: a boundary is between two experts",
+            ),
+            ("[models.a]\ntransformer = \"a\"\nfamily = \"sd3\"", 3, "is for a vae, and there is none"),
             (
                 "[models.a]\nvae = \"a\"\nscale = 1",
                 3,
-                "expected one of `vae`, `family`, `scaling-factor`, `shift-factor`",
+                "expected one of `vae`, `transformer`, `boundary`, `family`, `scaling-factor`, `shift-factor`",
             ),
             (
                 "[models.a]\nvae = \"a\"\nfamily = \"flx\"",

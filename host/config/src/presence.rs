@@ -40,7 +40,13 @@ pub(crate) fn check(config: &Config) -> Result<(), Fault> {
         }
     }
     for (name, model) in &config.models {
-        expect(&format!("models/{name}/vae"), &model.vae, Kind::File, false)?;
+        if let Some(vae) = &model.vae {
+            expect(&format!("models/{name}/vae"), vae, Kind::File, false)?;
+        }
+        for path in &model.transformer {
+            let kind = if path.is_dir() { Kind::Folder } else { Kind::File };
+            expect(&format!("models/{name}/transformer"), path, kind, false)?;
+        }
     }
     Ok(())
 }

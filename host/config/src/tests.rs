@@ -83,7 +83,9 @@ fn every_key_says_what_it_says() {
     assert_eq!(config.server, server);
     assert_eq!(config.server.data_folder(), Some("/var/lib/tilewright".into()));
     let flux = Model {
-        vae: below("ae.safetensors"),
+        vae: Some(below("ae.safetensors")),
+        transformer: Vec::new(),
+        boundary: None,
         family: Some("flux".into()),
         scaling_factor: Some(0.3611),
         shift_factor: Some(0.1159),
@@ -157,7 +159,9 @@ fn the_example_that_ships_is_right() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/service");
     let config = Config::load(&ConfigSource::File(folder.join("tilewright.toml"))).unwrap();
     config.check(&SHIPPED).unwrap();
-    assert!(config.models["astronaut"].vae.is_file() && config.server.roots[0].is_dir());
+    assert!(
+        config.models["astronaut"].vae.as_ref().is_some_and(|vae| vae.is_file()) && config.server.roots[0].is_dir()
+    );
     assert!(!config.server.is_exposed());
 }
 

@@ -109,6 +109,36 @@ pub(crate) fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pa
     Ok(Vec::<RawPath>::deserialize(deserializer)?.into_iter().map(|RawPath(path)| path).collect())
 }
 
+/// One path, or two.
+pub(crate) fn one_or_more_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    struct Paths;
+
+    impl<'de> Visitor<'de> for Paths {
+        type Value = Vec<PathBuf>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a path, or the paths of two experts in a list")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(vec![RawPath::deserialize(StrDeserializer::new(text))?.0])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut paths = Vec::new();
+            while let Some(RawPath(path)) = items.next_element()? {
+                paths.push(path);
+            }
+            match paths.len() {
+                1 | 2 => Ok(paths),
+                count => Err(A::Error::invalid_length(count, &self)),
+            }
+        }
+    }
+
+    deserializer.deserialize_any(Paths)
+}
+
 /// A size, in bytes.
 pub(crate) fn size<'de, D: Deserializer<'de>, T: From<u64>>(deserializer: D) -> Result<T, D::Error> {
     let read = |text: &str| bytes::parse(text).map_err(|error| error.to_string());

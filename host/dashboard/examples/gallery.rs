@@ -37,6 +37,7 @@ fn main() -> std::io::Result<()> {
         ("empty", dashboard::overview(&plain.empty())),
         ("long", dashboard::overview(&long.overview())),
         ("job", dashboard::job(&plain.job_page())),
+        ("sample", dashboard::job(&plain.sample_page())),
         ("job-running", dashboard::job(&running)),
         ("job-waiting", dashboard::job(&waiting)),
         ("job-clip", dashboard::job(&clip)),

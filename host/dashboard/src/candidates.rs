@@ -1,11 +1,12 @@
 //! The plans that a policy asked the price of, beside each other.
 
 use maud::{Markup, html};
-use tilewright_plan::{Candidate, Cost};
+use tilewright_plan::Candidate;
 
 use crate::table::{Column, Row, table};
 use crate::units::{count_of, size, span};
 use crate::views::DecisionTrace;
+use crate::work::Shown;
 use crate::{address, phrases};
 
 const COLUMNS: [Column; 4] =
@@ -15,29 +16,30 @@ const COLUMNS: [Column; 4] =
 const MOST: usize = 200;
 
 /// The candidates as a table.
-pub(crate) fn candidates(trace: &DecisionTrace) -> Markup {
-    let limit = trace.record.request.memory_limit;
-    let costs = || trace.candidates.iter().filter_map(|candidate| candidate.cost.as_ref().ok());
-    let longest = costs().map(|cost| cost.elapsed.as_secs_f64()).fold(0.0, f64::max);
-    let largest = costs().map(|cost| cost.peak_bytes).max().unwrap_or(0).max(limit) as f64;
-    let quickest = costs().filter(|cost| cost.peak_bytes <= limit).map(|cost| cost.elapsed).min();
+pub(crate) fn candidates<W: Shown>(trace: &DecisionTrace<W>) -> Markup {
+    let (limit, _) = W::limit(&trace.record.request);
+    let costs = || trace.candidates.iter().filter_map(|candidate| candidate.cost.as_ref().ok().map(W::priced));
+    let longest = costs().map(|(time, _)| time.as_secs_f64()).fold(0.0, f64::max);
+    let largest = costs().map(|(_, bytes)| bytes).max().unwrap_or(0).max(limit) as f64;
+    let quickest = costs().filter(|(_, bytes)| *bytes <= limit).map(|(time, _)| time).min();
     // A plan may be asked about twice; it is taken once.
     let taken = trace
         .record
         .answer
         .as_ref()
-        .and_then(|answer| trace.candidates.iter().position(|candidate| candidate.plan.is_same_work(answer)));
-    let priced = |cost: &Cost| {
+        .and_then(|answer| trace.candidates.iter().position(|candidate| W::is_same_work(&candidate.plan, answer)));
+    let priced = |cost: &W::Cost| {
+        let (time, bytes) = W::priced(cost);
         [
-            html! { (bar(cost.elapsed.as_secs_f64() / longest, None)) (span(cost.elapsed)) },
-            html! { (bar(cost.peak_bytes as f64 / largest, Some(limit as f64 / largest))) (size(cost.peak_bytes)) },
+            html! { (bar(time.as_secs_f64() / longest, None)) (span(time)) },
+            html! { (bar(bytes as f64 / largest, Some(limit as f64 / largest))) (size(bytes)) },
             html! {
-                @if cost.peak_bytes > limit { (phrases::badge("bad", "over the limit")) }
-                @else if Some(cost.elapsed) == quickest { (phrases::badge("plain", "quickest that fits")) }
+                @if bytes > limit { (phrases::badge("bad", "over the limit")) }
+                @else if Some(time) == quickest { (phrases::badge("plain", "quickest that fits")) }
             },
         ]
     };
-    let row = |(place, candidate): (usize, &Candidate)| {
+    let row = |(place, candidate): (usize, &Candidate<W>)| {
         let [time, memory, remark] = match &candidate.cost {
             Ok(cost) => priced(cost),
             Err(why) => [html! {}, html! {}, html! { span.fault { (why) } }],
@@ -47,7 +49,7 @@ pub(crate) fn candidates(trace: &DecisionTrace) -> Markup {
         Row {
             id: address::id("candidate", &place.to_string()),
             class: if is_taken { "taken" } else { "" },
-            cells: vec![html! { (phrases::plan(&candidate.plan)) }, time, memory, fate],
+            cells: vec![html! { (W::plan(&candidate.plan)) }, time, memory, fate],
         }
     };
     let rows: Vec<Row> = trace.candidates.iter().take(MOST).enumerate().map(row).collect();

@@ -4,18 +4,26 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use tilewright_plan::{Capabilities, FailedAttempt, LogLevel, Record};
+use tilewright_plan::{FailedAttempt, LogLevel, Record};
 use tilewright_service_api::Job;
 
 use crate::candidates::candidates;
 use crate::routes::policy;
 use crate::table::{Column, Row, table};
-use crate::units::{NONE, count, count_of, decibels, digest, extent, number, percent, size, span};
-use crate::views::{DecisionTrace, IncumbentDecode};
+use crate::units::{NONE, count, decibels, digest, number, percent, size, span};
+use crate::views::{AnyTrace, DecisionTrace, IncumbentRun};
+use crate::work::Shown;
 use crate::{address, phrases};
 
 /// The section with the trace.
-pub(crate) fn decision_trace(job: &Job, trace: &DecisionTrace) -> Markup {
+pub(crate) fn any_trace(job: &Job, trace: &AnyTrace) -> Markup {
+    match trace {
+        AnyTrace::Vae(trace) => decision_trace(job, trace),
+        AnyTrace::Denoise(trace) => decision_trace(job, trace),
+    }
+}
+
+fn decision_trace<W: Shown>(job: &Job, trace: &DecisionTrace<W>) -> Markup {
     let record = &trace.record;
     html! {
         section.panel.story aria-labelledby="story-title" {
@@ -42,50 +50,33 @@ fn step(title: &str, content: Markup) -> Markup {
     html! { li { h3 { (title) } (content) } }
 }
 
-fn request(record: &Record) -> Markup {
-    let (request, model, device) = (&record.request, &record.request.model, &record.device);
+fn request<W: Shown>(record: &Record<W>) -> Markup {
+    let device = &record.device;
+    let (limit, counts_weights) = W::limit(&record.request);
+    let hints = W::hints(&record.request);
     html! {
         dl {
-            dt { "Work" }
-            dd { (extent(request.width, request.height, request.frames, request.batch)) ", " (phrases::objective(request.objective)) }
-            dt { "Model" }
-            dd {
-                (model.family) ", " (model.stored) @if model.quantized { ", quantized" }
-                ", " (size(model.parameter_bytes)) " of weights"
-            }
+            dt { "Work" } dd { (W::work(&record.request)) }
+            dt { "Model" } dd { (W::model(&record.request)) }
             dt { "Device" }
             dd {
                 (device.name) ", " (device.arch) ", " (size(device.free_bytes)) " of " (size(device.total_bytes)) " free"
                 @if device.unified { ", shared with the host" }
             }
-            dt { "Memory limit" } dd { (size(request.memory_limit)) @if request.limit_counts_weights { ", weights included" } }
+            dt { "Memory limit" } dd { (size(limit)) @if counts_weights { ", weights included" } }
             @if let Some(of) = &record.capabilities {
                 dt { "Capabilities" }
-                dd { ul.plain { @for (name, value) in capabilities(of) { li { code { (name) "=" (value) } } } } }
+                dd { ul.plain { @for (name, value) in W::capabilities(of) { li { code { (name) "=" (value) } } } } }
             }
-            @if !request.hints.is_empty() {
+            @if !hints.is_empty() {
                 dt { "Hints" }
-                dd { ul.plain { @for hint in &request.hints { li { code { (hint.name) "=" (hint.value) } } } } }
+                dd { ul.plain { @for (name, value) in hints { li { code { (name) "=" (value) } } } } }
             }
         }
     }
 }
 
-/// Names and values, in the order of the record.
-fn capabilities(of: &Capabilities) -> [(&'static str, String); 8] {
-    [
-        ("dtypes", of.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")),
-        ("tile_unit", of.tile_unit.to_string()),
-        ("tile_least", of.tile_least.to_string()),
-        ("batch_most", of.batch_most.to_string()),
-        ("exact", of.exact.to_string()),
-        ("carried", of.carried.to_string()),
-        ("offload", of.offload.to_string()),
-        ("prefetch_most", of.prefetch_most.to_string()),
-    ]
-}
-
-fn route_choice(trace: &DecisionTrace) -> Markup {
+fn route_choice<W: Shown>(trace: &DecisionTrace<W>) -> Markup {
     let (chosen, identity) = (&trace.chosen, &trace.record.policy);
     html! {
         p {
@@ -108,7 +99,7 @@ fn route_choice(trace: &DecisionTrace) -> Markup {
     }
 }
 
-fn log(trace: &DecisionTrace) -> Markup {
+fn log<W: Shown>(trace: &DecisionTrace<W>) -> Markup {
     html! {
         ol.log {
             @for line in &trace.log {
@@ -123,12 +114,12 @@ fn log(trace: &DecisionTrace) -> Markup {
     }
 }
 
-fn answer(record: &Record) -> Markup {
+fn answer<W: Shown>(record: &Record<W>) -> Markup {
     html! {
         @match &record.answer {
             Some(answer) => {
-                p.plan { (phrases::plan(answer)) }
-                @if !answer.reason.is_empty() { blockquote { p { (answer.reason) } } }
+                p.plan { (W::plan(answer)) }
+                @if !W::reason(answer).is_empty() { blockquote { p { (W::reason(answer)) } } }
             },
             None => p { "The policy gave no answer." },
         }
@@ -141,19 +132,19 @@ fn answer(record: &Record) -> Markup {
             p { "Changed by the host’s checks:" }
             ul { @for line in &record.adjusted { li { (line) } } }
         }
-        @if record.answer.as_ref().is_none_or(|answer| !answer.is_same_work(&record.plan)) {
-            p { "Carried out: " span.plan { (phrases::plan(&record.plan)) } }
+        @if record.answer.as_ref().is_none_or(|answer| !W::is_same_work(answer, &record.plan)) {
+            p { "Carried out: " span.plan { (W::plan(&record.plan)) } }
         }
         p.quiet { "Decided in " (span(record.decision)) ", with " (count(record.fuel)) " fuel." }
     }
 }
 
-fn attempts(attempts: &[FailedAttempt]) -> Markup {
+fn attempts<W: Shown>(attempts: &[FailedAttempt<W>]) -> Markup {
     html! {
         ol.attempts {
             @for attempt in attempts {
                 li {
-                    span.plan { (phrases::plan(&attempt.plan)) }
+                    span.plan { (W::plan(&attempt.plan)) }
                     span.below.fault { (attempt.failure) }
                     @if let Some(fallback) = &attempt.fallback {
                         span.below { "by the native default (" (fallback.reason) "): " (fallback.detail) }
@@ -166,7 +157,7 @@ fn attempts(attempts: &[FailedAttempt]) -> Markup {
     }
 }
 
-fn measurements(record: &Record) -> Markup {
+fn measurements<W: Shown>(record: &Record<W>) -> Markup {
     const COLUMNS: [Column; 4] =
         [Column::Text("What"), Column::Number("Estimated"), Column::Number("Measured"), Column::Number("Ratio")];
     let ratio = |measured: f64, estimated: f64| {
@@ -190,25 +181,22 @@ fn measurements(record: &Record) -> Markup {
     let time = |time: Duration| (span(time), time.as_secs_f64());
     let memory = |bytes: u64| (size(bytes), bytes as f64);
     let rows = [
-        row("Time", cost.map(|cost| time(cost.elapsed)), outcome.map(|outcome| time(outcome.elapsed))),
-        row("Peak memory", cost.map(|cost| memory(cost.peak_bytes)), outcome.map(|outcome| memory(outcome.peak_bytes))),
+        row(W::TIME, cost.map(|cost| time(W::priced(cost).0)), outcome.map(|outcome| time(W::measured(outcome).0))),
+        row(
+            "Peak memory",
+            cost.map(|cost| memory(W::priced(cost).1)),
+            outcome.map(|outcome| memory(W::measured(outcome).1)),
+        ),
     ];
     html! {
         @if cost.is_none() && outcome.is_none() {
             p.empty { "Nothing could be estimated, and nothing was measured." }
         } @else {
             (table("Estimated and measured", &COLUMNS, &rows))
-            @if let Some(cost) = cost {
-                p.quiet {
-                    (count_of(cost.tiles.into(), "tile", "tiles")) ", " (count_of(cost.shapes.into(), "shape", "shapes"))
-                    ", " (number(cost.rework)) " times the output computed."
-                }
-            }
+            @if let Some(cost) = cost { p.quiet { (W::about_cost(cost)) } }
             @match outcome {
                 Some(outcome) => p.quiet {
-                    "Weights were read in " (span(outcome.load)) ". The pool served " (count(outcome.pool.hits))
-                    " requests and asked the system for " (count(outcome.pool.misses)) "; it held "
-                    (size(outcome.pool.held_bytes)) " at the end."
+                    (W::about_outcome(outcome))
                     @if record.own_outcome().is_none() { " The time is not this plan’s alone." }
                 },
                 None => p.quiet { "Not measured." },
@@ -217,7 +205,7 @@ fn measurements(record: &Record) -> Markup {
     }
 }
 
-fn incumbent(incumbent: &IncumbentDecode) -> Markup {
+fn incumbent<W: Shown>(incumbent: &IncumbentRun<W>) -> Markup {
     const COLUMNS: [Column; 5] = [
         Column::Text("Policy"),
         Column::Text("Plan"),
@@ -231,18 +219,18 @@ fn incumbent(incumbent: &IncumbentDecode) -> Markup {
         class: "",
         cells: vec![
             html! { (policy(&record.policy.name, Some(incumbent.revision))) span.below { "incumbent" } },
-            html! { (phrases::plan(&record.plan)) },
+            html! { (W::plan(&record.plan)) },
             html! {
                 @match (&record.outcome, &record.estimate) {
-                    (Some(outcome), _) => { (span(outcome.elapsed)) span.below { "measured" } },
-                    (None, Some(cost)) => { (span(cost.elapsed)) span.below { "estimated" } },
+                    (Some(outcome), _) => { (span(W::measured(outcome).0)) span.below { "measured" } },
+                    (None, Some(cost)) => { (span(W::priced(cost).0)) span.below { "estimated" } },
                     (None, None) => (NONE),
                 }
             },
             html! {
                 @match (&record.outcome, &record.estimate) {
-                    (Some(outcome), _) => (size(outcome.peak_bytes)),
-                    (None, Some(cost)) => (size(cost.peak_bytes)),
+                    (Some(outcome), _) => (size(W::measured(outcome).1)),
+                    (None, Some(cost)) => (size(W::priced(cost).1)),
                     (None, None) => (NONE),
                 }
             },

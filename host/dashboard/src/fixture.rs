@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tilewright_config::{Between, Conditions, Role};
 use tilewright_plan::{Backend, Dtype, Layout, Plan, Precision, Release, Space, Tile, Time, Value};
 use tilewright_service_api::{
-    DeviceBody, EventBody, GridUnit, Job, JobResult, JobState, OutputFormat, PlanGrid, PolicyBody, RefusedBody,
-    RevisionBody,
+    DeviceBody, EventBody, GridUnit, Job, JobResult, JobStage, JobState, OutputFormat, PlanGrid, PolicyBody,
+    RefusedBody, RevisionBody,
 };
 
 use super::views::*;
@@ -122,6 +122,7 @@ impl Fixture {
         let job = Job {
             id: self.text(id),
             state,
+            stage: JobStage::Decode,
             model: self.text("flux"),
             device: self.text("main"),
             tag: Some(self.text("comfy")),
@@ -135,12 +136,14 @@ impl Fixture {
             frames: 1,
             height: 1088,
             width: 1920,
+            steps: None,
             created: stamp(64.0),
             started: is_started.then(|| stamp(41.0)),
             finished: state.is_end().then(|| stamp(12.0)),
             position: (state == JobState::Queued).then_some(0),
             progress: is_started.then_some(share),
             loading: None,
+            sampling: None,
             attempt: is_started.then_some(1),
             error: (state == JobState::Failed).then(|| {
                 self.text("out of memory three times (412 MiB more were needed): choose the objective leanest")
@@ -154,7 +157,7 @@ impl Fixture {
         };
         JobView {
             job,
-            plan: is_started.then(|| self.plan(Self::blended(512), Dtype::Bf16)),
+            plan: is_started.then(|| self.plan(Self::blended(512), Dtype::Bf16).into()),
             grid: is_started.then_some(PlanGrid { rows: 4, columns: 6, total: 24, unit: GridUnit::Tile }),
         }
     }
@@ -167,10 +170,8 @@ impl Fixture {
         (job.route, job.policy, job.revision, job.canary) = (self.text("video"), self.text("candidate"), 2, true);
         job.tag = None;
         view.grid = Some(PlanGrid { rows: 2, columns: 1, total: 21, unit: GridUnit::Chunk });
-        view.plan = Some(Plan {
-            time: Time::Carried { frames: 4 },
-            ..self.plan(Space::Exact(Tile { height: 256, width: 832, overlap: 32 }), Dtype::Bf16)
-        });
+        let plan = self.plan(Space::Exact(Tile { height: 256, width: 832, overlap: 32 }), Dtype::Bf16);
+        view.plan = Some(Plan { time: Time::Carried { frames: 4 }, ..plan }.into());
         view
     }
 

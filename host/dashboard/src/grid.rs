@@ -3,6 +3,7 @@
 //! needed to tell them apart.
 
 use maud::{Markup, html};
+use tilewright_plan::AnyPlan;
 use tilewright_service_api::{GridUnit, JobState};
 
 use crate::phrases;
@@ -39,11 +40,14 @@ impl Grid {
         Some(Self {
             rows: grid.rows,
             columns: grid.columns,
-            steps: if grid.unit == GridUnit::Chunk { grid.total } else { job.batch.max(1) },
+            steps: if matches!(grid.unit, GridUnit::Chunk | GridUnit::Step) { grid.total } else { job.batch.max(1) },
             unit: grid.unit,
             done: grid.done(share),
             total: grid.total,
-            together: plan.as_ref().map_or(1, |plan| plan.batch.max(1)),
+            together: match plan {
+                Some(AnyPlan::Vae(plan)) => plan.batch.max(1),
+                _ => 1,
+            },
         })
     }
 }
@@ -123,7 +127,7 @@ fn layout(grid: &Grid, is_running: bool) -> (Option<Cells>, Option<Cells>) {
             let cells = Cells { rows, columns, count: area.min(u32::MAX.into()) as u32, done: within, now };
             (Some(cells.coarse()), (steps > 1).then(|| strip(steps, step as u32)))
         }
-        GridUnit::Chunk | GridUnit::Pass => {
+        GridUnit::Chunk | GridUnit::Pass | GridUnit::Step => {
             let count = grid.total.max(1);
             let pieces = strip(count, grid.done.min(count));
             if count == 1 { (Some(pieces), None) } else { (None, Some(pieces)) }

@@ -3,12 +3,13 @@
 use maud::{Markup, html};
 use tilewright_service_api::{JobResult, JobState};
 
-use crate::decision_trace::decision_trace;
+use crate::decision_trace::any_trace;
 use crate::frame::page;
 use crate::grid::grid;
 use crate::lists::{cancel, decider, share, stage};
 use crate::units::{between, coarse, extent, moment, parse, size, span, when};
 use crate::views::{JobPage, JobView};
+use crate::work::any_plan;
 use crate::{address, phrases};
 
 /// Media types of results that a page shows as pictures, animations among them.
@@ -50,7 +51,7 @@ fn part(view: &JobPage) -> Markup {
                 (about(view))
             }
             @match &view.trace {
-                Some(trace) => (decision_trace(job, trace)),
+                Some(trace) => (any_trace(job, trace)),
                 None => section.panel.story aria-labelledby="story-title" {
                     h2 #story-title { "How it was decided" }
                     p.empty {
@@ -129,7 +130,8 @@ fn about(view: &JobPage) -> Markup {
             }
             dt { "Device" } dd { (job.device) }
             dt { "Decided by" } dd { (decider(job)) }
-            @if let Some(plan) = plan { dt { "Plan" } dd { (phrases::plan(plan)) } }
+            @if let Some(plan) = plan { dt { "Plan" } dd { (any_plan(plan)) } }
+            @if let Some(steps) = job.steps { dt { "Steps" } dd { (steps) } }
             dt { "Format" } dd { (job.format.ending()) }
             dt { "Tag" } dd { @match &job.tag { Some(tag) => span.tag { (tag) }, None => span.quiet { "none" } } }
         }

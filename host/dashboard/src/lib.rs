@@ -38,6 +38,7 @@ mod table;
 mod tests;
 mod units;
 pub mod views;
+mod work;
 
 pub use assets::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
 pub use job::{job, job_part};

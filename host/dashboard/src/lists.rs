@@ -12,6 +12,7 @@ use crate::grid::grid;
 use crate::table::{Column, Row, table};
 use crate::units::{NONE, between, coarse, extent, parse, percent, size, span, when};
 use crate::views::{JobView, OverviewPage, PageFrame};
+use crate::work::any_plan;
 use crate::{address, phrases};
 
 /// The element with the id `running`.
@@ -62,7 +63,7 @@ fn card(frame: &PageFrame, view: &JobView) -> Markup {
                 }
                 p.times {
                     @if let Some(elapsed) = elapsed { (coarse(elapsed)) " so far" }
-                    @if let Some(left) = elapsed.zip(share).and_then(|(elapsed, share)| time_left(elapsed, share)) {
+                    @if let Some(left) = left(job, elapsed, share) {
                         ", about " (coarse(left)) " left"
                     }
                 }
@@ -71,7 +72,7 @@ fn card(frame: &PageFrame, view: &JobView) -> Markup {
                     dd { (decider(job)) }
                     @if let Some(plan) = &view.plan {
                         dt { "Plan" }
-                        dd { (phrases::plan(plan)) }
+                        dd { (any_plan(plan)) }
                     }
                     dt { "Device" }
                     dd { (job.device) }
@@ -91,15 +92,32 @@ pub(crate) fn duration(job: &Job) -> String {
 /// The share that is done in words, or that of the weights that is loaded before.
 pub(crate) fn stage(job: &Job, share: Option<f64>) -> String {
     let floored = |share: f64| percent((share * 100.0).floor() / 100.0);
-    match job.loading {
-        Some(loading) => format!("loading weights, {}", floored(loading)),
-        None => share.map_or_else(|| NONE.to_owned(), floored),
+    match (job.loading, &job.sampling) {
+        (Some(loading), _) => format!("loading weights, {}", floored(loading)),
+        (None, Some(sampling)) => {
+            let pace = sampling.step_ms.map_or_else(String::new, |ms| format!(", {} a step", span(millis(ms))));
+            format!("step {} of {}{pace}", sampling.step, sampling.steps)
+        }
+        (None, None) => share.map_or_else(|| NONE.to_owned(), floored),
     }
+}
+
+/// Milliseconds; none at all of what is no time.
+fn millis(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
 }
 
 /// The share that is done; none if that is no number.
 pub(crate) fn share(job: &Job) -> Option<f64> {
     job.progress.filter(|share| share.is_finite()).map(|share| share.clamp(0.0, 1.0))
+}
+
+/// The time left: a sample's by its steps, since loading is no measure of them.
+fn left(job: &Job, elapsed: Option<Duration>, share: Option<f64>) -> Option<Duration> {
+    match &job.sampling {
+        Some(sampling) => sampling.left_ms.map(millis).filter(|left| left.as_secs() >= 1),
+        None => elapsed.zip(share).and_then(|(elapsed, share)| time_left(elapsed, share)),
+    }
 }
 
 /// The time left at the present pace; none for a job that has only just begun.

@@ -143,6 +143,7 @@ pub(crate) fn pieces(grid: &Grid) -> String {
         GridUnit::Band => ("band", "bands"),
         GridUnit::Chunk => ("chunk", "chunks"),
         GridUnit::Pass => ("pass", "passes"),
+        GridUnit::Step => ("step", "steps"),
     };
     format!("{} of {}", count(grid.done.min(grid.total).into()), count_of(grid.total.into(), one, many))
 }

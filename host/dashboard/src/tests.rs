@@ -7,7 +7,7 @@ use tilewright_service_api::{JobResult, JobState};
 
 use crate::fixture::{Fixture, now};
 use crate::views::{
-    Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, TimeSeries, Tone,
+    AnyTrace, Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, TimeSeries, Tone,
 };
 use crate::{OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, status_part};
 
@@ -91,6 +91,7 @@ fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
         ("empty", overview(&fixture.empty())),
         ("bare", overview(&bare)),
         ("job", job(&fixture.job_page())),
+        ("sample", job(&fixture.sample_page())),
         ("running", job(&running)),
         ("waiting", job(&waiting)),
         ("failed", job(&failed)),
@@ -386,7 +387,7 @@ fn a_trace_shows_what_it_holds() {
         assert!(html.contains(words), "{words}");
     }
     assert_eq!(html.matches("class=\"taken\"").count(), 1);
-    let trace = view.trace.as_mut().unwrap();
+    let Some(AnyTrace::Vae(trace)) = &mut view.trace else { panic!("a decode's") };
     (trace.record.answer, trace.record.estimate, trace.record.outcome) = (None, None, None);
     trace.record.fallback =
         Some(tilewright_plan::Fallback { reason: tilewright_plan::FallbackReason::Trap, detail: "unreachable".into() });
@@ -405,4 +406,22 @@ fn a_trace_shows_what_it_holds() {
     }
     view.trace = None;
     assert!(job(&view).contains("no longer kept"));
+}
+
+#[test]
+fn a_samples_page_has_its_steps_and_what_they_took() {
+    let html = job(&PLAIN.sample_page()).replace('\u{a0}', " ");
+    for words in [
+        "step 6 of 20, 1.25 s a step",
+        "6 of 20 steps",
+        "latent of 128",
+        "20 steps of euler, 1 pass, fastest",
+        "57 blocks",
+        "Time of a step",
+        "1.3 s",
+        "The last output served 4 calls once more",
+        "f32, weights as stored",
+    ] {
+        assert!(html.contains(words), "{words}");
+    }
 }

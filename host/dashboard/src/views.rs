@@ -11,8 +11,8 @@ mod routes;
 pub use charts::{Charts, LatencySamples, TimeSeries};
 pub use jobs::JobView;
 pub use pages::{
-    DecisionTrace, DumpFile, Health, IncumbentDecode, JobPage, JobQuery, JobsPage, LoginPage, Notice, OverviewPage,
-    PageFrame, PolicyPage, ProblemPage, RouteChoice, Tone,
+    AnyTrace, DecisionTrace, DumpFile, Health, IncumbentRun, JobPage, JobQuery, JobsPage, LoginPage, Notice,
+    OverviewPage, PageFrame, PolicyPage, ProblemPage, RouteChoice, Tone,
 };
 pub use policies::{PolicyView, WatchdogView};
 pub use routes::{CanaryView, DeviceView, RouteView, ShadowView, Standing};

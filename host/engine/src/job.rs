@@ -1,18 +1,16 @@
 //! A request for one piece of work on one device: all that there is before a plan is carried out.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Candidate, Capabilities, Cost, CostModel, Decision, Device as Facts, Dtype, FailedAttempt, Failure, Layout,
-    Outcome, Plan, Planner, Precision, Question, Record, Release, Request, Space, Stage, Tile, Time,
+    Outcome, Plan, Planner, Precision, Question, Record, Release, Request, Space, Stage, Tile, Time, Vae, Work,
 };
 
 use crate::{
     Error, Machine, Result,
     costs::{Costs, PlanCost},
+    record::record,
 };
 
 /// The share by which a peak may lie above its estimate: what is called enough has to be enough.
@@ -45,14 +43,14 @@ pub struct Finished<T> {
 
 /// A job that ended without one.
 #[derive(Debug)]
-pub struct Unfinished {
+pub struct Unfinished<W: Work = Vae> {
     /// The reason.
     pub error: Error,
     /// The record as far as the job came; none if nothing was decided.
-    pub record: Option<Box<Record>>,
+    pub record: Option<Box<Record<W>>>,
 }
 
-impl<E: Into<Error>> From<E> for Unfinished {
+impl<E: Into<Error>, W: Work> From<E> for Unfinished<W> {
     fn from(error: E) -> Self {
         Self { error: error.into(), record: None }
     }
@@ -217,26 +215,6 @@ impl<'a, I> Job<'a, I> {
         attempts: Vec<FailedAttempt>,
         outcome: Option<Outcome>,
     ) -> Record {
-        Record {
-            tilewright: env!("CARGO_PKG_VERSION").into(),
-            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-            stage: Some(self.stage),
-            request: self.request.clone(),
-            capabilities: Some(self.capabilities.clone()),
-            device: self.facts.clone(),
-            policy: planner.identity().clone(),
-            answer: decision.answer.clone(),
-            plan: decision.plan.clone(),
-            adjusted: decision.adjusted.clone(),
-            fallback: decision.fallback.clone(),
-            decision: decision.elapsed,
-            fuel: decision.fuel,
-            estimate: self.costs.estimate_one(&decision.plan).ok(),
-            expected: tilewright_plan::predict_cost(&*self.costs, &decision.plan),
-            attempts,
-            outcome,
-            resumed_frames: 0,
-            exchange: None,
-        }
+        record(&self.question(), &*self.costs, planner, decision, attempts, outcome)
     }
 }

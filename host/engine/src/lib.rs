@@ -19,6 +19,7 @@ mod machine;
 mod observer;
 mod offload;
 mod picture;
+mod record;
 mod run;
 mod task;
 mod tiles;

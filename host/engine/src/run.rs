@@ -22,11 +22,11 @@ const MOST_ATTEMPTS: usize = 4;
 pub(crate) const MOST_WITH_OWN: usize = 6;
 
 /// True if the library that computes failed, rather than a file, a sink or the user.
-fn is_torch(error: &Error) -> bool {
+pub(crate) fn is_torch(error: &Error) -> bool {
     matches!(error, Error::Torch(Torch(_)) | Error::Model(tilewright_models::Error::Torch(Torch(_))))
 }
 
-fn one_line(error: &Error) -> String {
+pub(crate) fn one_line(error: &Error) -> String {
     error.to_string().lines().next().unwrap_or_default().chars().take(300).collect()
 }
 

@@ -53,6 +53,14 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A file can't be written.
+    #[error("{}: can't be written: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The plan beside the frames of an interrupted decode can't be opened.
     #[error("{}: {source}", path.display())]
     KeptPlan {
@@ -77,7 +85,7 @@ impl Error {
         match self {
             Error::Engine(error) => error.is_input(),
             Error::Media(error) => error.is_input(),
-            Error::Unmeasured | Error::Read { .. } | Error::NotRemoved { .. } => false,
+            Error::Unmeasured | Error::Read { .. } | Error::Write { .. } | Error::NotRemoved { .. } => false,
             Error::Sigmas(_)
             | Error::Unscaled(_)
             | Error::NoScaling { .. }

@@ -7,7 +7,7 @@ mod saved;
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
-use tilewright_engine::{Denoiser, Kept, Prompt, Sampling};
+use tilewright_engine::{Denoiser, Kept, Prompt, Sampled, Sampling};
 use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, LatentFile, Lora, LoraFit, Scaling,
 };
@@ -23,7 +23,7 @@ pub use self::{
     inputs::{NOISY, NOISY_SIGMA},
     kept::KeptSample,
 };
-use crate::{Error, Result};
+use crate::{Error, LatentOutput, Result};
 
 /// The folders of a denoiser in a pipeline's, and that of its second expert.
 const FOLDERS: [&str; 2] = ["transformer", "unet"];
@@ -39,6 +39,10 @@ const GUIDANCE: f32 = 3.5;
 
 /// The name of the tensor in noise files.
 const NOISE: &str = "noise";
+
+/// Frames of a clip if nobody says how many: of WAN 2.1's models, and of 2.2's own.
+const FRAMES: u32 = 81;
+const FRAMES_22: u32 = 121;
 
 /// The longest side of a picture in pixels, and the most frames.
 const MOST_PIXELS: u32 = 1 << 15;
@@ -224,6 +228,28 @@ impl SampleModel {
             Family::Wan21 => [8, 4],
             _ => [8, 1],
         }
+    }
+
+    /// The frames that are usual for the model: 1 of a picture.
+    pub fn usual_frames(&self) -> u32 {
+        match (self.config().is_video(), self.config().family()) {
+            (false, _) => 1,
+            (true, Family::Wan22) => FRAMES_22,
+            (true, _) => FRAMES,
+        }
+    }
+
+    /// Frames, height and width in pixels of what latents [N, C, (T,) h, w] become.
+    pub fn extents(&self, latents: &[i64]) -> [u32; 3] {
+        let [space, time] = self.scales();
+        let [frames, height, width] = match *latents {
+            [_, _, frames, height, width] => [frames, height, width],
+            [_, _, height, width] => [1, height, width],
+            _ => [1, 1, 1],
+        };
+        let [frames, height, width] = [frames, height, width].map(|extent| u32::try_from(extent).unwrap_or(u32::MAX));
+        let frames = frames.saturating_sub(1).saturating_mul(time).saturating_add(1);
+        [frames, height.saturating_mul(space), width.saturating_mul(space)]
     }
 
     /// The steps that are usual for the model.
@@ -552,6 +578,24 @@ impl SampleModel {
     /// Memory is out.
     pub fn to_vae(&self, latents: &Tensor) -> Result<Tensor> {
         Ok(self.scaling.undo(latents)?)
+    }
+
+    /// Writes a sample's latents in the VAE's space with its record among the texts, and the noise
+    /// that the last sigma leaves in them, if there is any. Returns the file's name.
+    ///
+    /// # Errors
+    /// Memory is out, or the file can't be written.
+    pub fn write(&self, output: &LatentOutput, sampled: &Sampled) -> Result<PathBuf> {
+        let noisy = sampled.noisy.as_ref().map(|(noisy, sigma)| -> Result<_> {
+            Ok([(NOISY, noisy.shallow_clone()), (NOISY_SIGMA, Tensor::f_from_slice(&[*sigma])?)])
+        });
+        let noisy = noisy.transpose()?;
+        output.write_with(
+            &self.to_vae(&sampled.latents)?,
+            noisy.as_ref().map_or(&[], |noisy| noisy),
+            &Vec::new(),
+            &sampled.record,
+        )
     }
 }
 

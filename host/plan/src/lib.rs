@@ -43,4 +43,4 @@ pub use record::{FailedAttempt, Record, denoise_record_schema, record_schema};
 pub use recorder::Recorder;
 pub use request::{Backend, Device, Dtype, Hint, Model, Objective, Request};
 pub use stage::Stage;
-pub use work::{Data, Denoise, Vae, Work};
+pub use work::{AnyPlan, Data, Denoise, Vae, Work};

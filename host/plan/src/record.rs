@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Capabilities, Decision, Denoise, Device, Exchange, Failure, Fallback, Outcome, PolicyIdentity, Stage, Vae, Work,
+    Capabilities, Decision, Denoise, Device, Exchange, Failure, Fallback, PolicyIdentity, Stage, Vae, Work,
     milliseconds,
 };
 
@@ -72,6 +72,13 @@ impl<W: Work> Record<W> {
     pub fn expectation(&self) -> Option<&W::Cost> {
         self.expected.as_ref().or(self.estimate.as_ref())
     }
+
+    /// The outcome, if it is the plan's alone. `None` for a clip or a sample that continued from an
+    /// earlier run's frames or steps, and for one of which another plan made a part.
+    pub fn own_outcome(&self) -> Option<&W::Outcome> {
+        let is_shared = W::is_continued(&self.request) && !self.attempts.is_empty();
+        self.outcome.as_ref().filter(|_| self.resumed_frames == 0 && !is_shared)
+    }
 }
 
 impl Record {
@@ -83,13 +90,6 @@ impl Record {
     /// The plans that could be carried out, if the record holds all of it.
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.capabilities.clone().or_else(|| Capabilities::of_hints(&self.request.hints))
-    }
-
-    /// The outcome, if it is the plan's alone. `None` for a clip that continued from an earlier
-    /// run's frames, and for one of which another plan made a part.
-    pub fn own_outcome(&self) -> Option<&Outcome> {
-        let is_shared = self.request.frames > 1 && !self.attempts.is_empty();
-        self.outcome.as_ref().filter(|_| self.resumed_frames == 0 && !is_shared)
     }
 }
 

@@ -51,6 +51,9 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
 
     /// True if both are carried out in the same way: they differ in their reasons at most.
     fn is_same_work(one: &Self::Plan, other: &Self::Plan) -> bool;
+
+    /// True if an attempt goes on where a failed one ended, so that the result is of both plans.
+    fn is_continued(request: &Self::Request) -> bool;
 }
 
 /// Decodes and encodes.
@@ -60,6 +63,28 @@ pub struct Vae;
 /// Samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Denoise;
+
+/// A plan of any kind of work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum AnyPlan {
+    /// Of a decode or an encode.
+    Vae(Plan),
+    /// Of a sample.
+    Denoise(DenoisePlan),
+}
+
+impl From<Plan> for AnyPlan {
+    fn from(plan: Plan) -> Self {
+        Self::Vae(plan)
+    }
+}
+
+impl From<DenoisePlan> for AnyPlan {
+    fn from(plan: DenoisePlan) -> Self {
+        Self::Denoise(plan)
+    }
+}
 
 impl Work for Vae {
     type Request = Request;
@@ -84,6 +109,10 @@ impl Work for Vae {
 
     fn is_same_work(one: &Plan, other: &Plan) -> bool {
         one.is_same_work(other)
+    }
+
+    fn is_continued(request: &Request) -> bool {
+        request.frames > 1
     }
 }
 
@@ -110,5 +139,9 @@ impl Work for Denoise {
 
     fn is_same_work(one: &DenoisePlan, other: &DenoisePlan) -> bool {
         one.without_reason() == other.without_reason()
+    }
+
+    fn is_continued(_: &DenoiseRequest) -> bool {
+        true
     }
 }

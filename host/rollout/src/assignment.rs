@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tilewright_plan::{Objective, Record};
+use tilewright_plan::{Objective, Record, Vae};
 
-use crate::{revision::Revision, shadow::Shadow, slot::Slot, source::Grants};
+use crate::{revision::Revision, served::Served, shadow::Shadow, slot::Slot, source::Grants};
 
 /// The revision that decides for a job. Holds the revision: it exists as long as the job.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct Assignment {
     pub objective: Option<Objective>,
     /// The memory limit in bytes, if the route sets one.
     pub memory_limit: Option<u64>,
-    /// True if a clip takes a new revision at its next chunk.
+    /// True if a clip takes a new revision at its next chunk, and a sample at its next step.
     pub takes_over: bool,
     pub(crate) slot: Arc<Slot>,
     pub(crate) shadow: Option<(Arc<Shadow>, Arc<Revision>)>,
@@ -74,14 +74,14 @@ impl From<&Assignment> for StoredAssignment {
 
 /// The result of a job.
 #[derive(Clone, Debug)]
-pub struct EndedJob {
+pub struct EndedJob<W: Served = Vae> {
     /// Its record, with the exchange.
-    pub record: Record,
+    pub record: Record<W>,
     /// True if several revisions decided for it: its outcome counts for none of them.
     pub is_mixed: bool,
     /// True if it ended without a result because of its plans: none could be carried out, or not in
     /// time.
     pub is_lost: bool,
-    /// The PSNR between its picture and that of the incumbent's plan, in dB, if it was measured.
+    /// The PSNR between its result and that of the incumbent's plan, in dB, if it was measured.
     pub psnr: Option<f64>,
 }

@@ -1,28 +1,27 @@
 //! The planner of one job. It asks the job's revision, reports each decision to the watchdog and
-//! the shadow, and changes revisions between the chunks of a clip if the route allows that.
+//! the shadow, and changes revisions between the chunks of a clip or the steps of a sample if the
+//! route allows that.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-use tilewright_plan::{
-    CostModel, Decision, Exchange, Fallback, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question,
-};
-use tilewright_policy::FallbackPlanner;
+use tilewright_plan::{CostModel, Decision, Exchange, Fallback, LearnReport, Planner, PolicyIdentity, Question, Vae};
 
 use crate::{
     Rollout,
     assignment::Assignment,
     revision::{Instance, Revision},
+    served::Served,
     shadow::ShadowQuestion,
 };
 
 /// Decides for one job.
-pub struct Decider {
+pub struct Decider<W: Served = Vae> {
     rollout: Arc<Rollout>,
     assignment: Assignment,
-    instance: Instance,
+    instance: Instance<W>,
     /// True if another decision was made in the middle of the job: its measurements belong to no
     /// revision.
     is_mixed: bool,
@@ -31,7 +30,7 @@ pub struct Decider {
     identity: PolicyIdentity,
 }
 
-impl Decider {
+impl<W: Served> Decider<W> {
     /// Takes an instance of the job's revision.
     pub fn new(rollout: Arc<Rollout>, assignment: Assignment) -> Self {
         let instance = assignment.revision.instance();
@@ -61,7 +60,7 @@ impl Decider {
     }
 
     /// A function that is true once for each new revision that waits to take over at the next
-    /// chunk.
+    /// chunk or step.
     pub fn successor(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let (slot, takes_over) = (self.assignment.slot.clone(), self.assignment.takes_over && !self.assignment.canary);
         let first = self.assignment.revision.number;
@@ -73,17 +72,17 @@ impl Decider {
     }
 
     /// The calls so far, for the record.
-    pub fn exchange(&mut self) -> Option<Exchange> {
+    pub fn exchange(&mut self) -> Option<Exchange<W>> {
         self.instance.planner().take()
     }
 
-    fn paused_planner(&self) -> Option<FallbackPlanner> {
+    fn paused_planner(&self) -> Option<Box<dyn Planner<W> + Send>> {
         let paused = self.assignment.slot.is_paused();
         let name = &self.assignment.slot.name;
-        paused.then(|| FallbackPlanner::new(self.identity.clone(), format!("policy {name} is paused")))
+        paused.then(|| W::standby(self.identity.clone(), format!("policy {name} is paused")))
     }
 
-    fn report_decision(&self, decision: &Decision) {
+    fn report_decision(&self, decision: &Decision<W>) {
         let failed = decision.fallback.as_ref().is_some_and(is_failure);
         self.rollout.record_decision(self.revision(), failed);
     }
@@ -93,12 +92,12 @@ fn is_failure(fallback: &Fallback) -> bool {
     fallback.reason.is_failure()
 }
 
-impl Planner for Decider {
+impl<W: Served> Planner<W> for Decider<W> {
     fn identity(&self) -> &PolicyIdentity {
         &self.identity
     }
 
-    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+    fn decide(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
         if let Some(mut paused) = self.paused_planner() {
             return paused.decide(question, costs);
         }
@@ -113,7 +112,7 @@ impl Planner for Decider {
         let current = self.assignment.slot.forces.load().in_force.clone();
         if is_under_way && self.assignment.takes_over && current.number != self.instance.revision.number {
             let (old, new) = (self.instance.revision.number, current.number);
-            note = Some(format!("revision {new} took over from {old} in the middle of the clip"));
+            note = Some(format!("revision {new} took over from {old} in the middle of the work"));
             self.current.store(new, Ordering::Release);
             self.instance = current.instance();
             self.identity = current.identity.clone();
@@ -137,7 +136,7 @@ impl Planner for Decider {
         decision
     }
 
-    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
+    fn fallback(&mut self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
         match self.paused_planner() {
             Some(mut paused) => paused.fallback(question, costs),
             // No policy is asked, so there is no decision to count; the failed attempts count when
@@ -146,8 +145,8 @@ impl Planner for Decider {
         }
     }
 
-    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
-        // The time of a clip with several plans belongs to none of them.
+    fn learn(&mut self, question: &Question<'_, W>, plan: &W::Plan, outcome: &W::Outcome) -> LearnReport {
+        // The time of work with several plans belongs to none of them.
         if self.assignment.slot.is_paused() || self.is_mixed {
             return LearnReport::default();
         }
@@ -161,30 +160,30 @@ impl Planner for Decider {
     }
 }
 
-/// Asks a revision without counting its decisions: for decodes that are only compared.
-pub struct UntrackedPlanner(Instance);
+/// Asks a revision without counting its decisions: for work that is only compared.
+pub struct UntrackedPlanner<W: Served = Vae>(Instance<W>);
 
-impl UntrackedPlanner {
+impl<W: Served> UntrackedPlanner<W> {
     /// Takes an instance of the revision.
     pub fn new(revision: &Arc<Revision>) -> Self {
         Self(revision.instance())
     }
 }
 
-impl Planner for UntrackedPlanner {
+impl<W: Served> Planner<W> for UntrackedPlanner<W> {
     fn identity(&self) -> &PolicyIdentity {
         &self.0.revision.identity
     }
 
-    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+    fn decide(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
         self.0.planner().decide(question, costs)
     }
 
-    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
+    fn fallback(&mut self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
         self.0.planner().fallback(question, costs)
     }
 
-    fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
+    fn learn(&mut self, _: &Question<'_, W>, _: &W::Plan, _: &W::Outcome) -> LearnReport {
         LearnReport::default()
     }
 }

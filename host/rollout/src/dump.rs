@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tilewright_plan::Record;
+use tilewright_plan::records::AnyRecord;
 
 use crate::{Disk, Error, Result};
 
@@ -18,10 +18,10 @@ const DUMPS: usize = 8;
 
 /// A ring of full records.
 #[derive(Debug, Default)]
-pub struct Ring(VecDeque<Record>);
+pub struct Ring(VecDeque<AnyRecord>);
 
 impl Ring {
-    pub fn push(&mut self, record: Record) {
+    pub fn push(&mut self, record: AnyRecord) {
         self.0.push_back(record);
         if self.0.len() > KEPT {
             self.0.pop_front();

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tilewright_plan::{PolicyIdentity, Recorder};
-use tilewright_policy::{FallbackPlanner, LoadedPolicy};
+use tilewright_plan::{PolicyIdentity, Recorder, Vae};
+use tilewright_policy::LoadedPolicy;
 
 use crate::{
     dump::Ring,
+    served::{Served, Warm},
     source::{Grants, PreparedPolicy},
     tally::{Tally, TallyFacts},
     watchdog::Watch,
@@ -28,8 +29,7 @@ pub struct Revision {
     pub(crate) settings: Vec<(String, String)>,
     pub(crate) grants: Grants,
     loaded: LoadedPolicy,
-    /// Warm instances that no worker holds.
-    idle: Mutex<Vec<Recorder>>,
+    warm: Warm,
     pub(crate) performance: Mutex<Performance>,
 }
 
@@ -47,7 +47,9 @@ impl Revision {
     pub(crate) fn new(policy: &str, number: u64, since: String, prepared: PreparedPolicy) -> Self {
         let PreparedPolicy { loaded, policy: warm, settings, grants, origin, digest, .. } = prepared;
         let identity = warm.identity().clone();
-        let idle = Mutex::new(vec![Recorder::new(Box::new(warm), true)]);
+        let first = Recorder::new(Vae::planner(warm), true);
+        let warm = Warm::default();
+        Vae::idle(&warm).push(first);
         let policy = policy.to_owned();
         Self {
             policy,
@@ -59,7 +61,7 @@ impl Revision {
             settings,
             grants,
             loaded,
-            idle,
+            warm,
             performance: Mutex::default(),
         }
     }
@@ -78,29 +80,24 @@ impl Revision {
         self.performance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Recorder>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A warm instance; a new one if all are in use.
-    pub(crate) fn instance(self: &Arc<Self>) -> Instance {
-        let warm = self.idle().pop();
+    pub(crate) fn instance<W: Served>(self: &Arc<Self>) -> Instance<W> {
+        let warm = W::idle(&self.warm).pop();
         if let Some(recorder) = warm {
             return Instance { revision: self.clone(), recorder: Some(recorder), is_sound: true };
         }
-        let (recorder, is_sound) = match self.loaded.configure(&self.settings) {
-            Ok(policy) => (Recorder::new(Box::new(policy), true), true),
+        let (planner, is_sound) = match self.loaded.configure(&self.settings) {
+            Ok(policy) => (W::planner(policy), true),
             // It was configured before, so the machine is short of something.
-            Err(error) => {
-                (Recorder::new(Box::new(FallbackPlanner::new(self.identity.clone(), error.to_string())), true), false)
-            }
+            Err(error) => (W::standby(self.identity.clone(), error.to_string()), false),
         };
+        let recorder = Recorder::new(planner, true);
         Instance { revision: self.clone(), recorder: Some(recorder), is_sound }
     }
 
     /// Resets its counts, and its instances, which may have failed.
     pub(crate) fn reset(&self) {
-        self.idle().clear();
+        self.warm.clear();
         let mut performance = self.performance();
         let facts = performance.tally.facts;
         *performance = Performance::default();
@@ -115,22 +112,22 @@ impl std::fmt::Debug for Revision {
 }
 
 /// An instance in use; returned to its revision when dropped.
-pub(crate) struct Instance {
+pub(crate) struct Instance<W: Served> {
     pub revision: Arc<Revision>,
-    recorder: Option<Recorder>,
+    recorder: Option<Recorder<W>>,
     is_sound: bool,
 }
 
-impl Instance {
-    pub fn planner(&mut self) -> &mut Recorder {
+impl<W: Served> Instance<W> {
+    pub fn planner(&mut self) -> &mut Recorder<W> {
         self.recorder.get_or_insert_with(|| {
-            let standby = FallbackPlanner::new(self.revision.identity.clone(), "the instance is gone");
-            Recorder::new(Box::new(standby), false)
+            let standby = W::standby(self.revision.identity.clone(), "the instance is gone".into());
+            Recorder::new(standby, false)
         })
     }
 }
 
-impl Drop for Instance {
+impl<W: Served> Drop for Instance<W> {
     fn drop(&mut self) {
         if let Some(mut recorder) = self.recorder.take() {
             // The exchange belongs to a record, and this one is not written.
@@ -139,7 +136,7 @@ impl Drop for Instance {
             // be again.
             let is_failing = self.revision.performance().tally.in_a_row > 0;
             if self.is_sound && !is_failing {
-                self.revision.idle().push(recorder);
+                W::idle(&self.revision.warm).push(recorder);
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::{
     Assignment, CanaryFacts, CanaryState, Disk, Error, Event, EventKind, Result, Revision, ShadowFacts, SlotFacts,
     canary::Canary,
     error::without_error_numbers,
+    served::Served,
     shadow::{Shadow, ShadowQuestion, ShadowQueue},
     slot::Slot,
     source::{PolicySpec, Sources},
@@ -160,7 +161,7 @@ impl Rollout {
         })
     }
 
-    pub(crate) fn ask_shadow(&self, asked: ShadowQuestion) {
+    pub(crate) fn ask_shadow<W: Served>(&self, asked: ShadowQuestion<W>) {
         self.shadows.ask(asked);
     }
 

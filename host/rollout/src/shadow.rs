@@ -12,9 +12,9 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_plan::{Capabilities, CostModel, Device, Plan, Planner, Question, Request, Stage, UnderWay};
+use tilewright_plan::{CostModel, Device, Planner, Question, Stage, UnderWay};
 
-use crate::{Error, Result, revision::Revision};
+use crate::{Error, Result, revision::Revision, served::Served};
 
 /// Questions that wait for the shadows; further ones are counted and skipped.
 const WAITING: usize = 64;
@@ -72,17 +72,20 @@ struct Sums {
 pub(crate) struct Shadow(Mutex<ShadowFacts>);
 
 /// A question, and the incumbent's answer.
-pub(crate) struct ShadowQuestion {
+pub(crate) struct ShadowQuestion<W: Served> {
     pub shadow: Arc<Shadow>,
     pub revision: Arc<Revision>,
     pub stage: Stage,
-    pub request: Request,
+    pub request: W::Request,
     pub device: Device,
-    pub capabilities: Capabilities,
-    pub under_way: Option<UnderWay>,
-    pub costs: Arc<dyn CostModel>,
-    pub plan: Plan,
+    pub capabilities: W::Capabilities,
+    pub under_way: Option<UnderWay<W>>,
+    pub costs: Arc<dyn CostModel<W>>,
+    pub plan: W::Plan,
 }
+
+/// A question of any kind of work, as a call that asks it.
+type Asking = Box<dyn FnOnce() + Send>;
 
 impl Shadow {
     /// The comparison of a shadow; `policy` is its name, known before the first question.
@@ -107,7 +110,7 @@ impl Shadow {
 
 /// The queue of questions to the shadows.
 #[derive(Debug)]
-pub(crate) struct ShadowQueue(SyncSender<ShadowQuestion>);
+pub(crate) struct ShadowQueue(SyncSender<Asking>);
 
 impl ShadowQueue {
     /// Starts the thread; it ends when this is dropped.
@@ -119,28 +122,38 @@ impl ShadowQueue {
     }
 
     /// Queues a question without waiting.
-    pub fn ask(&self, asked: ShadowQuestion) {
-        if let Err(TrySendError::Full(asked) | TrySendError::Disconnected(asked)) = self.0.try_send(asked) {
-            asked.shadow.of(&asked.revision).left_out += 1;
+    pub fn ask<W: Served>(&self, asked: ShadowQuestion<W>) {
+        let (shadow, revision) = (asked.shadow.clone(), asked.revision.clone());
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.0.try_send(Box::new(|| asked.think()))
+        {
+            shadow.of(&revision).left_out += 1;
         }
     }
 }
 
-fn think(questions: &Receiver<ShadowQuestion>) {
-    for ShadowQuestion { shadow, revision, stage, request, device, capabilities, under_way, costs, plan } in questions {
-        let question = Question::new(stage, &request, &device, &capabilities).going_on(under_way.as_ref());
-        let decision = revision.instance().planner().decide(&question, costs.clone());
-        let seconds = |plan: &Plan| costs.estimate_one(plan).ok().map(|cost| cost.elapsed.as_secs_f64());
+fn think(questions: &Receiver<Asking>) {
+    for ask in questions {
+        ask();
+    }
+}
+
+impl<W: Served> ShadowQuestion<W> {
+    /// Asks the shadow, and compares its plan with the incumbent's.
+    fn think(self) {
+        let Self { shadow, revision, stage, request, device, capabilities, under_way, costs, plan } = self;
+        let question = Question::first(stage, &request, &device, &capabilities).going_on(under_way.as_ref());
+        let decision = revision.instance::<W>().planner().decide(&question, costs.clone());
+        let seconds = |plan: &W::Plan| costs.estimate_one(plan).ok().map(|cost| W::priced(&cost)[0]);
         let mut known = shadow.of(&revision);
         known.asked += 1;
         if decision.fallback.is_some() {
             known.failed += 1;
-            continue;
+            return;
         }
-        known.agreed += u64::from(decision.plan.is_same_work(&plan));
+        known.agreed += u64::from(W::is_same_work(&decision.plan, &plan));
         let (Some(incumbents), Some(own)) = (seconds(&plan), seconds(&decision.plan)) else {
             known.failed += 1;
-            continue;
+            return;
         };
         let best = incumbents.min(own);
         if best > 0.0 {

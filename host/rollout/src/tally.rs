@@ -6,8 +6,9 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_plan::{Device, Outcome, Request};
 use tilewright_statistics::lower_median;
+
+use crate::served::Served;
 
 /// Kinds of requests that outcomes are kept of.
 const KINDS: usize = 64;
@@ -25,16 +26,6 @@ const RECENT: usize = 200;
 /// objective.
 pub type Kind = String;
 
-/// The kind of a request.
-pub fn kind(request: &Request, device: &Device) -> Kind {
-    let Request { model, batch, frames, height, width, memory_limit, objective, .. } = request;
-    let weights = if request.limit_counts_weights { " with weights" } else { "" };
-    format!(
-        "{model:?} {batch} {frames} {height} {width} {memory_limit}{weights} {objective:?} {} {}",
-        device.name, device.arch
-    )
-}
-
 /// The cost of one job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
@@ -51,9 +42,10 @@ impl Sample {
     pub const LOST: Self = Self { elapsed: Duration::MAX, peak_bytes: u64::MAX, attempts: u32::MAX };
 }
 
-impl From<&Outcome> for Sample {
-    fn from(outcome: &Outcome) -> Self {
-        Self { elapsed: outcome.elapsed, peak_bytes: outcome.peak_bytes, attempts: outcome.attempts }
+impl Sample {
+    /// The cost of work that ended well.
+    pub fn of<W: Served>(outcome: &W::Outcome) -> Self {
+        Self { elapsed: W::elapsed(outcome), peak_bytes: W::held_bytes(outcome), attempts: W::attempts(outcome) }
     }
 }
 

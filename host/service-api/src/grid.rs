@@ -9,8 +9,8 @@ pub struct PlanGrid {
     pub rows: u32,
     /// Columns of tiles.
     pub columns: u32,
-    /// Parts that are done one after the other: tiles, bands, chunks or passes, all samples
-    /// together.
+    /// Parts that are done one after the other: tiles, bands, chunks, passes or steps, all
+    /// samples together.
     pub total: u32,
     /// The kind of part that `total` counts.
     pub unit: GridUnit,
@@ -28,6 +28,8 @@ pub enum GridUnit {
     Chunk,
     /// A sample in one piece.
     Pass,
+    /// A step of a sample.
+    Step,
 }
 
 impl PlanGrid {

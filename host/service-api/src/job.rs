@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use tilewright_plan::Objective;
 use utoipa::ToSchema;
 
-/// A request for a decode.
+use crate::SampleFields;
+
+/// A request for a decode or, with `sample`, for a sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
@@ -57,6 +59,20 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 32)]
     pub fps: Option<String>,
+    /// Sampling, by the model's transformer: the result is a latent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Box<SampleFields>>,
+}
+
+/// The kind of work that a job is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum JobStage {
+    /// From a latent to a picture or clip.
+    #[default]
+    Decode,
+    /// From noise to a latent.
+    Denoise,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -87,8 +103,10 @@ pub enum OutputFormat {
     Jpg,
     /// Lossless WebP; animated for clips.
     Webp,
-    /// The raw output, f32, as tensor `sample`.
+    /// The raw output, f32, as tensor `sample`; of a sample, as tensor `latent`.
     Safetensors,
+    /// ComfyUI's latent, f32; of samples alone.
+    Latent,
     /// H.264.
     Mp4,
     /// VP9.
@@ -101,11 +119,12 @@ pub enum OutputFormat {
 
 impl OutputFormat {
     /// Each with its ending and its media type.
-    const ALL: [(Self, &'static str, &'static str); 8] = [
+    const ALL: [(Self, &'static str, &'static str); 9] = [
         (Self::Png, "png", "image/png"),
         (Self::Jpg, "jpg", "image/jpeg"),
         (Self::Webp, "webp", "image/webp"),
         (Self::Safetensors, "safetensors", "application/octet-stream"),
+        (Self::Latent, "latent", "application/octet-stream"),
         (Self::Mp4, "mp4", "video/mp4"),
         (Self::Webm, "webm", "video/webm"),
         (Self::Mkv, "mkv", "video/x-matroska"),
@@ -164,6 +183,20 @@ impl JobState {
     }
 }
 
+/// The steps of a sample while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SamplingProgress {
+    /// Steps that are done.
+    pub step: u32,
+    /// All steps.
+    pub steps: u32,
+    /// The mean time of a step so far, in milliseconds; before the first, the expected one. Null if
+    /// neither is known.
+    pub step_ms: Option<f64>,
+    /// The time left at that pace, in milliseconds.
+    pub left_ms: Option<f64>,
+}
+
 /// A file that a job has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobResult {
@@ -182,6 +215,9 @@ pub struct Job {
     pub id: String,
     /// The job's state.
     pub state: JobState,
+    /// The kind of work.
+    #[serde(default)]
+    pub stage: JobStage,
     /// The model's name.
     pub model: String,
     /// The device's name.
@@ -208,6 +244,9 @@ pub struct Job {
     pub height: u32,
     /// Width in pixels.
     pub width: u32,
+    /// Steps of a sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
     /// The time of acceptance.
     pub created: String,
     /// The time when work on it last began.
@@ -222,6 +261,9 @@ pub struct Job {
     /// The share of the weights that is loaded, 0 to 1, while they load; null before and after.
     #[serde(default)]
     pub loading: Option<f64>,
+    /// The steps of a sample while it runs; null before the first has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingProgress>,
     /// The attempt that `progress` belongs to, counted from 1 since `started`, while it runs; null
     /// before the first.
     pub attempt: Option<u32>,

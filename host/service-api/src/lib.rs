@@ -8,9 +8,11 @@ mod event;
 mod grid;
 mod job;
 mod policy;
+mod sample;
 
 pub use device::DeviceBody;
 pub use event::EventBody;
 pub use grid::{GridUnit, PlanGrid};
-pub use job::{Job, JobRequest, JobResult, JobState, ObjectiveName, OutputFormat};
+pub use job::{Job, JobRequest, JobResult, JobStage, JobState, ObjectiveName, OutputFormat, SamplingProgress};
 pub use policy::{PolicyBody, RefusedBody, RevisionBody};
+pub use sample::{SampleFields, SamplePaths, Seeds};

@@ -422,7 +422,7 @@ fn a_clip_takes_a_new_revision_at_its_next_chunk_where_the_route_says_so() {
     assert_eq!(server.ended(&id)["state"], "done");
     let record = server.get(&format!("/v1/jobs/{id}/decision")).with(200);
     let notes = record["adjusted"].to_string();
-    assert!(notes.contains("revision 2 took over from 1 in the middle of the clip"), "{record}");
+    assert!(notes.contains("revision 2 took over from 1 in the middle of the work"), "{record}");
     let result = |id: &str| server.get(&format!("/v1/jobs/{id}/result")).body;
     fs::write(place.path("one.safetensors"), result(&by_hand)).unwrap();
     fs::write(place.path("other.safetensors"), result(&id)).unwrap();

@@ -4,10 +4,9 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
 use tilewright_models::Family;
+use tilewright_pipeline::LatentKind;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
-
-use crate::latent_file::Kind as LatentKind;
 
 use super::{ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
 

@@ -8,7 +8,7 @@ use tilewright_engine::{Machine, Overrides};
 use tilewright_files::digest::sha256;
 use tilewright_gate::Admission;
 use tilewright_models::Family;
-use tilewright_pipeline::Model;
+use tilewright_pipeline::{Model, SampleModel};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tilewright_registry::Reference;
 use tilewright_torch::device;
@@ -41,7 +41,10 @@ fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
         data(config)?;
     }
     for (name, configured) in &config.models {
-        model(config, name, configured)?;
+        if let Some(path) = &configured.vae {
+            vae(config, name, configured, path)?;
+        }
+        transformer(config, name, configured)?;
     }
     for (name, configured) in &config.policies.named {
         policy(config, name, configured, cache)?;
@@ -49,13 +52,24 @@ fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
     Ok(())
 }
 
-/// Opens a model as the service does.
-pub fn model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Model> {
+/// Opens the transformer of a model as the service does, if it has one.
+pub fn transformer(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Option<SampleModel>> {
+    if configured.transformer.is_empty() {
+        return Ok(None);
+    }
+    SampleModel::open(&configured.transformer, configured.boundary).map(Some).map_err(|error| {
+        let detail = Failure::from(error).to_string();
+        config.error_at(&format!("models/{name}/transformer"), detail).into()
+    })
+}
+
+/// Opens the VAE of a model as the service does.
+pub fn vae(config: &Config, name: &str, configured: &tilewright_config::Model, path: &Path) -> Outcome<Model> {
     let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("models/{name}/{key}"), detail));
     let family = configured.family.as_deref().map(str::parse::<Family>).transpose();
     let family = family.map_err(|error| wrong("family", error))?;
     let overrides = Overrides { family, scaling: configured.scaling_factor, shift: configured.shift_factor };
-    Model::open(&configured.vae, overrides).map_err(|error| {
+    Model::open(path, overrides).map_err(|error| {
         let given = [
             ("family", overrides.family.is_some()),
             ("scaling-factor", overrides.scaling.is_some()),
@@ -63,7 +77,7 @@ pub fn model(config: &Config, name: &str, configured: &tilewright_config::Model)
         ];
         let given = given.iter().find(|(_, is_given)| *is_given).map(|(key, _)| *key);
         // A file that opens without them is not at fault.
-        let key = given.filter(|_| Model::open(&configured.vae, Overrides::default()).is_ok());
+        let key = given.filter(|_| Model::open(path, Overrides::default()).is_ok());
         wrong(key.unwrap_or("vae"), Failure::from(error).to_string())
     })
 }

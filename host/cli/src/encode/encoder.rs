@@ -3,7 +3,9 @@
 use tilewright_engine::{MemoryLimit, Overrides};
 use tilewright_media::read_texts;
 use tilewright_models::Scaling;
-use tilewright_pipeline::{self as pipeline, Encode, EncodeInput, EncodeSource, Model, Session, check_scaling};
+use tilewright_pipeline::{
+    self as pipeline, Encode, EncodeInput, EncodeSource, LatentKind, LatentOutput, Model, Session, check_scaling,
+};
 use tilewright_plan::{Recorder, Stage};
 
 use super::Plan;
@@ -13,7 +15,6 @@ use crate::{
     failure::{Failure, Outcome},
     history,
     inputs::Input,
-    latent_file::{Kind as LatentKind, LatentFile},
     model, policy,
     progress::Progress,
     report::{fail, keep, report},
@@ -44,7 +45,7 @@ impl<'a> Encoder<'a> {
     }
 
     /// The scaling to apply, if it is asked for.
-    fn scaling(&self, output: &LatentFile) -> Outcome<Option<Scaling>> {
+    fn scaling(&self, output: &LatentOutput) -> Outcome<Option<Scaling>> {
         if !self.arguments.scaled {
             return Ok(None);
         }

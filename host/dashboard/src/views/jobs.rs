@@ -1,6 +1,6 @@
 //! A job and its plan.
 
-use tilewright_plan::Plan;
+use tilewright_plan::AnyPlan;
 use tilewright_service_api::{Job, PlanGrid};
 
 /// A job, in lists and on its own page.
@@ -9,7 +9,7 @@ pub struct JobView {
     /// The job as the API gives it.
     pub job: Job,
     /// The plan that it runs or ran by.
-    pub plan: Option<Plan>,
+    pub plan: Option<AnyPlan>,
     /// The parts that the plan divides the work into.
     pub grid: Option<PlanGrid>,
 }

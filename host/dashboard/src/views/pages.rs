@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use tilewright_config::{Conditions, Role};
-use tilewright_plan::{Candidate, LogLine, Record};
+use tilewright_plan::{Candidate, Denoise, LogLine, Record, Vae, Work};
 use tilewright_service_api::{EventBody, JobState};
 
 use super::{Charts, DeviceView, JobView, LatencySamples, PolicyView, RouteView, WatchdogView};
@@ -132,24 +132,33 @@ pub struct JobPage {
     /// The job.
     pub job: JobView,
     /// The trace of its decision; none before there is one.
-    pub trace: Option<DecisionTrace>,
+    pub trace: Option<AnyTrace>,
+}
+
+/// The trace of a decision about any kind of work.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnyTrace {
+    /// About a decode.
+    Vae(Box<DecisionTrace>),
+    /// About a sample.
+    Denoise(Box<DecisionTrace<Denoise>>),
 }
 
 /// The trace of a decision: the question, the policy, the answer and the outcome.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DecisionTrace {
+pub struct DecisionTrace<W: Work = Vae> {
     /// The policy that decided, and the route that chose it.
     pub chosen: RouteChoice,
     /// The decision and its outcome.
-    pub record: Record,
+    pub record: Record<W>,
     /// The record as JSON, indented.
     pub json: String,
     /// The plans that the policy asked the price of, in order.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<Candidate<W>>,
     /// The lines that the policy logged.
     pub log: Vec<LogLine>,
-    /// The second decode of a canary's job, if it was compared.
-    pub incumbent: Option<IncumbentDecode>,
+    /// The second run of a canary's job, if it was compared.
+    pub incumbent: Option<IncumbentRun<W>>,
 }
 
 /// The choice of a policy by a route.
@@ -169,13 +178,13 @@ pub struct RouteChoice {
     pub paused: bool,
 }
 
-/// The decode of a canary's job by the incumbent.
+/// The run of a canary's job by the incumbent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct IncumbentDecode {
+pub struct IncumbentRun<W: Work = Vae> {
     /// The incumbent's revision.
     pub revision: u64,
     /// Its decision and outcome.
-    pub record: Record,
+    pub record: Record<W>,
     /// The PSNR of both outputs in dB; infinite if they are the same.
     pub psnr: f64,
 }

@@ -1,23 +1,21 @@
 //! A sample on one device: the decisions about it, and the attempts to carry them out.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use tch::{Device, Tensor};
 use tilewright_plan::{
     Attempt, Candidate, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
     DenoiseRecord, DenoiseRequest, Device as Facts, Dtype, FailedAttempt, Failure, Objective, Planner, Precision,
-    Question, Stage, UnderWay, Work,
+    Products, Question, Record, UnderWay, Work,
 };
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
 
 use super::{Denoiser, SampleState, Sampling, costs::DenoiseCosts, extents, filled, steps::Walk};
 use crate::{
-    Error, Machine, Observer, Result,
-    run::{ASKED, MOST_WITH_OWN},
+    Error, Machine, Observer, Result, Unfinished,
+    record::record,
+    run::{ASKED, MOST_WITH_OWN, is_torch, one_line},
     task::{AttemptError, measure, settle},
 };
 
@@ -113,9 +111,9 @@ impl<'a> DenoiseJob<'a> {
         let costs = Arc::new(DenoiseCosts::new(machine, denoiser, sampling));
         let (facts, capabilities) = (machine.facts_now(), costs.capabilities());
         let job = Self { machine, denoiser, sampling, costs, facts, capabilities, request };
-        match job.leanest() {
-            Some(least) if least > memory_limit => Err(Error::SampleDoesNotFit { limit: memory_limit, least }),
-            _ => Ok(job),
+        match job.least_beyond(memory_limit) {
+            Some(least) => Err(Error::SampleDoesNotFit { limit: memory_limit, least }),
+            None => Ok(job),
         }
     }
 
@@ -153,9 +151,11 @@ impl<'a> DenoiseJob<'a> {
         (record, decision.candidates)
     }
 
-    /// The bytes that the leanest plan is expected to hold; none if no plan has a price.
-    fn leanest(&self) -> Option<u64> {
-        let held = |dtype: &Dtype| {
+    /// The bytes that the leanest plan is expected to hold, if that is more than a limit. Once a
+    /// type fits, no other one is priced.
+    fn least_beyond(&self, limit: u64) -> Option<u64> {
+        let mut least = None;
+        for dtype in &self.capabilities.dtypes {
             let plan = DenoisePlan {
                 precision: Precision::Uniform(*dtype),
                 ahead: Some(0),
@@ -163,10 +163,14 @@ impl<'a> DenoiseJob<'a> {
                 feed_forward: LEAST_PARTS,
                 ..DenoisePlan::plain()
             };
-            let cost = self.costs.estimate_one(&plan).ok()?;
-            Some(cost.peak_bytes.saturating_add(cost.weights_bytes))
-        };
-        self.capabilities.dtypes.iter().filter_map(held).min()
+            let Ok(cost) = self.costs.estimate_one(&plan) else { continue };
+            let held = cost.peak_bytes.saturating_add(cost.weights_bytes);
+            if held <= limit {
+                return None;
+            }
+            least = Some(least.map_or(held, |least: u64| least.min(held)));
+        }
+        least
     }
 
     /// The question before anything was carried out.
@@ -184,13 +188,10 @@ impl<'a> DenoiseJob<'a> {
         planner: &mut dyn Planner<Denoise>,
         begun: Option<Begun>,
         observer: &mut dyn Observer,
-    ) -> Result<Sampled> {
+    ) -> std::result::Result<Sampled, Unfinished<Denoise>> {
         let resumed = begun.as_ref().map_or(0, |begun| begun.state.steps);
         let (mut from, kept) = begun.map_or((None, None), |begun| (Some(begun.state), Some(begun.plan)));
-        let under_way = |from: &Option<SampleState>, plan: &DenoisePlan| {
-            from.as_ref().map(|state| UnderWay { done: state.steps, plan: plan.clone() })
-        };
-        let begins = kept.as_ref().and_then(|plan| under_way(&from, plan));
+        let begins = kept.as_ref().and_then(|plan| under_way(from.as_ref(), plan));
         let mut decision = planner.decide(&self.question().going_on(begins.as_ref()), self.costs.clone());
         if let Some(kept) = &kept {
             go_on_as(kept, &mut decision);
@@ -199,6 +200,7 @@ impl<'a> DenoiseJob<'a> {
         let mut failed: Vec<FailedAttempt<Denoise>> = Vec::new();
         let mut spent = Spent::default();
         let mut was_changed = resumed > 0;
+        let mut has_broken = false;
         loop {
             let steps_done = from.as_ref().map_or(0, |state| state.steps);
             let expected = tilewright_plan::predict_cost(&*self.costs, &decision.plan);
@@ -217,13 +219,36 @@ impl<'a> DenoiseJob<'a> {
                     return Ok(Sampled { latents, noisy, record, candidates: decision.candidates });
                 }
                 Err(AttemptError::Failed(failure)) => failure,
-                Err(AttemptError::Broken(error)) => return Err(error),
-                Err(AttemptError::Cancelled) => return Err(Error::Interrupted),
+                // The plan alone may be at fault, and another one need not fail: a policy's is not
+                // the last word.
+                Err(AttemptError::Broken(error)) if is_torch(&error) && decision.answer.is_some() && !has_broken => {
+                    has_broken = true;
+                    was_changed = true;
+                    tracing::warn!(%error, plan = %decision.plan, "the plan can't be carried out");
+                    let under_way = under_way(from.as_ref(), &decision.plan);
+                    let question = self.question().going_on(under_way.as_ref()).after(&attempts);
+                    let own = planner.fallback(&question, &*self.costs);
+                    let own = own.filter(|own| !Denoise::is_same_work(&own.plan, &decision.plan));
+                    let Some(mut own) = own else {
+                        return Err(self.unfinished(error, planner, &decision, failed, resumed));
+                    };
+                    if let Some(fallback) = &mut own.fallback {
+                        fallback.detail = format!("the policy's plan can't be carried out: {}", one_line(&error));
+                    }
+                    decision = own;
+                    continue;
+                }
+                Err(AttemptError::Broken(error)) => {
+                    return Err(self.unfinished(error, planner, &decision, failed, resumed));
+                }
+                Err(AttemptError::Cancelled) => {
+                    return Err(self.unfinished(Error::Interrupted, planner, &decision, failed, resumed));
+                }
                 // The host's own plan is the last resort: no policy changes it.
                 Err(AttemptError::AskAgain) if attempts.len() >= ASKED => continue,
                 Err(AttemptError::AskAgain) => {
                     // A policy that takes over knows nothing of another's failures.
-                    let done = under_way(&from, &decision.plan);
+                    let done = under_way(from.as_ref(), &decision.plan);
                     decision = planner.decide(&self.question().going_on(done.as_ref()), self.costs.clone());
                     was_changed = true;
                     continue;
@@ -233,10 +258,12 @@ impl<'a> DenoiseJob<'a> {
             attempts.push(Attempt { plan: decision.plan.clone(), failure });
             let step = Some(from.as_ref().map_or(0, |state| state.steps));
             let attempt = FailedAttempt { step, ..FailedAttempt::new(decision.clone(), failure) };
-            let next = self.decide_again(planner, under_way(&from, &decision.plan).as_ref(), &attempts);
+            let next = self.decide_again(planner, under_way(from.as_ref(), &decision.plan).as_ref(), &attempts);
             let Some(next) = next else {
-                let attempts = attempts.len();
-                return Err(Error::Exhausted { attempts, last: failure, advice: advice(&decision.plan, failure) });
+                failed.push(attempt);
+                let advice = advice(&decision.plan, failure);
+                let error = Error::Exhausted { attempts: attempts.len(), last: failure, advice };
+                return Err(self.unfinished(error, planner, &decision, failed, resumed));
             };
             observer.sample_failed(&attempt, &next.plan);
             failed.push(attempt);
@@ -330,6 +357,20 @@ impl<'a> DenoiseJob<'a> {
         Ok((latents, noisy, outcome))
     }
 
+    /// The end of a sample without latents. A record without an outcome says that the plan failed,
+    /// so that an error which is not the plan's has none.
+    fn unfinished(
+        &self,
+        error: Error,
+        planner: &dyn Planner<Denoise>,
+        decision: &Decision<Denoise>,
+        failed: Vec<FailedAttempt<Denoise>>,
+        resumed_frames: u32,
+    ) -> Unfinished<Denoise> {
+        let record = error.is_of_the_plan().then(|| self.record(planner, decision, failed, None));
+        Unfinished { error, record: record.map(|record| Box::new(Record { resumed_frames, ..record })) }
+    }
+
     /// The record of a decision and what it led to.
     fn record(
         &self,
@@ -338,34 +379,24 @@ impl<'a> DenoiseJob<'a> {
         attempts: Vec<FailedAttempt<Denoise>>,
         outcome: Option<DenoiseOutcome>,
     ) -> DenoiseRecord {
-        DenoiseRecord {
-            tilewright: env!("CARGO_PKG_VERSION").into(),
-            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-            stage: Some(Stage::Denoise),
-            request: self.request.clone(),
-            capabilities: Some(self.capabilities.clone()),
-            device: self.facts.clone(),
-            policy: planner.identity().clone(),
-            answer: decision.answer.clone(),
-            plan: decision.plan.clone(),
-            adjusted: decision.adjusted.clone(),
-            fallback: decision.fallback.clone(),
-            decision: decision.elapsed,
-            fuel: decision.fuel,
-            estimate: self.estimate(&decision.plan).ok(),
-            expected: tilewright_plan::predict_cost(&*self.costs, &decision.plan),
-            attempts,
-            outcome,
-            resumed_frames: 0,
-            exchange: None,
-        }
+        record(&self.question(), &*self.costs, planner, decision, attempts, outcome)
     }
+}
+
+/// The sample that the next decision goes on with; none before its first step.
+fn under_way(from: Option<&SampleState>, plan: &DenoisePlan) -> Option<UnderWay<Denoise>> {
+    from.map(|state| UnderWay { done: state.steps, plan: plan.clone() })
 }
 
 /// Lets a sample go on in the types, the order and the divisions that its kept steps were made in.
 fn go_on_as(kept: &DenoisePlan, decision: &mut Decision<Denoise>) {
-    let DenoisePlan { weights, ahead, release, reason, .. } = decision.plan.clone();
-    let bound = DenoisePlan { weights, ahead, release, reason, ..kept.clone() };
+    let mut bound = DenoisePlan { reason: decision.plan.reason.clone(), ..kept.clone() };
+    // Products in FP8 take weights as they are stored, on the device: where those are is a matter
+    // of bits then.
+    if kept.products == Products::Precision {
+        let DenoisePlan { weights, ahead, release, .. } = decision.plan;
+        bound = DenoisePlan { weights, ahead, release, ..bound };
+    }
     if bound != decision.plan {
         decision.adjusted.push(format!("{} → {bound}: the kept steps were made like that", decision.plan));
         decision.plan = bound;

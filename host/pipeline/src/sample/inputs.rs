@@ -1,6 +1,9 @@
 //! The files of a sample: conditioning, noise and masks.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::ConditioningTensors;
@@ -28,9 +31,6 @@ pub const NOISY: &str = "noisy_latent";
 /// See [`NOISY`].
 pub const NOISY_SIGMA: &str = "noisy_sigma";
 
-/// Endings of files with tensors; others are pictures.
-const TENSORS: [&str; 2] = ["safetensors", "latent"];
-
 /// A mask at the latents' resolution, [1, 1, (T,) h, w]: a tensor of that size, or a picture, whose
 /// red is scaled to it, as ComfyUI's `LoadImageMask` and `reshape_mask` do.
 pub(super) fn mask(path: &Path, shape: &[i64]) -> Result<Tensor> {
@@ -41,8 +41,7 @@ pub(super) fn mask(path: &Path, shape: &[i64]) -> Result<Tensor> {
     if flat.len() == 5 {
         flat[2] = 1;
     }
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let mask = match TENSORS.contains(&ending.as_str()) {
+    let mask = match has_tensors(path)? {
         false => picture(path, &flat)?,
         true => {
             let mask = read(path, MASK)?;
@@ -57,6 +56,14 @@ pub(super) fn mask(path: &Path, shape: &[i64]) -> Result<Tensor> {
         }
     };
     Ok(mask.f_expand(&expected, false)?.f_contiguous()?)
+}
+
+/// True of a safetensors file, by its first bytes: a length, then a JSON object.
+fn has_tensors(path: &Path) -> Result<bool> {
+    let unreadable = |error| Error::Input { path: path.to_owned(), reason: format!("can't be read: {error}") };
+    let mut first = Vec::new();
+    tilewright_files::open(path).map_err(unreadable)?.take(9).read_to_end(&mut first).map_err(unreadable)?;
+    Ok(first.get(8) == Some(&b'{'))
 }
 
 /// The red of a picture from 0 to 1, in a shape that ends with height and width.

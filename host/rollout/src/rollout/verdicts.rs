@@ -8,6 +8,7 @@ use super::{Rollout, lock, now};
 use crate::{
     Assignment, EndedJob, EventKind, Revision,
     canary::TrialVerdict,
+    served::Served,
     slot::{RefusedModule, Slot},
     tally, watchdog,
 };
@@ -20,11 +21,12 @@ impl Rollout {
     }
 
     /// Counts a job's result, and acts on it.
-    pub fn record_result(&self, assignment: &Assignment, result: EndedJob) {
+    pub fn record_result<W: Served>(&self, assignment: &Assignment, result: EndedJob<W>) {
         let EndedJob { record, is_mixed, is_lost, psnr } = result;
         let revision = &assignment.revision;
-        let kind = tally::kind(&record.request, &record.device);
-        let measured = record.own_outcome().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
+        let kind = W::kind(&record.request, &record.device);
+        let measured = record.own_outcome().filter(|_| !is_mixed && record.fallback.is_none());
+        let measured = measured.map(tally::Sample::of::<W>);
         // A job without a result counts as the slowest. So does a job that only the fallback
         // finished.
         let is_lost =
@@ -39,7 +41,7 @@ impl Rollout {
             let mut performance = revision.performance();
             performance.tally.facts.jobs += 1;
             if record.exchange.is_some() && !is_mixed {
-                performance.ring.push(record);
+                performance.ring.push(W::any(record));
             }
             if let Some(sample) = sample {
                 performance.tally.record_job(&kind, sample);
@@ -49,7 +51,7 @@ impl Rollout {
             }
         }
         self.update_trial(assignment, &kind, sample, psnr);
-        // A clip may have gone on under the revision that is in force now.
+        // A clip or a sample may have gone on under the revision that is in force now.
         let in_force = slot.forces.load().in_force.clone();
         for decided in [revision, &in_force] {
             let why = why.take().or_else(|| failing(&slot, decided));

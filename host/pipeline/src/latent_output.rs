@@ -10,18 +10,17 @@ use std::{
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 use tilewright_media::{self as media, Format, Options, Output, STANDARD, Texts};
-use tilewright_pipeline::RECORD_KEYWORD;
 
-use crate::{
-    failure::{Failure, Outcome},
-    output::raw,
-};
+use crate::{Error, RECORD_KEYWORD, Result};
+
+/// The reason that a file can't be written.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// The names of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LatentKind {
     /// `latent_tensor`, with the empty marker that says that the values carry no scaling
     /// (comfyanonymous/ComfyUI, nodes.py, `SaveLatent`).
     ComfyUi,
@@ -29,18 +28,18 @@ pub enum Kind {
     Safetensors,
 }
 
-const KINDS: [(&str, Kind); 2] = [("latent", Kind::ComfyUi), ("safetensors", Kind::Safetensors)];
+const KINDS: [(&str, LatentKind); 2] = [("latent", LatentKind::ComfyUi), ("safetensors", LatentKind::Safetensors)];
 
-impl FromStr for Kind {
+impl FromStr for LatentKind {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         let known = KINDS.iter().find(|(known, _)| *known == text).map(|(_, kind)| *kind);
         known.ok_or_else(|| "expected latent or safetensors".to_owned())
     }
 }
 
-impl Kind {
+impl LatentKind {
     /// The ending of its files.
     pub fn ending(self) -> &'static str {
         KINDS.iter().find(|(_, kind)| *kind == self).map_or("", |(ending, _)| *ending)
@@ -49,26 +48,27 @@ impl Kind {
 
 /// The place of a latent; found writable.
 #[derive(Debug)]
-pub struct LatentFile {
+pub struct LatentOutput {
     output: Output,
     /// The kind that the user or the ending asks for.
-    pub kind: Kind,
+    pub kind: LatentKind,
 }
 
-impl LatentFile {
+impl LatentOutput {
     /// Checks the ending, unless the kind is given, and that the file can be written, before any
     /// work is done. `ahead` if its folder may still have to be made.
-    pub fn new(path: &Path, kind: Option<Kind>, no_clobber: bool, ahead: bool) -> Outcome<Self> {
+    ///
+    /// # Errors
+    /// The ending is unknown, or no file can be made there.
+    pub fn new(path: &Path, kind: Option<LatentKind>, no_clobber: bool, ahead: bool) -> Result<Self> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
         let by_ending = || match path.as_os_str() == STANDARD {
-            true => Some(Kind::ComfyUi),
+            true => Some(LatentKind::ComfyUi),
             false => KINDS.iter().find(|(known, _)| *known == ending).map(|(_, kind)| *kind),
         };
-        let kind = kind.or_else(by_ending).ok_or_else(|| {
-            Failure::input(format!(
-                "{}: unknown output ending: a latent is written to .latent or .safetensors",
-                path.display()
-            ))
+        let kind = kind.or_else(by_ending).ok_or_else(|| Error::Input {
+            path: path.to_owned(),
+            reason: "unknown output ending: a latent is written to .latent or .safetensors".into(),
         })?;
         let options = Options { format: Some(Format::Safetensors), no_clobber, ..Options::default() };
         let output = match ahead {
@@ -90,20 +90,26 @@ impl LatentFile {
 
     /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the
     /// file's texts, and returns the file's name. A half-written file never has the final name.
-    pub fn write(&self, latents: &Tensor, texts: &Texts, record: &impl Serialize) -> Outcome<PathBuf> {
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write(&self, latents: &Tensor, texts: &Texts, record: &impl Serialize) -> Result<PathBuf> {
         self.write_with(latents, &[], texts, record)
     }
 
     /// The same with further tensors, by their names.
+    ///
+    /// # Errors
+    /// It can't be written.
     pub fn write_with(
         &self,
         latents: &Tensor,
         further: &[(&str, Tensor)],
         texts: &Texts,
         record: &impl Serialize,
-    ) -> Outcome<PathBuf> {
+    ) -> Result<PathBuf> {
         let path = self.name().unwrap_or_else(|| self.path().to_owned());
-        let failed = |error| Failure::work(format!("{}: can't be written: {error:#}", path.display()));
+        let failed = |source| Error::Write { path: path.clone(), source };
         let bytes = self.bytes(latents, further, texts, record).map_err(failed)?;
         let written = self.output.temporary(&path, ".tmp").and_then(|mut file| {
             file.write_all(&bytes)?;
@@ -118,15 +124,15 @@ impl LatentFile {
         further: &[(&str, Tensor)],
         texts: &Texts,
         record: &impl Serialize,
-    ) -> anyhow::Result<Vec<u8>> {
+    ) -> std::result::Result<Vec<u8>, Cause> {
         let (shape, values) = raw(latents)?;
         let values = TensorView::new(Dtype::F32, shape, &values)?;
         let marker = || TensorView::new(Dtype::F32, vec![0], &[]);
         let further = further.iter().map(|(name, tensor)| Ok((*name, raw(tensor)?)));
-        let further = further.collect::<anyhow::Result<Vec<_>>>()?;
+        let further = further.collect::<std::result::Result<Vec<_>, Cause>>()?;
         let mut tensors = match self.kind {
-            Kind::ComfyUi => vec![("latent_tensor", values), ("latent_format_version_0", marker()?)],
-            Kind::Safetensors => vec![("latent", values)],
+            LatentKind::ComfyUi => vec![("latent_tensor", values), ("latent_format_version_0", marker()?)],
+            LatentKind::Safetensors => vec![("latent", values)],
         };
         for (name, (shape, values)) in &further {
             tensors.push((name, TensorView::new(Dtype::F32, shape.clone(), values)?));
@@ -136,4 +142,12 @@ impl LatentFile {
         let tensors = tensors.into_iter().map(|(name, tensor)| (Cow::Borrowed(name), tensor));
         Ok(safetensors::serialize(tensors, Some(texts))?)
     }
+}
+
+/// A tensor's shape, and its values as bytes of f32.
+fn raw(tensor: &Tensor) -> std::result::Result<(Vec<usize>, Vec<u8>), Cause> {
+    let tensor = tensor.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let mut values = vec![0_u8; tensor.numel() * 4];
+    tensor.f_copy_data_u8(&mut values, tensor.numel())?;
+    Ok((tensor.size().iter().map(|&extent| extent as usize).collect(), values))
 }

@@ -1,0 +1,192 @@
+//! The kinds of work on a page: what is shown of their requests, plans, prices and outcomes.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+use tilewright_plan::{
+    AnyPlan, Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
+    DenoiseRequest, Dtype, Outcome, Plan, Request, Vae, Work,
+};
+
+use crate::phrases;
+use crate::units::{count, count_of, extent, number, percent, size, span};
+
+/// A kind of work that pages show.
+pub(crate) trait Shown: Work {
+    /// The name of the time that prices and outcomes are compared by.
+    const TIME: &'static str;
+
+    /// The work in a line.
+    fn work(request: &Self::Request) -> String;
+
+    /// The model in a line.
+    fn model(request: &Self::Request) -> String;
+
+    /// The limit in bytes, and whether it counts the weights.
+    fn limit(request: &Self::Request) -> (u64, bool);
+
+    /// Names and values that policies are told beside, in the order of the record.
+    fn hints(_: &Self::Request) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Names and values, in the order of the record.
+    fn capabilities(of: &Self::Capabilities) -> Vec<(&'static str, String)>;
+
+    /// A plan in a line.
+    fn plan(plan: &Self::Plan) -> String;
+
+    /// The time of a price, and the bytes that it holds.
+    fn priced(cost: &Self::Cost) -> (Duration, u64);
+
+    /// The same of an outcome.
+    fn measured(outcome: &Self::Outcome) -> (Duration, u64);
+
+    /// Further facts of a price.
+    fn about_cost(cost: &Self::Cost) -> Markup;
+
+    /// Further facts of an outcome.
+    fn about_outcome(outcome: &Self::Outcome) -> Markup;
+}
+
+fn names(dtypes: &[Dtype]) -> String {
+    dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")
+}
+
+impl Shown for Vae {
+    const TIME: &'static str = "Time";
+
+    fn work(request: &Request) -> String {
+        let work = extent(request.width, request.height, request.frames, request.batch);
+        format!("{work}, {}", phrases::objective(request.objective))
+    }
+
+    fn model(request: &Request) -> String {
+        let model = &request.model;
+        let quantized = if model.quantized { ", quantized" } else { "" };
+        format!("{}, {}{quantized}, {} of weights", model.family, model.stored, size(model.parameter_bytes))
+    }
+
+    fn limit(request: &Request) -> (u64, bool) {
+        (request.memory_limit, request.limit_counts_weights)
+    }
+
+    fn hints(request: &Request) -> Vec<(String, String)> {
+        request.hints.iter().map(|hint| (hint.name.clone(), hint.value.to_string())).collect()
+    }
+
+    fn capabilities(of: &Capabilities) -> Vec<(&'static str, String)> {
+        vec![
+            ("dtypes", names(&of.dtypes)),
+            ("tile_unit", of.tile_unit.to_string()),
+            ("tile_least", of.tile_least.to_string()),
+            ("batch_most", of.batch_most.to_string()),
+            ("exact", of.exact.to_string()),
+            ("carried", of.carried.to_string()),
+            ("offload", of.offload.to_string()),
+            ("prefetch_most", of.prefetch_most.to_string()),
+        ]
+    }
+
+    fn plan(plan: &Plan) -> String {
+        phrases::plan(plan)
+    }
+
+    fn priced(cost: &Cost) -> (Duration, u64) {
+        (cost.elapsed, cost.peak_bytes)
+    }
+
+    fn measured(outcome: &Outcome) -> (Duration, u64) {
+        (outcome.elapsed, outcome.peak_bytes)
+    }
+
+    fn about_cost(cost: &Cost) -> Markup {
+        html! {
+            (count_of(cost.tiles.into(), "tile", "tiles")) ", " (count_of(cost.shapes.into(), "shape", "shapes"))
+            ", " (number(cost.rework)) " times the output computed."
+        }
+    }
+
+    fn about_outcome(outcome: &Outcome) -> Markup {
+        html! {
+            "Weights were read in " (span(outcome.load)) ". The pool served " (count(outcome.pool.hits))
+            " requests and asked the system for " (count(outcome.pool.misses)) "; it held "
+            (size(outcome.pool.held_bytes)) " at the end."
+        }
+    }
+}
+
+impl Shown for Denoise {
+    const TIME: &'static str = "Time of a step";
+
+    fn work(request: &DenoiseRequest) -> String {
+        let work = extent(request.width, request.height, request.frames, request.batch);
+        let passes = count_of(request.passes.into(), "pass", "passes");
+        let steps = count_of(request.steps.into(), "step", "steps");
+        format!("latent of {work}, {steps} of {}, {passes}, {}", request.sampler, phrases::objective(request.objective))
+    }
+
+    fn model(request: &DenoiseRequest) -> String {
+        let model = &request.model;
+        let experts = if model.experts > 1 { format!(", {} experts", model.experts) } else { String::new() };
+        format!(
+            "{}{experts}, {} of weights in {}, {}",
+            model.family,
+            size(model.stored_bytes),
+            model.stored,
+            count_of(model.blocks.into(), "block", "blocks")
+        )
+    }
+
+    fn limit(request: &DenoiseRequest) -> (u64, bool) {
+        (request.memory_limit, true)
+    }
+
+    fn capabilities(of: &DenoiseCapabilities) -> Vec<(&'static str, String)> {
+        vec![
+            ("dtypes", names(&of.dtypes)),
+            ("fp8_products", of.fp8_products.to_string()),
+            ("fused_attention", of.fused_attention.to_string()),
+            ("queries_least", of.queries_least.to_string()),
+            ("ahead_most", of.ahead_most.to_string()),
+            ("parts_most", of.parts_most.to_string()),
+            ("reuse_most", of.reuse_most.to_string()),
+        ]
+    }
+
+    fn plan(plan: &DenoisePlan) -> String {
+        plan.without_reason().to_string()
+    }
+
+    fn priced(cost: &DenoiseCost) -> (Duration, u64) {
+        (cost.step, cost.peak_bytes.saturating_add(cost.weights_bytes))
+    }
+
+    fn measured(outcome: &DenoiseOutcome) -> (Duration, u64) {
+        (outcome.step, outcome.peak_bytes.saturating_add(outcome.weights_bytes))
+    }
+
+    fn about_cost(cost: &DenoiseCost) -> Markup {
+        html! { (size(cost.weights_bytes)) " of weights, " (size(cost.moved_bytes)) " of them moved in each step." }
+    }
+
+    fn about_outcome(outcome: &DenoiseOutcome) -> Markup {
+        html! {
+            (span(outcome.elapsed)) " in all; weights were read in " (span(outcome.load)) ", and " (size(outcome.moved_bytes))
+            " of them were moved meanwhile. The pool served " (count(outcome.pool.hits)) " requests and asked the system for "
+            (count(outcome.pool.misses)) "."
+            @if outcome.reused > 0 {
+                " The last output served " (count_of(outcome.reused.into(), "call", "calls")) " once more, each within "
+                (percent(outcome.reuse_deviation)) " of its own."
+            }
+        }
+    }
+}
+
+/// A plan of any kind of work in a line.
+pub(crate) fn any_plan(plan: &AnyPlan) -> String {
+    match plan {
+        AnyPlan::Vae(plan) => Vae::plan(plan),
+        AnyPlan::Denoise(plan) => Denoise::plan(plan),
+    }
+}
