@@ -25,6 +25,9 @@ use crate::{
 /// The settings that change a sample's bits: with --resume, an earlier run's are the same.
 const OF_BITS: [&str; 7] = ["precision", "products", "attention", "guidance", "samples", "feed-forward", "reuse"];
 
+/// The most values of latents: a terabyte of them, which no machine samples.
+const MOST_VALUES: u64 = 1 << 38;
+
 /// Samples one batch.
 pub fn run(arguments: &Sample) -> Outcome {
     let aside = arguments.output.as_os_str() == STANDARD;
@@ -170,6 +173,7 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         cfg: arguments.cfg.unwrap_or(1.0),
         reuse: arguments.reuse,
         convention: arguments.convention,
+        most_values: MOST_VALUES,
     }
 }
 

@@ -256,6 +256,11 @@ impl DenoiserFile {
         self.stored_types.first().map_or(Stored::F32, |(stored, _)| *stored)
     }
 
+    /// True if most of its bytes are stored in a type that products can't take as it is.
+    pub fn is_quantized(&self) -> bool {
+        !matches!(self.stored(), Stored::F64 | Stored::F32 | Stored::F16 | Stored::Bf16)
+    }
+
     /// Bytes of each block as they are stored.
     pub fn block_bytes(&self) -> Vec<u64> {
         let bytes = |name: &String| self.file.file().bytes(name).map_or(0, |bytes| bytes.len() as u64);

@@ -45,6 +45,8 @@ pub use session::Session;
 pub use source::EncodeSource;
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
 
+pub use tilewright_history::Kept;
+
 use tilewright_engine::Machine;
 
 /// The share of free memory that is used if nobody sets a limit.

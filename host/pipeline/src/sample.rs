@@ -112,6 +112,8 @@ pub struct SampleRequest {
     pub reuse: Option<f64>,
     /// The reference that is followed.
     pub convention: Convention,
+    /// The most values of the latents, all samples together: more are refused before any is made.
+    pub most_values: u64,
 }
 
 /// A conditioning that is asked for.
@@ -221,8 +223,9 @@ impl SampleModel {
         self.denoiser.config()
     }
 
-    /// Latent pixels along a side are pixels over this, and frames likewise.
-    fn scales(&self) -> [u32; 2] {
+    /// Latent pixels along a side are pixels over the first, and frames after the first one over the
+    /// second.
+    pub fn scales(&self) -> [u32; 2] {
         match self.config().family() {
             Family::Wan22 => [16, 4],
             Family::Wan21 => [8, 4],
@@ -348,6 +351,13 @@ impl SampleModel {
         let latent = request.latent.as_ref().map(|path| self.latent(path)).transpose()?;
         let given = request.noise.as_ref().map(|path| read(path, NOISE)).transpose()?;
         let shape = self.shape(request, latent.as_ref(), given.as_ref(), conditioning)?;
+        let values = shape.iter().map(|extent| extent.unsigned_abs()).fold(1, u64::saturating_mul);
+        if values > request.most_values {
+            let most = request.most_values;
+            return Err(self.refused(format!(
+                "latents of {shape:?}, {values} values: at most {most} are sampled at once: ask for less, or for fewer samples"
+            )));
+        }
         for (of, asked) in
             conditionings.iter().zip(&request.conditioning).chain(negatives.iter().zip(&request.negative))
         {

@@ -1,7 +1,8 @@
 //! The acceptance of a job. Its request is checked whole before anything is stored; from then on
 //! the job outlives the server.
 
-mod inspect;
+mod decode;
+mod sample;
 
 use std::{io, path::Path};
 
@@ -13,23 +14,55 @@ use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 use tilewright_config::{Case, Stage};
 use tilewright_media::Rate;
+use tilewright_models::Latent;
 use tilewright_plan::bytes;
 use tilewright_rollout::StoredAssignment;
-use tilewright_service_api::{Job, JobRequest, JobState};
+use tilewright_service_api::{Job, JobRequest, JobStage, JobState, OutputFormat};
 use uuid::Uuid;
 
-use self::inspect::{Inspection, inspect_upload};
+pub use self::sample::{describe, sample_request};
 use crate::{
     clock,
     device::DeviceState,
     error::one_line,
-    jobs::{StoredJob, store::Insertion},
+    jobs::{
+        StoredJob,
+        inputs::{Input, Uploads},
+        store::Insertion,
+    },
     models::OpenModel,
     state::ServerState,
 };
 
 /// Characters of the longest path to a latent.
 const LONGEST_PATH: usize = 4096;
+
+/// The result of an inspection.
+struct Inspection {
+    work: Work,
+    /// The latent of a decode.
+    latent: Option<Latent>,
+    /// The format of the output.
+    format: OutputFormat,
+    /// The most that the leanest plan holds at once, with the weights if the job's limit counts
+    /// them.
+    least_bytes: u64,
+    counts_weights: bool,
+}
+
+/// The work of a job, in pixels.
+struct Work {
+    stage: Stage,
+    job: JobStage,
+    family: String,
+    quantized: bool,
+    samples: u32,
+    frames: u32,
+    height: u32,
+    width: u32,
+    /// Of a sample.
+    steps: Option<u32>,
+}
 
 /// The reason that a job is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,24 +107,25 @@ fn not_written(error: &io::Error) -> Refusal {
 }
 
 impl ServerState {
-    /// Copies a latent from below one of the roots: it can't be changed or cut short from then on.
+    /// Copies a file from below one of the roots: it can't be changed or cut short from then on.
+    /// `field` is what the request calls its path.
     ///
     /// # Errors
     /// The path leads elsewhere, or to no file of reasonable size.
-    pub fn copy_latent(&self, path: &str) -> Result<NamedTempFile, Refusal> {
+    pub fn copy_input(&self, field: &str, path: &str) -> Result<NamedTempFile, Refusal> {
         let config = self.config.in_force();
         let limits = &config.server.limits;
         let wanted = Path::new(path);
         if path.chars().count() > LONGEST_PATH {
-            return Err(invalid(format!("latent_path: expected at most {LONGEST_PATH} characters")));
+            return Err(invalid(format!("{field}: expected at most {LONGEST_PATH} characters")));
         }
         if !wanted.is_absolute() || path.contains('\0') {
-            return Err(invalid("latent_path: expected an absolute path"));
+            return Err(invalid(format!("{field}: expected an absolute path")));
         }
         if config.server.roots.is_empty() {
-            return Err(invalid("latent_path: no [server] roots are configured: upload the latent instead"));
+            return Err(invalid(format!("{field}: no [server] roots are configured: upload the file instead")));
         }
-        let outside = || invalid("latent_path: not a file below one of the configured roots");
+        let outside = || invalid(format!("{field}: not a file below one of the configured roots"));
         // The root's path as configured, or its real path.
         let below = |root: &Path| {
             let real = root.canonicalize().ok();
@@ -145,11 +179,11 @@ impl ServerState {
     ///
     /// # Errors
     /// The refusal; nothing is kept then.
-    pub fn accept(&self, request: JobRequest, latent: NamedTempFile, key: Option<&str>) -> Result<Job, Refusal> {
+    pub fn accept(&self, request: JobRequest, uploads: Uploads, key: Option<&str>) -> Result<Job, Refusal> {
         if self.is_draining() {
             return Err(Refusal::ShuttingDown);
         }
-        let accepted = self.try_accept(request, latent, key);
+        let accepted = self.try_accept(request, uploads, key);
         if let Err(refusal) = &accepted {
             self.metrics.count_refused(match refusal {
                 Refusal::Invalid(_) => "wrong",
@@ -161,7 +195,7 @@ impl ServerState {
         accepted
     }
 
-    fn try_accept(&self, request: JobRequest, latent: NamedTempFile, key: Option<&str>) -> Result<Job, Refusal> {
+    fn try_accept(&self, request: JobRequest, uploads: Uploads, key: Option<&str>) -> Result<Job, Refusal> {
         let model = self.model(&request.model)?;
         let device = self.choose_device(request.device.as_deref())?;
         if let Some(before) = key.map(|key| self.jobs.store.find_by_key(key)).transpose()?.flatten() {
@@ -170,24 +204,26 @@ impl ServerState {
         let slot = device.queue.reserve().map_err(Refusal::QueueFull)?;
         let longest_s = self.config.in_force().server.limits.deadline.as_secs();
         check_fields(&request, longest_s)?;
-        let counts_weights = device.counts_weights || request.count_weights;
-        let Inspection { latent: mut read, shape, format, least_bytes } =
-            inspect_upload(&model, device, &request, latent.path())?;
+        let inspected = match &request.sample {
+            None => decode::inspect(&model, device, &request, &uploads)?,
+            Some(fields) => sample::inspect(&model, device, &request, fields, &uploads)?,
+        };
+        let Inspection { work, latent, format, least_bytes, counts_weights } = inspected;
         // The job's own limit comes last: another one would not help against the device's.
-        let check = |whose: &str, limit: Option<u64>| check_memory(whose, limit, (least_bytes, counts_weights));
+        let check =
+            |whose: &str, limit: Option<u64>| check_memory(whose, limit, (work.job, least_bytes, counts_weights));
         check(&format!("device {}: its memory-limit", device.name), Some(device.memory_limit))?;
         check("memory_limit_bytes", request.memory_limit_bytes)?;
-        let facts = model.model.facts();
         let case = Case {
-            stage: Stage::Decode,
-            family: &facts.family,
+            stage: work.stage,
+            family: &work.family,
             model: &model.name,
             arch: &device.facts.arch,
             device: &device.name,
             tag: request.tag.as_deref(),
-            quantized: facts.quantized,
-            pixels: u64::from(shape.height) * u64::from(shape.width),
-            frames: shape.frames as u32,
+            quantized: work.quantized,
+            pixels: u64::from(work.height) * u64::from(work.width),
+            frames: work.frames,
         };
         let assignment = self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)))?;
         check(&format!("route {}: its memory-limit", assignment.route), assignment.memory_limit)?;
@@ -197,6 +233,7 @@ impl ServerState {
         let job = Job {
             id: id.clone(),
             state: JobState::Queued,
+            stage: work.job,
             model: model.name.clone(),
             device: device.name.clone(),
             tag: request.tag.clone(),
@@ -206,16 +243,18 @@ impl ServerState {
             digest: assignment.revision.identity.digest.clone(),
             canary: assignment.canary,
             format,
-            batch: shape.samples as u32,
-            frames: shape.frames as u32,
-            height: shape.height,
-            width: shape.width,
+            batch: work.samples,
+            frames: work.frames,
+            height: work.height,
+            width: work.width,
+            steps: work.steps,
             created: clock::format_ms(now),
             started: None,
             finished: None,
             position: None,
             progress: None,
             loading: None,
+            sampling: None,
             attempt: None,
             error: None,
             results: Vec::new(),
@@ -226,15 +265,17 @@ impl ServerState {
         let stored = StoredJob { job, request, pinned, deadline_ms, starts: 0, crashes: 0 };
         // Announced before it is stored, so that a caller who finds it can follow and cancel it.
         self.jobs.announce(&id, assignment);
-        let accepted = self.jobs.files.adopt(&id, latent).and_then(|()| self.jobs.store.insert(&stored, key));
+        let accepted = self.jobs.files.adopt(&id, uploads).and_then(|()| self.jobs.store.insert(&stored, key));
         if !matches!(accepted, Ok(Insertion::New)) {
             self.jobs.retract(&id);
         }
         if let Insertion::Existing(before) = accepted? {
             return self.confirm_same(*before, &stored.request);
         }
-        read.path = self.jobs.files.latent(&id);
-        self.jobs.latents.hold(&id, read);
+        if let Some(mut latent) = latent {
+            latent.path = self.jobs.files.input(&id, Input::Latent);
+            self.jobs.latents.hold(&id, latent);
+        }
         self.jobs.schedule_deadline(&stored);
         self.metrics.count_accepted();
         slot.fill(&tag, &id);
@@ -303,12 +344,20 @@ fn check_fields(request: &JobRequest, longest_s: u64) -> Result<(), Refusal> {
 
 /// Refuses a job whose leanest plan exceeds a limit, instead of letting it fail when its turn
 /// comes. The least says if it counts the weights.
-fn check_memory(whose: &str, limit: Option<u64>, (least_bytes, counts_weights): (u64, bool)) -> Result<(), Refusal> {
+fn check_memory(
+    whose: &str,
+    limit: Option<u64>,
+    (stage, least_bytes, counts_weights): (JobStage, u64, bool),
+) -> Result<(), Refusal> {
     let Some(limit) = limit.filter(|limit| *limit < least_bytes) else { return Ok(()) };
     let (limit, least) = (bytes::display(limit), bytes::display(least_bytes));
     let weights = if counts_weights { "weights included" } else { "weights aside" };
+    let what = match stage {
+        JobStage::Decode => "latent",
+        JobStage::Denoise => "sample",
+    };
     Err(invalid(format!(
-        "{whose}: {limit} is too little for this latent: the least is {least_bytes} bytes (about {least}), {weights}"
+        "{whose}: {limit} is too little for this {what}: the least is {least_bytes} bytes (about {least}), {weights}"
     )))
 }
 
@@ -350,12 +399,12 @@ mod tests {
         let most = "deadline_s: expected at most 3600, the server's limit, or nothing for that";
         assert_eq!(of(r#","deadline_s":3601"#).unwrap(), most);
         assert_eq!(of(r#","memory_limit_bytes":0"#).unwrap(), "memory_limit_bytes: expected at least 1");
-        let little = line(check_memory("memory_limit_bytes", Some(1), (3 << 20, false))).unwrap();
+        let little = line(check_memory("memory_limit_bytes", Some(1), (JobStage::Decode, 3 << 20, false))).unwrap();
         let least = "memory_limit_bytes: 1 B is too little for this latent: the least is 3145728 bytes (about 3.00 MiB), weights aside";
         assert_eq!(little, least);
-        let little = line(check_memory("a", Some(1), (3 << 20, true))).unwrap();
+        let little = line(check_memory("a", Some(1), (JobStage::Decode, 3 << 20, true))).unwrap();
         assert!(little.ends_with("(about 3.00 MiB), weights included"), "{little}");
-        assert_eq!(line(check_memory("a", Some(3 << 20), (3 << 20, false))), None);
-        assert_eq!(line(check_memory("a", None, (3 << 20, false))), None);
+        assert_eq!(line(check_memory("a", Some(3 << 20), (JobStage::Decode, 3 << 20, false))), None);
+        assert_eq!(line(check_memory("a", None, (JobStage::Decode, 3 << 20, false))), None);
     }
 }

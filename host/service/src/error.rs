@@ -141,7 +141,7 @@ impl Error {
     }
 }
 
-/// The error of a decode in one line, in terms of the API: the engine's own advice is for the
+/// The error of a job's work in one line, in terms of the API: the engine's own advice is for the
 /// command line.
 pub(crate) fn decode_line(error: &tilewright_engine::Error) -> String {
     let tilewright_engine::Error::Exhausted { attempts, last, .. } = error else { return one_line(error) };
@@ -150,7 +150,7 @@ pub(crate) fn decode_line(error: &tilewright_engine::Error) -> String {
             "a policy that asks for f32 may do it, unless the latent or the model's weights are damaged"
         }
         Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-            "raise memory_limit_bytes, as far as the route and the device allow, or swap to a policy with smaller tiles"
+            "raise memory_limit_bytes, as far as the route and the device allow, or swap to a policy whose plans hold less"
         }
     };
     format!("gave up after {}, the last: {last}: {advice}", with_noun(*attempts, "attempt"))

@@ -7,7 +7,7 @@ use std::{
     time::SystemTime,
 };
 
-use tilewright_plan::{Candidate, LogLine, Record};
+use tilewright_plan::{Candidate, Denoise, LogLine, Record, Vae, Work};
 
 /// The most jobs with a trace.
 const KEPT: usize = 200;
@@ -15,22 +15,37 @@ const KEPT: usize = 200;
 /// The most decision times of a revision.
 const TIMES: usize = 512;
 
-/// The most decodes with a time.
-const DECODES: usize = 400;
+/// The most jobs with a time.
+const WORKS: usize = 400;
 
 /// The most revisions with decision times.
 const REVISIONS: usize = 12;
 
 /// The trace of a job's decision, beyond its record.
-#[derive(Clone, Debug, Default)]
-pub struct JobTrace {
+#[derive(Clone, Debug)]
+pub struct JobTrace<W: Work = Vae> {
     /// The plans that the policy asked the price of.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<Candidate<W>>,
     /// The lines that it logged.
     pub log: Vec<LogLine>,
     /// The revision and record of the incumbent for the same job, and the PSNR between the two
     /// outputs in dB, if a canary was compared.
-    pub incumbent: Option<(u64, Box<Record>, f64)>,
+    pub incumbent: Option<(u64, Box<Record<W>>, f64)>,
+}
+
+impl<W: Work> Default for JobTrace<W> {
+    fn default() -> Self {
+        Self { candidates: Vec::new(), log: Vec::new(), incumbent: None }
+    }
+}
+
+/// The trace of a job of any kind.
+#[derive(Clone, Debug)]
+pub enum AnyJobTrace {
+    /// Of a decode.
+    Vae(Box<JobTrace>),
+    /// Of a sample.
+    Denoise(Box<JobTrace<Denoise>>),
 }
 
 /// Traces of the last jobs, and decision times of the last revisions.
@@ -39,15 +54,15 @@ pub struct JobTraces(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    traces: HashMap<String, JobTrace>,
+    traces: HashMap<String, AnyJobTrace>,
     order: VecDeque<String>,
     times: VecDeque<((String, u64), VecDeque<f64>)>,
-    decodes: VecDeque<(String, SystemTime, f64)>,
+    works: VecDeque<(String, SystemTime, f64)>,
 }
 
 impl JobTraces {
     /// Keeps the trace of a job.
-    pub fn insert(&self, id: &str, trace: JobTrace) {
+    pub fn insert(&self, id: &str, trace: AnyJobTrace) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.order.push_back(id.to_owned());
         inner.traces.insert(id.to_owned(), trace);
@@ -59,7 +74,7 @@ impl JobTraces {
     }
 
     /// The trace of a job, if it is kept.
-    pub fn get(&self, id: &str) -> Option<JobTrace> {
+    pub fn get(&self, id: &str) -> Option<AnyJobTrace> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).traces.get(id).cloned()
     }
 
@@ -85,18 +100,18 @@ impl JobTraces {
         }
     }
 
-    /// Keeps the time of a decode, in seconds.
-    pub fn record_decode_time(&self, route: &str, seconds: f64) {
+    /// Keeps the time of a job's work, in seconds.
+    pub fn record_work_time(&self, route: &str, seconds: f64) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.decodes.push_back((route.to_owned(), SystemTime::now(), seconds));
-        if inner.decodes.len() > DECODES {
-            inner.decodes.pop_front();
+        inner.works.push_back((route.to_owned(), SystemTime::now(), seconds));
+        if inner.works.len() > WORKS {
+            inner.works.pop_front();
         }
     }
 
-    /// Times of decodes, oldest first: route, time of the end, seconds.
-    pub fn decode_times(&self) -> Vec<(String, SystemTime, f64)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).decodes.iter().cloned().collect()
+    /// Times of jobs' work, oldest first: route, time of the end, seconds.
+    pub fn work_times(&self) -> Vec<(String, SystemTime, f64)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).works.iter().cloned().collect()
     }
 
     /// Times of decisions in seconds, per policy and revision, the oldest revision first.

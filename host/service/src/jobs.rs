@@ -2,6 +2,7 @@
 //! turn for a device, and followed while they are at work.
 
 pub mod files;
+pub mod inputs;
 mod latents;
 pub mod live;
 pub mod queue;
@@ -28,7 +29,7 @@ use crate::{Result, clock, device::Devices, error::one_line, metrics::Metrics};
 pub struct Jobs {
     /// Jobs in the database.
     pub store: JobStore,
-    /// Latents and results.
+    /// The files that jobs read, and their results.
     pub files: JobFiles,
     /// Handles of the jobs that have not ended.
     pub live: LiveJobs,
@@ -111,7 +112,7 @@ impl Jobs {
                 let activity = self.live.get(&job.id).map(|handle| handle.activity()).unwrap_or_default();
                 job.progress = Some(activity.progress.map_or(0.0, |progress| progress.share));
                 job.attempt = (activity.attempt > 0).then_some(activity.attempt);
-                job.loading = activity.loading;
+                (job.loading, job.sampling) = (activity.loading, activity.sampling);
             }
             _ => {}
         }
@@ -134,7 +135,7 @@ impl Jobs {
         stored.job.state = state;
         stored.job.error = error.map(|line| self.files.strip_data_folder(&line));
         stored.job.finished = Some(clock::format_ms(now));
-        (stored.job.position, stored.job.progress) = (None, None);
+        (stored.job.position, stored.job.progress, stored.job.sampling) = (None, None, None);
         let is_first = self.store.update(stored, record, Some(now))?;
         let job = &stored.job;
         self.lock_assignments().remove(&job.id);
@@ -142,7 +143,7 @@ impl Jobs {
         self.latents.take(&job.id);
         if is_first {
             self.metrics.count_ended(state);
-            self.files.forget_latent(&job.id);
+            self.files.forget_inputs(&job.id);
             self.live.end(job);
             tracing::info!(job = job.id, state = state.name(), error = job.error, "the job ended");
         }

@@ -11,7 +11,7 @@ use prometheus::{
     TextEncoder,
 };
 use tilewright_engine::{Usage, WeightStore};
-use tilewright_plan::{FallbackReason, Record};
+use tilewright_plan::{DenoiseRecord, FallbackReason, PoolStatistics, Record};
 use tilewright_rollout::Event;
 use tilewright_service_api::JobState;
 
@@ -28,6 +28,23 @@ const WORK: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
 
 /// Labels of the revision that decided and its route.
 const DECIDED: [&str; 4] = ["route", "policy", "revision", "canary"];
+
+/// The revision that decided, and its route.
+#[derive(Clone, Copy, Debug)]
+pub struct Labels<'a> {
+    pub route: &'a str,
+    pub policy: &'a str,
+    pub revision: u64,
+    pub canary: bool,
+}
+
+impl Labels<'_> {
+    /// The values of [`DECIDED`].
+    fn values(&self) -> [String; 4] {
+        let canary = if self.canary { "true" } else { "false" };
+        [self.route.into(), self.policy.into(), self.revision.to_string(), canary.into()]
+    }
+}
 
 /// The most routes and revisions with series of their own.
 const REVISIONS: usize = 64;
@@ -51,6 +68,11 @@ pub struct Metrics {
     fallbacks: IntCounterVec,
     decodes: HistogramVec,
     peaks: GaugeVec,
+    samples: HistogramVec,
+    steps: HistogramVec,
+    sample_peaks: GaugeVec,
+    moved: IntCounterVec,
+    reused: IntCounterVec,
     waits: Histogram,
     jobs: IntCounterVec,
     refused: IntCounterVec,
@@ -107,6 +129,11 @@ impl Metrics {
             &DECIDED,
         )?;
         registry.register(Box::new(peaks.clone()))?;
+        let sample_peaks = GaugeVec::new(
+            Opts::new("tilewright_sample_peak_bytes", "Peak memory of the last sample, weights included."),
+            &DECIDED,
+        )?;
+        registry.register(Box::new(sample_peaks.clone()))?;
         let followers = IntGauge::new("tilewright_followers", "Connections that follow a job or the dashboard.")?;
         registry.register(Box::new(followers.clone()))?;
         Ok(Self {
@@ -128,6 +155,24 @@ impl Metrics {
                 &DECIDED,
             )?,
             peaks,
+            samples: histogram(
+                "tilewright_sample_seconds",
+                "Time of samples that ended well, loading weights aside.",
+                &WORK,
+                &DECIDED,
+            )?,
+            steps: histogram("tilewright_sample_step_seconds", "Time of a sample's step.", &WORK, &DECIDED)?,
+            sample_peaks,
+            moved: counter(
+                "tilewright_sample_moved_bytes_total",
+                "Bytes of weights that were read again while samples ran.",
+                &["device"],
+            )?,
+            reused: counter(
+                "tilewright_sample_reused_calls_total",
+                "Calls of a transformer that its last output served.",
+                &["device"],
+            )?,
             waits: plain("tilewright_queue_wait_seconds", "Time from a job's acceptance to its start.", &WORK)?,
             jobs: counter("tilewright_jobs_total", "Jobs by how they ended, and those accepted.", &["state"])?,
             refused: counter("tilewright_jobs_refused_total", "Jobs that were not accepted, by why.", &["reason"])?,
@@ -225,39 +270,34 @@ impl Metrics {
     }
 
     /// Records a decision.
-    pub fn record_decision(
-        &self,
-        route: &str,
-        policy: &str,
-        revision: u64,
-        canary: bool,
-        elapsed: Duration,
-        fallback: Option<FallbackReason>,
-    ) {
-        let revision = revision.to_string();
-        let canary = if canary { "true" } else { "false" };
-        self.track_series([route, policy, &revision, canary]);
-        self.decisions.with_label_values(&[route, policy, &revision, canary]).observe(elapsed.as_secs_f64());
+    pub fn record_decision(&self, labels: &Labels<'_>, elapsed: Duration, fallback: Option<FallbackReason>) {
+        let values = labels.values();
+        self.track_series(&values);
+        self.decisions.with_label_values(&values).observe(elapsed.as_secs_f64());
         if let Some(reason) = fallback {
-            self.fallbacks.with_label_values(&[route, policy, &revision, &reason.to_string()]).inc();
+            let [route, policy, revision, _] = &values;
+            self.fallbacks.with_label_values(&[route, policy, revision, &reason.to_string()]).inc();
         }
     }
 
     /// Bounds the number of series: every swap adds some, and the oldest are removed.
-    fn track_series(&self, labels: [&str; 4]) {
+    fn track_series(&self, labels: &[String; 4]) {
         let mut revisions = self.revisions.lock().unwrap_or_else(PoisonError::into_inner);
-        if revisions.back().is_some_and(|last| *last == labels) || revisions.contains(&labels.map(str::to_owned)) {
+        if revisions.back().is_some_and(|last| last == labels) || revisions.contains(labels) {
             return;
         }
-        revisions.push_back(labels.map(str::to_owned));
+        revisions.push_back(labels.clone());
         if revisions.len() > REVISIONS
             && let Some(oldest) = revisions.pop_front()
         {
             let labels = oldest.each_ref().map(String::as_str);
             // A series that was never counted does not exist.
-            let _ = self.decisions.remove_label_values(&labels);
-            let _ = self.decodes.remove_label_values(&labels);
-            let _ = self.peaks.remove_label_values(&labels);
+            for histogram in [&self.decisions, &self.decodes, &self.samples, &self.steps] {
+                let _ = histogram.remove_label_values(&labels);
+            }
+            for gauge in [&self.peaks, &self.sample_peaks] {
+                let _ = gauge.remove_label_values(&labels);
+            }
             let [route, policy, revision, _] = labels;
             for reason in REASONS {
                 let _ = self.fallbacks.remove_label_values(&[route, policy, revision, &reason.to_string()]);
@@ -266,14 +306,35 @@ impl Metrics {
     }
 
     /// Records a decode that ended well.
-    pub fn record_decode(&self, route: &str, policy: &str, revision: u64, canary: bool, device: &str, record: &Record) {
+    pub fn record_decode(&self, labels: &Labels<'_>, device: &str, record: &Record) {
         let Some(outcome) = &record.outcome else { return };
-        let revision = revision.to_string();
-        let labels = [route, policy, revision.as_str(), if canary { "true" } else { "false" }];
-        self.decodes.with_label_values(&labels).observe(outcome.elapsed.as_secs_f64());
-        self.peaks.with_label_values(&labels).set(outcome.peak_bytes as f64);
-        self.pool.with_label_values(&[device, "hit"]).inc_by(outcome.pool.hits);
-        self.pool.with_label_values(&[device, "miss"]).inc_by(outcome.pool.misses);
+        let values = labels.values();
+        self.decodes.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
+        self.peaks.with_label_values(&values).set(outcome.peak_bytes as f64);
+        self.record_pool(device, outcome.pool);
+    }
+
+    /// Records a sample that ended well.
+    pub fn record_sample(&self, labels: &Labels<'_>, device: &str, record: &DenoiseRecord) {
+        let Some(outcome) = &record.outcome else { return };
+        let values = labels.values();
+        self.samples.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
+        self.sample_peaks
+            .with_label_values(&values)
+            .set(outcome.peak_bytes.saturating_add(outcome.weights_bytes) as f64);
+        self.moved.with_label_values(&[device]).inc_by(outcome.moved_bytes);
+        self.reused.with_label_values(&[device]).inc_by(u64::from(outcome.reused));
+        self.record_pool(device, outcome.pool);
+    }
+
+    /// Records a finished step of a sample.
+    pub fn record_step(&self, labels: &Labels<'_>, took: Duration) {
+        self.steps.with_label_values(&labels.values()).observe(took.as_secs_f64());
+    }
+
+    fn record_pool(&self, device: &str, pool: PoolStatistics) {
+        self.pool.with_label_values(&[device, "hit"]).inc_by(pool.hits);
+        self.pool.with_label_values(&[device, "miss"]).inc_by(pool.misses);
     }
 
     /// Counts an accepted job.
@@ -340,15 +401,19 @@ mod tests {
 
     use super::*;
 
+    fn labels(policy: &str, revision: u64) -> Labels<'_> {
+        Labels { route: "default", policy, revision, canary: false }
+    }
+
     #[test]
     fn names_are_their_own_and_the_text_has_help_and_types() {
         let metrics = Metrics::new().unwrap();
-        metrics.record_decision("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
+        metrics.record_decision(&labels("adaptive", 1), Duration::from_nanos(700), Some(FallbackReason::Trap));
         metrics.count_ended(JobState::Done);
         for revision in 2..200 {
-            metrics.record_decision("default", "other", revision, false, Duration::from_nanos(700), None);
+            metrics.record_decision(&labels("other", revision), Duration::from_nanos(700), None);
         }
-        metrics.record_decision("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
+        metrics.record_decision(&labels("adaptive", 1), Duration::from_nanos(700), Some(FallbackReason::Trap));
         let text = metrics.render(&Devices::from_iter([]), &WeightStore::new(Budget::Last), &[("adaptive".into(), 3)]);
         for line in [
             "# TYPE tilewright_decision_seconds histogram",

@@ -1,33 +1,55 @@
 //! The configured models, opened. They share one store of weights, within one budget for each
 //! physical device.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use arc_swap::{ArcSwap, Guard};
 use tilewright_config::Config;
 use tilewright_engine::{Budget, Overrides, WeightStore};
 use tilewright_models::Family;
-use tilewright_pipeline::Model;
+use tilewright_pipeline::{Model, SampleModel};
 
 use crate::{Error, Result, device::Devices};
 
-/// A configured model.
+/// A configured model: an autoencoder, a transformer, or both.
 #[derive(Debug)]
 pub struct OpenModel {
     /// The model's name in the configuration.
     pub name: String,
-    /// The model's file.
+    /// The autoencoder, which decodes.
+    pub vae: Option<OpenVae>,
+    /// The transformer, which samples.
+    pub transformer: Option<SampleModel>,
+    configured: tilewright_config::Model,
+}
+
+/// The autoencoder of a model.
+#[derive(Debug)]
+pub struct OpenVae {
+    /// Its file.
     pub path: PathBuf,
     /// The autoencoder.
     pub model: Model,
-    configured: tilewright_config::Model,
+}
+
+impl OpenModel {
+    /// The files of the transformer.
+    pub fn transformer_paths(&self) -> &[PathBuf] {
+        &self.configured.transformer
+    }
 }
 
 impl Drop for OpenModel {
     /// Frees the idle weights of a model that is gone. A job that is at work holds its model, so
     /// that the weights in use have been given back by then.
     fn drop(&mut self) {
-        self.model.release();
+        if let Some(vae) = &self.vae {
+            vae.model.release();
+        }
     }
 }
 
@@ -45,7 +67,7 @@ impl Models {
     /// Opens every model that is configured.
     ///
     /// # Errors
-    /// A model's file can't be opened as a VAE, or its configured family is unknown.
+    /// A model's file can't be opened as a VAE or a transformer, or its configured family is unknown.
     pub fn open(config: &Config) -> Result<Self> {
         // `set_budgets` replaces this once the devices are open, before the first job.
         let weights = WeightStore::new(Budget::Last);
@@ -84,7 +106,7 @@ impl Models {
     /// configured as before stays as it is.
     ///
     /// # Errors
-    /// A model's file can't be opened as a VAE, or its configured family is unknown.
+    /// A model's file can't be opened as a VAE or a transformer, or its configured family is unknown.
     pub fn reopen(&self, config: &Config) -> Result<ModelMap> {
         open_all(config, &self.by_name(), &self.weights)
     }
@@ -101,18 +123,25 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
         if let Some(same) = before.get(name).filter(|known| known.configured == *configured) {
             return Ok((name.clone(), same.clone()));
         }
-        let model = Model::open(&configured.vae, overrides(name, configured)?)?.sharing(weights);
+        let vae = configured.vae.as_ref().map(|path| -> Result<OpenVae> {
+            let model = Model::open(path, overrides(name, path, configured)?)?.sharing(weights);
+            Ok(OpenVae { path: path.clone(), model })
+        });
+        let transformer = match configured.transformer.is_empty() {
+            true => None,
+            false => Some(SampleModel::open(&configured.transformer, configured.boundary)?),
+        };
         let opened =
-            OpenModel { name: name.clone(), path: configured.vae.clone(), model, configured: configured.clone() };
+            OpenModel { name: name.clone(), vae: vae.transpose()?, transformer, configured: configured.clone() };
         Ok((name.clone(), Arc::new(opened)))
     });
     models.collect()
 }
 
-fn overrides(name: &str, configured: &tilewright_config::Model) -> Result<Overrides> {
+fn overrides(name: &str, path: &Path, configured: &tilewright_config::Model) -> Result<Overrides> {
     let family = configured.family.as_deref().map(str::parse::<Family>).transpose();
     let family = family.map_err(|error| Error::Family {
-        path: configured.vae.clone(),
+        path: path.to_owned(),
         model: name.to_owned(),
         reason: error.to_string(),
     })?;

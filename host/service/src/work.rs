@@ -1,9 +1,11 @@
 //! The loop of a device's thread: one job after the other, each brought to its one end, even if the
 //! code for it panics.
 
-mod execute;
+mod decode;
+mod executed;
 mod observer;
-mod quality;
+mod results;
+mod sample;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -13,13 +15,13 @@ use std::{
 };
 
 use tilewright_engine::{Machine, MemoryLimit};
-use tilewright_pipeline::{FrameStore, HistoryFault, Trials};
-use tilewright_plan::Record;
+use tilewright_pipeline::{HistoryFault, Trials};
+use tilewright_plan::{Denoise, Vae};
 use tilewright_rollout::{Assignment, Decider, EndedJob};
-use tilewright_service_api::{JobResult, JobState};
+use tilewright_service_api::{JobStage, JobState};
 
 use self::{
-    execute::JobInput,
+    executed::{Executed, Execution, JobOutcome},
     observer::{JobObserver, StopSignal},
 };
 use crate::{
@@ -27,7 +29,11 @@ use crate::{
     device::Worker,
     error::one_line,
     job_traces::JobTrace,
-    jobs::{StoredJob, live::JobUpdate},
+    jobs::{
+        StoredJob,
+        live::{JobHandle, JobUpdate},
+    },
+    metrics::Labels,
     state::ServerState,
 };
 
@@ -45,14 +51,6 @@ const ROOM_CHECK: Duration = Duration::from_millis(100);
 /// The environment variable by which tests name the tag of jobs that crash the server.
 #[cfg(debug_assertions)]
 const CRASH: &str = "TILEWRIGHT_CRASH_AT";
-
-/// The outcome of a job's work.
-pub(crate) struct JobOutcome {
-    record: Option<Box<Record>>,
-    /// All frames, if they are to be compared.
-    output: Option<FrameStore>,
-    end: Result<Vec<JobResult>, JobEnd>,
-}
 
 /// The reason that there is no result.
 pub(crate) enum JobEnd {
@@ -175,30 +173,67 @@ fn run_job(
     if stored.job.tag.is_some() && stored.job.tag == std::env::var(CRASH).ok() {
         std::process::abort();
     }
-    let input = match JobInput::read(server, &stored) {
+    let work = match stored.job.stage {
+        JobStage::Decode => carry_out::<Vae>,
+        JobStage::Denoise => carry_out::<Denoise>,
+    };
+    let Some(JobEnded { state, error, record }) = work(server, worker, history, &mut stored, &assignment, &handle)
+    else {
+        return Ok(());
+    };
+    span.record("state", state.name());
+    finish(&mut stored, state, error, record.as_deref())
+}
+
+/// The end of a job, to be written.
+struct JobEnded {
+    state: JobState,
+    error: Option<String>,
+    /// Its record as JSON.
+    record: Option<String>,
+}
+
+/// Carries a job out; none if it begins anew after the next start.
+fn carry_out<W: Executed>(
+    server: &Arc<ServerState>,
+    worker: &Worker,
+    history: &mut Trials,
+    stored: &mut StoredJob,
+    assignment: &Assignment,
+    handle: &Arc<JobHandle>,
+) -> Option<JobEnded>
+where
+    for<'a> JobObserver<'a, W>: tilewright_engine::Observer,
+{
+    let id = stored.job.id.clone();
+    let input = match W::read(server, stored) {
         Ok(input) => input,
-        Err(error) => return finish(&mut stored, JobState::Failed, Some(error), None),
+        Err(error) => return Some(JobEnded { state: JobState::Failed, error: Some(error), record: None }),
     };
     let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
     let (JobOutcome { record, output, end }, mut trace, is_mixed, exchange) = loop {
-        let mut decider = Decider::new(server.rollout.clone(), assignment.clone());
+        let mut decider = Decider::<W>::new(server.rollout.clone(), assignment.clone());
         let mut observer = JobObserver::new(
             server,
             &worker.device,
-            &assignment,
+            assignment,
             handle.clone(),
             stop.clone(),
             decider.successor(),
             decider.current(),
         );
-        let mut outcome = execute::execute(server, worker, history, &stored, &input, &mut decider, &mut observer);
+        let execution = Execution { server, worker, stored };
+        let mut outcome = W::execute(execution, history, &input, &mut decider, &mut observer);
         let JobObserver { candidates, log, .. } = observer;
         if let Err(JobEnd::LostDevice(reason)) = &outcome.end {
             server.lost.report(&worker.device.name, reason);
             server.jobs.files.forget_results(&id);
             stored.crashes += 1;
-            let kept = server.retry_until_written("a job's end", || server.jobs.store.update(&stored, None, None));
-            return kept.map(drop);
+            let kept = server.retry_until_written("a job's end", || server.jobs.store.update(stored, None, None));
+            if let Err(error) = kept {
+                tracing::error!(error = one_line(&error), "a job on a lost device can't be written");
+            }
+            return None;
         }
         if let Err(JobEnd::Unwritten(line)) = &outcome.end {
             tracing::error!(error = line, "there is no room for a result: the job is done again once there is");
@@ -206,7 +241,7 @@ fn run_job(
             match wait_for_room(server, &stop) {
                 Ok(true) => continue,
                 // The job begins anew after the next start.
-                Ok(false) => return Ok(()),
+                Ok(false) => return None,
                 Err(end) => outcome.end = Err(end),
             }
         }
@@ -219,27 +254,23 @@ fn run_job(
             (JobState::Failed, Some(error), Vec::new())
         }
         Err(JobEnd::Cancelled) => (JobState::Cancelled, None, Vec::new()),
-        Err(JobEnd::Expired) => (JobState::Expired, Some("its deadline passed during the decode".into()), Vec::new()),
+        Err(JobEnd::Expired) => {
+            (JobState::Expired, Some(format!("its deadline passed during the {}", W::NAME)), Vec::new())
+        }
     };
-    span.record("state", state.name());
     if state == JobState::Done
         && let Some(record) = &record
     {
         if !is_mixed {
-            let (policy, revision) = (assignment.revision.policy.as_str(), assignment.revision.number);
-            server.metrics.record_decode(
-                &assignment.route,
-                policy,
-                revision,
-                assignment.canary,
-                &stored.job.device,
-                record,
-            );
+            let Assignment { route, revision, canary, .. } = assignment;
+            let labels = Labels { route, policy: &revision.policy, revision: revision.number, canary: *canary };
+            W::count(server, &labels, &stored.job.device, record);
         }
         if let Some(outcome) = &record.outcome {
-            server.traces.record_decode_time(&assignment.route, outcome.elapsed.as_secs_f64());
+            server.traces.record_work_time(&assignment.route, W::elapsed(outcome).as_secs_f64());
         }
-        if !is_mixed {
+        // A part of the work takes less time than its whole.
+        if !is_mixed && record.resumed_frames == 0 {
             history.keep(record);
         }
     }
@@ -247,7 +278,8 @@ fn run_job(
     // The rollout learns the outcome before the job ends: a caller who sees the end then sees both.
     let mut psnr = None;
     if let (Some(compare), JobState::Done, Some(output)) = (&assignment.compare, state, &output) {
-        match quality::compare_with_incumbent(worker, &stored, &input, &assignment, compare, output, &stop) {
+        let execution = Execution { server, worker, stored };
+        match W::compare(execution, &input, assignment, compare, output, &stop) {
             Ok((record, found)) => {
                 psnr = Some(found);
                 trace.incumbent = Some((compare.number, Box::new(record), found));
@@ -260,13 +292,13 @@ fn run_job(
         && state != JobState::Cancelled
     {
         record.exchange = exchange;
-        // A plan is to blame if the job ended without an outcome. A decode that succeeded and could
-        // not be written has one.
+        // A plan is to blame if the job ended without an outcome. Work that succeeded and could not
+        // be written has one.
         let is_lost = record.outcome.is_none();
-        server.rollout.record_result(&assignment, EndedJob { record: *record, is_mixed, is_lost, psnr });
+        server.rollout.record_result(assignment, EndedJob { record: *record, is_mixed, is_lost, psnr });
     }
-    server.traces.insert(&id, trace);
-    finish(&mut stored, state, error, text.as_deref())
+    server.traces.insert(&id, W::trace(trace));
+    Some(JobEnded { state, error, record: text })
 }
 
 /// Waits until there is room for results again; false if the server ends before.

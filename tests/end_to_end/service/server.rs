@@ -183,6 +183,12 @@ impl Server {
         self.ask("POST", "/v1/jobs", &headers, &body)
     }
 
+    /// Submits files by the names of their parts; the answer.
+    pub fn submit_files(&self, request: &Value, files: &[(&str, &[u8])]) -> Answer {
+        let (media, body) = form_of(request, files);
+        self.ask("POST", "/v1/jobs", &[("content-type", media)], &body)
+    }
+
     /// Submits a latent that is to be accepted; the job's id.
     #[track_caller]
     pub fn accepted(&self, request: &Value, latent: &[u8]) -> String {
@@ -291,9 +297,20 @@ impl Drop for Server {
 
 /// A form as browsers send it: its media type and its bytes.
 pub fn form(request: &Value, latent: &[u8]) -> (&'static str, Vec<u8>) {
-    let head = format!(
-        "--limit\r\nContent-Disposition: form-data; name=\"request\"\r\nContent-Type: application/json\r\n\r\n{request}\r\n\
-         --limit\r\nContent-Disposition: form-data; name=\"latent\"; filename=\"a.latent\"\r\nContent-Type: application/octet-stream\r\n\r\n"
-    );
-    ("multipart/form-data; boundary=limit", [head.as_bytes(), latent, b"\r\n--limit--\r\n"].concat())
+    form_of(request, &[("latent", latent)])
+}
+
+/// The same with files by the names of their parts.
+pub fn form_of(request: &Value, files: &[(&str, &[u8])]) -> (&'static str, Vec<u8>) {
+    let mut body = format!(
+        "--limit\r\nContent-Disposition: form-data; name=\"request\"\r\nContent-Type: application/json\r\n\r\n{request}"
+    )
+    .into_bytes();
+    for (name, bytes) in files {
+        let head = format!(
+            "\r\n--limit\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"a.{name}\"\r\nContent-Type: application/octet-stream\r\n\r\n"
+        );
+        body.extend([head.as_bytes(), bytes].concat());
+    }
+    ("multipart/form-data; boundary=limit", [&body, &b"\r\n--limit--\r\n"[..]].concat())
 }

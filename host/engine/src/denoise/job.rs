@@ -117,6 +117,12 @@ impl<'a> DenoiseJob<'a> {
         }
     }
 
+    /// The bytes that the leanest plan is expected to hold, weights included; none if no plan has a
+    /// price.
+    pub fn least_bytes(&self) -> Option<u64> {
+        self.least_beyond(0)
+    }
+
     /// Gives policies earlier measurements on this device for this model, newest first.
     #[must_use]
     pub fn with_history(self, records: &[DenoiseRecord]) -> Self {

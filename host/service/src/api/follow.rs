@@ -34,6 +34,7 @@ fn to_event(update: &JobUpdate) -> Event {
         JobUpdate::Job(job) => event("job", job),
         JobUpdate::Plan(planned) => event("plan", planned),
         JobUpdate::Progress(progress) => event("progress", progress),
+        JobUpdate::Step(sampling) => event("step", sampling),
         JobUpdate::Failed(failed) => event("failed", failed),
         JobUpdate::End(job) => event("end", job),
     }
@@ -43,8 +44,8 @@ fn to_event(update: &JobUpdate) -> Event {
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "describes what the stream is made of")]
 pub struct FollowEvent {
-    /// `job`, `plan`, `progress`, `failed` or `end`.
-    #[schema(pattern = "^(job|plan|progress|failed|end)$")]
+    /// `job`, `plan`, `progress`, `step`, `failed` or `end`.
+    #[schema(pattern = "^(job|plan|progress|step|failed|end)$")]
     event: String,
     /// JSON, by the event.
     data: String,
@@ -53,8 +54,8 @@ pub struct FollowEvent {
 /// Follow a job
 ///
 /// Server-sent events: `job` (the job), `plan` (what is carried out, and how it divides the work),
-/// `progress` (tiles, bands, chunks or passes done), `failed` (an attempt; another follows), `end`
-/// (the job; the last). `plan`, `progress` and `failed` have the number of the `attempt`, from 1:
+/// `progress` (tiles, bands, chunks, passes or steps done), `step` (of a sample: steps done, the time
+/// of one and the time left), `failed` (an attempt; another follows), `end` (the job; the last). `plan`, `progress` and `failed` have the number of the `attempt`, from 1:
 /// progress begins anew with each and goes back within none. A stream without `end` was ended by
 /// the server's own end: the job goes on after its next start.
 #[utoipa::path(
@@ -82,10 +83,11 @@ pub async fn events(
     let follower = app.server.metrics.track_follower();
     let (first, updates) = match followed {
         Some((now, updates)) if !job.state.is_end() => {
-            let JobActivity { planned, progress, .. } = now;
+            let JobActivity { planned, progress, sampling, .. } = now;
             let mut first = vec![event("job", &job)];
             first.extend(planned.map(|planned| event("plan", &planned)));
             first.extend(progress.map(|progress| event("progress", &progress)));
+            first.extend(sampling.map(|sampling| event("step", &sampling)));
             (first, Some(updates))
         }
         _ if job.state.is_end() => (vec![event("end", &job)], None),

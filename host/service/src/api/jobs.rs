@@ -11,7 +11,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
-use tilewright_service_api::{Job, JobRequest, JobState};
+use tilewright_service_api::{Job, JobRequest, JobState, SamplePaths};
 use tokio::task::spawn_blocking;
 use tower::ServiceExt;
 use tower_http::services::ServeFile;
@@ -25,30 +25,47 @@ use super::{
 use crate::{
     accept::Refusal,
     app::App,
-    jobs::store::{JobFilter, JobSearch},
+    jobs::{
+        inputs::{Input, Uploads},
+        store::{JobFilter, JobSearch},
+    },
     problem::{ApiResult, Problem},
 };
 
-/// Bytes of the request beside the latent.
+/// Bytes of the request beside its files.
 const REQUEST: u64 = 64 << 10;
 
-/// Parts of a form, and bytes of it that are neither the latent nor the request.
-const PARTS: usize = 8;
+/// The most parts of a form.
+const PARTS: usize = 12;
 
-/// A job to submit, with its latent.
+/// A job to submit, with its files.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "describes the form's parts")]
 pub struct Submission {
-    /// The request for the decode; without `latent_path`.
+    /// The request; without paths.
     request: JobRequest,
-    /// A ComfyUI .latent, or a .safetensors with one tensor.
-    #[schema(value_type = String, format = Binary)]
+    /// A ComfyUI .latent, or a .safetensors with one tensor. A sample without one begins from noise
+    /// alone.
+    #[schema(value_type = Option<String>, format = Binary)]
     latent: Vec<u8>,
+    /// The conditioning of a sample: a .safetensors with `prompt_embeds`, as `tilewright sample`
+    /// takes it.
+    #[schema(value_type = Option<String>, format = Binary)]
+    conditioning: Vec<u8>,
+    /// The conditioning that guidance leads away from.
+    #[schema(value_type = Option<String>, format = Binary)]
+    negative: Vec<u8>,
+    /// The noise of a sample: a .safetensors with `noise`.
+    #[schema(value_type = Option<String>, format = Binary)]
+    noise: Vec<u8>,
+    /// A picture, or a .safetensors with `mask`: 1 where the latent is made anew.
+    #[schema(value_type = Option<String>, format = Binary)]
+    mask: Vec<u8>,
 }
 
-/// Submit a decode
+/// Submit a decode or a sample
 ///
-/// Either with the path of a latent on the server, or with the latent itself. The job is kept
+/// Either with the paths of its files on the server, or with the files themselves. The job is kept
 /// before the answer is given: it outlives the server.
 #[utoipa::path(
     post, path = "/v1/jobs", operation_id = "submitJob",
@@ -117,79 +134,106 @@ pub async fn submit_job(app: &App, request: Request, key: Option<String>, from_p
         .unwrap_or_default()
         .to_owned();
     let is_form = media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("multipart/form-data"));
-    let (job, latent) = if is_json(&media) && !from_page {
+    let (job, uploads) = if is_json(&media) && !from_page {
         check_length(request.headers(), REQUEST)?;
         let bytes = axum::body::to_bytes(request.into_body(), REQUEST as usize)
             .await
             .map_err(|error| body_problem(&error, REQUEST))?;
         let job: JobRequest = parse_json(&bytes)?;
-        let Some(path) = job.latent_path.clone() else {
-            return Err(Problem::invalid(
-                "latent_path: expected the path of a latent on the server, or the latent itself in a multipart form",
-            ));
-        };
         let server = server.clone();
-        let latent = spawn_blocking(move || server.copy_latent(&path)).await??;
-        (job, latent)
+        spawn_blocking(move || {
+            let uploads = paths(&job).map(|(input, field, path)| Ok((input, server.copy_input(&field, path)?)));
+            let uploads = uploads.collect::<Result<Uploads, Refusal>>()?;
+            Ok::<_, Refusal>((job, uploads))
+        })
+        .await??
     } else if is_form {
-        let Form { job, latent, token } = read_form(app, request).await?;
+        let Form { job, uploads, token } = read_form(app, request).await?;
         if from_page && !app.auth.is_form_token(token.as_deref()) {
             return Err(Problem::new(
                 StatusCode::FORBIDDEN,
                 "this form is out of date: load its page again and repeat it",
             ));
         }
-        (job, latent)
+        (job, uploads)
     } else {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "expected application/json or multipart/form-data",
         ));
     };
-    let bytes = latent.as_file().metadata().map_err(|error| Problem::internal(&error))?.len();
+    let sizes = uploads.values().map(|upload| upload.as_file().metadata().map(|facts| facts.len()));
+    let bytes = sizes.sum::<std::io::Result<u64>>().map_err(|error| Problem::internal(&error))?;
     let turn = app.inspections.acquire(&caller, bytes).await?;
     Ok(spawn_blocking(move || {
         // Held until the inspection ends, even if the caller is gone by then.
         let _turn = turn;
-        server.accept(job, latent, key.as_deref())
+        server.accept(job, uploads, key.as_deref())
     })
     .await??)
+}
+
+/// The files that a request names on the server, each with its field.
+fn paths(job: &JobRequest) -> impl Iterator<Item = (Input, String, &str)> {
+    let latent = (Input::Latent, "latent_path".to_owned(), job.latent_path.as_deref());
+    let sample = job.sample.iter().flat_map(|sample| {
+        let SamplePaths { conditioning, negative, noise, mask } = &sample.paths;
+        let named = [
+            (Input::Conditioning, conditioning),
+            (Input::Negative, negative),
+            (Input::Noise, noise),
+            (Input::Mask, mask),
+        ];
+        named.map(|(input, path)| (input, format!("sample.paths.{}", input.name()), path.as_deref()))
+    });
+    std::iter::once(latent).chain(sample).filter_map(|(input, field, path)| Some((input, field, path?)))
 }
 
 async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
     let most = app.server.config.in_force().server.limits.upload_bytes;
     let mut form = BoundedForm::new(request, most).await?;
-    let (mut job, mut latent) = (None, None);
+    let (mut job, mut uploads) = (None, Uploads::new());
     let mut fields: Vec<(String, String)> = Vec::new();
     for _ in 0..PARTS {
         let Some(part) = form.next().await? else { break };
         let name = part.name().to_owned();
-        match name.as_str() {
-            "latent" if latent.is_none() => latent = Some(receive_latent(app, part, most).await?),
-            "request" if job.is_none() => job = Some(parse_json::<JobRequest>(&part.read_all(REQUEST).await?)?),
-            "latent" | "request" => return Err(Problem::invalid(format!("the form: two parts are named {name}"))),
+        match (name.as_str(), Input::named(&name)) {
+            (_, Some(input)) if !uploads.contains_key(&input) => {
+                uploads.insert(input, receive_file(app, part, most).await?);
+            }
+            ("request", _) if job.is_none() => job = Some(parse_json::<JobRequest>(&part.read_all(REQUEST).await?)?),
+            ("request", _) | (_, Some(_)) => {
+                return Err(Problem::invalid(format!("the form: two parts are named {name}")));
+            }
             // The fields of the dashboard's form, one part each.
-            "model" | "format" | "tag" | "objective" | "form" => fields.push((name, part.read_text(256).await?)),
-            _ => return Err(Problem::invalid("the form: expected parts named request and latent")),
+            ("model" | "format" | "tag" | "objective" | "form", _) => {
+                fields.push((name, part.read_text(256).await?));
+            }
+            _ => {
+                let names: Vec<&str> = Input::ALL.iter().map(|(_, name)| *name).collect();
+                return Err(Problem::invalid(format!(
+                    "the form: expected parts named request and {}",
+                    names.join(", ")
+                )));
+            }
         }
     }
-    let latent = latent.ok_or_else(|| Problem::invalid("the form: no part named latent"))?;
     let job = match job {
         Some(job) => job,
         None if fields.iter().any(|(name, _)| name == "model") => request_from_fields(&fields)?,
         None => return Err(Problem::invalid("the form: no part named request")),
     };
-    if job.latent_path.is_some() {
-        return Err(Problem::invalid("latent_path: the form has the latent itself: leave one of them out"));
+    if let Some((_, field, _)) = paths(&job).next() {
+        return Err(Problem::invalid(format!("{field}: a form has the files themselves: leave the path out")));
     }
     let token = fields.into_iter().find(|(name, _)| name == "form").map(|(_, token)| token);
-    Ok(Form { job, latent, token })
+    Ok(Form { job, uploads, token })
 }
 
 /// A submission as it came in a form.
 struct Form {
     job: JobRequest,
-    latent: NamedTempFile,
+    uploads: Uploads,
     /// The token that the dashboard's form carries.
     token: Option<String>,
 }
@@ -202,7 +246,7 @@ fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
 }
 
 /// A part that is a file, written as it comes.
-async fn receive_latent(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult<NamedTempFile> {
+async fn receive_file(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult<NamedTempFile> {
     let mut spool = Spool::new(app).await?;
     while let Some(chunk) = part.chunk().await? {
         if spool.bytes + chunk.len() as u64 > most {
@@ -323,7 +367,7 @@ pub async fn get(State(app): State<App>, PathName(id): PathName) -> ApiResult<Js
 
 /// Cancel a job
 ///
-/// One that waits ends at once, one at work at its next tile.
+/// One that waits ends at once, one at work at its next tile or block.
 #[utoipa::path(
     delete, path = "/v1/jobs/{id}", operation_id = "cancelJob", params(("id" = String, Path, description = "The job's id")),
     responses(

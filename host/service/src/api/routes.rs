@@ -4,27 +4,60 @@ use axum::{Json, extract::State};
 use serde::Serialize;
 use tilewright_config::{Conditions, Route};
 use tilewright_engine::{Budget, WeightStore};
+use tilewright_plan::DenoiserModel;
 use tilewright_rollout::{CanaryFacts, CanaryState, ShadowFacts};
-use tilewright_service_api::DeviceBody;
+use tilewright_service_api::{DeviceBody, JobStage};
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use super::extract::PathName;
-use crate::{app::App, device::DeviceState, problem::ApiResult};
+use crate::{app::App, device::DeviceState, models::OpenModel, problem::ApiResult};
 
-/// A configured model.
+/// A configured model: a VAE, a transformer, or both.
 #[derive(Serialize, ToSchema)]
 pub struct ModelBody {
     name: String,
-    /// The family that its file was recognized as.
+    /// The family that its files were recognized as.
     family: String,
+    /// Of the VAE; of the transformer, if there is no VAE.
     quantized: bool,
-    /// Bytes of its weights, as they are stored.
+    /// Bytes of the VAE's weights, as they are stored; of the transformer's, if there is no VAE.
     parameter_bytes: u64,
     /// Pixels of the output along a side per pixel of the latent.
     spatial_scale: u32,
     /// Frames of the output per frame of the latent, the first one aside.
     temporal_scale: u32,
+    /// The kinds of work that it does.
+    stages: Vec<JobStage>,
+    /// The transformer, as policies are told of it.
+    #[schema(value_type = Option<Object>)]
+    transformer: Option<DenoiserModel>,
+}
+
+impl ModelBody {
+    fn of(opened: &OpenModel) -> Self {
+        let transformer = opened.transformer.as_ref().map(|transformer| transformer.denoiser.model());
+        let vae = opened.vae.as_ref().map(|vae| vae.model.facts());
+        let [spatial_scale, temporal_scale] = match (vae, &opened.transformer) {
+            (Some(facts), _) => [facts.spatial_scale, facts.temporal_scale],
+            (None, Some(transformer)) => transformer.scales(),
+            (None, None) => [1, 1],
+        };
+        let stages = [(JobStage::Decode, vae.is_some()), (JobStage::Denoise, transformer.is_some())];
+        let is_quantized = || opened.transformer.iter().flat_map(|of| of.denoiser.files()).any(|of| of.is_quantized());
+        let stored_bytes = transformer.as_ref().map_or(0, |of| of.stored_bytes);
+        let family = transformer.as_ref().map_or_else(String::new, |of| of.family.clone());
+        Self {
+            name: opened.name.clone(),
+            family: vae.map_or(family, |facts| facts.family.clone()),
+            quantized: vae.map_or_else(is_quantized, |facts| facts.quantized),
+            parameter_bytes: vae.map_or(stored_bytes, |facts| facts.parameter_bytes),
+            spatial_scale,
+            temporal_scale,
+            stages: stages.into_iter().filter(|(_, has)| *has).map(|(stage, _)| stage).collect(),
+            transformer,
+        }
+    }
 }
 
 /// Configured models.
@@ -37,18 +70,7 @@ pub struct ModelList {
 #[utoipa::path(get, path = "/v1/models", operation_id = "listModels", responses((status = 200, body = ModelList)))]
 pub async fn models(State(app): State<App>) -> Json<ModelList> {
     let models = app.server.models.by_name();
-    let bodies = models.values().map(|opened| {
-        let facts = opened.model.facts();
-        ModelBody {
-            name: opened.name.clone(),
-            family: facts.family.clone(),
-            quantized: facts.quantized,
-            parameter_bytes: facts.parameter_bytes,
-            spatial_scale: facts.spatial_scale,
-            temporal_scale: facts.temporal_scale,
-        }
-    });
-    Json(ModelList { models: bodies.collect() })
+    Json(ModelList { models: models.values().map(|opened| ModelBody::of(opened)).collect() })
 }
 
 /// A device as the API gives it; `queue` is the most jobs that may wait.

@@ -1,19 +1,29 @@
-//! The files of jobs: one folder per job, with its latent and its results.
+//! The files of jobs: one folder per job, with the files that it reads and its results.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
+use tilewright_pipeline::KeptSample;
 use tilewright_rollout::{Disk, without_error_numbers};
 
+use super::inputs::{Input, Uploads};
 use crate::{Error, Result};
+
+/// The names of a sample's result.
+const LATENTS: [&str; 2] = ["result.latent", "result.safetensors"];
 
 /// The folders below the server's data.
 #[derive(Clone, Debug)]
 pub struct JobFiles {
     data: PathBuf,
     disk: Disk,
+}
+
+/// True of the folder that keeps the last finished step of a sample.
+fn is_steps(path: &Path) -> bool {
+    LATENTS.iter().any(|name| KeptSample::folder_of(Path::new(name)).file_name() == path.file_name())
 }
 
 impl JobFiles {
@@ -84,39 +94,44 @@ impl JobFiles {
         self.jobs().join(id)
     }
 
-    /// A job's latent.
-    pub fn latent(&self, id: &str) -> PathBuf {
-        self.job_folder(id).join("latent")
+    /// A file that a job reads.
+    pub fn input(&self, id: &str, input: Input) -> PathBuf {
+        self.job_folder(id).join(input.name())
     }
 
     /// The results of a job with `samples` samples, in order, as `tilewright_media` names them.
     pub fn results(&self, id: &str, ending: &str, samples: u32) -> Vec<PathBuf> {
         let folder = self.job_folder(id);
-        if samples <= 1 || ending == "safetensors" {
+        if samples <= 1 || ["safetensors", "latent"].contains(&ending) {
             return vec![folder.join(format!("result.{ending}"))];
         }
         let digits = samples.to_string().len().max(2);
         (1..=samples).map(|number| folder.join(format!("result-{number:0digits$}.{ending}"))).collect()
     }
 
-    /// Moves a latent into a job's folder.
+    /// Moves the files of a request into a job's folder.
     ///
     /// # Errors
     /// [`Error::File`]
-    pub fn adopt(&self, id: &str, latent: tempfile::NamedTempFile) -> Result<()> {
-        let (folder, path) = (self.job_folder(id), self.latent(id));
+    pub fn adopt(&self, id: &str, uploads: Uploads) -> Result<()> {
+        let folder = self.job_folder(id);
+        let mut path = folder.clone();
         let adopt = || -> io::Result<()> {
             self.disk.step()?;
             fs::create_dir(&folder)?;
-            self.disk.step()?;
-            latent.as_file().sync_all()?;
-            self.disk.step()?;
-            latent.persist(&path).map_err(|error| error.error)?;
+            for (input, upload) in uploads {
+                path = self.input(id, input);
+                self.disk.step()?;
+                upload.as_file().sync_all()?;
+                self.disk.step()?;
+                upload.persist(&path).map_err(|error| error.error)?;
+            }
             // The name has to survive a crash, too.
             self.disk.sync_folder(&folder)?;
             self.disk.sync_folder(&self.jobs())
         };
-        self.disk.track(&folder, adopt()).map_err(|source| Error::File { path, verb: "written", source })
+        let adopted = adopt();
+        self.disk.track(&folder, adopted).map_err(|source| Error::File { path, verb: "written", source })
     }
 
     /// Syncs results: they survive a power failure after this has returned.
@@ -135,22 +150,30 @@ impl JobFiles {
         self.disk.track(&folder, sync())
     }
 
-    /// Removes everything written of a job's results.
+    /// Removes everything written of a job's results, but for the steps that a sample goes on from.
     pub fn forget_results(&self, id: &str) {
-        let latent = self.latent(id);
         for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
             let path = entry.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if path != latent {
+            if Input::named(name).is_none() && !is_steps(&path) {
                 // A file that can't be removed is overwritten.
                 let _ = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
         }
     }
 
-    /// Removes a job's latent, which nothing needs once the job has ended.
-    pub fn forget_latent(&self, id: &str) {
-        let _ = fs::remove_file(self.latent(id));
+    /// Removes the files that a job read and the steps that it kept: nothing needs them once it has
+    /// ended.
+    pub fn forget_inputs(&self, id: &str) {
+        for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.file_name().and_then(|name| name.to_str()).and_then(Input::named).is_some() {
+                let _ = fs::remove_file(&path);
+            } else if is_steps(&path) {
+                let _ = fs::remove_dir_all(&path);
+            }
+        }
     }
 
     /// Removes everything of a job.

@@ -9,12 +9,17 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_plan::{Decision, Failure, Plan, Request, Space, Time};
-use tilewright_service_api::{GridUnit, Job, PlanGrid};
+use tilewright_plan::{AnyPlan, Failure, Plan, Request, Space, Time};
+use tilewright_service_api::{GridUnit, Job, PlanGrid, SamplingProgress};
 use tokio::sync::{broadcast, watch};
 
 /// Updates that a slow follower may lag behind by. It misses the oldest after that.
 const MOST_LAG: usize = 256;
+
+/// The steps of a sample.
+pub const fn step_grid(steps: u32) -> PlanGrid {
+    PlanGrid { rows: 1, columns: 1, total: steps, unit: GridUnit::Step }
+}
 
 /// The division of a request's work by a plan.
 pub fn plan_grid(request: &Request, plan: &Plan) -> PlanGrid {
@@ -41,7 +46,7 @@ pub fn plan_grid(request: &Request, plan: &Plan) -> PlanGrid {
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannedAttempt {
     /// The plan, as records have it.
-    pub plan: Plan,
+    pub plan: AnyPlan,
     /// The parts that it divides the work into.
     pub grid: PlanGrid,
     /// The policy that decided.
@@ -79,7 +84,7 @@ pub struct AttemptFailure {
     /// The number of the attempt.
     pub attempt: u32,
     /// The plan that failed.
-    pub plan: Plan,
+    pub plan: AnyPlan,
     /// The failure.
     pub failure: Failure,
 }
@@ -93,6 +98,8 @@ pub enum JobUpdate {
     Plan(Box<PlannedAttempt>),
     /// The plan has come further.
     Progress(JobProgress),
+    /// A step of a sample is done.
+    Step(SamplingProgress),
     /// The plan failed, and another attempt follows.
     Failed(Box<AttemptFailure>),
     /// The job has ended.
@@ -121,6 +128,8 @@ pub struct JobActivity {
     pub attempt: u32,
     /// The share of the weights that is loaded, 0 to 1, while they load.
     pub loading: Option<f64>,
+    /// The steps of a sample.
+    pub sampling: Option<SamplingProgress>,
 }
 
 impl JobHandle {
@@ -145,18 +154,13 @@ impl JobHandle {
         self.lock().started_ms = Some(at_ms);
     }
 
-    /// Notes a plan that is about to be carried out. It begins another attempt or, if it `goes_on`,
-    /// continues the one under way.
-    pub fn begin_plan(&self, request: &Request, decision: &Decision, policy: &str, revision: u64, goes_on: bool) {
-        let grid = plan_grid(request, &decision.plan);
-        self.begin_attempt(&decision.plan, grid, (policy, revision), goes_on);
-    }
-
-    fn begin_attempt(&self, plan: &Plan, grid: PlanGrid, (policy, revision): (&str, u64), goes_on: bool) {
+    /// Notes a plan that is about to be carried out, with the policy and the revision that decided.
+    /// It begins another attempt or, if it `goes_on`, continues the one under way.
+    pub fn begin_plan(&self, plan: AnyPlan, grid: PlanGrid, (policy, revision): (&str, u64), goes_on: bool) {
         let mut activity = self.lock();
         let attempt = activity.attempt + u32::from(!goes_on);
         let share = activity.progress.filter(|_| goes_on).map(|progress| progress.share);
-        let planned = PlannedAttempt { plan: plan.clone(), grid, policy: policy.into(), revision, attempt };
+        let planned = PlannedAttempt { plan, grid, policy: policy.into(), revision, attempt };
         activity.attempt = attempt;
         activity.planned = Some(planned.clone());
         activity.loading = None;
@@ -166,9 +170,16 @@ impl JobHandle {
     }
 
     /// Notes that the attempt under way has failed.
-    pub fn report_failure(&self, plan: &Plan, failure: Failure) {
+    pub fn report_failure(&self, plan: AnyPlan, failure: Failure) {
         let attempt = self.lock().attempt;
-        self.send(JobUpdate::Failed(Box::new(AttemptFailure { attempt, plan: plan.clone(), failure })));
+        self.send(JobUpdate::Failed(Box::new(AttemptFailure { attempt, plan, failure })));
+    }
+
+    /// Notes the steps of a sample.
+    pub fn update_sampling(&self, sampling: SamplingProgress) {
+        let mut activity = self.lock();
+        activity.sampling = Some(sampling);
+        let _ = self.sender.send(JobUpdate::Step(sampling));
     }
 
     /// Notes the plan's progress. Followers are sent it when another part is done; true if they
@@ -301,8 +312,8 @@ mod tests {
         };
         let handle = LiveJobs::default().add("job");
         let begin_attempt = |total, goes_on| {
-            handle.begin_attempt(
-                &plan,
+            handle.begin_plan(
+                plan.clone().into(),
                 PlanGrid { rows: 1, columns: 1, total, unit: GridUnit::Chunk },
                 ("own", 1),
                 goes_on,

@@ -6,22 +6,23 @@ use std::{fs, sync::Arc, time::SystemTime};
 use axum::http::{HeaderMap, header};
 use tilewright_config::{Role, Route};
 use tilewright_dashboard::views::{
-    CanaryView, Charts, DecisionTrace, DeviceView, DumpFile, Health, IncumbentDecode, JobPage, JobQuery, JobView,
-    JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage, RouteChoice,
-    RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
+    AnyTrace, CanaryView, Charts, DecisionTrace, DeviceView, DumpFile, Health, IncumbentRun, JobPage, JobQuery,
+    JobView, JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage,
+    RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
 };
-use tilewright_plan::{Backend, Record};
+use tilewright_plan::{AnyPlan, Backend, Record, Work, records::AnyRecord};
 use tilewright_rollout::{CanaryFacts, CanaryState, RULE, ShadowFacts, SlotFacts};
-use tilewright_service_api::JobState;
+use tilewright_service_api::{JobState, PlanGrid};
 
 use crate::{
     api::{device_body, event_body, policy_body},
     app::App,
     clock,
     device::DeviceState,
+    job_traces::{AnyJobTrace, JobTrace},
     jobs::{
         StoredJob,
-        live::plan_grid,
+        live::{plan_grid, step_grid},
         store::{JobFilter, JobSearch},
     },
     problem::Problem,
@@ -114,11 +115,10 @@ pub fn overview(app: &App, headers: &HeaderMap, notice: Option<&str>) -> crate::
     let recent = list(None, RECENT + 60)?.into_iter().filter(|(stored, _)| stored.job.state.is_end());
     let recent = recent.take(RECENT as usize);
     let (policies, routes) = (server.rollout.policies(), server.rollout.routes());
-    let charts =
-        Charts { latency: latency(server, None), decode: decode_times(server), regret: shadow_regret(&routes) };
+    let charts = Charts { latency: latency(server, None), decode: work_times(server), regret: shadow_regret(&routes) };
     Ok(OverviewPage {
         frame: frame(app, headers, notice),
-        models: model_names(server),
+        models: decoding_models(server),
         devices: server.devices.iter().map(|device| device_view(server, device)).collect(),
         running: running.into_iter().map(|(stored, _)| job_view(server, stored, None)).collect(),
         queue,
@@ -133,6 +133,12 @@ pub fn overview(app: &App, headers: &HeaderMap, notice: Option<&str>) -> crate::
 
 fn model_names(server: &ServerState) -> Vec<String> {
     server.models.by_name().keys().cloned().collect()
+}
+
+/// Models that the form for latents can name.
+fn decoding_models(server: &ServerState) -> Vec<String> {
+    let models = server.models.by_name();
+    models.values().filter(|model| model.vae.is_some()).map(|model| model.name.clone()).collect()
 }
 
 /// Names that a swap may give as its source.
@@ -151,9 +157,9 @@ fn latency(server: &ServerState, policy: Option<&str>) -> Vec<LatencySamples> {
     samples.collect()
 }
 
-fn decode_times(server: &ServerState) -> Vec<TimeSeries> {
+fn work_times(server: &ServerState) -> Vec<TimeSeries> {
     let mut series: Vec<TimeSeries> = Vec::new();
-    for (route, time, seconds) in server.traces.decode_times() {
+    for (route, time, seconds) in server.traces.work_times() {
         let point = (time, seconds * 1e3);
         match series.iter_mut().find(|series| series.name == route) {
             Some(series) => series.points.push(point),
@@ -184,13 +190,21 @@ fn device_view(server: &ServerState, device: &DeviceState) -> DeviceView {
 }
 
 /// A job with its plan: the one under way, or that of its record.
-fn job_view(server: &ServerState, stored: StoredJob, record: Option<&Record>) -> JobView {
+fn job_view(server: &ServerState, stored: StoredJob, record: Option<&AnyRecord>) -> JobView {
     let job = server.jobs.view(stored);
     let activity = server.jobs.live.get(&job.id).map(|handle| handle.activity()).unwrap_or_default();
     let under_way = activity.planned.map(|planned| (planned.plan, planned.grid));
-    let recorded = || record.map(|record| (record.plan.clone(), plan_grid(&record.request, &record.plan)));
+    let recorded = || record.map(planned);
     let (plan, grid) = under_way.or_else(recorded).unzip();
     JobView { job, plan, grid }
+}
+
+/// The plan of a record, and the parts that it divided the work into.
+fn planned(record: &AnyRecord) -> (AnyPlan, PlanGrid) {
+    match record {
+        AnyRecord::Vae(record) => (record.plan.clone().into(), plan_grid(&record.request, &record.plan)),
+        AnyRecord::Denoise(record) => (record.plan.clone().into(), step_grid(record.request.steps)),
+    }
 }
 
 fn policy_view(policy: SlotFacts, routes: &[RouteOnTrial]) -> PolicyView {
@@ -258,21 +272,44 @@ pub fn job_page(app: &App, headers: &HeaderMap, id: &str, notice: Option<&str>) 
     let server = &app.server;
     let Some(stored) = server.jobs.store.get(id)? else { return Ok(None) };
     let json = server.jobs.store.record(id)?;
-    let record: Option<Record> = json.as_deref().and_then(|json| serde_json::from_str(json).ok());
-    let trace = record.clone().zip(json).map(|(record, json)| decision_trace(server, &stored, record, &json));
+    let record = json.as_deref().and_then(AnyRecord::from_json);
+    let trace = record.clone().zip(json).map(|(record, json)| any_trace(server, &stored, record, &json));
     let job = job_view(server, stored, record.as_ref());
     Ok(Some(JobPage { frame: frame(app, headers, notice), job, trace }))
 }
 
-fn decision_trace(server: &ServerState, stored: &StoredJob, record: Record, json: &str) -> DecisionTrace {
+fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: &str) -> AnyTrace {
+    match (record, server.traces.get(&stored.job.id)) {
+        (AnyRecord::Vae(record), Some(AnyJobTrace::Vae(trace))) => {
+            AnyTrace::Vae(Box::new(decision_trace(server, stored, *record, *trace, json)))
+        }
+        (AnyRecord::Denoise(record), Some(AnyJobTrace::Denoise(trace))) => {
+            AnyTrace::Denoise(Box::new(decision_trace(server, stored, *record, *trace, json)))
+        }
+        // Its trace is no longer kept.
+        (AnyRecord::Vae(record), _) => {
+            AnyTrace::Vae(Box::new(decision_trace(server, stored, *record, JobTrace::default(), json)))
+        }
+        (AnyRecord::Denoise(record), _) => {
+            AnyTrace::Denoise(Box::new(decision_trace(server, stored, *record, JobTrace::default(), json)))
+        }
+    }
+}
+
+fn decision_trace<W: Work>(
+    server: &ServerState,
+    stored: &StoredJob,
+    record: Record<W>,
+    trace: JobTrace<W>,
+    json: &str,
+) -> DecisionTrace<W> {
     let job = &stored.job;
     let routes = server.rollout.routes();
     let route = routes.iter().find(|(route, ..)| route.name == job.route).map(|(route, ..)| route);
-    let trace = server.traces.get(&job.id).unwrap_or_default();
     let pretty = serde_json::from_str::<serde_json::Value>(json)
         .ok()
         .and_then(|value| serde_json::to_string_pretty(&value).ok());
-    let incumbent = trace.incumbent.map(|(revision, record, psnr)| IncumbentDecode { revision, record: *record, psnr });
+    let incumbent = trace.incumbent.map(|(revision, record, psnr)| IncumbentRun { revision, record: *record, psnr });
     let paused = record.fallback.as_ref().is_some_and(|fallback| fallback.detail.ends_with("is paused"));
     DecisionTrace {
         chosen: RouteChoice {

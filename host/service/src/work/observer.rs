@@ -6,14 +6,25 @@ use std::{
         Arc,
         atomic::{AtomicU8, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
-use tilewright_engine::{Cancelled, Next, Observer};
-use tilewright_plan::{Candidate, Decision, FailedAttempt, LogLine, Request};
+use tilewright_engine::{Cancelled, Error, FinishedStep, Next, Observer};
+use tilewright_pipeline::KeptSample;
+use tilewright_plan::{
+    AnyPlan, Candidate, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Failure, LogLine, Vae, Work,
+};
 use tilewright_rollout::Assignment;
+use tilewright_service_api::{PlanGrid, SamplingProgress};
 
 use super::JobEnd;
-use crate::{clock, device::DeviceState, jobs::live::JobHandle, state::ServerState};
+use crate::{
+    clock,
+    device::DeviceState,
+    jobs::live::{JobHandle, plan_grid, step_grid},
+    metrics::Labels,
+    state::ServerState,
+};
 
 /// The signal that stops a job at work: a caller has cancelled it, or its deadline has passed.
 #[derive(Clone, Debug)]
@@ -54,7 +65,7 @@ impl StopSignal {
 }
 
 /// The observer of one job.
-pub struct JobObserver<'a> {
+pub struct JobObserver<'a, W: Work> {
     server: &'a ServerState,
     device: &'a DeviceState,
     assignment: &'a Assignment,
@@ -66,14 +77,63 @@ pub struct JobObserver<'a> {
     /// True if the next decision continues the attempt under way.
     goes_on: bool,
     /// The request, when it is known.
-    pub request: Option<Request>,
+    pub request: Option<W::Request>,
     /// The plans that the last decision considered.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<Candidate<W>>,
     /// The lines that the policy logged.
     pub log: Vec<LogLine>,
+    /// The place where the steps of a sample are kept.
+    pub kept: Option<KeptSample>,
+    pace: StepPace,
 }
 
-impl<'a> JobObserver<'a> {
+/// The pace of a sample's steps, loading weights aside.
+#[derive(Debug, Default)]
+struct StepPace {
+    /// The time when the step under way began; none while weights load before the first one.
+    began: Option<Instant>,
+    /// The time when a load began.
+    loading: Option<Instant>,
+    /// Of the load within the step under way.
+    loaded: Duration,
+    steps: u32,
+    spent: Duration,
+    expected: Option<Duration>,
+}
+
+impl StepPace {
+    fn begin_loading(&mut self) {
+        self.loading = Some(Instant::now());
+    }
+
+    fn end_loading(&mut self) {
+        let took = self.loading.take().map_or(Duration::ZERO, |began| began.elapsed());
+        match self.began {
+            Some(_) => self.loaded += took,
+            None => self.began = Some(Instant::now()),
+        }
+    }
+
+    /// Ends a step; gives its time.
+    fn end_step(&mut self) -> Duration {
+        let now = Instant::now();
+        let took = self.began.replace(now).map_or(Duration::ZERO, |began| now - began);
+        let step = took.saturating_sub(std::mem::take(&mut self.loaded));
+        self.steps += 1;
+        self.spent += step;
+        step
+    }
+
+    /// The progress after so many steps of all.
+    fn progress(&self, step: u32, steps: u32) -> SamplingProgress {
+        let mean = self.spent.checked_div(self.steps).or(self.expected);
+        let step_ms = mean.map(|mean| mean.as_secs_f64() * 1e3);
+        let left_ms = step_ms.map(|ms| ms * f64::from(steps.saturating_sub(step)));
+        SamplingProgress { step, steps, step_ms, left_ms }
+    }
+}
+
+impl<'a, W: Work> JobObserver<'a, W> {
     /// An observer that has seen nothing.
     pub fn new(
         server: &'a ServerState,
@@ -97,6 +157,8 @@ impl<'a> JobObserver<'a> {
             request: None,
             candidates,
             log,
+            kept: None,
+            pace: StepPace::default(),
         }
     }
 
@@ -104,35 +166,37 @@ impl<'a> JobObserver<'a> {
     pub fn stop(&self) -> &StopSignal {
         &self.stop
     }
-}
 
-impl Observer for JobObserver<'_> {
-    fn decided(&mut self, decision: &Decision) {
+    fn labels(&self) -> Labels<'a> {
         let Assignment { route, revision, canary, .. } = self.assignment;
-        let (policy, number) = (revision.policy.as_str(), self.current.load(Ordering::Acquire));
+        let revision_number = self.current.load(Ordering::Acquire);
+        Labels { route, policy: &revision.policy, revision: revision_number, canary: *canary }
+    }
+
+    /// Notes a decision; the plan divides the work into a grid.
+    fn note_decision(&mut self, decision: &Decision<W>, grid: Option<PlanGrid>)
+    where
+        W::Plan: Into<AnyPlan>,
+    {
+        let labels = self.labels();
         let reason = decision.fallback.as_ref().map(|fallback| fallback.reason);
-        let elapsed = decision.elapsed;
-        self.server.metrics.record_decision(route, policy, number, *canary, elapsed, reason);
-        self.server.traces.record_decision_time(policy, number, elapsed.as_secs_f64());
+        self.server.metrics.record_decision(&labels, decision.elapsed, reason);
+        self.server.traces.record_decision_time(labels.policy, labels.revision, decision.elapsed.as_secs_f64());
         self.candidates.clone_from(&decision.candidates);
         self.log.extend(decision.log.iter().cloned());
         let goes_on = std::mem::take(&mut self.goes_on);
-        if let Some(request) = &self.request {
-            self.handle.begin_plan(request, decision, policy, number, goes_on);
+        if let Some(grid) = grid {
+            let decided = (labels.policy, labels.revision);
+            self.handle.begin_plan(decision.plan.clone().into(), grid, decided, goes_on);
         }
-        let fallback = reason.map(|reason| reason.to_string());
-        let decision_us = elapsed.as_nanos() as f64 / 1e3;
-        tracing::info!(space = %decision.plan.space, precision = %decision.plan.precision, decision_us, fuel = decision.fuel, fallback, "decided");
+    }
+
+    fn note_failure(&self, plan: AnyPlan, failure: Failure) {
+        self.handle.report_failure(plan, failure);
         self.server.jobs.live.notify_change();
     }
 
-    fn failed(&mut self, attempt: &FailedAttempt) {
-        tracing::warn!(failure = %attempt.failure, space = %attempt.plan.space, "an attempt failed");
-        self.handle.report_failure(&attempt.plan, attempt.failure);
-        self.server.jobs.live.notify_change();
-    }
-
-    fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+    fn note_loading(&self, share: f64) -> ControlFlow<Cancelled> {
         if self.handle.update_loading(share) {
             self.device.refresh_memory();
             self.server.jobs.live.notify_change();
@@ -140,12 +204,12 @@ impl Observer for JobObserver<'_> {
         Cancelled::unless(self.stop.goes_on())
     }
 
-    fn loaded(&mut self) {
+    fn note_loaded(&self) {
         self.handle.end_loading();
         self.server.jobs.live.notify_change();
     }
 
-    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+    fn note_progress(&self, share: f64) -> ControlFlow<Cancelled> {
         if self.handle.update_progress(share) {
             self.device.refresh_memory();
             self.server.jobs.live.notify_change();
@@ -153,14 +217,101 @@ impl Observer for JobObserver<'_> {
         Cancelled::unless(self.stop.goes_on())
     }
 
-    fn between_chunks(&mut self) -> Next {
-        // Frames that were delivered stay, so the next decision begins no other attempt.
+    /// True if another revision waits to take over. What is done stays, so that its decision begins
+    /// no other attempt.
+    fn next(&mut self) -> Next {
         self.goes_on = (self.successor)();
         if self.goes_on { Next::AskAgain } else { Next::GoOn }
     }
 }
 
-/// An observer that only stops the work when the job is to end, for decodes that are compared.
+/// The words of a decision in the log.
+macro_rules! log_decision {
+    ($decision:expr, $($plan:tt)*) => {{
+        let fallback = $decision.fallback.as_ref().map(|fallback| fallback.reason.to_string());
+        let decision_us = $decision.elapsed.as_nanos() as f64 / 1e3;
+        tracing::info!($($plan)*, decision_us, fuel = $decision.fuel, fallback, "decided");
+    }};
+}
+
+impl Observer for JobObserver<'_, Vae> {
+    fn decided(&mut self, decision: &Decision) {
+        let grid = self.request.as_ref().map(|request| plan_grid(request, &decision.plan));
+        self.note_decision(decision, grid);
+        log_decision!(decision, space = %decision.plan.space, precision = %decision.plan.precision);
+        self.server.jobs.live.notify_change();
+    }
+
+    fn failed(&mut self, attempt: &FailedAttempt) {
+        tracing::warn!(failure = %attempt.failure, space = %attempt.plan.space, "an attempt failed");
+        self.note_failure(attempt.plan.clone().into(), attempt.failure);
+    }
+
+    fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+        self.note_loading(share)
+    }
+
+    fn loaded(&mut self) {
+        self.note_loaded();
+    }
+
+    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+        self.note_progress(share)
+    }
+
+    fn between_chunks(&mut self) -> Next {
+        self.next()
+    }
+}
+
+impl Observer for JobObserver<'_, Denoise> {
+    fn sample_decided(&mut self, decision: &Decision<Denoise>, cost: Option<&DenoiseCost>, steps_done: u32) {
+        let steps = self.request.as_ref().map_or(0, |request| request.steps);
+        self.note_decision(decision, Some(step_grid(steps)));
+        // Another plan has another pace.
+        self.pace = StepPace { expected: cost.map(|cost| cost.step), ..StepPace::default() };
+        self.handle.update_sampling(self.pace.progress(steps_done, steps));
+        log_decision!(decision, plan = %decision.plan, steps_done);
+        self.server.jobs.live.notify_change();
+    }
+
+    fn sample_failed(&mut self, attempt: &FailedAttempt<Denoise>, _: &DenoisePlan) {
+        tracing::warn!(failure = %attempt.failure, plan = %attempt.plan, step = attempt.step, "an attempt failed");
+        self.note_failure(attempt.plan.clone().into(), attempt.failure);
+    }
+
+    fn loading(&mut self) {
+        self.pace.begin_loading();
+    }
+
+    fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+        self.note_loading(share)
+    }
+
+    fn loaded(&mut self) {
+        self.pace.end_loading();
+        self.note_loaded();
+    }
+
+    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+        self.note_progress(share)
+    }
+
+    fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {
+        let took = self.pace.end_step();
+        self.server.metrics.record_step(&self.labels(), took);
+        self.handle.update_sampling(self.pace.progress(step.state.steps, step.steps));
+        self.server.jobs.live.notify_change();
+        let kept = self.kept.as_ref().map(|kept| kept.keep(step.state, step.plan));
+        kept.transpose().map(drop).map_err(|error| Error::Sink(Box::new(error)))
+    }
+
+    fn between_steps(&mut self) -> Next {
+        self.next()
+    }
+}
+
+/// An observer that only stops the work when the job is to end, for work that is compared.
 pub struct CancelOnly<'a>(pub &'a StopSignal);
 
 impl Observer for CancelOnly<'_> {

@@ -3,13 +3,18 @@
 
 use std::path::Path;
 
-use tilewright_media::{Format, Kind, Shape};
-use tilewright_models::Latent;
+use tilewright_media::{Format, Kind};
 use tilewright_pipeline::Decode;
-use tilewright_service_api::{JobRequest, OutputFormat};
+use tilewright_plan::Stage;
+use tilewright_service_api::{JobRequest, JobStage, OutputFormat};
 
-use super::{Refusal, internal, invalid, rate};
-use crate::{device::DeviceState, error::one_line, models::OpenModel};
+use super::{Inspection, Refusal, Work, internal, invalid, rate};
+use crate::{
+    device::DeviceState,
+    error::one_line,
+    jobs::inputs::{Input, Uploads},
+    models::{OpenModel, OpenVae},
+};
 
 /// Advice for the command line in the errors of libraries that it shares, and the same for the API.
 const ADVICE: [(&str, &str); 8] = [
@@ -23,31 +28,27 @@ const ADVICE: [(&str, &str); 8] = [
     (", a folder or .safetensors", " or .safetensors"),
 ];
 
-/// The result of an inspection.
-pub struct Inspection {
-    /// The latent.
-    pub latent: Latent,
-    /// The shape of the output.
-    pub shape: Shape,
-    /// The format of the output.
-    pub format: OutputFormat,
-    /// The most that the leanest plan holds at once, with the weights if the job's limit counts
-    /// them.
-    pub least_bytes: u64,
-}
-
 /// Reads the latent of a request.
 ///
 /// # Errors
 /// It can't be decoded as the request asks.
-pub fn inspect_upload(
+pub fn inspect(
     model: &OpenModel,
     device: &DeviceState,
     request: &JobRequest,
-    path: &Path,
+    uploads: &Uploads,
 ) -> Result<Inspection, Refusal> {
+    if let Some(input) = uploads.keys().find(|input| **input != Input::Latent) {
+        return Err(invalid(format!("{}: is for samples: leave it out of a decode", input.name())));
+    }
+    let Some(path) = uploads.get(&Input::Latent).map(|upload| upload.path()) else {
+        return Err(invalid("latent: expected a file: send it in a part of that name, or give its path"));
+    };
     let refused = |error: &dyn std::error::Error| invalid(describe_error(error, path));
-    let (name, model) = (Path::new(&model.name), &model.model);
+    let Some(OpenVae { model, .. }) = &model.vae else {
+        return Err(invalid(format!("model: {} has no vae: it only samples: give sample", model.name)));
+    };
+    let name = Path::new(&request.model);
     let file = model.open_latent(path, request.tensor.as_deref()).map_err(|error| refused(&error))?;
     let latent = file.read().map_err(|error| refused(&error))?;
     if request.scaled {
@@ -56,6 +57,7 @@ pub fn inspect_upload(
     }
     let shape = model.shape(&latent);
     let is_clip = shape.frames > 1;
+    let facts = model.facts();
     let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
     rate(request.fps.as_deref(), &model.facts().family).map_err(Refusal::Invalid)?;
     check_format(format, model.kind(), shape.frames)?;
@@ -64,7 +66,18 @@ pub fn inspect_upload(
     let latents = model.tensor(&latent).map_err(internal)?;
     let counts_weights = device.counts_weights || request.count_weights;
     let least_bytes = Decode::least_bytes(&device.machine, model, &latents, counts_weights).map_err(internal)?;
-    Ok(Inspection { latent, shape, format, least_bytes })
+    let work = Work {
+        stage: Stage::Decode,
+        job: JobStage::Decode,
+        family: facts.family.clone(),
+        quantized: facts.quantized,
+        samples: shape.samples as u32,
+        frames: shape.frames as u32,
+        height: shape.height,
+        width: shape.width,
+        steps: None,
+    };
+    Ok(Inspection { work, latent: Some(latent), format, least_bytes, counts_weights })
 }
 
 /// An error of a latent's file, in a line for callers. The file's path on the server is left out.
@@ -79,8 +92,9 @@ fn replace_advice(line: &str) -> String {
 
 /// Refuses a format that can't hold the output, by the formats' names in requests.
 fn check_format(format: OutputFormat, kind: Kind, frames: usize) -> Result<(), Refusal> {
-    use OutputFormat::{Gif, Jpg, Mkv, Mp4, Png, Webm};
+    use OutputFormat::{Gif, Jpg, Latent, Mkv, Mp4, Png, Webm};
     match (kind, format) {
+        (_, Latent) => Err(invalid("format: latent is a sample's: a decode makes pictures and clips")),
         (Kind::Picture, Mp4 | Webm | Mkv | Gif) => {
             Err(invalid("format: a picture can't be written as video: expected png, jpg, webp or safetensors"))
         }
@@ -94,6 +108,8 @@ fn check_format(format: OutputFormat, kind: Kind, frames: usize) -> Result<(), R
 
 #[cfg(test)]
 mod tests {
+    use tilewright_models::Latent;
+
     use super::*;
 
     #[test]

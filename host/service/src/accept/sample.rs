@@ -1,0 +1,182 @@
+//! The inspection of a sample before its job is accepted: what it makes, and the least memory for
+//! it.
+
+use std::path::{Path, PathBuf};
+
+use tilewright_engine::DenoiseJob;
+use tilewright_pipeline::{PromptRequest, SampleModel, SampleRequest, Size, Steps};
+use tilewright_plan::{Objective, Stage};
+use tilewright_sampling::Span;
+use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
+
+use super::{Inspection, Refusal, Work, internal, invalid};
+use crate::{
+    device::DeviceState,
+    error::one_line,
+    jobs::inputs::{Input, Uploads},
+    models::OpenModel,
+};
+
+/// The most values of latents, all samples together: 128 MiB of them.
+const MOST_VALUES: u64 = 1 << 25;
+
+/// The most samples of a batch, and the most sigmas.
+const MOST_SAMPLES: u32 = 1024;
+const MOST_SIGMAS: usize = 10_001;
+
+/// Fields that are for decodes alone.
+type Alone = (&'static str, fn(&JobRequest) -> bool);
+
+const OF_DECODES: [Alone; 4] = [
+    ("scaled", |request| request.scaled),
+    ("tensor", |request| request.tensor.is_some()),
+    ("fps", |request| request.fps.is_some()),
+    ("count_weights", |request| request.count_weights),
+];
+
+/// Reads the files of a request.
+///
+/// # Errors
+/// They can't be sampled as the request asks.
+pub fn inspect(
+    model: &OpenModel,
+    device: &DeviceState,
+    request: &JobRequest,
+    fields: &SampleFields,
+    uploads: &Uploads,
+) -> Result<Inspection, Refusal> {
+    if let Some((name, _)) = OF_DECODES.iter().find(|(_, is_given)| is_given(request)) {
+        return Err(invalid(format!("{name}: is for decodes: leave it out of a sample")));
+    }
+    let format = request.format.unwrap_or(OutputFormat::Safetensors);
+    if !matches!(format, OutputFormat::Safetensors | OutputFormat::Latent) {
+        return Err(invalid(format!(
+            "format: a sample is a latent, not {}: expected safetensors or latent",
+            format.ending()
+        )));
+    }
+    let Some(transformer) = &model.transformer else {
+        return Err(invalid(format!("model: {} has no transformer: it only decodes", model.name)));
+    };
+    let paths = |input: Input| uploads.get(&input).map(|upload| upload.path().to_owned());
+    let asked = sample_request(transformer, fields, paths).map_err(Refusal::Invalid)?;
+    let refused = |error: &dyn std::error::Error| invalid(describe(error, model, paths));
+    let sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
+    let shape = sampling.latents.size();
+    let job = DenoiseJob::new(&device.machine, &transformer.denoiser, &sampling, u64::MAX, Objective::Fastest);
+    let least_bytes = job.map_err(internal)?.least_bytes().unwrap_or_default();
+    let [frames, height, width] = transformer.extents(&shape);
+    let files = transformer.denoiser.files();
+    Ok(Inspection {
+        work: Work {
+            stage: Stage::Denoise,
+            job: JobStage::Denoise,
+            family: transformer.denoiser.config().family().name().to_owned(),
+            quantized: files.iter().any(|file| file.is_quantized()),
+            samples: shape.first().map_or(1, |samples| *samples as u32),
+            frames,
+            height,
+            width,
+            steps: Some(sampling.sigmas.len() as u32 - 1),
+        },
+        latent: None,
+        format,
+        least_bytes,
+        counts_weights: true,
+    })
+}
+
+/// The request as the pipeline takes it, with the files of its inputs.
+///
+/// # Errors
+/// One line: a field makes no sense.
+pub fn sample_request(
+    transformer: &SampleModel,
+    fields: &SampleFields,
+    path: impl Fn(Input) -> Option<PathBuf>,
+) -> Result<SampleRequest, String> {
+    let prompt = |input| path(input).map(|path| PromptRequest { path, within: None });
+    let Some(conditioning) = prompt(Input::Conditioning) else {
+        return Err("conditioning: expected a file: send it in a part of that name, or give its path".into());
+    };
+    fn named<T: std::str::FromStr<Err = String>>(name: &str, text: Option<&String>) -> Result<Option<T>, String> {
+        let line = |error: String| format!("sample.{name}: {}", error.escape_debug());
+        match text {
+            Some(text) if text.len() > 64 => Err(format!("sample.{name}: expected at most 64 characters")),
+            text => text.map(|text| text.parse().map_err(line)).transpose(),
+        }
+    }
+    let size = match (fields.width, fields.height) {
+        (Some(width), Some(height)) => {
+            Some(Size { width, height, frames: fields.frames.unwrap_or_else(|| transformer.usual_frames()) })
+        }
+        (None, None) if fields.frames.is_some() => return Err("sample.frames: give width and height with it".into()),
+        (None, None) => None,
+        _ => return Err("sample.width and sample.height: give both, or neither with a latent".into()),
+    };
+    let seeds = fields.seed.as_ref().map_or_else(|| vec![0], |seeds| seeds.list());
+    let is_within = |count: usize| (1..=MOST_SAMPLES as usize).contains(&count);
+    if !is_within(seeds.len()) || fields.batch.is_some_and(|batch| !is_within(batch as usize)) {
+        return Err(format!("sample.batch and sample.seed: expected 1 to {MOST_SAMPLES} samples"));
+    }
+    let steps = match &fields.sigmas {
+        Some(sigmas) if sigmas.len() > MOST_SIGMAS => {
+            return Err(format!("sample.sigmas: expected at most {MOST_SIGMAS}"));
+        }
+        Some(sigmas) => Steps::Sigmas(sigmas.clone()),
+        None => Steps::Count {
+            steps: fields.steps,
+            strength: fields.denoise.unwrap_or(1.0),
+            scheduler: named("scheduler", fields.scheduler.as_ref())?,
+            span: Span { start: fields.start_step, end: fields.end_step, leftover: fields.leftover_noise },
+        },
+    };
+    let beside_sigmas = [
+        ("steps", fields.steps.is_some()),
+        ("scheduler", fields.scheduler.is_some()),
+        ("denoise", fields.denoise.is_some()),
+        ("start_step", fields.start_step.is_some()),
+        ("end_step", fields.end_step.is_some()),
+    ];
+    if let (Steps::Sigmas(_), Some((name, _))) = (&steps, beside_sigmas.iter().find(|(_, given)| *given)) {
+        return Err(format!("sample.{name} and sample.sigmas: give one of them"));
+    }
+    Ok(SampleRequest {
+        conditioning: vec![conditioning],
+        negative: prompt(Input::Negative).into_iter().collect(),
+        size,
+        latent: path(Input::Latent),
+        noise: path(Input::Noise),
+        batch: fields.batch,
+        mask: path(Input::Mask),
+        seeds,
+        adds_noise: !fields.no_add_noise,
+        sampler: named("sampler", fields.sampler.as_ref())?,
+        steps,
+        shift: fields.shift,
+        guidance: fields.guidance,
+        cfg: fields.cfg.unwrap_or(1.0),
+        reuse: fields.reuse,
+        convention: named("as", fields.convention.as_ref())?.unwrap_or_default(),
+        most_values: MOST_VALUES,
+    })
+}
+
+/// An error in a line for callers: files are called what requests call them, and options by the
+/// names of fields.
+pub fn describe(error: &dyn std::error::Error, model: &OpenModel, path: impl Fn(Input) -> Option<PathBuf>) -> String {
+    let mut line = one_line(error);
+    let inputs = Input::ALL.into_iter().filter_map(|(input, name)| Some((path(input)?, name)));
+    let models = model.transformer_paths().iter().map(|path| (path.clone(), "model"));
+    for (path, name) in inputs.chain(models) {
+        line = line.replace(&Path::new(&path).display().to_string(), name);
+    }
+    line = line.replace("--size", "width and height");
+    // The options of the command line are the fields of requests.
+    let mut words = line.split("--");
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |line, rest| {
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').unwrap_or(rest.len());
+        format!("{line}{}{}", rest[..end].replace('-', "_"), &rest[end..])
+    })
+}

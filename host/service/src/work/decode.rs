@@ -1,0 +1,198 @@
+//! The decode of pictures and clips, from a job's latent to its results.
+
+use std::sync::Arc;
+
+use tch::{Kind, Tensor};
+use tilewright_engine::{Finished, Unfinished};
+use tilewright_media::Output;
+use tilewright_models::Latent;
+use tilewright_pipeline::{Decode, Delivery, FrameStore, Trials, texts};
+use tilewright_plan::{Record, Vae};
+use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
+use tilewright_service_api::JobResult;
+use tilewright_torch::scalar;
+
+use super::{
+    JobEnd,
+    executed::{Executed, Execution, JobOutcome},
+    memory_limit,
+    observer::{CancelOnly, JobObserver, StopSignal},
+};
+use crate::{
+    accept::rate,
+    error::{decode_line, one_line},
+    job_traces::{AnyJobTrace, JobTrace},
+    jobs::{StoredJob, inputs::Input},
+    metrics::Labels,
+    models::{OpenModel, OpenVae},
+    state::ServerState,
+};
+
+/// The most bytes of frames that are held to compare; larger clips are not compared.
+const MOST_HELD: u64 = 2 << 30;
+
+/// The model and latent of a decode.
+pub struct DecodeInput {
+    model: Arc<OpenModel>,
+    latent: Latent,
+    /// The latent's values, unscaled, in the shape that the model takes.
+    tensor: Tensor,
+}
+
+impl DecodeInput {
+    /// The autoencoder. A model may have lost it by a reload.
+    fn vae(&self) -> Result<&OpenVae, JobEnd> {
+        vae_of(&self.model).map_err(JobEnd::Failed)
+    }
+}
+
+fn vae_of(model: &OpenModel) -> Result<&OpenVae, String> {
+    model.vae.as_ref().ok_or_else(|| format!("model {} no longer has a vae", model.name))
+}
+
+impl Executed for Vae {
+    type Input = DecodeInput;
+    type Output = FrameStore;
+
+    const NAME: &'static str = "decode";
+
+    /// The latent of a job in its model's own space: as it was read when the job was accepted, or
+    /// read again after a restart.
+    fn read(server: &ServerState, stored: &StoredJob) -> Result<DecodeInput, String> {
+        let gone = || format!("model {} is no longer configured", stored.job.model);
+        let model = server.models.by_name().get(&stored.job.model).cloned().ok_or_else(gone)?;
+        let vae = vae_of(&model)?;
+        let read = || -> tilewright_pipeline::Result<(Latent, Tensor)> {
+            let path = server.jobs.files.input(&stored.job.id, Input::Latent);
+            let waiting = server.jobs.latents.take(&stored.job.id);
+            // A reload may have given the name to another model meanwhile.
+            let waiting = waiting.filter(|latent| vae.model.check(latent).is_ok());
+            let mut latent = match waiting {
+                Some(latent) => latent,
+                None => vae.model.open_latent(&path, stored.request.tensor.as_deref())?.read()?,
+            };
+            if stored.request.scaled {
+                vae.model.unscale(&mut latent, &vae.path)?;
+            }
+            let tensor = vae.model.tensor(&latent)?;
+            Ok((latent, tensor))
+        };
+        let (latent, tensor) = read().map_err(|error| one_line(&error))?;
+        Ok(DecodeInput { model, latent, tensor })
+    }
+
+    fn execute(
+        execution: Execution<'_>,
+        history: &mut Trials,
+        input: &DecodeInput,
+        decider: &mut Decider,
+        observer: &mut JobObserver<'_, Vae>,
+    ) -> JobOutcome<Vae> {
+        let failed = |end| JobOutcome { record: None, output: None, end: Err(end) };
+        let Execution { worker, stored, .. } = execution;
+        let vae = match input.vae() {
+            Ok(vae) => vae,
+            Err(end) => return failed(end),
+        };
+        let assignment = decider.assignment();
+        let compares = assignment.compare.is_some() && fits_buffer(stored);
+        let (limit, objective) = (memory_limit(worker, stored, assignment), execution.objective(assignment));
+        let job = match Decode::new(&worker.device.machine, &vae.model, &input.tensor, limit, objective) {
+            Ok(job) => job,
+            Err(error) => return failed(JobEnd::Failed(one_line(&error))),
+        };
+        let before = history.before(job.stage(), job.request());
+        let job = job.with_history(&before);
+        observer.request = Some(job.request().clone());
+        let mut delivery = match execution.begin(vae, input, compares) {
+            Ok(delivery) => delivery,
+            Err(end) => return failed(end),
+        };
+        let done = delivery.done().to_vec();
+        let decoded = tracing::info_span!("decode").in_scope(|| job.run(decider, observer, &mut delivery, &done));
+        let Finished { record, .. } = match decoded {
+            Ok(finished) => finished,
+            Err(unfinished) => return execution.describe_unfinished(unfinished, observer),
+        };
+        let end = tracing::info_span!("write").in_scope(|| execution.finish(&mut delivery, &record));
+        JobOutcome { record: Some(Box::new(record)), output: delivery.into_store(), end }
+    }
+
+    fn compare(
+        execution: Execution<'_>,
+        input: &DecodeInput,
+        assignment: &Assignment,
+        incumbent: &Arc<Revision>,
+        canarys: &FrameStore,
+        stop: &StopSignal,
+    ) -> Result<(Record, f64), String> {
+        let Execution { worker, stored, .. } = execution;
+        let (limit, objective) = (memory_limit(worker, stored, assignment), execution.objective(assignment));
+        let vae = vae_of(&input.model)?;
+        let job = Decode::new(&worker.device.machine, &vae.model, &input.tensor, limit, objective);
+        let job = job.map_err(|error| one_line(&error))?;
+        let mut incumbents = FrameStore::new(true);
+        let done = vec![0; stored.job.batch as usize];
+        let mut planner = UntrackedPlanner::new(incumbent);
+        let finished = job.run(&mut planner, &mut CancelOnly(stop), &mut incumbents, &done);
+        let record = finished.map_err(|unfinished| one_line(&unfinished.error))?.record;
+        let mean = || -> tilewright_pipeline::Result<f64> {
+            let (canarys, incumbents) = (canarys.tensor()?, incumbents.tensor()?);
+            let difference = scalar::clamp(&canarys, -1.0, 1.0)?.f_sub(&scalar::clamp(&incumbents, -1.0, 1.0)?)?;
+            Ok(difference.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])?)
+        };
+        let mean = mean().map_err(|error| one_line(&error))?;
+        // The values span −1…1: a peak of 2.
+        Ok((record, 10.0 * (4.0 / mean).log10()))
+    }
+
+    fn count(server: &ServerState, labels: &Labels<'_>, device: &str, record: &Record) {
+        server.metrics.record_decode(labels, device, record);
+    }
+
+    fn trace(trace: JobTrace) -> AnyJobTrace {
+        AnyJobTrace::Vae(Box::new(trace))
+    }
+}
+
+/// True if a job's output is small enough to be held.
+fn fits_buffer(stored: &StoredJob) -> bool {
+    let job = &stored.job;
+    let sides = [job.batch, job.frames, job.height, job.width].map(u64::from);
+    // Two outputs, three or four channels, four bytes each.
+    sides.iter().product::<u64>().saturating_mul(2 * 4 * 4) <= MOST_HELD
+}
+
+impl Execution<'_> {
+    fn describe_unfinished(&self, unfinished: Unfinished, observer: &JobObserver<'_, Vae>) -> JobOutcome<Vae> {
+        let end = match unfinished.error {
+            tilewright_engine::Error::Interrupted => observer.stop().end(),
+            error if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
+            error @ tilewright_engine::Error::Sink(_) => self.classify_write_error(&error),
+            error => JobEnd::Failed(decode_line(&error)),
+        };
+        JobOutcome { record: unfinished.record, output: None, end: Err(end) }
+    }
+
+    /// Begins the output of a decode.
+    fn begin(&self, vae: &OpenVae, input: &DecodeInput, compares: bool) -> Result<Delivery, JobEnd> {
+        let path = self.output()?;
+        let model = &vae.model;
+        let output = Output::new(&path, model.kind()).map_err(|error| match error {
+            tilewright_media::Error::Folder { cause, .. } => self.classify_write_error(&cause),
+            error => JobEnd::Failed(one_line(&error)),
+        })?;
+        let rate = rate(self.stored.request.fps.as_deref(), &model.facts().family).map_err(JobEnd::Failed)?;
+        let rate = model.is_video().then_some(rate);
+        let latent = &input.latent;
+        let mut delivery = Delivery::new(&output, model.shape(latent), rate, texts(latent)).with_store(compares);
+        delivery.begin(&mut |_| {}).map_err(|error| self.classify_write_error(&error))?;
+        Ok(delivery)
+    }
+
+    /// Gives the results of a decode their names.
+    fn finish(&self, delivery: &mut Delivery, record: &Record) -> Result<Vec<JobResult>, JobEnd> {
+        let files = delivery.finish(record, &mut |_| {}).map_err(|error| self.classify_write_error(&error))?;
+        self.sync_results(&files)
+    }
+}

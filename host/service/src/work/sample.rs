@@ -1,0 +1,173 @@
+//! Sampling, from a job's conditioning and noise to a latent. Each finished step is kept, so that
+//! the job goes on from it after an end of the server.
+
+use std::{fs, sync::Arc};
+
+use tch::Kind;
+use tilewright_engine::{Begun, DenoiseJob, SampleState, Sampled, Sampling};
+use tilewright_pipeline::{KeptSample, LatentOutput, SampleModel, Trials};
+use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
+use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
+use tilewright_service_api::JobResult;
+
+use super::{
+    JobEnd,
+    executed::{Executed, Execution, JobOutcome},
+    memory_limit,
+    observer::{CancelOnly, JobObserver, StopSignal},
+};
+use crate::{
+    accept,
+    error::{decode_line, one_line},
+    job_traces::{AnyJobTrace, JobTrace},
+    jobs::{StoredJob, inputs::Input},
+    metrics::Labels,
+    models::OpenModel,
+    state::ServerState,
+};
+
+/// The model of a sample, and its files, read.
+pub struct SampleInput {
+    model: Arc<OpenModel>,
+    sampling: Sampling,
+}
+
+fn transformer_of(model: &OpenModel) -> Result<&SampleModel, String> {
+    model.transformer.as_ref().ok_or_else(|| format!("model {} no longer has a transformer", model.name))
+}
+
+impl Executed for Denoise {
+    type Input = SampleInput;
+    type Output = tch::Tensor;
+
+    const NAME: &'static str = "sampling";
+
+    fn read(server: &ServerState, stored: &StoredJob) -> Result<SampleInput, String> {
+        let gone = || format!("model {} is no longer configured", stored.job.model);
+        let model = server.models.by_name().get(&stored.job.model).cloned().ok_or_else(gone)?;
+        let transformer = transformer_of(&model)?;
+        let path = |input: Input| Some(server.jobs.files.input(&stored.job.id, input)).filter(|path| path.is_file());
+        let fields = stored.request.sample.as_deref().cloned().unwrap_or_default();
+        let request = accept::sample_request(transformer, &fields, path)?;
+        let sampling = transformer.prepare(&request).map_err(|error| accept::describe(&error, &model, path))?;
+        Ok(SampleInput { model, sampling })
+    }
+
+    fn execute(
+        execution: Execution<'_>,
+        history: &mut Trials,
+        input: &SampleInput,
+        decider: &mut Decider<Self>,
+        observer: &mut JobObserver<'_, Self>,
+    ) -> JobOutcome<Self> {
+        let failed = |end| JobOutcome { record: None, output: None, end: Err(end) };
+        let Execution { worker, stored, .. } = execution;
+        let assignment = decider.assignment();
+        let compares = assignment.compare.is_some();
+        let (limit, objective) = (memory_limit(worker, stored, assignment).bytes, execution.objective(assignment));
+        let transformer = match transformer_of(&input.model) {
+            Ok(transformer) => transformer,
+            Err(line) => return failed(JobEnd::Failed(line)),
+        };
+        let machine = &worker.device.machine;
+        let job = match DenoiseJob::new(machine, &transformer.denoiser, &input.sampling, limit, objective) {
+            Ok(job) => job,
+            Err(error) => return failed(JobEnd::Failed(one_line(&error))),
+        };
+        let before = history.before(Stage::Denoise, job.request());
+        let job = job.with_history(&before);
+        observer.request = Some(job.request().clone());
+        let (output, kept, begun) = match execution.begin_sample(transformer, &input.sampling) {
+            Ok(begun) => begun,
+            Err(end) => return failed(end),
+        };
+        observer.kept = Some(kept);
+        let begun = begun.map(|(state, plan)| Begun { state, plan });
+        let sampled = tracing::info_span!("sample").in_scope(|| job.run(decider, begun, observer));
+        let kept = observer.kept.take();
+        let sampled = match sampled {
+            Ok(sampled) => sampled,
+            Err(unfinished) => {
+                let end = match unfinished.error {
+                    tilewright_engine::Error::Interrupted => observer.stop().end(),
+                    error if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
+                    error @ tilewright_engine::Error::Sink(_) => execution.classify_write_error(&error),
+                    error => JobEnd::Failed(decode_line(&error)),
+                };
+                return JobOutcome { record: unfinished.record, output: None, end: Err(end) };
+            }
+        };
+        let end = tracing::info_span!("write").in_scope(|| execution.finish_sample(transformer, &output, &sampled));
+        if let (Ok(_), Some(kept)) = (&end, kept)
+            && let Err(error) = kept.remove()
+        {
+            tracing::warn!(error = one_line(&error), "the last step of a sample that is done can't be removed");
+        }
+        let Sampled { latents, record, .. } = sampled;
+        JobOutcome { record: Some(Box::new(record)), output: compares.then_some(latents), end }
+    }
+
+    fn compare(
+        execution: Execution<'_>,
+        input: &SampleInput,
+        assignment: &Assignment,
+        incumbent: &Arc<Revision>,
+        canarys: &tch::Tensor,
+        stop: &StopSignal,
+    ) -> Result<(Record<Self>, f64), String> {
+        let Execution { worker, stored, .. } = execution;
+        let (limit, objective) = (memory_limit(worker, stored, assignment).bytes, execution.objective(assignment));
+        let transformer = transformer_of(&input.model)?;
+        let machine = &worker.device.machine;
+        let job = DenoiseJob::new(machine, &transformer.denoiser, &input.sampling, limit, objective);
+        let job = job.map_err(|error| one_line(&error))?;
+        let mut planner = UntrackedPlanner::new(incumbent);
+        let sampled = job.run(&mut planner, None, &mut CancelOnly(stop));
+        let Sampled { latents, record, .. } = sampled.map_err(|unfinished| one_line(&unfinished.error))?;
+        let compared = || -> tilewright_pipeline::Result<f64> {
+            let square = canarys.f_sub(&latents)?.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])?;
+            let span = latents.f_max()?.f_sub(&latents.f_min()?)?.f_double_value(&[])?;
+            Ok(10.0 * (span * span / square).log10())
+        };
+        Ok((record, compared().map_err(|error| one_line(&error))?))
+    }
+
+    fn count(server: &ServerState, labels: &Labels<'_>, device: &str, record: &Record<Self>) {
+        server.metrics.record_sample(labels, device, record);
+    }
+
+    fn trace(trace: JobTrace<Self>) -> AnyJobTrace {
+        AnyJobTrace::Denoise(Box::new(trace))
+    }
+}
+
+/// The place of a sample's result, that of its steps, and the step that was kept there.
+type BegunSample = (LatentOutput, KeptSample, Option<(SampleState, DenoisePlan)>);
+
+impl Execution<'_> {
+    /// Finds the places of a sample's result and steps. A kept step of other weights or files is
+    /// dropped: a reload may have changed the model.
+    fn begin_sample(&self, transformer: &SampleModel, sampling: &Sampling) -> Result<BegunSample, JobEnd> {
+        let path = self.output()?;
+        let unwritten = |error: tilewright_pipeline::Error| self.classify_write_error(&error);
+        let output = LatentOutput::new(&path, None, false, false).map_err(unwritten)?;
+        let fingerprint = transformer.fingerprint(&[], sampling, &[]).map_err(unwritten)?;
+        let opened = KeptSample::open(&path, &fingerprint).or_else(|error| {
+            tracing::warn!(error = one_line(&error), "the steps that were kept can't be gone on from");
+            let _ = fs::remove_dir_all(KeptSample::folder_of(&path));
+            KeptSample::open(&path, &fingerprint)
+        });
+        let (kept, found) = opened.map_err(unwritten)?;
+        Ok((output, kept, found))
+    }
+
+    fn finish_sample(
+        &self,
+        transformer: &SampleModel,
+        output: &LatentOutput,
+        sampled: &Sampled,
+    ) -> Result<Vec<JobResult>, JobEnd> {
+        let path = transformer.write(output, sampled).map_err(|error| self.classify_write_error(&error))?;
+        self.sync_results(&[path])
+    }
+}
