@@ -14,6 +14,7 @@ mod files;
 mod generate;
 mod race;
 mod report;
+pub mod samples;
 mod spelling;
 pub mod suite;
 pub mod sweep;

@@ -1,5 +1,7 @@
 //! `tilewright sample`: from a transformer and conditioning to a latent file.
 
+mod after_step;
+
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -7,16 +9,17 @@ use std::{
 };
 
 use tilewright_engine::{Begun, DenoiseJob};
-use tilewright_media::STANDARD;
+use tilewright_media::{Preview, STANDARD};
 use tilewright_pipeline::{self as pipeline, KeptSample, LatentOutput, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Recorder, Stage, bytes, words::with_noun};
 use tilewright_sampling::Span;
 
+use self::after_step::{Previewing, after_step};
 use crate::{
     args::Sample,
     failure::{Failure, Outcome},
     files, history, policy, printer,
-    progress::{AfterStep, Progress},
+    progress::Progress,
     report::{Shown, fail, keep, print_json, unique_plans},
     table,
     tell::tell,
@@ -41,6 +44,7 @@ pub fn run(arguments: &Sample) -> Outcome {
     }
     check_files(arguments)?;
     arguments.record.check()?;
+    let preview = arguments.preview.as_deref().map(Preview::new).transpose()?;
     let output = LatentOutput::new(&arguments.output, None, arguments.no_clobber, false)?;
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
@@ -77,7 +81,10 @@ pub fn run(arguments: &Sample) -> Outcome {
         }
         kept = Some(Rc::new(place));
     }
-    let mut progress = Progress::new().of_steps(job.request().steps, kept.clone().map(keeping));
+    let previewing = preview.zip(arguments.vae.as_deref());
+    let previewing = previewing.map(|(preview, vae)| Previewing::new(preview, machine, &model, vae, limit));
+    let after_step = after_step(kept.clone(), previewing.transpose()?);
+    let mut progress = Progress::new().of_steps(job.request().steps, after_step);
     let sampled = job.run(&mut planner, begun, &mut progress);
     progress.finish();
     drop(progress);
@@ -103,20 +110,13 @@ fn of_bits((name, value): &(String, String)) -> Option<(&str, &str)> {
     OF_BITS.contains(&name).then_some((name, value))
 }
 
-/// Keeps each finished step.
-fn keeping(place: Rc<KeptSample>) -> AfterStep {
-    Box::new(move |step| {
-        let kept = place.keep(step.state, step.plan);
-        kept.map_err(|error| tilewright_engine::Error::Sink(error.to_string().into()))
-    })
-}
-
 /// Refuses an output that would replace an input.
 fn check_files(arguments: &Sample) -> Outcome {
     let reads = [
         ("the latent", arguments.latent.as_ref()),
         ("the mask", arguments.mask.as_ref()),
         ("the noise", arguments.noise.as_ref()),
+        ("the VAE", arguments.vae.as_ref()),
     ];
     let mut roles = files::roles();
     for path in &arguments.transformer {
@@ -137,6 +137,7 @@ fn check_files(arguments: &Sample) -> Outcome {
         }
     }
     roles = files::reads_policy(roles, policy::of_stage(Stage::Denoise, &arguments.policy, '=')?);
+    roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--record", arguments.record.file())?;
     if arguments.output.as_os_str() == STANDARD {
         roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());

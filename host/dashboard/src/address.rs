@@ -32,6 +32,11 @@ pub(crate) fn id(kind: &str, name: &str) -> String {
     id
 }
 
+/// A preview; the step keeps browsers from showing an earlier one.
+pub(crate) fn preview(id: &str, step: u32) -> String {
+    format!("/v1/jobs/{}/preview?step={step}", segment(id))
+}
+
 /// True for a path of this service that browsers can't take for another host or a script.
 pub(crate) fn is_local(path: &str) -> bool {
     path.starts_with('/')

@@ -99,6 +99,9 @@ fn result(view: &JobView) -> Markup {
                 "."
             }
         } @else { (grid(view)) }
+        @if let Some(sampling) = job.sampling.filter(|sampling| sampling.preview) {
+            img.preview src=(address::preview(&job.id, sampling.step)) alt="The sample so far";
+        }
         @if job.state == JobState::Running {
             @let share = share(job);
             div.progress {

@@ -9,7 +9,7 @@ use tilewright_nn::{ComputeFormat, Needed, TokenOps, TokenScope, Torch};
 use tilewright_torch::streamed::Streamed;
 
 use crate::{
-    Checkpoint, Error, Family, Identity, LoadStep, Lora, LoraFit, Result, flux,
+    BeforeBlock, Checkpoint, Error, Family, Identity, LoadStep, Lora, LoraFit, Result, flux,
     parts::{Part, Role},
     transformer::{Layout, Residency, TransformerFile},
     wan,
@@ -379,24 +379,27 @@ impl<O: TokenOps> Network<O> {
     }
 
     /// The velocity of latents in the model's own space, in f32: [N, C, h, w] of pictures,
-    /// [N, C, T, h, w] of clips. `sigmas` are one for all, or for clips one for each frame. `step`
-    /// is called before each block.
+    /// [N, C, T, h, w] of clips. `sigmas` are one for all, or for clips one for each frame.
+    /// `before_block` is called before each block with the image's tokens, and after the last one.
     ///
     /// # Errors
-    /// The latents are of another size than the context; libtorch's failures; an error of `step`.
+    /// The latents are of another size than the context; libtorch's failures; an error of
+    /// `before_block`.
     pub fn forward(
         &self,
         ops: &O,
         latents: &O::Tensor,
         sigmas: &[f32],
         context: &Context<O::Tensor>,
-        step: &mut dyn FnMut(usize) -> Result<()>,
+        before_block: BeforeBlock<'_, O::Tensor>,
     ) -> Result<O::Tensor> {
         match (self, context) {
             (Network::Flux(network), Context::Flux(context)) => {
-                network.forward(ops, latents, sigmas.first().copied().unwrap_or_default(), context, step)
+                network.forward(ops, latents, sigmas.first().copied().unwrap_or_default(), context, before_block)
             }
-            (Network::Wan(network), Context::Wan(context)) => network.forward(ops, latents, sigmas, context, step),
+            (Network::Wan(network), Context::Wan(context)) => {
+                network.forward(ops, latents, sigmas, context, before_block)
+            }
             _ => Err(tilewright_nn::Error::Shapes {
                 operation: "a transformer",
                 shapes: "another transformer's conditioning".into(),
@@ -454,8 +457,8 @@ impl LoadedDenoiser {
         latents: &Tensor,
         sigmas: &[f32],
         context: &Context<Tensor>,
-        step: &mut dyn FnMut(usize) -> Result<()>,
+        before_block: BeforeBlock<'_, Tensor>,
     ) -> Result<Tensor> {
-        Ok(self.network.forward(&self.ops, latents, sigmas, context, step)?.f_to_kind(Kind::Float)?)
+        Ok(self.network.forward(&self.ops, latents, sigmas, context, before_block)?.f_to_kind(Kind::Float)?)
     }
 }

@@ -33,3 +33,4 @@ pub use lora::{Lora, LoraFit};
 pub use parts::{Part, Role};
 pub use tilewright_checkpoint::{Checkpoint, FileId, Stored, find_part, models_in};
 pub use tilewright_nn::ComputeFormat;
+pub use transformer::{BeforeBlock, Blocks};

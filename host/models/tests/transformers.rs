@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, ComputeFormat, DenoiserFile, Error, Inputs, LoadedDenoiser, Lora, LoraFit, transformer::Residency,
+    Blocks, Checkpoint, ComputeFormat, DenoiserFile, Error, Inputs, LoadedDenoiser, Lora, LoraFit,
+    transformer::Residency,
 };
 
 fn fixtures() -> PathBuf {
@@ -106,10 +107,10 @@ impl Case {
             sigmas[0] = 0.0;
         }
         let mut blocks = 0;
-        let velocity = network.velocity(&input, &sigmas, &context, &mut |block| {
-            assert_eq!(block, blocks);
+        let velocity = network.velocity(&input, &sigmas, &context, &mut |block, tokens| {
+            assert_eq!((block, tokens.dim()), (blocks, 3));
             blocks += 1;
-            Ok(())
+            Ok(Blocks::GoOn)
         });
         assert!(blocks > 0);
         velocity.unwrap()

@@ -151,6 +151,12 @@ pub enum StepReuse {
         /// The change over the output's size.
         threshold: f64,
     },
+    /// All blocks after the first are reused while the change that the first block makes differs
+    /// from that of the last computed run by less than the threshold (first-block cache).
+    FirstBlock {
+        /// The difference over the change's size.
+        threshold: f64,
+    },
 }
 
 impl StepReuse {
@@ -158,7 +164,17 @@ impl StepReuse {
     pub const fn threshold(self) -> f64 {
         match self {
             StepReuse::Off => 0.0,
-            StepReuse::Output { threshold } => threshold,
+            StepReuse::Output { threshold } | StepReuse::FirstBlock { threshold } => threshold,
+        }
+    }
+
+    /// The same reuse up to another threshold.
+    #[must_use]
+    pub const fn up_to(self, threshold: f64) -> Self {
+        match self {
+            StepReuse::Off => StepReuse::Off,
+            StepReuse::Output { .. } => StepReuse::Output { threshold },
+            StepReuse::FirstBlock { .. } => StepReuse::FirstBlock { threshold },
         }
     }
 }
@@ -167,7 +183,7 @@ impl StepReuse {
 impl PartialEq for StepReuse {
     fn eq(&self, other: &Self) -> bool {
         self.threshold().to_bits() == other.threshold().to_bits()
-            && matches!(self, StepReuse::Off) == matches!(other, StepReuse::Off)
+            && std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
@@ -175,6 +191,7 @@ impl Eq for StepReuse {}
 
 impl Hash for StepReuse {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        std::mem::discriminant(self).hash(state);
         self.threshold().to_bits().hash(state);
     }
 }
@@ -272,10 +289,15 @@ const SETTINGS: [Setting; 10] = [
     ("feed-forward", "a number of parts from 1 to 64", |plan, value| {
         put(&mut plan.feed_forward, number(value, 1, MOST_PARTS))
     }),
-    ("reuse", "off, or output where --reuse allows it", |plan, value| {
+    ("reuse", "off, or output or first-block where --reuse allows it", |plan, value| {
         let threshold = plan.reuse.threshold();
-        let allowed = Some(StepReuse::Output { threshold }).filter(|_| threshold > 0.0);
-        put(&mut plan.reuse, if value == "off" { Some(StepReuse::Off) } else { allowed.filter(|_| value == "output") })
+        let names = [
+            ("off", StepReuse::Off),
+            ("output", StepReuse::Output { threshold }),
+            ("first-block", StepReuse::FirstBlock { threshold }),
+        ];
+        let is_allowed = |reuse: &StepReuse| threshold > 0.0 || matches!(reuse, StepReuse::Off);
+        put(&mut plan.reuse, named(value, names).filter(is_allowed))
     }),
     ("release", "keep, at-end or each-step", |plan, value| {
         let names = [("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)];
@@ -399,6 +421,7 @@ impl fmt::Display for DenoisePlan {
         match self.reuse {
             StepReuse::Off => Ok(()),
             StepReuse::Output { threshold } => write!(f, ", outputs reused up to {threshold}"),
+            StepReuse::FirstBlock { threshold } => write!(f, ", blocks after the first reused up to {threshold}"),
         }
     }
 }
@@ -443,10 +466,10 @@ pub struct DenoiseOutcome {
     /// Attempts, the one that succeeded included.
     #[serde(default = "one")]
     pub attempts: u32,
-    /// Calls of the network that the last output served.
+    /// Calls of the network that the last output served, or runs of it that the last blocks did.
     #[serde(default)]
     pub reused: u32,
-    /// The largest change of the output that was passed over so, as estimated, over its size.
+    /// The largest change that was passed over so, over the size of what changed.
     #[serde(default)]
     pub reuse_deviation: f64,
     /// The memory pool's work.
@@ -498,7 +521,7 @@ mod tests {
             ("precision", "i4", "precision=i4: f32, bf16"),
             ("ahead", "65", "ahead=65: all, or a number"),
             ("attention", "8", "attention=8: fused, or a number"),
-            ("reuse", "on", "reuse=on: off, or output"),
+            ("reuse", "on", "reuse=on: off, or output or first-block"),
             ("weights", "", "weights=: packed or expanded"),
         ] {
             let found = plan.set(name, value).unwrap_err();

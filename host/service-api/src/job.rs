@@ -195,6 +195,9 @@ pub struct SamplingProgress {
     pub step_ms: Option<f64>,
     /// The time left at that pace, in milliseconds.
     pub left_ms: Option<f64>,
+    /// There is a preview of the sample after this step.
+    #[serde(default)]
+    pub preview: bool,
 }
 
 /// A file that a job has written.

@@ -71,6 +71,7 @@ fn build_router() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::get, jobs::cancel))
         .routes(routes!(follow::events))
         .routes(routes!(jobs::result))
+        .routes(routes!(jobs::preview))
         .routes(routes!(decisions::of_job))
         .routes(routes!(decisions::list))
         .routes(routes!(routes::models))

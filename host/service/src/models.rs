@@ -4,16 +4,18 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use arc_swap::{ArcSwap, Guard};
 use tilewright_config::Config;
-use tilewright_engine::{Budget, Overrides, WeightStore};
+use tilewright_engine::{Budget, Machine, Overrides, WeightStore};
 use tilewright_models::Family;
-use tilewright_pipeline::{Model, SampleModel};
+use tilewright_pipeline::{LatentMap, Model, SampleModel};
+use tilewright_plan::PolicyIdentity;
+use tilewright_policy::FallbackPlanner;
 
-use crate::{Error, Result, device::Devices};
+use crate::{Error, Result, device::Devices, error::one_line};
 
 /// A configured model: an autoencoder, a transformer, or both.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub struct OpenModel {
     pub vae: Option<OpenVae>,
     /// The transformer, which samples.
     pub transformer: Option<SampleModel>,
+    /// The colours of its latents, once a preview has asked for them; none if they can't be fitted.
+    colours: OnceLock<Option<LatentMap>>,
     configured: tilewright_config::Model,
 }
 
@@ -37,6 +41,27 @@ pub struct OpenVae {
 }
 
 impl OpenModel {
+    /// The colours of latents, fitted to the autoencoder on first use: call it on the device's own
+    /// thread.
+    pub fn colours(&self, machine: &Machine, memory_limit: u64) -> Option<&LatentMap> {
+        let (vae, transformer) = (self.vae.as_ref()?, self.transformer.as_ref()?);
+        let fit = || {
+            let nobody = PolicyIdentity {
+                name: "host".into(),
+                version: String::new(),
+                digest: String::new(),
+                settings: BTreeMap::new(),
+            };
+            let mut planner = FallbackPlanner::new(nobody, "the colours of previews are fitted without a policy");
+            let fitted = LatentMap::fit(machine, transformer, (&vae.model, &vae.path), &mut planner, memory_limit);
+            let warn = |error| {
+                tracing::warn!(error = one_line(&error), model = self.name, "there are no previews: no colours");
+            };
+            fitted.map_err(warn).ok()
+        };
+        self.colours.get_or_init(fit).as_ref()
+    }
+
     /// The files of the transformer.
     pub fn transformer_paths(&self) -> &[PathBuf] {
         &self.configured.transformer
@@ -131,8 +156,13 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
             true => None,
             false => Some(SampleModel::open(&configured.transformer, configured.boundary)?),
         };
-        let opened =
-            OpenModel { name: name.clone(), vae: vae.transpose()?, transformer, configured: configured.clone() };
+        let opened = OpenModel {
+            name: name.clone(),
+            vae: vae.transpose()?,
+            transformer,
+            colours: OnceLock::new(),
+            configured: configured.clone(),
+        };
         Ok((name.clone(), Arc::new(opened)))
     });
     models.collect()

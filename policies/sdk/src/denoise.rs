@@ -68,8 +68,19 @@ impl Plan {
     /// The same plan with outputs reused as far as the user allows: not at all by default.
     #[must_use]
     pub fn reusing(self, request: &Request) -> Self {
+        self.reusing_by(Reuse::Output(0.0), request)
+    }
+
+    /// The same plan with reuse of this kind, as far as the user allows it.
+    #[must_use]
+    pub fn reusing_by(self, kind: Reuse, request: &Request) -> Self {
         let most = request.capabilities.reuse_most;
-        Self { reuse: if most > 0.0 { Reuse::Output(most) } else { Reuse::Off }, ..self }
+        let reuse = match kind {
+            Reuse::Output(_) if most > 0.0 => Reuse::Output(most),
+            Reuse::FirstBlock(_) if most > 0.0 => Reuse::FirstBlock(most),
+            _ => Reuse::Off,
+        };
+        Self { reuse, ..self }
     }
 
     /// The same plan in f32: what mends values that are not finite.

@@ -136,7 +136,7 @@ fn what_makes_no_sense_is_refused_with_a_line_and_nothing_is_kept() {
         (json!({ "model": "clip" }), &latent(&[1, 4, 4, 4], 0.0), 422, "channels"),
         (json!({ "model": "picture" }), b"rubbish", 422, "latent:"),
         (json!({ "model": "picture" }), &latent(&[1, 16, 64, 64], 0.0), 413, "is taken"),
-        (json!({ "model": "picture", "latent_path": "/etc/passwd" }), &good, 422, "leave one of them out"),
+        (json!({ "model": "picture", "latent_path": "/etc/passwd" }), &good, 422, "leave the path out"),
     ] {
         let line = server.submit(&request, latent, &[]).problem(status);
         assert!(line.contains(words), "{words}: {line}");

@@ -154,6 +154,34 @@ fn a_sample_goes_on_from_its_last_step_whatever_ended_the_server() {
 }
 
 #[test]
+fn a_sample_under_way_has_a_preview_where_it_was_asked_for() {
+    let place = Place::new();
+    let server = Server::start(&place, &config(""));
+    let mut request = request(9000);
+    request["model"] = json!("wan");
+    request["sample"]["frames"] = json!(5);
+    request["sample"]["preview"] = json!(true);
+    request["sample"]["sampler"] = json!("euler");
+    let conditioning = fs::read(fixture("sample-wan-t2v-original/conditioning.safetensors")).unwrap();
+    let id = accepted(&server, &request, &[("conditioning", &conditioning)]);
+    server.until(|| {
+        let job = server.job(&id);
+        assert!(job["error"].is_null(), "{job}");
+        (job["sampling"]["preview"] == true).then_some(())
+    });
+    let preview = server.get(&format!("/v1/jobs/{id}/preview"));
+    assert_eq!((preview.status, &preview.body[1..4]), (200, &b"PNG"[..]));
+    let page = String::from_utf8(server.get(&format!("/jobs/{id}")).body).unwrap();
+    assert!(page.contains("/preview?step="), "{page}");
+    server.ask("DELETE", &format!("/v1/jobs/{id}"), &[], b"").with(200);
+    server.ended(&id);
+    server.get(&format!("/v1/jobs/{id}/preview")).problem(404);
+    request["model"] = json!("flux");
+    let line = server.submit_files(&request, &[("conditioning", &conditioning)]).problem(422);
+    assert!(line.contains("sample.preview: model flux has no vae"), "{line}");
+}
+
+#[test]
 fn a_sample_ends_within_a_step_when_it_is_cancelled_or_its_deadline_passes() {
     let place = Place::new();
     let server = Server::start(&place, &config(""));

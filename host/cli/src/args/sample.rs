@@ -194,6 +194,13 @@ pub struct Sample {
     /// interrupted or killed, to the same bits
     #[arg(long)]
     pub resume: bool,
+    /// A PNG of the sample so far, rewritten after each step: its colours come from a linear map
+    /// that is fitted to --vae first, which takes as long as a decode of 256x256
+    #[arg(long, value_name = "FILE.png", requires = "vae")]
+    pub preview: Option<PathBuf>,
+    /// The model's VAE, for --preview
+    #[arg(long, value_name = "FILE", requires = "preview")]
+    pub vae: Option<PathBuf>,
     /// Decide and estimate, sample nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -7,11 +7,12 @@ use std::{
 };
 
 use tch::{Device, Kind};
-use tilewright_models::{ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, transformer::Residency};
-use tilewright_nn::{Costs, Meter, Ops, TokenScope};
+use tilewright_models::{Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, transformer::Residency};
+use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope};
 use tilewright_plan::{
     Attention, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord,
-    DenoiserModel, Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, Trial, WeightForm,
+    DenoiserModel, Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, StepReuse, Trial,
+    WeightForm,
 };
 use tilewright_torch::{device, probe::Measured};
 
@@ -272,8 +273,9 @@ impl DenoiseCosts {
             contexts.push(of_pass);
         }
         let latents = occupied(&size)?;
-        // Reuse keeps an input, an output, and a difference for each conditioning.
-        let reused = self.reuse(plan).map_or(0, |_| 2 + self.shape.prompts.len() as u32);
+        // Reuse of outputs keeps an input, an output, and a difference for each conditioning.
+        let keeps_outputs = self.reuse(plan).is_some() && matches!(plan.reuse, StepReuse::Output { .. });
+        let reused = if keeps_outputs { 2 + self.shape.prompts.len() as u32 } else { 0 };
         let remembered = (0..self.shape.remembered + reused).map(|_| occupied(&size));
         let _remembered = remembered.collect::<Result<Vec<_>>>()?;
         let sigmas = vec![1.0; if self.shape.has_clean_frames { size[2] as usize } else { 1 }];
@@ -284,7 +286,8 @@ impl DenoiseCosts {
         [shape[axes - 2], shape[axes - 1]] = [whole[1], whole[2]];
         shape[1] += config.condition_channels();
         let input = if shape == size { latents.clone() } else { occupied(&shape)? };
-        let mut velocities = Vec::new();
+        let keeps_changes = self.reuse(plan).is_some() && matches!(plan.reuse, StepReuse::FirstBlock { .. });
+        let (mut velocities, mut changes, blocks) = (Vec::new(), Vec::new(), config.blocks());
         for (pass, contexts) in passes.iter().zip(&contexts) {
             for group in &pass.groups {
                 let mut shape = shape.clone();
@@ -295,7 +298,21 @@ impl DenoiseCosts {
                     None => meter.narrow(&input, 0, group.samples.start, group.count()).map_err(nn)?,
                 };
                 let context = &contexts[group.context];
-                let velocity = network.forward(&meter, &input, &sigmas, context, &mut |_| Ok(()));
+                let mut passing = Vec::new();
+                let mut before_block = |block: usize, tokens: &<Meter as Ops>::Tensor| {
+                    if keeps_changes && block == 0 {
+                        let like = meter.shape(tokens);
+                        let copy = || meter.unset(&like, format.rest);
+                        // The change by the first block and that by the rest stay; the tokens before
+                        // and after the first block go.
+                        changes.extend([copy()?, copy()?]);
+                        passing.extend([copy()?, copy()?]);
+                    } else if block == blocks {
+                        passing.clear();
+                    }
+                    Ok(Blocks::GoOn)
+                };
+                let velocity = network.forward(&meter, &input, &sigmas, context, &mut before_block);
                 let velocity = velocity.map_err(Error::Model)?;
                 if pass.groups.len() == 1 {
                     velocities.push(velocity);

@@ -11,7 +11,7 @@ use tilewright_plan::{
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
 
-use super::{Denoiser, SampleState, Sampling, costs::DenoiseCosts, extents, filled, steps::Walk};
+use super::{Denoiser, SampleState, Sampling, costs::DenoiseCosts, extents, filled, reuse::Reused, steps::Walk};
 use crate::{
     Error, Machine, Observer, Result, Unfinished,
     record::record,
@@ -328,7 +328,7 @@ impl<'a> DenoiseJob<'a> {
             let ended = walk.go(&mut state, observer, &mut |state| *from = Some(state));
             (load, moved) = (walk.load, walk.moved);
             if let Some(reuse) = &walk.reuse {
-                (reused, deviation) = (reuse.calls, reuse.deviation);
+                Reused { calls: reused, deviation } = reuse.reused();
             }
             drop(walk);
             ended?;

@@ -1,58 +1,68 @@
-//! Reuse of the network's output from step to step, where latents change little: EasyCache's rule
-//! (arXiv:2507.02860), as ComfyUI's node of that name has it, with every value looked at.
+//! Reuse of the network's work from step to step: of its output, or of all blocks after the first.
+
+mod first_block;
+mod output;
 
 use tch::{Kind, Tensor};
+use tilewright_models::Blocks;
+use tilewright_plan::StepReuse;
 use tilewright_sampling::ModelSampling;
 
-/// The parts of the way before and after which each step is computed.
-const WITHIN: [f64; 2] = [0.15, 0.95];
+use self::{first_block::FirstBlockReuse, output::OutputReuse};
 
 /// The most steps of which none is reused: each of so few changes much.
 const FEW_STEPS: usize = 8;
 
-/// The last computed call, and the changes that were passed over since.
-pub(super) struct Reuse {
-    threshold: f64,
-    /// The sigmas between which calls may be reused.
-    within: [f64; 2],
-    last: Option<Computed>,
-    /// The change of the output over that of the input, at the last two computed calls.
-    rate: Option<f64>,
-    /// The change of the output since the last computed call, as estimated, over its size.
-    change: f64,
-    /// Calls that were reused.
+/// The work that was reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Reused {
+    /// Calls of the network, or passes of it, that were reused.
     pub calls: u32,
     /// The largest change that was reused over.
     pub deviation: f64,
 }
 
-/// A call of the network that was computed.
-struct Computed {
-    input: Tensor,
-    /// The output of the conditioning that changes are told by, and the mean size of all.
-    output: Tensor,
-    size: f64,
-    /// Outputs without the input, one for each conditioning.
-    differences: Vec<Tensor>,
+impl Reused {
+    fn note(&mut self, change: f64) {
+        self.calls += 1;
+        self.deviation = self.deviation.max(change);
+    }
 }
 
-fn mean_size(tensor: &Tensor) -> tilewright_torch::Result<f64> {
-    Ok(f64::try_from(&tensor.f_abs()?.f_mean(Kind::Double)?)?)
+/// The reuse of one sample, by its plan.
+pub(super) enum Reuse {
+    Output(OutputReuse),
+    FirstBlock(FirstBlockReuse),
 }
 
 impl Reuse {
-    /// Reuse within a threshold of the estimated change of the output, for a sample of so many
-    /// steps; none for a few.
-    pub fn new(threshold: f64, model: &ModelSampling, steps: usize) -> Option<Self> {
-        (steps > FEW_STEPS && threshold > 0.0).then(|| Self {
-            threshold,
-            within: WITHIN.map(|part| model.sigma_at(part)),
-            last: None,
-            rate: None,
-            change: 0.0,
-            calls: 0,
-            deviation: 0.0,
-        })
+    /// Reuse within a threshold, for a sample of so many steps; none for a few.
+    pub fn new(kind: StepReuse, threshold: f64, model: &ModelSampling, steps: usize) -> Option<Self> {
+        if steps <= FEW_STEPS || threshold.is_nan() || threshold <= 0.0 {
+            return None;
+        }
+        match kind {
+            StepReuse::Off => None,
+            StepReuse::Output { .. } => Some(Self::Output(OutputReuse::new(threshold, model))),
+            StepReuse::FirstBlock { .. } => Some(Self::FirstBlock(FirstBlockReuse::new(threshold))),
+        }
+    }
+
+    /// The work that was reused so far.
+    pub fn reused(&self) -> Reused {
+        match self {
+            Self::Output(reuse) => reuse.reused,
+            Self::FirstBlock(reuse) => reuse.reused,
+        }
+    }
+
+    /// The same, with the work that was reused before.
+    pub fn with_reused(mut self, before: Reused) -> Self {
+        match &mut self {
+            Self::Output(reuse) => reuse.reused = before,
+            Self::FirstBlock(reuse) => reuse.reused = before,
+        }
+        self
     }
 
     /// The outputs for an input at a sigma, if the last ones serve.
@@ -60,21 +70,10 @@ impl Reuse {
     /// # Errors
     /// Memory is out.
     pub fn outputs(&mut self, input: &Tensor, sigma: f64) -> tilewright_torch::Result<Option<Vec<Tensor>>> {
-        let (Some(last), Some(rate)) = (&self.last, self.rate) else { return Ok(None) };
-        if sigma > self.within[0] || sigma <= self.within[1] {
-            return Ok(None);
+        match self {
+            Self::Output(reuse) => reuse.outputs(input, sigma),
+            Self::FirstBlock(_) => Ok(None),
         }
-        self.change += rate * mean_size(&input.f_sub(&last.input)?)? / last.size;
-        // Also if it is not a number.
-        let serves = self.change < self.threshold;
-        if !serves {
-            self.change = 0.0;
-            return Ok(None);
-        }
-        self.calls += 1;
-        self.deviation = self.deviation.max(self.change);
-        let outputs = last.differences.iter().map(|difference| Ok(input.f_add(difference)?));
-        outputs.collect::<tilewright_torch::Result<Vec<Tensor>>>().map(Some)
     }
 
     /// Takes note of a call that was computed.
@@ -82,51 +81,50 @@ impl Reuse {
     /// # Errors
     /// Memory is out.
     pub fn note(&mut self, input: &Tensor, sigma: f64, outputs: &[Tensor]) -> tilewright_torch::Result<()> {
-        let Some(output) = outputs.last().filter(|_| sigma <= self.within[0]) else { return Ok(()) };
-        if let Some(last) = &self.last {
-            let changed = mean_size(&input.f_sub(&last.input)?)?;
-            self.rate = (changed > 0.0).then_some(mean_size(&output.f_sub(&last.output)?)? / changed);
+        match self {
+            Self::Output(reuse) => reuse.note(input, sigma, outputs),
+            Self::FirstBlock(_) => Ok(()),
         }
-        let sizes = outputs.iter().map(mean_size).collect::<tilewright_torch::Result<Vec<f64>>>()?;
-        let differences = outputs.iter().map(|output| Ok(output.f_sub(input)?));
-        self.last = Some(Computed {
-            input: input.shallow_clone(),
-            output: output.shallow_clone(),
-            size: (sizes.iter().sum::<f64>() / sizes.len() as f64).max(f64::MIN_POSITIVE),
-            differences: differences.collect::<tilewright_torch::Result<Vec<Tensor>>>()?,
-        });
-        Ok(())
     }
+
+    /// The way of a run of the network before one of its blocks; `run` is its number within a call.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn before_block(
+        &mut self,
+        run: usize,
+        [block, blocks]: [usize; 2],
+        tokens: &Tensor,
+    ) -> tilewright_torch::Result<Blocks> {
+        match self {
+            Self::Output(_) => Ok(Blocks::GoOn),
+            Self::FirstBlock(reuse) => reuse.before_block(run, [block, blocks], tokens),
+        }
+    }
+}
+
+fn mean_size(tensor: &Tensor) -> tilewright_torch::Result<f64> {
+    Ok(f64::try_from(&tensor.f_abs()?.f_mean(Kind::Double)?)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use tch::Device;
-
     use super::*;
 
-    fn tensor(value: f32) -> Tensor {
-        Tensor::ones([4], (Kind::Float, Device::Cpu)) * f64::from(value)
-    }
-
     #[test]
-    fn small_changes_are_reused_until_they_add_up() {
+    fn few_steps_and_what_is_no_threshold_reuse_nothing() {
         let model = ModelSampling::shifted(1.0);
-        assert!(Reuse::new(0.2, &model, 8).is_none() && Reuse::new(0.0, &model, 20).is_none());
-        let mut reuse = Reuse::new(0.25, &model, 20).unwrap();
-        // Two computed calls give a rate of 2: the output changes twice as much as the input.
-        reuse.note(&tensor(9.0), 0.9, &[tensor(0.0)]).unwrap();
-        reuse.note(&tensor(1.0), 0.6, &[tensor(3.0)]).unwrap();
-        assert!(reuse.outputs(&tensor(1.0), 0.5).unwrap().is_none(), "no rate yet");
-        reuse.note(&tensor(2.0), 0.55, &[tensor(5.0)]).unwrap();
-        // 2 · 0.25 / 5 = 0.1; the second adds 2 · 0.3 / 5, and the third goes over.
-        let outputs = reuse.outputs(&tensor(2.25), 0.5).unwrap().unwrap();
-        assert!((f64::try_from(outputs[0].get(0)).unwrap() - 5.25).abs() < 1e-6);
-        assert!(reuse.outputs(&tensor(2.25), 0.9).unwrap().is_none(), "too early on the way");
-        assert!(reuse.outputs(&tensor(2.25), 0.04).unwrap().is_none(), "too late");
-        assert!(reuse.outputs(&tensor(2.3), 0.5).unwrap().is_some());
-        assert!(reuse.outputs(&tensor(2.4), 0.5).unwrap().is_none());
-        assert_eq!(reuse.calls, 2);
-        assert!((reuse.deviation - 0.22).abs() < 1e-6, "{}", reuse.deviation);
+        let output = StepReuse::Output { threshold: 0.2 };
+        for (kind, threshold, steps, is_some) in [
+            (output, 0.2, 9, true),
+            (StepReuse::FirstBlock { threshold: 0.2 }, 0.2, 9, true),
+            (output, 0.2, 8, false),
+            (output, 0.0, 20, false),
+            (output, f64::NAN, 20, false),
+            (StepReuse::Off, 0.2, 20, false),
+        ] {
+            assert_eq!(Reuse::new(kind, threshold, &model, steps).is_some(), is_some, "{kind:?} {threshold} {steps}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
-use tilewright_models::{ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser};
+use tilewright_models::{Blocks, ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser};
 use tilewright_plan::{DenoisePlan, Failure, WeightForm};
 use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
 use tilewright_torch::{Pace, non_finite, scalar};
@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
             passes: passes(&job.costs.shape, plan),
             condition,
             expert: None,
-            reuse: job.costs.reuse(plan).and_then(|most| Reuse::new(most, &job.sampling.model, course.steps())),
+            reuse: reuse_of(job, plan, course),
             pace: Pace::new(device),
             load: Duration::ZERO,
             moved: 0,
@@ -166,12 +166,9 @@ impl<'a> Walk<'a> {
         // One expert goes before the other comes.
         drop(self.expert.take());
         // Its outputs are not the other's.
-        if let Some(most) = self.job.costs.reuse(self.plan).filter(|_| self.reuse.is_some()) {
-            let before = self.reuse.take();
-            self.reuse = Reuse::new(most, &self.job.sampling.model, self.course.steps());
-            if let (Some(reuse), Some(before)) = (&mut self.reuse, before) {
-                (reuse.calls, reuse.deviation) = (before.calls, before.deviation);
-            }
+        if let Some(before) = self.reuse.take() {
+            let anew = reuse_of(self.job, self.plan, self.course);
+            self.reuse = anew.map(|reuse| reuse.with_reused(before.reused()));
         }
         observer.loading();
         let start = Instant::now();
@@ -231,7 +228,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         let mut outputs = reused.unwrap_or_default();
         let first = self.before + f64::from(self.calls) * self.span;
         let runs = walk.passes.iter().map(|pass| pass.groups.len()).sum::<usize>().max(1) as f64;
-        let mut run = 0.0;
+        let (mut run, mut number) = (0.0, 0);
         for (pass, contexts) in walk.passes.iter().zip(&expert.contexts) {
             if is_reused || !pass.counts(&walk.prompts, sigma.into()) {
                 run += pass.groups.len() as f64;
@@ -240,20 +237,28 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             let mut together = None;
             for group in &pass.groups {
                 let (observer, pace, moved) = (&mut *self.observer, &mut walk.pace, &mut walk.moved);
-                let plan = walk.plan;
-                let mut block = |number: usize| -> tilewright_models::Result<()> {
+                let (plan, reuse) = (walk.plan, &mut walk.reuse);
+                let mut before_block = |block: usize, tokens: &Tensor| -> tilewright_models::Result<Blocks> {
+                    if let Some(reuse) = reuse
+                        && reuse.before_block(number, [block, blocks], tokens)? == Blocks::SkipRest
+                    {
+                        return Ok(Blocks::SkipRest);
+                    }
+                    if block == blocks {
+                        return Ok(Blocks::GoOn);
+                    }
                     pace.keep()?;
-                    *moved += expert.turn(plan, number, blocks)?;
-                    let share = (run + number as f64 / blocks.max(1) as f64) / runs;
+                    *moved += expert.turn(plan, block, blocks)?;
+                    let share = (run + block as f64 / blocks.max(1) as f64) / runs;
                     match observer.progress((first + self.span * share).min(1.0)) {
-                        ControlFlow::Continue(()) => Ok(()),
+                        ControlFlow::Continue(()) => Ok(Blocks::GoOn),
                         ControlFlow::Break(_) => Err(ModelError::Cancelled),
                     }
                 };
                 let input = pass.repeated(&group.of(&input)?)?;
-                let output = expert.network.velocity(&input, &sigmas, &contexts[group.context], &mut block)?;
+                let output = expert.network.velocity(&input, &sigmas, &contexts[group.context], &mut before_block)?;
                 together = Some(pass.put(together, cut(output, &size)?, group)?);
-                run += 1.0;
+                (run, number) = (run + 1.0, number + 1);
             }
             if let Some(output) = together {
                 outputs.extend(apart(output, pass)?);
@@ -286,6 +291,11 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         self.denoised = Some(guided.shallow_clone());
         Ok(Denoised { guided: Tensors::new(guided), negative: Tensors::new(negative.shallow_clone()) })
     }
+}
+
+/// The reuse of a plan.
+fn reuse_of(job: &DenoiseJob<'_>, plan: &DenoisePlan, course: &Course<f32>) -> Option<Reuse> {
+    Reuse::new(plan.reuse, job.costs.reuse(plan)?, &job.sampling.model, course.steps())
 }
 
 /// The mean of latents; none of none.

@@ -8,7 +8,7 @@ use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps
 use super::config::{Config, PATCH, TIME};
 use crate::{
     Result,
-    transformer::{feed_forward, parts, rotation, sinusoid},
+    transformer::{BeforeBlock, Blocks, feed_forward, parts, rotation, sinusoid},
 };
 
 /// The epsilon of every norm.
@@ -353,18 +353,20 @@ impl<O: TokenOps> Network<O> {
         })
     }
 
-    /// The velocity of latents [N, C, h, w] in the model's own space at a sigma, in f32. `step` is
-    /// called before each block.
+    /// The velocity of latents [N, C, h, w] in the model's own space at a sigma, in f32.
+    /// `before_block` is called before each block with the image's tokens, and after the last one;
+    /// if it skips the rest, the tokens are what the rest would have made of them.
     ///
     /// # Errors
-    /// The latents are of another size than the context; libtorch's failures; an error of `step`.
+    /// The latents are of another size than the context; libtorch's failures; an error of
+    /// `before_block`.
     pub fn forward(
         &self,
         ops: &O,
         latents: &O::Tensor,
         sigma: f32,
         context: &Context<O::Tensor>,
-        step: &mut dyn FnMut(usize) -> Result<()>,
+        before_block: BeforeBlock<'_, O::Tensor>,
     ) -> Result<O::Tensor> {
         let (config, [rows, columns]) = (&self.config, context.size);
         let [batch, channels, height, width] = ops.extents(latents)?;
@@ -385,17 +387,21 @@ impl<O: TokenOps> Network<O> {
         let vector = self.time.forward(ops, &times(ops, &vec![sigma; batch as usize])?)?;
         ops.add_onto(&vector, &context.vector)?;
         let vector = ops.silu(vector)?;
-        for (index, block) in self.double_blocks.iter().enumerate() {
-            step(index)?;
-            block.forward(ops, config, &joint, &vector, context)?;
+        let tokens = part(ops, &joint, &image)?;
+        for block in 0..=self.blocks() {
+            if before_block(block, &tokens)? == Blocks::SkipRest {
+                break;
+            }
+            if let Some(double) = self.double_blocks.get(block) {
+                double.forward(ops, config, &joint, &vector, context)?;
+            } else if let Some(single) = self.single_blocks.get(block - self.double_blocks.len()) {
+                single.forward(ops, config, &joint, &vector, context)?;
+            }
         }
-        for (index, block) in self.single_blocks.iter().enumerate() {
-            step(self.double_blocks.len() + index)?;
-            block.forward(ops, config, &joint, &vector, context)?;
-        }
-        let modulation = chunks(ops, &self.last_modulation, &vector, config.hidden)?;
-        let normed = modulated(ops, &part(ops, &joint, &image)?, &modulation[0], &modulation[1])?;
         drop(joint);
+        let modulation = chunks(ops, &self.last_modulation, &vector, config.hidden)?;
+        let normed = modulated(ops, &tokens, &modulation[0], &modulation[1])?;
+        drop(tokens);
         let velocity = self.last.forward(ops, &normed, tch::Kind::Float)?;
         drop(normed);
         let velocity = ops.reshape(&velocity, &[batch, rows, columns, channels, PATCH, PATCH])?;

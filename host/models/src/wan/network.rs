@@ -7,7 +7,7 @@ use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps
 use super::config::{Config, PATCH};
 use crate::{
     Result,
-    transformer::{feed_forward, rotation, sinusoid},
+    transformer::{BeforeBlock, Blocks, feed_forward, rotation, sinusoid},
 };
 
 /// The epsilon of norms, and that of the norms around a picture's embedding (`nn.LayerNorm`'s own).
@@ -319,17 +319,20 @@ impl<O: TokenOps> Network<O> {
 
     /// The velocity [N, C, T, h, w] of latents in the model's own space, in f32. `latents` are the
     /// network's input, with the condition's channels behind the latent's if it has such. `sigmas`
-    /// are one for all, or one for each frame. `step` is called before each block.
+    /// are one for all, or one for each frame. `before_block` is called before each block with the
+    /// tokens, and after the last one; if it skips the rest, the tokens are what the rest would have
+    /// made of them.
     ///
     /// # Errors
-    /// The latents are of another size than the context; libtorch's failures; an error of `step`.
+    /// The latents are of another size than the context; libtorch's failures; an error of
+    /// `before_block`.
     pub fn forward(
         &self,
         ops: &O,
         latents: &O::Tensor,
         sigmas: &[f32],
         context: &Context<O::Tensor>,
-        step: &mut dyn FnMut(usize) -> Result<()>,
+        before_block: BeforeBlock<'_, O::Tensor>,
     ) -> Result<O::Tensor> {
         let (config, [frames, rows, columns]) = (&self.config, context.size);
         let shape = ops.shape(latents);
@@ -354,9 +357,13 @@ impl<O: TokenOps> Network<O> {
         let active = ops.unset(&ops.shape(&time), Kind::Float)?;
         ops.copy_onto(&active, &time)?;
         let projected = self.time_projection.forward(ops, &ops.silu(active)?, Kind::Float)?;
-        for (index, block) in self.blocks.iter().enumerate() {
-            step(index)?;
-            block.forward(ops, config, &hidden, &projected, context)?;
+        for index in 0..=self.blocks.len() {
+            if before_block(index, &hidden)? == Blocks::SkipRest {
+                break;
+            }
+            if let Some(block) = self.blocks.get(index) {
+                block.forward(ops, config, &hidden, &projected, context)?;
+            }
         }
         let [shift, scale] =
             [ops.offset(&time, &self.last_modulation, 0)?, ops.offset(&time, &self.last_modulation, 1)?];

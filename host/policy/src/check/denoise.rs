@@ -23,7 +23,7 @@ const NONSENSE: &[(Predicate<DenoisePlan>, &str)] = &[
     (|plan| plan.samples == Some(0), "no samples at once"),
     (|plan| plan.feed_forward == 0, "a feed-forward layer in no parts"),
     (
-        |plan| matches!(plan.reuse, StepReuse::Output { threshold } if !(threshold >= 0.0 && threshold.is_finite())),
+        |plan| !(plan.reuse.threshold() >= 0.0 && plan.reuse.threshold().is_finite()),
         "a reuse that is no part of the output",
     ),
 ];
@@ -202,9 +202,12 @@ fn queries(plan: &mut DenoisePlan, fitted: impl FnOnce(u32) -> u32) -> Option<Ch
 }
 
 fn reuse(plan: &mut DenoisePlan, fitted: impl FnOnce(f64) -> f64) -> Option<Change> {
-    let StepReuse::Output { threshold } = plan.reuse else { return None };
+    if plan.reuse == StepReuse::Off {
+        return None;
+    }
+    let threshold = plan.reuse.threshold();
     let to = fitted(threshold);
-    plan.reuse = if to > 0.0 { StepReuse::Output { threshold: to } } else { StepReuse::Off };
+    plan.reuse = if to > 0.0 { plan.reuse.up_to(to) } else { StepReuse::Off };
     (to.to_bits() != threshold.to_bits() || plan.reuse == StepReuse::Off).then(|| said(threshold, to))
 }
 

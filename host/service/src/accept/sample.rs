@@ -58,6 +58,9 @@ pub fn inspect(
     let Some(transformer) = &model.transformer else {
         return Err(invalid(format!("model: {} has no transformer: it only decodes", model.name)));
     };
+    if fields.preview && model.vae.is_none() {
+        return Err(invalid(format!("sample.preview: model {} has no vae to take the colours from", model.name)));
+    }
     let paths = |input: Input| uploads.get(&input).map(|upload| upload.path().to_owned());
     let asked = sample_request(transformer, fields, paths).map_err(Refusal::Invalid)?;
     let refused = |error: &dyn std::error::Error| invalid(describe(error, model, paths));

@@ -447,6 +447,33 @@ pub async fn result(
     Ok((headers, file).into_response())
 }
 
+/// The sample so far
+///
+/// A picture of a sample under way that was submitted with `preview`, after its last step.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/preview", operation_id = "getPreview", params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The picture", content(("image/png"))),
+        (status = 404, description = "No such job, or it has no preview now")
+    )
+)]
+pub async fn preview(State(app): State<App>, PathName(id): PathName) -> ApiResult<Response> {
+    let server = app.server.clone();
+    let picture = spawn_blocking(move || {
+        // The id is a job's, and so no path of anybody's making.
+        let is_known = server.jobs.store.get(&id)?.is_some();
+        Ok::<_, crate::Error>(is_known.then(|| std::fs::read(server.jobs.files.preview(&id)).ok()))
+    });
+    match picture.await?? {
+        None => Err(job_not_found()),
+        Some(None) => Err(Problem::not_found("no preview: the job does not sample now, or was not asked for one")),
+        Some(Some(picture)) => {
+            let headers = [(header::CONTENT_TYPE, "image/png"), (header::CACHE_CONTROL, "no-store")];
+            Ok((headers, picture).into_response())
+        }
+    }
+}
+
 /// A file, or the part of it that is asked for; another status if there is none.
 async fn serve_range(path: &Path, asked: &HeaderMap) -> Response {
     let mut request = Request::new(Body::empty());

@@ -11,6 +11,9 @@ use tilewright_rollout::{Disk, without_error_numbers};
 use super::inputs::{Input, Uploads};
 use crate::{Error, Result};
 
+/// The name of a sample's preview.
+const PREVIEW: &str = "preview.png";
+
 /// The names of a sample's result.
 const LATENTS: [&str; 2] = ["result.latent", "result.safetensors"];
 
@@ -150,6 +153,11 @@ impl JobFiles {
         self.disk.track(&folder, sync())
     }
 
+    /// The picture of a sample so far.
+    pub fn preview(&self, id: &str) -> PathBuf {
+        self.job_folder(id).join(PREVIEW)
+    }
+
     /// Removes everything written of a job's results, but for the steps that a sample goes on from.
     pub fn forget_results(&self, id: &str) {
         for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
@@ -168,7 +176,8 @@ impl JobFiles {
     pub fn forget_inputs(&self, id: &str) {
         for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.file_name().and_then(|name| name.to_str()).and_then(Input::named).is_some() {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if name == PREVIEW || Input::named(name).is_some() {
                 let _ = fs::remove_file(&path);
             } else if is_steps(&path) {
                 let _ = fs::remove_dir_all(&path);

@@ -81,12 +81,12 @@ impl Executed for Vae {
         Ok(DecodeInput { model, latent, tensor })
     }
 
-    fn execute(
-        execution: Execution<'_>,
+    fn execute<'a>(
+        execution: Execution<'a>,
         history: &mut Trials,
-        input: &DecodeInput,
+        input: &'a DecodeInput,
         decider: &mut Decider,
-        observer: &mut JobObserver<'_, Vae>,
+        observer: &mut JobObserver<'a, Vae>,
     ) -> JobOutcome<Vae> {
         let failed = |end| JobOutcome { record: None, output: None, end: Err(end) };
         let Execution { worker, stored, .. } = execution;

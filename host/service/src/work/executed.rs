@@ -49,12 +49,12 @@ pub trait Executed: Served + Kept {
     fn read(server: &ServerState, stored: &StoredJob) -> Result<Self::Input, String>;
 
     /// Carries a job out and writes its results.
-    fn execute(
-        execution: Execution<'_>,
+    fn execute<'a>(
+        execution: Execution<'a>,
         history: &mut Trials,
-        input: &Self::Input,
+        input: &'a Self::Input,
         decider: &mut Decider<Self>,
-        observer: &mut JobObserver<'_, Self>,
+        observer: &mut JobObserver<'a, Self>,
     ) -> JobOutcome<Self>;
 
     /// Carries a job out under the incumbent's plan and compares. Returns the incumbent's record and

@@ -9,8 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tch::Tensor;
 use tilewright_engine::{Cancelled, Error, FinishedStep, Next, Observer};
-use tilewright_pipeline::KeptSample;
+use tilewright_media::Preview;
+use tilewright_pipeline::{KeptSample, LatentMap};
 use tilewright_plan::{
     AnyPlan, Candidate, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Failure, LogLine, Vae, Work,
 };
@@ -21,6 +23,7 @@ use super::JobEnd;
 use crate::{
     clock,
     device::DeviceState,
+    error::one_line,
     jobs::live::{JobHandle, plan_grid, step_grid},
     metrics::Labels,
     state::ServerState,
@@ -84,7 +87,21 @@ pub struct JobObserver<'a, W: Work> {
     pub log: Vec<LogLine>,
     /// The place where the steps of a sample are kept.
     pub kept: Option<KeptSample>,
+    /// The preview of a sample.
+    pub previewing: Option<Previewing<'a>>,
     pace: StepPace,
+}
+
+/// A preview, and the colours that it is drawn with.
+pub struct Previewing<'a> {
+    pub colours: &'a LatentMap,
+    pub preview: Preview,
+}
+
+impl Previewing<'_> {
+    fn show(&self, denoised: &Tensor) -> tilewright_pipeline::Result<()> {
+        Ok(self.preview.show(&self.colours.picture(denoised)?, &Vec::new())?)
+    }
 }
 
 /// The pace of a sample's steps, loading weights aside.
@@ -129,7 +146,7 @@ impl StepPace {
         let mean = self.spent.checked_div(self.steps).or(self.expected);
         let step_ms = mean.map(|mean| mean.as_secs_f64() * 1e3);
         let left_ms = step_ms.map(|ms| ms * f64::from(steps.saturating_sub(step)));
-        SamplingProgress { step, steps, step_ms, left_ms }
+        SamplingProgress { step, steps, step_ms, left_ms, preview: false }
     }
 }
 
@@ -158,6 +175,7 @@ impl<'a, W: Work> JobObserver<'a, W> {
             candidates,
             log,
             kept: None,
+            previewing: None,
             pace: StepPace::default(),
         }
     }
@@ -300,7 +318,20 @@ impl Observer for JobObserver<'_, Denoise> {
     fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {
         let took = self.pace.end_step();
         self.server.metrics.record_step(&self.labels(), took);
-        self.handle.update_sampling(self.pace.progress(step.state.steps, step.steps));
+        let preview = match (&self.previewing, step.denoised) {
+            (Some(previewing), Some(denoised)) => match previewing.show(denoised) {
+                Ok(()) => true,
+                // A sample is worth more than its preview.
+                Err(error) => {
+                    tracing::warn!(error = one_line(&error), "no further preview is kept");
+                    self.previewing = None;
+                    false
+                }
+            },
+            _ => false,
+        };
+        let progress = self.pace.progress(step.state.steps, step.steps);
+        self.handle.update_sampling(SamplingProgress { preview, ..progress });
         self.server.jobs.live.notify_change();
         let kept = self.kept.as_ref().map(|kept| kept.keep(step.state, step.plan));
         kept.transpose().map(drop).map_err(|error| Error::Sink(Box::new(error)))

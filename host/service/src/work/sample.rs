@@ -5,6 +5,7 @@ use std::{fs, sync::Arc};
 
 use tch::Kind;
 use tilewright_engine::{Begun, DenoiseJob, SampleState, Sampled, Sampling};
+use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentOutput, SampleModel, Trials};
 use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
 use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
@@ -14,7 +15,7 @@ use super::{
     JobEnd,
     executed::{Executed, Execution, JobOutcome},
     memory_limit,
-    observer::{CancelOnly, JobObserver, StopSignal},
+    observer::{CancelOnly, JobObserver, Previewing, StopSignal},
 };
 use crate::{
     accept,
@@ -53,12 +54,12 @@ impl Executed for Denoise {
         Ok(SampleInput { model, sampling })
     }
 
-    fn execute(
-        execution: Execution<'_>,
+    fn execute<'a>(
+        execution: Execution<'a>,
         history: &mut Trials,
-        input: &SampleInput,
+        input: &'a SampleInput,
         decider: &mut Decider<Self>,
-        observer: &mut JobObserver<'_, Self>,
+        observer: &mut JobObserver<'a, Self>,
     ) -> JobOutcome<Self> {
         let failed = |end| JobOutcome { record: None, output: None, end: Err(end) };
         let Execution { worker, stored, .. } = execution;
@@ -82,6 +83,7 @@ impl Executed for Denoise {
             Err(end) => return failed(end),
         };
         observer.kept = Some(kept);
+        observer.previewing = execution.preview(&input.model, limit);
         let begun = begun.map(|(state, plan)| Begun { state, plan });
         let sampled = tracing::info_span!("sample").in_scope(|| job.run(decider, begun, observer));
         let kept = observer.kept.take();
@@ -159,6 +161,14 @@ impl Execution<'_> {
         });
         let (kept, found) = opened.map_err(unwritten)?;
         Ok((output, kept, found))
+    }
+
+    /// The preview of a sample that asks for one.
+    fn preview<'a>(&self, model: &'a OpenModel, memory_limit: u64) -> Option<Previewing<'a>> {
+        self.stored.request.sample.as_ref().filter(|fields| fields.preview)?;
+        let colours = model.colours(&self.worker.device.machine, memory_limit)?;
+        let preview = Preview::new(&self.server.jobs.files.preview(&self.stored.job.id)).ok()?;
+        Some(Previewing { colours, preview })
     }
 
     fn finish_sample(

@@ -23,8 +23,8 @@ pub struct Choice {
     pub samples: Option<Option<u32>>,
     /// The parts of a feed-forward layer.
     pub feed_forward: Option<u32>,
-    /// Outputs are reused where the user allows it.
-    pub reuses: Option<bool>,
+    /// The kind of reuse, where the user allows it.
+    pub reuse: Option<Reuse>,
 }
 
 impl Choice {
@@ -39,7 +39,11 @@ impl Choice {
             .setting("samples", "Samples: how many go through the network at once, all or auto.", "auto")
             .setting("feed-forward", "Samples: parts of a feed-forward layer, a number or auto.", "auto")
             .setting("products", "Samples: products in the precision or in fp8, or auto.", "auto")
-            .setting("reuse", "Samples: outputs are reused where --reuse allows it: output, off or auto.", "auto")
+            .setting(
+                "reuse",
+                "Samples: what is reused where --reuse allows it: output, first-block, off or auto.",
+                "auto",
+            )
     }
 
     /// Reads the settings.
@@ -67,18 +71,25 @@ impl Choice {
             )?,
             samples: number_or(settings, "samples", &[("all", None)], 1, Some)?,
             feed_forward: number_or(settings, "feed-forward", &[], 1, |parts| parts)?,
-            reuses: settings.word("reuse", &[("auto", None), ("output", Some(true)), ("off", Some(false))])?,
+            reuse: settings.word(
+                "reuse",
+                &[
+                    ("auto", None),
+                    ("output", Some(Reuse::Output(0.0))),
+                    ("first-block", Some(Reuse::FirstBlock(0.0))),
+                    ("off", Some(Reuse::Off)),
+                ],
+            )?,
         })
     }
 
     /// The plan with the parts that the user chose.
     #[must_use]
     pub fn apply(&self, plan: Plan, request: &Request) -> Plan {
-        let Self { products, weights, residency, attention, guidance, samples, feed_forward, reuses } = *self;
-        let plan = match reuses {
+        let Self { products, weights, residency, attention, guidance, samples, feed_forward, reuse } = *self;
+        let plan = match reuse {
             None => plan,
-            Some(true) => plan.reusing(request),
-            Some(false) => Plan { reuse: Reuse::Off, ..plan },
+            Some(reuse) => plan.reusing_by(reuse, request),
         };
         Plan {
             products: products.unwrap_or(plan.products),

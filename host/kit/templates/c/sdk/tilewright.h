@@ -35,7 +35,7 @@ enum { TW_PACKED, TW_EXPANDED };                                                
 enum { TW_RESIDENT, TW_STREAMED, TW_HOST };                                               // sample plan->residency.tag
 enum { TW_FUSED, TW_PIECES };                                                             // sample plan->attention.tag
 enum { TW_TOGETHER, TW_IN_TURN };                                                         // sample plan->guidance
-enum { TW_REUSE_OFF, TW_REUSE_OUTPUT };                                                   // sample plan->reuse.tag
+enum { TW_REUSE_OFF, TW_REUSE_OUTPUT, TW_REUSE_FIRST_BLOCK };                             // sample plan->reuse.tag
 enum { TW_DEBUG, TW_INFO, TW_WARN };                                                      // tw_log
 
 typedef enum { TW_FLAG, TW_INTEGER, TW_NUMBER, TW_TEXT } tw_type;

@@ -114,6 +114,7 @@ impl From<denoise::Plan> for plan::DenoisePlan {
             reuse: match answer.reuse {
                 denoise::Reuse::Off => plan::StepReuse::Off,
                 denoise::Reuse::Output(threshold) => plan::StepReuse::Output { threshold },
+                denoise::Reuse::FirstBlock(threshold) => plan::StepReuse::FirstBlock { threshold },
             },
             release: answer.release.into(),
             reason: answer.reason,
@@ -142,6 +143,7 @@ impl From<&plan::DenoisePlan> for denoise::Plan {
             reuse: match plan.reuse {
                 plan::StepReuse::Off => denoise::Reuse::Off,
                 plan::StepReuse::Output { threshold } => denoise::Reuse::Output(threshold),
+                plan::StepReuse::FirstBlock { threshold } => denoise::Reuse::FirstBlock(threshold),
             },
             release: vae::Release::from(plan.release),
             reason: plan.reason.clone(),
