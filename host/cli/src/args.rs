@@ -1,6 +1,7 @@
 //! The command line, declared. Other modules interpret the arguments.
 
 mod bench;
+mod bench_sample;
 mod encode;
 mod policy;
 mod recording;
@@ -21,6 +22,7 @@ use tilewright_torch::device::Choice;
 use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
+pub use bench_sample::BenchSample;
 pub use encode::Encode;
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;

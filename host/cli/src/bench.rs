@@ -1,6 +1,7 @@
 //! `tilewright bench …`: from arguments to contests, and from results to tables, JSON and reports.
 
 mod pages;
+mod samples;
 mod tables;
 mod waiting;
 
@@ -51,6 +52,7 @@ pub fn run(arguments: &Bench) -> Outcome {
         None => contest(arguments),
         Some(BenchCommand::Suite(suite)) => run_suite(suite),
         Some(BenchCommand::Sweep(sweep)) => run_sweep(sweep),
+        Some(BenchCommand::Sample(sample)) => samples::run(sample),
         Some(BenchCommand::Weights(weights)) => generate_weights(weights),
         Some(BenchCommand::Latent(latent)) => generate_latent(latent),
     }

@@ -21,7 +21,7 @@ use crate::{
 
 pub use draw::{any_seed, draw, is_drawn, shuffle};
 pub use play::CallResult;
-pub use samples::{draw_samples, samples};
+pub use samples::{draw_samples, sample_prices, samples};
 
 /// The memory limit of a request.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@
 //! after the host's checks are compared: reasons may differ. A recovery is compared as long as both
 //! policies got the same input.
 
+mod compared;
 mod facts;
 mod records;
 
@@ -12,12 +13,13 @@ use std::{io, path::PathBuf, sync::Arc};
 use serde::Serialize;
 use thiserror::Error;
 use tilewright_gate::{Call, golden};
-use tilewright_plan::{Cost, Decision, Fallback, Plan, Planner, PolicyIdentity, Release, records::Damage};
-use tilewright_policy::{LoadedPolicy, PolicyError};
+use tilewright_plan::{AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, PolicyIdentity, Vae, records::Damage};
+use tilewright_policy::{LoadedPolicy, Policy, PolicyError};
 
+use compared::Compared;
 pub use facts::Pricing;
 use facts::RequestPrices;
-pub use records::{RecordedRequest, read};
+pub use records::{RecordedRequest, RecordedRequests, read};
 
 /// The reason why policies can't be compared.
 #[derive(Debug, Error)]
@@ -69,15 +71,44 @@ pub struct Field {
     pub b: String,
 }
 
+/// The cost of a plan of any kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum AnyCost {
+    /// Of a decode or an encode.
+    Vae(Cost),
+    /// Of a step of a sample.
+    Denoise(DenoiseCost),
+}
+
+impl AnyCost {
+    /// Milliseconds; of a sample, those of a step.
+    pub fn milliseconds(&self) -> f64 {
+        let time = match self {
+            Self::Vae(cost) => cost.elapsed,
+            Self::Denoise(cost) => cost.step,
+        };
+        time.as_secs_f64() * 1e3
+    }
+
+    /// The bytes that a limit is compared with.
+    pub fn held_bytes(&self) -> u64 {
+        match self {
+            Self::Vae(cost) => cost.peak_bytes,
+            Self::Denoise(cost) => cost.peak_bytes.saturating_add(cost.weights_bytes),
+        }
+    }
+}
+
 /// A policy's decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Side {
     /// The plan after checking.
-    pub plan: Plan,
+    pub plan: AnyPlan,
     /// Set if it is the fallback's.
     pub fallback: Option<Fallback>,
     /// Its predicted cost; null if unknown.
-    pub estimate: Option<Cost>,
+    pub estimate: Option<AnyCost>,
     /// True if that is within the memory limit.
     pub fits: Option<bool>,
     /// The source of the price.
@@ -169,32 +200,15 @@ pub struct Comparison {
 /// # Errors
 /// [`CompareError::Policy`] if one can't be loaded.
 pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, CompareError> {
-    let requests = golden::set();
-    let both = [a, b].map(|contender| contender.limit_time(requests.len()));
+    let (decodes, samples) = (Vae::golden(), Denoise::golden());
+    let both = [a, b].map(|contender| contender.limit_time(decodes.len() + samples.len()));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, "golden".into())?;
-    for golden in requests {
-        comparison.requests += 1;
-        let [first, second] = [a, b].map(|contender| {
-            let mut heard = Vec::new();
-            let mut policy = contender.policy.configure(contender.settings)?;
-            golden.play(&mut policy, |_, turn| heard.push(turn));
-            Ok::<_, PolicyError>(heard)
-        });
-        let facts = RequestPrices::by_formula(golden.costs());
-        let mut has_same_inputs = true;
-        for (one, other) in first?.into_iter().zip(second?) {
-            // The inputs differ from here on: the failure, or the result of another plan.
-            if one.attempts != other.attempts || !has_same_inputs {
-                break;
-            }
-            let plan = |turn: &golden::CallResult| turn.decision.as_ref().map(|decision| decision.plan.clone());
-            has_same_inputs = !golden.learns() || plan(&one) == plan(&other);
-            if let (Some(one), Some(other), call) = (one.decision, other.decision, one.call) {
-                comparison.add(&golden.name, call, golden.request.memory_limit, &facts, one, other);
-            }
-        }
-        both.iter().try_for_each(LoadedPolicy::check_time_budget)?;
+    if comparison.is_of::<Vae>([a, b]) {
+        comparison.play(&decodes, [a, b])?;
+    }
+    if comparison.is_of::<Denoise>([a, b]) {
+        comparison.play(&samples, [a, b])?;
     }
     Ok(comparison.sum_up())
 }
@@ -207,24 +221,14 @@ pub fn on_records(
     a: Contender<'_>,
     b: Contender<'_>,
     from: &str,
-    requests: &[RecordedRequest],
+    requests: &RecordedRequests,
 ) -> Result<Comparison, CompareError> {
-    let both = [a, b].map(|contender| contender.limit_time(requests.len()));
+    let RecordedRequests { vae, samples } = requests;
+    let both = [a, b].map(|contender| contender.limit_time(vae.len() + samples.len()));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, from.into())?;
-    for recorded in requests {
-        comparison.requests += 1;
-        let RecordedRequest { request, attempts, .. } = recorded;
-        let costs = Arc::new(recorded.costs());
-        let decide = |contender: Contender<'_>| -> Result<Decision, PolicyError> {
-            let mut policy = contender.policy.configure(contender.settings)?;
-            Ok(policy.decide(&recorded.question(), costs.clone()))
-        };
-        let call = if attempts.is_empty() { Call::Decide } else { Call::Recover };
-        let (one, other) = (decide(a)?, decide(b)?);
-        both.iter().try_for_each(LoadedPolicy::check_time_budget)?;
-        comparison.add(&recorded.name, call, request.memory_limit, &costs, one, other);
-    }
+    comparison.ask(vae, [a, b])?;
+    comparison.ask(samples, [a, b])?;
     Ok(comparison.sum_up())
 }
 
@@ -253,9 +257,76 @@ impl Comparison {
         })
     }
 
-    fn add(&mut self, request: &str, call: Call, limit: u64, facts: &RequestPrices, a: Decision, b: Decision) {
+    /// True if both policies answer a kind of work: the host's own plans need no comparison.
+    fn is_of<W: Compared>(&self, both: [Contender<'_>; 2]) -> bool {
+        let answers = |contender: &Contender<'_>| {
+            contender.policy.description().stages.iter().any(|stage| W::STAGES.contains(stage))
+        };
+        both.iter().all(answers)
+    }
+
+    /// Compares the policies on golden requests.
+    fn play<W: Compared>(
+        &mut self,
+        requests: &[golden::GoldenRequest<W>],
+        both: [Contender<'_>; 2],
+    ) -> Result<(), CompareError> {
+        for golden in requests {
+            self.requests += 1;
+            let [first, second] = both.map(|contender| {
+                let mut heard = Vec::new();
+                let mut policy = contender.policy.configure(contender.settings)?;
+                golden.play(W::planner(&mut policy), |_, turn| heard.push(turn));
+                Ok::<_, PolicyError>(heard)
+            });
+            let facts = RequestPrices::by_formula(golden.costs());
+            let mut has_same_inputs = true;
+            for (one, other) in first?.into_iter().zip(second?) {
+                // The inputs differ from here on: the failure, or the result of another plan.
+                if one.attempts != other.attempts || !has_same_inputs {
+                    break;
+                }
+                let plan = |turn: &golden::CallResult<W>| turn.decision.as_ref().map(|decision| decision.plan.clone());
+                has_same_inputs = !golden.learns() || plan(&one) == plan(&other);
+                if let (Some(one), Some(other), call) = (one.decision, other.decision, one.call) {
+                    self.add((&golden.name, call), W::limit(&golden.request), &facts, [one, other]);
+                }
+            }
+            both.iter().try_for_each(|contender| contender.policy.check_time_budget())?;
+        }
+        Ok(())
+    }
+
+    /// Compares the policies on recorded requests.
+    fn ask<W: Compared>(
+        &mut self,
+        requests: &[RecordedRequest<W>],
+        both: [Contender<'_>; 2],
+    ) -> Result<(), CompareError> {
+        for recorded in requests {
+            self.requests += 1;
+            let costs = Arc::new(recorded.costs());
+            let decide = |contender: Contender<'_>| -> Result<Decision<W>, PolicyError> {
+                let mut policy: Policy = contender.policy.configure(contender.settings)?;
+                Ok(W::planner(&mut policy).decide(&recorded.question(), costs.clone()))
+            };
+            let call = if recorded.attempts.is_empty() { Call::Decide } else { Call::Recover };
+            let decisions = [decide(both[0])?, decide(both[1])?];
+            both.iter().try_for_each(|contender| contender.policy.check_time_budget())?;
+            self.add((&recorded.name, call), W::limit(&recorded.request), &costs, decisions);
+        }
+        Ok(())
+    }
+
+    fn add<W: Compared>(
+        &mut self,
+        (request, call): (&str, Call),
+        limit: u64,
+        facts: &RequestPrices<W>,
+        [a, b]: [Decision<W>; 2],
+    ) {
         self.compared += 1;
-        let fields = fields(&a.plan, &b.plan);
+        let fields = W::fields(&a.plan, &b.plan);
         if fields.is_empty() {
             self.alike += 1;
             return;
@@ -267,15 +338,16 @@ impl Comparison {
                 Pricing::Scaled => self.prices.scaled += 1,
                 Pricing::Formula => self.prices.formula += 1,
             }
-            let fits = estimate.map(|cost| cost.peak_bytes <= limit);
-            Side { plan: decision.plan, fallback: decision.fallback, estimate, fits, pricing }
+            let estimate = estimate.map(W::any_cost);
+            let fits = estimate.map(|cost| cost.held_bytes() <= limit);
+            Side { plan: decision.plan.into(), fallback: decision.fallback, estimate, fits, pricing }
         });
-        let ratio = |of: fn(&Cost) -> f64| {
+        let ratio = |of: fn(&AnyCost) -> f64| {
             let (one, other) = (of(a.estimate.as_ref()?), of(b.estimate.as_ref()?));
             (one > 0.0).then(|| other / one)
         };
-        let time_ratio = ratio(|cost| cost.elapsed.as_secs_f64());
-        let memory_ratio = ratio(|cost| cost.peak_bytes as f64);
+        let time_ratio = ratio(AnyCost::milliseconds);
+        let memory_ratio = ratio(|cost| cost.held_bytes() as f64);
         self.differences.push(Difference { request: request.into(), call, fields, a, b, time_ratio, memory_ratio });
     }
 
@@ -284,10 +356,10 @@ impl Comparison {
         for Difference { a, b, .. } in &self.differences {
             if let (Some(one), Some(other)) = (&a.estimate, &b.estimate) {
                 worth.priced += 1;
-                worth.a_ms += one.elapsed.as_secs_f64() * 1e3;
-                worth.b_ms += other.elapsed.as_secs_f64() * 1e3;
-                worth.a_bytes = worth.a_bytes.saturating_add(one.peak_bytes);
-                worth.b_bytes = worth.b_bytes.saturating_add(other.peak_bytes);
+                worth.a_ms += one.milliseconds();
+                worth.b_ms += other.milliseconds();
+                worth.a_bytes = worth.a_bytes.saturating_add(one.held_bytes());
+                worth.b_bytes = worth.b_bytes.saturating_add(other.held_bytes());
             }
             worth.only_a_over_limit += u32::from((a.fits, b.fits) == (Some(false), Some(true)));
             worth.only_b_over_limit += u32::from((a.fits, b.fits) == (Some(true), Some(false)));
@@ -306,26 +378,6 @@ fn typical(ratios: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) =
         ratios.filter(|ratio| *ratio > 0.0).fold((0.0, 0u32), |(sum, count), ratio| (sum + ratio.ln(), count + 1));
     (count > 0).then(|| (sum / f64::from(count)).exp())
-}
-
-/// The parts of two plans that differ; the reason is none.
-fn fields(a: &Plan, b: &Plan) -> Vec<Field> {
-    let word = |release: Release| match release {
-        Release::Keep => "keep",
-        Release::AtEnd => "at-end",
-        Release::EachStep => "each-step",
-    };
-    let rows: [(&'static str, String, String); 8] = [
-        ("space", a.space.to_string(), b.space.to_string()),
-        ("time", a.time.to_string(), b.time.to_string()),
-        ("batch", a.batch.to_string(), b.batch.to_string()),
-        ("precision", a.precision.to_string(), b.precision.to_string()),
-        ("layout", a.layout.to_string(), b.layout.to_string()),
-        ("release", word(a.release).into(), word(b.release).into()),
-        ("offload", a.offload.to_string(), b.offload.to_string()),
-        ("prefetch", a.prefetch.to_string(), b.prefetch.to_string()),
-    ];
-    rows.into_iter().filter(|(_, a, b)| a != b).map(|(name, a, b)| Field { name, a, b }).collect()
 }
 
 #[cfg(test)]

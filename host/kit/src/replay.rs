@@ -20,17 +20,20 @@ pub use other_policy::{
 pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, SamePolicyTotals, replay_same_policy};
 
 use tilewright_plan::{
-    Denoise, DenoisePlan, Device, Model, Plan, Planner, PolicyIdentity, Record, Request, Stage, UnderWay, Vae,
-    exchange::Call,
+    AnyPlan, Denoise, DenoisePlan, DenoiseRequest, Device, Expected, Plan, Planner, PolicyIdentity, Record, Request,
+    Stage, UnderWay, Vae, exchange::Call,
 };
 
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
 pub type MakePlanner<'a, W = Vae> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner<W>>, String> + 'a;
 
 /// Work whose decisions can be made again.
-pub trait Replayed: tilewright_plan::Work {
+pub trait Replayed: Expected {
     /// The stage of a call.
     fn stage(call: &Call<Self>) -> Stage;
+
+    /// The stage of a record that does not name it.
+    fn stage_of(record: &Record<Self>) -> Stage;
 
     /// The work that was under way.
     fn under_way(call: &Call<Self>) -> Option<UnderWay<Self>>;
@@ -41,14 +44,17 @@ pub trait Replayed: tilewright_plan::Work {
     /// Every part of a plan that may differ, the reason included.
     fn describe_fully(plan: &Self::Plan) -> String;
 
-    /// A record's outcome, if plans of other policies are compared with it.
-    #[doc(hidden)]
-    fn measured(record: &Record<Self>) -> Option<MeasuredPlan>;
+    /// The model and the extents of a request, which determine what a plan costs.
+    fn extents(request: &Self::Request) -> String;
 }
 
 impl Replayed for Vae {
     fn stage(call: &Call) -> Stage {
         call.stage()
+    }
+
+    fn stage_of(record: &Record) -> Stage {
+        record.stage()
     }
 
     fn under_way(call: &Call) -> Option<UnderWay> {
@@ -65,20 +71,18 @@ impl Replayed for Vae {
         format!("{words}, batch {batch}, release {release}, offload {offload}, prefetch {prefetch}, \"{reason}\"")
     }
 
-    fn measured(record: &Record) -> Option<MeasuredPlan> {
-        let outcome = record.own_outcome()?;
-        Some(MeasuredPlan {
-            work: Work::of(record.stage(), &record.request, &record.device),
-            plan: record.plan.without_reason(),
-            elapsed_ns: u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX),
-            peak_bytes: outcome.peak_bytes,
-        })
+    fn extents(Request { model, batch, frames, height, width, .. }: &Request) -> String {
+        format!("{model:?} {batch} {frames} {height} {width}")
     }
 }
 
 impl Replayed for Denoise {
     fn stage(call: &Call<Self>) -> Stage {
         call.stage.unwrap_or(Stage::Denoise)
+    }
+
+    fn stage_of(_: &Record<Self>) -> Stage {
+        Stage::Denoise
     }
 
     fn under_way(call: &Call<Self>) -> Option<UnderWay<Self>> {
@@ -95,8 +99,10 @@ impl Replayed for Denoise {
         format!("{plan}, release {}, \"{}\"", plan.release, plan.reason)
     }
 
-    fn measured(_record: &Record<Self>) -> Option<MeasuredPlan> {
-        None
+    /// Prices are of a step, whatever the number of steps.
+    fn extents(request: &DenoiseRequest) -> String {
+        let DenoiseRequest { model, batch, frames, height, width, text_tokens, passes, sampler, .. } = request;
+        format!("{model:?} {batch} {frames} {height} {width} {text_tokens} {passes} {sampler}")
     }
 }
 
@@ -105,22 +111,25 @@ impl Replayed for Denoise {
 /// plan's cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    model: Model,
     device: Device,
     stage: Stage,
-    extents: [u32; 4],
+    /// The model and the extents.
+    request: String,
 }
 
 impl Work {
     /// The work of a request on a device.
-    pub fn of(stage: Stage, request: &Request, device: &Device) -> Self {
-        Self {
-            model: request.model.clone(),
-            // Free memory differs from hour to hour.
-            device: Device { free_bytes: 0, ..device.clone() },
-            stage,
-            extents: [request.batch, request.frames, request.height, request.width],
-        }
+    pub fn of<W: Replayed>(stage: Stage, request: &W::Request, device: &Device) -> Self {
+        // Free memory differs from hour to hour.
+        Self { device: Device { free_bytes: 0, ..device.clone() }, stage, request: W::extents(request) }
+    }
+}
+
+/// A plan of any kind of work in a few words.
+pub fn describe_any(plan: &AnyPlan) -> String {
+    match plan {
+        AnyPlan::Vae(plan) => Vae::describe(plan),
+        AnyPlan::Denoise(plan) => Denoise::describe(plan),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A sample: from files of a transformer, conditioning, noise and latents to the input of a job.
 
+mod generated;
 mod inputs;
 mod kept;
 mod saved;

@@ -255,6 +255,11 @@ impl Sensible for Denoise {
     }
 }
 
+/// The fault of capabilities that make no sense, if they have one.
+pub fn sense_of_sample_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
+    Denoise::of_capabilities(capabilities)
+}
+
 /// The part of a record that makes no sense, if any.
 fn senseless<W: Sensible>(record: &Record<W>) -> Option<String> {
     let request = W::of_request(&record.request).or_else(|| sense_of_device(&record.device));

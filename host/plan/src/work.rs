@@ -30,7 +30,7 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
     /// The plans that can be carried out.
     type Capabilities: Data + Default;
     /// The way in which work will be run.
-    type Plan: Data + Eq + Hash;
+    type Plan: Data + Eq + Hash + Into<AnyPlan>;
     /// The expected cost of a plan.
     type Cost: Data + Copy + for<'a> From<&'a Self::ExactCost>;
     /// The measurements of a plan that was carried out.
@@ -72,6 +72,17 @@ pub enum AnyPlan {
     Vae(Plan),
     /// Of a sample.
     Denoise(DenoisePlan),
+}
+
+impl AnyPlan {
+    /// True if both are carried out in the same way: they differ in their reasons at most.
+    pub fn is_same_work(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Vae(one), Self::Vae(other)) => Vae::is_same_work(one, other),
+            (Self::Denoise(one), Self::Denoise(other)) => Denoise::is_same_work(one, other),
+            _ => false,
+        }
+    }
 }
 
 impl From<Plan> for AnyPlan {

@@ -8,7 +8,7 @@ use tilewright_models::Family;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, PolicyGrants, device, factor, finite};
+use super::{BenchSample, ObjectiveArgument, PolicyGrants, device, factor, finite};
 
 /// `tilewright bench`
 #[derive(Args, Debug)]
@@ -91,6 +91,8 @@ pub enum BenchCommand {
     Suite(Suite),
     /// Measure every plan of a long list, and compare the best with what a policy chooses
     Sweep(Sweep),
+    /// Measure policies on a sample, or every plan of a long list for it
+    Sample(Box<BenchSample>),
     /// Generate a decoder's weights of the published size from a seed
     Weights(GenerateWeights),
     /// Generate a smooth latent from a seed
@@ -232,7 +234,7 @@ fn picture_network(text: &str) -> Result<Network, String> {
     }
 }
 
-fn iterations(text: &str) -> Result<usize, String> {
+pub(super) fn iterations(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=100_000).contains(number));
     number.ok_or_else(|| "expected a number from 1 to 100000".to_owned())
 }

@@ -19,7 +19,7 @@ fn sigmas(text: &str) -> Result<Sigmas, tilewright_sampling::Error> {
 }
 
 /// Width and height in pixels.
-fn size(text: &str) -> Result<[u32; 2], String> {
+pub(super) fn size(text: &str) -> Result<[u32; 2], String> {
     let sides = text.split_once(['x', '×']).and_then(|(width, height)| {
         let number = |side: &str| side.trim().parse().ok().filter(|side| *side > 0);
         Some([number(width)?, number(height)?])
@@ -29,7 +29,7 @@ fn size(text: &str) -> Result<[u32; 2], String> {
 
 /// A LoRA's file, with its strength and the expert that it is for behind it. A file whose own name
 /// ends so is taken as it is.
-fn lora(text: &str) -> Result<LoraRequest, String> {
+pub(super) fn lora(text: &str) -> Result<LoraRequest, String> {
     let whole = LoraRequest { path: text.into(), strength: 1.0, expert: None };
     if whole.path.exists() {
         return Ok(whole);
@@ -51,7 +51,7 @@ fn lora(text: &str) -> Result<LoraRequest, String> {
 
 /// A conditioning's file, with the part of the way that it is for behind it. A file whose own name
 /// ends so is taken as it is.
-fn prompt(text: &str) -> Result<PromptRequest, String> {
+pub(super) fn prompt(text: &str) -> Result<PromptRequest, String> {
     let whole = PromptRequest { path: text.into(), within: None };
     let Some((path, part)) = text.rsplit_once('@').filter(|(path, _)| !path.is_empty() && !whole.path.exists()) else {
         return Ok(whole);

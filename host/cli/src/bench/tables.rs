@@ -187,6 +187,7 @@ pub fn plan(plan: &Plan) -> String {
     format!("{}{time} {} {}{batch}", plan.space, plan.precision, plan.layout)
 }
 
-fn time(milliseconds: Option<f64>) -> String {
+/// Milliseconds in the unit that fits.
+pub fn time(milliseconds: Option<f64>) -> String {
     milliseconds.map_or("–".into(), |value| table::time(Duration::from_secs_f64(value.max(0.0) / 1e3)))
 }

@@ -8,7 +8,7 @@ use std::{
 
 use tilewright_kit::replay::{
     CallVerdict, OtherPolicyReport, OtherPolicyRow, PlanVerdict, Recorded, ReplayError, SamePolicyReport,
-    SamePolicyRow, check_full, describe_plan, gather, replay_other_policy, replay_same_policy,
+    SamePolicyRow, check_full, describe_any, gather, replay_other_policy, replay_same_policy,
 };
 use tilewright_plan::{
     Denoise, Planner, PolicyIdentity, bytes,
@@ -174,15 +174,8 @@ fn find_deciders(host: &PolicyHost, read: &Read, known: Vec<LoadedPolicy>) -> Ou
 /// Asks another policy, or the same with other settings. A policy of the same name gets the
 /// recorded settings that it has.
 fn compare(arguments: &Replay, read: &Read, find: &dyn Fn(&PolicyIdentity) -> Outcome<LoadedPolicy>) -> Outcome {
-    if read.vae.sessions.is_empty() {
-        let path = arguments.records.display();
-        return Err(Failure::input(format!("{path}: of samples alone: only the policy that decided can replay them")));
-    }
-    if !read.samples.sessions.is_empty() {
-        tell!("note: samples are left out: only the policy that decided can replay them");
-    }
     let mut asked = Vec::new();
-    let mut make_planner = |identity: &PolicyIdentity| {
+    let mut configured = |identity: &PolicyIdentity| -> Result<Policy, String> {
         let policy = find(identity).map_err(|failure| failure.to_string())?;
         asked.push(policy.clone());
         let description = policy.description();
@@ -190,11 +183,15 @@ fn compare(arguments: &Replay, read: &Read, find: &dyn Fn(&PolicyIdentity) -> Ou
         let kept = identity.settings.iter().filter(|(name, _)| description.name == identity.name && has(name));
         let kept = kept.map(|(name, value)| (name.clone(), value.to_string()));
         let settings: Vec<_> = kept.chain(arguments.set.iter().cloned()).collect();
-        let policy = policy.configure(&settings).map_err(|error| error.to_string())?;
-        Ok(Box::new(policy) as Box<dyn Planner>)
+        policy.configure(&settings).map_err(|error| error.to_string())
     };
+    let wrong = |error| input_failure(&arguments.records, &error);
     let report =
-        replay_other_policy(&read.vae, &mut make_planner).map_err(|error| input_failure(&arguments.records, &error))?;
+        replay_other_policy(&read.vae, &mut |identity| Ok(Box::new(configured(identity)?) as Box<dyn Planner>));
+    let of_samples = replay_other_policy(&read.samples, &mut |identity| {
+        Ok(Box::new(configured(identity)?) as Box<dyn Planner<Denoise>>)
+    });
+    let report = report.map_err(wrong)?.and(of_samples.map_err(wrong)?);
     asked.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         return super::print(&report);
@@ -289,8 +286,8 @@ fn other_row(row: &OtherPolicyRow) -> Vec<String> {
     vec![
         row.line.to_string(),
         format!("{} {}", row.call, row.sequence),
-        describe_plan(&row.recorded),
-        describe_plan(&row.other),
+        describe_any(&row.recorded),
+        describe_any(&row.other),
         from.into(),
         time(row.recorded_worth),
         time(row.other_worth),

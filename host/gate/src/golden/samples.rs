@@ -15,8 +15,8 @@ use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Attention, Backend, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest,
-    DenoiserModel, Dtype, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Objective, Precision, Stage,
-    StepReuse, StoredType, Trial, UnderWay, WeightForm,
+    DenoiserModel, Device, Dtype, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Objective, Precision,
+    Stage, StepReuse, StoredType, Trial, UnderWay, WeightForm,
 };
 
 use super::{
@@ -283,6 +283,22 @@ impl GoldenRequest<Denoise> {
         let stage = Stage::Denoise;
         Self { name: row.name(), stage, request, device, capabilities, costs, then: row.then, under_way }
     }
+}
+
+/// Prices by formula for any sample: for records that carry none. They differ between plans and say
+/// little about a device.
+pub fn sample_prices(
+    request: &DenoiseRequest,
+    device: &Device,
+    capabilities: &DenoiseCapabilities,
+) -> Arc<dyn CostModel<Denoise>> {
+    let distance = |network: &&&Network| {
+        let ratio = network.parameters as f64 * 1e6 / request.model.parameters.max(1) as f64;
+        (ratio.ln().abs() * 1e6) as u64
+    };
+    let network: &'static Network = NETWORKS.iter().min_by_key(distance).copied().unwrap_or(&FLUX_BF16);
+    let machine = Machine::near(device);
+    Arc::new(SamplePrices { request: request.clone(), network, machine, capabilities: capabilities.clone() })
 }
 
 /// Values of the network's width that a token takes: the feed-forward layer's, and the others.

@@ -2,36 +2,43 @@
 
 use std::{io::BufReader, path::Path};
 
-use tilewright_gate::golden;
 use tilewright_plan::{
-    Attempt, Capabilities, Cost, Device, Plan, Question, Record, Request, Stage, Trial, UnderWay,
+    Attempt, Denoise, Device, Question, Record, Stage, Trial, UnderWay, Vae,
     exchange::{ExactTrial, RecordedQuestion},
-    records,
-    records::Damage,
+    records::{self, AnyRecord, Damage},
 };
 
-use super::{CompareError, facts::RequestPrices};
+use super::{CompareError, compared::Compared, facts::RequestPrices};
 
 /// A call of a policy, with the answers that the host gave it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RecordedRequest {
+pub struct RecordedRequest<W: Compared = Vae> {
     /// Its position and description, in a few words.
     pub name: String,
     /// The kind of work.
     pub stage: Stage,
     /// The request.
-    pub request: Request,
+    pub request: W::Request,
     /// The device.
     pub device: Device,
     /// The host's capabilities.
-    pub capabilities: Capabilities,
-    /// The clip that was under way.
-    pub under_way: Option<UnderWay>,
+    pub capabilities: W::Capabilities,
+    /// The clip or sample that was under way.
+    pub under_way: Option<UnderWay<W>>,
     /// The attempts that had failed before.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<Attempt<W>>,
     /// Prices in the record.
-    prices: Vec<(Plan, Result<Cost, String>)>,
-    trials: Vec<Trial>,
+    prices: Vec<(W::Plan, Result<W::Cost, String>)>,
+    trials: Vec<Trial<W>>,
+}
+
+/// The requests of a file of records.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecordedRequests {
+    /// Of decodes and encodes.
+    pub vae: Vec<RecordedRequest>,
+    /// Of samples.
+    pub samples: Vec<RecordedRequest<Denoise>>,
 }
 
 /// Reads the requests of records, one JSON object per line. Empty lines are ignored.
@@ -39,21 +46,24 @@ pub struct RecordedRequest {
 /// # Errors
 /// [`CompareError::Unreadable`], [`CompareError::Damaged`] with the line, or
 /// [`CompareError::NoRecords`].
-pub fn read(path: &Path) -> Result<Vec<RecordedRequest>, CompareError> {
+pub fn read(path: &Path) -> Result<RecordedRequests, CompareError> {
     let file = tilewright_files::open(path).map_err(|source| CompareError::Unreadable { path: path.into(), source })?;
-    let mut requests = Vec::new();
-    for read in records::read(BufReader::new(file)) {
-        let (line, record) = read.map_err(|damage| CompareError::Damaged { path: path.into(), damage })?;
-        requests.extend(of(&record, line).map_err(|damage| CompareError::Damaged { path: path.into(), damage })?);
+    let mut requests = RecordedRequests::default();
+    let damaged = |damage| CompareError::Damaged { path: path.into(), damage };
+    for read in records::read_any(BufReader::new(file)) {
+        match read.map_err(damaged)? {
+            (line, AnyRecord::Vae(record)) => requests.vae.extend(of(&record, line).map_err(damaged)?),
+            (line, AnyRecord::Denoise(record)) => requests.samples.extend(of(&record, line).map_err(damaged)?),
+        }
     }
-    if requests.is_empty() {
+    if requests.vae.is_empty() && requests.samples.is_empty() {
         return Err(CompareError::NoRecords { path: path.into() });
     }
     Ok(requests)
 }
 
 /// Each call of a full record; of any other the decision, and the recovery if attempts failed.
-fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
+fn of<W: Compared>(record: &Record<W>, line: u64) -> Result<Vec<RecordedRequest<W>>, Damage> {
     let calls = record.exchange.iter().flat_map(|exchange| &exchange.calls);
     let asked = calls.filter(|call| !matches!(call.question, RecordedQuestion::Learn { .. }));
     let asked: Vec<_> = asked.filter_map(|call| Some((call, call.question.offer()?))).collect();
@@ -65,12 +75,12 @@ fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
         let prices = call.heard.estimates.iter().map(|estimate| (estimate.plan.clone(), estimate.price.cost()));
         let most = call.heard.trials.iter().max_by_key(|trials| trials.trials.len());
         RecordedRequest {
-            name: name(line, &call.request) + &nth,
-            stage: call.stage(),
+            name: name::<W>(line, &call.request) + &nth,
+            stage: W::stage(call),
             request: call.request.clone(),
             device: call.device.clone(),
             capabilities: offer.capabilities.clone(),
-            under_way: call.under_way(),
+            under_way: W::under_way(call),
             attempts: call.question.attempts().to_vec(),
             prices: prices.collect(),
             trials: most.map_or(Vec::new(), |trials| trials.trials.iter().map(ExactTrial::trial).collect()),
@@ -79,14 +89,14 @@ fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
     Ok(requests.collect())
 }
 
-fn of_ordinary(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
-    let capabilities = golden::capabilities_of(record);
-    if let Some(what) = records::sense_of_capabilities(&capabilities) {
+fn of_ordinary<W: Compared>(record: &Record<W>, line: u64) -> Result<Vec<RecordedRequest<W>>, Damage> {
+    let capabilities = W::capabilities(record);
+    if let Some(what) = W::sense(&capabilities) {
         return Err(Damage::Senseless { line, what });
     }
     let first = RecordedRequest {
-        name: name(line, &record.request),
-        stage: record.stage(),
+        name: name::<W>(line, &record.request),
+        stage: record.stage.unwrap_or_else(|| W::stage_of(record)),
         request: record.request.clone(),
         device: record.device.clone(),
         capabilities,
@@ -96,10 +106,10 @@ fn of_ordinary(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damag
         trials: Vec::new(),
     };
     let failed = record.attempts.iter();
-    let attempts: Vec<Attempt> =
+    let attempts: Vec<Attempt<W>> =
         failed.map(|failed| Attempt { plan: failed.plan.clone(), failure: failed.failure }).collect();
-    // For a failed clip the frames under way are unknown.
-    let again = (!attempts.is_empty() && record.request.frames <= 1).then(|| RecordedRequest {
+    // For a failed clip or sample, what was under way is unknown.
+    let again = (!attempts.is_empty() && !W::is_continued(&record.request)).then(|| RecordedRequest {
         name: format!("{}, recovery", first.name),
         attempts,
         ..first.clone()
@@ -107,27 +117,19 @@ fn of_ordinary(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damag
     Ok([Some(first), again].into_iter().flatten().collect())
 }
 
-fn name(line: u64, request: &Request) -> String {
-    let Request { model, batch, frames, height, width, .. } = request;
-    let mut name = format!("line {line}: {} {width}×{height}", model.family);
-    if *frames > 1 {
-        name += &format!(" {frames}f");
-    }
-    if *batch > 1 {
-        name += &format!(" ×{batch}");
-    }
-    name
+fn name<W: Compared>(line: u64, request: &W::Request) -> String {
+    format!("line {line}: {}", W::name(request))
 }
 
-impl RecordedRequest {
-    pub(super) fn question(&self) -> Question<'_> {
-        Question::new(self.stage, &self.request, &self.device, &self.capabilities)
+impl<W: Compared> RecordedRequest<W> {
+    pub(super) fn question(&self) -> Question<'_, W> {
+        Question::first(self.stage, &self.request, &self.device, &self.capabilities)
             .going_on(self.under_way.as_ref())
             .after(&self.attempts)
     }
 
-    pub(super) fn costs(&self) -> RequestPrices {
-        let formula = golden::prices(self.stage, &self.request, &self.device, &self.capabilities);
+    pub(super) fn costs(&self) -> RequestPrices<W> {
+        let formula = W::formula(self.stage, &self.request, &self.device, &self.capabilities);
         RequestPrices::from_records(&self.prices, self.trials.clone(), formula)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use thiserror::Error;
-use tilewright_plan::{Plan, PolicyIdentity, Record, Vae, exchange::Call, records::Damage};
+use tilewright_plan::{PolicyIdentity, Record, Vae, exchange::Call, records::Damage};
 
 use super::{Replayed, Work};
 
@@ -83,11 +83,20 @@ pub struct Session<W: Replayed = Vae> {
 
 /// A measured plan.
 #[derive(Clone, Debug)]
-pub struct MeasuredPlan {
+pub struct MeasuredPlan<W: Replayed = Vae> {
     pub(crate) work: Work,
-    pub(crate) plan: Plan,
-    pub(crate) elapsed_ns: u64,
-    pub(crate) peak_bytes: u64,
+    pub(crate) plan: W::Plan,
+    pub(crate) outcome: W::Outcome,
+}
+
+impl<W: Replayed> MeasuredPlan<W> {
+    /// The outcome of a record, if it is its plan's alone.
+    fn of(record: &Record<W>) -> Option<Self> {
+        let stage = record.stage.unwrap_or_else(|| W::stage_of(record));
+        let outcome = *record.own_outcome()?;
+        let work = Work::of::<W>(stage, &record.request, &record.device);
+        Some(Self { work, plan: W::without_reason(&record.plan), outcome })
+    }
 }
 
 /// The contents of a file of records, of one kind of work.
@@ -100,7 +109,7 @@ pub struct Recorded<W: Replayed = Vae> {
     /// The number of records without an exchange.
     pub ordinary: usize,
     /// Outcomes, of ordinary records too.
-    pub(crate) found: Vec<MeasuredPlan>,
+    pub(crate) found: Vec<MeasuredPlan<W>>,
 }
 
 impl<W: Replayed> Default for Recorded<W> {
@@ -131,7 +140,7 @@ pub fn gather<W: Replayed>(
     for read in records {
         let (line, record) = read?;
         recorded.records += 1;
-        recorded.found.extend(W::measured(&record));
+        recorded.found.extend(MeasuredPlan::of(&record));
         let Some(exchange) = record.exchange else {
             recorded.ordinary += 1;
             continue;

@@ -5,11 +5,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use serde::Serialize;
-use tilewright_plan::{Plan, exchange::Price, exchange::RecordedQuestion};
+use tilewright_plan::{
+    AnyPlan,
+    exchange::{Estimate, RecordedQuestion},
+};
 use tilewright_statistics::median;
 
 use super::{
-    MakePlanner, Recorded, RecordedCall, ReplayError, Work,
+    MakePlanner, Recorded, RecordedCall, ReplayError, Replayed, Work,
     facts::Prices,
     same_policy::{call_again, reason},
 };
@@ -28,7 +31,7 @@ pub enum Basis {
 /// The cost of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PlanCost {
-    /// The time.
+    /// The time; of a sample, that of a step.
     pub elapsed_ms: f64,
     /// The highest memory use, in bytes.
     pub peak_bytes: u64,
@@ -62,9 +65,9 @@ pub struct OtherPolicyRow {
     /// The result of the comparison.
     pub verdict: PlanVerdict,
     /// The plan that was carried out.
-    pub recorded: Plan,
+    pub recorded: AnyPlan,
     /// The other policy's plan; if prices are missing, its plan without them.
-    pub other: Plan,
+    pub other: AnyPlan,
     /// The reason of a fallback, if there was one.
     pub fallback: Option<String>,
     /// The source of both costs.
@@ -118,12 +121,29 @@ pub struct OtherPolicyReport {
     pub totals: OtherPolicyTotals,
 }
 
+impl OtherPolicyReport {
+    /// The report on the decisions of both.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.decisions.extend(other.decisions);
+        let (records, ordinary) =
+            (self.totals.records + other.totals.records, self.totals.ordinary + other.totals.ordinary);
+        self.totals = totals([records, ordinary], &self.decisions);
+        self.failed_to_learn += other.failed_to_learn;
+        self
+    }
+}
+
 /// The known costs for one kind of work.
-#[derive(Default)]
-struct WorkCosts {
-    prices: Arc<Prices>,
-    /// Nanoseconds, and bytes.
-    measured: HashMap<Plan, Vec<(u64, u64)>>,
+struct WorkCosts<W: Replayed> {
+    prices: Arc<Prices<W>>,
+    measured: HashMap<W::Plan, Vec<W::Outcome>>,
+}
+
+impl<W: Replayed> Default for WorkCosts<W> {
+    fn default() -> Self {
+        Self { prices: Arc::default(), measured: HashMap::new() }
+    }
 }
 
 /// Asks another policy every recorded question, as it was recorded: it gets the recorded failures
@@ -131,30 +151,31 @@ struct WorkCosts {
 ///
 /// # Errors
 /// [`ReplayError::Policy`] if it can't be put to work.
-pub fn replay_other_policy(
-    recorded: &Recorded,
-    make_planner: &mut MakePlanner<'_>,
+pub fn replay_other_policy<W: Replayed>(
+    recorded: &Recorded<W>,
+    make_planner: &mut MakePlanner<'_, W>,
 ) -> Result<OtherPolicyReport, ReplayError> {
     let known = KnownWork::of(recorded);
     let (mut decisions, mut failed_to_learn) = (Vec::new(), 0);
     for session in &recorded.sessions {
         let mut planner = make_planner(&session.policy).map_err(ReplayError::Policy)?;
         for RecordedCall { line, call } in &session.calls {
-            let known = known.about(&Work::of(call.stage(), &call.request, &call.device));
+            let nothing = WorkCosts::default();
+            let known = known.about(&Work::of::<W>(W::stage(call), &call.request, &call.device)).unwrap_or(&nothing);
             let (reply, missing) = call_again(planner.as_mut(), call, known.prices.clone());
             let (Some(now), Some(then)) = (reply.plan.clone(), call.reply.plan.clone()) else {
                 failed_to_learn += usize::from(reply.fallback.is_some());
                 continue;
             };
             debug_assert!(!matches!(call.question, RecordedQuestion::Learn { .. }));
-            let prices = |plan: &Plan| known.price(plan, &call.heard.estimates);
+            let prices = |plan: &W::Plan| known.price(plan, &call.heard.estimates);
             let worth =
                 known.find_measurement(&then).zip(known.find_measurement(&now)).map(|pair| (Basis::Measured, pair));
             let worth = worth.or_else(|| Some((Basis::Estimated, prices(&then).zip(prices(&now))?)));
             let certain = missing.prices.is_empty()
                 && !missing.trials
                 && reason(&reply) != Some(tilewright_plan::FallbackReason::Timeout);
-            let verdict = match (certain, now.is_same_work(&then), &worth) {
+            let verdict = match (certain, W::is_same_work(&now, &then), &worth) {
                 (false, ..) => PlanVerdict::NotKnown,
                 (true, true, _) => PlanVerdict::Same,
                 (true, false, Some(_)) => PlanVerdict::Compared,
@@ -167,8 +188,8 @@ pub fn replay_other_policy(
                 sequence: call.sequence,
                 call: call.question.name(),
                 verdict,
-                recorded: then,
-                other: now,
+                recorded: then.into(),
+                other: now.into(),
                 fallback: reply.fallback.map(|fallback| format!("{}: {}", fallback.reason, fallback.detail)),
                 basis: worth.map(|(basis, _)| basis),
                 recorded_worth: worth.map(|(_, (recorded, _))| recorded),
@@ -178,15 +199,15 @@ pub fn replay_other_policy(
             });
         }
     }
-    let totals = totals(recorded, &decisions);
+    let totals = totals([recorded.records, recorded.ordinary], &decisions);
     Ok(OtherPolicyReport { decisions, failed_to_learn, totals })
 }
 
-fn totals(recorded: &Recorded, decisions: &[OtherPolicyRow]) -> OtherPolicyTotals {
+fn totals([records, ordinary]: [usize; 2], decisions: &[OtherPolicyRow]) -> OtherPolicyTotals {
     let count = |verdict| decisions.iter().filter(|row| row.verdict == verdict).count();
     let mut totals = OtherPolicyTotals {
-        records: recorded.records,
-        ordinary: recorded.ordinary,
+        records,
+        ordinary,
         decisions: decisions.len(),
         same: count(PlanVerdict::Same),
         compared: count(PlanVerdict::Compared),
@@ -208,25 +229,26 @@ fn totals(recorded: &Recorded, decisions: &[OtherPolicyRow]) -> OtherPolicyTotal
 }
 
 /// The known costs, by kind of work. Records have a handful of kinds.
-struct KnownWork(Vec<(Work, WorkCosts)>);
+struct KnownWork<W: Replayed>(Vec<(Work, WorkCosts<W>)>);
 
-impl KnownWork {
-    fn of(recorded: &Recorded) -> Self {
+impl<W: Replayed> KnownWork<W> {
+    fn of(recorded: &Recorded<W>) -> Self {
         let mut known_work = Self(Vec::new());
         for found in &recorded.found {
             let known = known_work.entry(&found.work);
-            known.measured.entry(found.plan.clone()).or_default().push((found.elapsed_ns, found.peak_bytes));
+            known.measured.entry(found.plan.clone()).or_default().push(found.outcome);
         }
         for RecordedCall { call, .. } in recorded.sessions.iter().flat_map(|session| &session.calls) {
-            let known = known_work.entry(&Work::of(call.stage(), &call.request, &call.device));
+            let known = known_work.entry(&Work::of::<W>(W::stage(call), &call.request, &call.device));
             let prices = Arc::make_mut(&mut known.prices);
             // A device that was measured again has new prices: the latest count.
-            prices.extend(call.heard.estimates.iter().map(|heard| (heard.plan.without_reason(), heard.price.clone())));
+            let heard = call.heard.estimates.iter();
+            prices.extend(heard.map(|heard| (W::without_reason(&heard.plan), heard.price.clone())));
         }
         known_work
     }
 
-    fn entry(&mut self, work: &Work) -> &mut WorkCosts {
+    fn entry(&mut self, work: &Work) -> &mut WorkCosts<W> {
         let place = self.0.iter().position(|(known, _)| known == work).unwrap_or_else(|| {
             self.0.push((work.clone(), WorkCosts::default()));
             self.0.len() - 1
@@ -234,29 +256,29 @@ impl KnownWork {
         &mut self.0[place].1
     }
 
-    fn about(&self, work: &Work) -> &WorkCosts {
-        static NOTHING: std::sync::LazyLock<WorkCosts> = std::sync::LazyLock::new(WorkCosts::default);
-        self.0.iter().find(|(known, _)| known == work).map_or(&NOTHING, |(_, known)| known)
+    fn about(&self, work: &Work) -> Option<&WorkCosts<W>> {
+        self.0.iter().find(|(known, _)| known == work).map(|(_, known)| known)
     }
 }
 
-impl WorkCosts {
-    fn find_measurement(&self, plan: &Plan) -> Option<PlanCost> {
-        let found = self.measured.get(&plan.without_reason())?;
-        let times: Vec<f64> = found.iter().map(|(elapsed_ns, _)| *elapsed_ns as f64 / 1e6).collect();
-        let elapsed_ms = median(&times)?;
-        Some(PlanCost { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
+/// Seconds and bytes.
+fn plan_cost([seconds, bytes]: [f64; 2]) -> PlanCost {
+    PlanCost { elapsed_ms: seconds * 1e3, peak_bytes: bytes as u64 }
+}
+
+impl<W: Replayed> WorkCosts<W> {
+    fn find_measurement(&self, plan: &W::Plan) -> Option<PlanCost> {
+        let found: Vec<[f64; 2]> = self.measured.get(&W::without_reason(plan))?.iter().map(W::measured).collect();
+        let times: Vec<f64> = found.iter().map(|[seconds, _]| *seconds).collect();
+        let seconds = median(&times)?;
+        Some(plan_cost([seconds, found.iter().map(|[_, bytes]| *bytes).fold(0.0, f64::max)]))
     }
 
     /// The price in this call, or else in any other about the same work.
-    fn price(&self, plan: &Plan, heard: &[tilewright_plan::exchange::Estimate]) -> Option<PlanCost> {
-        let plan = plan.without_reason();
-        let own = heard.iter().find(|estimate| estimate.plan.is_same_work(&plan)).map(|estimate| &estimate.price);
-        match own.or_else(|| self.prices.get(&plan))? {
-            Price::Cost(cost) => {
-                Some(PlanCost { elapsed_ms: cost.elapsed_ns as f64 / 1e6, peak_bytes: cost.peak_bytes })
-            }
-            Price::Error(_) => None,
-        }
+    fn price(&self, plan: &W::Plan, heard: &[Estimate<W>]) -> Option<PlanCost> {
+        let plan = W::without_reason(plan);
+        let own = heard.iter().find(|estimate| W::is_same_work(&estimate.plan, &plan)).map(|estimate| &estimate.price);
+        let cost = own.or_else(|| self.prices.get(&plan))?.cost().ok()?;
+        Some(plan_cost(W::priced(&cost)))
     }
 }

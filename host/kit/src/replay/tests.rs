@@ -1,9 +1,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Fallback, FallbackReason, Layout,
-    LearnReport, Model, Objective, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics, Precision, Question, Record,
-    Recorder, Release, Request, Space, Stage, Tile, Time, Trial, UnderWay, exchange::Exchange,
+    AnyPlan, Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Fallback, FallbackReason,
+    Layout, LearnReport, Model, Objective, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics, Precision, Question,
+    Record, Recorder, Release, Request, Space, Stage, Tile, Time, Trial, UnderWay, exchange::Exchange,
 };
 
 use tilewright_policy::CacheDir;
@@ -336,8 +336,12 @@ fn another_policys_plans_are_worth_what_the_records_say() {
     let found = ask(&[256, 128, 96, 64]);
     assert_eq!((found.totals.compared, found.totals.not_known), (3, 1), "{found:?}");
     let row = &found.decisions[0];
+    let space = |plan: &AnyPlan| match plan {
+        AnyPlan::Vae(plan) => plan.space,
+        AnyPlan::Denoise(_) => panic!("a sample's"),
+    };
     assert_eq!(
-        (row.basis, row.recorded.space, row.other.space),
+        (row.basis, space(&row.recorded), space(&row.other)),
         (Some(Basis::Estimated), plan(512).space, plan(256).space)
     );
     assert_eq!((row.recorded_worth.unwrap().elapsed_ms, row.other_worth.unwrap().elapsed_ms), (1536.0, 1792.0));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{
-    Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Record, Request, Stage, records,
+    Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Record, Request, Stage, Vae, records,
 };
 use tilewright_statistics::median;
 
@@ -193,7 +193,7 @@ impl Builder {
     }
 
     fn group(&mut self, stage: Stage, request: &Request, device: &Device, capabilities: Capabilities) -> &mut Group {
-        let work = Work::of(stage, request, device);
+        let work = Work::of::<Vae>(stage, request, device);
         let place = self.groups.iter().position(|group| group.work == work).unwrap_or_else(|| {
             let mut request = request.clone();
             request.objective = Objective::Balanced;

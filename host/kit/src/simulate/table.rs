@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::to_string as json;
 use thiserror::Error;
 use tilewright_plan::{
-    Backend, Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Request, Space, Stage, records,
+    Backend, Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Request, Space, Stage, Vae,
+    records,
 };
 
 use tilewright_policy::oracle;
@@ -279,7 +280,7 @@ impl Table {
 
     /// The case of a request's kind, on any device.
     pub(crate) fn case_of(&self, stage: Stage, request: &Request) -> Option<usize> {
-        let work = Work::of(stage, request, &self.device);
-        self.cases.iter().position(|case| Work::of(case.stage(), &case.request, &self.device) == work)
+        let work = Work::of::<Vae>(stage, request, &self.device);
+        self.cases.iter().position(|case| Work::of::<Vae>(case.stage(), &case.request, &self.device) == work)
     }
 }

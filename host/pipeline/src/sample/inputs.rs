@@ -16,10 +16,27 @@ use crate::{Error, Result};
 const MASK_CHANNELS: i64 = 4;
 
 /// The names of tensors in conditioning files.
-const TEXT: &str = "prompt_embeds";
-const POOLED: &str = "pooled_prompt_embeds";
-const IMAGE: &str = "image_embeds";
-const CONDITION: &str = "condition";
+pub(super) const TEXT: &str = "prompt_embeds";
+pub(super) const POOLED: &str = "pooled_prompt_embeds";
+pub(super) const IMAGE: &str = "image_embeds";
+pub(super) const CONDITION: &str = "condition";
+
+/// Tokens of a picture's embedding (CLIP ViT-H/14 at 224 pixels, with the class).
+pub(super) const IMAGE_TOKENS: i64 = 257;
+
+/// The widths of a transformer's conditioning.
+pub(super) struct Widths {
+    pub text: i64,
+    pub pooled: Option<i64>,
+    pub image: Option<i64>,
+}
+
+pub(super) fn widths(config: &DenoiserConfig) -> Widths {
+    match config {
+        DenoiserConfig::Flux(config) => Widths { text: config.text, pooled: Some(config.pooled), image: None },
+        DenoiserConfig::Wan(config) => Widths { text: config.text, pooled: None, image: config.image },
+    }
+}
 
 /// The name of the tensor in mask files.
 const MASK: &str = "mask";
@@ -152,10 +169,7 @@ impl Conditioning {
         let file = Checkpoint::open(path).map_err(ModelError::from)?;
         let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
         let text = tensor(&file, TEXT)?.ok_or_else(|| missing(&file, TEXT))?;
-        let (text_width, pooled_width, image_width) = match config {
-            DenoiserConfig::Flux(config) => (config.text, Some(config.pooled), None),
-            DenoiserConfig::Wan(config) => (config.text, None, config.image),
-        };
+        let Widths { text: text_width, pooled: pooled_width, image: image_width } = widths(config);
         let check = |name: &str, tensor: &Tensor, axes: usize, width: i64| {
             let shape = tensor.size();
             match shape.len() == axes && shape[axes - 1] == width {

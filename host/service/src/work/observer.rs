@@ -192,10 +192,7 @@ impl<'a, W: Work> JobObserver<'a, W> {
     }
 
     /// Notes a decision; the plan divides the work into a grid.
-    fn note_decision(&mut self, decision: &Decision<W>, grid: Option<PlanGrid>)
-    where
-        W::Plan: Into<AnyPlan>,
-    {
+    fn note_decision(&mut self, decision: &Decision<W>, grid: Option<PlanGrid>) {
         let labels = self.labels();
         let reason = decision.fallback.as_ref().map(|fallback| fallback.reason);
         self.server.metrics.record_decision(&labels, decision.elapsed, reason);

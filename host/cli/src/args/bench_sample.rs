@@ -1,0 +1,103 @@
+//! `tilewright bench sample`, declared.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tilewright_bench::{Spelling, sweep::Limit};
+use tilewright_pipeline::{LoraRequest, PromptRequest};
+use tilewright_plan::bytes;
+use tilewright_sampling::{MOST_STEPS, Sampler, Scheduler};
+
+use super::{
+    Against, Common, ObjectiveArgument,
+    bench::iterations,
+    finite,
+    sample::{lora, prompt, size},
+};
+
+/// `tilewright bench sample`
+#[derive(Args, Debug)]
+pub struct BenchSample {
+    /// The transformer, as for sample
+    #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]
+    pub transformer: Vec<PathBuf>,
+    /// A LoRA, as for sample
+    #[arg(long, value_name = "FILE[:STRENGTH][@high|@low]", value_parser = lora)]
+    pub lora: Vec<LoraRequest>,
+    /// The conditioning, as for sample [default: generated, of 512 tokens]
+    #[arg(long, value_name = "FILE", value_parser = prompt, num_args = 1)]
+    pub conditioning: Vec<PromptRequest>,
+    /// The conditioning to lead away from, with --cfg
+    #[arg(long, value_name = "FILE", value_parser = prompt, requires = "cfg", num_args = 1)]
+    pub negative: Vec<PromptRequest>,
+    /// The factor of guidance by --negative
+    #[arg(long, value_name = "X", value_parser = finite, requires = "negative")]
+    pub cfg: Option<f64>,
+    /// Width and height in pixels
+    #[arg(long, value_name = "WxH", value_parser = size, default_value = "512x512")]
+    pub size: [u32; 2],
+    /// Frames of a clip [default: 81 for WAN 2.1, 121 for WAN 2.2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub frames: Option<u32>,
+    /// Samples
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: Option<u32>,
+    /// Steps of each run
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STEPS)))]
+    pub steps: u32,
+    /// The sampler, by ComfyUI's name
+    #[arg(long, value_name = "NAME")]
+    pub sampler: Option<Sampler>,
+    /// The scheduler, by ComfyUI's name
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<Scheduler>,
+    /// Reuse that policies may make use of, as for sample
+    #[arg(long, value_name = "X", value_parser = finite)]
+    pub reuse: Option<f64>,
+    /// A policy that takes part, repeatable: NAME, FILE.wasm, or either with settings as in
+    /// fixed:precision=bf16,ahead=1
+    #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
+    pub policies: Vec<Spelling>,
+    /// Runs of each policy that are not counted, after its first, which is told apart
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub warmup: usize,
+    /// Runs of each policy that are counted
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = iterations)]
+    pub iterations: usize,
+    /// The reference of the latents, sampled once without the memory limit: whole (the plain plan in
+    /// f32), a policy, or none
+    #[arg(long, value_name = "whole|P|none", default_value = "none")]
+    pub against: Against,
+    /// The most to hold at once, weights included [default: 80 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub memory_limit: Option<u64>,
+    /// The objective: what counts most
+    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
+    pub objective: ObjectiveArgument,
+    /// Measure every plan of a long list, and compare the best with what the first policy chooses
+    #[arg(long, conflicts_with_all = ["against", "memory_limit", "objective", "warmup"])]
+    pub sweep: bool,
+    /// With --sweep, memory limits: ample (80 % of what is free), third (of the way from the leanest
+    /// plan to the plain one), or sizes
+    #[arg(long, value_name = "LIMITS", value_delimiter = ',', default_value = "ample,third", requires = "sweep")]
+    pub limits: Vec<Limit>,
+    /// With --sweep, objectives
+    #[arg(
+        long,
+        value_name = "OBJECTIVES",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "fastest,leanest",
+        requires = "sweep"
+    )]
+    pub objectives: Vec<ObjectiveArgument>,
+    /// With --sweep, the most plans; the list starts with what matters most [default: all]
+    #[arg(long, value_name = "N", requires = "sweep")]
+    pub plans: Option<usize>,
+    /// With --sweep, let plans in narrow types count on a CPU, too
+    #[arg(long, requires = "sweep")]
+    pub any_precision: bool,
+    /// Options of every measurement.
+    #[command(flatten)]
+    pub common: Common,
+}
