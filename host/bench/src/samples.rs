@@ -291,7 +291,8 @@ fn row(
     }
 }
 
-/// The PSNR of latents in dB over the span of the reference's values; infinite if they are the same.
+/// The PSNR of latents in dB over the span of the reference's values; infinite if they are the
+/// same.
 fn psnr(latents: &Tensor, reference: &Tensor) -> Result<f64> {
     let square = latents.f_sub(reference)?.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])?;
     let span = reference.f_max()?.f_sub(&reference.f_min()?)?.f_double_value(&[])?;
@@ -299,7 +300,7 @@ fn psnr(latents: &Tensor, reference: &Tensor) -> Result<f64> {
 }
 
 /// Passes a sample's progress on.
-struct Ear<'a>(&'a mut dyn Watch);
+pub(crate) struct Ear<'a>(pub &'a mut dyn Watch);
 
 impl Observer for Ear<'_> {
     fn loading_progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {

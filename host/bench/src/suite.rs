@@ -4,6 +4,7 @@
 mod cases;
 mod claims;
 mod transitions;
+mod workflows;
 
 use serde::Serialize;
 use tch::{Kind, Tensor};
@@ -15,6 +16,7 @@ use crate::{
     Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Watch,
     contest::ContestResult,
     race::{Decoded, Ear, decode},
+    samples::SamplePlanners,
     sweep::tensor,
 };
 use cases::{CASES, Case, Of};
@@ -23,6 +25,7 @@ use transitions::{borders, borders_alone, evenness, over_elsewhere, steps};
 pub use cases::CaseName;
 pub use claims::Verdict;
 pub use transitions::Transitions;
+pub use workflows::{Workflow, WorkflowReport, WorkflowRow};
 
 /// The share of free memory if a case sets no limit.
 const AMPLE: f64 = 0.8;
@@ -57,6 +60,8 @@ pub struct Suite<'a> {
     pub quick: bool,
     /// These cases alone; all if empty.
     pub only: Vec<CaseName>,
+    /// Workflows with a transformer, if the user has one.
+    pub workflows: Vec<Workflow<'a>>,
 }
 
 /// The results of the suite.
@@ -72,6 +77,8 @@ pub struct SuiteReport {
     pub quick: bool,
     /// The cases, each a contest whose first row is the plain decode.
     pub cases: Vec<CaseReport>,
+    /// The workflows with a transformer.
+    pub workflows: Vec<WorkflowReport>,
     /// Every published claim with its result.
     pub claims: Vec<ClaimRow>,
     /// True if interrupted.
@@ -122,7 +129,12 @@ impl Suite<'_> {
     ///
     /// # Errors
     /// Latents that can't be made. Never a policy's failure.
-    pub fn run(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<SuiteReport> {
+    pub fn run(
+        &self,
+        planners: &Planners<'_>,
+        samplers: &SamplePlanners<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<SuiteReport> {
         let mut planned = Vec::new();
         let mut seconds = Some(0.0);
         for case in CASES.iter().filter(|case| self.selects(case)) {
@@ -157,13 +169,26 @@ impl Suite<'_> {
             reports.push(found);
         }
         let conversion = if interrupted { None } else { self.conversion_ms()? };
-        let claims = claims::evaluate(&reports, conversion, self.quick);
+        let mut workflows = Vec::new();
+        for workflow in &self.workflows {
+            if interrupted {
+                break;
+            }
+            watch.say(&format!("{}: {}", workflow.id, workflow.what));
+            let (policies, runs) = (&self.policies, self.rounds.iterations);
+            let (report, ended) = workflow.run(self.machine, policies, runs, (planners, samplers), watch);
+            interrupted = ended;
+            workflows.push(report);
+        }
+        let mut claims = claims::evaluate(&reports, conversion, self.quick);
+        claims.extend(workflows::claim(&workflows, self.quick));
         Ok(SuiteReport {
             tilewright: env!("CARGO_PKG_VERSION").into(),
             device: self.machine.facts.clone(),
             weights: self.weights.clone(),
             quick: self.quick,
             cases: reports,
+            workflows,
             claims,
             interrupted,
         })

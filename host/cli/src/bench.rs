@@ -16,7 +16,7 @@ use tilewright_bench::{Contest, Entry, Latents, Network, Rounds, Spelling, Weigh
 use tilewright_engine::{Machine, Overrides, Probe};
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{Model, default_limit};
-use tilewright_plan::Planner;
+use tilewright_plan::{Denoise, Planner};
 use tilewright_plot::Page;
 use tilewright_policy::PolicyHost;
 
@@ -104,8 +104,12 @@ fn run_suite(arguments: &Suite) -> Outcome {
     let roles = given.fold(files::roles(), |roles, path| files::reads_vae(roles, path));
     let policies = Policies::check(arguments.policies.iter(), &arguments.common, roles)?;
     // Weights that no case needs are neither asked for nor generated.
-    let of_pictures = arguments.only.is_empty() || !arguments.only.iter().all(|case| case.is_of_clips());
-    let of_clips = arguments.only.is_empty() || arguments.only.iter().any(|case| case.is_of_clips());
+    let of_pictures = arguments.transformer.is_some()
+        || arguments.only.is_empty()
+        || !arguments.only.iter().all(|case| case.is_of_clips());
+    let of_clips = arguments.video_transformer.is_some()
+        || arguments.only.is_empty()
+        || arguments.only.iter().any(|case| case.is_of_clips());
     let mut weights = Vec::new();
     let mut vae = None;
     if of_pictures {
@@ -119,6 +123,12 @@ fn run_suite(arguments: &Suite) -> Outcome {
         video = Some(Model::open(&path, Overrides::default())?);
     }
     let machine = machine(&arguments.common)?;
+    let (flux, wan) = samples::transformers(arguments)?;
+    let workflows = [flux.as_ref().zip(vae.as_ref()), wan.as_ref().zip(video.as_ref())];
+    let workflows = workflows.into_iter().flatten();
+    let workflows = workflows
+        .map(|(transformer, vae)| samples::workflow(transformer, vae, arguments.quick))
+        .collect::<Outcome<_>>()?;
     let rounds = if arguments.quick { QUICK } else { FULL };
     // An explicit number of runs counts for slow cases, too.
     let slow = Some(SLOW).filter(|_| !arguments.quick && arguments.iterations.is_none());
@@ -133,9 +143,10 @@ fn run_suite(arguments: &Suite) -> Outcome {
         slow,
         quick: arguments.quick,
         only: arguments.only.clone(),
+        workflows,
     };
     let mut waiting = Waiting::new();
-    let report = suite.run(&policies.planner(), &mut waiting)?;
+    let report = suite.run(&policies.planner(), &policies.sampler(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::suite(&report), || pages::suite(&report))?;
     exit_outcome(report.interrupted)
@@ -244,6 +255,16 @@ impl Policies {
 
     fn load_planner(&self, spelling: &Spelling) -> Outcome<Box<dyn Planner>> {
         Ok(Box::new(policy::verify_and_load(&self.0, &spelling.policy, &spelling.settings)?.policy))
+    }
+
+    /// Planners of samples.
+    fn sampler(
+        &self,
+    ) -> impl Fn(&Spelling) -> Result<Box<dyn Planner<Denoise>>, Box<dyn std::error::Error + Send + Sync>> {
+        |spelling| {
+            let loaded = policy::verify_and_load(&self.0, &spelling.policy, &spelling.settings);
+            loaded.map(|admitted| Box::new(admitted.policy) as _).map_err(|failure| failure.to_string().into())
+        }
     }
 
     fn planner(&self) -> impl Fn(&Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {

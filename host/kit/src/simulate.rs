@@ -10,6 +10,7 @@ mod facts;
 mod nearest;
 mod report;
 mod run;
+mod simulated;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -18,5 +19,6 @@ mod workload;
 pub use builder::{Builder, SkippedEntries};
 pub use report::{PolicyRow, RequestResult, RequestRow, Simulation};
 pub use run::{Entrant, Options, run};
-pub use table::{Case, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};
+pub use simulated::Simulated;
+pub use table::{Case, CaseIndex, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};
 pub use workload::{Item, WorkloadError, builtin, from_records, read as read_workload};

@@ -1,5 +1,6 @@
-//! The colours of latents without their decoder: a linear map from a latent pixel's channels to red,
-//! green and blue, fitted to the decoder that the user has. Nothing about any model is built in.
+//! The colours of latents without their decoder: a linear map from a latent pixel's channels to
+//! red, green and blue, fitted to the decoder that the user has. Nothing about any model is built
+//! in.
 
 use std::path::Path;
 
@@ -44,9 +45,9 @@ struct Unobserved;
 impl Observer for Unobserved {}
 
 impl LatentMap {
-    /// Decodes a latent of noise by a planner's plan, and fits the map to what comes out. This takes
-    /// as long as a picture of 256 × 256 pixels, and holds the VAE's weights meanwhile. `path` is
-    /// the VAE's, for errors.
+    /// Decodes a latent of noise by a planner's plan, and fits the map to what comes out. This
+    /// takes as long as a picture of 256 × 256 pixels, and holds the VAE's weights meanwhile.
+    /// `path` is the VAE's, for errors.
     ///
     /// # Errors
     /// The VAE is of another model than the transformer; the decode does not fit into the limit, or

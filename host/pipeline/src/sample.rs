@@ -224,8 +224,8 @@ impl SampleModel {
         self.denoiser.config()
     }
 
-    /// Latent pixels along a side are pixels over the first, and frames after the first one over the
-    /// second.
+    /// Latent pixels along a side are pixels over the first, and frames after the first one over
+    /// the second.
     pub fn scales(&self) -> [u32; 2] {
         match self.config().family() {
             Family::Wan22 => [16, 4],

@@ -255,6 +255,11 @@ impl Sensible for Denoise {
     }
 }
 
+/// The fault of a sample's request that makes no sense, if it has one.
+pub fn sense_of_sample(request: &DenoiseRequest) -> Option<String> {
+    Denoise::of_request(request)
+}
+
 /// The fault of capabilities that make no sense, if they have one.
 pub fn sense_of_sample_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
     Denoise::of_capabilities(capabilities)

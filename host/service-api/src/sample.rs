@@ -74,8 +74,8 @@ pub struct SampleFields {
     /// once more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reuse: Option<f64>,
-    /// A picture of the sample so far is kept after each step, for `/v1/jobs/{id}/preview`. The model
-    /// needs a `vae`: the colours are fitted to it, once.
+    /// A picture of the sample so far is kept after each step, for `/v1/jobs/{id}/preview`. The
+    /// model needs a `vae`: the colours are fitted to it, once.
     #[serde(skip_serializing_if = "is_false")]
     pub preview: bool,
     /// The reference that is followed: comfyui or diffusers.

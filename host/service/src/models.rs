@@ -92,7 +92,8 @@ impl Models {
     /// Opens every model that is configured.
     ///
     /// # Errors
-    /// A model's file can't be opened as a VAE or a transformer, or its configured family is unknown.
+    /// A model's file can't be opened as a VAE or a transformer, or its configured family is
+    /// unknown.
     pub fn open(config: &Config) -> Result<Self> {
         // `set_budgets` replaces this once the devices are open, before the first job.
         let weights = WeightStore::new(Budget::Last);
@@ -131,7 +132,8 @@ impl Models {
     /// configured as before stays as it is.
     ///
     /// # Errors
-    /// A model's file can't be opened as a VAE or a transformer, or its configured family is unknown.
+    /// A model's file can't be opened as a VAE or a transformer, or its configured family is
+    /// unknown.
     pub fn reopen(&self, config: &Config) -> Result<ModelMap> {
         open_all(config, &self.by_name(), &self.weights)
     }

@@ -217,7 +217,8 @@ fn what_can_not_be_sampled_is_refused_with_a_line() {
         request[name] = value;
         request
     };
-    let refused: Vec<(Value, Vec<(&str, &[u8])>, &str)> = vec![
+    type Refused<'a> = (Value, Vec<(&'a str, &'a [u8])>, &'a str);
+    let refused: Vec<Refused<'_>> = vec![
         (request(4), vec![], "conditioning: expected a file"),
         (request(4), vec![("conditioning", b"nothing")], "conditioning"),
         (request(4), vec![("conditioning", &wan)], "another model's conditioning"),

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use tch::Device as Place;
 use tilewright_engine::{DenoiseJob, Denoiser, Machine, Sampling};
-use tilewright_plan::{DenoisePlan, DenoiseRequest, Device, Objective};
+use tilewright_plan::{DenoiseCapabilities, DenoisePlan, DenoiseRequest, Device, Objective};
 use tilewright_statistics::{quantile, sorted};
 
 use super::{SampleContest, SamplePlanners, SampleRow, is_same, plans};
@@ -55,6 +55,8 @@ pub struct SampleSweepReport {
     pub iterations: usize,
     /// The request; limits and objectives are the cases'.
     pub request: Option<DenoiseRequest>,
+    /// The plans that can be carried out.
+    pub capabilities: DenoiseCapabilities,
     /// Every plan.
     pub plans: Vec<SampleRow>,
     /// Every case.
@@ -139,6 +141,7 @@ impl SampleSweep<'_> {
             policy: self.policy.to_string(),
             iterations: self.iterations,
             request: report.request,
+            capabilities: job.capabilities().clone(),
             errors: errors(&rows),
             plans: rows,
             cases,
@@ -228,15 +231,17 @@ fn settle(case: &mut SampleCase, rows: &[SampleRow]) {
 
 /// The 90th percentiles of the errors of step times and of bytes held.
 fn errors(rows: &[SampleRow]) -> [Option<f64>; 2] {
-    let pairs: Vec<_> = rows.iter().filter_map(|row| Some((row.estimate?, measured(row)?))).collect();
-    let p90 = |of: &dyn Fn(&(tilewright_plan::DenoiseCost, (f64, u64))) -> f64| {
-        let sizes: Vec<f64> = pairs.iter().map(|pair| (of(pair) - 1.0).abs()).collect();
+    let pairs = rows.iter().filter_map(|row| Some((row.estimate?, measured(row)?)));
+    let errors = pairs.map(|(cost, (ms, held))| {
+        let time = cost.step.as_secs_f64() * 1e3 / ms.max(f64::MIN_POSITIVE);
+        let bytes = cost.peak_bytes.saturating_add(cost.weights_bytes) as f64 / held.max(1) as f64;
+        [time, bytes].map(|ratio| (ratio - 1.0).abs())
+    });
+    let errors: Vec<[f64; 2]> = errors.collect();
+    [0, 1].map(|which| {
+        let sizes: Vec<f64> = errors.iter().map(|error| error[which]).collect();
         (!sizes.is_empty()).then(|| quantile(&sorted(&sizes), 0.9))
-    };
-    [
-        p90(&|(cost, (ms, _))| cost.step.as_secs_f64() * 1e3 / ms.max(f64::MIN_POSITIVE)),
-        p90(&|(cost, (_, held))| (cost.peak_bytes + cost.weights_bytes) as f64 / (*held).max(1) as f64),
-    ]
+    })
 }
 
 #[cfg(test)]

@@ -118,6 +118,13 @@ pub struct Suite {
     /// Weights to use for clips instead of generated ones of WAN 2.1's size
     #[arg(long, value_name = "FILE")]
     pub video_vae: Option<PathBuf>,
+    /// A transformer of Flux.1: its workflow of 1024x1024 is measured, too, from loading to the
+    /// picture
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub transformer: Option<PathBuf>,
+    /// A transformer of WAN 2.1: its workflow of 17 frames of 320x320 is measured, too
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub video_transformer: Option<PathBuf>,
     /// A policy that is measured against plain decodes, repeatable
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
     pub policies: Vec<Spelling>,

@@ -64,8 +64,8 @@ pub struct BenchSample {
     /// Runs of each policy that are counted
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = iterations)]
     pub iterations: usize,
-    /// The reference of the latents, sampled once without the memory limit: whole (the plain plan in
-    /// f32), a policy, or none
+    /// The reference of the latents, sampled once without the memory limit: whole (the plain plan
+    /// in f32), a policy, or none
     #[arg(long, value_name = "whole|P|none", default_value = "none")]
     pub against: Against,
     /// The most to hold at once, weights included [default: 80 % of what is free]
@@ -77,8 +77,8 @@ pub struct BenchSample {
     /// Measure every plan of a long list, and compare the best with what the first policy chooses
     #[arg(long, conflicts_with_all = ["against", "memory_limit", "objective", "warmup"])]
     pub sweep: bool,
-    /// With --sweep, memory limits: ample (80 % of what is free), third (of the way from the leanest
-    /// plan to the plain one), or sizes
+    /// With --sweep, memory limits: ample (80 % of what is free), third (of the way from the
+    /// leanest plan to the plain one), or sizes
     #[arg(long, value_name = "LIMITS", value_delimiter = ',', default_value = "ample,third", requires = "sweep")]
     pub limits: Vec<Limit>,
     /// With --sweep, objectives

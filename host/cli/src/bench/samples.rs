@@ -1,26 +1,31 @@
 //! `tilewright bench sample`: policies compared on one sample, and the sweep over its plans.
 
-use std::io::Write;
+use std::{io::Write, path::PathBuf};
 
 use tilewright_bench::{
     Entry, Rounds, Spelling,
     samples::{SampleCase, SampleContest, SampleReport, SampleRow, SampleSweep, SampleSweepReport},
+    suite,
 };
-use tilewright_pipeline::{PromptRequest, SampleModel, SampleRequest, Size, Steps, default_limit};
-use tilewright_plan::{Denoise, DenoisePlan, Device, Planner, bytes, words::with_noun};
+use tilewright_pipeline::{Model, PromptRequest, SampleModel, SampleRequest, Size, Steps, default_limit};
+use tilewright_plan::{DenoisePlan, Device, bytes, words::with_noun};
 use tilewright_plot::{Axis, Chart, Form, Lines, Page, Series};
 use tilewright_sampling::{Convention, Span};
 
 use super::{Policies, exit_outcome, machine, tables::time, waiting::Waiting};
 use crate::{
-    args::{Against, BenchSample},
+    args::{Against, BenchSample, Suite},
     failure::{Failure, Outcome},
-    files, policy, printer, table,
+    files, printer, table,
     tell::tell,
 };
 
 /// Text tokens of generated conditioning: as many as published pipelines pad to.
 const TOKENS: u32 = 512;
+
+/// Steps of the suite's workflows: in full, and with --quick.
+const STEPS: u32 = 20;
+const QUICK_STEPS: u32 = 4;
 
 /// The most values of latents.
 const MOST_VALUES: u64 = 1 << 38;
@@ -64,10 +69,7 @@ pub fn run(arguments: &BenchSample) -> Outcome {
         conditioning.push(PromptRequest { path: generated, within: None });
     }
     let sampling = model.prepare(&request(arguments, conditioning, size))?;
-    let planner = |spelling: &Spelling| -> Result<Box<dyn Planner<Denoise>>, Box<dyn std::error::Error + Send + Sync>> {
-        let loaded = policy::verify_and_load(&policies.0, &spelling.policy, &spelling.settings);
-        loaded.map(|admitted| Box::new(admitted.policy) as _).map_err(|failure| failure.to_string().into())
-    };
+    let planner = policies.sampler();
     let mut waiting = Waiting::new();
     if arguments.sweep {
         let sweep = SampleSweep {
@@ -123,17 +125,44 @@ pub fn run(arguments: &BenchSample) -> Outcome {
     }
 }
 
+/// The transformers of the suite's workflows: of pictures, and of clips.
+pub fn transformers(arguments: &Suite) -> Outcome<(Option<SampleModel>, Option<SampleModel>)> {
+    let open = |path: &Option<PathBuf>, option: &str, is_video: bool| -> Outcome<Option<SampleModel>> {
+        let Some(path) = path else { return Ok(None) };
+        let model = SampleModel::open(std::slice::from_ref(path), None)?;
+        if model.denoiser.config().is_video() != is_video {
+            let kind = if is_video { "pictures" } else { "clips" };
+            return Err(Failure::input(format!("{}: makes {kind}: {option} is for the others", path.display())));
+        }
+        Ok(Some(model))
+    };
+    let flux = open(&arguments.transformer, "--transformer", false)?;
+    Ok((flux, open(&arguments.video_transformer, "--video-transformer", true)?))
+}
+
+/// The published workflow of a transformer: a quarter of its sides, and few steps, if `quick`.
+pub fn workflow<'a>(transformer: &'a SampleModel, vae: &'a Model, quick: bool) -> Outcome<suite::Workflow<'a>> {
+    let is_video = transformer.denoiser.config().is_video();
+    let (id, what, side, frames) = match is_video {
+        false => ("flux-1024", "Flux.1, 1024×1024: load, sample, decode", 1024, 1),
+        true => ("wan-320-17", "WAN 2.1, 17 frames of 320×320: load, sample, decode", 320, 17),
+    };
+    let (side, frames, steps) = match quick {
+        false => (side, frames, STEPS),
+        true => (side / 4, if is_video { 5 } else { 1 }, QUICK_STEPS),
+    };
+    let size = Size { width: side, height: side, frames };
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("generated conditioning");
+    transformer.generate_conditioning(&path, TOKENS, size)?;
+    let sampling = transformer.prepare(&plain_request(vec![PromptRequest { path, within: None }], size, steps))?;
+    Ok(suite::Workflow { id, what, transformer, sampling, vae })
+}
+
 fn request(arguments: &BenchSample, conditioning: Vec<PromptRequest>, size: Size) -> SampleRequest {
     SampleRequest {
-        conditioning,
         negative: arguments.negative.clone(),
-        size: Some(size),
-        latent: None,
-        noise: None,
         batch: arguments.batch,
-        mask: None,
-        seeds: vec![0],
-        adds_noise: true,
         sampler: arguments.sampler,
         steps: Steps::Count {
             steps: Some(arguments.steps),
@@ -141,10 +170,30 @@ fn request(arguments: &BenchSample, conditioning: Vec<PromptRequest>, size: Size
             scheduler: arguments.scheduler,
             span: Span::default(),
         },
-        shift: None,
-        guidance: None,
         cfg: arguments.cfg.unwrap_or(1.0),
         reuse: arguments.reuse,
+        ..plain_request(conditioning, size, arguments.steps)
+    }
+}
+
+/// So many steps of the defaults.
+fn plain_request(conditioning: Vec<PromptRequest>, size: Size, steps: u32) -> SampleRequest {
+    SampleRequest {
+        conditioning,
+        negative: Vec::new(),
+        size: Some(size),
+        latent: None,
+        noise: None,
+        batch: None,
+        mask: None,
+        seeds: vec![0],
+        adds_noise: true,
+        sampler: None,
+        steps: Steps::Count { steps: Some(steps), strength: 1.0, scheduler: None, span: Span::default() },
+        shift: None,
+        guidance: None,
+        cfg: 1.0,
+        reuse: None,
         convention: Convention::default(),
         most_values: MOST_VALUES,
     }

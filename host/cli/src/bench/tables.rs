@@ -106,6 +106,18 @@ pub fn suite(report: &SuiteReport) -> String {
             None => text += &format!(": {}", note.unwrap_or("not measured")),
         }
     }
+    for workflow in &report.workflows {
+        let heading = ["policy", "load", "sample", "step", "decode", "all", "held", ""];
+        let rows = workflow.rows.iter().map(|row| {
+            let held = row.peak_bytes.map_or("–".into(), bytes::display);
+            let error = row.error.clone().unwrap_or_default();
+            let times = [row.load_ms, row.sample_ms, row.step_ms, row.decode_ms, row.total_ms].map(time);
+            [row.policy.clone()].into_iter().chain(times).chain([held, error]).collect()
+        });
+        let steps = with_noun(workflow.steps, "step");
+        text += &format!("\n\n{} ({}, {steps})\n", workflow.id, workflow.what);
+        text += &table::listing(&heading, &heading[1..7], rows);
+    }
     text + "\n\n" + &table::listing(&CLAIMS, &["published", "measured"], claims(report))
 }
 

@@ -46,8 +46,9 @@ pub fn run(arguments: &Simulate) -> Outcome {
         let loaded = super::verify(&host, &spelling.policy)?.load(&host)?;
         let time_budget = loaded.inspection().limits.time_budget(workload.len());
         let loaded = loaded.with_time_budget(time_budget);
-        let policy = loaded.configure(&spelling.settings)?;
-        entrants.push(Entrant { label: spelling.to_string(), planner: Box::new(policy) });
+        let (policy, samples) = (loaded.configure(&spelling.settings)?, loaded.configure(&spelling.settings)?);
+        let label = spelling.to_string();
+        entrants.push(Entrant { label, planner: Box::new(policy), samples: Box::new(samples) });
         policies.push(loaded);
     }
     let report = simulated(&device, &workload, entrants, Options { nearest: !arguments.exact_only });
@@ -71,10 +72,10 @@ fn workload(device: &Table, path: &Path) -> Outcome<Vec<Item>> {
     let wrong = |what: &dyn std::fmt::Display| Failure::input(format!("{}: {what}", path.display()));
     let text = super::read_bounded(path, MOST_TABLE_BYTES)?;
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    if records::parse(1, first).is_err() {
+    if records::parse_any(1, first).is_err() {
         return read_workload(device, &text).map_err(|error| wrong(&error));
     }
-    let read: Result<Vec<_>, _> = records::read(&text[..]).map(|read| read.map(|(_, record)| record)).collect();
+    let read: Result<Vec<_>, _> = records::read_any(&text[..]).map(|read| read.map(|(_, record)| record)).collect();
     let read = read.map_err(|damage| wrong(&damage))?;
     let (items, left) = from_records(device, &read).map_err(|error| wrong(&error))?;
     if left > 0 {

@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use tilewright_kit::simulate::{Builder, MOST_TABLE_BYTES};
-use tilewright_plan::{records, words::with_noun};
+use tilewright_plan::{
+    records::{self, AnyRecord},
+    words::with_noun,
+};
 
 use crate::{
     args::Table,
@@ -53,12 +56,15 @@ fn take(builder: &mut Builder, path: &Path) -> Outcome {
     }
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     // A report in one line is not a record either, and its error is as good as any.
-    if records::parse(1, first).is_err() && serde_json::from_slice::<serde_json::Value>(&text).is_ok() {
-        return builder.sweep(&text).map_err(|error| wrong(&error));
+    if records::parse_any(1, first).is_err() && serde_json::from_slice::<serde_json::Value>(&text).is_ok() {
+        let of_sample = builder.sample_sweep(&text);
+        return of_sample.or_else(|_| builder.sweep(&text)).map_err(|error| wrong(&error));
     }
-    for read in records::read(&text[..]) {
-        let (_, record) = read.map_err(|damage| wrong(&damage))?;
-        builder.record(&record);
+    for read in records::read_any(&text[..]) {
+        match read.map_err(|damage| wrong(&damage))? {
+            (_, AnyRecord::Vae(record)) => builder.record(&record),
+            (_, AnyRecord::Denoise(record)) => builder.sample(&record),
+        }
     }
     Ok(())
 }

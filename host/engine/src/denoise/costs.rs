@@ -303,8 +303,8 @@ impl DenoiseCosts {
                     if keeps_changes && block == 0 {
                         let like = meter.shape(tokens);
                         let copy = || meter.unset(&like, format.rest);
-                        // The change by the first block and that by the rest stay; the tokens before
-                        // and after the first block go.
+                        // The change by the first block and that by the rest stay; the tokens
+                        // before and after the first block go.
                         changes.extend([copy()?, copy()?]);
                         passing.extend([copy()?, copy()?]);
                     } else if block == blocks {

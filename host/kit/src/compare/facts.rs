@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use tilewright_plan::{CostModel, Expected, Trial};
+use tilewright_plan::{CostModel, Expected, Trial, Work};
 
 /// The source of a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -17,10 +17,13 @@ pub enum Pricing {
     Formula,
 }
 
+/// A plan, and its price or why it has none.
+pub(super) type Priced<W> = (<W as Work>::Plan, Result<<W as Work>::Cost, String>);
+
 /// Facts for one request.
 pub(super) struct RequestPrices<W: Expected> {
     /// Plans without reasons.
-    recorded: Vec<(W::Plan, Result<W::Cost, String>)>,
+    recorded: Vec<Priced<W>>,
     trials: Vec<Trial<W>>,
     formula: Arc<dyn CostModel<W>>,
     /// Recorded over formula: time and memory.
@@ -34,11 +37,7 @@ impl<W: Expected> RequestPrices<W> {
 
     /// Recorded prices and measurements before the formula's. The formula's error is the geometric
     /// mean over those plans that both have a price for.
-    pub fn from_records(
-        recorded: &[(W::Plan, Result<W::Cost, String>)],
-        trials: Vec<Trial<W>>,
-        formula: Arc<dyn CostModel<W>>,
-    ) -> Self {
+    pub fn from_records(recorded: &[Priced<W>], trials: Vec<Trial<W>>, formula: Arc<dyn CostModel<W>>) -> Self {
         let recorded: Vec<_> = recorded.iter().map(|(plan, price)| (W::without_reason(plan), price.clone())).collect();
         let mut logs = (0.0, 0.0, 0u32);
         for (plan, price) in &recorded {

@@ -8,7 +8,11 @@ use tilewright_plan::{
     records::{self, AnyRecord, Damage},
 };
 
-use super::{CompareError, compared::Compared, facts::RequestPrices};
+use super::{
+    CompareError,
+    compared::Compared,
+    facts::{Priced, RequestPrices},
+};
 
 /// A call of a policy, with the answers that the host gave it.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +32,7 @@ pub struct RecordedRequest<W: Compared = Vae> {
     /// The attempts that had failed before.
     pub attempts: Vec<Attempt<W>>,
     /// Prices in the record.
-    prices: Vec<(W::Plan, Result<W::Cost, String>)>,
+    prices: Vec<Priced<W>>,
     trials: Vec<Trial<W>>,
 }
 

@@ -4,11 +4,15 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{
-    Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Record, Request, Stage, Vae, records,
+    Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest, Device, Dtype, Failure,
+    Objective, Plan, Precision, Record, Request, Stage, Vae,
 };
 use tilewright_statistics::median;
 
-use super::table::{Case, Entry, FORMAT, Table, TableError};
+use super::{
+    simulated::Simulated,
+    table::{Case, Entry, FORMAT, Table, TableError},
+};
 use crate::replay::Work;
 
 /// The entries of the sources that no table got.
@@ -30,29 +34,47 @@ pub struct Builder {
     device: Option<String>,
     /// Adds plans that were only priced.
     priced: bool,
-    groups: Vec<Group>,
+    groups: Vec<Group<Vae>>,
+    samples: Vec<Group<Denoise>>,
     /// The entries that no table got.
     pub left: SkippedEntries,
 }
 
 /// The measurements of one kind of work.
 #[derive(Debug)]
-struct Group {
+struct Group<W: Simulated> {
     work: Work,
     device: Device,
     stage: Stage,
-    request: Request,
-    capabilities: Capabilities,
-    plans: Vec<PlanMeasurements>,
-    places: HashMap<Plan, usize>,
+    request: W::Request,
+    capabilities: W::Capabilities,
+    plans: Vec<PlanMeasurements<W>>,
+    places: HashMap<W::Plan, usize>,
 }
 
 #[derive(Debug)]
-struct PlanMeasurements {
-    plan: Plan,
-    estimate: Option<Cost>,
+struct PlanMeasurements<W: Simulated> {
+    plan: W::Plan,
+    estimate: Option<W::Cost>,
     runs: Vec<(f64, u64)>,
     failure: Option<Failure>,
+}
+
+/// Work whose groups a builder has.
+trait Grouped: Simulated {
+    fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>>;
+}
+
+impl Grouped for Vae {
+    fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>> {
+        &mut builder.groups
+    }
+}
+
+impl Grouped for Denoise {
+    fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>> {
+        &mut builder.samples
+    }
 }
 
 /// The parts of `tilewright bench sweep --json` that a table is made from.
@@ -82,29 +104,59 @@ struct SweepPlan {
     estimate: Option<Cost>,
 }
 
+/// The parts of `tilewright bench sample --sweep --json` that a table is made from.
+#[derive(Debug, Deserialize)]
+struct SampleSweep {
+    device: Device,
+    request: DenoiseRequest,
+    capabilities: DenoiseCapabilities,
+    plans: Vec<SampleSweepPlan>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SampleSweepPlan {
+    plan: Option<DenoisePlan>,
+    samples_ms: Vec<f64>,
+    peak_bytes: Option<u64>,
+    weights_bytes: Option<u64>,
+    estimate: Option<DenoiseCost>,
+    error: Option<String>,
+}
+
 impl Builder {
     /// A table of one device: the one with this text in its name or arch, or the only one there is.
     pub fn new(device: Option<String>, priced: bool) -> Self {
         Self { device, priced, ..Self::default() }
     }
 
-    /// Adds a record's plan and outcome; with `priced` also the plans that its policy asked the
-    /// price of.
+    /// Adds the plan and outcome of a decode's or an encode's record; with `priced` also the plans
+    /// that its policy asked the price of.
     pub fn record(&mut self, record: &Record) {
+        self.add(record);
+    }
+
+    /// The same of a sample's record.
+    pub fn sample(&mut self, record: &Record<Denoise>) {
+        self.add(record);
+    }
+
+    fn add<W: Grouped>(&mut self, record: &Record<W>) {
         if !self.is_wanted(&record.device) {
             self.left.other_devices += 1;
             return;
         }
-        let Some(capabilities) = record.capabilities().filter(is_sound) else {
+        let is_sound = |capabilities: &W::Capabilities| W::sense(&record.request, capabilities).is_none();
+        let Some(capabilities) = W::offered(record).filter(is_sound) else {
             self.left.without_offer += 1;
             return;
         };
         let priced = self.priced;
-        let group = self.group(record.stage(), &record.request, &record.device, capabilities);
+        let stage = record.stage.unwrap_or_else(|| W::stage_of(record));
+        let group = self.group::<W>(stage, &record.request, &record.device, capabilities);
         for attempt in &record.attempts {
             // Out of memory is tied to that limit. Values that are not finite are tied to the type,
             // except in f32, where the latent is at fault.
-            let is_narrow = attempt.plan.precision != Precision::Uniform(Dtype::F32);
+            let is_narrow = W::precision(&attempt.plan) != Precision::Uniform(Dtype::F32);
             if matches!(attempt.failure, Failure::NonFinite { .. }) && is_narrow {
                 group.entry(&attempt.plan).failure = Some(attempt.failure);
             }
@@ -121,7 +173,37 @@ impl Builder {
         };
         let entry = group.entry(&record.plan);
         entry.estimate = record.estimate.or(entry.estimate);
-        entry.runs.push((outcome.elapsed.as_secs_f64() * 1e3, outcome.peak_bytes));
+        entry.runs.push(W::table_figures(outcome));
+    }
+
+    /// Adds the JSON of `tilewright bench sample --sweep`.
+    ///
+    /// # Errors
+    /// [`TableError::NotASource`] if it is something else.
+    pub fn sample_sweep(&mut self, text: &[u8]) -> Result<(), TableError> {
+        let sweep: SampleSweep =
+            serde_json::from_slice(text).map_err(|error| TableError::NotASource(error.to_string()))?;
+        if !self.is_wanted(&sweep.device) {
+            self.left.other_devices += sweep.plans.len();
+            return Ok(());
+        }
+        if Denoise::sense(&sweep.request, &sweep.capabilities).is_some() {
+            self.left.without_offer += sweep.plans.len();
+            return Ok(());
+        }
+        for row in &sweep.plans {
+            let Some(plan) = row.plan.as_ref().filter(|_| row.error.is_none() && !row.samples_ms.is_empty()) else {
+                self.left.without_outcome += 1;
+                continue;
+            };
+            let group =
+                self.group::<Denoise>(Stage::Denoise, &sweep.request, &sweep.device, sweep.capabilities.clone());
+            let entry = group.entry(plan);
+            entry.estimate = row.estimate.or(entry.estimate);
+            let held = row.peak_bytes.unwrap_or(0).saturating_add(row.weights_bytes.unwrap_or(0));
+            entry.runs.extend(row.samples_ms.iter().map(|sample| (*sample, held)));
+        }
+        Ok(())
     }
 
     /// Adds the JSON of `tilewright bench sweep`.
@@ -138,8 +220,8 @@ impl Builder {
             let of_size = |of: &&SweepRequest| (of.request.width, of.request.height) == (row.width, row.height);
             let swept = sweep.requests.iter().find(of_size).and_then(|of| {
                 let hints = &of.request.hints;
-                let capabilities =
-                    of.capabilities.clone().or_else(|| Capabilities::of_hints(hints)).filter(is_sound)?;
+                let capabilities = of.capabilities.clone().or_else(|| Capabilities::of_hints(hints));
+                let capabilities = capabilities.filter(|found| Vae::sense(&of.request, found).is_none())?;
                 Some((of.stage.unwrap_or_else(|| Stage::of_hints(hints)), &of.request, capabilities))
             });
             let Some((stage, request, capabilities)) = swept else {
@@ -149,7 +231,7 @@ impl Builder {
             if row.samples_ms.is_empty() {
                 self.left.without_outcome += 1;
             }
-            let entry = self.group(stage, request, &sweep.device, capabilities).entry(&row.plan);
+            let entry = self.group::<Vae>(stage, request, &sweep.device, capabilities).entry(&row.plan);
             entry.estimate = row.estimate.or(entry.estimate);
             let peak = row.peak_bytes.unwrap_or(0);
             entry.runs.extend(row.samples_ms.iter().map(|sample| (*sample, peak)));
@@ -163,12 +245,13 @@ impl Builder {
     /// [`TableError::Devices`] and [`TableError::Empty`].
     pub fn finish(self, name: String, about: String) -> Result<Table, TableError> {
         let mut devices: Vec<&Device> = Vec::new();
-        for group in &self.groups {
+        let of_groups = self.groups.iter().map(|group| &group.device);
+        for device in of_groups.chain(self.samples.iter().map(|group| &group.device)) {
             let same = |known: &&Device| {
-                Device { free_bytes: 0, ..(*known).clone() } == Device { free_bytes: 0, ..group.device.clone() }
+                Device { free_bytes: 0, ..(*known).clone() } == Device { free_bytes: 0, ..device.clone() }
             };
             if !devices.iter().any(same) {
-                devices.push(&group.device);
+                devices.push(device);
             }
         }
         let device = match devices[..] {
@@ -179,12 +262,11 @@ impl Builder {
                 return Err(TableError::Devices { found });
             }
         };
-        let cases: Vec<Case> = self.groups.into_iter().map(Group::finish).collect();
-        let cases: Vec<Case> = cases.into_iter().filter(|case| case.plans.iter().any(|entry| entry.runs > 0)).collect();
-        if cases.is_empty() {
+        let (cases, samples) = (finished(self.groups), finished(self.samples));
+        if cases.is_empty() && samples.is_empty() {
             return Err(TableError::Empty);
         }
-        Ok(Table { tilewright_table: FORMAT, name, about, device, cases })
+        Ok(Table { tilewright_table: FORMAT, name, about, device, cases, samples })
     }
 
     fn is_wanted(&self, device: &Device) -> bool {
@@ -192,29 +274,34 @@ impl Builder {
         text.is_none_or(|text| [&device.name, &device.arch].iter().any(|known| known.to_lowercase().contains(&text)))
     }
 
-    fn group(&mut self, stage: Stage, request: &Request, device: &Device, capabilities: Capabilities) -> &mut Group {
-        let work = Work::of::<Vae>(stage, request, device);
-        let place = self.groups.iter().position(|group| group.work == work).unwrap_or_else(|| {
-            let mut request = request.clone();
-            request.objective = Objective::Balanced;
-            self.groups.push(Group {
-                work,
-                device: device.clone(),
-                stage,
-                request,
-                capabilities,
-                plans: Vec::new(),
-                places: HashMap::new(),
-            });
-            self.groups.len() - 1
+    fn group<W: Grouped>(
+        &mut self,
+        stage: Stage,
+        request: &W::Request,
+        device: &Device,
+        capabilities: W::Capabilities,
+    ) -> &mut Group<W> {
+        let work = Work::of::<W>(stage, request, device);
+        let groups = W::groups(self);
+        let place = groups.iter().position(|group| group.work == work).unwrap_or_else(|| {
+            let request = W::limited(request, W::limit(request), Objective::Balanced);
+            let (plans, places) = (Vec::new(), HashMap::new());
+            groups.push(Group { work, device: device.clone(), stage, request, capabilities, plans, places });
+            groups.len() - 1
         });
-        &mut self.groups[place]
+        &mut groups[place]
     }
 }
 
-impl Group {
-    fn entry(&mut self, plan: &Plan) -> &mut PlanMeasurements {
-        let plan = plan.without_reason();
+/// The cases of groups in which something was measured.
+fn finished<W: Simulated>(groups: Vec<Group<W>>) -> Vec<Case<W>> {
+    let cases = groups.into_iter().map(Group::finish);
+    cases.filter(|case| case.plans.iter().any(|entry| entry.runs > 0)).collect()
+}
+
+impl<W: Simulated> Group<W> {
+    fn entry(&mut self, plan: &W::Plan) -> &mut PlanMeasurements<W> {
+        let plan = W::without_reason(plan);
         let place = *self.places.entry(plan.clone()).or_insert_with(|| {
             self.plans.push(PlanMeasurements { plan, estimate: None, runs: Vec::new(), failure: None });
             self.plans.len() - 1
@@ -222,7 +309,7 @@ impl Group {
         &mut self.plans[place]
     }
 
-    fn finish(self) -> Case {
+    fn finish(self) -> Case<W> {
         let plans = self.plans.into_iter().map(|gathered| {
             let times: Vec<f64> = gathered.runs.iter().map(|(time, _)| *time).collect();
             Entry {
@@ -238,9 +325,4 @@ impl Group {
         });
         Case { stage: Some(self.stage), request: self.request, capabilities: self.capabilities, plans: plans.collect() }
     }
-}
-
-/// True of capabilities that this program could have.
-fn is_sound(capabilities: &Capabilities) -> bool {
-    records::sense_of_capabilities(capabilities).is_none()
 }

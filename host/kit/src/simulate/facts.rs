@@ -1,16 +1,13 @@
 //! The cost model of a simulated device.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
-use tilewright_plan::{Cost, CostModel, Outcome, Plan, Request, Stage, Trial};
+use tilewright_plan::{CostModel, Stage, Trial};
 
-use super::Case;
+use super::{Case, simulated::Simulated};
 
 /// The error for a policy that asks for an unknown price.
 const UNKNOWN: &str = "not in the device's table";
@@ -21,52 +18,45 @@ const ABOUT: u128 = 4;
 
 /// A plan that was carried out earlier in the workload.
 #[derive(Clone, Debug)]
-pub(crate) struct PastRun {
+pub(crate) struct PastRun<W: Simulated> {
     pub stage: Stage,
-    pub request: Request,
-    pub plan: Plan,
-    pub estimate: Cost,
-    pub outcome: Outcome,
+    pub request: W::Request,
+    pub plan: W::Plan,
+    pub estimate: W::Cost,
+    pub outcome: W::Outcome,
 }
 
-impl PastRun {
+impl<W: Simulated> PastRun<W> {
     /// The trial for the request at hand, as the host would give it: the price for now, times
     /// measured over priced then.
-    fn to_trial(&self, case: &Case) -> Option<Trial> {
-        if self.request.model != case.request.model || self.stage != case.stage() {
+    fn to_trial(&self, case: &Case<W>) -> Option<Trial<W>> {
+        if !W::is_same_model(&self.request, &case.request) || self.stage != case.stage() {
             return None;
         }
-        let size = |request: &Request| {
-            [request.batch, request.frames, request.height, request.width].into_iter().map(u128::from).product::<u128>()
-        };
+        let size = |request: &W::Request| W::size(request).0.into_iter().map(u128::from).product::<u128>();
         let (then, now) = (size(&self.request), size(&case.request));
         if then > now * ABOUT || now > then * ABOUT {
             return None;
         }
-        let cost = case.estimate(&self.plan)?;
+        let [time, memory] = W::priced(&case.estimate(&self.plan)?);
+        let ([measured, held], [priced, priced_held]) = (W::measured(&self.outcome), W::priced(&self.estimate));
         let ratio = |measured: f64, priced: f64| (priced > 0.0).then(|| measured / priced);
-        let time = ratio(self.outcome.elapsed.as_secs_f64(), self.estimate.elapsed.as_secs_f64())?;
-        let memory = ratio(self.outcome.peak_bytes as f64, self.estimate.peak_bytes as f64)?;
-        let outcome = Outcome {
-            elapsed: Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?,
-            peak_bytes: (cost.peak_bytes as f64 * memory) as u64,
-            ..self.outcome
-        };
-        Some(Trial { plan: self.plan.clone(), outcome })
+        let figures = [time * ratio(measured, priced)?, memory * ratio(held, priced_held)?];
+        Some(Trial { plan: self.plan.clone(), outcome: W::corrected_outcome(self.outcome, figures)? })
     }
 }
 
 /// The table's prices for one case, and the earlier runs.
-pub(crate) struct TableCostModel {
-    case: Arc<Case>,
-    trials: Vec<Trial>,
+pub(crate) struct TableCostModel<W: Simulated> {
+    case: Arc<Case<W>>,
+    trials: Vec<Trial<W>>,
     asked: AtomicUsize,
     unknown: AtomicUsize,
 }
 
-impl TableCostModel {
+impl<W: Simulated> TableCostModel<W> {
     /// `past` is oldest first.
-    pub fn new(case: Arc<Case>, past: &[PastRun]) -> Arc<Self> {
+    pub fn new(case: Arc<Case<W>>, past: &[PastRun<W>]) -> Arc<Self> {
         let trials = past.iter().rev().filter_map(|past| past.to_trial(&case)).collect();
         Arc::new(Self { case, trials, asked: AtomicUsize::new(0), unknown: AtomicUsize::new(0) })
     }
@@ -77,12 +67,12 @@ impl TableCostModel {
     }
 }
 
-impl CostModel for TableCostModel {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+impl<W: Simulated> CostModel<W> for TableCostModel<W> {
+    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }
 
-    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+    fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.case.estimate(plan).ok_or_else(|| {
             self.unknown.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +80,7 @@ impl CostModel for TableCostModel {
         })
     }
 
-    fn trials(&self, most: u32) -> Vec<Trial> {
+    fn trials(&self, most: u32) -> Vec<Trial<W>> {
         self.trials.iter().take(most as usize).cloned().collect()
     }
 }

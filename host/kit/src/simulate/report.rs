@@ -1,7 +1,8 @@
-//! The report of a simulation. Sizes are bytes, times milliseconds.
+//! The report of a simulation. Sizes are bytes, times milliseconds; those of samples are of a step,
+//! and with the weights.
 
 use serde::Serialize;
-use tilewright_plan::{Device, Objective, Plan, PolicyIdentity};
+use tilewright_plan::{AnyPlan, Device, Objective, PolicyIdentity};
 
 use super::Choice;
 
@@ -30,9 +31,9 @@ pub struct RequestRow {
     /// The result.
     pub what: RequestResult,
     /// The plan that it ended with.
-    pub plan: Plan,
+    pub plan: AnyPlan,
     /// The measured plan that stands in for it, if it was not measured itself.
-    pub stands_in: Option<Plan>,
+    pub stands_in: Option<AnyPlan>,
     /// Attempts that failed.
     pub failed_attempts: usize,
     /// Time of the attempts that failed, each as long as its plan takes: an upper bound.

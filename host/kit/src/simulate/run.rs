@@ -1,14 +1,14 @@
 //! The engine's steps from a request to an outcome, with a table in the device's place.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use tilewright_plan::{
-    Attempt, Decision, Device, Dtype, Failure, Outcome, Plan, Planner, PoolStatistics, Question, Request,
-};
+use tilewright_plan::{Attempt, Decision, Denoise, Device, Dtype, Failure, Planner, Question};
 
 use super::{
     Case, Choice, Entry, Item, PolicyRow, RequestResult, RequestRow, Simulation, Table,
     facts::{PastRun, TableCostModel},
+    simulated::Simulated,
+    table::CaseIndex,
 };
 
 /// The most attempts with a policy's plans, and the most in all, without and with the host's own
@@ -23,6 +23,8 @@ pub struct Entrant {
     pub label: String,
     /// The policy, ready to decide and without earlier outcomes.
     pub planner: Box<dyn Planner>,
+    /// The same for samples.
+    pub samples: Box<dyn Planner<Denoise>>,
 }
 
 /// Options of a simulation.
@@ -35,38 +37,39 @@ pub struct Options {
 /// Runs every policy through the workload on its own: each learns only from its own choices.
 pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Options) -> Simulation {
     let cases: Vec<Arc<Case>> = table.cases.iter().cloned().map(Arc::new).collect();
+    let samples: Vec<Arc<Case<Denoise>>> = table.samples.iter().cloned().map(Arc::new).collect();
     let policies = entrants.into_iter().map(|mut entrant| {
-        let mut walk = PolicyRun {
-            device: &table.device,
-            planner: entrant.planner.as_mut(),
-            options,
-            past: Vec::new(),
-            asked: (0, 0),
-            fuel: 0,
-        };
-        let rows = workload.iter().filter_map(|item| Some(walk.request(item, cases.get(item.case)?))).collect();
-        let (asked, fuel) = (walk.asked, walk.fuel);
+        let mut walk = PolicyRun::new(&table.device, entrant.planner.as_mut(), options);
+        let mut of_samples = PolicyRun::new(&table.device, entrant.samples.as_mut(), options);
+        let rows = workload.iter().filter_map(|item| match item.case {
+            CaseIndex::Vae(case) => Some(walk.request(item, case, cases.get(case)?)),
+            // Counted after the others, as the report lists them.
+            CaseIndex::Denoise(case) => Some(of_samples.request(item, cases.len() + case, samples.get(case)?)),
+        });
+        let rows = rows.collect();
+        let asked = [walk.asked, of_samples.asked];
+        let fuel = walk.fuel + of_samples.fuel;
         let row = PolicyRow::new(entrant.label, entrant.planner.identity().clone(), rows);
-        PolicyRow { prices_asked: asked.0, prices_unknown: asked.1, fuel, ..row }
+        PolicyRow { prices_asked: asked[0].0 + asked[1].0, prices_unknown: asked[0].1 + asked[1].1, fuel, ..row }
     });
     Simulation {
         tilewright: env!("CARGO_PKG_VERSION").into(),
         table: table.name.clone(),
         about: table.about.clone(),
         device: table.device.clone(),
-        cases: table.cases.iter().map(Case::words).collect(),
+        cases: table.words(),
         requests: workload.len(),
         policies: policies.collect(),
     }
 }
 
 /// A policy's run through the workload.
-struct PolicyRun<'a> {
+struct PolicyRun<'a, W: Simulated> {
     device: &'a Device,
-    planner: &'a mut dyn Planner,
+    planner: &'a mut dyn Planner<W>,
     options: Options,
     /// Oldest first.
-    past: Vec<PastRun>,
+    past: Vec<PastRun<W>>,
     asked: (usize, usize),
     fuel: u64,
 }
@@ -78,14 +81,19 @@ enum AttemptResult {
     NotInTable,
 }
 
-impl PolicyRun<'_> {
-    fn request(&mut self, item: &Item, case: &Arc<Case>) -> RequestRow {
-        let request = Request { memory_limit: item.memory_limit, objective: item.objective, ..case.request.clone() };
+impl<'a, W: Simulated> PolicyRun<'a, W> {
+    fn new(device: &'a Device, planner: &'a mut dyn Planner<W>, options: Options) -> Self {
+        Self { device, planner, options, past: Vec::new(), asked: (0, 0), fuel: 0 }
+    }
+
+    /// Runs a request of a case, whose number in the report is `place`.
+    fn request(&mut self, item: &Item, place: usize, case: &Arc<Case<W>>) -> RequestRow {
+        let request = W::limited(&case.request, item.memory_limit, item.objective);
         let costs = TableCostModel::new(case.clone(), &self.past);
-        let question = Question::new(case.stage(), &request, self.device, &case.capabilities);
+        let question = Question::first(case.stage(), &request, self.device, &case.capabilities);
         let best = case.best(self.device, item.objective, item.memory_limit);
         let mut decision = self.planner.decide(&question, costs.clone());
-        let mut attempts: Vec<Attempt> = Vec::new();
+        let mut attempts: Vec<Attempt<W>> = Vec::new();
         let mut lost_ms = 0.0;
         let mut unknown = 0;
         let mut fallback = None;
@@ -98,15 +106,15 @@ impl PolicyRun<'_> {
                 break (RequestResult::NotInTable, None, None);
             }
             let entry = self.entry(case, &decision.plan);
-            let stands_in =
-                entry.filter(|entry| !entry.plan.is_same_work(&decision.plan)).map(|entry| entry.plan.clone());
+            let stands_in = entry.filter(|entry| !W::is_same_work(&entry.plan, &decision.plan));
+            let stands_in = stands_in.map(|entry| entry.plan.clone().into());
             match self.attempt(entry, item.memory_limit) {
                 AttemptResult::Done(done) => break (RequestResult::Done, Some(done), stands_in),
                 AttemptResult::NotInTable => break (RequestResult::NotInTable, None, None),
                 AttemptResult::Failed(failure, lost) => {
                     lost_ms += lost;
                     attempts.push(Attempt { plan: decision.plan.clone(), failure });
-                    let is_wide = decision.plan.precision.dtype() == Dtype::F32;
+                    let is_wide = W::precision(&decision.plan).dtype() == Dtype::F32;
                     let hopeless = matches!(failure, Failure::NonFinite { .. }) && is_wide;
                     if hopeless {
                         break (RequestResult::Failed, None, stands_in);
@@ -142,11 +150,11 @@ impl PolicyRun<'_> {
             _ => None,
         });
         RequestRow {
-            case: item.case,
+            case: place,
             memory_limit: item.memory_limit,
             objective: item.objective,
             what,
-            plan: decision.plan,
+            plan: decision.plan.into(),
             stands_in,
             failed_attempts: attempts.len(),
             lost_ms,
@@ -160,13 +168,13 @@ impl PolicyRun<'_> {
     }
 
     /// The table's entry for a plan.
-    fn entry<'c>(&self, case: &'c Case, plan: &Plan) -> Option<&'c Entry> {
-        let known = |entry: &&Entry| entry.measured().is_some() || entry.failure.is_some();
+    fn entry<'c>(&self, case: &'c Case<W>, plan: &W::Plan) -> Option<&'c Entry<W>> {
+        let known = |entry: &&Entry<W>| entry.measured().is_some() || entry.failure.is_some();
         let exactly = case.exactly(plan).filter(known);
         exactly.or_else(|| if self.options.nearest { case.nearest(plan) } else { None })
     }
 
-    fn attempt(&self, entry: Option<&Entry>, memory_limit: u64) -> AttemptResult {
+    fn attempt(&self, entry: Option<&Entry<W>>, memory_limit: u64) -> AttemptResult {
         let Some(entry) = entry else { return AttemptResult::NotInTable };
         let lost = entry.elapsed_ms.unwrap_or(0.0);
         match (entry.failure, entry.measured()) {
@@ -183,19 +191,13 @@ impl PolicyRun<'_> {
     }
 
     /// Passes the outcome to the policy, and keeps it for the trials of later requests.
-    fn learn(&mut self, request: &Request, case: &Case, plan: &Plan, done: &Choice, failed: usize) {
-        let outcome = Outcome {
-            elapsed: Duration::try_from_secs_f64(done.elapsed_ms / 1e3).unwrap_or(Duration::MAX),
-            load: Duration::ZERO,
-            peak_bytes: done.peak_bytes,
-            attempts: failed as u32 + 1,
-            pool: PoolStatistics::default(),
-            cold: false,
-        };
-        let question = Question::new(case.stage(), request, self.device, &case.capabilities);
+    fn learn(&mut self, request: &W::Request, case: &Case<W>, plan: &W::Plan, done: &Choice, failed: usize) {
+        let estimate = case.estimate(plan);
+        let outcome = W::table_outcome(request, estimate, done.elapsed_ms, done.peak_bytes, failed as u32 + 1);
+        let question = Question::first(case.stage(), request, self.device, &case.capabilities);
         self.planner.learn(&question, plan, &outcome);
         // A plan without a price can't be compared later.
-        if let Some(estimate) = case.estimate(plan) {
+        if let Some(estimate) = estimate {
             self.past.push(PastRun {
                 stage: case.stage(),
                 request: request.clone(),
@@ -207,6 +209,6 @@ impl PolicyRun<'_> {
     }
 }
 
-fn fallback_of(decision: &Decision) -> Option<String> {
+fn fallback_of<W: Simulated>(decision: &Decision<W>) -> Option<String> {
     decision.fallback.as_ref().map(|fallback| format!("{}: {}", fallback.reason, fallback.detail))
 }

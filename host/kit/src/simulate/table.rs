@@ -5,13 +5,9 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::to_string as json;
 use thiserror::Error;
-use tilewright_plan::{
-    Backend, Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Request, Space, Stage, Vae,
-    records,
-};
+use tilewright_plan::{AnyPlan, Backend, Denoise, Device, Dtype, Failure, Objective, Precision, Question, Stage, Vae};
 
-use tilewright_policy::oracle;
-
+use super::simulated::Simulated;
 use crate::replay::Work;
 
 /// The format that this program writes and reads.
@@ -26,10 +22,6 @@ const MOST_PLANS: usize = 10_000;
 
 /// The most time, relative to the fastest, that the best plan may take under `leanest`.
 const LEANEST_TIME: f64 = 4.0;
-
-/// The smallest side of a blended tile that counts as best while anything else fits: smaller ones
-/// show seams.
-const LEAST_TILE: u32 = 256;
 
 /// The reason why a table can't be made or read. Each is one line.
 #[derive(Debug, Error)]
@@ -84,37 +76,43 @@ pub struct Table {
     pub about: String,
     /// The device.
     pub device: Device,
-    /// The measurements, by kind of work.
+    /// The measurements of decodes and encodes, by kind of work.
+    #[serde(default)]
     pub cases: Vec<Case>,
+    /// Those of samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<Case<Denoise>>,
 }
 
 /// Plans for one kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Case {
+#[serde(bound = "")]
+pub struct Case<W: Simulated = Vae> {
     /// The stage; tables of earlier programs name it in the request's hints only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
     /// The request; limit and objective come from a workload.
-    pub request: Request,
+    pub request: W::Request,
     /// The plans that could be carried out.
     #[serde(rename = "offer")]
-    pub capabilities: Capabilities,
+    pub capabilities: W::Capabilities,
     /// Each plan once.
-    pub plans: Vec<Entry>,
+    pub plans: Vec<Entry<W>>,
 }
 
 /// A plan with its price and measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+#[serde(bound = "")]
+pub struct Entry<W: Simulated = Vae> {
     /// The plan.
-    pub plan: Plan,
+    pub plan: W::Plan,
     /// The price by the device's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub estimate: Option<Cost>,
-    /// Median time; none if it was only priced.
+    pub estimate: Option<W::Cost>,
+    /// Median time, of a sample that of a step; none if it was only priced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<f64>,
-    /// The highest memory use of any run, in bytes.
+    /// The highest memory use of any run in bytes, of a sample with the weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
     /// The number of runs.
@@ -129,17 +127,17 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// The plan.
-    pub plan: Plan,
+    pub plan: AnyPlan,
     /// Median time.
     pub elapsed_ms: f64,
     /// The highest memory use, in bytes.
     pub peak_bytes: u64,
 }
 
-impl Entry {
+impl<W: Simulated> Entry<W> {
     /// The measurement, if there is one.
     pub fn measured(&self) -> Option<Choice> {
-        Some(Choice { plan: self.plan.clone(), elapsed_ms: self.elapsed_ms?, peak_bytes: self.peak_bytes? })
+        Some(Choice { plan: self.plan.clone().into(), elapsed_ms: self.elapsed_ms?, peak_bytes: self.peak_bytes? })
     }
 }
 
@@ -155,10 +153,10 @@ impl Choice {
     }
 }
 
-impl Case {
+impl<W: Simulated> Case<W> {
     /// The stage.
     pub fn stage(&self) -> Stage {
-        self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
+        self.stage.unwrap_or_else(|| W::stage_of_request(&self.request))
     }
 
     /// The best measured plan within a limit, by the rules of `tilewright bench sweep`:
@@ -167,24 +165,22 @@ impl Case {
     ///   fits;
     /// - under `leanest` a plan may take at most four times as long as the fastest.
     pub fn best(&self, device: &Device, objective: Objective, memory_limit: u64) -> Option<Choice> {
-        let measured = self.plans.iter().filter(|entry| entry.failure.is_none()).filter_map(Entry::measured);
+        let most = memory_limit.min(device.total_bytes);
+        let question = Question::first(self.stage(), &self.request, device, &self.capabilities);
         // A policy's answer is checked against the capabilities and the device: an impossible plan
         // is no better choice.
-        let most = memory_limit.min(device.total_bytes);
-        let is_offered = |plan: &Plan| oracle::find_breaches(plan, &self.request, &self.capabilities, None).is_empty();
-        let mut fitting: Vec<Choice> =
-            measured.filter(|choice| choice.peak_bytes <= most && is_offered(&choice.plan)).collect();
-        let is_sound = |choice: &Choice| match choice.plan.space {
-            Space::Blended(tile) => tile.height.min(tile.width) >= LEAST_TILE,
-            Space::Whole | Space::Exact(_) => true,
-        };
-        let is_wide = |choice: &Choice| choice.plan.precision == Precision::Uniform(Dtype::F32);
+        let counts = |entry: &&Entry<W>| entry.failure.is_none() && W::is_legal(&entry.plan, &question);
+        let measured = self.plans.iter().filter(counts).filter_map(|entry| Some((entry, entry.measured()?)));
+        let mut fitting: Vec<_> = measured.filter(|(_, choice)| choice.peak_bytes <= most).collect();
+        let is_sound = |(entry, _): &(&Entry<W>, Choice)| W::is_sound(&entry.plan);
+        let is_wide = |(entry, _): &(&Entry<W>, Choice)| W::precision(&entry.plan) == Precision::Uniform(Dtype::F32);
         if fitting.iter().any(is_sound) {
             fitting.retain(is_sound);
         }
         if device.backend == Backend::Cpu && fitting.iter().any(is_wide) {
             fitting.retain(is_wide);
         }
+        let mut fitting: Vec<Choice> = fitting.into_iter().map(|(_, choice)| choice).collect();
         let quickest = fitting.iter().map(|choice| choice.elapsed_ms).min_by(f64::total_cmp)?;
         fitting.retain(|choice| objective != Objective::Leanest || choice.elapsed_ms <= LEANEST_TIME * quickest);
         let cost = |choice: &Choice| choice.cost(objective, memory_limit);
@@ -193,20 +189,50 @@ impl Case {
 
     /// The least memory of a whole plan in f32, measured or priced, or else the most of any plan.
     pub fn whole_bytes(&self) -> Option<u64> {
-        let held = |entry: &Entry| entry.peak_bytes.or(entry.estimate.map(|cost| cost.peak_bytes));
-        let is_whole =
-            |entry: &&Entry| entry.plan.space == Space::Whole && entry.plan.precision == Precision::Uniform(Dtype::F32);
-        let whole = self.plans.iter().filter(is_whole).filter_map(held).min();
+        let held = |entry: &Entry<W>| entry.peak_bytes.or(entry.estimate.as_ref().map(W::held));
+        let whole = self.plans.iter().filter(|entry| W::is_whole(&entry.plan)).filter_map(held).min();
         whole.or_else(|| self.plans.iter().filter_map(held).max())
     }
 
     /// The kind of work in a few words.
     pub fn words(&self) -> String {
-        let Request { batch, frames, height, width, model, .. } = &self.request;
-        let samples = if *batch == 1 { String::new() } else { format!("{batch} × ") };
-        let frames = if *frames == 1 { String::new() } else { format!(" × {frames} frames") };
-        format!("{samples}{width}×{height}{frames} {}", model.family)
+        W::words(&self.request)
     }
+
+    /// The part of it that makes no sense, if any.
+    fn fault(&self) -> Option<String> {
+        let number =
+            |entry: &Entry<W>| entry.elapsed_ms.is_none_or(|time| time.is_finite() && (0.0..1e12).contains(&time));
+        W::sense(&self.request, &self.capabilities)
+            .or_else(|| (self.plans.len() > MOST_PLANS).then(|| format!("{} plans", self.plans.len())))
+            .or_else(|| (!self.plans.iter().all(number)).then(|| "an invalid time".to_owned()))
+    }
+
+    /// The case as JSON, a plan per line.
+    fn text(&self) -> Result<String, serde_json::Error> {
+        let stage = self.stage.map_or(Ok(String::new()), |stage| Ok(format!("\"stage\":{},\n", json(&stage)?)))?;
+        let mut text = format!(
+            "{{{stage}\"request\":{},\n\"offer\":{},\n\"plans\":[",
+            json(&self.request)?,
+            json(&self.capabilities)?
+        );
+        for (index, entry) in self.plans.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            // Writing to a text can't fail.
+            let _ = write!(text, "{comma}\n{}", json(entry)?);
+        }
+        text.push_str("]}");
+        Ok(text)
+    }
+}
+
+/// The place of a kind of work in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseIndex {
+    /// Among decodes and encodes.
+    Vae(usize),
+    /// Among samples.
+    Denoise(usize),
 }
 
 impl Table {
@@ -229,16 +255,12 @@ impl Table {
             return Err(TableError::Format { found });
         }
         let table: Self = serde_json::from_slice(text).map_err(not)?;
-        if table.cases.is_empty() || table.cases.len() > MOST_CASES {
-            return Err(TableError::NotATable(format!("{} cases, of 1 to {MOST_CASES}", table.cases.len())));
+        let cases = table.cases.len() + table.samples.len();
+        if cases == 0 || cases > MOST_CASES {
+            return Err(TableError::NotATable(format!("{cases} cases, of 1 to {MOST_CASES}")));
         }
-        for (index, case) in table.cases.iter().enumerate() {
-            let number =
-                |entry: &Entry| entry.elapsed_ms.is_none_or(|time| time.is_finite() && (0.0..1e12).contains(&time));
-            let what = records::sense_of_request(&case.request)
-                .or_else(|| records::sense_of_capabilities(&case.capabilities))
-                .or_else(|| (case.plans.len() > MOST_PLANS).then(|| format!("{} plans", case.plans.len())))
-                .or_else(|| (!case.plans.iter().all(number)).then(|| "an invalid time".to_owned()));
+        let faults = table.cases.iter().map(Case::fault).chain(table.samples.iter().map(Case::fault));
+        for (index, what) in faults.enumerate() {
             if let Some(what) = what {
                 return Err(TableError::Senseless { case: index + 1, what });
             }
@@ -258,29 +280,25 @@ impl Table {
             json(&self.about)?,
             json(&self.device)?
         );
-        for (index, case) in self.cases.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            let stage = case.stage.map_or(Ok(String::new()), |stage| Ok(format!("\"stage\":{},\n", json(&stage)?)))?;
-            // Writing to a text can't fail.
-            let _ = write!(
-                text,
-                "{comma}\n{{{stage}\"request\":{},\n\"offer\":{},\n\"plans\":[",
-                json(&case.request)?,
-                json(&case.capabilities)?
-            );
-            for (index, entry) in case.plans.iter().enumerate() {
-                let comma = if index == 0 { "" } else { "," };
-                let _ = write!(text, "{comma}\n{}", json(entry)?);
-            }
-            text.push_str("]}");
+        let separated =
+            |texts: Vec<String>| texts.into_iter().map(|text| format!("\n{text}")).collect::<Vec<_>>().join(",");
+        text.push_str(&separated(self.cases.iter().map(Case::text).collect::<Result<_, _>>()?));
+        if !self.samples.is_empty() {
+            text.push_str("],\n\"samples\":[");
+            text.push_str(&separated(self.samples.iter().map(Case::text).collect::<Result<_, _>>()?));
         }
         text.push_str("]}\n");
         Ok(text)
     }
 
-    /// The case of a request's kind, on any device.
-    pub(crate) fn case_of(&self, stage: Stage, request: &Request) -> Option<usize> {
-        let work = Work::of::<Vae>(stage, request, &self.device);
-        self.cases.iter().position(|case| Work::of::<Vae>(case.stage(), &case.request, &self.device) == work)
+    /// The kinds of work in a few words each: those of samples last.
+    pub fn words(&self) -> Vec<String> {
+        self.cases.iter().map(Case::words).chain(self.samples.iter().map(Case::words)).collect()
+    }
+
+    /// The case of a decode's or an encode's kind, on any device.
+    pub(crate) fn case_of<W: Simulated>(&self, cases: &[Case<W>], stage: Stage, request: &W::Request) -> Option<usize> {
+        let work = Work::of::<W>(stage, request, &self.device);
+        cases.iter().position(|case| Work::of::<W>(case.stage(), &case.request, &self.device) == work)
     }
 }

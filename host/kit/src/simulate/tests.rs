@@ -2,8 +2,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, Layout, LearnReport, Model, Objective,
-    Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Time,
+    Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Time, Vae,
 };
+use tilewright_policy::FallbackPlanner;
 
 use super::*;
 
@@ -77,7 +78,14 @@ fn table() -> Table {
     };
     let plans = vec![entry(0, 100.0, 3000), entry(512, 150.0, 1500), entry(256, 300.0, 600), entry(64, 200.0, 100)];
     let cases = vec![Case { stage: None, request, capabilities, plans }];
-    Table { tilewright_table: 1, name: "t".into(), about: "made up for a test".into(), device, cases }
+    Table {
+        tilewright_table: 1,
+        name: "t".into(),
+        about: "made up for a test".into(),
+        device,
+        cases,
+        samples: Vec::new(),
+    }
 }
 
 /// Tries plans one after the other, and counts its trials.
@@ -96,7 +104,8 @@ fn entrant(plans: &[Plan]) -> (Entrant, std::rc::Rc<std::cell::RefCell<Vec<usize
         settings: BTreeMap::new(),
     };
     let planner = Stub { identity, plans: plans.to_vec(), trials: std::rc::Rc::clone(&trials) };
-    (Entrant { label: "stub".into(), planner: Box::new(planner) }, trials)
+    let samples = Box::new(FallbackPlanner::new(Planner::<Vae>::identity(&planner).clone(), "of decodes alone"));
+    (Entrant { label: "stub".into(), planner: Box::new(planner), samples }, trials)
 }
 
 impl Planner for Stub {
@@ -126,8 +135,10 @@ impl Planner for Stub {
 }
 
 fn simulated(table: &Table, plans: &[Plan], limits: &[u64], nearest: bool) -> PolicyRow {
-    let items: Vec<Item> =
-        limits.iter().map(|limit| Item { case: 0, memory_limit: *limit, objective: Objective::Fastest }).collect();
+    let items: Vec<Item> = limits
+        .iter()
+        .map(|limit| Item { case: CaseIndex::Vae(0), memory_limit: *limit, objective: Objective::Fastest })
+        .collect();
     run(table, &items, vec![entrant(plans).0], Options { nearest }).policies.remove(0)
 }
 
@@ -154,7 +165,7 @@ fn what_is_not_in_the_table_is_not_made_up() {
     let near = Plan { release: Release::EachStep, ..plan(480) };
     let row = simulated(&table, std::slice::from_ref(&near), &[4000], true);
     assert_eq!((row.done, row.stood_in, row.prices_unknown), (1, 1, 1));
-    assert_eq!(row.requests[0].stands_in, Some(plan(512)));
+    assert_eq!(row.requests[0].stands_in, Some(plan(512).into()));
     let row = simulated(&table, &[near], &[4000], false);
     assert_eq!((row.done, row.not_in_table, row.judged, row.mean_regret), (0, 1, 0, None));
     let narrow = Plan { precision: Precision::Uniform(Dtype::Bf16), ..plan(512) };
@@ -194,7 +205,7 @@ fn values_that_are_not_finite_fail_under_any_limit_and_f32_is_hopeless() {
 fn earlier_choices_are_told_as_trials() {
     let table = table();
     let (entrant, trials) = entrant(&[plan(0)]);
-    let item = Item { case: 0, memory_limit: 4000, objective: Objective::Fastest };
+    let item = Item { case: CaseIndex::Vae(0), memory_limit: 4000, objective: Objective::Fastest };
     run(&table, &[item; 3], vec![entrant], Options { nearest: true });
     assert_eq!(*trials.borrow(), [0, 1, 2]);
 }
@@ -203,10 +214,10 @@ fn earlier_choices_are_told_as_trials() {
 fn the_best_plan_is_the_sweeps() {
     let table = table();
     let best = |objective, limit| table.cases[0].best(&table.device, objective, limit).map(|best| best.plan);
-    assert_eq!(best(Objective::Fastest, 4000), Some(plan(0)));
-    assert_eq!(best(Objective::Fastest, 1000), Some(plan(256)), "smaller tiles show seams");
-    assert_eq!(best(Objective::Fastest, 200), Some(plan(64)), "and are better than nothing");
-    assert_eq!(best(Objective::Leanest, 4000), Some(plan(256)), "within four times the quickest");
+    assert_eq!(best(Objective::Fastest, 4000), Some(plan(0).into()));
+    assert_eq!(best(Objective::Fastest, 1000), Some(plan(256).into()), "smaller tiles show seams");
+    assert_eq!(best(Objective::Fastest, 200), Some(plan(64).into()), "and are better than nothing");
+    assert_eq!(best(Objective::Leanest, 4000), Some(plan(256).into()), "within four times the quickest");
     assert_eq!(best(Objective::Fastest, 50), None);
 }
 
@@ -242,7 +253,7 @@ fn workloads_are_the_same_every_time_and_wrong_ones_are_told() {
     let found = read(
         r#"{"requests": [{"width": 1024, "height": 1024, "memory_limit": "third", "times": 2}, {"width": 1024, "height": 1024, "memory_limit": 77, "objective": "leanest"}]}"#,
     );
-    let third = Item { case: 0, memory_limit: 1000, objective: Objective::Balanced };
+    let third = Item { case: CaseIndex::Vae(0), memory_limit: 1000, objective: Objective::Balanced };
     assert_eq!(found.unwrap(), [third, third, Item { memory_limit: 77, objective: Objective::Leanest, ..third }]);
     for (text, words) in [
         ("{}", "missing field `requests`"),
@@ -257,4 +268,53 @@ fn workloads_are_the_same_every_time_and_wrong_ones_are_told() {
     ] {
         assert!(read(text).unwrap_err().contains(words), "{text}");
     }
+}
+
+#[test]
+fn a_policy_is_simulated_on_a_table_of_samples() {
+    use tilewright_gate::golden;
+    use tilewright_plan::{Attention, Denoise, DenoisePlan, GuidanceOrder, WeightForm};
+    use tilewright_policy::{CacheDir, Limits, PolicyHost};
+
+    let golden = golden::samples().into_iter().find(|golden| golden.device.backend == Backend::Cuda).unwrap();
+    let costs = golden.costs();
+    let mut plans = Vec::new();
+    for (weights, ahead) in [(WeightForm::Packed, None), (WeightForm::Packed, Some(1)), (WeightForm::Expanded, None)] {
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            for feed_forward in [1, 4] {
+                for guidance in [GuidanceOrder::InTurn, GuidanceOrder::Together] {
+                    let precision = Precision::Uniform(dtype);
+                    let attention = Attention::Fused;
+                    let plain = DenoisePlan::plain();
+                    plans.push(DenoisePlan { precision, weights, ahead, feed_forward, guidance, attention, ..plain });
+                }
+            }
+        }
+    }
+    let entries = plans.into_iter().filter_map(|plan| {
+        let cost = costs.estimate_one(&plan).ok()?;
+        let held = cost.peak_bytes + cost.weights_bytes;
+        let elapsed_ms = Some(cost.step.as_secs_f64() * 1e3);
+        Some(Entry { plan, estimate: Some(cost), elapsed_ms, peak_bytes: Some(held), runs: 1, failure: None })
+    });
+    let case = Case::<Denoise> {
+        stage: Some(golden.stage),
+        request: golden.request.clone(),
+        capabilities: golden.capabilities.clone(),
+        plans: entries.collect(),
+    };
+    let table = Table { samples: vec![case], cases: Vec::new(), device: golden.device.clone(), ..table() };
+    // It is read back as it was written.
+    let table = Table::read(table.text().unwrap().as_bytes()).unwrap();
+    assert_eq!(table.samples.len(), 1);
+    let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
+    let policy = || Box::new(host.load_shipped("adaptive").unwrap().configure(&[]).unwrap());
+    let entrant = Entrant { label: "adaptive".into(), planner: policy(), samples: policy() };
+    let workload = builtin(&table);
+    assert_eq!(workload.len(), 27);
+    let report = run(&table, &workload, vec![entrant], Options { nearest: true });
+    let row = &report.policies[0];
+    assert!(row.done >= 9, "{row:?}");
+    assert!(report.cases[0].starts_with("latent "), "{:?}", report.cases);
+    assert!(row.requests.iter().all(|row| matches!(row.plan, tilewright_plan::AnyPlan::Denoise(_))));
 }

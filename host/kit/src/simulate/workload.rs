@@ -3,9 +3,9 @@
 
 use serde::Deserialize;
 use thiserror::Error;
-use tilewright_plan::{Objective, Record, bytes};
+use tilewright_plan::{Denoise, Objective, Stage, Vae, bytes, records::AnyRecord};
 
-use super::{Case, Table};
+use super::{Case, Table, simulated::Simulated, table::CaseIndex};
 
 /// The most requests of a workload.
 const MOST_REQUESTS: usize = 100_000;
@@ -58,7 +58,7 @@ pub enum WorkloadError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The table's case.
-    pub case: usize,
+    pub case: CaseIndex,
     /// The limit in bytes.
     pub memory_limit: u64,
     /// The objective.
@@ -75,6 +75,8 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
+    /// `denoise` for a sample, whose sides are those of the latent.
+    stage: Option<Stage>,
     width: u32,
     height: u32,
     #[serde(default = "one")]
@@ -113,14 +115,19 @@ pub fn builtin(table: &Table) -> Vec<Item> {
     for _ in 0..ROUNDS {
         let begun = items.len();
         for (case, known) in table.cases.iter().enumerate() {
-            for (_, share) in LIMITS {
-                let memory_limit = limit(table, known, share);
-                items.extend(OBJECTIVES.map(|objective| Item { case, memory_limit, objective }));
-            }
+            items.extend(under_each_limit(table, known, CaseIndex::Vae(case)));
+        }
+        for (case, known) in table.samples.iter().enumerate() {
+            items.extend(under_each_limit(table, known, CaseIndex::Denoise(case)));
         }
         mix(&mut items[begun..], begun as u64);
     }
     items
+}
+
+fn under_each_limit<W: Simulated>(table: &Table, known: &Case<W>, case: CaseIndex) -> Vec<Item> {
+    let limits = LIMITS.iter().map(|(_, share)| limit(table, known, *share));
+    limits.flat_map(|memory_limit| OBJECTIVES.map(|objective| Item { case, memory_limit, objective })).collect()
 }
 
 /// Fisher and Yates's shuffle, by Knuth's linear congruential generator: the same on every machine.
@@ -132,7 +139,7 @@ fn mix(items: &mut [Item], seed: u64) {
     }
 }
 
-fn limit(table: &Table, case: &Case, share: Option<f64>) -> u64 {
+fn limit<W: Simulated>(table: &Table, case: &Case<W>, share: Option<f64>) -> u64 {
     let free = (table.device.free_bytes as f64 * AMPLE) as u64;
     match (share, case.whole_bytes()) {
         (Some(share), Some(whole)) => (whole as f64 * share) as u64,
@@ -151,12 +158,12 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
     let mut items = Vec::new();
     for (index, wanted) in file.requests.into_iter().enumerate() {
         let request = index + 1;
-        let extents = (wanted.width, wanted.height, wanted.frames, wanted.batch);
-        let case = table.cases.iter().position(|case| {
-            let known = &case.request;
-            extents == (known.width, known.height, known.frames, known.batch)
-                && wanted.family.as_ref().is_none_or(|family| *family == known.model.family)
-        });
+        let extents = [wanted.width, wanted.height, wanted.frames, wanted.batch];
+        let is_sample = wanted.stage == Some(Stage::Denoise);
+        let case = match is_sample {
+            false => find(&table.cases, extents, wanted.family.as_deref()).map(CaseIndex::Vae),
+            true => find(&table.samples, extents, wanted.family.as_deref()).map(CaseIndex::Denoise),
+        };
         let case = case.ok_or_else(|| WorkloadError::NoCase {
             request,
             wanted: format!(
@@ -167,13 +174,16 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
                 wanted.frames,
                 wanted.family.as_ref().map(|family| format!(", {family}")).unwrap_or_default()
             ),
-            known: table.cases.iter().map(Case::words).collect::<Vec<_>>().join("; "),
+            known: table.words().join("; "),
         })?;
-        let known = &table.cases[case];
+        let share_of = |share: Option<f64>| match case {
+            CaseIndex::Vae(case) => limit(table, &table.cases[case], share),
+            CaseIndex::Denoise(case) => limit(table, &table.samples[case], share),
+        };
         let memory_limit = match &wanted.memory_limit {
             Limit::Bytes(bytes) => *bytes,
             Limit::Text(text) => match LIMITS.iter().find(|(name, _)| name == text) {
-                Some((_, share)) => limit(table, known, *share),
+                Some((_, share)) => share_of(*share),
                 None => bytes::parse(text).map_err(|_| WorkloadError::Limit { request, given: text.clone() })?,
             },
         };
@@ -186,19 +196,36 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
     if items.is_empty() { Err(WorkloadError::Empty) } else { Ok(items) }
 }
 
+/// The case of these extents and family.
+fn find<W: Simulated>(cases: &[Case<W>], extents: [u32; 4], family: Option<&str>) -> Option<usize> {
+    cases.iter().position(|case| {
+        let (known, known_family) = W::size(&case.request);
+        known == extents && family.is_none_or(|family| family == known_family)
+    })
+}
+
 /// The requests of records, in order, as far as the table has them; and how many it has not.
 ///
 /// # Errors
 /// [`WorkloadError::TooLong`] and [`WorkloadError::Empty`].
 pub fn from_records<'a>(
     table: &Table,
-    records: impl IntoIterator<Item = &'a Record>,
+    records: impl IntoIterator<Item = &'a AnyRecord>,
 ) -> Result<(Vec<Item>, usize), WorkloadError> {
     let (mut items, mut left) = (Vec::new(), 0);
     for record in records {
-        let request = &record.request;
-        match table.case_of(record.stage(), request) {
-            Some(case) => items.push(Item { case, memory_limit: request.memory_limit, objective: request.objective }),
+        let item = match record {
+            AnyRecord::Vae(record) => {
+                let case = table.case_of(&table.cases, record.stage(), &record.request).map(CaseIndex::Vae);
+                case.map(|case| item::<Vae>(case, &record.request))
+            }
+            AnyRecord::Denoise(record) => {
+                let case = table.case_of(&table.samples, Stage::Denoise, &record.request).map(CaseIndex::Denoise);
+                case.map(|case| item::<Denoise>(case, &record.request))
+            }
+        };
+        match item {
+            Some(item) => items.push(item),
             None => left += 1,
         }
         if items.len() > MOST_REQUESTS {
@@ -206,4 +233,8 @@ pub fn from_records<'a>(
         }
     }
     if items.is_empty() { Err(WorkloadError::Empty) } else { Ok((items, left)) }
+}
+
+fn item<W: Simulated>(case: CaseIndex, request: &W::Request) -> Item {
+    Item { case, memory_limit: W::limit(request), objective: W::objective(request) }
 }

@@ -320,8 +320,8 @@ impl<O: TokenOps> Network<O> {
     /// The velocity [N, C, T, h, w] of latents in the model's own space, in f32. `latents` are the
     /// network's input, with the condition's channels behind the latent's if it has such. `sigmas`
     /// are one for all, or one for each frame. `before_block` is called before each block with the
-    /// tokens, and after the last one; if it skips the rest, the tokens are what the rest would have
-    /// made of them.
+    /// tokens, and after the last one; if it skips the rest, the tokens are what the rest would
+    /// have made of them.
     ///
     /// # Errors
     /// The latents are of another size than the context; libtorch's failures; an error of

@@ -54,10 +54,12 @@ pub struct FollowEvent {
 /// Follow a job
 ///
 /// Server-sent events: `job` (the job), `plan` (what is carried out, and how it divides the work),
-/// `progress` (tiles, bands, chunks, passes or steps done), `step` (of a sample: steps done, the time
-/// of one and the time left), `failed` (an attempt; another follows), `end` (the job; the last). `plan`, `progress` and `failed` have the number of the `attempt`, from 1:
-/// progress begins anew with each and goes back within none. A stream without `end` was ended by
-/// the server's own end: the job goes on after its next start.
+/// `progress` (tiles, bands, chunks, passes or steps done), `step` (of a sample: steps done, the
+/// time of one and the time left), `failed` (an attempt; another follows), `end` (the job; the
+/// last).
+/// `plan`, `progress` and `failed` have the number of the `attempt`, from 1: progress begins anew
+/// with each and goes back within none. A stream without `end` was ended by the server's own end:
+/// the job goes on after its next start.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/events", operation_id = "followJob", params(("id" = String, Path, description = "The job's id")),
     responses(

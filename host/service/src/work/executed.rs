@@ -57,8 +57,8 @@ pub trait Executed: Served + Kept {
         observer: &mut JobObserver<'a, Self>,
     ) -> JobOutcome<Self>;
 
-    /// Carries a job out under the incumbent's plan and compares. Returns the incumbent's record and
-    /// the PSNR in dB, infinite if nothing differs.
+    /// Carries a job out under the incumbent's plan and compares. Returns the incumbent's record
+    /// and the PSNR in dB, infinite if nothing differs.
     ///
     /// # Errors
     /// One line.

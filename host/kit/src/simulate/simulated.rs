@@ -1,0 +1,275 @@
+//! The kinds of work that a device's table can hold.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tilewright_gate::work::Judged;
+use tilewright_plan::{
+    Capabilities, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, Objective, Outcome,
+    Plan, PoolStatistics, Precision, Question, Record, Request, Space, Stage, Vae, Work, records,
+};
+use tilewright_policy::oracle;
+
+use crate::replay::Replayed;
+
+/// The smallest side of a blended tile that counts as best while anything else fits: smaller ones
+/// show seams.
+const LEAST_TILE: u32 = 256;
+
+/// The most that a tile's side may differ from a measured one's: a quarter of it.
+const WITHIN: u32 = 4;
+
+/// The distance of a plan from a measured one that stands in for it: in area, in overlap, and
+/// whether the rest differs.
+pub type Distance = (u64, u32, bool);
+
+/// A kind of work that a device's table can hold.
+pub trait Simulated: Judged + Replayed + DeserializeOwned {
+    /// A request with another limit and objective.
+    fn limited(request: &Self::Request, memory_limit: u64, objective: Objective) -> Self::Request;
+
+    /// The objective of a request.
+    fn objective(request: &Self::Request) -> Objective;
+
+    /// The stage that a request of an earlier program was for.
+    fn stage_of_request(request: &Self::Request) -> Stage;
+
+    /// The fault of a request or of capabilities that make no sense.
+    fn sense(request: &Self::Request, capabilities: &Self::Capabilities) -> Option<String>;
+
+    /// The plans that could be carried out, by a record.
+    fn offered(record: &Record<Self>) -> Option<Self::Capabilities>;
+
+    /// True if a plan is one that the host could carry out.
+    fn is_legal(plan: &Self::Plan, question: &Question<'_, Self>) -> bool;
+
+    /// False of a plan whose output suffers, which counts as best only if nothing else fits.
+    fn is_sound(plan: &Self::Plan) -> bool;
+
+    /// True of the plan in f32 whose memory limits are shares of.
+    fn is_whole(plan: &Self::Plan) -> bool;
+
+    /// The distance to a measured plan that may stand in; none if it may not.
+    fn distance(measured: &Self::Plan, plan: &Self::Plan) -> Option<Distance>;
+
+    /// True if two plans have the same price.
+    fn is_priced_alike(one: &Self::Plan, other: &Self::Plan) -> bool;
+
+    /// A request in a few words.
+    fn words(request: &Self::Request) -> String;
+
+    /// Width, height, frames and samples, and the model's family.
+    fn size(request: &Self::Request) -> ([u32; 4], &str);
+
+    /// True if two requests are of one model.
+    fn is_same_model(one: &Self::Request, other: &Self::Request) -> bool;
+
+    /// Milliseconds and bytes held of an outcome, as a table has them: of a sample those of a step,
+    /// and with the weights.
+    fn table_figures(outcome: &Self::Outcome) -> (f64, u64);
+
+    /// The outcome of a request that took and held this.
+    fn table_outcome(
+        request: &Self::Request,
+        cost: Option<Self::Cost>,
+        elapsed_ms: f64,
+        held_bytes: u64,
+        attempts: u32,
+    ) -> Self::Outcome;
+
+    /// An outcome with other time and memory: seconds and bytes as prices have them.
+    fn corrected_outcome(outcome: Self::Outcome, figures: [f64; 2]) -> Option<Self::Outcome>;
+}
+
+fn milliseconds(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::MAX)
+}
+
+fn in_words([width, height, frames, batch]: [u32; 4], family: &str) -> String {
+    let samples = if batch == 1 { String::new() } else { format!("{batch} × ") };
+    let frames = if frames == 1 { String::new() } else { format!(" × {frames} frames") };
+    format!("{samples}{width}×{height}{frames} {family}")
+}
+
+impl Simulated for Vae {
+    fn limited(request: &Request, memory_limit: u64, objective: Objective) -> Request {
+        Request { memory_limit, objective, ..request.clone() }
+    }
+
+    fn objective(request: &Request) -> Objective {
+        request.objective
+    }
+
+    fn stage_of_request(request: &Request) -> Stage {
+        Stage::of_hints(&request.hints)
+    }
+
+    fn sense(request: &Request, capabilities: &Capabilities) -> Option<String> {
+        records::sense_of_request(request).or_else(|| records::sense_of_capabilities(capabilities))
+    }
+
+    fn offered(record: &Record) -> Option<Capabilities> {
+        record.capabilities()
+    }
+
+    fn is_legal(plan: &Plan, question: &Question<'_>) -> bool {
+        oracle::find_breaches(plan, question.request, question.capabilities, None).is_empty()
+    }
+
+    fn is_sound(plan: &Plan) -> bool {
+        match plan.space {
+            Space::Blended(tile) => tile.height.min(tile.width) >= LEAST_TILE,
+            Space::Whole | Space::Exact(_) => true,
+        }
+    }
+
+    fn is_whole(plan: &Plan) -> bool {
+        plan.space == Space::Whole && plan.precision == Precision::Uniform(Dtype::F32)
+    }
+
+    fn distance(measured: &Plan, plan: &Plan) -> Option<Distance> {
+        let kind = |plan: &Plan| (plan.time, plan.precision, plan.layout, plan.batch);
+        if kind(measured) != kind(plan) {
+            return None;
+        }
+        let rest =
+            (measured.release, measured.offload, measured.prefetch) != (plan.release, plan.offload, plan.prefetch);
+        let (one, other) = match (measured.space, plan.space) {
+            (Space::Whole, Space::Whole) => return Some((0, 0, rest)),
+            (Space::Blended(one), Space::Blended(other)) | (Space::Exact(one), Space::Exact(other)) => (one, other),
+            _ => return None,
+        };
+        let near = |one: u32, other: u32, share: u32| one.abs_diff(other) <= one / share;
+        let side = one.height.min(one.width);
+        let is_near = near(one.height, other.height, WITHIN)
+            && near(one.width, other.width, WITHIN)
+            && one.overlap.abs_diff(other.overlap) <= side / 8;
+        let area = |height: u32, width: u32| u64::from(height) * u64::from(width);
+        let areas = area(one.height, one.width).abs_diff(area(other.height, other.width));
+        is_near.then_some((areas, one.overlap.abs_diff(other.overlap), rest))
+    }
+
+    fn is_priced_alike(one: &Plan, other: &Plan) -> bool {
+        Plan { release: other.release, ..one.without_reason() } == other.without_reason()
+    }
+
+    fn words(request: &Request) -> String {
+        let (extents, family) = Self::size(request);
+        in_words(extents, family)
+    }
+
+    fn size(request: &Request) -> ([u32; 4], &str) {
+        ([request.width, request.height, request.frames, request.batch], &request.model.family)
+    }
+
+    fn is_same_model(one: &Request, other: &Request) -> bool {
+        one.model == other.model
+    }
+
+    fn table_figures(outcome: &Outcome) -> (f64, u64) {
+        (outcome.elapsed.as_secs_f64() * 1e3, outcome.peak_bytes)
+    }
+
+    fn table_outcome(_: &Request, _: Option<Self::Cost>, elapsed_ms: f64, held_bytes: u64, attempts: u32) -> Outcome {
+        Outcome {
+            elapsed: milliseconds(elapsed_ms),
+            load: Duration::ZERO,
+            peak_bytes: held_bytes,
+            attempts,
+            pool: PoolStatistics::default(),
+            cold: false,
+        }
+    }
+
+    fn corrected_outcome(outcome: Outcome, [seconds, bytes]: [f64; 2]) -> Option<Outcome> {
+        Some(Outcome { elapsed: Duration::try_from_secs_f64(seconds).ok()?, peak_bytes: bytes as u64, ..outcome })
+    }
+}
+
+impl Simulated for Denoise {
+    fn limited(request: &DenoiseRequest, memory_limit: u64, objective: Objective) -> DenoiseRequest {
+        DenoiseRequest { memory_limit, objective, ..request.clone() }
+    }
+
+    fn objective(request: &DenoiseRequest) -> Objective {
+        request.objective
+    }
+
+    fn stage_of_request(_: &DenoiseRequest) -> Stage {
+        Stage::Denoise
+    }
+
+    fn sense(request: &DenoiseRequest, capabilities: &DenoiseCapabilities) -> Option<String> {
+        records::sense_of_sample(request).or_else(|| records::sense_of_sample_capabilities(capabilities))
+    }
+
+    fn offered(record: &Record<Self>) -> Option<DenoiseCapabilities> {
+        record.capabilities.clone()
+    }
+
+    fn is_legal(plan: &DenoisePlan, question: &Question<'_, Self>) -> bool {
+        oracle::find_sample_breaches(plan, question).is_empty()
+    }
+
+    fn is_sound(_: &DenoisePlan) -> bool {
+        true
+    }
+
+    fn is_whole(plan: &DenoisePlan) -> bool {
+        Self::is_same_work(plan, &DenoisePlan::plain())
+    }
+
+    /// Nothing but the release may differ: each other part changes what is computed or held.
+    fn distance(measured: &DenoisePlan, plan: &DenoisePlan) -> Option<Distance> {
+        Self::is_priced_alike(measured, plan).then_some((0, 0, measured.release != plan.release))
+    }
+
+    fn is_priced_alike(one: &DenoisePlan, other: &DenoisePlan) -> bool {
+        DenoisePlan { release: other.release, ..one.without_reason() } == other.without_reason()
+    }
+
+    fn words(request: &DenoiseRequest) -> String {
+        let (extents, family) = Self::size(request);
+        let passes = if request.passes == 2 { ", guided" } else { "" };
+        format!("latent {}{passes}", in_words(extents, family))
+    }
+
+    fn size(request: &DenoiseRequest) -> ([u32; 4], &str) {
+        ([request.width, request.height, request.frames, request.batch], &request.model.family)
+    }
+
+    fn is_same_model(one: &DenoiseRequest, other: &DenoiseRequest) -> bool {
+        one.model == other.model
+    }
+
+    fn table_figures(outcome: &DenoiseOutcome) -> (f64, u64) {
+        (outcome.step.as_secs_f64() * 1e3, outcome.peak_bytes.saturating_add(outcome.weights_bytes))
+    }
+
+    fn table_outcome(
+        request: &DenoiseRequest,
+        cost: Option<Self::Cost>,
+        elapsed_ms: f64,
+        held_bytes: u64,
+        attempts: u32,
+    ) -> DenoiseOutcome {
+        let step = milliseconds(elapsed_ms);
+        let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes).min(held_bytes);
+        DenoiseOutcome {
+            elapsed: step.saturating_mul(request.steps),
+            load: Duration::ZERO,
+            step,
+            peak_bytes: held_bytes - weights_bytes,
+            weights_bytes,
+            moved_bytes: cost.map_or(0, |cost| cost.moved_bytes.saturating_mul(u64::from(request.steps))),
+            attempts,
+            reused: 0,
+            reuse_deviation: 0.0,
+            pool: PoolStatistics::default(),
+        }
+    }
+
+    fn corrected_outcome(outcome: DenoiseOutcome, [seconds, bytes]: [f64; 2]) -> Option<DenoiseOutcome> {
+        Some(DenoiseOutcome { step: Duration::try_from_secs_f64(seconds).ok()?, peak_bytes: bytes as u64, ..outcome })
+    }
+}
