@@ -135,7 +135,10 @@ fn steps_are_reused_if_the_user_allows_it() {
     // Few steps are never reused.
     let few = place.run(&with(&base, &["8", "--reuse", "0.4"])).json();
     assert_eq!(few["outcome"]["reused"], 0);
-    place.run(&with(&base, &["20", "--reuse", "0"])).failed(2, "a reuse of 0: a part above 0");
+    for part in ["0", "3.1", "inf", "NaN"] {
+        let line = format!("a reuse of {part}: a part above 0 and at most 3");
+        place.run(&with(&base, &["20", "--reuse", part])).failed(2, &line);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
 use tilewright_engine::{Begun, DenoiseJob};
 use tilewright_media::{Preview, STANDARD};
 use tilewright_pipeline::{self as pipeline, KeptSample, LatentOutput, SampleModel, SampleRequest, Size, Steps};
-use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Recorder, Stage, bytes, words::with_noun};
+use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Recorder, Stage, StepReuse, bytes, words::with_noun};
 use tilewright_sampling::Span;
 
 use self::after_step::{Previewing, after_step};
@@ -83,7 +83,7 @@ pub fn run(arguments: &Sample) -> Outcome {
     }
     let previewing = preview.zip(arguments.vae.as_deref());
     let previewing = previewing.map(|(preview, vae)| Previewing::new(preview, machine, &model, vae, limit));
-    let after_step = after_step(kept.clone(), previewing.transpose()?);
+    let after_step = after_step(kept.clone(), previewing.transpose()?.flatten());
     let mut progress = Progress::new().of_steps(job.request().steps, after_step);
     let sampled = job.run(&mut planner, begun, &mut progress);
     progress.finish();
@@ -175,6 +175,7 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         reuse: arguments.reuse,
         convention: arguments.convention,
         most_values: MOST_VALUES,
+        most_samples: u64::from(u32::MAX),
     }
 }
 
@@ -283,8 +284,18 @@ fn summary(record: &DenoiseRecord, output: Option<&Path>) -> String {
         rows.push(("measured", format!("{elapsed}, {step} a step, {} held", bytes::display(outcome.peak_bytes))));
     }
     if let Some(outcome) = record.outcome.filter(|outcome| outcome.reused > 0) {
-        let part = format!("each within {:.3} of its output, as estimated", outcome.reuse_deviation);
-        rows.push(("reused", format!("{} of {} steps, {part}", outcome.reused, record.request.steps)));
+        let (count, most) = (outcome.reused, outcome.reuse_deviation);
+        let said = match record.plan.reuse {
+            StepReuse::FirstBlock { .. } => {
+                format!(
+                    "the blocks after the first in {count} runs of the network; the first changed by up to {most:.3}"
+                )
+            }
+            StepReuse::Off | StepReuse::Output { .. } => {
+                format!("the last output in {count} calls of the network, each within {most:.3}, as estimated")
+            }
+        };
+        rows.push(("reused", said));
     }
     if let Some(output) = output {
         rows.push(("output", output.display().to_string()));

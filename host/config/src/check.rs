@@ -24,12 +24,6 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
         if model.vae.is_none() && model.transformer.is_empty() {
             return fault(at(""), "neither a vae nor a transformer: name one of them, or both");
         }
-        if model.boundary.is_some() && model.transformer.len() < 2 {
-            return fault(
-                at("/boundary"),
-                "one transformer: a boundary is between two experts: name both, or leave it out",
-            );
-        }
         let of_vae = [
             ("family", model.family.is_some()),
             ("scaling-factor", model.scaling_factor.is_some()),

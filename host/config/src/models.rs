@@ -71,11 +71,6 @@ mod tests {
             ("[models.a]\ntransformer = [\"a\", \"b\", \"c\"]", 2, "expected a path, or the paths of two experts"),
             ("[models.a]\ntransformer = 1", 2, "expected a path, or the paths of two experts"),
             ("[models.a]\ntransformer = [\"a\", \"b\"]\nboundary = 1", 3, "expected a number between 0 and 1"),
-            (
-                "[models.a]\ntransformer = \"a\"\nboundary = 0.9",
-                3,
-                "one transformer: a boundary is between two experts",
-            ),
             ("[models.a]\ntransformer = \"a\"\nfamily = \"sd3\"", 3, "is for a vae, and there is none"),
             (
                 "[models.a]\nvae = \"a\"\nscale = 1",

@@ -167,17 +167,17 @@ impl Shown for Denoise {
     }
 
     fn about_cost(cost: &DenoiseCost) -> Markup {
-        html! { (size(cost.weights_bytes)) " of weights, " (size(cost.moved_bytes)) " of them moved in each step." }
+        html! { (size(cost.weights_bytes)) " of weights, " (size(cost.moved_bytes)) " read again in each step." }
     }
 
     fn about_outcome(outcome: &DenoiseOutcome) -> Markup {
         html! {
             (span(outcome.elapsed)) " in all; weights were read in " (span(outcome.load)) ", and " (size(outcome.moved_bytes))
-            " of them were moved meanwhile. The pool served " (count(outcome.pool.hits)) " requests and asked the system for "
+            " again meanwhile. The pool served " (count(outcome.pool.hits)) " requests and asked the system for "
             (count(outcome.pool.misses)) "."
             @if outcome.reused > 0 {
-                " The last output served " (count_of(outcome.reused.into(), "call", "calls")) " once more, each within "
-                (percent(outcome.reuse_deviation)) " of its own."
+                " Earlier work served " (count_of(outcome.reused.into(), "run", "runs")) " of the network once more, over changes of up to "
+                (percent(outcome.reuse_deviation)) "."
             }
         }
     }

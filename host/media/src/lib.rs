@@ -30,7 +30,7 @@ pub use frame::{Frame, Pixels, Rate, Shape};
 pub use info::MediaInfo;
 pub use journal::Journal;
 pub use output::{NUMBER, Options, Output, STANDARD};
-pub use picture::{Texts, is_keyword, read_picture};
+pub use picture::{Texts, is_keyword, picture_bytes, read_picture};
 pub use preview::Preview;
 pub use reader::ClipReader;
 pub use still::Depth;

@@ -35,6 +35,35 @@ pub fn is_keyword(text: &str) -> bool {
 /// [`Error::Read`] or [`Error::Input`], also for a picture that would take more than 1.25 GiB to
 /// read.
 pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
+    let Opened { decoder, orientation, .. } = open_picture(path)?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| Error::read(path, one_line(&error)))?;
+    picture.apply_orientation(orientation);
+    let mut notes = Vec::new();
+    if is_transparent(&picture) {
+        notes.push(format!("{}: its transparency is dropped", path.display()));
+    }
+    Ok((frame(picture), notes))
+}
+
+/// The most bytes that [`read_picture`] takes at once for a file, by its header.
+///
+/// # Errors
+/// As [`read_picture`].
+pub fn picture_bytes(path: &Path) -> Result<u64> {
+    let Opened { decoder, format, orientation } = open_picture(path)?;
+    let (width, height) = decoder.dimensions();
+    let pixel = bytes_per_pixel(decoder.color_type(), format, orientation);
+    Ok(u64::from(width).saturating_mul(height.into()).saturating_mul(pixel))
+}
+
+/// A picture whose header is read and checked.
+struct Opened<D> {
+    decoder: D,
+    format: ImageFormat,
+    orientation: Orientation,
+}
+
+fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     let mut file = open(path)?;
     let length = file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len();
     budget::check_file(path, length)?;
@@ -50,13 +79,7 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     let (width, height) = decoder.dimensions();
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     budget::check(path, width, height, bytes_per_pixel(decoder.color_type(), format, orientation))?;
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(damaged)?;
-    picture.apply_orientation(orientation);
-    let mut notes = Vec::new();
-    if is_transparent(&picture) {
-        notes.push(format!("{}: its transparency is dropped", path.display()));
-    }
-    Ok((frame(picture), notes))
+    Ok(Opened { decoder, format, orientation })
 }
 
 /// The most bytes that a reader holds beside the picture, such as a GIF's frame that is no larger

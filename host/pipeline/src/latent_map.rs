@@ -45,6 +45,27 @@ struct Unobserved;
 impl Observer for Unobserved {}
 
 impl LatentMap {
+    /// Checks that a VAE takes a transformer's latents; `path` is the VAE's, for errors.
+    ///
+    /// # Errors
+    /// It is of another model.
+    pub fn check(transformer: &SampleModel, (vae, path): (&Model, &Path)) -> Result<()> {
+        let config = transformer.denoiser.config();
+        let (channels, own) = (config.latent_channels(), vae.latent_channels() as i64);
+        if channels != own || config.is_video() != vae.is_video() {
+            let kind = |is_video| if is_video { "clips" } else { "pictures" };
+            return Err(Error::Input {
+                path: path.to_owned(),
+                reason: format!(
+                    "a VAE of {} with {own} channels, and the transformer makes {} with {channels}: give the VAE that it was trained with",
+                    kind(vae.is_video()),
+                    kind(config.is_video())
+                ),
+            });
+        }
+        Ok(())
+    }
+
     /// Decodes a latent of noise by a planner's plan, and fits the map to what comes out. This
     /// takes as long as a picture of 256 × 256 pixels, and holds the VAE's weights meanwhile.
     /// `path` is the VAE's, for errors.
@@ -59,19 +80,8 @@ impl LatentMap {
         planner: &mut dyn Planner,
         memory_limit: u64,
     ) -> Result<Self> {
-        let config = transformer.denoiser.config();
-        let (channels, own) = (config.latent_channels(), vae.latent_channels() as i64);
-        if channels != own || config.is_video() != vae.is_video() {
-            let kind = |is_video| if is_video { "clips" } else { "pictures" };
-            return Err(Error::Input {
-                path: path.to_owned(),
-                reason: format!(
-                    "a VAE of {} with {own} channels, and the transformer makes {} with {channels}: give the VAE that it was trained with",
-                    kind(vae.is_video()),
-                    kind(config.is_video())
-                ),
-            });
-        }
+        Self::check(transformer, (vae, path))?;
+        let channels = transformer.denoiser.config().latent_channels();
         let latents = noise_field(channels)?;
         let input =
             transformer.to_vae(&if vae.is_video() { latents.f_unsqueeze(2)? } else { latents.shallow_clone() })?;

@@ -48,6 +48,8 @@ const FRAMES_22: u32 = 121;
 /// The longest side of a picture in pixels, and the most frames.
 const MOST_PIXELS: u32 = 1 << 15;
 const MOST_FRAMES: u32 = 1 << 12;
+/// The largest change that outputs are reused up to, as in ComfyUI's node EasyCache.
+const MOST_REUSE: f64 = 3.0;
 
 /// The size of a sample that has no latent to begin from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +117,8 @@ pub struct SampleRequest {
     pub convention: Convention,
     /// The most values of the latents, all samples together: more are refused before any is made.
     pub most_values: u64,
+    /// The most samples of a batch, wherever its size comes from.
+    pub most_samples: u64,
 }
 
 /// A conditioning that is asked for.
@@ -343,15 +347,20 @@ impl SampleModel {
                 request.sampler.unwrap_or_default()
             )));
         }
-        if let Some(reuse) = request.reuse.filter(|reuse| !(*reuse > 0.0 && reuse.is_finite())) {
-            return Err(self.refused(format!("a reuse of {reuse}: a part above 0 was expected, as 0.2")));
+        if let Some(reuse) = request.reuse.filter(|reuse| !(*reuse > 0.0 && *reuse <= MOST_REUSE)) {
+            return Err(self
+                .refused(format!("a reuse of {reuse}: a part above 0 and at most {MOST_REUSE} was expected, as 0.2")));
         }
-        if !request.cfg.is_finite() {
+        if !(request.cfg as f32).is_finite() {
             return Err(self.refused(format!("a guidance (cfg) of {}: a number was expected", request.cfg)));
         }
         let latent = request.latent.as_ref().map(|path| self.latent(path)).transpose()?;
         let given = request.noise.as_ref().map(|path| read(path, NOISE)).transpose()?;
         let shape = self.shape(request, latent.as_ref(), given.as_ref(), conditioning)?;
+        if shape[0].unsigned_abs() > request.most_samples {
+            let most = request.most_samples;
+            return Err(self.refused(format!("a batch of {} samples: at most {most} are made at once", shape[0])));
+        }
         let values = shape.iter().map(|extent| extent.unsigned_abs()).fold(1, u64::saturating_mul);
         if values > request.most_values {
             let most = request.most_values;
@@ -410,7 +419,7 @@ impl SampleModel {
                 "takes no guidance ({guidance}): it is for transformers with guidance as an input, such as Flux.1 dev; others have --cfg"
             )));
         }
-        if request.guidance.is_some_and(|guidance| !guidance.is_finite()) {
+        if request.guidance.is_some_and(|guidance| !(guidance as f32).is_finite()) {
             return Err(self.refused("a guidance that is not finite".into()));
         }
         let condition = conditioning.condition(&shape)?;

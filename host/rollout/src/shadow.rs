@@ -30,7 +30,7 @@ pub struct Regret {
     pub time: String,
     /// Mean of the incumbent's regrets so far.
     pub incumbent: f64,
-    /// Mean of the incumbent's regrets so far.
+    /// Mean of the shadow's regrets so far.
     pub shadow: f64,
 }
 

@@ -362,7 +362,8 @@ pub fn check_sigmas(sigmas: &[f64]) -> Result<()> {
         if !(0.0..=1.0).contains(&sigma) {
             return Err(Error::OutOfRange { number: index + 1, sigma });
         }
-        if index > 0 && sigma >= sigmas[index - 1] {
+        // Samplers take them in f32.
+        if index > 0 && sigma as f32 >= sigmas[index - 1] as f32 {
             return Err(Error::Rises { number: index + 1, sigma, before: sigmas[index - 1] });
         }
     }

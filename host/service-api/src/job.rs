@@ -33,14 +33,15 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ObjectiveName>)]
     pub objective: Option<Objective>,
-    /// The most to hold at once, in bytes, weights aside if `count_weights` does not say otherwise;
-    /// no more than the route's or the device's. A limit below the leanest plan for the latent is
+    /// The most to hold at once, in bytes: of decodes weights aside if `count_weights` does not say
+    /// otherwise, of samples with the weights. No more than the route's or the device's. A limit below the leanest plan for the latent is
     /// refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub memory_limit_bytes: Option<u64>,
     /// The memory limit, be it the job's, the route's or the device's, counts the weights, too; so
-    /// do estimates and measured peaks then. Always so if the device's configuration says it.
+    /// do estimates and measured peaks then. Always so if the device's configuration says it. For
+    /// decodes: of samples the weights always count.
     #[serde(default, skip_serializing_if = "is_false")]
     pub count_weights: bool,
     /// The latent carries the model's scaling, as diffusers saves it.

@@ -20,6 +20,7 @@ use tilewright_rollout::StoredAssignment;
 use tilewright_service_api::{Job, JobRequest, JobStage, JobState, OutputFormat};
 use uuid::Uuid;
 
+use self::sample::sampled_bytes;
 pub use self::sample::{describe, sample_request};
 use crate::{
     clock,
@@ -89,6 +90,23 @@ impl From<crate::Error> for Refusal {
             (None, false) => Refusal::Internal(one_line(&error)),
         }
     }
+}
+
+/// Bytes held for each byte of a file: the file itself, and its values as f32, at most four times
+/// as many bytes.
+const HELD: u64 = 5;
+
+/// The most bytes that the inspection of a request holds at once.
+///
+/// # Errors
+/// A file can't be read.
+pub fn inspected_bytes(request: &JobRequest, uploads: &Uploads) -> io::Result<u64> {
+    let sizes = uploads.values().map(|upload| upload.as_file().metadata().map(|facts| facts.len()));
+    let files = sizes.sum::<io::Result<u64>>()?.saturating_mul(HELD);
+    // A mask may be a picture, which takes far more than its file.
+    let mask = uploads.get(&Input::Mask).and_then(|mask| tilewright_media::picture_bytes(mask.path()).ok());
+    let sample = request.sample.as_deref().map_or(0, sampled_bytes);
+    Ok(files.saturating_add(mask.unwrap_or_default().saturating_mul(2)).saturating_add(sample))
 }
 
 fn invalid(reason: impl Into<String>) -> Refusal {

@@ -1,5 +1,5 @@
-//! Slots for reading callers' latents. A number of latents are read at once, at most half of them
-//! for one caller, within a bound on memory. A caller that gets no slot in time is refused.
+//! Slots for the inspection of callers' files. A number of jobs are inspected at once, at most half
+//! of them for one caller, within a bound on memory. A caller that gets no slot in time is refused.
 
 use std::{
     collections::HashMap,
@@ -14,15 +14,11 @@ use tokio::{
 
 use crate::problem::{ApiResult, Problem};
 
-/// Latents that are read at once, and the most of one caller among them.
+/// Jobs that are inspected at once, and the most of one caller among them.
 const AT_ONCE: usize = 4;
 const OF_ONE: usize = 2;
 
-/// Bytes held for each byte of a file: the file itself, and its values as f32, at most four times
-/// as many bytes.
-const HELD: u64 = 5;
-
-/// Bytes that may be held in all; a larger file is read alone.
+/// Bytes that may be held in all; an inspection that takes more runs alone.
 const MEMORY: u64 = 1 << 30;
 
 /// The unit in which memory is counted, in bytes.
@@ -34,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Seconds after which a caller may try again.
 const AGAIN: u64 = 5;
 
-/// Slots for reading latents.
+/// Slots for inspections.
 #[derive(Debug)]
 pub struct InspectionSlots {
     slots: Arc<Semaphore>,
@@ -62,13 +58,13 @@ impl Default for InspectionSlots {
     }
 }
 
-/// The units of memory in `bytes`; at most all units, so that the largest file is read alone.
+/// The units of memory in `bytes`; at most all units, so that the largest inspection runs alone.
 fn memory_units(bytes: u64) -> u32 {
     u32::try_from(bytes.min(MEMORY).div_ceil(UNIT)).unwrap_or(u32::MAX).max(1)
 }
 
 impl InspectionSlots {
-    /// Waits for a slot for a caller and a file of `bytes` bytes.
+    /// Waits for a slot for a caller and an inspection that holds `bytes` bytes.
     ///
     /// # Errors
     /// No slot is free in time.
@@ -79,10 +75,10 @@ impl InspectionSlots {
             // place in the common line.
             let own = own.acquire_owned().await.ok()?;
             let turn = self.slots.clone().acquire_owned().await.ok()?;
-            let memory = self.memory.clone().acquire_many_owned(memory_units(bytes.saturating_mul(HELD))).await.ok()?;
+            let memory = self.memory.clone().acquire_many_owned(memory_units(bytes)).await.ok()?;
             Some(InspectionPermit { _own: own, _turn: turn, _memory: memory })
         };
-        let busy = || Problem::busy("too many latents are being looked into: come again after Retry-After", AGAIN);
+        let busy = || Problem::busy("too many jobs' files are being looked into: come again after Retry-After", AGAIN);
         timeout(self.patience, turn).await.ok().flatten().ok_or_else(busy)
     }
 

@@ -170,7 +170,7 @@ impl Metrics {
             )?,
             reused: counter(
                 "tilewright_sample_reused_calls_total",
-                "Calls of a transformer that its last output served.",
+                "Calls of a transformer that its last output or blocks served.",
                 &["device"],
             )?,
             waits: plain("tilewright_queue_wait_seconds", "Time from a job's acceptance to its start.", &WORK)?,
@@ -271,8 +271,7 @@ impl Metrics {
 
     /// Records a decision.
     pub fn record_decision(&self, labels: &Labels<'_>, elapsed: Duration, fallback: Option<FallbackReason>) {
-        let values = labels.values();
-        self.track_series(&values);
+        let values = self.tracked(labels);
         self.decisions.with_label_values(&values).observe(elapsed.as_secs_f64());
         if let Some(reason) = fallback {
             let [route, policy, revision, _] = &values;
@@ -281,6 +280,13 @@ impl Metrics {
     }
 
     /// Bounds the number of series: every swap adds some, and the oldest are removed.
+    /// The values of a series that lasts as long as its revision is among the newest.
+    fn tracked(&self, labels: &Labels<'_>) -> [String; 4] {
+        let values = labels.values();
+        self.track_series(&values);
+        values
+    }
+
     fn track_series(&self, labels: &[String; 4]) {
         let mut revisions = self.revisions.lock().unwrap_or_else(PoisonError::into_inner);
         if revisions.back().is_some_and(|last| last == labels) || revisions.contains(labels) {
@@ -308,7 +314,7 @@ impl Metrics {
     /// Records a decode that ended well.
     pub fn record_decode(&self, labels: &Labels<'_>, device: &str, record: &Record) {
         let Some(outcome) = &record.outcome else { return };
-        let values = labels.values();
+        let values = self.tracked(labels);
         self.decodes.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
         self.peaks.with_label_values(&values).set(outcome.peak_bytes as f64);
         self.record_pool(device, outcome.pool);
@@ -317,7 +323,7 @@ impl Metrics {
     /// Records a sample that ended well.
     pub fn record_sample(&self, labels: &Labels<'_>, device: &str, record: &DenoiseRecord) {
         let Some(outcome) = &record.outcome else { return };
-        let values = labels.values();
+        let values = self.tracked(labels);
         self.samples.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
         self.sample_peaks
             .with_label_values(&values)
@@ -329,7 +335,7 @@ impl Metrics {
 
     /// Records a finished step of a sample.
     pub fn record_step(&self, labels: &Labels<'_>, took: Duration) {
-        self.steps.with_label_values(&labels.values()).observe(took.as_secs_f64());
+        self.steps.with_label_values(&self.tracked(labels)).observe(took.as_secs_f64());
     }
 
     fn record_pool(&self, device: &str, pool: PoolStatistics) {

@@ -27,7 +27,7 @@ pub struct OpenModel {
     /// The transformer, which samples.
     pub transformer: Option<SampleModel>,
     /// The colours of its latents, once a preview has asked for them; none if they can't be fitted.
-    colours: OnceLock<Option<LatentMap>>,
+    colours: OnceLock<LatentMap>,
     configured: tilewright_config::Model,
 }
 
@@ -45,6 +45,9 @@ impl OpenModel {
     /// thread.
     pub fn colours(&self, machine: &Machine, memory_limit: u64) -> Option<&LatentMap> {
         let (vae, transformer) = (self.vae.as_ref()?, self.transformer.as_ref()?);
+        if let Some(known) = self.colours.get() {
+            return Some(known);
+        }
         let fit = || {
             let nobody = PolicyIdentity {
                 name: "host".into(),
@@ -59,7 +62,8 @@ impl OpenModel {
             };
             fitted.map_err(warn).ok()
         };
-        self.colours.get_or_init(fit).as_ref()
+        // A failure is not kept: the next job may have more memory.
+        fit().map(|colours| self.colours.get_or_init(|| colours))
     }
 
     /// The files of the transformer.

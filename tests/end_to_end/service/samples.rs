@@ -47,6 +47,13 @@ fn accepted(server: &Server, request: &Value, files: &[(&str, &[u8])]) -> String
     server.submit_files(request, files).with(202)["id"].as_str().unwrap().to_owned()
 }
 
+/// A file with the tensor `noise`, of zeros.
+fn noise(shape: [usize; 4]) -> Vec<u8> {
+    let bytes = 4 * shape.iter().product::<usize>();
+    let header = json!({ "noise": { "dtype": "F32", "shape": shape, "data_offsets": [0, bytes] } }).to_string();
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; bytes]].concat()
+}
+
 /// The latents of a job that is done.
 fn latents(place: &Place, server: &Server, id: &str) -> (Vec<usize>, Vec<f32>) {
     let job = server.ended(id);
@@ -199,6 +206,26 @@ fn a_sample_ends_within_a_step_when_it_is_cancelled_or_its_deadline_passes() {
 }
 
 #[test]
+fn a_sample_whose_steps_are_reused_ends_within_a_step_too() {
+    let place = Place::new();
+    let server = Server::start(&place, &config(""));
+    // All within the part of the way where outputs are reused.
+    let sigmas: Vec<f64> = (0..10_000).map(|step| 0.7 - 1e-5 * f64::from(step)).collect();
+    let sample = json!({ "width": 64, "height": 48, "batch": 64, "sigmas": sigmas, "reuse": 3.0 });
+    let request = json!({ "model": "flux", "sample": sample });
+    let id = accepted(&server, &request, &[("conditioning", &conditioning())]);
+    server.until(|| (server.job(&id)["sampling"]["step"].as_u64()? > 9).then_some(()));
+    server.ask("DELETE", &format!("/v1/jobs/{id}"), &[], b"").with(200);
+    let last = std::cell::Cell::new(0);
+    server.until(|| {
+        let job = server.job(&id);
+        last.set(job["sampling"]["step"].as_u64().unwrap_or(last.get()));
+        (job["state"] == "cancelled").then_some(())
+    });
+    assert!(last.get() < 5000, "it went on to step {}", last.get());
+}
+
+#[test]
 fn what_can_not_be_sampled_is_refused_with_a_line() {
     let place = Place::new();
     let server = Server::start(&place, &config(""));
@@ -217,6 +244,7 @@ fn what_can_not_be_sampled_is_refused_with_a_line() {
         request[name] = value;
         request
     };
+    let many = noise([2000, 16, 2, 2]);
     type Refused<'a> = (Value, Vec<(&'a str, &'a [u8])>, &'a str);
     let refused: Vec<Refused<'_>> = vec![
         (request(4), vec![], "conditioning: expected a file"),
@@ -232,6 +260,15 @@ fn what_can_not_be_sampled_is_refused_with_a_line() {
         (with(json!({ "sigmas": [0.5, 0.9, 0.0], "steps": null })), vec![flux], "sigma"),
         (with(json!({ "sigmas": [1.0, 0.0] })), vec![flux], "give one of them"),
         (with(json!({ "cfg": 2.0 })), vec![flux, ("negative", &wan)], "negative"),
+        (with(json!({ "cfg": 2.0 })), vec![flux], "sample.cfg: expected a negative conditioning with it"),
+        (request(4), vec![flux, ("negative", &given)], "negative: expected sample.cfg with it"),
+        (with(json!({ "denoise": 0.5 })), vec![flux], "sample.denoise: expected a latent"),
+        (with(json!({ "no_add_noise": true })), vec![flux], "sample.no_add_noise: expected a latent"),
+        (with(json!({ "leftover_noise": true })), vec![flux], "expected sample.end_step"),
+        (with(json!({ "guidance": 1e300 })), vec![flux], "guidance that is not finite"),
+        (with(json!({ "reuse": 1e300 })), vec![flux], "at most 3"),
+        (with(json!({ "sigmas": [0.5, 0.499_999_999, 0.0], "steps": null })), vec![flux], "sigma"),
+        (with(json!({ "width": null, "height": null })), vec![flux, ("noise", &many)], "at most 1024 are made at once"),
         (with(json!({ "as": "webui" })), vec![flux], "comfyui or diffusers"),
         (of("model", json!("wan")), vec![flux], "conditioning"),
         (of("fps", json!("24")), vec![flux], "fps: is for decodes"),

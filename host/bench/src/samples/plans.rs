@@ -2,7 +2,7 @@
 
 use tilewright_plan::{
     Attention, DenoiseCapabilities, DenoisePlan, DenoiseRequest, Dtype, GuidanceOrder, LEAST_QUERIES, Precision,
-    Products, Release, WeightForm,
+    Products, Release, StepReuse, WeightForm,
 };
 
 use crate::Spelling;
@@ -86,6 +86,12 @@ pub fn spelling(plan: &DenoisePlan) -> Spelling {
         set("samples", samples.to_string());
     }
     set("feed-forward", plan.feed_forward.to_string());
+    let reuse = match plan.reuse {
+        StepReuse::Off => "off",
+        StepReuse::Output { .. } => "output",
+        StepReuse::FirstBlock { .. } => "first-block",
+    };
+    set("reuse", reuse.into());
     match plan.release {
         Release::Keep => {}
         Release::AtEnd => set("release", "at-end".into()),
@@ -111,7 +117,7 @@ mod tests {
         };
         assert_eq!(
             spelling(&plan).to_string(),
-            "fixed:precision=f32,weights=packed,ahead=1,attention=256,guidance=in-turn,samples=2,feed-forward=4,release=at-end"
+            "fixed:precision=f32,weights=packed,ahead=1,attention=256,guidance=in-turn,samples=2,feed-forward=4,reuse=off,release=at-end"
         );
     }
 }

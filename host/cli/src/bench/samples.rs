@@ -196,6 +196,7 @@ fn plain_request(conditioning: Vec<PromptRequest>, size: Size, steps: u32) -> Sa
         reuse: None,
         convention: Convention::default(),
         most_values: MOST_VALUES,
+        most_samples: u64::from(u32::MAX),
     }
 }
 

@@ -18,19 +18,29 @@ pub struct Previewing {
 }
 
 impl Previewing {
-    /// Fits the colours to a VAE, within a memory limit.
+    /// Fits the colours to a VAE, within a memory limit; none, with a warning, if that fails.
+    ///
+    /// # Errors
+    /// The VAE can't be read, or is of another model.
     pub fn new(
         preview: Preview,
         machine: &Machine,
         transformer: &SampleModel,
         vae: &Path,
         limit: u64,
-    ) -> Outcome<Self> {
+    ) -> Outcome<Option<Self>> {
         let path = model::find(vae)?;
         let vae = Model::open(&path, Overrides::default())?;
         let mut planner = policy::verify_and_load(&policy::host(PolicyGrants::default())?, POLICY, &[])?.policy;
-        let map = LatentMap::fit(machine, transformer, (&vae, &path), &mut planner, limit)?;
-        Ok(Self { map, preview })
+        LatentMap::check(transformer, (&vae, &path))?;
+        // A sample is worth more than its preview.
+        Ok(match LatentMap::fit(machine, transformer, (&vae, &path), &mut planner, limit) {
+            Ok(map) => Some(Self { map, preview }),
+            Err(error) => {
+                tell!("warning: no preview, since its colours can't be fitted: {error}");
+                None
+            }
+        })
     }
 }
 

@@ -288,8 +288,22 @@ impl DenoiseCosts {
         let input = if shape == size { latents.clone() } else { occupied(&shape)? };
         let keeps_changes = self.reuse(plan).is_some() && matches!(plan.reuse, StepReuse::FirstBlock { .. });
         let (mut velocities, mut changes, blocks) = (Vec::new(), Vec::new(), config.blocks());
+        let mut repeated_seconds = 0.0;
         for (pass, contexts) in passes.iter().zip(&contexts) {
-            for group in &pass.groups {
+            // What the first group of each size took, and the tokens whose changes it kept.
+            let mut known: HashMap<usize, (f64, Option<Vec<i64>>)> = HashMap::new();
+            for (number, group) in pass.groups.iter().enumerate() {
+                let is_last = !pass.groups[number + 1..].iter().any(|other| other.context == group.context);
+                // Between the first and the last group of a size, nothing else is held but what
+                // each of them keeps.
+                if let Some((seconds, tokens)) = known.get(&group.context).filter(|_| !is_last) {
+                    repeated_seconds += seconds;
+                    for like in tokens.iter().flat_map(|tokens| [tokens, tokens]) {
+                        changes.push(meter.unset(like, format.rest).map_err(nn)?);
+                    }
+                    continue;
+                }
+                let (begun, mut kept_tokens) = (meter.seconds(), None);
                 let mut shape = shape.clone();
                 shape[0] = rows(pass, group);
                 let repeated = if pass.conditionings.len() == 1 { None } else { Some(occupied(&shape)?) };
@@ -302,6 +316,7 @@ impl DenoiseCosts {
                 let mut before_block = |block: usize, tokens: &<Meter as Ops>::Tensor| {
                     if keeps_changes && block == 0 {
                         let like = meter.shape(tokens);
+                        kept_tokens = Some(like.clone());
                         let copy = || meter.unset(&like, format.rest);
                         // The change by the first block and that by the rest stay; the tokens
                         // before and after the first block go.
@@ -314,6 +329,7 @@ impl DenoiseCosts {
                 };
                 let velocity = network.forward(&meter, &input, &sigmas, context, &mut before_block);
                 let velocity = velocity.map_err(Error::Model)?;
+                known.insert(group.context, (meter.seconds() - begun, kept_tokens));
                 if pass.groups.len() == 1 {
                     velocities.push(velocity);
                 } else if group.samples.start == 0 {

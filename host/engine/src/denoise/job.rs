@@ -206,12 +206,14 @@ impl<'a> DenoiseJob<'a> {
         let mut failed: Vec<FailedAttempt<Denoise>> = Vec::new();
         let mut spent = Spent::default();
         let mut was_changed = resumed > 0;
-        let mut has_broken = false;
+        let (mut has_broken, mut is_told) = (false, false);
         loop {
             let steps_done = from.as_ref().map_or(0, |state| state.steps);
             let expected = tilewright_plan::predict_cost(&*self.costs, &decision.plan);
             let expected = expected.or_else(|| self.estimate(&decision.plan).ok());
-            observer.sample_decided(&decision, expected.as_ref(), steps_done);
+            if !std::mem::take(&mut is_told) {
+                observer.sample_decided(&decision, expected.as_ref(), steps_done);
+            }
             let failure = match self.attempt(&decision.plan, &mut from, &mut spent, observer) {
                 Ok((latents, noisy, outcome)) => {
                     // The outcome of several plans says little of one of them.
@@ -251,7 +253,10 @@ impl<'a> DenoiseJob<'a> {
                     return Err(self.unfinished(Error::Interrupted, planner, &decision, failed, resumed));
                 }
                 // The host's own plan is the last resort: no policy changes it.
-                Err(AttemptError::AskAgain) if attempts.len() >= ASKED => continue,
+                Err(AttemptError::AskAgain) if attempts.len() >= ASKED => {
+                    is_told = true;
+                    continue;
+                }
                 Err(AttemptError::AskAgain) => {
                     // A policy that takes over knows nothing of another's failures.
                     let done = under_way(from.as_ref(), &decision.plan);
@@ -317,7 +322,7 @@ impl<'a> DenoiseJob<'a> {
         let sigmas: Vec<f32> = self.sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
         let course = Course::new(self.sampling.sampler, &self.sampling.model, &sigmas);
         let start = std::time::Instant::now();
-        let (mut load, mut moved) = (Duration::ZERO, 0);
+        let (mut load, mut moved, mut aside) = (Duration::ZERO, 0, Duration::ZERO);
         let (mut reused, mut deviation) = (0, 0.0_f64);
         let mut work = || -> std::result::Result<[Tensor; 2], AttemptError> {
             let mut state = match from.as_ref() {
@@ -326,7 +331,7 @@ impl<'a> DenoiseJob<'a> {
             };
             let mut walk = Walk::new(self, plan, format, &course)?;
             let ended = walk.go(&mut state, observer, &mut |state| *from = Some(state));
-            (load, moved) = (walk.load, walk.moved);
+            (load, moved, aside) = (walk.load, walk.moved, walk.aside);
             if let Some(reuse) = &walk.reuse {
                 Reused { calls: reused, deviation } = reuse.reused();
             }
@@ -344,7 +349,7 @@ impl<'a> DenoiseJob<'a> {
         spent.moved_bytes += moved;
         spent.reused += reused;
         spent.reuse_deviation = spent.reuse_deviation.max(deviation);
-        spent.elapsed += start.elapsed().saturating_sub(load);
+        spent.elapsed += start.elapsed().saturating_sub(load + aside);
         let ([latents, noisy], outcome) = measured?;
         // Weights are loaded within the attempt.
         spent.peak_bytes = spent.peak_bytes.max(outcome.peak_bytes.saturating_sub(pooled));

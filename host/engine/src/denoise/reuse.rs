@@ -16,7 +16,8 @@ const FEW_STEPS: usize = 8;
 /// The work that was reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Reused {
-    /// Calls of the network, or passes of it, that were reused.
+    /// Calls of the network that its last output served, or runs of it that its last blocks
+    /// served: a call has a run for each pass and group.
     pub calls: u32,
     /// The largest change that was reused over.
     pub deviation: f64,

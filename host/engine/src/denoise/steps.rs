@@ -88,6 +88,8 @@ pub(super) struct Walk<'a> {
     /// Time of loading, and bytes of weights that were read again.
     pub load: Duration,
     pub moved: u64,
+    /// Time of what was done with finished steps, such as keeping them: no part of the plan's.
+    pub aside: Duration,
 }
 
 impl<'a> Walk<'a> {
@@ -112,6 +114,7 @@ impl<'a> Walk<'a> {
             pace: Pace::new(device),
             load: Duration::ZERO,
             moved: 0,
+            aside: Duration::ZERO,
         })
     }
 
@@ -148,7 +151,9 @@ impl<'a> Walk<'a> {
                 steps: course.steps() as u32,
                 denoised: denoised.as_ref(),
             };
+            let told = Instant::now();
             observer.stepped(&finished).map_err(AttemptError::Broken)?;
+            self.aside += told.elapsed();
             keep(copy);
             if !course.is_done(state) && observer.between_steps() == Next::AskAgain {
                 return Err(AttemptError::AskAgain);
@@ -205,6 +210,11 @@ struct InStep<'w, 'a> {
 
 impl Denoiser<Latents> for InStep<'_, '_> {
     fn denoise(&mut self, latents: &Latents, sigma: f32) -> Result<Denoised<Latents>, AttemptError> {
+        let first = self.before + f64::from(self.calls) * self.span;
+        // A call that is reused runs no block, at each of which the observer is asked.
+        if self.observer.progress(first.min(1.0)).is_break() {
+            return Err(AttemptError::Cancelled);
+        }
         let walk = &mut *self.walk;
         let sampling = walk.job.sampling;
         let latents = mixed(latents.tensor(), sampling, sigma)?;
@@ -226,12 +236,11 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         let blocks = walk.job.denoiser.config().blocks();
         let is_reused = reused.is_some();
         let mut outputs = reused.unwrap_or_default();
-        let first = self.before + f64::from(self.calls) * self.span;
         let runs = walk.passes.iter().map(|pass| pass.groups.len()).sum::<usize>().max(1) as f64;
-        let (mut run, mut number) = (0.0, 0);
+        let mut run = 0;
         for (pass, contexts) in walk.passes.iter().zip(&expert.contexts) {
             if is_reused || !pass.counts(&walk.prompts, sigma.into()) {
-                run += pass.groups.len() as f64;
+                run += pass.groups.len();
                 continue;
             }
             let mut together = None;
@@ -240,7 +249,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
                 let (plan, reuse) = (walk.plan, &mut walk.reuse);
                 let mut before_block = |block: usize, tokens: &Tensor| -> tilewright_models::Result<Blocks> {
                     if let Some(reuse) = reuse
-                        && reuse.before_block(number, [block, blocks], tokens)? == Blocks::SkipRest
+                        && reuse.before_block(run, [block, blocks], tokens)? == Blocks::SkipRest
                     {
                         return Ok(Blocks::SkipRest);
                     }
@@ -249,7 +258,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
                     }
                     pace.keep()?;
                     *moved += expert.turn(plan, block, blocks)?;
-                    let share = (run + block as f64 / blocks.max(1) as f64) / runs;
+                    let share = (run as f64 + block as f64 / blocks.max(1) as f64) / runs;
                     match observer.progress((first + self.span * share).min(1.0)) {
                         ControlFlow::Continue(()) => Ok(Blocks::GoOn),
                         ControlFlow::Break(_) => Err(ModelError::Cancelled),
@@ -258,7 +267,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
                 let input = pass.repeated(&group.of(&input)?)?;
                 let output = expert.network.velocity(&input, &sigmas, &contexts[group.context], &mut before_block)?;
                 together = Some(pass.put(together, cut(output, &size)?, group)?);
-                (run, number) = (run + 1.0, number + 1);
+                run += 1;
             }
             if let Some(output) = together {
                 outputs.extend(apart(output, pass)?);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use tilewright_engine::DenoiseJob;
-use tilewright_pipeline::{PromptRequest, SampleModel, SampleRequest, Size, Steps};
+use tilewright_pipeline::{LatentMap, PromptRequest, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Objective, Stage};
 use tilewright_sampling::Span;
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
@@ -19,6 +19,11 @@ use crate::{
 
 /// The most values of latents, all samples together: 128 MiB of them.
 const MOST_VALUES: u64 = 1 << 25;
+
+/// Pixels for each value of latents, no more in any family, and the bytes held for each: latents,
+/// noise and what they are made of, in f32.
+const PIXELS_OF_A_VALUE: u64 = 4;
+const HELD_OF_A_VALUE: u64 = 16;
 
 /// The most samples of a batch, and the most sigmas.
 const MOST_SAMPLES: u32 = 1024;
@@ -62,6 +67,10 @@ pub fn inspect(
         return Err(invalid(format!("sample.preview: model {} has no vae to take the colours from", model.name)));
     }
     let paths = |input: Input| uploads.get(&input).map(|upload| upload.path().to_owned());
+    if let (true, Some(vae)) = (fields.preview, &model.vae) {
+        LatentMap::check(transformer, (&vae.model, &vae.path))
+            .map_err(|_| invalid(format!("sample.preview: the vae of model {} is of another model", model.name)))?;
+    }
     let asked = sample_request(transformer, fields, paths).map_err(Refusal::Invalid)?;
     let refused = |error: &dyn std::error::Error| invalid(describe(error, model, paths));
     let sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
@@ -89,6 +98,14 @@ pub fn inspect(
     })
 }
 
+/// The most bytes that latents and noise of a request's size take while they are looked into.
+pub fn sampled_bytes(fields: &SampleFields) -> u64 {
+    let samples = fields.seed.as_ref().map_or(1, |seeds| seeds.list().len() as u64);
+    let extents = [fields.width.unwrap_or(0), fields.height.unwrap_or(0), fields.frames.unwrap_or(1)].map(u64::from);
+    let pixels = extents.into_iter().fold(samples.max(fields.batch.unwrap_or(1).into()), u64::saturating_mul);
+    (pixels / PIXELS_OF_A_VALUE).min(MOST_VALUES) * HELD_OF_A_VALUE
+}
+
 /// The request as the pipeline takes it, with the files of its inputs.
 ///
 /// # Errors
@@ -103,7 +120,7 @@ pub fn sample_request(
         return Err("conditioning: expected a file: send it in a part of that name, or give its path".into());
     };
     fn named<T: std::str::FromStr<Err = String>>(name: &str, text: Option<&String>) -> Result<Option<T>, String> {
-        let line = |error: String| format!("sample.{name}: {}", error.escape_debug());
+        let line = |error: String| format!("sample.{name}: {}", error.replace(char::is_control, " "));
         match text {
             Some(text) if text.len() > 64 => Err(format!("sample.{name}: expected at most 64 characters")),
             text => text.map(|text| text.parse().map_err(line)).transpose(),
@@ -144,6 +161,22 @@ pub fn sample_request(
     if let (Steps::Sigmas(_), Some((name, _))) = (&steps, beside_sigmas.iter().find(|(_, given)| *given)) {
         return Err(format!("sample.{name} and sample.sigmas: give one of them"));
     }
+    let is_given = |input| path(input).is_some();
+    // As the command line has it.
+    let needs = [
+        ("sample.cfg", fields.cfg.is_some(), "a negative conditioning", is_given(Input::Negative)),
+        ("negative", is_given(Input::Negative), "sample.cfg", fields.cfg.is_some()),
+        ("sample.denoise", fields.denoise.is_some(), "a latent", is_given(Input::Latent)),
+        ("sample.no_add_noise", fields.no_add_noise, "a latent", is_given(Input::Latent)),
+        ("sample.leftover_noise", fields.leftover_noise, "sample.end_step", fields.end_step.is_some()),
+        ("mask", is_given(Input::Mask), "a latent", is_given(Input::Latent)),
+    ];
+    if let Some((name, _, needed, _)) = needs.iter().find(|(_, given, _, has)| *given && !has) {
+        return Err(format!("{name}: expected {needed} with it"));
+    }
+    if fields.no_add_noise && is_given(Input::Noise) {
+        return Err("sample.no_add_noise and noise: give one of them".into());
+    }
     Ok(SampleRequest {
         conditioning: vec![conditioning],
         negative: prompt(Input::Negative).into_iter().collect(),
@@ -162,6 +195,7 @@ pub fn sample_request(
         reuse: fields.reuse,
         convention: named("as", fields.convention.as_ref())?.unwrap_or_default(),
         most_values: MOST_VALUES,
+        most_samples: MOST_SAMPLES.into(),
     })
 }
 

@@ -24,7 +24,7 @@ use crate::{
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/decision", operation_id = "getDecision", params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The record, as `tilewright decode --json` prints it", body = Object),
+        (status = 200, description = "The record, as `tilewright decode --json` or `sample --json` prints it", body = Object),
         (status = 404, description = "No such job, or nothing was decided for it yet")
     )
 )]
@@ -75,7 +75,7 @@ pub struct DecisionBody {
     policy: String,
     revision: u64,
     canary: bool,
-    /// The record, as `tilewright decode --json` prints it.
+    /// The record, as `tilewright decode --json` or `sample --json` prints it.
     #[schema(value_type = Object)]
     record: serde_json::Value,
 }

@@ -23,7 +23,7 @@ use super::{
     spool::Spool,
 };
 use crate::{
-    accept::Refusal,
+    accept::{Refusal, inspected_bytes},
     app::App,
     jobs::{
         inputs::{Input, Uploads},
@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Bytes of the request beside its files.
-const REQUEST: u64 = 64 << 10;
+const REQUEST: u64 = 256 << 10;
 
 /// The most parts of a form.
 const PARTS: usize = 12;
@@ -162,8 +162,12 @@ pub async fn submit_job(app: &App, request: Request, key: Option<String>, from_p
             "expected application/json or multipart/form-data",
         ));
     };
-    let sizes = uploads.values().map(|upload| upload.as_file().metadata().map(|facts| facts.len()));
-    let bytes = sizes.sum::<std::io::Result<u64>>().map_err(|error| Problem::internal(&error))?;
+    let (job, uploads, bytes) = spawn_blocking(move || {
+        let bytes = inspected_bytes(&job, &uploads);
+        bytes.map(|bytes| (job, uploads, bytes))
+    })
+    .await?
+    .map_err(|error| Problem::internal(&error))?;
     let turn = app.inspections.acquire(&caller, bytes).await?;
     Ok(spawn_blocking(move || {
         // Held until the inspection ends, even if the caller is gone by then.

@@ -131,6 +131,11 @@ impl StepPace {
         }
     }
 
+    /// Begins a step once what was done with the one before is done.
+    fn begin_step(&mut self) {
+        self.began = Some(Instant::now());
+    }
+
     /// Ends a step; gives its time.
     fn end_step(&mut self) -> Duration {
         let now = Instant::now();
@@ -331,6 +336,7 @@ impl Observer for JobObserver<'_, Denoise> {
         self.handle.update_sampling(SamplingProgress { preview, ..progress });
         self.server.jobs.live.notify_change();
         let kept = self.kept.as_ref().map(|kept| kept.keep(step.state, step.plan));
+        self.pace.begin_step();
         kept.transpose().map(drop).map_err(|error| Error::Sink(Box::new(error)))
     }
 

@@ -82,11 +82,10 @@ impl Executed for Denoise {
             Ok(begun) => begun,
             Err(end) => return failed(end),
         };
-        observer.kept = Some(kept);
-        observer.previewing = execution.preview(&input.model, limit);
+        observer.kept = kept;
+        observer.previewing = execution.preview(&input.model);
         let begun = begun.map(|(state, plan)| Begun { state, plan });
         let sampled = tracing::info_span!("sample").in_scope(|| job.run(decider, begun, observer));
-        let kept = observer.kept.take();
         let sampled = match sampled {
             Ok(sampled) => sampled,
             Err(unfinished) => {
@@ -100,11 +99,6 @@ impl Executed for Denoise {
             }
         };
         let end = tracing::info_span!("write").in_scope(|| execution.finish_sample(transformer, &output, &sampled));
-        if let (Ok(_), Some(kept)) = (&end, kept)
-            && let Err(error) = kept.remove()
-        {
-            tracing::warn!(error = one_line(&error), "the last step of a sample that is done can't be removed");
-        }
         let Sampled { latents, record, .. } = sampled;
         JobOutcome { record: Some(Box::new(record)), output: compares.then_some(latents), end }
     }
@@ -144,7 +138,7 @@ impl Executed for Denoise {
 }
 
 /// The place of a sample's result, that of its steps, and the step that was kept there.
-type BegunSample = (LatentOutput, KeptSample, Option<(SampleState, DenoisePlan)>);
+type BegunSample = (LatentOutput, Option<KeptSample>, Option<(SampleState, DenoisePlan)>);
 
 impl Execution<'_> {
     /// Finds the places of a sample's result and steps. A kept step of other weights or files is
@@ -153,6 +147,10 @@ impl Execution<'_> {
         let path = self.output()?;
         let unwritten = |error: tilewright_pipeline::Error| self.classify_write_error(&error);
         let output = LatentOutput::new(&path, None, false, false).map_err(unwritten)?;
+        // What was reused is not kept: from a step in the middle, the bits would be others.
+        if sampling.reuse.is_some() {
+            return Ok((output, None, None));
+        }
         let fingerprint = transformer.fingerprint(&[], sampling, &[]).map_err(unwritten)?;
         let opened = KeptSample::open(&path, &fingerprint).or_else(|error| {
             tracing::warn!(error = one_line(&error), "the steps that were kept can't be gone on from");
@@ -160,13 +158,13 @@ impl Execution<'_> {
             KeptSample::open(&path, &fingerprint)
         });
         let (kept, found) = opened.map_err(unwritten)?;
-        Ok((output, kept, found))
+        Ok((output, Some(kept), found))
     }
 
     /// The preview of a sample that asks for one.
-    fn preview<'a>(&self, model: &'a OpenModel, memory_limit: u64) -> Option<Previewing<'a>> {
+    fn preview<'a>(&self, model: &'a OpenModel) -> Option<Previewing<'a>> {
         self.stored.request.sample.as_ref().filter(|fields| fields.preview)?;
-        let colours = model.colours(&self.worker.device.machine, memory_limit)?;
+        let colours = model.colours(&self.worker.device.machine, self.worker.device.memory_limit)?;
         let preview = Preview::new(&self.server.jobs.files.preview(&self.stored.job.id)).ok()?;
         Some(Previewing { colours, preview })
     }
