@@ -34,8 +34,8 @@ pub struct JobRequest {
     #[schema(value_type = Option<ObjectiveName>)]
     pub objective: Option<Objective>,
     /// The most to hold at once, in bytes: of decodes weights aside if `count_weights` does not say
-    /// otherwise, of samples with the weights. No more than the route's or the device's. A limit below the leanest plan for the latent is
-    /// refused.
+    /// otherwise, of samples with the weights. No more than the route's or the device's. A limit
+    /// below the leanest plan for the latent is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub memory_limit_bytes: Option<u64>,

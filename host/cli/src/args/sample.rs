@@ -167,7 +167,8 @@ pub struct Sample {
     /// and fixed have: precision (f32, bf16, f16, mixed-bf16, mixed-f16), products (precision,
     /// fp8), weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
     /// in-turn), samples (all, or a number at once), attention (fused, or a number of queries),
-    /// feed-forward (a number of parts), reuse (off, output, first-block), release (keep, at-end, each-step)
+    /// feed-forward (a number of parts), reuse (off, output, first-block), release (keep, at-end,
+    /// each-step)
     #[arg(long, value_name = "[denoise.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
     /// Grants of the policy.

@@ -290,7 +290,8 @@ impl DenoiseCosts {
         let (mut velocities, mut changes, blocks) = (Vec::new(), Vec::new(), config.blocks());
         let mut repeated_seconds = 0.0;
         for (pass, contexts) in passes.iter().zip(&contexts) {
-            // What the first group of each size took, and the tokens whose changes it kept.
+            // The seconds of the first group of each size, and the shape of the tokens whose
+            // changes it kept.
             let mut known: HashMap<usize, (f64, Option<Vec<i64>>)> = HashMap::new();
             for (number, group) in pass.groups.iter().enumerate() {
                 let is_last = !pass.groups[number + 1..].iter().any(|other| other.context == group.context);

@@ -116,7 +116,8 @@ pub struct RouteBody {
     conditions: Conditions,
     /// The policy that decides.
     policy: String,
-    /// `next-job`, or `next-chunk` if a new revision takes over within a clip or between a sample's steps.
+    /// `next-job`, or `next-chunk` if a new revision takes over within a clip or between a
+    /// sample's steps.
     take_over: String,
     /// The shadow's comparison, if there is one.
     #[schema(value_type = Option<Object>)]

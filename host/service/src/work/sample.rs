@@ -147,7 +147,7 @@ impl Execution<'_> {
         let path = self.output()?;
         let unwritten = |error: tilewright_pipeline::Error| self.classify_write_error(&error);
         let output = LatentOutput::new(&path, None, false, false).map_err(unwritten)?;
-        // What was reused is not kept: from a step in the middle, the bits would be others.
+        // Reused outputs are not kept: from a step in the middle, the bits would be others.
         if sampling.reuse.is_some() {
             return Ok((output, None, None));
         }
