@@ -419,7 +419,7 @@ fn a_samples_page_has_its_steps_and_what_they_took() {
         "57 blocks",
         "Time of a step",
         "1.3 s",
-        "The last output served 4 calls once more",
+        "Earlier work served 4 runs of the network once more",
         "f32, weights as stored",
     ] {
         assert!(html.contains(words), "{words}");
