@@ -131,7 +131,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(operations, 26);
+        assert_eq!(operations, 27);
         let text = description.to_string();
         let ids: std::collections::BTreeSet<&str> =
             text.split("\"operationId\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
