@@ -65,6 +65,12 @@ impl From<tch::TchError> for Error {
     }
 }
 
+impl From<tilewright_torch::Error> for Error {
+    fn from(error: tilewright_torch::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
 impl Error {
     /// True if the arguments or files are wrong, false if the work failed.
     pub fn is_input(&self) -> bool {

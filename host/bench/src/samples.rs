@@ -4,17 +4,21 @@
 mod judge;
 mod plans;
 
-use std::{error::Error as StdError, ops::ControlFlow};
+use std::error::Error as StdError;
 
 use serde::Serialize;
-use tch::{Kind, Tensor};
-use tilewright_engine::{Cancelled, DenoiseJob, Denoiser, Error, Machine, Observer, Sampled, Sampling, Unfinished};
+use tch::Tensor;
+use tilewright_engine::{DenoiseJob, Denoiser, Error, Machine, Sampled, Sampling, Unfinished};
 use tilewright_plan::{
     Denoise, DenoiseCost, DenoisePlan, DenoiseRecord, DenoiseRequest, Device, Objective, Planner, Work,
 };
 use tilewright_statistics::Summary;
+use tilewright_torch::psnr;
 
-use crate::{Entry, Ratio, Result, Rounds, Spelling, Watch, race::turns};
+use crate::{
+    Entry, Ratio, Result, Rounds, Spelling, Watch,
+    race::{Ear, Interrupted, turns},
+};
 
 pub use self::judge::{SampleCase, SampleSweep, SampleSweepReport};
 
@@ -118,9 +122,6 @@ impl SampleRow {
     }
 }
 
-/// The measurement was interrupted.
-struct Interrupted;
-
 /// A policy's runs.
 struct Runner<'a> {
     job: DenoiseJob<'a>,
@@ -165,7 +166,7 @@ impl SampleContest<'_> {
         if let Some((_, Ok(whole))) = &reference {
             for (row, runner) in rows.iter_mut().zip(&runners) {
                 let latents = runner.as_ref().ok().and_then(|runner| runner.latents.as_ref());
-                row.psnr = latents.map(|latents| psnr(latents, whole)).transpose()?;
+                row.psnr = latents.map(|latents| psnr::over_span(latents, whole)).transpose()?;
             }
         }
         let base = rows.first().map(|row| row.samples_ms.clone()).unwrap_or_default();
@@ -288,27 +289,6 @@ fn row(
         estimate: last.and_then(|record| record.estimate),
         error: runner.error.clone(),
         ..row
-    }
-}
-
-/// The PSNR of latents in dB over the span of the reference's values; infinite if they are the
-/// same.
-fn psnr(latents: &Tensor, reference: &Tensor) -> Result<f64> {
-    let square = latents.f_sub(reference)?.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])?;
-    let span = reference.f_max()?.f_sub(&reference.f_min()?)?.f_double_value(&[])?;
-    Ok(10.0 * (span * span / square).log10())
-}
-
-/// Passes a sample's progress on.
-pub(crate) struct Ear<'a>(pub &'a mut dyn Watch);
-
-impl Observer for Ear<'_> {
-    fn loading_progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
-        Cancelled::unless(self.0.goes_on())
-    }
-
-    fn progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
-        Cancelled::unless(self.0.goes_on())
     }
 }
 

@@ -9,7 +9,7 @@ mod workflows;
 use serde::Serialize;
 use tch::{Kind, Tensor};
 use tilewright_engine::Machine;
-use tilewright_pipeline::{Decode, Model};
+use tilewright_pipeline::{Decode, Model, default_limit};
 use tilewright_plan::{Device, Objective};
 
 use crate::{
@@ -26,9 +26,6 @@ pub use cases::CaseName;
 pub use claims::Verdict;
 pub use transitions::Transitions;
 pub use workflows::{Workflow, WorkflowReport, WorkflowRow};
-
-/// The share of free memory if a case sets no limit.
-const AMPLE: f64 = 0.8;
 
 /// The divisor of every side with `quick`.
 const QUICK_DIVISOR: u32 = 4;
@@ -208,7 +205,7 @@ impl Suite<'_> {
     }
 
     fn ample(&self) -> u64 {
-        (self.machine.facts.free_bytes as f64 * AMPLE) as u64
+        default_limit(self.machine)
     }
 
     fn model(&self, of: Of) -> Option<&Model> {

@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 
 use tch::{Device as Place, Tensor};
 use tilewright_engine::{Machine, Unfinished};
-use tilewright_pipeline::{Decode, FrameStore, Model};
+use tilewright_pipeline::{Decode, FrameStore, Model, default_limit};
 use tilewright_plan::{Objective, Plan, bytes, words::with_noun};
 use tilewright_statistics::median;
 
@@ -23,9 +23,6 @@ pub use rows::{CaseRow, Choice, PlanRow, SweepReport, SweptRequest};
 
 /// The most that a choice may be worse than the best.
 const WITHIN: f64 = 1.10;
-
-/// Of free memory, where the limit is ample.
-const AMPLE: f64 = 0.8;
 
 /// A limit of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +125,7 @@ impl Sweep<'_> {
     }
 
     fn ample(&self) -> u64 {
-        (self.machine.facts.free_bytes as f64 * AMPLE) as u64
+        default_limit(self.machine)
     }
 
     fn sweep_size(

@@ -208,12 +208,9 @@ fn of_sample(record: &DenoiseRecord) -> Cells<'_> {
         plan: plan.to_string(),
         measured: [
             outcome.map(|outcome| outcome.elapsed.as_secs_f64()),
-            outcome.map(|outcome| (outcome.peak_bytes + outcome.weights_bytes) as f64),
+            outcome.map(|outcome| outcome.held_bytes() as f64),
         ],
-        expected: [
-            expected.map(|cost| cost.step.as_secs_f64() * steps),
-            expected.map(|cost| (cost.peak_bytes + cost.weights_bytes) as f64),
-        ],
+        expected: [expected.map(|cost| cost.step.as_secs_f64() * steps), expected.map(|cost| cost.held_bytes() as f64)],
         policy: &record.policy.name,
         device: &record.device.name,
     }

@@ -19,7 +19,7 @@ pub struct Model {
     pub vae: Option<PathBuf>,
     /// The transformer's file or folder, or those of two experts: first the one for high noise.
     /// Their contents are not checked here.
-    #[serde(default, deserialize_with = "values::one_or_more_paths")]
+    #[serde(default, deserialize_with = "values::one_or_two_paths")]
     pub transformer: Vec<PathBuf>,
     /// The sigma at which two experts change, if it is not the published one: between 0 and 1.
     #[serde(default, deserialize_with = "boundary")]

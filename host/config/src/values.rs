@@ -110,7 +110,7 @@ pub(crate) fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pa
 }
 
 /// One path, or two.
-pub(crate) fn one_or_more_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+pub(crate) fn one_or_two_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     struct Paths;
 
     impl<'de> Visitor<'de> for Paths {

@@ -159,11 +159,11 @@ impl Shown for Denoise {
     }
 
     fn priced(cost: &DenoiseCost) -> (Duration, u64) {
-        (cost.step, cost.peak_bytes.saturating_add(cost.weights_bytes))
+        (cost.step, cost.held_bytes())
     }
 
     fn measured(outcome: &DenoiseOutcome) -> (Duration, u64) {
-        (outcome.step, outcome.peak_bytes.saturating_add(outcome.weights_bytes))
+        (outcome.step, outcome.held_bytes())
     }
 
     fn about_cost(cost: &DenoiseCost) -> Markup {

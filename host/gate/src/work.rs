@@ -130,7 +130,7 @@ impl Judged for Denoise {
     }
 
     fn held(cost: &DenoiseCost) -> u64 {
-        cost.peak_bytes.saturating_add(cost.weights_bytes)
+        cost.held_bytes()
     }
 
     fn precision(plan: &DenoisePlan) -> Precision {

@@ -62,7 +62,7 @@ fn adaptive_takes_nearly_the_best_of_every_plan_for_a_sample() {
             let request = DenoiseRequest { objective, ..golden.request.clone() };
             let question = Question::denoise(&request, &golden.device, &golden.capabilities);
             let costs = golden.costs();
-            let held = |cost: &DenoiseCost| cost.peak_bytes.saturating_add(cost.weights_bytes);
+            let held = |cost: &DenoiseCost| cost.held_bytes();
             let all: Vec<DenoiseCost> =
                 every_plan(&question).iter().filter_map(|plan| costs.estimate_one(plan).ok()).collect();
             let fitting: Vec<&DenoiseCost> = all.iter().filter(|cost| held(cost) <= request.memory_limit).collect();

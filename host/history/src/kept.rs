@@ -108,6 +108,6 @@ impl Kept for Denoise {
     }
 
     fn measured(outcome: &DenoiseOutcome) -> (Duration, u64) {
-        (outcome.elapsed, outcome.peak_bytes.saturating_add(outcome.weights_bytes))
+        (outcome.elapsed, outcome.held_bytes())
     }
 }

@@ -95,7 +95,7 @@ impl AnyCost {
     pub fn held_bytes(&self) -> u64 {
         match self {
             Self::Vae(cost) => cost.peak_bytes,
-            Self::Denoise(cost) => cost.peak_bytes.saturating_add(cost.weights_bytes),
+            Self::Denoise(cost) => cost.held_bytes(),
         }
     }
 }

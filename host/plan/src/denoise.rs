@@ -442,6 +442,13 @@ pub struct DenoiseCost {
     pub step: Duration,
 }
 
+impl DenoiseCost {
+    /// Bytes held at once, weights included: what a memory limit is compared with.
+    pub const fn held_bytes(&self) -> u64 {
+        self.peak_bytes.saturating_add(self.weights_bytes)
+    }
+}
+
 /// The measurements of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DenoiseOutcome {
@@ -474,6 +481,13 @@ pub struct DenoiseOutcome {
     pub reuse_deviation: f64,
     /// The memory pool's work.
     pub pool: PoolStatistics,
+}
+
+impl DenoiseOutcome {
+    /// Bytes that were held at once, weights included.
+    pub const fn held_bytes(&self) -> u64 {
+        self.peak_bytes.saturating_add(self.weights_bytes)
+    }
 }
 
 /// A sample's decision and outcome.

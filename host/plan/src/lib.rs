@@ -41,6 +41,6 @@ pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};
 pub use record::{FailedAttempt, Record, denoise_record_schema, record_schema};
 pub use recorder::Recorder;
-pub use request::{Backend, Device, Dtype, Hint, Model, Objective, Request};
+pub use request::{Backend, Device, Dtype, Hint, LEANEST_TIME, Model, Objective, Request};
 pub use stage::Stage;
 pub use work::{AnyPlan, Data, Denoise, Vae, Work};

@@ -145,6 +145,29 @@ pub enum Objective {
     Leanest,
 }
 
+/// The most time, relative to the quickest plan that fits, that a plan may take under
+/// [`Objective::Leanest`].
+pub const LEANEST_TIME: f64 = 4.0;
+
+impl Objective {
+    /// The cost of a plan that takes a time, in any unit, and holds bytes, within a memory limit in
+    /// bytes; the least is best. Time under [`Objective::Balanced`] counts half as much again for a
+    /// plan that fills the limit.
+    pub fn cost(self, time: f64, held_bytes: u64, memory_limit: u64) -> f64 {
+        let held = held_bytes as f64;
+        match self {
+            Self::Fastest => time,
+            Self::Balanced => time * (1.0 + held / memory_limit.max(1) as f64 / 2.0),
+            Self::Leanest => held.max(1.0),
+        }
+    }
+
+    /// True if a plan's time is short enough, beside that of the quickest that fits.
+    pub fn allows(self, time: f64, quickest: f64) -> bool {
+        self != Self::Leanest || time <= LEANEST_TIME * quickest
+    }
+}
+
 /// A fact that this version of the contract has no field for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hint {

@@ -260,7 +260,7 @@ fn a_plan_that_failed_is_not_taken_again_and_what_is_left_is_the_hosts() {
         policy.fallback(&question, &Prices)
     } {
         let cost = Prices.estimate_one(&next.plan).unwrap();
-        held.push(cost.peak_bytes + cost.weights_bytes);
+        held.push(cost.held_bytes());
         plan = next.plan;
         assert!(attempts.len() < 10, "it comes to an end");
     }

@@ -114,7 +114,7 @@ impl Served for Denoise {
     }
 
     fn held_bytes(outcome: &Self::Outcome) -> u64 {
-        outcome.peak_bytes.saturating_add(outcome.weights_bytes)
+        outcome.held_bytes()
     }
 
     fn elapsed(outcome: &Self::Outcome) -> Duration {

@@ -325,9 +325,7 @@ impl Metrics {
         let Some(outcome) = &record.outcome else { return };
         let values = self.tracked(labels);
         self.samples.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
-        self.sample_peaks
-            .with_label_values(&values)
-            .set(outcome.peak_bytes.saturating_add(outcome.weights_bytes) as f64);
+        self.sample_peaks.with_label_values(&values).set(outcome.held_bytes() as f64);
         self.moved.with_label_values(&[device]).inc_by(outcome.moved_bytes);
         self.reused.with_label_values(&[device]).inc_by(u64::from(outcome.reused));
         self.record_pool(device, outcome.pool);

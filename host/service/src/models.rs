@@ -14,6 +14,7 @@ use tilewright_models::Family;
 use tilewright_pipeline::{LatentMap, Model, SampleModel};
 use tilewright_plan::PolicyIdentity;
 use tilewright_policy::FallbackPlanner;
+use tilewright_service_api::Job;
 
 use crate::{Error, Result, device::Devices, error::one_line};
 
@@ -103,6 +104,15 @@ impl Models {
         let weights = WeightStore::new(Budget::Last);
         let open = ArcSwap::from_pointee(open_all(config, &ModelMap::new(), &weights)?);
         Ok(Self { open, weights })
+    }
+
+    /// The model of a job.
+    ///
+    /// # Errors
+    /// One line: a reload has removed it.
+    pub fn of_job(&self, job: &Job) -> std::result::Result<Arc<OpenModel>, String> {
+        let found = self.open.load().get(&job.model).cloned();
+        found.ok_or_else(|| format!("model {} is no longer configured", job.model))
     }
 
     /// The weights of all models.

@@ -21,6 +21,7 @@ pub mod packed;
 mod pointwise;
 mod pool;
 pub mod probe;
+pub mod psnr;
 pub mod reordered;
 pub mod scalar;
 mod stored;

@@ -4,6 +4,7 @@
 use serde::Serialize;
 use tch::Device as Place;
 use tilewright_engine::{DenoiseJob, Denoiser, Machine, Sampling};
+use tilewright_pipeline::default_limit;
 use tilewright_plan::{DenoiseCapabilities, DenoisePlan, DenoiseRequest, Device, Objective};
 use tilewright_statistics::{quantile, sorted};
 
@@ -12,12 +13,6 @@ use crate::{Entry, Result, Rounds, Spelling, Watch, sweep::Limit};
 
 /// The most that a choice may be worse than the best.
 const WITHIN: f64 = 1.05;
-
-/// Under `leanest`, how much longer than the quickest a plan may take.
-const LEANEST_TIME: f64 = 4.0;
-
-/// Of free memory, where the limit is ample.
-const AMPLE: f64 = 0.8;
 
 /// A sweep over the plans of one sample.
 #[derive(Debug)]
@@ -61,8 +56,7 @@ pub struct SampleSweepReport {
     pub plans: Vec<SampleRow>,
     /// Every case.
     pub cases: Vec<SampleCase>,
-    /// The 90th percentile of the estimates' errors, as |estimated / measured − 1|: step times and
-    /// bytes held.
+    /// The 90th percentiles of |estimated / measured − 1|: of step times, and of bytes held.
     pub errors: [Option<f64>; 2],
     /// Ended from outside: what was measured until then.
     pub interrupted: bool,
@@ -95,7 +89,7 @@ impl SampleSweep<'_> {
     /// # Errors
     /// A request that can't be made. Never because a plan failed.
     pub fn run(&self, planners: &SamplePlanners<'_>, watch: &mut dyn Watch) -> Result<SampleSweepReport> {
-        let ample = (self.machine.facts.free_bytes as f64 * AMPLE) as u64;
+        let ample = default_limit(self.machine);
         let job = self.job(ample, Objective::Fastest)?;
         let any_precision = self.any_precision || self.machine.device != Place::Cpu;
         let mut all = plans::list(job.request(), job.capabilities(), any_precision);
@@ -154,7 +148,7 @@ impl SampleSweep<'_> {
     }
 
     fn cases(&self, job: &DenoiseJob<'_>, all: &[DenoisePlan], ample: u64) -> Vec<SampleCase> {
-        let held = |plan: &DenoisePlan| job.estimate(plan).ok().map(|cost| cost.peak_bytes + cost.weights_bytes);
+        let held = |plan: &DenoisePlan| job.estimate(plan).ok().map(|cost| cost.held_bytes());
         let plain = held(&DenoisePlan::plain()).unwrap_or(ample);
         let least = all.iter().filter_map(held).min().unwrap_or(0);
         let limits = self.limits.iter().flat_map(|limit| {
@@ -203,13 +197,9 @@ fn settle(case: &mut SampleCase, rows: &[SampleRow]) {
         .filter(|(_, _, held)| *held <= case.memory_limit)
         .collect();
     let quickest = fitting.iter().map(|(_, ms, _)| *ms).fold(f64::INFINITY, f64::min);
-    let limit = case.memory_limit.max(1) as f64;
-    let cost = |ms: f64, held: u64| match case.objective {
-        Objective::Fastest => ms,
-        Objective::Balanced => ms * (1.0 + held as f64 / limit / 2.0),
-        Objective::Leanest => held.max(1) as f64,
-    };
-    let in_time = |ms: f64| case.objective != Objective::Leanest || ms <= LEANEST_TIME * quickest;
+    let (objective, limit) = (case.objective, case.memory_limit);
+    let cost = |ms: f64, held: u64| objective.cost(ms, held, limit);
+    let in_time = |ms: f64| objective.allows(ms, quickest);
     let best = fitting.iter().filter(|(_, ms, _)| in_time(*ms));
     let best = best.min_by(|(_, a, b), (_, c, d)| cost(*a, *b).total_cmp(&cost(*c, *d)));
     let Some((best, best_ms, best_held)) = best else {
@@ -234,7 +224,7 @@ fn errors(rows: &[SampleRow]) -> [Option<f64>; 2] {
     let pairs = rows.iter().filter_map(|row| Some((row.estimate?, measured(row)?)));
     let errors = pairs.map(|(cost, (ms, held))| {
         let time = cost.step.as_secs_f64() * 1e3 / ms.max(f64::MIN_POSITIVE);
-        let bytes = cost.peak_bytes.saturating_add(cost.weights_bytes) as f64 / held.max(1) as f64;
+        let bytes = cost.held_bytes() as f64 / held.max(1) as f64;
         [time, bytes].map(|ratio| (ratio - 1.0).abs())
     });
     let errors: Vec<[f64; 2]> = errors.collect();

@@ -1,17 +1,16 @@
 //! Published workflows: from conditioning and noise to a picture or clip, each stage with its time.
 
 use serde::Serialize;
-use tch::Tensor;
-use tilewright_engine::{DenoiseJob, Machine, Sampled, Sampling, Unfinished};
-use tilewright_pipeline::{Decode, Model, SampleModel};
-use tilewright_plan::{Objective, words::with_noun};
+use tilewright_engine::{DenoiseJob, Error, Machine, MemoryLimit, Sampled, Sampling, Unfinished};
+use tilewright_pipeline::{Decode, Model, SampleModel, default_limit};
+use tilewright_plan::{Objective, Work, words::with_noun};
 use tilewright_statistics::median;
 
-use super::{AMPLE, ClaimRow, Verdict};
+use super::{ClaimRow, Verdict};
 use crate::{
     Planners, Spelling, Watch,
-    race::{Ear as DecodeEar, decode},
-    samples::{Ear, SamplePlanners},
+    race::{Ear, decode},
+    samples::SamplePlanners,
 };
 
 /// The workflow of clips, whose time was published.
@@ -79,6 +78,28 @@ struct Run {
     peak_bytes: u64,
 }
 
+/// The end of a run without figures.
+enum Stop {
+    Interrupted,
+    /// The reason, in one line.
+    Failed(String),
+}
+
+impl<W: Work> From<Unfinished<W>> for Stop {
+    fn from(unfinished: Unfinished<W>) -> Self {
+        match unfinished.error {
+            Error::Interrupted => Self::Interrupted,
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Stop {
+    fn failed(error: impl ToString) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 impl Workflow<'_> {
     /// Runs the workflow under each policy in turn, so many times. True beside the report if it was
     /// interrupted.
@@ -103,13 +124,13 @@ impl Workflow<'_> {
                 watch.advance(round * policies.len() + place, total, &format!("{}: {policy}", self.id));
                 match self.once(machine, policy, (planners, samplers), watch) {
                     Ok(run) => known.push(run),
-                    Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => {
+                    Err(Stop::Interrupted) => {
                         interrupted = true;
                         break 'all;
                     }
-                    Err(Unfinished { error, .. }) => {
+                    Err(Stop::Failed(error)) => {
                         watch.say(&format!("{policy}: {error}"));
-                        runs[place] = Err(error.to_string());
+                        runs[place] = Err(error);
                     }
                 }
             }
@@ -125,36 +146,27 @@ impl Workflow<'_> {
         policy: &Spelling,
         (planners, samplers): (&Planners<'_>, &SamplePlanners<'_>),
         watch: &mut dyn Watch,
-    ) -> Result<Run, Unfinished> {
-        let refused = |error: Box<dyn std::error::Error + Send + Sync>| {
-            Unfinished::from(tilewright_engine::Error::NotOffered(error.to_string()))
-        };
-        let limit = (machine.facts.free_bytes as f64 * AMPLE) as u64;
-        let job = DenoiseJob::new(machine, &self.transformer.denoiser, &self.sampling, limit, Objective::Fastest)?;
-        let mut planner = samplers(policy).map_err(refused)?;
-        let sampled = job.run(planner.as_mut(), None, &mut Ear(watch));
-        let Sampled { latents, record, .. } = sampled.map_err(|unfinished| Unfinished::from(unfinished.error))?;
-        let Some(outcome) = record.outcome else {
-            return Err(Unfinished::from(tilewright_engine::Error::NotOffered("nothing was measured".into())));
-        };
-        let latents: Tensor = self
-            .transformer
-            .to_vae(&latents)
-            .map_err(|error| Unfinished::from(tilewright_engine::Error::Sink(error.into())))?;
-        let job = Decode::new(machine, self.vae, &latents, limit, Objective::Fastest)?;
-        let mut planner = planners(policy).map_err(refused)?;
+    ) -> Result<Run, Stop> {
+        let limit = MemoryLimit { bytes: default_limit(machine), counts_weights: true };
+        let job = DenoiseJob::new(machine, &self.transformer.denoiser, &self.sampling, limit.bytes, Objective::Fastest);
+        let job = job.map_err(Stop::failed)?;
+        let mut planner = samplers(policy).map_err(Stop::failed)?;
+        let Sampled { latents, record, .. } = job.run(planner.as_mut(), None, &mut Ear(watch))?;
+        let Some(outcome) = record.outcome else { return Err(Stop::failed("nothing was measured")) };
+        let latents = self.transformer.to_vae(&latents).map_err(Stop::failed)?;
+        let job = Decode::new(machine, self.vae, &latents, limit, Objective::Fastest).map_err(Stop::failed)?;
+        let mut planner = planners(policy).map_err(Stop::failed)?;
         let begun = std::time::Instant::now();
-        let decoded = decode(&job, planner.as_mut(), &mut DecodeEar(watch), false)?;
+        let decoded = decode(&job, planner.as_mut(), &mut Ear(watch), false)?;
         let decode_ms = begun.elapsed().as_secs_f64() * 1e3;
         self.vae.release();
         let decoders = decoded.record.outcome.map_or(0, |outcome| outcome.peak_bytes);
-        let samplers = outcome.peak_bytes.saturating_add(outcome.weights_bytes);
         Ok(Run {
             load_ms: outcome.load.as_secs_f64() * 1e3,
             sample_ms: outcome.elapsed.as_secs_f64() * 1e3,
             step_ms: outcome.step.as_secs_f64() * 1e3,
             decode_ms,
-            peak_bytes: samplers.max(decoders),
+            peak_bytes: outcome.held_bytes().max(decoders),
         })
     }
 }

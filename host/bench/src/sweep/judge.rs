@@ -6,10 +6,7 @@ use tilewright_statistics::{quantile, sorted};
 
 use super::{Choice, PlanRow};
 
-/// Under `leanest`, how much longer than the quickest a plan may take.
-const LEANEST_TIME: f64 = 4.0;
-
-/// Leeway on that, since both times are measured.
+/// Leeway on the time that `leanest` allows, since both times are measured.
 const LEEWAY: f64 = 1.10;
 
 /// Sides of blended tiles that are counted while any of them, or an exact plan, fits.
@@ -34,7 +31,7 @@ impl Judge {
     pub fn best(&self, rows: &[PlanRow]) -> Option<Choice> {
         let mut fitting = self.fitting(rows);
         let quickest = quickest(&fitting)?;
-        fitting.retain(|choice| self.objective != Objective::Leanest || choice.elapsed_ms <= LEANEST_TIME * quickest);
+        fitting.retain(|choice| self.objective.allows(choice.elapsed_ms, quickest));
         fitting.into_iter().min_by(|one, other| self.cost(one).total_cmp(&self.cost(other)))
     }
 
@@ -54,18 +51,13 @@ impl Judge {
 
     /// The cost of a plan by the objective; the least is best.
     pub fn cost(&self, choice: &Choice) -> f64 {
-        let peak = choice.peak_bytes as f64;
-        match self.objective {
-            Objective::Fastest => choice.elapsed_ms,
-            Objective::Balanced => choice.elapsed_ms * (1.0 + peak / self.memory_limit.max(1) as f64 / 2.0),
-            Objective::Leanest => peak.max(1.0),
-        }
+        self.objective.cost(choice.elapsed_ms, choice.peak_bytes, self.memory_limit)
     }
 
     /// True if a plan takes no longer than `leanest` allows.
     pub fn is_in_time(&self, choice: &Choice, rows: &[PlanRow]) -> bool {
-        self.objective != Objective::Leanest
-            || quickest(&self.fitting(rows)).is_none_or(|least| choice.elapsed_ms <= LEEWAY * LEANEST_TIME * least)
+        let quickest = quickest(&self.fitting(rows));
+        quickest.is_none_or(|quickest| self.objective.allows(choice.elapsed_ms, LEEWAY * quickest))
     }
 }
 

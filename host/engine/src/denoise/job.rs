@@ -170,7 +170,7 @@ impl<'a> DenoiseJob<'a> {
                 ..DenoisePlan::plain()
             };
             let Ok(cost) = self.costs.estimate_one(&plan) else { continue };
-            let held = cost.peak_bytes.saturating_add(cost.weights_bytes);
+            let held = cost.held_bytes();
             if held <= limit {
                 return None;
             }

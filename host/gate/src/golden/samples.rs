@@ -271,9 +271,7 @@ impl GoldenRequest<Denoise> {
         request.memory_limit = match row.room {
             Plenty => request.memory_limit,
             Hopeless => 1 << 20,
-            Percent(percent) => prices
-                .estimate_one(&plain)
-                .map_or(1 << 30, |cost| (cost.peak_bytes + cost.weights_bytes) / 100 * percent),
+            Percent(percent) => prices.estimate_one(&plain).map_or(1 << 30, |cost| cost.held_bytes() / 100 * percent),
         };
         let costs = Arc::new(SamplePrices { request: request.clone(), ..prices });
         let under_way = match row.then {

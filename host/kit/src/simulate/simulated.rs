@@ -243,7 +243,7 @@ impl Simulated for Denoise {
     }
 
     fn table_figures(outcome: &DenoiseOutcome) -> (f64, u64) {
-        (outcome.step.as_secs_f64() * 1e3, outcome.peak_bytes.saturating_add(outcome.weights_bytes))
+        (outcome.step.as_secs_f64() * 1e3, outcome.held_bytes())
     }
 
     fn table_outcome(

@@ -20,9 +20,6 @@ pub const MOST_TABLE_BYTES: usize = 64 << 20;
 const MOST_CASES: usize = 1000;
 const MOST_PLANS: usize = 10_000;
 
-/// The most time, relative to the fastest, that the best plan may take under `leanest`.
-const LEANEST_TIME: f64 = 4.0;
-
 /// The reason why a table can't be made or read. Each is one line.
 #[derive(Debug, Error)]
 pub enum TableError {
@@ -144,12 +141,7 @@ impl<W: Simulated> Entry<W> {
 impl Choice {
     /// The cost by an objective, as in `tilewright bench sweep`.
     pub fn cost(&self, objective: Objective, memory_limit: u64) -> f64 {
-        let peak = self.peak_bytes as f64;
-        match objective {
-            Objective::Fastest => self.elapsed_ms,
-            Objective::Balanced => self.elapsed_ms * (1.0 + peak / memory_limit.max(1) as f64 / 2.0),
-            Objective::Leanest => peak.max(1.0),
-        }
+        objective.cost(self.elapsed_ms, self.peak_bytes, memory_limit)
     }
 }
 
@@ -182,7 +174,7 @@ impl<W: Simulated> Case<W> {
         }
         let mut fitting: Vec<Choice> = fitting.into_iter().map(|(_, choice)| choice).collect();
         let quickest = fitting.iter().map(|choice| choice.elapsed_ms).min_by(f64::total_cmp)?;
-        fitting.retain(|choice| objective != Objective::Leanest || choice.elapsed_ms <= LEANEST_TIME * quickest);
+        fitting.retain(|choice| objective.allows(choice.elapsed_ms, quickest));
         let cost = |choice: &Choice| choice.cost(objective, memory_limit);
         fitting.into_iter().min_by(|one, other| cost(one).total_cmp(&cost(other)))
     }

@@ -293,7 +293,7 @@ fn a_policy_is_simulated_on_a_table_of_samples() {
     }
     let entries = plans.into_iter().filter_map(|plan| {
         let cost = costs.estimate_one(&plan).ok()?;
-        let held = cost.peak_bytes + cost.weights_bytes;
+        let held = cost.held_bytes();
         let elapsed_ms = Some(cost.step.as_secs_f64() * 1e3);
         Some(Entry { plan, estimate: Some(cost), elapsed_ms, peak_bytes: Some(held), runs: 1, failure: None })
     });

@@ -131,6 +131,6 @@ impl Fitting<'_> {
     /// The bytes that a plan is expected to hold at once; none if it can't be carried out.
     fn held(&self, plan: &DenoisePlan) -> Option<u64> {
         let cost = self.costs.estimate_one(&plan.without_reason()).ok()?;
-        Some(cost.peak_bytes.saturating_add(cost.weights_bytes))
+        Some(cost.held_bytes())
     }
 }

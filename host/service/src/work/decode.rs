@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use tch::{Kind, Tensor};
-use tilewright_engine::{Finished, Unfinished};
+use tch::Tensor;
+use tilewright_engine::Finished;
 use tilewright_media::Output;
 use tilewright_models::Latent;
 use tilewright_pipeline::{Decode, Delivery, FrameStore, Trials, texts};
 use tilewright_plan::{Record, Vae};
 use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::JobResult;
-use tilewright_torch::scalar;
+use tilewright_torch::{psnr, scalar};
 
 use super::{
     JobEnd,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     accept::rate,
-    error::{decode_line, one_line},
+    error::one_line,
     job_traces::{AnyJobTrace, JobTrace},
     jobs::{StoredJob, inputs::Input},
     metrics::Labels,
@@ -59,8 +59,7 @@ impl Executed for Vae {
     /// The latent of a job in its model's own space: as it was read when the job was accepted, or
     /// read again after a restart.
     fn read(server: &ServerState, stored: &StoredJob) -> Result<DecodeInput, String> {
-        let gone = || format!("model {} is no longer configured", stored.job.model);
-        let model = server.models.by_name().get(&stored.job.model).cloned().ok_or_else(gone)?;
+        let model = server.models.of_job(&stored.job)?;
         let vae = vae_of(&model)?;
         let read = || -> tilewright_pipeline::Result<(Latent, Tensor)> {
             let path = server.jobs.files.input(&stored.job.id, Input::Latent);
@@ -136,14 +135,13 @@ impl Executed for Vae {
         let mut planner = UntrackedPlanner::new(incumbent);
         let finished = job.run(&mut planner, &mut CancelOnly(stop), &mut incumbents, &done);
         let record = finished.map_err(|unfinished| one_line(&unfinished.error))?.record;
-        let mean = || -> tilewright_pipeline::Result<f64> {
-            let (canarys, incumbents) = (canarys.tensor()?, incumbents.tensor()?);
-            let difference = scalar::clamp(&canarys, -1.0, 1.0)?.f_sub(&scalar::clamp(&incumbents, -1.0, 1.0)?)?;
-            Ok(difference.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])?)
+        let compared = || -> tilewright_pipeline::Result<f64> {
+            let shown = |store: &FrameStore| scalar::clamp(&store.tensor()?, -1.0, 1.0).map_err(Into::into);
+            let [canarys, incumbents]: [tilewright_pipeline::Result<Tensor>; 2] = [canarys, &incumbents].map(shown);
+            // The values span −1…1.
+            Ok(psnr::over(&canarys?, &incumbents?, 2.0)?)
         };
-        let mean = mean().map_err(|error| one_line(&error))?;
-        // The values span −1…1: a peak of 2.
-        Ok((record, 10.0 * (4.0 / mean).log10()))
+        Ok((record, compared().map_err(|error| one_line(&error))?))
     }
 
     fn count(server: &ServerState, labels: &Labels<'_>, device: &str, record: &Record) {
@@ -164,16 +162,6 @@ fn fits_buffer(stored: &StoredJob) -> bool {
 }
 
 impl Execution<'_> {
-    fn describe_unfinished(&self, unfinished: Unfinished, observer: &JobObserver<'_, Vae>) -> JobOutcome<Vae> {
-        let end = match unfinished.error {
-            tilewright_engine::Error::Interrupted => observer.stop().end(),
-            error if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
-            error @ tilewright_engine::Error::Sink(_) => self.classify_write_error(&error),
-            error => JobEnd::Failed(decode_line(&error)),
-        };
-        JobOutcome { record: unfinished.record, output: None, end: Err(end) }
-    }
-
     /// Begins the output of a decode.
     fn begin(&self, vae: &OpenVae, input: &DecodeInput, compares: bool) -> Result<Delivery, JobEnd> {
         let path = self.output()?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tilewright_engine::Unfinished;
 use tilewright_pipeline::{Kept, Trials};
 use tilewright_plan::{Objective, Record};
 use tilewright_rollout::{Assignment, Decider, Revision, Served};
@@ -13,6 +14,7 @@ use super::{
 };
 use crate::{
     device::Worker,
+    error::{decode_line, one_line},
     job_traces::{AnyJobTrace, JobTrace},
     jobs::StoredJob,
     metrics::Labels,
@@ -82,6 +84,21 @@ pub trait Executed: Served + Kept {
 }
 
 impl Execution<'_> {
+    /// The outcome of work that ended without a result.
+    pub fn describe_unfinished<W: Executed>(
+        &self,
+        unfinished: Unfinished<W>,
+        observer: &JobObserver<'_, W>,
+    ) -> JobOutcome<W> {
+        let end = match unfinished.error {
+            tilewright_engine::Error::Interrupted => observer.stop().end(),
+            error if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
+            error @ tilewright_engine::Error::Sink(_) => self.classify_write_error(&error),
+            error => JobEnd::Failed(decode_line(&error)),
+        };
+        JobOutcome { record: unfinished.record, output: None, end: Err(end) }
+    }
+
     /// The objective of the job: its own, or its route's.
     pub fn objective(&self, assignment: &Assignment) -> Objective {
         self.stored.request.objective.or(assignment.objective).unwrap_or(Objective::Balanced)

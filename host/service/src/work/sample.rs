@@ -3,13 +3,13 @@
 
 use std::{fs, sync::Arc};
 
-use tch::Kind;
 use tilewright_engine::{Begun, DenoiseJob, SampleState, Sampled, Sampling};
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentOutput, SampleModel, Trials};
 use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
 use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::JobResult;
+use tilewright_torch::psnr;
 
 use super::{
     JobEnd,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     accept,
-    error::{decode_line, one_line},
+    error::one_line,
     job_traces::{AnyJobTrace, JobTrace},
     jobs::{StoredJob, inputs::Input},
     metrics::Labels,
@@ -44,8 +44,7 @@ impl Executed for Denoise {
     const NAME: &'static str = "sampling";
 
     fn read(server: &ServerState, stored: &StoredJob) -> Result<SampleInput, String> {
-        let gone = || format!("model {} is no longer configured", stored.job.model);
-        let model = server.models.by_name().get(&stored.job.model).cloned().ok_or_else(gone)?;
+        let model = server.models.of_job(&stored.job)?;
         let transformer = transformer_of(&model)?;
         let path = |input: Input| Some(server.jobs.files.input(&stored.job.id, input)).filter(|path| path.is_file());
         let fields = stored.request.sample.as_deref().cloned().unwrap_or_default();
@@ -88,15 +87,7 @@ impl Executed for Denoise {
         let sampled = tracing::info_span!("sample").in_scope(|| job.run(decider, begun, observer));
         let sampled = match sampled {
             Ok(sampled) => sampled,
-            Err(unfinished) => {
-                let end = match unfinished.error {
-                    tilewright_engine::Error::Interrupted => observer.stop().end(),
-                    error if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
-                    error @ tilewright_engine::Error::Sink(_) => execution.classify_write_error(&error),
-                    error => JobEnd::Failed(decode_line(&error)),
-                };
-                return JobOutcome { record: unfinished.record, output: None, end: Err(end) };
-            }
+            Err(unfinished) => return execution.describe_unfinished(unfinished, observer),
         };
         let end = tracing::info_span!("write").in_scope(|| execution.finish_sample(transformer, &output, &sampled));
         let Sampled { latents, record, .. } = sampled;
@@ -120,12 +111,7 @@ impl Executed for Denoise {
         let mut planner = UntrackedPlanner::new(incumbent);
         let sampled = job.run(&mut planner, None, &mut CancelOnly(stop));
         let Sampled { latents, record, .. } = sampled.map_err(|unfinished| one_line(&unfinished.error))?;
-        let compared = || -> tilewright_pipeline::Result<f64> {
-            let square = canarys.f_sub(&latents)?.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])?;
-            let span = latents.f_max()?.f_sub(&latents.f_min()?)?.f_double_value(&[])?;
-            Ok(10.0 * (span * span / square).log10())
-        };
-        Ok((record, compared().map_err(|error| one_line(&error))?))
+        Ok((record, psnr::over_span(canarys, &latents).map_err(|error| one_line(&error))?))
     }
 
     fn count(server: &ServerState, labels: &Labels<'_>, device: &str, record: &Record<Self>) {
