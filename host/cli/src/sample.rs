@@ -28,9 +28,6 @@ use crate::{
 /// The settings that change a sample's bits: with --resume, an earlier run's are the same.
 const OF_BITS: [&str; 7] = ["precision", "products", "attention", "guidance", "samples", "feed-forward", "reuse"];
 
-/// The most values of latents: a terabyte of them, which no machine samples.
-const MOST_VALUES: u64 = 1 << 38;
-
 /// Samples one batch.
 pub fn run(arguments: &Sample) -> Outcome {
     let aside = arguments.output.as_os_str() == STANDARD;
@@ -174,8 +171,8 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         cfg: arguments.cfg.unwrap_or(1.0),
         reuse: arguments.reuse,
         convention: arguments.convention,
-        most_values: MOST_VALUES,
-        most_samples: u64::from(u32::MAX),
+        most_values: SampleRequest::MOST_VALUES,
+        most_samples: u64::MAX,
     }
 }
 
@@ -214,7 +211,7 @@ fn explanation(record: &DenoiseRecord, candidates: &[Candidate<Denoise>]) -> Str
                 let sizes = [cost.peak_bytes, cost.weights_bytes, cost.moved_bytes].map(bytes::display);
                 row.extend(sizes);
                 row.push(table::time(cost.step));
-                let held = cost.peak_bytes.saturating_add(cost.weights_bytes);
+                let held = cost.held_bytes();
                 row.push(if held > record.request.memory_limit { "over the limit" } else { "" }.into());
             }
             Err(reason) => {

@@ -10,7 +10,7 @@ use tilewright_bench::{
 use tilewright_pipeline::{Model, PromptRequest, SampleModel, SampleRequest, Size, Steps, default_limit};
 use tilewright_plan::{DenoisePlan, Device, bytes, words::with_noun};
 use tilewright_plot::{Axis, Chart, Form, Lines, Page, Series};
-use tilewright_sampling::{Convention, Span};
+use tilewright_sampling::Span;
 
 use super::{Policies, exit_outcome, machine, tables::time, waiting::Waiting};
 use crate::{
@@ -26,9 +26,6 @@ const TOKENS: u32 = 512;
 /// Steps of the suite's workflows: in full, and with --quick.
 const STEPS: u32 = 20;
 const QUICK_STEPS: u32 = 4;
-
-/// The most values of latents.
-const MOST_VALUES: u64 = 1 << 38;
 
 /// The columns of a contest, of which all after the plan are numbers.
 const HEADING: [&str; 10] =
@@ -155,7 +152,8 @@ pub fn workflow<'a>(transformer: &'a SampleModel, vae: &'a Model, quick: bool) -
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("generated conditioning");
     transformer.generate_conditioning(&path, TOKENS, size)?;
-    let sampling = transformer.prepare(&plain_request(vec![PromptRequest { path, within: None }], size, steps))?;
+    let sampling =
+        transformer.prepare(&SampleRequest::plain(vec![PromptRequest { path, within: None }], size, steps))?;
     Ok(suite::Workflow { id, what, transformer, sampling, vae })
 }
 
@@ -172,31 +170,7 @@ fn request(arguments: &BenchSample, conditioning: Vec<PromptRequest>, size: Size
         },
         cfg: arguments.cfg.unwrap_or(1.0),
         reuse: arguments.reuse,
-        ..plain_request(conditioning, size, arguments.steps)
-    }
-}
-
-/// So many steps of the defaults.
-fn plain_request(conditioning: Vec<PromptRequest>, size: Size, steps: u32) -> SampleRequest {
-    SampleRequest {
-        conditioning,
-        negative: Vec::new(),
-        size: Some(size),
-        latent: None,
-        noise: None,
-        batch: None,
-        mask: None,
-        seeds: vec![0],
-        adds_noise: true,
-        sampler: None,
-        steps: Steps::Count { steps: Some(steps), strength: 1.0, scheduler: None, span: Span::default() },
-        shift: None,
-        guidance: None,
-        cfg: 1.0,
-        reuse: None,
-        convention: Convention::default(),
-        most_values: MOST_VALUES,
-        most_samples: u64::from(u32::MAX),
+        ..SampleRequest::plain(conditioning, size, arguments.steps)
     }
 }
 

@@ -1,0 +1,114 @@
+//! The request for a sample: its files, its size and its steps.
+
+use std::path::PathBuf;
+
+use tilewright_sampling::{Convention, Sampler, Scheduler, Span};
+
+/// The size of a sample that has no latent to begin from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Pixels.
+    pub width: u32,
+    /// Pixels.
+    pub height: u32,
+    /// Frames of a clip.
+    pub frames: u32,
+}
+
+/// The sigmas that are asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Steps {
+    /// By hand.
+    Sigmas(Vec<f64>),
+    /// So many, along the model's own sigmas.
+    Count {
+        /// Steps; the model's usual number if none is given.
+        steps: Option<u32>,
+        /// The share of the way from noise that is gone.
+        strength: f64,
+        /// The scheduler; that of the reference if none is given.
+        scheduler: Option<Scheduler>,
+        /// The part of the steps that is taken.
+        span: Span,
+    },
+}
+
+/// A request for a sample.
+#[derive(Clone, Debug)]
+pub struct SampleRequest {
+    /// Conditionings; at least one.
+    pub conditioning: Vec<PromptRequest>,
+    /// The conditionings that guidance leads away from.
+    pub negative: Vec<PromptRequest>,
+    /// The size, if there is no latent.
+    pub size: Option<Size>,
+    /// Latents to begin from, in the VAE's own space.
+    pub latent: Option<PathBuf>,
+    /// Noise; else that of the seed.
+    pub noise: Option<PathBuf>,
+    /// Samples; else as many as the noise, the latent or the conditioning has.
+    pub batch: Option<u32>,
+    /// A mask: 1 where latents are made anew.
+    pub mask: Option<PathBuf>,
+    /// The seed of the noise, also of that which the sampler adds; or one for each sample.
+    pub seeds: Vec<u64>,
+    /// The noise of the first sigma is added; else the latent has it already.
+    pub adds_noise: bool,
+    /// The sampler; that of the reference if none is given.
+    pub sampler: Option<Sampler>,
+    /// Sigmas.
+    pub steps: Steps,
+    /// The shift of the model's sigmas, in place of its own.
+    pub shift: Option<f64>,
+    /// The guidance of a network that has it as an input.
+    pub guidance: Option<f64>,
+    /// The factor of guidance by a negative conditioning.
+    pub cfg: f64,
+    /// The change of the network's output up to which the last one may serve once more.
+    pub reuse: Option<f64>,
+    /// The reference that is followed.
+    pub convention: Convention,
+    /// The most values of the latents, all samples together: more are refused before any is made.
+    pub most_values: u64,
+    /// The most samples of a batch, wherever its size comes from.
+    pub most_samples: u64,
+}
+
+/// A conditioning that is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptRequest {
+    /// Its file.
+    pub path: PathBuf,
+    /// The parts of the way from noise (0) to the sample (1) between which it counts; all of it if
+    /// none is given.
+    pub within: Option<[f64; 2]>,
+}
+
+impl SampleRequest {
+    /// The most values of latents where nobody bounds them otherwise: more is a slip.
+    pub const MOST_VALUES: u64 = 1 << 38;
+
+    /// A sample of a size from the noise of seed 0, with so many steps of the model's defaults.
+    pub fn plain(conditioning: Vec<PromptRequest>, size: Size, steps: u32) -> Self {
+        Self {
+            conditioning,
+            negative: Vec::new(),
+            size: Some(size),
+            latent: None,
+            noise: None,
+            batch: None,
+            mask: None,
+            seeds: vec![0],
+            adds_noise: true,
+            sampler: None,
+            steps: Steps::Count { steps: Some(steps), strength: 1.0, scheduler: None, span: Span::default() },
+            shift: None,
+            guidance: None,
+            cfg: 1.0,
+            reuse: None,
+            convention: Convention::default(),
+            most_values: Self::MOST_VALUES,
+            most_samples: u64::MAX,
+        }
+    }
+}
