@@ -1,0 +1,87 @@
+//! The last decision of each kind of work, until its outcome is known.
+
+use std::sync::Arc;
+
+use tilewright_plan::{CostModel, Denoise, Vae};
+
+use crate::{
+    contract::Answered,
+    fallback::HostPlans,
+    guest::{Asked, Prices},
+    outcome_memory::{AnyOutcome, DecidedCosts, PastOutcome},
+};
+
+/// The last decisions, until their outcomes are known.
+#[derive(Default)]
+pub(super) struct Pending {
+    vae: Option<PendingDecision<Vae>>,
+    denoise: Option<PendingDecision<Denoise>>,
+}
+
+/// The last decision, until its outcome is known.
+pub(super) struct PendingDecision<W: Decided> {
+    request: W::Request,
+    decided: Arc<DecidedCosts<W>>,
+    /// Those of the decision: their bounds hold for the outcome too.
+    prices: Arc<Prices<W>>,
+}
+
+impl<W: Decided> PendingDecision<W> {
+    pub fn new(request: &W::Request, plan: &W::Plan, cost: W::Cost, prices: Arc<Prices<W>>) -> Self {
+        let plan = W::without_reason(plan);
+        Self { request: request.clone(), decided: Arc::new(DecidedCosts { plan, cost }), prices }
+    }
+
+    /// The prices to ask for while the policy learns from this outcome; `None` if it belongs to
+    /// another decision.
+    pub fn prices(&self, request: &W::Request, plan: &W::Plan) -> Option<Arc<Prices<W>>> {
+        let costs: Arc<dyn CostModel<W>> = self.decided.clone();
+        (W::is_same_model_and_size(&self.request, request) && W::is_same_work(&self.decided.plan, plan))
+            .then(|| Arc::new(Prices { costs, bounds: self.prices.bounds.clone() }))
+    }
+}
+
+/// Work that a policy decides.
+pub(super) trait Decided: Answered + Asked + HostPlans {
+    /// The last decision about it.
+    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>>;
+
+    /// An outcome to learn from again.
+    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome;
+
+    /// True if an outcome of one request tells the price of the other.
+    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool;
+}
+
+impl Decided for Vae {
+    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {
+        &mut pending.vae
+    }
+
+    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome {
+        AnyOutcome::Vae(past_outcome)
+    }
+
+    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
+        let size = |request: &Self::Request| (request.batch, request.frames, request.height, request.width);
+        one.model == other.model && size(one) == size(other)
+    }
+}
+
+impl Decided for Denoise {
+    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {
+        &mut pending.denoise
+    }
+
+    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome {
+        AnyOutcome::Denoise(past_outcome)
+    }
+
+    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
+        let size = |request: &Self::Request| {
+            let tokens = (request.text_tokens, request.image_tokens);
+            (request.batch, request.frames, request.height, request.width, tokens, request.passes)
+        };
+        one.model == other.model && size(one) == size(other)
+    }
+}

@@ -1,0 +1,162 @@
+//! An instance of a policy's module, and its calls.
+
+use tilewright_plan::{FallbackReason, Value};
+use wasmtime::{Store, Trap};
+
+use super::decided::Decided;
+use crate::{
+    contract::Instance,
+    guest::{Guest, LimitExceeded, clean},
+    host::PolicyParts,
+    load::one_line,
+    outcome_memory::{AnyOutcome, OutcomeMemory, PastOutcome},
+};
+
+/// A call that had the processor for less than one part in this many of its time is not to blame
+/// for running out of it.
+const FAIR: u32 = 10;
+
+/// An instance with its store. After a failed call it is dropped: wasmtime promises nothing about
+/// its state.
+pub(crate) struct RunningInstance {
+    store: Store<Guest>,
+    guest: Box<dyn Instance>,
+}
+
+/// The reason why a call gave no answer.
+#[derive(Debug)]
+pub(crate) struct CallFailure {
+    pub reason: FallbackReason,
+    pub detail: String,
+    /// True if time ran out while other processes had the processor for most of it: the policy is
+    /// not to blame.
+    pub is_starved: bool,
+}
+
+impl RunningInstance {
+    /// Instantiates; the module's start function runs under the same limits as a call.
+    pub fn new(loaded: &PolicyParts) -> Result<Self, CallFailure> {
+        let limits = &loaded.limits;
+        let mut store = Store::new(&loaded.sandbox.engine, Guest::new(*limits));
+        limits.apply(&mut store);
+        let guest = limits.reset_allowance(&mut store).and_then(|()| loaded.linked.component.instantiate(&mut store));
+        let guest = guest.map_err(|error| CallFailure::new(&error, loaded))?;
+        Ok(Self { store, guest })
+    }
+
+    /// The host's side of the instance: questions, prices and notes.
+    pub fn state(&mut self) -> &mut Guest {
+        self.store.data_mut()
+    }
+
+    /// Bytes of its linear memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.store.data().usage.memory_bytes()
+    }
+
+    /// The current instance, or a new one that has learned from the earlier outcomes.
+    pub fn ready<'a>(
+        warm: &'a mut Option<Self>,
+        loaded: &PolicyParts,
+        settings: &[(String, Value)],
+        past_outcomes: &mut OutcomeMemory,
+    ) -> Result<&'a mut Self, CallFailure> {
+        if let Some(live) = warm {
+            return Ok(live);
+        }
+        let mut live = Self::new_configured(loaded, settings)?;
+        let told = past_outcomes.iter().try_for_each(|past_outcome| match past_outcome {
+            AnyOutcome::Vae(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
+            AnyOutcome::Denoise(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
+        });
+        if let Err(failure) = told {
+            // The policy took each of them before, but after others that are gone: without all of
+            // them it begins anew.
+            tracing::warn!("the policy lost its earlier outcomes: {}: {}", failure.reason, failure.detail);
+            past_outcomes.clear();
+            live = Self::new_configured(loaded, settings)?;
+        }
+        Ok(warm.insert(live))
+    }
+
+    fn new_configured(loaded: &PolicyParts, settings: &[(String, Value)]) -> Result<Self, CallFailure> {
+        let mut live = Self::new(loaded)?;
+        live.configure(loaded, settings)?.map_err(|reason| {
+            let detail = format!("refused the settings that it had taken before: {reason}");
+            CallFailure { reason: FallbackReason::Trap, detail, is_starved: false }
+        })?;
+        Ok(live)
+    }
+
+    /// Passes the guest an outcome; also returns the fuel that it took.
+    pub(super) fn pass_outcome<W: Decided>(
+        &mut self,
+        loaded: &PolicyParts,
+        past_outcome: &PastOutcome<W>,
+    ) -> (Result<(), CallFailure>, u64) {
+        let PastOutcome { plan, outcome, prices, .. } = past_outcome;
+        W::questions(self.store.data_mut()).prices.clone_from(prices);
+        let question = past_outcome.question();
+        let report = self.call(loaded, |guest, store| W::tell(guest, store, &question, plan, outcome));
+        W::questions(self.store.data_mut()).prices = None;
+        report
+    }
+
+    /// Makes one call with a new allowance; also returns the fuel that it used.
+    pub fn call<R>(
+        &mut self,
+        loaded: &PolicyParts,
+        call: impl FnOnce(&dyn Instance, &mut Store<Guest>) -> wasmtime::Result<R>,
+    ) -> (Result<R, CallFailure>, u64) {
+        let answer = loaded.limits.reset_allowance(&mut self.store).and_then(|()| call(&*self.guest, &mut self.store));
+        let left = self.store.get_fuel().unwrap_or(0);
+        let answer = answer.map_err(|error| {
+            let mut failure = CallFailure::new(&error, loaded);
+            if let Some(ran) = self.store.data().processor_time().filter(|_| failure.reason == FallbackReason::Timeout)
+            {
+                failure.is_starved = ran < loaded.limits.wall() / FAIR;
+                if failure.is_starved {
+                    let ran = ran.as_millis();
+                    failure.detail = format!(
+                        "{}: the machine was busy, and the policy had the processor for {ran} ms of them",
+                        failure.detail
+                    );
+                }
+            }
+            if let Some(complaint) = self.store.data().complaint() {
+                failure.detail = format!("{}; it said: {complaint}", failure.detail);
+            }
+            failure
+        });
+        (answer, loaded.limits.fuel - left)
+    }
+
+    pub fn configure(
+        &mut self,
+        loaded: &PolicyParts,
+        settings: &[(String, Value)],
+    ) -> Result<Result<(), String>, CallFailure> {
+        let (answer, _) = self.call(loaded, |guest, store| guest.configure(store, settings));
+        Ok(answer?.map_err(|reason| clean(reason, loaded.limits.text_chars)))
+    }
+}
+
+impl CallFailure {
+    fn new(error: &wasmtime::Error, loaded: &PolicyParts) -> Self {
+        let (reason, detail) = match (error.downcast_ref::<LimitExceeded>(), error.downcast_ref::<Trap>()) {
+            (Some(exceeded @ (LimitExceeded::Memory { .. } | LimitExceeded::Table { .. })), _) => {
+                (FallbackReason::OutOfMemory, exceeded.to_string())
+            }
+            (Some(exceeded), _) => (FallbackReason::Trap, exceeded.to_string()),
+            (_, Some(Trap::OutOfFuel)) => {
+                (FallbackReason::OutOfFuel, format!("all {} units of fuel used up", loaded.limits.fuel))
+            }
+            (_, Some(Trap::Interrupt)) => {
+                (FallbackReason::Timeout, format!("no answer within {} ms", loaded.limits.wall_ms))
+            }
+            (_, Some(trap)) => (FallbackReason::Trap, one_line(trap.to_string().trim_start_matches("wasm trap: "))),
+            (None, None) => (FallbackReason::Trap, one_line(&error.root_cause().to_string())),
+        };
+        Self { reason, detail, is_starved: false }
+    }
+}
