@@ -5,7 +5,8 @@
 //! fits, the best of them is taken. The second round divides them: weights streamed or on the host,
 //! samples one by one, feed-forward layers in parts. Memory is short then, so `balanced` takes the
 //! fastest that fits. `leanest` goes through both rounds. If nothing fits, a third round tries the
-//! other narrow types, and after that the leanest of all is taken: estimates may be too high.
+//! other narrow types, and after that the leanest of all is taken: estimates may be too high. A plan
+//! with feed-forward layers in parts is tried with fewer of them at last.
 //!
 //! The host's trials correct the prices of plans that ran: the fastest run's ratio of measured to
 //! priced time, over the median of all such plans' ratios, which is the machine's. It counts after
@@ -31,9 +32,11 @@ const IN_PARTS: f64 = 1.03;
 const STREAMED: f64 = 1.05;
 const BLOCK_BY_BLOCK: f64 = 1.15;
 
-/// Parts of a feed-forward layer in the second round, and in the plans that hold least.
+/// Parts of a feed-forward layer in the second round, in the plans that hold least, and for a plan
+/// that is best with more of them.
 const PARTS: [u32; 2] = [1, 8];
 const MOST_PARTS: u32 = 32;
+const FEWER_PARTS: [u32; 2] = [2, 4];
 
 /// Queries of a piece of attention.
 const QUERIES: u32 = 1024;
@@ -101,7 +104,7 @@ pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Resul
         0 => considered.into_iter().min_by(|one, other| one.held.total_cmp(&other.held)),
         _ => {
             considered.retain(|priced| priced.held <= limit);
-            search.best(considered, is_short)
+            search.best(considered, is_short).and_then(|best| search.with_fewer_parts(best, limit, is_short))
         }
     };
     let best = best.ok_or("no plan is left to try")?;
@@ -180,6 +183,16 @@ impl Search<'_> {
         plans
     }
 
+    /// The best of a plan that fits and the same plan with feed-forward layers in fewer parts.
+    fn with_fewer_parts(&self, best: Priced, limit: f64, is_short: bool) -> Option<Priced> {
+        let fewer = FEWER_PARTS.into_iter().filter(|parts| *parts < best.plan.feed_forward);
+        let fewer = fewer.map(|feed_forward| Plan { feed_forward, ..best.plan.clone() }).collect();
+        let mut considered = self.priced(fewer);
+        considered.retain(|priced| priced.held <= limit);
+        considered.insert(0, best);
+        self.best(considered, is_short)
+    }
+
     /// Precisions: f32 and what is faster, and for the last round the other narrow types. On a CPU
     /// all of them wait: accuracy first.
     fn precisions(&self, is_first: bool) -> Vec<Precision> {
@@ -239,6 +252,9 @@ impl Search<'_> {
             if !wished.contains(&plan) && !self.attempts.iter().any(|attempt| plan.repeats(attempt)) {
                 wished.push(plan);
             }
+        }
+        if wished.is_empty() {
+            return Vec::new();
         }
         let costs = denoise::estimate(&wished);
         let costed: Vec<(Plan, Cost)> =
