@@ -22,6 +22,7 @@ mod picture;
 mod record;
 mod run;
 mod task;
+mod text;
 mod tiles;
 mod vae;
 mod weights;
@@ -37,6 +38,7 @@ pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use observer::{Cancelled, FinishedStep, Next, Observer};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
+pub use text::{EncodedText, TextCost, TextJob};
 pub use vae::{Vae, VideoVae};
 pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore};
 

@@ -5,6 +5,7 @@
 //! Everything read from a file is hostile until checked: names, shapes and sizes are compared with
 //! the network's before libtorch sees a byte.
 
+pub mod clip;
 mod config_json;
 mod denoiser;
 mod error;
@@ -19,6 +20,8 @@ mod metered;
 mod names;
 mod parts;
 mod progress;
+pub mod t5;
+mod text_encoder;
 pub mod transformer;
 pub mod wan;
 pub mod wan_vae;
@@ -31,6 +34,7 @@ pub use known::{Destination, LoadStep};
 pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
 pub use lora::{Lora, LoraFit};
 pub use parts::{Part, Role};
+pub use text_encoder::{EncoderConfig, EncoderFile, EncoderKind, EncoderStates, LoadedEncoder};
 pub use tilewright_checkpoint::{Checkpoint, FileId, Stored, find_part, models_in};
 pub use tilewright_nn::ComputeFormat;
 pub use transformer::{BeforeBlock, Blocks};

@@ -23,5 +23,7 @@ pub use laps::Laps;
 pub use meter::{Costs, Meter, MeterCausalKernel, MeterKernel, MeterMatrix, MeterSums, MeterTensor};
 pub use ops::{GroupNorm, Ops, Rows, Store, Window};
 pub use scope::{Listing, Needed, Scope, Source};
-pub use tokens::{Dense, Gelu, HeadNorm, LayerNorm, TokenListing, TokenOps, TokenScope, TokenSource};
+pub use tokens::{
+    Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenListing, TokenOps, TokenScope, TokenSource, root_mean_square_norm,
+};
 pub use torch::{Beside, Matrix, Piece, Torch};

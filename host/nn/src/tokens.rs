@@ -14,6 +14,8 @@ pub enum Gelu {
     Exact,
     /// With Φ by a tanh, as in Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
     Tanh,
+    /// x · σ(1.702 x), of the same paper: that of OpenAI's CLIP.
+    Quick,
 }
 
 /// A norm over the width of tokens: (x − mean) / √(variance + epsilon), and then any of these.
@@ -36,6 +38,17 @@ pub struct HeadNorm<'a, W> {
     pub weight: &'a W,
     /// Added to the mean.
     pub epsilon: f64,
+}
+
+/// Attention whose scores have a summand.
+#[derive(Clone, Copy, Debug)]
+pub struct Biased<'a, T> {
+    /// Heads side by side in the width.
+    pub heads: i64,
+    /// The factor of products of queries and keys.
+    pub scale: f64,
+    /// The summand [1, heads or 1, queries, keys] in f32; −∞ hides a key from a query.
+    pub bias: &'a T,
 }
 
 /// Operations on tokens. Where a result is written "onto" a tensor, that is a view of some of its
@@ -89,11 +102,28 @@ pub trait TokenOps: Ops {
     /// keys and values may be of another number of tokens. If `add`, it is added to what is there.
     fn attend_onto(&self, output: &Self::Tensor, operands: [&Self::Tensor; 3], heads: i64, add: bool) -> Result<()>;
 
+    /// Attention of queries [N, tokens, width] with keys and values of the same extents, onto a
+    /// tensor like the queries, with a summand to its scores.
+    fn attend_biased_onto(
+        &self,
+        output: &Self::Tensor,
+        operands: [&Self::Tensor; 3],
+        attention: Biased<'_, Self::Tensor>,
+    ) -> Result<()>;
+
+    /// A summand [1, heads, tokens, tokens] of scores in f32 that depends on how far the key is
+    /// behind the query: rows of a table [rows, heads], given for each distance from −(tokens − 1)
+    /// to tokens − 1.
+    fn bias_by_distance(&self, table: &Self::Weight, rows: &[i64], tokens: i64) -> Result<Self::Tensor>;
+
     /// A row of a table [1, rows, width] added to each of the spans [N, spans, width], in f32.
     fn offset(&self, spans: &Self::Tensor, table: &Self::Weight, row: i64) -> Result<Self::Tensor>;
 
     /// The gelu of each value, onto a tensor of the same extents.
     fn gelu_onto(&self, output: &Self::Tensor, tokens: &Self::Tensor, gelu: Gelu) -> Result<()>;
+
+    /// Multiplies values in place by those of a tensor of the same extents.
+    fn multiply_by(&self, tokens: &Self::Tensor, factors: &Self::Tensor) -> Result<()>;
 
     /// Adds other tokens in place, multiplied by the gate [N, spans, width] if there is one: each
     /// span is for as many tokens in a row.
@@ -176,6 +206,14 @@ impl<O: TokenOps> Dense<O> {
         Ok(Self { matrix: scope.matrix("weight", [out, into])?, bias: Some(scope.vector("bias", &[out])?) })
     }
 
+    /// A linear layer from one width to another, without a bias.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn build_unbiased(scope: &TokenScope<'_, O>, into: i64, out: i64) -> Result<Self> {
+        Ok(Self { matrix: scope.matrix("weight", [out, into])?, bias: None })
+    }
+
     /// Runs the layer; the result has the type `kind`.
     ///
     /// # Errors
@@ -191,6 +229,23 @@ impl<O: TokenOps> Dense<O> {
     pub fn forward_onto(&self, ops: &O, output: &O::Tensor, tokens: &O::Tensor) -> Result<()> {
         ops.multiply_onto(output, tokens, &self.matrix, self.bias.as_ref())
     }
+}
+
+/// A norm over the width: x / √(mean of squares + epsilon) · weight, computed in f32, with a result
+/// of `kind` (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
+///
+/// # Errors
+/// libtorch's failures, out of memory included.
+pub fn root_mean_square_norm<O: TokenOps>(
+    ops: &O,
+    tokens: &O::Tensor,
+    norm: HeadNorm<'_, O::Weight>,
+    kind: Kind,
+) -> Result<O::Tensor> {
+    let normed = ops.unset(&ops.shape(tokens), Kind::Float)?;
+    ops.copy_onto(&normed, tokens)?;
+    ops.norm_heads(&normed, norm, 1, None)?;
+    ops.to_kind(normed, kind)
 }
 
 /// A source of extents alone, which lists the weights that it is asked for.

@@ -89,6 +89,70 @@ fn attend_in_pieces(output: &Tensor, [query, key, value]: [Tensor; 3], add: bool
     Ok(())
 }
 
+/// Attention of `heads` heads of queries, keys and values [N, tokens, width], of which the products
+/// of queries and keys are multiplied by `scale` and have `bias` [1, heads or 1, tokens, tokens] in
+/// f32 added, onto `output`. A few heads at a time have their scores in memory.
+///
+/// # Errors
+/// Shapes don't fit; libtorch's error.
+pub fn attend_biased_onto(
+    output: &Tensor,
+    [query, key, value]: [&Tensor; 3],
+    heads: i64,
+    bias: &Tensor,
+    scale: f64,
+) -> Result<()> {
+    let (shape, summand) = (query.size(), bias.size());
+    let &[batch, tokens, width] = &shape[..] else {
+        return Err(Error::Torch(format!("attention with queries {shape:?}")));
+    };
+    let is_sound = [key, value, output].iter().all(|tensor| tensor.size() == shape)
+        && heads > 0
+        && width % heads == 0
+        && matches!(summand[..], [1, of, queries, keys] if (of == 1 || of == heads) && [queries, keys] == [tokens; 2]);
+    if !is_sound {
+        return Err(Error::Torch(format!("attention of {heads} heads of {shape:?} with a bias of {summand:?}")));
+    }
+    let each = width / heads;
+    let split = |tensor: &Tensor| -> Result<Tensor> {
+        Ok(tensor.f_unflatten(2, [heads, each])?.f_view([batch, tokens, heads, each])?.f_transpose(1, 2)?)
+    };
+    let (query, key, value) = (split(query)?, split(key)?, split(value)?);
+    let step = heads_of_biased(batch, heads, tokens);
+    for first in (0..heads).step_by(step as usize) {
+        let count = step.min(heads - first);
+        let of = |tensor: &Tensor| tensor.f_narrow(1, first, count);
+        let products = of(&query)?.f_matmul(&of(&key)?.f_transpose(2, 3)?)?;
+        let scores = scalar::multiply_in_place(products.f_to_kind(Kind::Float)?, scale)?;
+        drop(products);
+        let _ = scores.shallow_clone().f_add_(&if summand[1] == 1 { bias.shallow_clone() } else { of(bias)? })?;
+        let weights = scores.f_softmax(-1, Kind::Float)?.f_to_kind(value.f_kind()?)?;
+        drop(scores);
+        let mixed = weights.f_matmul(&of(&value)?)?.f_transpose(1, 2)?.f_reshape([batch, tokens, count * each])?;
+        output.f_narrow(2, first * each, count * each)?.f_copy_(&mixed)?;
+    }
+    Ok(())
+}
+
+/// Heads whose scores are in memory at once: as many as keep them small.
+fn heads_of_biased(batch: i64, heads: i64, tokens: i64) -> i64 {
+    let scores = batch.saturating_mul(tokens).saturating_mul(tokens).max(1);
+    (attention::SCORES / scores).clamp(1, heads.max(1))
+}
+
+/// Bytes that [`attend_biased_onto`] holds beside its operands and result, at most. `samples`
+/// counts heads, too.
+pub fn biased_bytes(samples: i64, tokens: i64, width: i64, kind: Kind) -> u64 {
+    let at_once = heads_of_biased(1, samples, tokens);
+    let each = kind.elt_size_in_bytes() as i64;
+    let narrow = if kind == Kind::Float { 0 } else { each };
+    let (scores, operand) = (tokens.saturating_mul(tokens), tokens.saturating_mul(width).saturating_mul(each));
+    // Products of arranged queries and keys; the softmax beside the scores; the result twice beside
+    // arranged values.
+    let moments = [scores * each + 2 * operand, scores * (8 + narrow), scores * each + 3 * operand];
+    at_once.saturating_mul(moments.into_iter().max().unwrap_or_default()).max(0) as u64
+}
+
 fn rows_of_pieces(samples: i64, tokens: i64, others: i64, queries: Option<i64>) -> i64 {
     let small = || attention::SCORES / samples.saturating_mul(others).max(1);
     queries.unwrap_or_else(small).clamp(1, tokens.max(1))

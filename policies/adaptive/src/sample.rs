@@ -5,8 +5,8 @@
 //! fits, the best of them is taken. The second round divides them: weights streamed or on the host,
 //! samples one by one, feed-forward layers in parts. Memory is short then, so `balanced` takes the
 //! fastest that fits. `leanest` goes through both rounds. If nothing fits, a third round tries the
-//! other narrow types, and after that the leanest of all is taken: estimates may be too high. A plan
-//! with feed-forward layers in parts is tried with fewer of them at last.
+//! other narrow types, and after that the leanest of all is taken: estimates may be too high. At
+//! last, a plan with feed-forward layers in parts is tried with fewer of them.
 //!
 //! The host's trials correct the prices of plans that ran: the fastest run's ratio of measured to
 //! priced time, over the median of all such plans' ratios, which is the machine's. It counts after

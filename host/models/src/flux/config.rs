@@ -60,7 +60,9 @@ impl Config {
         let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         let hidden = extent("img_in.weight", 0)?;
         let (double_blocks, single_blocks) = match file.layout {
-            Layout::Original | Layout::ComfyUi => (file.blocks("double_blocks")?, file.blocks("single_blocks")?),
+            Layout::Original | Layout::ComfyUi | Layout::LlamaCpp => {
+                (file.blocks("double_blocks")?, file.blocks("single_blocks")?)
+            }
             Layout::Diffusers => (file.blocks("transformer_blocks")?, file.blocks("single_transformer_blocks")?),
         };
         let refused = |reason: String| {

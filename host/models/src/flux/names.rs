@@ -86,7 +86,7 @@ const COMFYUI: &[Row] = &[
 /// The table of a layout.
 pub(crate) fn rows(layout: Layout) -> &'static [Row] {
     match layout {
-        Layout::Original => &[],
+        Layout::Original | Layout::LlamaCpp => &[],
         Layout::ComfyUi => COMFYUI,
         Layout::Diffusers => DIFFUSERS,
     }

@@ -25,8 +25,10 @@ pub enum Layout {
     Original,
     /// The authors' names as ComfyUI saves them.
     ComfyUi,
-    /// diffusers' names.
+    /// diffusers' and transformers' names.
     Diffusers,
+    /// llama.cpp's names, of text encoders in GGUF files.
+    LlamaCpp,
 }
 
 impl fmt::Display for Layout {
@@ -35,6 +37,7 @@ impl fmt::Display for Layout {
             Layout::Original => "original",
             Layout::ComfyUi => "ComfyUI",
             Layout::Diffusers => "diffusers",
+            Layout::LlamaCpp => "llama.cpp",
         })
     }
 }

@@ -51,7 +51,7 @@ pub enum Residency {
 /// A transformer in a file: its tensors by the network's names.
 #[derive(Debug)]
 pub struct TransformerFile {
-    file: Checkpoint,
+    file: Arc<Checkpoint>,
     /// The layout of its names.
     pub layout: Layout,
     /// The prefix of every name.
@@ -61,8 +61,8 @@ pub struct TransformerFile {
 }
 
 impl TransformerFile {
-    pub(crate) fn new(file: Checkpoint, layout: Layout, prefix: String, rows: &'static [Row]) -> Self {
-        Self { file, layout, prefix, rows, changes: Changes::default() }
+    pub(crate) fn new(file: impl Into<Arc<Checkpoint>>, layout: Layout, prefix: String, rows: &'static [Row]) -> Self {
+        Self { file: file.into(), layout, prefix, rows, changes: Changes::default() }
     }
 
     /// The file.
@@ -181,6 +181,18 @@ impl TransformerFile {
     /// # Errors
     /// A tensor is missing, misshapen, left over, or quantized in a way that can't be expanded.
     pub fn check(&self, needed: &[Needed]) -> Result<()> {
+        let used = self.check_each(needed)?;
+        // Beside a transformer without a prefix other networks may stand in a whole checkpoint. A
+        // tensor of no such network is a part of a transformer that is another than this one.
+        let is_other = |name: &str| name.split_once('.').is_some_and(|(first, _)| OTHERS.contains(&first));
+        self.refuse_left_over("transformer", &used, |name| !self.prefix.is_empty() || !is_other(name))
+    }
+
+    /// Checks that the weights can be loaded; gives the file's tensors that they are made of.
+    ///
+    /// # Errors
+    /// As [`Self::check`], with no tensor left over.
+    pub(crate) fn check_each(&self, needed: &[Needed]) -> Result<BTreeSet<String>> {
         if let Some(how) = self.file.refused_quantization() {
             let reason = format!("quantized as {how}, which is not supported: give a file of bf16, FP8 or GGUF");
             return Err(Error::Unknown { path: self.file.path().to_owned(), reason });
@@ -212,13 +224,42 @@ impl TransformerFile {
             }
             used.extend(parts);
         }
-        // Beside a transformer without a prefix other networks may stand in a whole checkpoint. A
-        // tensor of no such network is a part of a transformer that is another than this one.
-        let is_other = |name: &str| name.split_once('.').is_some_and(|(first, _)| OTHERS.contains(&first));
-        let is_own = |name: &&str| name.starts_with(&self.prefix) && (!self.prefix.is_empty() || !is_other(name));
+        Ok(used)
+    }
+
+    /// Refuses a file in which tensors are left over that are a network's own: another computes
+    /// with them.
+    ///
+    /// # Errors
+    /// There are such tensors.
+    pub(crate) fn refuse_left_over(
+        &self,
+        what: &'static str,
+        used: &BTreeSet<String>,
+        is_own: impl Fn(&str) -> bool,
+    ) -> Result<()> {
         let is_left = |name: &&str| !used.contains(*name) && !Quantization::is_beside(name);
-        let left: Vec<String> = self.file.names().filter(is_own).filter(is_left).map(str::to_owned).collect();
-        Error::refuse_left_over(self.file.path(), "transformer", &left)
+        let own = self.file.names().filter(|name| name.strip_prefix(&self.prefix).is_some_and(&is_own));
+        let left: Vec<String> = own.filter(is_left).map(str::to_owned).collect();
+        Error::refuse_left_over(self.file.path(), what, &left)
+    }
+
+    /// Rows of a table of tokens in f32, on the CPU: each is read from the file by itself.
+    ///
+    /// # Errors
+    /// The table is missing, can't be expanded, or has no such row.
+    pub(crate) fn rows_of(&self, name: &str, rows: impl IntoIterator<Item = usize>) -> Result<Tensor> {
+        let (parts, _) = self.parts(name);
+        let part = parts.first().ok_or_else(|| self.missing(name, &[]))?;
+        let table = self.file.matrix(part)?;
+        let row = |row: usize| match table.narrow(row..row.saturating_add(1)) {
+            Some(one) => Ok(one.expand(0..1, Kind::Float)?),
+            None => {
+                let reason = format!("tensor {part} has {} rows: there is no row {row}", table.shape()[0]);
+                Err(Error::Unknown { path: self.file.path().to_owned(), reason })
+            }
+        };
+        Ok(Tensor::f_cat(&rows.into_iter().map(row).collect::<Result<Vec<_>>>()?, 0)?)
     }
 
     /// True if the parts of a matrix, which are equal, are stored with rows and columns beyond

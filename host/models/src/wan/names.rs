@@ -57,7 +57,7 @@ const DIFFUSERS: &[Row] = &[
 /// The table of a layout.
 pub(crate) fn rows(layout: Layout) -> &'static [Row] {
     match layout {
-        Layout::Original | Layout::ComfyUi => ORIGINAL,
+        Layout::Original | Layout::ComfyUi | Layout::LlamaCpp => ORIGINAL,
         Layout::Diffusers => DIFFUSERS,
     }
 }

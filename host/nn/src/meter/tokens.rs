@@ -4,7 +4,9 @@ use tch::Kind;
 use tilewright_torch::{device_packed, multi_head, packed};
 
 use super::{Axes, Meter, MeterTensor, shape_error};
-use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource, torch::expanded_rows};
+use crate::{
+    Biased, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource, torch::expanded_rows,
+};
 
 /// The extents of a linear layer's weight, and of the changes beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,6 +209,36 @@ impl TokenOps for Meter {
         Ok(())
     }
 
+    fn attend_biased_onto(
+        &self,
+        output: &MeterTensor,
+        [query, key, value]: [&MeterTensor; 3],
+        Biased { heads, bias, .. }: Biased<'_, MeterTensor>,
+    ) -> Result<()> {
+        let (shapes, summand) = ([query, key, value, output].map(|of| of.axes.extents()), bias.axes.extents());
+        let &[batch, tokens, width] = shapes[0] else { return Err(shape_error("attention", &shapes)) };
+        let is_sound = shapes.iter().all(|shape| *shape == shapes[0])
+            && heads > 0
+            && width % heads == 0
+            && matches!(summand, &[1, of, queries, keys] if (of == 1 || of == heads) && [queries, keys] == [tokens; 2]);
+        if !is_sound {
+            return Err(shape_error("attention", &[shapes[0], shapes[1], shapes[2], summand]));
+        }
+        let products = 4.0 * batch as f64 * tokens as f64 * tokens as f64 * width as f64;
+        self.spend(products / self.costs.attention_flops_per_second);
+        self.touch(multi_head::biased_bytes(batch * heads, tokens, width / heads, query.kind));
+        Ok(())
+    }
+
+    fn bias_by_distance(&self, table: &Vec<i64>, rows: &[i64], tokens: i64) -> Result<MeterTensor> {
+        let &[count, heads] = &table[..] else { return Err(shape_error("a table of distances", &[table])) };
+        if rows.len() as i64 != 2 * tokens - 1 || !rows.iter().all(|row| (0..count).contains(row)) {
+            return Err(shape_error("a table of distances", &[table, &[rows.len() as i64, tokens]]));
+        }
+        self.touch(2 * 4 * (heads * (2 * tokens - 1)) as u64);
+        self.contiguous_output("a bias", &[1, heads, tokens, tokens], Kind::Float)
+    }
+
     fn offset(&self, spans: &MeterTensor, table: &Vec<i64>, row: i64) -> Result<MeterTensor> {
         match (spans.axes.extents(), &table[..]) {
             (&[_, _, width], &[1, rows, wide]) if width == wide && row < rows => {}
@@ -224,6 +256,14 @@ impl TokenOps for Meter {
         if !self.on_cpu() {
             self.touch(tokens.bytes());
         }
+        Ok(())
+    }
+
+    fn multiply_by(&self, tokens: &MeterTensor, factors: &MeterTensor) -> Result<()> {
+        if factors.axes.extents() != tokens.axes.extents() {
+            return Err(shape_error("a product", &[tokens.axes.extents(), factors.axes.extents()]));
+        }
+        self.moves(3 * tokens.bytes());
         Ok(())
     }
 

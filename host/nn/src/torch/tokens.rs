@@ -14,7 +14,7 @@ use tilewright_torch::{
 };
 
 use super::Torch;
-use crate::{Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
+use crate::{Biased, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
 
 /// The most bytes of expanded rows that a product holds at once where it can't expand a panel at a
 /// time.
@@ -288,6 +288,22 @@ impl TokenOps for Torch {
         Ok(multi_head::attend_onto(output, [query, key, value], heads, add, way)?)
     }
 
+    fn attend_biased_onto(
+        &self,
+        output: &Tensor,
+        operands: [&Tensor; 3],
+        Biased { heads, scale, bias }: Biased<'_, Tensor>,
+    ) -> Result<()> {
+        Ok(multi_head::attend_biased_onto(output, operands, heads, bias, scale)?)
+    }
+
+    fn bias_by_distance(&self, table: &Tensor, rows: &[i64], tokens: i64) -> Result<Tensor> {
+        let rows = Tensor::f_from_slice(rows)?.f_to_device(self.device)?;
+        let by_distance = table.f_index_select(0, &rows)?.f_transpose(0, 1)?.f_contiguous()?;
+        // The window that begins at a distance is the row of the query that is as far from the end.
+        Ok(by_distance.f_unfold(1, tokens, 1)?.f_flip([1])?.f_unsqueeze(0)?)
+    }
+
     fn offset(&self, spans: &Tensor, table: &Tensor, row: i64) -> Result<Tensor> {
         Ok(spans.f_to_kind(Kind::Float)?.f_add(&table.f_narrow(1, row, 1)?)?)
     }
@@ -296,11 +312,17 @@ impl TokenOps for Torch {
         if gelu == Gelu::Tanh && passes::fits(tokens) && passes::fits(output) {
             return Ok(passes::gelu(output, tokens)?);
         }
-        let name = match gelu {
-            Gelu::Exact => "none",
-            Gelu::Tanh => "tanh",
+        let values = match gelu {
+            Gelu::Exact => tokens.f_gelu("none")?,
+            Gelu::Tanh => tokens.f_gelu("tanh")?,
+            Gelu::Quick => scalar::multiply(tokens, 1.702)?.f_sigmoid_()?.f_mul_(tokens)?,
         };
-        output.shallow_clone().f_copy_(&tokens.f_gelu(name)?)?;
+        output.shallow_clone().f_copy_(&values)?;
+        Ok(())
+    }
+
+    fn multiply_by(&self, tokens: &Tensor, factors: &Tensor) -> Result<()> {
+        let _ = tokens.shallow_clone().f_mul_(factors)?;
         Ok(())
     }
 

@@ -1,0 +1,138 @@
+//! CLIP's text encoder: `CLIPTextModel` of transformers, after Radford et al., "Learning
+//! Transferable Visual Models From Natural Language Supervision" (2021).
+
+use tch::Kind;
+use tilewright_nn::{Biased, Dense, LayerNorm, TokenOps, TokenScope};
+
+use super::Config;
+use crate::Result;
+
+/// The epsilon of every norm.
+const EPSILON: f64 = 1e-5;
+
+/// A norm with factor and summand.
+#[derive(Debug)]
+struct Norm<O: TokenOps> {
+    weight: O::Weight,
+    bias: O::Weight,
+}
+
+impl<O: TokenOps> Norm<O> {
+    fn build(scope: &TokenScope<'_, O>, hidden: i64) -> Result<Self> {
+        Ok(Self { weight: scope.vector("weight", &[hidden])?, bias: scope.vector("bias", &[hidden])? })
+    }
+
+    fn forward(&self, ops: &O, tokens: &O::Tensor, kind: Kind) -> Result<O::Tensor> {
+        let norm = LayerNorm { epsilon: EPSILON, affine: Some((&self.weight, &self.bias)), modulation: None };
+        Ok(ops.layer_norm(tokens, norm, kind)?)
+    }
+}
+
+#[derive(Debug)]
+struct Block<O: TokenOps> {
+    first: Norm<O>,
+    qkv: Dense<O>,
+    out: Dense<O>,
+    second: Norm<O>,
+    widen: Dense<O>,
+    narrow: Dense<O>,
+}
+
+impl<O: TokenOps> Block<O> {
+    fn build(scope: &TokenScope<'_, O>, config: &Config) -> Result<Self> {
+        let Config { hidden, feed_forward, .. } = *config;
+        Ok(Self {
+            first: Norm::build(&scope.at("norm1"), hidden)?,
+            qkv: Dense::build(&scope.at("attention.qkv"), hidden, 3 * hidden)?,
+            out: Dense::build(&scope.at("attention.out"), hidden, hidden)?,
+            second: Norm::build(&scope.at("norm2"), hidden)?,
+            widen: Dense::build(&scope.at("widen"), hidden, feed_forward)?,
+            narrow: Dense::build(&scope.at("narrow"), feed_forward, hidden)?,
+        })
+    }
+
+    /// Runs the block on tokens in place.
+    fn forward(&self, ops: &O, config: &Config, tokens: &O::Tensor, causal: &O::Tensor) -> Result<()> {
+        let (&Config { hidden, heads, .. }, format) = (config, ops.format());
+        let normed = self.first.forward(ops, tokens, format.convolution)?;
+        let qkv = self.qkv.forward(ops, &normed, format.convolution)?;
+        // It takes the place of the normed tokens.
+        let mixed = normed;
+        let of = |index: i64| ops.narrow(&qkv, 2, index * hidden, hidden);
+        let scale = 1.0 / ((hidden / heads) as f64).sqrt();
+        ops.attend_biased_onto(&mixed, [&of(0)?, &of(1)?, &of(2)?], Biased { heads, scale, bias: causal })?;
+        drop(qkv);
+        ops.add_gated(tokens, None, self.out.forward(ops, &mixed, format.rest)?)?;
+        drop(mixed);
+        let normed = self.second.forward(ops, tokens, format.convolution)?;
+        let wide = self.widen.forward(ops, &normed, format.convolution)?;
+        drop(normed);
+        ops.gelu_onto(&wide, &wide, config.gelu())?;
+        Ok(ops.add_gated(tokens, None, self.narrow.forward(ops, &wide, format.rest)?)?)
+    }
+}
+
+/// The states of a text's tokens, [N, tokens, width] in f32.
+#[derive(Debug)]
+pub struct States<T> {
+    /// Before the last blocks that were left out, without a norm.
+    pub inner: T,
+    /// After the last block and its norm.
+    pub last: T,
+}
+
+/// The network with its weights. Its input is made of two tables that stay in their file.
+#[derive(Debug)]
+pub struct Network<O: TokenOps> {
+    config: Config,
+    blocks: Vec<Block<O>>,
+    norm: Norm<O>,
+}
+
+impl<O: TokenOps> Network<O> {
+    /// A network of an architecture.
+    ///
+    /// # Errors
+    /// A weight is missing or has other extents.
+    pub fn build(config: &Config, scope: &TokenScope<'_, O>) -> Result<Self> {
+        let block = |index| Block::build(&scope.at("blocks").at(index), config);
+        Ok(Self {
+            blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
+            norm: Norm::build(&scope.at("norm"), config.hidden)?,
+            config: config.clone(),
+        })
+    }
+
+    /// The states of embedded tokens [N, tokens, width], with their positions added, which are
+    /// overwritten. `left_out` blocks come after the inner states.
+    ///
+    /// # Errors
+    /// libtorch's failures, out of memory included.
+    pub fn forward(&self, ops: &O, embedded: O::Tensor, left_out: usize) -> Result<States<O::Tensor>> {
+        let shape = ops.shape(&embedded);
+        let tokens = ops.to_kind(embedded, ops.format().rest)?;
+        let count = shape[1];
+        let hidden = |query: i64| (0..count).map(move |key| if key > query { f32::NEG_INFINITY } else { 0.0 });
+        let causal: Vec<f32> = (0..count).flat_map(hidden).collect();
+        let causal = ops.constant(&causal, &[1, 1, count, count])?;
+        let inner_at = self.blocks.len().saturating_sub(left_out);
+        let keep = |tokens: &O::Tensor| -> Result<O::Tensor> {
+            let kept = ops.unset(&shape, Kind::Float)?;
+            ops.copy_onto(&kept, tokens)?;
+            Ok(kept)
+        };
+        let mut inner = None;
+        for (index, block) in self.blocks.iter().enumerate() {
+            if index == inner_at {
+                inner = Some(keep(&tokens)?);
+            }
+            block.forward(ops, &self.config, &tokens, &causal)?;
+        }
+        let last = self.norm.forward(ops, &tokens, Kind::Float)?;
+        let inner = match inner {
+            Some(inner) => inner,
+            None => keep(&tokens)?,
+        };
+        Ok(States { inner, last })
+    }
+}
