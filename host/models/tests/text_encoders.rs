@@ -180,3 +180,26 @@ fn ids_beyond_the_vocabulary_are_refused() {
     let EncoderConfig::T5(config) = &encoder.config else { panic!("{:?}", encoder.config) };
     assert_eq!((config.blocks, config.heads, config.attention), (3, 3, 48));
 }
+
+/// Layers at their published widths, out of the folder that `make_text_fixtures.py --real FOLDER`
+/// makes.
+#[test]
+#[ignore = "needs TILEWRIGHT_REAL, the folder of make_text_fixtures.py --real"]
+fn published_widths_agree_too() {
+    let folder = PathBuf::from(std::env::var_os("TILEWRIGHT_REAL").unwrap());
+    for name in ["text-t5-xxl", "text-clip-l-wide", "text-clip-g-wide"] {
+        let encoder = only(folder.join(name));
+        let text = fs::read_to_string(folder.join(name).join("tokens.json")).unwrap();
+        let expected: BTreeMap<String, Tensor> =
+            Tensor::read_safetensors(folder.join(name).join("reference.safetensors")).unwrap().into_iter().collect();
+        for (index, list) in serde_json::from_str::<Lists>(&text).unwrap().lists.iter().enumerate() {
+            let found = states(&encoder, &list.ids, Residency::Mapped);
+            let of = |name: &str| expected.get(name).map(|all| all.narrow(0, index as i64, 1));
+            let expected = expected.get(&list.name).map(Tensor::shallow_clone).or_else(|| of("last"));
+            assert_near(&found.last, &expected.unwrap(), &format!("{name} {}", list.name));
+            if let (Some(inner), Some(expected)) = (found.inner, of("penultimate")) {
+                assert_near(&inner, &expected, &format!("{name} {}", list.name));
+            }
+        }
+    }
+}
