@@ -252,3 +252,60 @@ impl Filling {
         self.begin();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(encoder: Encoder, prompt: &str, reading: Reading) -> Tokens {
+        let tokenizer = Tokenizer::bundled(encoder.family()).unwrap();
+        encoder.tokens(&tokenizer, prompt, reading, None).unwrap()
+    }
+
+    #[test]
+    fn diffusers_cuts_off_what_does_not_fit() {
+        for (encoder, length, padding) in
+            [(Encoder::ClipL, 77, 49407), (Encoder::ClipG, 77, 0), (Encoder::T5, 512, 0), (Encoder::Umt5, 512, 0)]
+        {
+            let long = tokens(encoder, &"(cat:1.2) ".repeat(600), Reading::Diffusers);
+            let short = tokens(encoder, "cat", Reading::Diffusers);
+            assert!(!long.weighted());
+            let ([long], [short]) = (long.chunks.as_slice(), short.chunks.as_slice()) else { panic!("one chunk each") };
+            assert_eq!((long.tokens.len(), long.used, long.end), (length, length, length - 1));
+            assert_eq!(short.tokens.len(), length);
+            assert_eq!(short.tokens.last(), Some(&Token::Id(padding)));
+            assert_eq!(short.end + 1, short.used);
+            assert_eq!(long.tokens.last(), short.tokens.get(short.end));
+        }
+    }
+
+    #[test]
+    fn comfyui_cuts_nothing_off() {
+        let long = "cat ".repeat(600);
+        assert_eq!(tokens(Encoder::ClipL, &long, Reading::ComfyUi).chunks.len(), 8);
+        let t5 = tokens(Encoder::T5, &long, Reading::ComfyUi);
+        assert_eq!(t5.chunks.iter().map(|chunk| chunk.used).collect::<Vec<_>>(), [t5.longest()]);
+        assert!(t5.longest() > 600);
+        assert_eq!(tokens(Encoder::T5, "", Reading::ComfyUi).longest(), 256);
+        assert_eq!(tokens(Encoder::Umt5, "", Reading::ComfyUi).longest(), 512);
+    }
+
+    #[test]
+    fn the_empty_prompt_has_ends_and_padding() {
+        let clip = Tokenizer::bundled(Family::Clip).unwrap();
+        let ids = |encoder: Encoder| encoder.empty(&clip, 77).unwrap().ids().unwrap();
+        let expected = |padding: u32| [vec![49406, 49407], vec![padding; 75]].concat();
+        assert_eq!(ids(Encoder::ClipL), expected(49407));
+        assert_eq!(ids(Encoder::ClipG), expected(0));
+        let t5 = Tokenizer::bundled(Family::T5).unwrap();
+        let empty = Encoder::T5.empty(&t5, 256).unwrap();
+        assert_eq!((empty.used, empty.end, empty.tokens.len()), (1, 0, 256));
+        assert_eq!(empty, tokens(Encoder::T5, "", Reading::ComfyUi).chunks.remove(0));
+    }
+
+    #[test]
+    fn the_pooled_place_is_the_first_end() {
+        let [chunk] = tokens(Encoder::ClipL, "a <|endoftext|> b", Reading::ComfyUi).chunks.try_into().unwrap();
+        assert_eq!((chunk.end, chunk.used), (2, 5));
+    }
+}

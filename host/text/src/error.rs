@@ -13,7 +13,7 @@ pub enum Error {
     /// The vocabulary is damaged, or of a kind that is not read here.
     #[error("{source_name}: {reason}")]
     Vocabulary {
-        /// What holds it, as its format calls it: `spiece_model`, `tokenizer.ggml`, `tokenizer.json`.
+        /// What holds it, as its format calls it: `spiece_model`, `tokenizer.ggml` and so on.
         source_name: &'static str,
         /// The fault.
         reason: String,

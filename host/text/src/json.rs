@@ -2,11 +2,15 @@
 //! family's, whatever the file says; it says the same in other words, or less.
 
 use std::collections::HashMap;
+use std::fmt::Formatter;
+use std::marker::PhantomData;
 
 use base64::Engine;
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
+use crate::MAX_PIECES;
 use crate::error::{Error, Result};
 use crate::tokenizer::check_size;
 use crate::unigram::{Entry, Kind};
@@ -18,8 +22,8 @@ pub(crate) const SOURCE: &str = "tokenizer.json";
 struct File {
     model: Model,
     #[serde(default)]
-    normalizer: Value,
-    #[serde(default)]
+    normalizer: Option<Normalizer>,
+    #[serde(default, deserialize_with = "limited")]
     added_tokens: Vec<Added>,
 }
 
@@ -29,12 +33,10 @@ struct Model {
     #[serde(default)]
     unk_id: Option<u32>,
     vocab: Vocabulary,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "limited")]
     merges: Vec<Merge>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
 enum Vocabulary {
     Pieces(Vec<(String, f64)>),
     Tokens(HashMap<String, u32>),
@@ -45,6 +47,22 @@ enum Vocabulary {
 enum Merge {
     Line(String),
     Pair(String, String),
+}
+
+/// A `Precompiled`, a `Sequence`, or another kind.
+#[derive(Deserialize)]
+struct Normalizer {
+    #[serde(default)]
+    precompiled_charsmap: Option<String>,
+    #[serde(default, deserialize_with = "limited")]
+    normalizers: Vec<Normalizer>,
+}
+
+impl Normalizer {
+    /// The character map among the normalizers. Their nesting is limited by the reader of JSON.
+    fn charsmap(&self) -> Option<&str> {
+        self.precompiled_charsmap.as_deref().or_else(|| self.normalizers.iter().find_map(Self::charsmap))
+    }
 }
 
 #[derive(Deserialize)]
@@ -77,7 +95,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents> {
                 }
             }
             let unknown = file.model.unk_id.ok_or_else(|| damaged("its model has no unk_id"))?;
-            let charsmap = match charsmap(&file.normalizer, 0) {
+            let charsmap = match file.normalizer.as_ref().and_then(Normalizer::charsmap) {
                 Some(text) => base64::engine::general_purpose::STANDARD
                     .decode(text)
                     .map_err(|_| damaged("its precompiled_charsmap is not base64"))?,
@@ -109,13 +127,58 @@ fn kind(text: &str, score: f64) -> Kind {
     }
 }
 
-/// The character map among the normalizers, which may be nested.
-fn charsmap(normalizer: &Value, depth: usize) -> Option<&str> {
-    if let Some(Value::String(text)) = normalizer.get("precompiled_charsmap") {
-        return Some(text);
+/// A list of no more than [`MAX_PIECES`].
+fn limited<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<T>, D::Error> {
+    struct List<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(item) = items.next_element()? {
+                check(list.len())?;
+                list.push(item);
+            }
+            Ok(list)
+        }
     }
-    let inner = normalizer.get("normalizers")?.as_array()?;
-    if depth < 8 { inner.iter().find_map(|inner| charsmap(inner, depth + 1)) } else { None }
+    deserializer.deserialize_seq(List(PhantomData))
+}
+
+/// Refuses one item more than [`MAX_PIECES`].
+fn check<E: serde::de::Error>(length: usize) -> std::result::Result<(), E> {
+    if length < MAX_PIECES { Ok(()) } else { Err(E::custom(format!("a list is longer than {MAX_PIECES}"))) }
+}
+
+impl<'de> Deserialize<'de> for Vocabulary {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Vocabulary;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of pieces with scores, or tokens with ids")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> std::result::Result<Vocabulary, A::Error> {
+                limited(SeqAccessDeserializer::new(items)).map(Vocabulary::Pieces)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> std::result::Result<Vocabulary, A::Error> {
+                let mut tokens = HashMap::new();
+                while let Some((token, id)) = items.next_entry()? {
+                    check(tokens.len())?;
+                    tokens.insert(token, id);
+                }
+                Ok(Vocabulary::Tokens(tokens))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
 }
 
 fn damaged(reason: &str) -> Error {

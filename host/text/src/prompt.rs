@@ -1,7 +1,7 @@
 //! A prompt's pieces: ids with weights, and names of embeddings.
 
 use crate::error::{Error, Result};
-use crate::tokenizer::{Reading, Tokenizer};
+use crate::tokenizer::{Family, Reading, Tokenizer};
 use crate::weights::{is_space, segments};
 
 /// The longest prompt that is read, in bytes.
@@ -48,7 +48,8 @@ pub enum Piece {
 /// For ComfyUI each weighted segment is read on its own, and is parted before each ` embedding:`
 /// and line that begins with `embedding:`. The embedding's name goes to the next white space;
 /// commas around it are left out if the name with them is unknown. An unknown embedding is left
-/// out. Without `embeddings`, such words are text. For diffusers the prompt is one piece.
+/// out. Without `embeddings`, and for UMT5, such words are text, parted all the same. For diffusers
+/// the prompt is one piece.
 ///
 /// # Errors
 /// [`Error::TooLong`], [`Error::TooDeep`].
@@ -64,6 +65,8 @@ pub fn pieces(
     if reading == Reading::Diffusers {
         return Ok(vec![Piece::Text { ids: tokenizer.ids(prompt, reading)?, weight: 1.0 }]);
     }
+    // ComfyUI gives UMT5 none.
+    let embeddings = embeddings.filter(|_| tokenizer.family() != Family::Umt5);
     let mut pieces = Vec::new();
     for segment in segments(prompt)? {
         let weight = segment.weight.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;

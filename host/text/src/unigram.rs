@@ -80,7 +80,7 @@ impl Unigram {
             scores: entries.iter().map(|entry| (entry.score, entry.kind)).collect(),
             least: entries.iter().map(|entry| entry.score).fold(f32::INFINITY, f32::min),
             least_normal: normal().fold(f32::INFINITY, f32::min),
-            // sentencepiece's fold begins there too, so that user-defined pieces win over scores below 0.
+            // sentencepiece begins there too, so that user-defined pieces win over scores below 0.
             most_normal: normal().fold(f32::MIN_POSITIVE, f32::max),
             unknown,
             bytes: (bytes.len() == 256).then_some(bytes),

@@ -1,4 +1,5 @@
 """Writes entities.txt: the named character references of HTML, as Python's `html.entities` has them.
+The list is that of the HTML Standard.
 
     python entities.py > entities.txt
 """
