@@ -6,7 +6,9 @@ use std::{
 };
 
 use tch::{Device, Tensor};
-use tilewright_models::{ComputeFormat, EncoderFile, EncoderStates, Error as ModelError, transformer::Residency};
+use tilewright_models::{
+    ComputeFormat, EncoderFile, EncoderStates, Error as ModelError, LoadedEncoder, transformer::Residency,
+};
 use tilewright_nn::{Costs, Meter};
 use tilewright_plan::{Dtype, Failure, Layout, Outcome, Precision, Release};
 
@@ -22,8 +24,8 @@ pub struct TextJob<'a> {
     pub machine: &'a Machine,
     /// The encoder.
     pub encoder: &'a EncoderFile,
-    /// Texts [N, tokens, width], with positions.
-    pub embedded: &'a Tensor,
+    /// Texts [N, tokens, width], with positions, that are run in turn.
+    pub embedded: &'a [Tensor],
     /// Blocks of an encoder of CLIP's kind that come after its inner states.
     pub left_out: usize,
     /// The type that products run in; f32 first, and bf16 if that does not fit, if none is given.
@@ -35,8 +37,8 @@ pub struct TextJob<'a> {
 /// Texts that are encoded.
 #[derive(Debug)]
 pub struct EncodedText {
-    /// In f32, in host memory.
-    pub states: EncoderStates<Tensor>,
+    /// Of each text in f32, in host memory.
+    pub states: Vec<EncoderStates<Tensor>>,
     /// The types that they were computed in.
     pub precision: Precision,
     /// The time and the memory of it.
@@ -76,10 +78,15 @@ impl TextJob<'_> {
         let measured = &self.machine.measured;
         let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
         let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
-        let size = self.embedded.size();
-        let (samples, tokens) = (size.first().copied().unwrap_or_default(), size.get(1).copied().unwrap_or_default());
         let meter = Meter::new(format, Costs::new(speed, measured));
-        drop(self.encoder.meter(&meter, [samples, tokens], self.left_out)?);
+        let mut kept = Vec::new();
+        for embedded in self.embedded {
+            let (samples, tokens, _) = embedded.size3()?;
+            let states = self.encoder.meter(&meter, [samples, tokens], self.left_out)?;
+            // On a CPU they stay where they are.
+            kept.extend((self.machine.device == Device::Cpu).then_some(states));
+        }
+        drop(kept);
         let resident = self.encoder.resident_bytes(format, self.residency())?;
         let mapped = if self.residency() == Residency::Mapped { self.encoder.stored_bytes } else { 0 };
         Ok(TextCost {
@@ -131,17 +138,38 @@ impl TextJob<'_> {
         Err(Error::Exhausted { attempts: tried.len(), last, advice: advice.into() })
     }
 
+    /// The states of one text, in host memory.
+    fn states(
+        &self,
+        loaded: &LoadedEncoder,
+        embedded: &Tensor,
+        observer: &mut dyn Observer,
+    ) -> std::result::Result<EncoderStates<Tensor>, AttemptError> {
+        if observer.progress(0.0).is_break() {
+            return Err(AttemptError::Cancelled);
+        }
+        let states = loaded.states(embedded, self.left_out)?;
+        tilewright_torch::device::synchronize(self.machine.device)?;
+        let there = |tensor: Tensor| tensor.f_to_device(Device::Cpu)?.f_contiguous();
+        let states = EncoderStates { inner: states.inner.map(there).transpose()?, last: there(states.last)? };
+        let not_finite = states.last.f_isfinite()?.f_logical_not()?.f_sum(tch::Kind::Int64)?;
+        match u64::try_from(not_finite.f_int64_value(&[])?) {
+            Ok(0) => Ok(states),
+            values => Err(AttemptError::Failed(Failure::NonFinite { values: values.unwrap_or(1) })),
+        }
+    }
+
     fn attempt(
         &self,
         precision: Precision,
         observer: &mut dyn Observer,
-    ) -> std::result::Result<(EncoderStates<Tensor>, Outcome), AttemptError> {
+    ) -> std::result::Result<(Vec<EncoderStates<Tensor>>, Outcome), AttemptError> {
         let _no_grad = tch::no_grad_guard();
         let device = self.machine.device;
         let format = ComputeFormat::new(precision, Layout::ChannelsFirst).map_err(Error::from)?;
         let mapped = if self.residency() == Residency::Mapped { self.encoder.stored_bytes } else { 0 };
         let mut load = Duration::ZERO;
-        let mut work = || -> std::result::Result<EncoderStates<Tensor>, AttemptError> {
+        let mut work = || -> std::result::Result<Vec<EncoderStates<Tensor>>, AttemptError> {
             let begun = Instant::now();
             observer.loading();
             let mut step = |share| match observer.loading_progress(share) {
@@ -151,16 +179,7 @@ impl TextJob<'_> {
             let loaded = self.encoder.load(format, device, self.residency(), &mut step)?;
             observer.loaded();
             load = begun.elapsed();
-            let states = loaded.states(self.embedded, self.left_out)?;
-            drop(loaded);
-            tilewright_torch::device::synchronize(device)?;
-            let there = |tensor: Tensor| tensor.f_to_device(Device::Cpu)?.f_contiguous();
-            let states = EncoderStates { inner: states.inner.map(there).transpose()?, last: there(states.last)? };
-            let not_finite = states.last.f_isfinite()?.f_logical_not()?.f_sum(tch::Kind::Int64)?;
-            match u64::try_from(not_finite.f_int64_value(&[])?) {
-                Ok(0) => Ok(states),
-                values => Err(AttemptError::Failed(Failure::NonFinite { values: values.unwrap_or(1) })),
-            }
+            self.embedded.iter().map(|embedded| self.states(&loaded, embedded, observer)).collect()
         };
         let limit = self.memory_limit.saturating_sub(mapped);
         let (states, outcome) = measure(device, limit, 0, 0, || settle(device, Release::AtEnd, work()))?;

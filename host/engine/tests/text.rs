@@ -16,12 +16,12 @@ fn encoder(name: &str) -> EncoderFile {
     EncoderFile::find_all(&file).unwrap().remove(0)
 }
 
-fn embedded(encoder: &EncoderFile, tokens: u32) -> Tensor {
+fn embedded(encoder: &EncoderFile, tokens: u32) -> [Tensor; 1] {
     let ids: Vec<u32> = (0..tokens).map(|id| id % encoder.config.vocabulary() as u32).collect();
-    encoder.add_positions(&encoder.embed(&ids).unwrap().unsqueeze(0)).unwrap()
+    [encoder.add_positions(&encoder.embed(&ids).unwrap().unsqueeze(0)).unwrap()]
 }
 
-fn job<'a>(encoder: &'a EncoderFile, embedded: &'a Tensor, memory_limit: u64) -> TextJob<'a> {
+fn job<'a>(encoder: &'a EncoderFile, embedded: &'a [Tensor], memory_limit: u64) -> TextJob<'a> {
     TextJob { machine: machine(), encoder, embedded, left_out: 1, precision: None, memory_limit }
 }
 
@@ -54,7 +54,7 @@ fn narrow_types_come_near_f32() {
     let embedded = embedded(&encoder, 64);
     let of = |precision| {
         let job = TextJob { precision: Some(precision), ..job(&encoder, &embedded, 1 << 34) };
-        job.run(&mut Quiet).unwrap().states.last
+        job.run(&mut Quiet).unwrap().states.remove(0).last
     };
     let (exact, mixed) = (of(Precision::Uniform(Dtype::F32)), of(Precision::Mixed(Dtype::Bf16)));
     let apart = ((&mixed - &exact).abs().max() / exact.abs().max()).double_value(&[]);
@@ -75,7 +75,7 @@ fn too_little_memory_is_said() {
 fn damaged_weights_are_said() {
     let _alone = alone();
     let encoder = encoder("text-t5");
-    let embedded = embedded(&encoder, 8) * f64::NAN;
+    let embedded = embedded(&encoder, 8).map(|tensor| tensor * f64::NAN);
     let error = job(&encoder, &embedded, 1 << 34).run(&mut Quiet).unwrap_err().to_string();
     assert!(error.contains("NaN or infinite") && error.contains("in f32 too"), "{error}");
 }
@@ -93,7 +93,7 @@ impl Observer for Impatient {
 fn a_load_ends_when_it_is_cancelled() {
     let _alone = alone();
     let encoder = encoder("text-umt5");
-    let embedded = Tensor::zeros([1, 8, encoder.config.hidden()], (Kind::Float, Device::Cpu));
+    let embedded = [Tensor::zeros([1, 8, encoder.config.hidden()], (Kind::Float, Device::Cpu))];
     let error = job(&encoder, &embedded, 1 << 34).run(&mut Impatient).unwrap_err();
     assert!(matches!(error, Error::Interrupted), "{error}");
 }
