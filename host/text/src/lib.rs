@@ -6,7 +6,7 @@
 //!
 //! The three families' ways to read text are written out here rather than taken from the crate
 //! `tokenizers`: a checkpoint's vocabulary is a stranger's, and that crate panics on a damaged one;
-//! UMT5 has to be added up in f32 as sentencepiece does; and it brings forty crates to build.
+//! UMT5 has to be added up in f32 as sentencepiece does; and it brings some twenty crates to build.
 //!
 //! ```
 //! use tilewright_text::{Encoder, Reading, Tokenizer};
