@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_sample;
+mod embed;
 mod encode;
 mod policy;
 mod recording;
@@ -23,6 +24,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use bench_sample::BenchSample;
+pub use embed::Embed;
 pub use encode::Encode;
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
@@ -91,6 +93,8 @@ pub enum Command {
     Decode(Box<Decode>),
     /// Encode a picture or a clip into a latent
     Encode(Box<Encode>),
+    /// Encode a prompt into the conditioning that a transformer samples by
+    Embed(Box<Embed>),
     /// Sample a latent with a transformer: Flux.1 or WAN
     Sample(Box<Sample>),
     /// Measure policies against each other

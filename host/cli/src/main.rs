@@ -10,6 +10,7 @@ mod bench;
 mod config;
 mod decode;
 mod device;
+mod embed;
 mod encode;
 mod failure;
 mod files;
@@ -96,6 +97,7 @@ fn run(arguments: Arguments) -> Outcome {
     match arguments.command {
         Command::Decode(decode) => decode::run(*decode),
         Command::Encode(encode) => encode::run(*encode),
+        Command::Embed(embed) => embed::run(&embed),
         Command::Sample(sample) => sample::run(&sample),
         Command::Bench(bench) => bench::run(&bench),
         Command::Inspect(inspect) => inspect::run(&inspect),

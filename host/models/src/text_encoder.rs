@@ -8,7 +8,7 @@ use tilewright_checkpoint::Stored;
 use tilewright_nn::{ComputeFormat, Meter, MeterTensor, Needed, Ops, TokenOps, TokenScope, Torch};
 
 use crate::{
-    Checkpoint, Error, LoadStep, Result, clip, t5,
+    Checkpoint, Error, Identity, Kind, LoadStep, Part, Result, clip, t5,
     transformer::{Layout, Residency, TransformerFile},
 };
 
@@ -178,7 +178,8 @@ impl EncoderFile {
     /// Finds the text encoders in a file, by the tensors that tell their architectures.
     ///
     /// # Errors
-    /// A tensor that tells an architecture is missing.
+    /// [`Error::Unknown`] if there is none that can be run; a tensor that tells an architecture is
+    /// missing.
     pub fn find_all(file: &Arc<Checkpoint>) -> Result<Vec<Self>> {
         let mut found: Vec<Self> = Vec::new();
         for Known(model, layout, mark, beside) in &KNOWN {
@@ -192,6 +193,9 @@ impl EncoderFile {
                     found.push(Self::new(file.clone(), *model, *layout, prefix)?);
                 }
             }
+        }
+        if found.is_empty() {
+            return Err(Error::Unknown { path: file.path().to_owned(), reason: refusal(file) });
         }
         Ok(found)
     }
@@ -363,6 +367,29 @@ impl EncoderFile {
         let network = EncoderNetwork::build(&self.config, &TokenScope::new(&self.file, meter))?;
         let embedded = meter.unset(&[samples, tokens, self.config.hidden()], tch::Kind::Float)?;
         network.forward(meter, embedded, left_out)
+    }
+}
+
+/// The reason why a file can't encode text.
+fn refusal(file: &Checkpoint) -> String {
+    const KNOWN: &str = "CLIP's, OpenCLIP's, T5's and UMT5's can be run";
+    let parts = Part::of(file);
+    if !parts.is_empty() {
+        return format!("{}, not a text encoder that can be run: {KNOWN}", Part::list_names(&parts));
+    }
+    match Identity::of(file).kind {
+        Kind::KlAutoencoder | Kind::VideoAutoencoder | Kind::TinyAutoencoder => {
+            "a VAE, not a text encoder: it comes after --vae".into()
+        }
+        Kind::Latent => "a latent, not a text encoder".into(),
+        Kind::Pixels => "raw frames, not a text encoder".into(),
+        Kind::Conditioning => "conditioning, which text encoders have made already: sample takes it".into(),
+        Kind::Transformer | Kind::Other => {
+            let first = file.names().next();
+            let first =
+                first.map_or_else(|| "it holds no tensors".into(), |name| format!("its first tensor is {name}"));
+            format!("no text encoder in it ({first}): {KNOWN}")
+        }
     }
 }
 

@@ -42,6 +42,12 @@ pub enum Error {
         /// The fault, and what to do.
         reason: String,
     },
+    /// A prompt can't be encoded as it stands.
+    #[error("{0}")]
+    Prompt(String),
+    /// A prompt or a tokenizer can't be read.
+    #[error(transparent)]
+    Text(#[from] tilewright_text::Error),
     /// The device could not be measured for an earlier file.
     #[error("measuring the device failed for an earlier file, and is not tried again")]
     Unmeasured,
@@ -87,6 +93,8 @@ impl Error {
             Error::Media(error) => error.is_input(),
             Error::Unmeasured | Error::Read { .. } | Error::Write { .. } | Error::NotRemoved { .. } => false,
             Error::Sigmas(_)
+            | Error::Prompt(_)
+            | Error::Text(_)
             | Error::Unscaled(_)
             | Error::NoScaling { .. }
             | Error::Input { .. }

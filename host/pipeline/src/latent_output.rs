@@ -145,7 +145,7 @@ impl LatentOutput {
 }
 
 /// A tensor's shape, and its values as bytes of f32.
-fn raw(tensor: &Tensor) -> std::result::Result<(Vec<usize>, Vec<u8>), Cause> {
+pub(crate) fn raw(tensor: &Tensor) -> std::result::Result<(Vec<usize>, Vec<u8>), Cause> {
     let tensor = tensor.f_to_kind(Kind::Float)?.f_contiguous()?;
     let mut values = vec![0_u8; tensor.numel() * 4];
     tensor.f_copy_data_u8(&mut values, tensor.numel())?;

@@ -6,6 +6,7 @@
 //! | [`Model`] | an autoencoder's file, and the latents that it takes |
 //! | [`Decode`], [`Encode`] | a stage's job, of pictures or of clips alike |
 //! | [`SampleModel`] | a denoiser's files, and the input of a sample |
+//! | [`TextEncoders`] | text encoders' files, and conditioning of prompts |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
 //! | [`OutputWriter`] | writes one output: a clip or pictures |
@@ -29,6 +30,7 @@ mod resume;
 mod sample;
 mod session;
 mod source;
+mod text;
 mod texts;
 
 pub use decode::Decode;
@@ -45,6 +47,10 @@ pub use resume::{KeptPlan, fingerprint};
 pub use sample::{KeptSample, LoraRequest, NOISY, NOISY_SIGMA, PromptRequest, SampleModel, SampleRequest, Size, Steps};
 pub use session::Session;
 pub use source::EncodeSource;
+pub use text::{
+    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, Purpose, TextEncoders,
+    TextRequest,
+};
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
 
 pub use tilewright_history::Kept;

@@ -15,6 +15,7 @@ use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, Lora, LoraFit, Scaling,
 };
 
+pub(crate) use self::inputs::{POOLED, TEXT};
 pub use self::{
     inputs::{NOISY, NOISY_SIGMA},
     kept::KeptSample,

@@ -265,7 +265,9 @@ const fn kept() -> Release {
 type Setting = (&'static str, &'static str, fn(&mut DenoisePlan, &str) -> Option<()>);
 
 const SETTINGS: [Setting; 10] = [
-    ("precision", "f32, bf16, f16, mixed-bf16 or mixed-f16", |plan, value| put(&mut plan.precision, precision(value))),
+    ("precision", "f32, bf16, f16, mixed-bf16 or mixed-f16", |plan, value| {
+        put(&mut plan.precision, Precision::of_tokens(value))
+    }),
     ("products", "precision or fp8", |plan, value| {
         put(&mut plan.products, named(value, [("precision", Products::Precision), ("fp8", Products::Fp8)]))
     }),
@@ -382,14 +384,6 @@ impl fmt::Display for GuidanceOrder {
             GuidanceOrder::InTurn => "in-turn",
         })
     }
-}
-
-/// A precision by its name.
-fn precision(name: &str) -> Option<Precision> {
-    let types = [Dtype::F32, Dtype::Bf16, Dtype::F16];
-    let uniform = types.into_iter().map(Precision::Uniform);
-    let mixed = types.into_iter().skip(1).map(Precision::Mixed);
-    uniform.chain(mixed).find(|precision| precision.to_string().replace(' ', "-") == name)
 }
 
 impl fmt::Display for DenoisePlan {

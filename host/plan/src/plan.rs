@@ -77,6 +77,15 @@ impl Precision {
             Precision::Uniform(dtype) | Precision::Mixed(dtype) => *dtype,
         }
     }
+
+    /// The precisions that a transformer or a text encoder can be asked to compute in, by their
+    /// names in settings: `f32`, `bf16`, `f16`, `mixed-bf16`, `mixed-f16`.
+    pub fn of_tokens(name: &str) -> Option<Self> {
+        let types = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+        let uniform = types.into_iter().map(Precision::Uniform);
+        let mixed = types.into_iter().skip(1).map(Precision::Mixed);
+        uniform.chain(mixed).find(|precision| precision.to_string().replace(' ', "-") == name)
+    }
 }
 
 /// The order of a tensor's elements in memory.

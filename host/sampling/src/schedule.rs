@@ -85,6 +85,13 @@ pub enum Convention {
 
 const CONVENTIONS: [(&str, Convention); 2] = [("comfyui", Convention::ComfyUi), ("diffusers", Convention::Diffusers)];
 
+impl fmt::Display for Convention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = CONVENTIONS.iter().find(|(_, convention)| convention == self);
+        f.write_str(known.map_or("", |(name, _)| name))
+    }
+}
+
 impl FromStr for Convention {
     type Err = String;
 

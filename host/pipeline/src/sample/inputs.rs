@@ -16,8 +16,8 @@ use crate::{Error, Result};
 const MASK_CHANNELS: i64 = 4;
 
 /// The names of tensors in conditioning files.
-pub(super) const TEXT: &str = "prompt_embeds";
-pub(super) const POOLED: &str = "pooled_prompt_embeds";
+pub(crate) const TEXT: &str = "prompt_embeds";
+pub(crate) const POOLED: &str = "pooled_prompt_embeds";
 pub(super) const IMAGE: &str = "image_embeds";
 pub(super) const CONDITION: &str = "condition";
 

@@ -1,0 +1,245 @@
+//! The text stage: prompts become conditioning.
+
+mod conditioning;
+mod embeddings;
+mod encoders;
+mod weigh;
+
+use std::path::PathBuf;
+
+use tch::Tensor;
+use tilewright_engine::{EncodedText, Machine, Observer, TextCost, TextJob};
+use tilewright_models::{EncoderKind, EncoderStates};
+use tilewright_plan::{Outcome, Precision};
+use tilewright_sampling::Convention;
+use tilewright_text::{Chunk, Reading, Tokens};
+
+use self::encoders::TextEncoder;
+pub use self::{
+    conditioning::{Conditioning, ConditioningOutput},
+    embeddings::EmbeddingFolder,
+    encoders::{Purpose, TextEncoders},
+};
+use crate::{Error, Result};
+
+/// The way in which prompts are encoded.
+#[derive(Debug)]
+pub struct TextRequest<'a> {
+    /// The prompts: a row of the conditioning each.
+    pub prompts: &'a [String],
+    /// The program whose reading of prompts is followed.
+    pub convention: Convention,
+    /// Embeddings that prompts may name.
+    pub embeddings: Option<&'a EmbeddingFolder>,
+    /// The type that products run in; the engine's choice if none is given.
+    pub precision: Option<Precision>,
+    /// The most bytes to hold at once, weights included.
+    pub memory_limit: u64,
+}
+
+/// The run of one encoder.
+#[derive(Debug)]
+pub struct EncoderRun {
+    /// The encoder's file.
+    pub path: PathBuf,
+    /// The encoder, in words.
+    pub model: String,
+    /// The tokens of the prompts and of empty ones that they are weighed against.
+    pub tokens: usize,
+    /// The types that it computed in.
+    pub precision: Precision,
+    /// The time and the memory of it.
+    pub outcome: Outcome,
+}
+
+/// Conditioning, and the runs that it took.
+#[derive(Debug)]
+pub struct Encoded {
+    /// The tensors.
+    pub conditioning: Conditioning,
+    /// The run of each encoder.
+    pub runs: Vec<EncoderRun>,
+}
+
+/// A prompt for one encoder: its chunks, and an empty one if some token weighs more or less.
+struct Prepared {
+    tokens: Tokens,
+    empty: Option<Chunk>,
+}
+
+/// The chunks' states of one prompt, as far as they are needed.
+struct PromptStates {
+    /// Of each chunk, and of the empty prompt at last.
+    states: Vec<EncoderStates<Tensor>>,
+}
+
+impl TextEncoders {
+    /// Encodes prompts, by one encoder after the other: each is loaded, run and let go.
+    ///
+    /// # Errors
+    /// A prompt can't be read; an encoder can't be loaded or run; memory is out; the user ended it.
+    pub fn encode(&self, machine: &Machine, request: &TextRequest<'_>, observer: &mut dyn Observer) -> Result<Encoded> {
+        let _no_grad = tch::no_grad_guard();
+        let mut runs = Vec::new();
+        let mut rows: Vec<Vec<Row>> = Vec::new();
+        for encoder in self.encoders() {
+            let (row, run) = self.run(encoder, machine, request, observer)?;
+            rows.push(row);
+            runs.push(run);
+        }
+        let conditioning = self.conditioning(request, &rows)?;
+        Ok(Encoded { conditioning, runs })
+    }
+
+    /// The price of each encoder's run, in f32 unless the request has a type.
+    ///
+    /// # Errors
+    /// A prompt can't be read; the device can't compute in the type.
+    pub fn estimate(&self, machine: &Machine, request: &TextRequest<'_>) -> Result<Vec<(String, TextCost)>> {
+        let f32 = Precision::Uniform(tilewright_plan::Dtype::F32);
+        let price = |encoder: &TextEncoder| {
+            let (_, embedded) = self.prepare(encoder, request)?;
+            let job = job(encoder, machine, &embedded, request);
+            Ok((encoder.file.config.model(), job.estimate(request.precision.unwrap_or(f32))?))
+        };
+        self.encoders().iter().map(price).collect()
+    }
+
+    fn prepare(&self, encoder: &TextEncoder, request: &TextRequest<'_>) -> Result<(Vec<Prepared>, Vec<Tensor>)> {
+        let prompts = request.prompts.iter().map(|prompt| self.read(encoder, prompt, request));
+        let prompts = prompts.collect::<Result<Vec<_>>>()?;
+        let chunks = prompts.iter().flat_map(|prompt| prompt.tokens.chunks.iter().chain(&prompt.empty));
+        let embedded = chunks.map(|chunk| encoder.embed(chunk, request.embeddings)).collect::<Result<Vec<_>>>()?;
+        Ok((prompts, embedded))
+    }
+
+    fn read(&self, encoder: &TextEncoder, prompt: &str, request: &TextRequest<'_>) -> Result<Prepared> {
+        let named = request.embeddings.map(|folder| folder.of(encoder.width()));
+        let named = named.as_ref().map(|named| named as &dyn tilewright_text::Embeddings);
+        let kind = encoder.reads_as();
+        let mut tokens = kind.tokens(&encoder.tokenizer, prompt, reading(request.convention), named)?;
+        if self.takes_pooled_alone(encoder) {
+            tokens.chunks.truncate(1);
+        }
+        let weighs = tokens.weighted() && !self.takes_pooled_alone(encoder);
+        let empty = weighs.then(|| kind.empty(&encoder.tokenizer, tokens.longest())).transpose()?;
+        Ok(Prepared { tokens, empty })
+    }
+
+    /// Runs an encoder on all prompts.
+    fn run(
+        &self,
+        encoder: &TextEncoder,
+        machine: &Machine,
+        request: &TextRequest<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<(Vec<Row>, EncoderRun)> {
+        let (prompts, embedded) = self.prepare(encoder, request)?;
+        let tokens = embedded.iter().map(|text| text.size()[1] as usize).sum();
+        let EncodedText { states, precision, outcome } = job(encoder, machine, &embedded, request).run(observer)?;
+        drop(embedded);
+        let mut states = states.into_iter();
+        let mut rows = Vec::new();
+        for prompt in &prompts {
+            let count = prompt.tokens.chunks.len() + usize::from(prompt.empty.is_some());
+            let states = PromptStates { states: states.by_ref().take(count).collect() };
+            rows.push(self.row(encoder, prompt, &states)?);
+        }
+        let path = encoder.file.file().file().path().to_owned();
+        Ok((rows, EncoderRun { path, model: encoder.file.config.model(), tokens, precision, outcome }))
+    }
+
+    /// What a prompt's states hand on.
+    fn row(&self, encoder: &TextEncoder, prompt: &Prepared, of: &PromptStates) -> Result<Row> {
+        let chunks = &prompt.tokens.chunks;
+        let (Some(first), Some(chunk)) = (of.states.first(), chunks.first()) else {
+            return Err(encoder.refused("a prompt without tokens".into()));
+        };
+        let pooled = match encoder.file.config.kind() {
+            EncoderKind::Clip | EncoderKind::OpenClip => {
+                let pooled = first.last.f_select(1, chunk.end as i64)?;
+                let projected = if self.purpose().projects() { encoder.file.project(&pooled)? } else { None };
+                Some(projected.unwrap_or(pooled))
+            }
+            EncoderKind::T5 | EncoderKind::Umt5 => None,
+        };
+        if self.takes_pooled_alone(encoder) {
+            return Ok(Row { text: None, pooled });
+        }
+        let wanted = |states: &EncoderStates<Tensor>| match (&states.inner, self.purpose().takes_inner()) {
+            (Some(inner), true) => inner.shallow_clone(),
+            _ => states.last.shallow_clone(),
+        };
+        // An encoder whose padding is hidden ran without it.
+        let whole = |states: Tensor, chunk: &Chunk| encoder.with_padding(&states, chunk.tokens.len());
+        let empty = prompt.empty.as_ref().zip(of.states.last());
+        let empty = empty.map(|(chunk, states)| whole(wanted(states), chunk)).transpose()?;
+        let mut parts = Vec::new();
+        for (chunk, states) in chunks.iter().zip(&of.states) {
+            let states = whole(wanted(states), chunk)?;
+            parts.push(match &empty {
+                Some(empty) => weigh::weigh(&states, empty, &chunk.weights)?,
+                None => states,
+            });
+        }
+        Ok(Row { text: Some(Tensor::f_cat(&parts, 1)?), pooled })
+    }
+
+    /// Puts the rows of all encoders together.
+    fn conditioning(&self, request: &TextRequest<'_>, rows: &[Vec<Row>]) -> Result<Conditioning> {
+        let mut texts = Vec::new();
+        let mut pooled = Vec::new();
+        for of_encoder in rows {
+            let text: Vec<Tensor> =
+                of_encoder.iter().filter_map(|row| row.text.as_ref().map(Tensor::shallow_clone)).collect();
+            if !text.is_empty() {
+                let lengths: Vec<i64> = text.iter().map(|text| text.size()[1]).collect();
+                if let Some(other) = lengths.iter().find(|length| **length != lengths[0]) {
+                    let reason = format!(
+                        "prompts of {} and {other} tokens have no conditioning of one shape: encode each into a file of its own",
+                        lengths[0]
+                    );
+                    return Err(Error::Prompt(reason));
+                }
+                texts.push(Tensor::f_cat(&text, 0)?);
+            }
+            let vectors: Vec<Tensor> =
+                of_encoder.iter().filter_map(|row| row.pooled.as_ref().map(Tensor::shallow_clone)).collect();
+            if !vectors.is_empty() {
+                pooled.push(Tensor::f_cat(&vectors, 0)?);
+            }
+        }
+        let text = self.purpose().join(texts)?;
+        let pooled = pooled.pop();
+        Ok(Conditioning { text, pooled, texts: self.texts(request) })
+    }
+}
+
+fn reading(convention: Convention) -> Reading {
+    match convention {
+        Convention::ComfyUi => Reading::ComfyUi,
+        Convention::Diffusers => Reading::Diffusers,
+    }
+}
+
+/// What an encoder hands on of a prompt: states [1, tokens, width] and a vector [1, width].
+struct Row {
+    text: Option<Tensor>,
+    pooled: Option<Tensor>,
+}
+
+fn job<'a>(
+    encoder: &'a TextEncoder,
+    machine: &'a Machine,
+    embedded: &'a [Tensor],
+    request: &TextRequest<'_>,
+) -> TextJob<'a> {
+    TextJob {
+        machine,
+        encoder: &encoder.file,
+        embedded,
+        left_out: 1,
+        precision: request.precision,
+        memory_limit: request.memory_limit,
+    }
+}

@@ -1,0 +1,81 @@
+//! Conditioning, and its file.
+
+use std::{
+    collections::HashMap,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use safetensors::tensor::{Dtype, TensorView};
+use tch::Tensor;
+use tilewright_media::{self as media, Format, Options, Output};
+
+use crate::{
+    Error, Result,
+    latent_output::raw,
+    sample::{POOLED, TEXT},
+};
+
+/// What text encoders hand to a transformer, in f32.
+#[derive(Debug)]
+pub struct Conditioning {
+    /// [N, tokens, width]
+    pub text: Tensor,
+    /// [N, width], for a transformer that has it.
+    pub pooled: Option<Tensor>,
+    /// The prompts, and the encoders that read them.
+    pub texts: Vec<(String, String)>,
+}
+
+/// The place of a conditioning; found writable.
+#[derive(Debug)]
+pub struct ConditioningOutput(Output);
+
+impl ConditioningOutput {
+    /// Checks the ending and that the file can be written, before any work is done.
+    ///
+    /// # Errors
+    /// The ending is another than `.safetensors`, or no file can be made there.
+    pub fn new(path: &Path, no_clobber: bool) -> Result<Self> {
+        if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("safetensors")) {
+            let reason = "unknown output ending: conditioning is written to .safetensors".into();
+            return Err(Error::Input { path: path.to_owned(), reason });
+        }
+        let options = Options { format: Some(Format::Safetensors), no_clobber, ..Options::default() };
+        Ok(Self(Output::with(path, media::Kind::Picture, options)?))
+    }
+
+    /// Writes a conditioning, and returns the file's name. A half-written file never has it.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write(&self, conditioning: &Conditioning) -> Result<PathBuf> {
+        let path = self.0.names(1).pop().unwrap_or_else(|| self.0.path().to_owned());
+        let failed = |source| Error::Write { path: path.clone(), source };
+        let bytes = conditioning.bytes().map_err(failed)?;
+        let written = self.0.temporary(&path, ".tmp").and_then(|mut file| {
+            file.write_all(&bytes)?;
+            Ok(file)
+        });
+        Ok(self.0.place(written.map_err(|error| failed(error.into()))?, &path)?)
+    }
+}
+
+impl Conditioning {
+    /// The bytes of its file.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub(crate) fn bytes(&self) -> std::result::Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+        let mut tensors = vec![(TEXT, raw(&self.text)?)];
+        if let Some(pooled) = &self.pooled {
+            tensors.push((POOLED, raw(pooled)?));
+        }
+        let views = tensors
+            .iter()
+            .map(|(name, (shape, values))| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), values)?)))
+            .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()?;
+        let texts: HashMap<String, String> = self.texts.iter().cloned().collect();
+        Ok(safetensors::serialize(views, Some(texts))?)
+    }
+}

@@ -1,0 +1,279 @@
+//! Text encoders in files and folders, and what several of them together are for.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tch::Tensor;
+use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
+use tilewright_text::{Chunk, Encoder, Family, Token, Tokenizer};
+
+use super::{EmbeddingFolder, TextRequest};
+use crate::{Error, Result};
+
+/// The folders of a pipeline's text encoders, and of their tokenizers.
+const FOLDERS: [[&str; 2]; 3] =
+    [["text_encoder", "tokenizer"], ["text_encoder_2", "tokenizer_2"], ["text_encoder_3", "tokenizer_3"]];
+
+/// Files of a tokenizer in the folder of an encoder or of its tokenizer.
+const JSON: &str = "tokenizer.json";
+const SENTENCEPIECE: &str = "spiece.model";
+
+/// The tensor of a checkpoint that holds its tokenizer.
+const OWN: &str = "spiece_model";
+
+/// The largest file of a tokenizer.
+const LARGEST: u64 = tilewright_text::MAX_FILE_BYTES as u64;
+
+/// What a set of encoders makes: conditioning for a kind of transformer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// T5's states and, if CLIP is there, its pooled state.
+    Flux,
+    /// UMT5's states, with zeros in the place of padding.
+    Wan,
+    /// CLIP's and OpenCLIP's states side by side, before their last blocks, and OpenCLIP's pooled
+    /// state.
+    Sdxl,
+    /// CLIP's states after the last norm, and its pooled state.
+    Clip,
+}
+
+/// The sets of encoders and their purposes.
+const SETS: [(&[EncoderKind], Purpose); 6] = [
+    (&[EncoderKind::Clip, EncoderKind::T5], Purpose::Flux),
+    (&[EncoderKind::T5], Purpose::Flux),
+    (&[EncoderKind::Umt5], Purpose::Wan),
+    (&[EncoderKind::Clip, EncoderKind::OpenClip], Purpose::Sdxl),
+    (&[EncoderKind::Clip], Purpose::Clip),
+    (&[EncoderKind::OpenClip], Purpose::Clip),
+];
+
+impl Purpose {
+    /// True if states before the last block are taken.
+    pub(super) fn takes_inner(self) -> bool {
+        self == Purpose::Sdxl
+    }
+
+    /// True if a pooled state is projected, where the encoder can.
+    pub(super) fn projects(self) -> bool {
+        matches!(self, Purpose::Sdxl | Purpose::Clip)
+    }
+
+    /// The states of encoders, of which several stand side by side.
+    pub(super) fn join(self, mut texts: Vec<Tensor>) -> Result<Tensor> {
+        match texts.len() {
+            1 => Ok(texts.remove(0)),
+            _ => Ok(Tensor::f_cat(&texts, 2)?),
+        }
+    }
+}
+
+/// A text encoder and the tokenizer of its vocabulary.
+#[derive(Debug)]
+pub(super) struct TextEncoder {
+    pub file: EncoderFile,
+    pub tokenizer: Tokenizer,
+}
+
+impl TextEncoder {
+    fn new(file: EncoderFile, tokenizers: &[PathBuf]) -> Result<Self> {
+        file.check()?;
+        let tokenizer = tokenizer(&file, tokenizers)?;
+        let encoder = Self { file, tokenizer };
+        let (rows, tokens) = (encoder.file.config.vocabulary(), encoder.tokenizer.size());
+        if (rows as usize) < tokens {
+            return Err(encoder.refused(format!(
+                "a vocabulary of {rows} tokens, and {}'s has {tokens}: put its own {JSON} beside it",
+                encoder.file.config.kind().name()
+            )));
+        }
+        Ok(encoder)
+    }
+
+    /// The encoder as the reader of prompts knows it.
+    pub fn reads_as(&self) -> Encoder {
+        match self.file.config.kind() {
+            EncoderKind::Clip => Encoder::ClipL,
+            EncoderKind::OpenClip => Encoder::ClipG,
+            EncoderKind::T5 => Encoder::T5,
+            EncoderKind::Umt5 => Encoder::Umt5,
+        }
+    }
+
+    pub fn width(&self) -> i64 {
+        self.file.config.hidden()
+    }
+
+    pub fn refused(&self, reason: String) -> Error {
+        Error::Input { path: self.file.file().file().path().to_owned(), reason }
+    }
+
+    /// The vectors of a chunk's tokens with their positions, [1, tokens, width]. Padding that the
+    /// encoder's mask hides is left out: nothing depends on it.
+    pub fn embed(&self, chunk: &Chunk, embeddings: Option<&EmbeddingFolder>) -> Result<Tensor> {
+        let count = if self.hides_padding() { chunk.used } else { chunk.tokens.len() };
+        let tokens = &chunk.tokens[..count];
+        let ids: Vec<u32> = tokens
+            .iter()
+            .map(|token| match token {
+                Token::Id(id) => *id,
+                Token::Embedding { .. } => 0,
+            })
+            .collect();
+        let embedded = self.file.embed(&ids)?;
+        for (place, token) in tokens.iter().enumerate() {
+            let Token::Embedding { name, vector } = token else { continue };
+            let vectors = embeddings.map(|folder| folder.vectors(name, self.width())).transpose()?.flatten();
+            let vectors = vectors.ok_or_else(|| self.refused(format!("the embedding {name} is gone")))?;
+            embedded.f_get(place as i64)?.f_copy_(&vectors.f_get(*vector as i64)?)?;
+        }
+        Ok(self.file.add_positions(&embedded.f_unsqueeze(0)?)?)
+    }
+
+    /// True if no token attends padding, and its states are zeros.
+    fn hides_padding(&self) -> bool {
+        self.file.config.kind() == EncoderKind::Umt5
+    }
+
+    /// States with zeros for the padding that was left out.
+    pub fn with_padding(&self, states: &Tensor, tokens: usize) -> Result<Tensor> {
+        let missing = tokens as i64 - states.size()[1];
+        if missing <= 0 {
+            return Ok(states.shallow_clone());
+        }
+        Ok(states.f_constant_pad_nd([0, 0, 0, missing])?)
+    }
+}
+
+/// The text encoders of a run, opened and not loaded.
+#[derive(Debug)]
+pub struct TextEncoders {
+    encoders: Vec<TextEncoder>,
+    purpose: Purpose,
+}
+
+impl TextEncoders {
+    /// Opens the encoders in files, folders of models or pipelines, and checkpoints of several
+    /// networks, in any order.
+    ///
+    /// # Errors
+    /// A file is unsound or holds no text encoder; two are of one kind; together they serve no
+    /// transformer that can be run.
+    pub fn open(paths: &[PathBuf]) -> Result<Self> {
+        let mut encoders: Vec<TextEncoder> = Vec::new();
+        for path in paths {
+            for (file, tokenizers) in files(path) {
+                let checkpoint = Arc::new(Checkpoint::open_part(&file, &[]).map_err(ModelError::from)?);
+                for file in EncoderFile::find_all(&checkpoint)? {
+                    let encoder = TextEncoder::new(file, &tokenizers)?;
+                    let kind = encoder.file.config.kind();
+                    if let Some(other) = encoders.iter().find(|other| other.file.config.kind() == kind) {
+                        let first = other.file.file().file().path().display();
+                        return Err(encoder.refused(format!("a second {} beside {first}: give one", kind.name())));
+                    }
+                    encoders.push(encoder);
+                }
+            }
+        }
+        encoders.sort_by_key(|encoder| encoder.file.config.kind());
+        let kinds: Vec<EncoderKind> = encoders.iter().map(|encoder| encoder.file.config.kind()).collect();
+        match SETS.iter().find(|(set, _)| *set == kinds) {
+            Some((_, purpose)) => Ok(Self { encoders, purpose: *purpose }),
+            None => {
+                let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+                let path = paths.first().cloned().unwrap_or_default();
+                let reason = format!(
+                    "{} together serve no transformer: Flux takes CLIP and T5, WAN UMT5, SDXL CLIP and OpenCLIP",
+                    names.join(" and ")
+                );
+                Err(Error::Input { path, reason })
+            }
+        }
+    }
+
+    /// What they make.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// The encoders, each in words, with their files.
+    pub fn models(&self) -> Vec<(String, &Path)> {
+        self.encoders.iter().map(|encoder| (encoder.file.config.model(), encoder.file.file().file().path())).collect()
+    }
+
+    pub(super) fn encoders(&self) -> &[TextEncoder] {
+        &self.encoders
+    }
+
+    /// True if an encoder serves for its pooled state alone.
+    pub(super) fn takes_pooled_alone(&self, encoder: &TextEncoder) -> bool {
+        self.purpose == Purpose::Flux && encoder.file.config.kind() == EncoderKind::Clip
+    }
+
+    /// The texts of a conditioning's file.
+    pub(super) fn texts(&self, request: &TextRequest<'_>) -> Vec<(String, String)> {
+        let prompt = match request.prompts {
+            [one] => one.clone(),
+            several => serde_json::to_string(several).unwrap_or_default(),
+        };
+        let names: Vec<String> = self
+            .models()
+            .into_iter()
+            .map(|(model, path)| format!("{model} ({})", path.file_name().unwrap_or_default().to_string_lossy()))
+            .collect();
+        let texts = [("prompt", prompt), ("text_encoders", names.join(", ")), ("as", request.convention.to_string())];
+        texts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+    }
+}
+
+/// The models' files or folders that a path stands for, each with the folders that its tokenizer
+/// may be in.
+fn files(path: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
+    let parts = FOLDERS.iter().map(|[model, tokenizer]| (path.join(model), path.join(tokenizer)));
+    let parts: Vec<(PathBuf, Vec<PathBuf>)> = parts
+        .filter(|(model, _)| model.is_dir())
+        .map(|(model, tokenizer)| (model.clone(), vec![tokenizer, model]))
+        .collect();
+    if !parts.is_empty() {
+        return parts;
+    }
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+    // A part of a pipeline that is named by itself has its tokenizer beside it.
+    let name = folder.file_name().unwrap_or_default();
+    let beside =
+        FOLDERS.iter().find(|[model, _]| name == *model).map(|[_, tokenizer]| folder.with_file_name(tokenizer));
+    vec![(path.to_owned(), beside.into_iter().chain([folder.to_owned()]).collect())]
+}
+
+/// The tokenizer of an encoder: the file's own, one beside it, or the bundled one.
+fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
+    let file = encoder.file().file();
+    let family = match encoder.config.kind() {
+        EncoderKind::Clip | EncoderKind::OpenClip => Family::Clip,
+        EncoderKind::T5 => Family::T5,
+        EncoderKind::Umt5 => Family::Umt5,
+    };
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |error: tilewright_text::Error| Error::Input { path: path.clone(), reason: error.to_string() }
+    };
+    let own = file.names().find(|name| name.rsplit('.').next() == Some(OWN));
+    if let (Some(bytes), false) = (own.and_then(|name| file.bytes(name)), family == Family::Clip) {
+        return Tokenizer::from_sentencepiece(bytes, family).map_err(at(file.path()));
+    }
+    for folder in folders {
+        let (json, model) = (folder.join(JSON), folder.join(SENTENCEPIECE));
+        let read = |path: &Path| {
+            tilewright_files::read(path, LARGEST).map_err(|source| Error::Read { path: path.to_owned(), source })
+        };
+        if model.is_file() && family != Family::Clip {
+            return Tokenizer::from_sentencepiece(&read(&model)?, family).map_err(at(&model));
+        }
+        if json.is_file() {
+            return Tokenizer::from_json(&read(&json)?, family).map_err(at(&json));
+        }
+    }
+    Ok(Tokenizer::bundled(family)?)
+}
