@@ -4,6 +4,7 @@ mod bench;
 mod bench_sample;
 mod embed;
 mod encode;
+mod generate;
 mod policy;
 mod recording;
 mod replay;
@@ -26,6 +27,7 @@ pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWe
 pub use bench_sample::BenchSample;
 pub use embed::Embed;
 pub use encode::Encode;
+pub use generate::Generate;
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
@@ -93,6 +95,8 @@ pub enum Command {
     Decode(Box<Decode>),
     /// Encode a picture or a clip into a latent
     Encode(Box<Encode>),
+    /// Generate a picture or a clip from a prompt: Flux.1 or WAN
+    Generate(Box<Generate>),
     /// Encode a prompt into the conditioning that a transformer samples by
     Embed(Box<Embed>),
     /// Sample a latent with a transformer: Flux.1 or WAN

@@ -42,11 +42,12 @@ pub fn run(arguments: &Embed) -> Outcome {
     let found = Machine::find(arguments.device).map_err(pipeline::Error::from)?;
     let encoders = TextEncoders::open(&arguments.text_encoder)?;
     let embeddings = arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
-    let prompts = arguments.prompts.iter().map(|prompt| read(prompt)).collect::<Outcome<Vec<_>>>()?;
+    let prompts = arguments.prompts.iter().map(|prompt| read_prompt(prompt)).collect::<Outcome<Vec<_>>>()?;
     let machine = found.measure(Probe::Kept).map_err(pipeline::Error::from)?;
     let request = TextRequest {
         prompts: &prompts,
         convention: arguments.convention,
+        tokens: arguments.text_tokens,
         embeddings: embeddings.as_ref(),
         precision: arguments.set,
         memory_limit: arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(&machine)),
@@ -64,7 +65,7 @@ pub fn run(arguments: &Embed) -> Outcome {
 }
 
 /// A prompt as it is given, or standard input.
-fn read(prompt: &str) -> Outcome<String> {
+pub fn read_prompt(prompt: &str) -> Outcome<String> {
     if prompt != STANDARD {
         return Ok(prompt.to_owned());
     }
@@ -103,8 +104,9 @@ struct Report<'a> {
     encoders: Vec<Row>,
 }
 
+/// The run of an encoder, for --json.
 #[derive(Serialize)]
-struct Row {
+pub struct Row {
     model: String,
     path: String,
     tokens: usize,
@@ -115,7 +117,8 @@ struct Row {
 }
 
 impl Row {
-    fn new(run: &EncoderRun) -> Self {
+    /// The run's row.
+    pub fn new(run: &EncoderRun) -> Self {
         Self {
             model: run.model.clone(),
             path: run.path.display().to_string(),

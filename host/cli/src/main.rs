@@ -14,6 +14,7 @@ mod embed;
 mod encode;
 mod failure;
 mod files;
+mod generate;
 mod history;
 mod inputs;
 mod inspect;
@@ -97,6 +98,7 @@ fn run(arguments: Arguments) -> Outcome {
     match arguments.command {
         Command::Decode(decode) => decode::run(*decode),
         Command::Encode(encode) => encode::run(*encode),
+        Command::Generate(generate) => generate::run(&generate),
         Command::Embed(embed) => embed::run(&embed),
         Command::Sample(sample) => sample::run(&sample),
         Command::Bench(bench) => bench::run(&bench),

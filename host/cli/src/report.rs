@@ -195,7 +195,7 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
 }
 
 /// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
-fn explanation(record: &Record, candidates: &[Candidate]) -> String {
+pub fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     if candidates.is_empty() {
         return format!("{} asked for no prices: it decides by rule.", record.policy.name);
     }

@@ -1,32 +1,27 @@
 //! `tilewright sample`: from a transformer and conditioning to a latent file.
 
 mod after_step;
+pub mod work;
 
 use std::{
     io::Write,
     path::{Path, PathBuf},
-    rc::Rc,
 };
 
-use tilewright_engine::{Begun, DenoiseJob};
+use tilewright_engine::DenoiseJob;
 use tilewright_media::{Preview, STANDARD};
-use tilewright_pipeline::{self as pipeline, KeptSample, LatentOutput, SampleModel, SampleRequest, Size, Steps};
+use tilewright_pipeline::{self as pipeline, LatentOutput, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Recorder, Stage, StepReuse, bytes, words::with_noun};
 use tilewright_sampling::Span;
 
-use self::after_step::{Previewing, after_step};
+use self::work::{Resumption, SampleWork};
 use crate::{
     args::Sample,
     failure::{Failure, Outcome},
     files, history, policy, printer,
-    progress::Progress,
     report::{Shown, fail, keep, print_json, unique_plans},
     table,
-    tell::tell,
 };
-
-/// The settings that change a sample's bits: with --resume, an earlier run's are the same.
-const OF_BITS: [&str; 7] = ["precision", "products", "attention", "guidance", "samples", "feed-forward", "reuse"];
 
 /// Samples one batch.
 pub fn run(arguments: &Sample) -> Outcome {
@@ -67,44 +62,26 @@ pub fn run(arguments: &Sample) -> Outcome {
         keep(&arguments.record, &record, &mut planner)?;
         return report(shown, &record, &candidates, None);
     }
-    let (mut kept, mut begun) = (None, None);
-    if arguments.resume {
-        let chosen: Vec<(&str, &str)> = arguments.set.iter().filter_map(of_bits).collect();
-        let fingerprint = model.fingerprint(&arguments.lora, &sampling, &chosen)?;
-        let (place, found) = KeptSample::open(&arguments.output, &fingerprint)?;
-        if let Some((state, plan)) = found {
-            tell!("note: {} of {} steps are kept from an earlier run", state.steps, job.request().steps);
-            begun = Some(Begun { state, plan });
-        }
-        kept = Some(Rc::new(place));
-    }
-    let previewing = preview.zip(arguments.vae.as_deref());
-    let previewing = previewing.map(|(preview, vae)| Previewing::new(preview, machine, &model, vae, limit));
-    let after_step = after_step(kept.clone(), previewing.transpose()?.flatten());
-    let mut progress = Progress::new().of_steps(job.request().steps, after_step);
-    let sampled = job.run(&mut planner, begun, &mut progress);
-    progress.finish();
-    drop(progress);
+    let vae = arguments.vae.as_deref();
+    let work =
+        SampleWork { model: &model, machine, job, sampling: &sampling, memory_limit: limit, preview: preview.zip(vae) };
+    let mut resumption = match arguments.resume {
+        true => Resumption::open(&arguments.output, &work, &arguments.lora, &arguments.set)?,
+        false => Resumption::default(),
+    };
+    let sampled = work.run(&mut planner, &mut resumption)?;
     let sampled = match sampled {
         Ok(sampled) => sampled,
         Err(unfinished) => return Err(fail(&arguments.record, shown, trials, &mut planner, unfinished)),
     };
     let path = model.write(&output, &sampled)?;
-    if let Some(kept) = kept.and_then(Rc::into_inner) {
-        kept.remove()?;
-    }
+    resumption.remove()?;
     if sampled.record.resumed_frames == 0 {
         // A resumed sample takes less time than its whole, so the history leaves it out.
         trials.keep(&sampled.record);
     }
     keep(&arguments.record, &sampled.record, &mut planner)?;
     report(shown, &sampled.record, &sampled.candidates, Some(path))
-}
-
-/// A setting that changes a sample's bits.
-fn of_bits((name, value): &(String, String)) -> Option<(&str, &str)> {
-    let name = name.strip_prefix("denoise.").unwrap_or(name);
-    OF_BITS.contains(&name).then_some((name, value))
 }
 
 /// Refuses an output that would replace an input.
@@ -155,22 +132,22 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         batch: arguments.batch,
         mask: arguments.mask.clone(),
         seeds: arguments.seed.clone(),
-        steps: match &arguments.sigmas {
+        steps: match &arguments.way.sigmas {
             Some(sigmas) => Steps::Sigmas(sigmas.0.clone()),
             None => Steps::Count {
-                steps: arguments.steps,
+                steps: arguments.way.steps,
                 strength: arguments.denoise.unwrap_or(1.0),
-                scheduler: arguments.scheduler,
+                scheduler: arguments.way.scheduler,
                 span: Span { start: arguments.start_step, end: arguments.end_step, leftover: arguments.leftover_noise },
             },
         },
-        shift: arguments.shift,
-        sampler: arguments.sampler,
+        shift: arguments.way.shift,
+        sampler: arguments.way.sampler,
         adds_noise: !arguments.no_add_noise,
-        guidance: arguments.guidance,
+        guidance: arguments.way.guidance,
         cfg: arguments.cfg.unwrap_or(1.0),
         reuse: arguments.reuse,
-        convention: arguments.convention,
+        convention: arguments.way.convention,
         most_values: SampleRequest::MOST_VALUES,
         most_samples: u64::MAX,
     }
@@ -198,7 +175,7 @@ fn report(shown: Shown, record: &DenoiseRecord, candidates: &[Candidate<Denoise>
 }
 
 /// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
-fn explanation(record: &DenoiseRecord, candidates: &[Candidate<Denoise>]) -> String {
+pub fn explanation(record: &DenoiseRecord, candidates: &[Candidate<Denoise>]) -> String {
     if candidates.is_empty() {
         return format!("{} asked for no prices: it decides by rule.", record.policy.name);
     }

@@ -48,6 +48,16 @@ pub enum Error {
     /// A prompt or a tokenizer can't be read.
     #[error(transparent)]
     Text(#[from] tilewright_text::Error),
+    /// A part of the model is missing.
+    #[error("no {part}: give {option} ({files}), or a --model that has one")]
+    Part {
+        /// The part.
+        part: &'static str,
+        /// The option that names it.
+        option: &'static str,
+        /// Files that it usually comes in.
+        files: &'static str,
+    },
     /// The device could not be measured for an earlier file.
     #[error("measuring the device failed for an earlier file, and is not tried again")]
     Unmeasured,
@@ -94,6 +104,7 @@ impl Error {
             Error::Unmeasured | Error::Read { .. } | Error::Write { .. } | Error::NotRemoved { .. } => false,
             Error::Sigmas(_)
             | Error::Prompt(_)
+            | Error::Part { .. }
             | Error::Text(_)
             | Error::Unscaled(_)
             | Error::NoScaling { .. }

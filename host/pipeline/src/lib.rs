@@ -26,6 +26,7 @@ mod latent_map;
 mod latent_output;
 mod model;
 mod output;
+mod parts;
 mod resume;
 mod sample;
 mod session;
@@ -43,13 +44,14 @@ pub use latent_map::LatentMap;
 pub use latent_output::{LatentKind, LatentOutput};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
+pub use parts::Parts;
 pub use resume::{KeptPlan, fingerprint};
 pub use sample::{KeptSample, LoraRequest, NOISY, NOISY_SIGMA, PromptRequest, SampleModel, SampleRequest, Size, Steps};
 pub use session::Session;
 pub use source::EncodeSource;
 pub use text::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, Purpose, TextEncoders,
-    TextRequest,
+    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings, Purpose,
+    TextEncoders, TextRequest,
 };
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
 

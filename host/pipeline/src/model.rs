@@ -5,7 +5,7 @@ use std::path::Path;
 use tch::Tensor;
 use tilewright_engine::{Overrides, Vae, VideoVae, WeightStore};
 use tilewright_media::{Kind, Shape};
-use tilewright_models::{Checkpoint, Family, Identity, Latent, LatentFile, Scaling};
+use tilewright_models::{Checkpoint, Extents, Family, Identity, Latent, LatentFile, Scaling};
 
 use crate::{Error, Result};
 
@@ -174,7 +174,12 @@ impl Model {
 
     /// The shape of a latent's output.
     pub fn shape(&self, latent: &Latent) -> Shape {
-        let (extents, scale) = (latent.extents(), self.spatial_scale());
+        self.shape_of(latent.extents())
+    }
+
+    /// The shape of the output of latents of these extents.
+    pub fn shape_of(&self, extents: Extents) -> Shape {
+        let scale = self.spatial_scale();
         let (frames, channels) = match self {
             Model::Picture(vae) => (1, vae.config.image_channels),
             Model::Clip(vae) => (vae.config.frames(extents.frames), vae.config.image_channels),

@@ -14,12 +14,16 @@ use tilewright_engine::{Denoiser, Sampled, Sampling};
 use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, Lora, LoraFit, Scaling,
 };
+use tilewright_sampling::Sampler;
 
-pub(crate) use self::inputs::{POOLED, TEXT};
 pub use self::{
     inputs::{NOISY, NOISY_SIGMA},
     kept::KeptSample,
     request::{PromptRequest, SampleRequest, Size, Steps},
+};
+pub(crate) use self::{
+    inputs::{POOLED, TEXT},
+    saved::text_tokens,
 };
 use crate::{Error, LatentOutput, Result};
 
@@ -35,6 +39,15 @@ const IMAGE_BOUNDARY: f64 = 0.9;
 /// Frames of a clip if nobody says how many: of WAN 2.1's models, and of 2.2's own.
 const FRAMES: u32 = 81;
 const FRAMES_22: u32 = 121;
+
+/// Sizes in pixels, and factors of guidance, of ComfyUI's published workflows: of Flux, of WAN 2.1,
+/// of WAN 2.2's own, and of its two experts.
+const PICTURE: [u32; 2] = [1024, 1024];
+const CLIP: [u32; 2] = [832, 480];
+const CLIP_22: [u32; 2] = [1280, 704];
+const CFG: f64 = 6.0;
+const CFG_22: f64 = 5.0;
+const CFG_EXPERTS: f64 = 3.5;
 
 /// A LoRA that is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -142,6 +155,31 @@ impl SampleModel {
             (true, Family::Wan22) => FRAMES_22,
             (true, _) => FRAMES,
         }
+    }
+
+    /// The size in pixels that is usual for the model.
+    pub fn usual_size(&self) -> [u32; 2] {
+        match (self.config().is_video(), self.config().family()) {
+            (false, _) => PICTURE,
+            (true, Family::Wan22) => CLIP_22,
+            (true, _) => CLIP,
+        }
+    }
+
+    /// The factor of guidance that is usual for the model: 1, without a negative conditioning, if
+    /// the network has the guidance as an input.
+    pub fn usual_cfg(&self) -> f64 {
+        match (self.config().is_video(), self.config().family(), self.denoiser.files().len()) {
+            (false, ..) => 1.0,
+            (true, Family::Wan22, _) => CFG_22,
+            (true, _, 1) => CFG,
+            (true, ..) => CFG_EXPERTS,
+        }
+    }
+
+    /// The sampler that is usual for the model in ComfyUI's workflows.
+    pub fn usual_sampler(&self) -> Option<Sampler> {
+        if self.config().is_video() && self.denoiser.files().len() == 1 { "uni_pc".parse().ok() } else { None }
     }
 
     /// Frames, height and width in pixels of what latents [N, C, (T,) h, w] become.

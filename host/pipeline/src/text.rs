@@ -3,6 +3,7 @@
 mod conditioning;
 mod embeddings;
 mod encoders;
+mod kept;
 mod weigh;
 
 use std::path::PathBuf;
@@ -19,16 +20,20 @@ pub use self::{
     conditioning::{Conditioning, ConditioningOutput},
     embeddings::EmbeddingFolder,
     encoders::{Purpose, TextEncoders},
+    kept::KeptConditionings,
 };
 use crate::{Error, Result};
 
 /// The way in which prompts are encoded.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TextRequest<'a> {
     /// The prompts: a row of the conditioning each.
     pub prompts: &'a [String],
     /// The program whose reading of prompts is followed.
     pub convention: Convention,
+    /// The tokens that a text encoder without positions of its own is trained for, where they are
+    /// fewer than the published ones' (T5: 256 as ComfyUI and 512 as diffusers).
+    pub tokens: Option<u32>,
     /// Embeddings that prompts may name.
     pub embeddings: Option<&'a EmbeddingFolder>,
     /// The type that products run in; the engine's choice if none is given.
@@ -79,16 +84,40 @@ impl TextEncoders {
     /// # Errors
     /// A prompt can't be read; an encoder can't be loaded or run; memory is out; the user ended it.
     pub fn encode(&self, machine: &Machine, request: &TextRequest<'_>, observer: &mut dyn Observer) -> Result<Encoded> {
+        let (rows, runs) = self.run_all(machine, request, observer)?;
+        let rows: Vec<&[Row]> = rows.iter().map(Vec::as_slice).collect();
+        Ok(Encoded { conditioning: self.conditioning(request, &rows)?, runs })
+    }
+
+    /// Encodes prompts into a conditioning each, with one load of each encoder.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_each(
+        &self,
+        machine: &Machine,
+        request: &TextRequest<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<(Vec<Conditioning>, Vec<EncoderRun>)> {
+        let (rows, runs) = self.run_all(machine, request, observer)?;
+        let each = request.prompts.iter().enumerate().map(|(index, prompt)| {
+            let own = TextRequest { prompts: std::slice::from_ref(prompt), ..request.clone() };
+            let rows: Vec<&[Row]> = rows.iter().map(|rows| &rows[index..=index]).collect();
+            self.conditioning(&own, &rows)
+        });
+        Ok((each.collect::<Result<_>>()?, runs))
+    }
+
+    /// The rows of each encoder, and its run.
+    fn run_all(
+        &self,
+        machine: &Machine,
+        request: &TextRequest<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<(Vec<Vec<Row>>, Vec<EncoderRun>)> {
         let _no_grad = tch::no_grad_guard();
-        let mut runs = Vec::new();
-        let mut rows: Vec<Vec<Row>> = Vec::new();
-        for encoder in self.encoders() {
-            let (row, run) = self.run(encoder, machine, request, observer)?;
-            rows.push(row);
-            runs.push(run);
-        }
-        let conditioning = self.conditioning(request, &rows)?;
-        Ok(Encoded { conditioning, runs })
+        let each = self.encoders().iter().map(|encoder| self.run(encoder, machine, request, observer));
+        Ok(each.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
 
     /// The price of each encoder's run, in f32 unless the request has a type.
@@ -117,7 +146,8 @@ impl TextEncoders {
         let named = request.embeddings.map(|folder| folder.of(encoder.width()));
         let named = named.as_ref().map(|named| named as &dyn tilewright_text::Embeddings);
         let kind = encoder.reads_as();
-        let mut tokens = kind.tokens(&encoder.tokenizer, prompt, reading(request.convention), named)?;
+        let mut tokens =
+            kind.tokens(&encoder.tokenizer, prompt, reading(request.convention), named, encoder.length(request))?;
         if self.takes_pooled_alone(encoder) {
             tokens.chunks.truncate(1);
         }
@@ -186,7 +216,7 @@ impl TextEncoders {
     }
 
     /// Puts the rows of all encoders together.
-    fn conditioning(&self, request: &TextRequest<'_>, rows: &[Vec<Row>]) -> Result<Conditioning> {
+    fn conditioning(&self, request: &TextRequest<'_>, rows: &[&[Row]]) -> Result<Conditioning> {
         let mut texts = Vec::new();
         let mut pooled = Vec::new();
         for of_encoder in rows {

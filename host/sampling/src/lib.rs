@@ -26,7 +26,7 @@ pub use latents::{Latents, Real};
 pub use model_sampling::{ModelSampling, Prediction};
 pub use sampler::{Course, Denoised, Denoiser, Noise, NoiseKind, Sampler, State};
 pub use schedule::{
-    Convention, Error, FlowScheduler, MOST_STEPS, Result, Schedule, Shift, Span, check_sigmas, parse_sigmas,
+    Convention, Error, FlowScheduler, MOST_STEPS, Result, Schedule, Shift, Span, Times, check_sigmas, parse_sigmas,
 };
 pub use scheduler::Scheduler;
 pub use tensors::{SamplerNoise, Tensors, noise_of};

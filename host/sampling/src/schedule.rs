@@ -212,18 +212,27 @@ fn all_steps(steps: u32, strength: f64) -> Result<u32> {
     if all > MOST_STEPS { Err(Error::Steps(all)) } else { Ok(all) }
 }
 
+/// The giver of the times that a scheduler of diffusers shifts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Times {
+    /// The pipeline, as Flux's: from 1 to 1/steps.
+    Pipeline,
+    /// The scheduler itself, as for WAN: from 1 to its least sigma, which is shifted already.
+    Scheduler,
+}
+
 /// The sigmas of so many steps as diffusers' pipelines with `FlowMatchEulerDiscreteScheduler` have
-/// them: Flux's gives the scheduler its times, from 1 to 1/steps; for others the scheduler takes
-/// them from 1 to its least sigma, which is shifted already.
+/// them.
 ///
 /// # Errors
 /// There can be no such steps, strength or shift.
-fn flow_match_sigmas(shift: Shift, tokens: u64, steps: u32, strength: f64) -> Result<Vec<f64>> {
+fn flow_match_sigmas(shift: Shift, tokens: u64, steps: u32, strength: f64, times: Times) -> Result<Vec<f64>> {
     shift.check()?;
     let all = all_steps(steps, strength)?;
-    let last = match shift {
-        Shift::Flow(shift) if shift != 1.0 => shifted(shift, 1.0 / f64::from(FLOW_TIMES)),
-        _ => 1.0 / f64::from(all),
+    let last = match (times, shift) {
+        (Times::Scheduler, Shift::Flow(shift)) => shifted(shift, 1.0 / f64::from(FLOW_TIMES)),
+        (Times::Scheduler, _) => 1.0 / f64::from(FLOW_TIMES),
+        (Times::Pipeline, _) => 1.0 / f64::from(all),
     };
     let time = |step: u32| match all {
         1 => 1.0,
@@ -280,7 +289,7 @@ impl FlowScheduler {
     ///
     /// # Errors
     /// There can be no such steps, strength or shift.
-    pub fn sigmas(self, shift: Shift, tokens: u64, steps: u32, strength: f64) -> Result<Vec<f64>> {
+    pub fn sigmas(self, shift: Shift, tokens: u64, steps: u32, strength: f64, times: Times) -> Result<Vec<f64>> {
         /// The amount that a first sigma of 1, which has no signal, is lowered by.
         const LOWERED: f64 = 1e-6;
         shift.check()?;
@@ -289,7 +298,7 @@ impl FlowScheduler {
             return Err(Error::Shift(shift.sigma(0.5, tokens)));
         }
         if self == Self::Euler {
-            return flow_match_sigmas(shift, tokens, steps, strength);
+            return flow_match_sigmas(shift, tokens, steps, strength, times);
         }
         let all = all_steps(steps, strength)?;
         let least = 1.0 / f64::from(FLOW_TIMES);
@@ -419,10 +428,13 @@ mod tests {
     #[test]
     fn diffusers_shifts_by_size() {
         // FluxPipeline with FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True).
-        let found = flow_match_sigmas(Shift::BySize, 256, 4, 1.0).unwrap();
+        let found = flow_match_sigmas(Shift::BySize, 256, 4, 1.0, Times::Pipeline).unwrap();
         let of = |time: f64| 0.5f64.exp() / (0.5f64.exp() + 1.0 / time - 1.0);
         assert_close(&found, &[1.0, of(0.75), of(0.5), of(0.25), 0.0]);
-        assert_close(&flow_match_sigmas(Shift::Flow(1.0), 9, 2, 1.0).unwrap(), &[1.0, 0.5, 0.0]);
+        assert_close(&flow_match_sigmas(Shift::Flow(1.0), 9, 2, 1.0, Times::Pipeline).unwrap(), &[1.0, 0.5, 0.0]);
+        // FlowMatchEulerDiscreteScheduler(shift=3).set_timesteps(sigmas=[1, 0.75, 0.5, 0.25])
+        let found = flow_match_sigmas(Shift::Flow(3.0), 9, 4, 1.0, Times::Pipeline).unwrap();
+        assert_close(&found, &[1.0, 0.9, 0.75, 0.5, 0.0]);
     }
 
     #[test]
@@ -450,6 +462,6 @@ mod tests {
         assert!(matches!(of.sigmas(9000, 0.5), Err(Error::Steps(18_000))));
         assert!(matches!(of.sigmas(4, 0.0), Err(Error::Strength(_))));
         assert!(matches!(of.sigmas(4, f64::NAN), Err(Error::Strength(_))));
-        assert!(matches!(flow_match_sigmas(Shift::Flow(0.0), 0, 4, 1.0), Err(Error::Shift(_))));
+        assert!(matches!(flow_match_sigmas(Shift::Flow(0.0), 0, 4, 1.0, Times::Scheduler), Err(Error::Shift(_))));
     }
 }

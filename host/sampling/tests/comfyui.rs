@@ -8,7 +8,7 @@ use serde_json::Value;
 use tch::Device;
 use tilewright_sampling::{
     Course, Denoised, Denoiser, FlowScheduler, Latents, ModelSampling, Noise, NoiseKind, Prediction, Real, Sampler,
-    SamplerNoise, Schedule, Scheduler, Shift, Span,
+    SamplerNoise, Schedule, Scheduler, Shift, Span, Times,
 };
 use tilewright_torch::NoiseStream;
 
@@ -441,11 +441,13 @@ fn diffusers_schedulers_for_flows_have_the_same_sigmas_and_results() {
         let scheduler = FlowScheduler::of_class(case["class"].as_str().unwrap()).unwrap();
         let sampler: Sampler = scheduler.sampler().parse().unwrap();
         assert_eq!(FlowScheduler::of(sampler), scheduler);
-        let shift = match case["set_timesteps"]["mu"].as_f64() {
-            Some(mu) => Shift::Exponential(mu),
-            None => Shift::Flow(config["shift"].as_f64().or(config["flow_shift"].as_f64()).unwrap()),
+        let (shift, times) = match case["set_timesteps"]["mu"].as_f64() {
+            Some(mu) => (Shift::Exponential(mu), Times::Pipeline),
+            None => {
+                (Shift::Flow(config["shift"].as_f64().or(config["flow_shift"].as_f64()).unwrap()), Times::Scheduler)
+            }
         };
-        let sigmas = scheduler.sigmas(shift, 0, 7, 1.0).unwrap();
+        let sigmas = scheduler.sigmas(shift, 0, 7, 1.0, times).unwrap();
         for (found, expected) in sigmas.iter().zip(case["sigmas"].as_array().unwrap()) {
             assert!((found - expected.as_f64().unwrap()).abs() < 2e-7, "{name}: {sigmas:?}");
         }

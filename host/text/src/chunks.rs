@@ -102,7 +102,8 @@ impl Encoder {
     }
 
     /// A prompt's tokens. `embeddings` is asked for the names that the prompt has; without it,
-    /// and for diffusers, `embedding:name` is text.
+    /// and for diffusers, `embedding:name` is text. `length` is the encoder's own where it is
+    /// shorter than the published one's.
     ///
     /// # Errors
     /// [`Error::Mismatch`], [`Error::TooLong`], [`Error::TooDeep`].
@@ -112,8 +113,9 @@ impl Encoder {
         prompt: &str,
         reading: Reading,
         embeddings: Option<&dyn Embeddings>,
+        length: Option<usize>,
     ) -> Result<Tokens> {
-        self.chunks(tokenizer, &pieces(tokenizer, prompt, reading, embeddings)?, reading)
+        self.chunks(tokenizer, &pieces(tokenizer, prompt, reading, embeddings)?, reading, length)
     }
 
     /// The chunks that pieces make. ComfyUI's CLIP begins a new chunk where one is full, and
@@ -122,8 +124,14 @@ impl Encoder {
     ///
     /// # Errors
     /// [`Error::Mismatch`].
-    pub fn chunks(self, tokenizer: &Tokenizer, pieces: &[Piece], reading: Reading) -> Result<Tokens> {
-        let mut filling = Filling::new(self.ends(tokenizer)?, self.length(reading));
+    pub fn chunks(
+        self,
+        tokenizer: &Tokenizer,
+        pieces: &[Piece],
+        reading: Reading,
+        length: Option<usize>,
+    ) -> Result<Tokens> {
+        let mut filling = Filling::new(self.ends(tokenizer)?, self.length(reading).within(length));
         for piece in pieces {
             let (mut row, weight) = row(piece);
             if reading == Reading::Diffusers {
@@ -208,6 +216,15 @@ struct Length {
     least: usize,
 }
 
+impl Length {
+    /// The same, or an encoder's own length if that is shorter.
+    fn within(self, own: Option<usize>) -> Self {
+        // A start, an end and a token between them are the least that a prompt takes.
+        let own = own.map_or(usize::MAX, |own| own.max(3));
+        Self { most: self.most.map(|most| most.min(own)), least: self.least.min(own) }
+    }
+}
+
 /// Chunks, and the one that is being filled.
 struct Filling {
     chunks: Vec<Chunk>,
@@ -259,7 +276,7 @@ mod tests {
 
     fn tokens(encoder: Encoder, prompt: &str, reading: Reading) -> Tokens {
         let tokenizer = Tokenizer::bundled(encoder.family()).unwrap();
-        encoder.tokens(&tokenizer, prompt, reading, None).unwrap()
+        encoder.tokens(&tokenizer, prompt, reading, None, None).unwrap()
     }
 
     #[test]
@@ -301,6 +318,20 @@ mod tests {
         let empty = Encoder::T5.empty(&t5, 256).unwrap();
         assert_eq!((empty.used, empty.end, empty.tokens.len()), (1, 0, 256));
         assert_eq!(empty, tokens(Encoder::T5, "", Reading::ComfyUi).chunks.remove(0));
+    }
+
+    #[test]
+    fn an_encoder_may_be_shorter() {
+        let tokenizer = Tokenizer::bundled(Family::Clip).unwrap();
+        let of = |reading| Encoder::ClipL.tokens(&tokenizer, &"cat ".repeat(40), reading, None, Some(32)).unwrap();
+        let lengths = |tokens: Tokens| tokens.chunks.iter().map(|chunk| chunk.tokens.len()).collect::<Vec<_>>();
+        assert_eq!(lengths(of(Reading::ComfyUi)), [32, 32]);
+        assert_eq!(lengths(of(Reading::Diffusers)), [32]);
+        let tokenizer = Tokenizer::bundled(Family::T5).unwrap();
+        let of = |prompt, length| Encoder::T5.tokens(&tokenizer, prompt, Reading::ComfyUi, None, length).unwrap();
+        assert_eq!(lengths(of("cat", Some(32))), [32]);
+        assert_eq!(lengths(of("cat", Some(1000))), [256]);
+        assert!(lengths(of(&"cat ".repeat(40), Some(32)))[0] > 32, "nothing is cut off");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!
 //! let encoder = Encoder::ClipL;
 //! let tokenizer = Tokenizer::bundled(encoder.family())?;
-//! let tokens = encoder.tokens(&tokenizer, "a (red:1.2) circle", Reading::ComfyUi, None)?;
+//! let tokens = encoder.tokens(&tokenizer, "a (red:1.2) circle", Reading::ComfyUi, None, None)?;
 //! assert_eq!(tokens.chunks.len(), 1);
 //! assert_eq!(tokens.chunks[0].used, 5);
 //! assert!(tokens.weighted());

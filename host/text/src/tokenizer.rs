@@ -122,13 +122,14 @@ impl Tokenizer {
     }
 
     /// The vocabulary of a sentencepiece model, as a checkpoint's tensor `spiece_model` holds it.
+    /// Of the tokens `<extra_id_N>`, those are there that an embedding of `rows` has a row for.
     ///
     /// # Errors
     /// [`Error::Vocabulary`] where the model is damaged or no unigram model, [`Error::Other`]
     /// where it is none of the family, [`Error::TooLarge`].
-    pub fn from_sentencepiece(bytes: &[u8], family: Family) -> Result<Self> {
+    pub fn from_sentencepiece(bytes: &[u8], family: Family, rows: usize) -> Result<Self> {
         let model = sentencepiece::read(bytes)?;
-        Self::unigram(sentencepiece::SOURCE, family, model.entries, model.unknown, &model.charsmap)
+        Self::unigram(sentencepiece::SOURCE, family, model.entries, model.unknown, &model.charsmap, rows)
     }
 
     /// The vocabulary of a GGUF file's metadata. UMT5 is what a file without a character map holds
@@ -136,7 +137,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As [`Tokenizer::from_sentencepiece`].
-    pub fn from_gguf(gguf: &Gguf<'_>, family: Family) -> Result<Self> {
+    pub fn from_gguf(gguf: &Gguf<'_>, family: Family, rows: usize) -> Result<Self> {
         let source_name = "tokenizer.ggml";
         let damaged = |reason: String| Error::Vocabulary { source_name, reason };
         check_count(source_name, gguf.tokens.len())?;
@@ -158,7 +159,7 @@ impl Tokenizer {
         while entries.last().is_some_and(|entry| entry.kind == Kind::Unused || is_extra(&entry.text)) {
             entries.pop();
         }
-        Self::unigram(source_name, family, entries, unknown, gguf.precompiled_charsmap)
+        Self::unigram(source_name, family, entries, unknown, gguf.precompiled_charsmap, rows)
     }
 
     /// The vocabulary of a `tokenizer.json`: a unigram model's pieces, or CLIP's merges. Text is
@@ -166,7 +167,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As [`Tokenizer::from_sentencepiece`].
-    pub fn from_json(bytes: &[u8], family: Family) -> Result<Self> {
+    pub fn from_json(bytes: &[u8], family: Family, rows: usize) -> Result<Self> {
         let source_name = json::SOURCE;
         let other = |reason: &str| Error::Other { source_name, family, reason: reason.to_owned() };
         match json::read(bytes)? {
@@ -174,7 +175,7 @@ impl Tokenizer {
                 while entries.last().is_some_and(|entry| is_extra(&entry.text)) {
                     entries.pop();
                 }
-                Self::unigram(source_name, family, entries, unknown, &charsmap)
+                Self::unigram(source_name, family, entries, unknown, &charsmap, rows)
             }
             json::Contents::BytePairs { .. } if family != Family::Clip => Err(other("it has byte pairs, not pieces")),
             json::Contents::BytePairs { tokens, merges } => {
@@ -196,6 +197,7 @@ impl Tokenizer {
         mut entries: Vec<Entry>,
         unknown: u32,
         charsmap: &[u8],
+        rows: usize,
     ) -> Result<Self> {
         let damaged = |reason: &str| Error::Vocabulary { source_name, reason: reason.to_owned() };
         let other = |reason: &str| Error::Other { source_name, family, reason: reason.to_owned() };
@@ -227,7 +229,8 @@ impl Tokenizer {
             [] => None,
             bytes => Some(CharacterMap::new(bytes).map_err(damaged)?),
         };
-        let extra = (0..family.extra()).rev().map(|number| format!("<extra_id_{number}>"));
+        let extra = family.extra().min(rows.saturating_sub(entries.len()));
+        let extra = (0..extra).rev().map(|number| format!("<extra_id_{number}>"));
         entries.extend(extra.map(|text| Entry { text, score: 0.0, kind: Kind::Control }));
         let special = |entry: &Entry| matches!(entry.kind, Kind::Control | Kind::Unknown);
         let special_ids: Vec<u32> = (0..).zip(&entries).filter(|(_, entry)| special(entry)).map(|(id, _)| id).collect();

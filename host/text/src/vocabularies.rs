@@ -20,8 +20,8 @@ pub(crate) fn bundled(family: Family) -> Result<Tokenizer> {
             let merges = String::from_utf8(unpack(CLIP)?).map_err(|_| broken("it is not UTF-8"))?;
             Ok(Tokenizer::clip(BytePairs::from_merges(&merges).map_err(|reason| broken(&reason))?))
         }),
-        Family::T5 => t5.get_or_init(|| Tokenizer::from_sentencepiece(&unpack(T5)?, family)),
-        Family::Umt5 => umt5.get_or_init(|| Tokenizer::from_sentencepiece(&unpack(UMT5)?, family)),
+        Family::T5 => t5.get_or_init(|| Tokenizer::from_sentencepiece(&unpack(T5)?, family, usize::MAX)),
+        Family::Umt5 => umt5.get_or_init(|| Tokenizer::from_sentencepiece(&unpack(UMT5)?, family, usize::MAX)),
     }
     .clone()
 }

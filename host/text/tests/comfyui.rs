@@ -41,7 +41,7 @@ fn check(encoder: Encoder, name: &str) {
     assert_eq!(rows.len(), 375);
     for row in rows {
         let prompt = row["prompt"].as_str().unwrap();
-        let tokens = encoder.tokens(&tokenizer, prompt, Reading::ComfyUi, Some(&vectors)).unwrap();
+        let tokens = encoder.tokens(&tokenizer, prompt, Reading::ComfyUi, Some(&vectors), None).unwrap();
         let expected: Vec<_> = row[name].as_array().unwrap().iter().map(unpacked).collect();
         assert_eq!(tokens.chunks.len(), expected.len(), "{prompt:?}");
         for (chunk, (tokens, weights)) in tokens.chunks.iter().zip(expected) {

@@ -23,7 +23,7 @@ fn read_by_all(prompt: &str) {
         let tokenizer = Tokenizer::bundled(encoder.family()).unwrap();
         for reading in [Reading::ComfyUi, Reading::Diffusers] {
             let known = |name: &str| Some(name.len());
-            let Ok(tokens) = encoder.tokens(&tokenizer, prompt, reading, Some(&known)) else { continue };
+            let Ok(tokens) = encoder.tokens(&tokenizer, prompt, reading, Some(&known), None) else { continue };
             for chunk in &tokens.chunks {
                 assert_eq!(chunk.tokens.len(), chunk.weights.len());
                 assert!(chunk.end < chunk.used && chunk.used <= chunk.tokens.len());
@@ -49,16 +49,16 @@ fn a_hundred_thousand_of_anything() {
 fn a_prompt_that_is_too_long_is_refused() {
     let clip = Tokenizer::bundled(Family::Clip).unwrap();
     let prompt = "a".repeat(MAX_TEXT_BYTES + 1);
-    let error = Encoder::ClipL.tokens(&clip, &prompt, Reading::ComfyUi, None).unwrap_err();
+    let error = Encoder::ClipL.tokens(&clip, &prompt, Reading::ComfyUi, None, None).unwrap_err();
     assert_eq!(error.to_string(), "the prompt has 1048577 bytes, 1048576 at most: shorten it");
 }
 
 #[test]
 fn another_family_is_refused() {
     let clip = Tokenizer::bundled(Family::Clip).unwrap();
-    let error = Encoder::T5.tokens(&clip, "a", Reading::ComfyUi, None).unwrap_err();
+    let error = Encoder::T5.tokens(&clip, "a", Reading::ComfyUi, None, None).unwrap_err();
     assert_eq!(error.to_string(), "a prompt for T5 can't be read with the vocabulary of CLIP");
-    let error = Tokenizer::from_sentencepiece(&t5(), Family::Clip).unwrap_err();
+    let error = Tokenizer::from_sentencepiece(&t5(), Family::Clip, usize::MAX).unwrap_err();
     assert_eq!(error.to_string(), "spiece_model: not the vocabulary of CLIP: it has pieces, not byte pairs");
 }
 
@@ -66,14 +66,14 @@ fn another_family_is_refused() {
 fn damaged_models_are_refused_or_read() {
     let whole = t5();
     for length in (0..whole.len()).step_by(40_009) {
-        let _ = Tokenizer::from_sentencepiece(&whole[..length], Family::T5);
+        let _ = Tokenizer::from_sentencepiece(&whole[..length], Family::T5, usize::MAX);
     }
     // A character map whose trie points anywhere.
     let at = whole.windows(9).position(|bytes| bytes == b"nmt_nfkc\x12").unwrap() + 16;
     for step in [3, 7, 64] {
         let mut damaged = whole.clone();
         damaged[at..].iter_mut().take(200_000).step_by(step).for_each(|byte| *byte ^= 0xa5);
-        if let Ok(tokenizer) = Tokenizer::from_sentencepiece(&damaged, Family::T5) {
+        if let Ok(tokenizer) = Tokenizer::from_sentencepiece(&damaged, Family::T5, usize::MAX) {
             let _ = tokenizer.ids("ﬁne ① 猫 e\u{301} ｆｕｌｌ", Reading::ComfyUi);
         }
     }
@@ -83,8 +83,8 @@ fn damaged_models_are_refused_or_read() {
 fn metadata_that_does_not_fit_is_refused() {
     let tokens = ["<pad>", "</s>", "<unk>", "a"];
     let gguf = Gguf { tokens: &tokens, scores: &[0.0; 4], token_type: &[3, 3, 2, 1], ..Gguf::default() };
-    assert!(Tokenizer::from_gguf(&gguf, Family::T5).is_ok());
-    let message = |gguf: Gguf<'_>| Tokenizer::from_gguf(&gguf, Family::T5).unwrap_err().to_string();
+    assert!(Tokenizer::from_gguf(&gguf, Family::T5, usize::MAX).is_ok());
+    let message = |gguf: Gguf<'_>| Tokenizer::from_gguf(&gguf, Family::T5, usize::MAX).unwrap_err().to_string();
     assert_eq!(message(Gguf { scores: &[0.0; 3], ..gguf }), "tokenizer.ggml: 3 scores for 4 tokens");
     assert_eq!(message(Gguf { token_type: &[3, 3, 2, 9], ..gguf }), "tokenizer.ggml: token_type 9");
     assert_eq!(message(Gguf { token_type: &[], ..gguf }), "tokenizer.ggml: unknown_token_id is missing");
@@ -95,13 +95,14 @@ fn metadata_that_does_not_fit_is_refused() {
     assert_eq!(message(other), "tokenizer.ggml: not the vocabulary of T5: its piece 0 is not <pad>");
     let long = "x".repeat(600);
     let tokens = ["<pad>", "</s>", "<unk>", &long];
-    let error = Tokenizer::from_gguf(&Gguf { tokens: &tokens, ..gguf }, Family::T5).unwrap_err();
+    let error = Tokenizer::from_gguf(&Gguf { tokens: &tokens, ..gguf }, Family::T5, usize::MAX).unwrap_err();
     assert!(matches!(error, Error::TooLarge { found: 600, .. }), "{error}");
 }
 
 #[test]
 fn damaged_json_is_refused() {
-    let message = |text: &str, family| Tokenizer::from_json(text.as_bytes(), family).unwrap_err().to_string();
+    let message =
+        |text: &str, family| Tokenizer::from_json(text.as_bytes(), family, usize::MAX).unwrap_err().to_string();
     assert_eq!(message("{}", Family::T5), "tokenizer.json: missing field `model` at line 1 column 2");
     let pieces = r#"{"model":{"vocab":[["<pad>",0.0]]}}"#;
     assert_eq!(message(pieces, Family::T5), "tokenizer.json: its model has no unk_id");
@@ -111,7 +112,7 @@ fn damaged_json_is_refused() {
     assert!(message(clip, Family::Clip).starts_with("tokenizer.json: its vocabulary lacks the token "));
     let error = message(r#"{"model":{"vocab":{},"merges":[]}}"#, Family::T5);
     assert_eq!(error, "tokenizer.json: not the vocabulary of T5: it has byte pairs, not pieces");
-    assert!(Tokenizer::from_json("[".repeat(100_000).as_bytes(), Family::T5).is_err());
+    assert!(Tokenizer::from_json("[".repeat(100_000).as_bytes(), Family::T5, usize::MAX).is_err());
 }
 
 proptest! {
@@ -131,8 +132,8 @@ proptest! {
     #[test]
     fn any_bytes_are_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         for family in [Family::Clip, Family::T5, Family::Umt5] {
-            let _ = Tokenizer::from_sentencepiece(&bytes, family);
-            let _ = Tokenizer::from_json(&bytes, family);
+            let _ = Tokenizer::from_sentencepiece(&bytes, family, usize::MAX);
+            let _ = Tokenizer::from_json(&bytes, family, usize::MAX);
         }
     }
 }

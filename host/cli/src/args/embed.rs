@@ -40,6 +40,10 @@ pub struct Embed {
     /// Replace nothing: refuse where OUT is there already
     #[arg(long)]
     pub no_clobber: bool,
+    /// The tokens that T5 reads at least, and as diffusers at most: for a model that was trained
+    /// with fewer [default: 256 as ComfyUI, 512 as diffusers]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=512))]
+    pub text_tokens: Option<u32>,
     /// A folder of embeddings (textual inversion) that prompts may name
     #[arg(long, value_name = "FOLDER")]
     pub embeddings: Option<PathBuf>,

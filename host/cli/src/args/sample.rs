@@ -64,6 +64,36 @@ pub(super) fn prompt(text: &str) -> Result<PromptRequest, String> {
     Ok(PromptRequest { path: path.into(), within: Some(within) })
 }
 
+/// Steps, and the way that they take, of every command that samples.
+#[derive(Args, Clone, Debug)]
+pub struct Way {
+    /// Steps [default: 20; 4 for Flux.1 schnell]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STEPS)))]
+    pub steps: Option<u32>,
+    /// The sigmas by hand, one more than steps, as in 1,0.75,0.5,0.25,0
+    #[arg(long, value_name = "LIST", value_parser = sigmas, conflicts_with_all = ["steps", "denoise"])]
+    pub sigmas: Option<Sigmas>,
+    /// The sampler, by ComfyUI's name, as dpmpp_2m; an unknown name lists all 45. As diffusers,
+    /// uni_pc and dpmpp_2m are its UniPC and DPM-Solver++ [default: euler; as diffusers that of a
+    /// saved pipeline]
+    #[arg(long, value_name = "NAME")]
+    pub sampler: Option<Sampler>,
+    /// The scheduler, by ComfyUI's name: simple, sgm_uniform, karras, exponential, ddim_uniform,
+    /// beta, normal, linear_quadratic or kl_optimal [default: simple; as diffusers its own]
+    #[arg(long, value_name = "NAME", conflicts_with = "sigmas")]
+    pub scheduler: Option<Scheduler>,
+    /// The shift of the model's sigmas [default: as --as has it: 1.15 for Flux.1 dev and 8 for WAN
+    /// in ComfyUI]
+    #[arg(long, value_name = "X", value_parser = finite)]
+    pub shift: Option<f64>,
+    /// The guidance that Flux.1 dev has as an input [default: 3.5]
+    #[arg(long, value_name = "X", value_parser = finite)]
+    pub guidance: Option<f64>,
+    /// The reference to follow where they differ
+    #[arg(long = "as", value_name = "comfyui|diffusers", default_value = "comfyui")]
+    pub convention: Convention,
+}
+
 /// `tilewright sample`
 #[derive(Args, Debug)]
 pub struct Sample {
@@ -114,21 +144,9 @@ pub struct Sample {
     /// Replace nothing: refuse where OUT is there already
     #[arg(long)]
     pub no_clobber: bool,
-    /// Steps [default: 20; 4 for Flux.1 schnell]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STEPS)))]
-    pub steps: Option<u32>,
-    /// The sigmas by hand, one more than steps, as in 1,0.75,0.5,0.25,0
-    #[arg(long, value_name = "LIST", value_parser = sigmas, conflicts_with_all = ["steps", "denoise"])]
-    pub sigmas: Option<Sigmas>,
-    /// The sampler, by ComfyUI's name, as dpmpp_2m; an unknown name lists all 45. As diffusers,
-    /// uni_pc and dpmpp_2m are its UniPC and DPM-Solver++ [default: euler; as diffusers that of a
-    /// saved pipeline]
-    #[arg(long, value_name = "NAME")]
-    pub sampler: Option<Sampler>,
-    /// The scheduler, by ComfyUI's name: simple, sgm_uniform, karras, exponential, ddim_uniform,
-    /// beta, normal, linear_quadratic or kl_optimal [default: simple; as diffusers its own]
-    #[arg(long, value_name = "NAME", conflicts_with = "sigmas")]
-    pub scheduler: Option<Scheduler>,
+    /// Steps, and the way that they take.
+    #[command(flatten)]
+    pub way: Way,
     /// The first of the steps to take, from 0, as KSampler (Advanced) has it
     #[arg(long, value_name = "N", conflicts_with = "sigmas")]
     pub start_step: Option<u32>,
@@ -141,25 +159,15 @@ pub struct Sample {
     /// Leave the noise of the last sigma in the latent, with --end-step
     #[arg(long, requires = "end_step")]
     pub leftover_noise: bool,
-    /// The shift of the model's sigmas [default: as --as has it: 1.15 for Flux.1 dev and 8 for WAN
-    /// in ComfyUI]
-    #[arg(long, value_name = "X", value_parser = finite)]
-    pub shift: Option<f64>,
     /// The share of the way from noise to a sample that is gone, with --latent
     #[arg(long, value_name = "X", value_parser = finite, requires = "latent")]
     pub denoise: Option<f64>,
-    /// The guidance that Flux.1 dev has as an input [default: 3.5]
-    #[arg(long, value_name = "X", value_parser = finite)]
-    pub guidance: Option<f64>,
     /// The factor of guidance by --negative; 1 leaves it out
     #[arg(long, value_name = "X", value_parser = finite, requires = "negative")]
     pub cfg: Option<f64>,
     /// The sigma at which two experts change [default: 0.875, from a picture 0.9]
     #[arg(long, value_name = "SIGMA", value_parser = finite)]
     pub boundary: Option<f64>,
-    /// The reference to follow where they differ
-    #[arg(long = "as", value_name = "comfyui|diffusers", default_value = "comfyui")]
-    pub convention: Convention,
     /// The policy that decides: a shipped policy's name, or a .wasm file
     #[arg(long, value_name = "[denoise=]NAME|FILE.wasm", default_value = "adaptive")]
     pub policy: String,

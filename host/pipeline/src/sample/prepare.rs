@@ -6,7 +6,9 @@ use std::path::Path;
 use tch::Tensor;
 use tilewright_engine::{Kept, Prompt, Sampling};
 use tilewright_models::{DenoiserConfig, Family, LatentFile};
-use tilewright_sampling::{Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Shift, check_sigmas, noise_of};
+use tilewright_sampling::{
+    Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Shift, Times, check_sigmas, noise_of,
+};
 
 use super::{
     PromptRequest, SampleModel, SampleRequest, Size, Steps,
@@ -91,7 +93,11 @@ impl SampleModel {
                         }
                         sampler = sampler.native();
                         whole_timesteps = flow.has_whole_timesteps();
-                        flow.sigmas(shift, tokens, steps, *strength)?
+                        let times = match self.config() {
+                            DenoiserConfig::Flux(_) => Times::Pipeline,
+                            DenoiserConfig::Wan(_) => Times::Scheduler,
+                        };
+                        flow.sigmas(shift, tokens, steps, *strength, times)?
                     }
                     scheduler => {
                         let scheduler = scheduler.unwrap_or_default();

@@ -86,6 +86,16 @@ pub(super) fn boundary(folder: &Path) -> Result<Option<f64>> {
     Ok(read(&folder.join("model_index.json"))?.and_then(|saved| saved["boundary_ratio"].as_f64()))
 }
 
+/// The tokens that the text encoder of a pipeline in a folder reads at most, by its description.
+///
+/// # Errors
+/// The description is damaged.
+pub(crate) fn text_tokens(folder: &Path) -> Result<Option<u32>> {
+    let saved = read(&folder.join("model_index.json"))?;
+    let tokens = saved.and_then(|saved| saved["max_sequence_length"].as_u64());
+    Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()))
+}
+
 fn read(path: &Path) -> Result<Option<Value>> {
     if !path.is_file() {
         return Ok(None);

@@ -30,6 +30,11 @@ impl EmbeddingFolder {
         }
     }
 
+    /// The folder's path.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The embeddings whose vectors are as wide as an encoder's tokens.
     pub(super) fn of(&self, width: i64) -> OfWidth<'_> {
         OfWidth { folder: self, width }

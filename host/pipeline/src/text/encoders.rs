@@ -102,6 +102,12 @@ impl TextEncoder {
         }
     }
 
+    /// The most tokens of a chunk, where they are fewer than the published encoder's.
+    pub fn length(&self, request: &TextRequest<'_>) -> Option<usize> {
+        let own = self.file.config.positions().map(|positions| positions as usize);
+        own.or(request.tokens.map(|tokens| tokens as usize))
+    }
+
     pub fn width(&self) -> i64 {
         self.file.config.hidden()
     }
@@ -230,7 +236,7 @@ impl TextEncoders {
 
 /// The models' files or folders that a path stands for, each with the folders that its tokenizer
 /// may be in.
-fn files(path: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
+pub(super) fn files(path: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let parts = FOLDERS.iter().map(|[model, tokenizer]| (path.join(model), path.join(tokenizer)));
     let parts: Vec<(PathBuf, Vec<PathBuf>)> = parts
         .filter(|(model, _)| model.is_dir())
@@ -255,13 +261,14 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
         EncoderKind::T5 => Family::T5,
         EncoderKind::Umt5 => Family::Umt5,
     };
+    let rows = encoder.config.vocabulary() as usize;
     let at = |path: &Path| {
         let path = path.to_owned();
         move |error: tilewright_text::Error| Error::Input { path: path.clone(), reason: error.to_string() }
     };
     let own = file.names().find(|name| name.rsplit('.').next() == Some(OWN));
     if let (Some(bytes), false) = (own.and_then(|name| file.bytes(name)), family == Family::Clip) {
-        return Tokenizer::from_sentencepiece(bytes, family).map_err(at(file.path()));
+        return Tokenizer::from_sentencepiece(bytes, family, rows).map_err(at(file.path()));
     }
     for folder in folders {
         let (json, model) = (folder.join(JSON), folder.join(SENTENCEPIECE));
@@ -269,10 +276,10 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
             tilewright_files::read(path, LARGEST).map_err(|source| Error::Read { path: path.to_owned(), source })
         };
         if model.is_file() && family != Family::Clip {
-            return Tokenizer::from_sentencepiece(&read(&model)?, family).map_err(at(&model));
+            return Tokenizer::from_sentencepiece(&read(&model)?, family, rows).map_err(at(&model));
         }
         if json.is_file() {
-            return Tokenizer::from_json(&read(&json)?, family).map_err(at(&json));
+            return Tokenizer::from_json(&read(&json)?, family, rows).map_err(at(&json));
         }
     }
     Ok(Tokenizer::bundled(family)?)

@@ -1,0 +1,140 @@
+//! `tilewright generate`, declared.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tilewright_media::Rate;
+use tilewright_pipeline::LoraRequest;
+use tilewright_plan::bytes;
+use tilewright_torch::device::Choice;
+
+use super::{
+    ObjectiveArgument, PolicyGrants, Recording, Writing, device, finite,
+    sample::{Way, lora, size},
+};
+
+/// `tilewright generate`
+#[derive(Args, Debug)]
+pub struct Generate {
+    /// The prompt, with weights as (word:1.2) and embedding:NAME as ComfyUI has them; - is standard
+    /// input
+    #[arg(value_name = "PROMPT")]
+    pub prompt: String,
+    /// The path of the output: a picture (.png, .jpg, .webp, .safetensors) or a clip (.mp4, .webm,
+    /// .gif, .png, …), by its ending
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Options of the output's format.
+    #[command(flatten)]
+    pub writing: Writing,
+    /// The model: the folder of a pipeline as diffusers saves it, or a checkpoint of several
+    /// networks; parts that are named by themselves go before its own
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub model: Option<PathBuf>,
+    /// The transformer: a file (.safetensors, .gguf, or the index of shards), or a folder; of WAN
+    /// 2.2's two experts first the one for high noise, and then the other
+    #[arg(long, value_name = "FILE|FOLDER", num_args = 1)]
+    pub transformer: Vec<PathBuf>,
+    /// A text encoder, repeatable, in any order: CLIP and T5 for Flux, UMT5 for WAN
+    #[arg(long, value_name = "FILE|FOLDER", num_args = 1)]
+    pub text_encoder: Vec<PathBuf>,
+    /// The VAE: a file, or a folder
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub vae: Option<PathBuf>,
+    /// A LoRA, repeatable, with its strength (1 if none is given); @high or @low behind it is for
+    /// one of two experts, without which it is for both
+    #[arg(long, value_name = "FILE[:STRENGTH][@high|@low]", value_parser = lora)]
+    pub lora: Vec<LoraRequest>,
+    /// The prompt to lead away from; it counts if --cfg is not 1
+    #[arg(long, value_name = "TEXT")]
+    pub negative: Option<String>,
+    /// Width and height in pixels [default: 1024x1024 for Flux, 832x480 for WAN, 1280x704 for WAN
+    /// 2.2 5B]
+    #[arg(long, value_name = "WxH", value_parser = size)]
+    pub size: Option<[u32; 2]>,
+    /// Frames of a clip [default: 81 for WAN 2.1, 121 for WAN 2.2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub frames: Option<u32>,
+    /// Frames per second of a clip, as 24, 23.976 or 30000/1001 [default: 16 for WAN 2.1, 24 for
+    /// WAN 2.2]
+    #[arg(long, value_name = "RATE")]
+    pub fps: Option<Rate>,
+    /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU. Several,
+    /// with commas, make a picture each, as alone
+    #[arg(long, value_name = "N[,N…]", default_value = "0", value_delimiter = ',')]
+    pub seed: Vec<u64>,
+    /// Pictures or clips of one seed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: Option<u32>,
+    /// Steps, and the way that they take.
+    #[command(flatten)]
+    pub way: Way,
+    /// The factor of guidance by --negative; 1 leaves it out [default: 1 for Flux, 6 for WAN 2.1, 5
+    /// for WAN 2.2 5B, 3.5 for WAN 2.2's experts]
+    #[arg(long, value_name = "X", value_parser = finite)]
+    pub cfg: Option<f64>,
+    /// The sigma at which two experts change [default: 0.875]
+    #[arg(long, value_name = "SIGMA", value_parser = finite)]
+    pub boundary: Option<f64>,
+    /// The tokens that T5 reads at least, and as diffusers at most [default: the model's, or 256 as
+    /// ComfyUI and 512 as diffusers]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=512))]
+    pub text_tokens: Option<u32>,
+    /// A folder of embeddings (textual inversion) that prompts may name
+    #[arg(long, value_name = "FOLDER")]
+    pub embeddings: Option<PathBuf>,
+    /// Keep the latent, too, as ComfyUI's .latent, or as .safetensors
+    #[arg(long, value_name = "FILE")]
+    pub keep: Option<PathBuf>,
+    /// A PNG of the sample so far, rewritten after each step
+    #[arg(long, value_name = "FILE.png")]
+    pub preview: Option<PathBuf>,
+    /// The policy that decides, of all stages or of one (denoise, decode), repeatable: a shipped
+    /// policy's name, or a .wasm file [default: adaptive]
+    #[arg(long, value_name = "[STAGE=]NAME|FILE.wasm", num_args = 1)]
+    pub policy: Vec<String>,
+    /// A setting of the policies, of all stages or of one, repeatable, as decode.space=whole or
+    /// precision=f32; the text stage has precision alone
+    #[arg(long, value_name = "[STAGE.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
+    pub set: Vec<(String, String)>,
+    /// Grants of the policies.
+    #[command(flatten)]
+    pub grants: PolicyGrants,
+    /// The device to run on; ROCm answers to cuda, as in PyTorch
+    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
+    pub device: Choice,
+    /// The most that a stage may hold at once, weights included, as in 8GiB [default: 80 % of what
+    /// is free]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub memory_limit: Option<u64>,
+    /// The objective: what counts most
+    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
+    pub objective: ObjectiveArgument,
+    /// Processor threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Let the network's last output serve once more where it would change by less than this part
+    #[arg(long, value_name = "X", value_parser = finite, conflicts_with = "resume")]
+    pub reuse: Option<f64>,
+    /// Keep each finished step beside OUT, and go on after the last one that an earlier run kept
+    #[arg(long)]
+    pub resume: bool,
+    /// Say what each stage would take, and make nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Show every plan that the policies considered, and the settings that the model's defaults
+    /// fill in
+    #[arg(long)]
+    pub explain: bool,
+    /// Print one JSON object on standard output: stages, with the record of each in order, and
+    /// outputs
+    #[arg(long)]
+    pub json: bool,
+    /// The records of the decisions.
+    #[command(flatten)]
+    pub record: Recording,
+    /// Neither tell the policies of earlier runs nor keep this one; for all:
+    /// TILEWRIGHT_HISTORY=off
+    #[arg(long)]
+    pub no_history: bool,
+}

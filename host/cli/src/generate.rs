@@ -1,0 +1,256 @@
+//! `tilewright generate`: from a prompt to a picture or clip, stage by stage.
+
+mod conditioning;
+mod dry_run;
+mod pictures;
+mod report;
+
+use std::path::PathBuf;
+
+use tilewright_engine::{DenoiseJob, Overrides, Sampled};
+use tilewright_media::{Output, Preview, STANDARD};
+use tilewright_models::Extents;
+use tilewright_outputs::Roles;
+use tilewright_pipeline::{
+    self as pipeline, LatentMap, LatentOutput, Model, Parts, PromptRequest, SampleModel, SampleRequest, Size, Steps,
+};
+use tilewright_plan::{Denoise, Recorder, Stage, words::with_noun};
+use tilewright_sampling::{Convention, Span};
+
+use self::{conditioning::Conditionings, pictures::decode, report::Report};
+use crate::{
+    args::Generate,
+    failure::{Failure, Outcome},
+    files, history, model, policy, printer,
+    report::{Shown, fail, keep},
+    sample::work::{Resumption, SampleWork},
+    tell::tell,
+};
+
+/// The policy of a stage for which none is named.
+const POLICY: &str = "adaptive";
+
+/// The stages that policies decide.
+const STAGES: [Stage; 2] = [Stage::Denoise, Stage::Decode];
+
+/// Makes pictures or clips.
+pub fn run(arguments: &Generate) -> Outcome {
+    if arguments.output.as_os_str() == STANDARD {
+        return Err(Failure::input("-o -: a picture of a prompt is written to a file: give its name"));
+    }
+    let parts = Parts {
+        text_encoders: arguments.text_encoder.clone(),
+        transformers: arguments.transformer.clone(),
+        vae: arguments.vae.clone(),
+        text_tokens: arguments.text_tokens,
+    };
+    let parts = match &arguments.model {
+        Some(model) => parts.from_model(model)?,
+        None => parts,
+    };
+    let vae_path = model::find(parts.check()?)?;
+    let roles = check_files(arguments, &parts)?;
+    arguments.record.check()?;
+    let preview = arguments.preview.as_deref().map(Preview::new).transpose()?;
+    let keep_latent = arguments.keep.as_deref().map(|path| LatentOutput::new(path, None, false, false)).transpose()?;
+    if let Some(threads) = arguments.threads {
+        tilewright_torch::set_threads(threads);
+    }
+    let mut planner: Recorder<Denoise> = configure(arguments, Stage::Denoise)?;
+    let mut decoding: Recorder = configure(arguments, Stage::Decode)?;
+    let mut transformer = SampleModel::open(&parts.transformers, arguments.boundary)?;
+    for lora in &arguments.lora {
+        if let Some(line) = transformer.add(lora)? {
+            tracing::warn!("{line}");
+        }
+    }
+    let vae = Model::open(&vae_path, Overrides::default())?;
+    vae.check_weights()?;
+    LatentMap::check(&transformer, (&vae, &vae_path))?;
+    let output = Output::with(&arguments.output, vae.kind(), arguments.writing.options())?;
+    let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
+    let (machine, trials) = session.ready()?;
+    let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+    let shown = Shown { json: arguments.json, explain: arguments.explain, several: false, aside: false };
+
+    let cfg = arguments.cfg.unwrap_or_else(|| transformer.usual_cfg());
+    let prompts = conditioning::read_prompts(arguments, cfg != 1.0)?;
+    let wish = conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts };
+    if arguments.dry_run {
+        let planners = (&mut planner, &mut decoding);
+        return dry_run::dry_run(&wish, &transformer, &vae, planners, |conditionings| {
+            request(arguments, &transformer, conditionings, cfg)
+        });
+    }
+    let rate = pictures::rate(arguments, &vae)?;
+    let conditionings = Conditionings::make(&wish)?;
+    let request = request(arguments, &transformer, &conditionings, cfg);
+    let sampling = transformer.prepare(&request)?;
+    let size = sampling.latents.size();
+    let shape = vae.shape_of(extents(&size));
+    output.check(&shape)?;
+    output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
+
+    let job = DenoiseJob::new(machine, &transformer.denoiser, &sampling, limit, arguments.objective.into())?;
+    let before = trials.before(Stage::Denoise, job.request());
+    let job = job.with_history(&before);
+    let preview = preview.map(|preview| (preview, vae_path.as_path()));
+    let work = SampleWork { model: &transformer, machine, job, sampling: &sampling, memory_limit: limit, preview };
+    let mut resumption = match arguments.resume {
+        true => Resumption::open(&arguments.output, &work, &arguments.lora, &arguments.set)?,
+        false => Resumption::default(),
+    };
+    let quiet = Shown { json: false, ..shown };
+    let sampled = match work.run(&mut planner, &mut resumption)? {
+        Ok(sampled) => sampled,
+        Err(unfinished) => return Err(fail(&arguments.record, quiet, trials, &mut planner, unfinished)),
+    };
+    if sampled.record.resumed_frames == 0 {
+        trials.keep(&sampled.record);
+    }
+    keep(&arguments.record, &sampled.record, &mut planner)?;
+    let mut outputs = Vec::new();
+    if let Some(place) = &keep_latent {
+        outputs.push(transformer.write(place, &sampled)?);
+    }
+    let Sampled { latents, record, candidates, .. } = sampled;
+    let latents = transformer.to_vae(&latents)?;
+    let texts = vec![("parameters".to_owned(), report::parameters(&wish.prompts, &request, &record))];
+    drop((sampling, transformer));
+    let decoded = decode(
+        pictures::Wish {
+            arguments,
+            machine,
+            vae: &vae,
+            latents: &latents,
+            memory_limit: limit,
+            output: &output,
+            rate,
+            texts,
+        },
+        trials,
+        &mut decoding,
+    )?;
+    outputs.extend(decoded.files.iter().cloned());
+    outputs.extend(arguments.preview.clone());
+    resumption.remove()?;
+    Report { text: &conditionings, denoise: (&record, &candidates), decode: &decoded, outputs: &outputs }.show(shown)
+}
+
+/// The extents of latents [N, C, (T,) h, w].
+fn extents(size: &[i64]) -> Extents {
+    let of = |extent: i64| u32::try_from(extent).unwrap_or(u32::MAX);
+    match *size {
+        [samples, _, frames, height, width] => {
+            Extents { samples: of(samples), frames: of(frames), height: of(height), width: of(width) }
+        }
+        [samples, _, height, width] => {
+            Extents { samples: of(samples), frames: 1, height: of(height), width: of(width) }
+        }
+        _ => Extents { samples: 0, frames: 0, height: 0, width: 0 },
+    }
+}
+
+/// The arguments of a kind that are for a stage: those that name it, and those that name none. An
+/// argument that names a stage that no policy decides is refused.
+fn of_stage<'a>(stage: Stage, arguments: impl Iterator<Item = &'a str>, mark: char) -> Outcome<Vec<&'a str>> {
+    let mut own = Vec::new();
+    for argument in arguments {
+        match argument.split_once(mark).map(|(name, rest)| (name.parse::<Stage>(), rest)) {
+            Some((Ok(named), rest)) if named == stage => own.push(rest),
+            Some((Ok(_), _)) => {}
+            _ => own.push(argument),
+        }
+    }
+    Ok(own)
+}
+
+/// The policy of a stage with its settings.
+fn configure<W: tilewright_plan::Work>(arguments: &Generate, stage: Stage) -> Outcome<Recorder<W>>
+where
+    tilewright_policy::Policy: tilewright_plan::Planner<W>,
+{
+    for named in &arguments.policy {
+        if let Some((Ok(named_stage), _)) = named.split_once('=').map(|(name, rest)| (name.parse::<Stage>(), rest))
+            && !STAGES.contains(&named_stage)
+        {
+            return Err(Failure::input(format!("--policy {named}: policies decide the stages denoise and decode")));
+        }
+    }
+    let names = of_stage(stage, arguments.policy.iter().map(String::as_str), '=')?;
+    let own = |key: &str| match key.split_once('.').map(|(name, rest)| (name.parse::<Stage>(), rest)) {
+        Some((Ok(named), rest)) => (named == stage).then(|| rest.to_owned()),
+        _ => Some(key.to_owned()),
+    };
+    let settings: Vec<(String, String)> =
+        arguments.set.iter().filter_map(|(key, value)| Some((own(key)?, value.clone()))).collect();
+    let name = names.last().copied().unwrap_or(POLICY);
+    policy::configure(stage, name, &settings, arguments.grants, &arguments.record)
+}
+
+/// Refuses an output that would replace an input.
+fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
+    let mut roles = files::roles();
+    for path in &parts.transformers {
+        roles = roles.reads("the transformer", path);
+    }
+    for path in &parts.text_encoders {
+        roles = roles.reads("the text encoder", path);
+    }
+    if let Some(path) = &parts.vae {
+        roles = roles.reads("the VAE", path);
+    }
+    for lora in &arguments.lora {
+        roles = roles.reads("the LoRA", &lora.path);
+    }
+    for named in &arguments.policy {
+        let name = named.split_once('=').map_or(named.as_str(), |(_, name)| name);
+        roles = files::reads_policy(roles, name);
+    }
+    roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
+    roles = files::check_file(roles, "--keep", arguments.keep.as_deref())?;
+    files::check_file(roles, "--record", arguments.record.file())
+}
+
+fn request(arguments: &Generate, model: &SampleModel, conditionings: &Conditionings, cfg: f64) -> SampleRequest {
+    let way = &arguments.way;
+    let [width, height] = arguments.size.unwrap_or_else(|| model.usual_size());
+    let frames = arguments.frames.unwrap_or_else(|| model.usual_frames());
+    let prompt = |path: &PathBuf| PromptRequest { path: path.clone(), within: None };
+    let usual_sampler = || if way.convention == Convention::ComfyUi { model.usual_sampler() } else { None };
+    SampleRequest {
+        conditioning: vec![prompt(&conditionings.positive)],
+        negative: conditionings.negative.iter().map(prompt).collect(),
+        size: Some(Size { width, height, frames }),
+        latent: None,
+        noise: None,
+        batch: arguments.batch,
+        mask: None,
+        seeds: arguments.seed.clone(),
+        steps: match &way.sigmas {
+            Some(sigmas) => Steps::Sigmas(sigmas.0.clone()),
+            None => Steps::Count { steps: way.steps, strength: 1.0, scheduler: way.scheduler, span: Span::default() },
+        },
+        shift: way.shift,
+        sampler: way.sampler.or_else(usual_sampler),
+        adds_noise: true,
+        guidance: way.guidance,
+        cfg,
+        reuse: arguments.reuse,
+        convention: way.convention,
+        most_values: SampleRequest::MOST_VALUES,
+        most_samples: u64::MAX,
+    }
+}
+
+/// A note of a stage that is done.
+fn told(stage: Stage, what: &str) {
+    if !printer::is_quiet() {
+        tell!("{stage}: {what}");
+    }
+}
+
+/// A number of tokens in words.
+fn tokens(count: usize) -> String {
+    with_noun(count, "token")
+}

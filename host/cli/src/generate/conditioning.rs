@@ -1,0 +1,182 @@
+//! The text stage: prompts become conditionings, or are found where they are kept.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+use tilewright_engine::Machine;
+use tilewright_media::STANDARD;
+use tilewright_outputs::{folder_of, temporary_folder};
+use tilewright_pipeline::{
+    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, KeptConditionings, Parts, TextEncoders, TextRequest,
+};
+use tilewright_plan::{Precision, Stage};
+
+use super::{tokens, told};
+use crate::{
+    args::Generate,
+    embed::read_prompt,
+    failure::{Failure, Outcome},
+    progress::Progress,
+    table,
+    tell::tell,
+};
+
+/// The setting of text encoders.
+const PRECISION: &str = "precision";
+
+/// What is asked of the text stage.
+pub struct Wish<'a> {
+    pub arguments: &'a Generate,
+    pub parts: &'a Parts,
+    pub machine: &'a Machine,
+    pub memory_limit: u64,
+    /// The prompts: the negative one comes second, if it counts.
+    pub prompts: Vec<String>,
+}
+
+/// The conditionings of a sample, in files.
+pub struct Conditionings {
+    pub positive: PathBuf,
+    pub negative: Option<PathBuf>,
+    /// The runs of encoders; none if both were kept.
+    pub runs: Vec<EncoderRun>,
+    /// The place of conditionings that can't be kept.
+    _folder: Option<TempDir>,
+}
+
+impl Wish<'_> {
+    /// The type that the user asks for.
+    fn precision(&self) -> Outcome<Option<Precision>> {
+        let mut found = None;
+        for (key, value) in &self.arguments.set {
+            let own = key.strip_prefix("text.");
+            if own.is_some_and(|own| own != PRECISION) {
+                return Err(Failure::input(format!("--set {key}={value}: the text stage has {PRECISION} alone")));
+            }
+            if own.is_none() && key != PRECISION {
+                continue;
+            }
+            match Precision::of_tokens(value) {
+                Some(precision) => found = Some(precision),
+                // Another stage may know it.
+                None if own.is_none() => {}
+                None => {
+                    let reason = "expected f32, bf16, f16, mixed-bf16 or mixed-f16";
+                    return Err(Failure::input(format!("--set {key}={value}: {reason}")));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Calls a function with the request for prompts.
+    pub fn with<T>(&self, prompts: &[String], function: impl FnOnce(&TextRequest<'_>) -> Outcome<T>) -> Outcome<T> {
+        let embeddings = self.arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
+        function(&TextRequest {
+            prompts,
+            convention: self.arguments.way.convention,
+            tokens: self.parts.text_tokens,
+            embeddings: embeddings.as_ref(),
+            precision: self.precision()?,
+            memory_limit: self.memory_limit,
+        })
+    }
+
+    /// The keys of conditionings, and the files of those that are kept.
+    pub fn kept(&self, kept: &KeptConditionings, prompts: &[String]) -> Outcome<Vec<(String, Option<PathBuf>)>> {
+        let find = |prompt: &String| {
+            self.with(std::slice::from_ref(prompt), |request| Ok(kept.find(&self.parts.text_encoders, request)?))
+        };
+        prompts.iter().map(find).collect()
+    }
+}
+
+/// The prompts: the negative one comes second, if it counts.
+pub fn read_prompts(arguments: &Generate, has_negative: bool) -> Outcome<Vec<String>> {
+    let negative = arguments.negative.as_deref().unwrap_or_default();
+    if arguments.prompt == STANDARD && negative == STANDARD {
+        return Err(Failure::input("-: standard input is one prompt: give the other one in words"));
+    }
+    let mut prompts = vec![read_prompt(&arguments.prompt)?];
+    if has_negative {
+        prompts.push(read_prompt(negative)?);
+    }
+    Ok(prompts)
+}
+
+/// The store of conditionings; none, with a warning, if it can't be used.
+pub fn store() -> Option<KeptConditionings> {
+    match KeptConditionings::open() {
+        Ok(kept) => kept,
+        Err(error) => {
+            tell!("warning: conditionings are not kept: the cache folder can't be used: {error}");
+            None
+        }
+    }
+}
+
+impl Conditionings {
+    /// Conditionings that are there.
+    pub fn of(positive: PathBuf, negative: Option<PathBuf>) -> Self {
+        Self { positive, negative, runs: Vec::new(), _folder: None }
+    }
+
+    /// Finds or makes the conditionings.
+    pub fn make(wish: &Wish<'_>) -> Outcome<Self> {
+        let prompts = &wish.prompts;
+        let store = store();
+        let found = match &store {
+            Some(kept) => wish.kept(kept, prompts)?,
+            None => prompts.iter().map(|_| (String::new(), None)).collect(),
+        };
+        let missing: Vec<usize> = (0..found.len()).filter(|index| found[*index].1.is_none()).collect();
+        let mut paths: Vec<Option<PathBuf>> = found.iter().map(|(_, path)| path.clone()).collect();
+        let (mut runs, mut folder) = (Vec::new(), None);
+        if missing.is_empty() {
+            told(Stage::Text, "kept from an earlier run");
+        } else {
+            let encoders = TextEncoders::open(&wish.parts.text_encoders)?;
+            let wanted: Vec<String> = missing.iter().map(|index| prompts[*index].clone()).collect();
+            let mut progress = Progress::new();
+            let encoded =
+                wish.with(&wanted, |request| Ok(encoders.encode_each(wish.machine, request, &mut progress)?));
+            progress.finish();
+            let (conditionings, own) = encoded?;
+            runs = own;
+            for (index, conditioning) in missing.into_iter().zip(&conditionings) {
+                let kept = store.as_ref().map(|store| store.keep(&found[index].0, conditioning));
+                paths[index] = Some(match kept {
+                    Some(Ok(path)) => path,
+                    other => {
+                        if let Some(Err(error)) = other {
+                            tell!("warning: a conditioning is not kept: {error}");
+                        }
+                        put_aside(wish, &mut folder, index, conditioning)?
+                    }
+                });
+            }
+            for run in &runs {
+                let (read, time) = (tokens(run.tokens), table::time(run.outcome.elapsed));
+                told(Stage::Text, &format!("{} read {read} in {time}", run.model));
+            }
+        }
+        let mut paths = paths.into_iter().flatten();
+        let positive = paths.next().ok_or_else(|| Failure::work("no conditioning"))?;
+        Ok(Self { positive, negative: paths.next(), runs, _folder: folder })
+    }
+}
+
+/// Writes a conditioning into a folder that is removed at the end.
+fn put_aside(
+    wish: &Wish<'_>,
+    folder: &mut Option<TempDir>,
+    index: usize,
+    conditioning: &Conditioning,
+) -> Outcome<PathBuf> {
+    let place = match folder {
+        Some(folder) => folder,
+        None => folder.insert(temporary_folder(folder_of(&wish.arguments.output))?),
+    };
+    let path = place.path().join(format!("{index}.safetensors"));
+    Ok(ConditioningOutput::new(&path, false)?.write(conditioning)?)
+}

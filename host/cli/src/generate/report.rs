@@ -1,0 +1,102 @@
+//! What was done by each stage.
+
+use std::{io::Write, path::PathBuf};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tilewright_pipeline::{SampleRequest, Steps};
+use tilewright_plan::{Candidate, Denoise, DenoiseRecord, bytes};
+
+use super::{
+    conditioning::Conditionings,
+    pictures::{Decoded, in_words},
+};
+use crate::{
+    embed::Row,
+    failure::{Failure, Outcome},
+    printer,
+    report::{self, Shown},
+    sample, table,
+};
+
+/// The stages that are done, and the files.
+pub struct Report<'a> {
+    pub text: &'a Conditionings,
+    pub denoise: (&'a DenoiseRecord, &'a [Candidate<Denoise>]),
+    pub decode: &'a Decoded,
+    pub outputs: &'a [PathBuf],
+}
+
+impl Report<'_> {
+    /// Prints it: a table, or one JSON object.
+    pub fn show(&self, shown: Shown) -> Outcome {
+        let (record, candidates) = self.denoise;
+        if shown.json {
+            return self.print_json();
+        }
+        if shown.explain {
+            let mut out = printer::stdout();
+            writeln!(out, "denoise: {}\n", sample::explanation(record, candidates))?;
+            writeln!(out, "decode: {}\n", report::explanation(&self.decode.record, &self.decode.candidates))?;
+        }
+        let decode = &self.decode.record;
+        let mut rows = Vec::new();
+        let mut row = |stage: &str, plan: String, time: String, memory: u64| {
+            rows.push(vec![stage.to_owned(), plan, time, bytes::display(memory)]);
+        };
+        for run in &self.text.runs {
+            let time = table::time(run.outcome.elapsed + run.outcome.load);
+            row("text", format!("{}, {}", run.model, run.precision), time, run.outcome.peak_bytes);
+        }
+        if let Some(outcome) = &record.outcome {
+            let held = outcome.peak_bytes + outcome.weights_bytes;
+            row("denoise", record.plan.to_string(), table::time(outcome.elapsed + outcome.load), held);
+        }
+        if let Some(outcome) = &decode.outcome {
+            let time = table::time(outcome.elapsed + outcome.load);
+            row("decode", in_words(&decode.plan), time, outcome.peak_bytes);
+        }
+        let table = table::listing(&["stage", "plan", "time", "memory"], &["time", "memory"], rows);
+        let names: Vec<String> = self.outputs.iter().map(|path| path.display().to_string()).collect();
+        Ok(writeln!(printer::summary(), "{table}\nwrote {}", names.join(", "))?)
+    }
+
+    fn print_json(&self) -> Outcome {
+        #[derive(Serialize)]
+        struct Printed<'a> {
+            stages: [Value; 3],
+            outputs: &'a [PathBuf],
+        }
+        let encoders: Vec<Row> = self.text.runs.iter().map(Row::new).collect();
+        let text = json!({ "stage": "text", "kept": encoders.is_empty(), "encoders": encoders });
+        let denoise = serde_json::to_value(self.denoise.0).map_err(Failure::work)?;
+        let decode = serde_json::to_value(&self.decode.record).map_err(Failure::work)?;
+        let printed = Printed { stages: [text, denoise, decode], outputs: self.outputs };
+        let text = serde_json::to_string_pretty(&printed).map_err(Failure::work)?;
+        Ok(writeln!(printer::stdout(), "{text}")?)
+    }
+}
+
+/// The settings of a picture, as A1111's web UI writes and reads them.
+pub fn parameters(prompts: &[String], request: &SampleRequest, record: &DenoiseRecord) -> String {
+    let prompt = prompts.first().map_or("", String::as_str);
+    let negative = prompts.get(1).filter(|negative| !negative.is_empty());
+    let negative = negative.map_or_else(String::new, |negative| format!("\nNegative prompt: {negative}"));
+    let seeds: Vec<String> = request.seeds.iter().map(u64::to_string).collect();
+    let (width, height) = request.size.map_or((0, 0), |size| (size.width, size.height));
+    let scheduler = match &request.steps {
+        Steps::Count { scheduler, .. } => scheduler.unwrap_or_default().to_string(),
+        Steps::Sigmas(_) => "sigmas by hand".into(),
+    };
+    let mut facts = vec![
+        format!("Steps: {}", record.request.steps),
+        format!("Sampler: {}", record.request.sampler),
+        format!("Schedule type: {scheduler}"),
+        format!("CFG scale: {}", request.cfg),
+        format!("Seed: {}", seeds.join(",")),
+        format!("Size: {width}x{height}"),
+    ];
+    facts.extend(request.guidance.map(|guidance| format!("Distilled CFG Scale: {guidance}")));
+    facts.push(format!("Version: tilewright {}", env!("CARGO_PKG_VERSION")));
+    format!("{prompt}{negative}\n{}", facts.join(", "))
+}

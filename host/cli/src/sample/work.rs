@@ -1,0 +1,88 @@
+//! The work on one sample, with steps that are kept and shown.
+
+use std::{path::Path, rc::Rc};
+
+use tilewright_engine::{Begun, DenoiseJob, Machine, Sampled, Sampling, Unfinished};
+use tilewright_media::Preview;
+use tilewright_pipeline::{KeptSample, LoraRequest, SampleModel};
+use tilewright_plan::{Denoise, Recorder};
+
+use super::after_step::{Previewing, after_step};
+use crate::{failure::Outcome, progress::Progress, tell::tell};
+
+/// The settings that change a sample's bits: with --resume, an earlier run's are the same.
+const OF_BITS: [&str; 7] = ["precision", "products", "attention", "guidance", "samples", "feed-forward", "reuse"];
+
+/// A sample that is about to begin.
+pub struct SampleWork<'a> {
+    pub model: &'a SampleModel,
+    pub machine: &'a Machine,
+    pub job: DenoiseJob<'a>,
+    pub sampling: &'a Sampling,
+    pub memory_limit: u64,
+    /// A PNG of the sample so far, and the VAE that its colours are fitted to.
+    pub preview: Option<(Preview, &'a Path)>,
+}
+
+/// The place beside an output in which finished steps are kept, and what an earlier run left there.
+#[derive(Default)]
+pub struct Resumption {
+    kept: Option<Rc<KeptSample>>,
+    begun: Option<Begun>,
+}
+
+impl Resumption {
+    /// Opens the place beside an output.
+    ///
+    /// # Errors
+    /// It can't be made, or is another sample's.
+    pub fn open(
+        output: &Path,
+        work: &SampleWork<'_>,
+        loras: &[LoraRequest],
+        set: &[(String, String)],
+    ) -> Outcome<Self> {
+        let chosen: Vec<(&str, &str)> = set.iter().filter_map(of_bits).collect();
+        let fingerprint = work.model.fingerprint(loras, work.sampling, &chosen)?;
+        let (place, found) = KeptSample::open(output, &fingerprint)?;
+        let begun = found.map(|(state, plan)| {
+            tell!("note: {} of {} steps are kept from an earlier run", state.steps, work.job.request().steps);
+            Begun { state, plan }
+        });
+        Ok(Self { kept: Some(Rc::new(place)), begun })
+    }
+
+    /// Removes the place, when the output is there.
+    ///
+    /// # Errors
+    /// It can't be removed.
+    pub fn remove(self) -> Outcome {
+        if let Some(kept) = self.kept.and_then(Rc::into_inner) {
+            kept.remove()?;
+        }
+        Ok(())
+    }
+}
+
+impl SampleWork<'_> {
+    /// Samples.
+    pub fn run(
+        self,
+        planner: &mut Recorder<Denoise>,
+        resumption: &mut Resumption,
+    ) -> Outcome<Result<Sampled, Unfinished<Denoise>>> {
+        let Self { model, machine, job, memory_limit, preview, .. } = self;
+        let previewing = preview.map(|(preview, vae)| Previewing::new(preview, machine, model, vae, memory_limit));
+        let after_step = after_step(resumption.kept.clone(), previewing.transpose()?.flatten());
+        let mut progress = Progress::new().of_steps(job.request().steps, after_step);
+        let sampled = job.run(planner, resumption.begun.take(), &mut progress);
+        progress.finish();
+        Ok(sampled)
+    }
+}
+
+/// A setting that changes a sample's bits.
+fn of_bits((name, value): &(String, String)) -> Option<(&str, &str)> {
+    let name = name.strip_prefix("denoise.").unwrap_or(name);
+    OF_BITS.contains(&name).then_some((name, value))
+}

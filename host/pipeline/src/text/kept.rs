@@ -1,0 +1,172 @@
+//! Conditionings that are kept, so that a prompt is encoded once.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use sha2::{Digest, Sha256};
+use tilewright_files::UserFolder;
+use tilewright_outputs::OwnFolder;
+
+use super::{Conditioning, TextRequest, encoders};
+use crate::{Error, Result};
+
+/// The folder within the user's cache.
+const FOLDER: &str = "conditioning";
+
+/// A change of this number makes all conditionings anew.
+const VERSION: u8 = 1;
+
+/// The most bytes that are kept.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// The ending of conditionings' files.
+const ENDING: &str = ".safetensors";
+
+/// The endings of files that a conditioning depends on.
+const READ: [&str; 5] = ["safetensors", "gguf", "json", "model", "txt"];
+
+/// A folder of kept conditionings.
+#[derive(Debug)]
+pub struct KeptConditionings(OwnFolder);
+
+impl KeptConditionings {
+    /// Opens the folder in the user's cache; none if there is no cache.
+    ///
+    /// # Errors
+    /// It can't be made, or is somebody else's.
+    pub fn open() -> io::Result<Option<Self>> {
+        let Some(cache) = UserFolder::Cache.path() else { return Ok(None) };
+        fs::create_dir_all(&cache)?;
+        Ok(Some(Self(OwnFolder::open(&cache.join(FOLDER))?)))
+    }
+
+    /// The kept conditioning of a request to the encoders at these paths, if there is one.
+    ///
+    /// # Errors
+    /// An encoder's file is not there.
+    pub fn find(&self, paths: &[PathBuf], request: &TextRequest<'_>) -> Result<(String, Option<PathBuf>)> {
+        let key = key(paths, request)?;
+        let path = self.0.path().join(format!("{key}{ENDING}"));
+        Ok((key, path.is_file().then_some(path)))
+    }
+
+    /// Keeps a conditioning by its key, and returns its path. The oldest ones go if they become
+    /// too many.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn keep(&self, key: &str, conditioning: &Conditioning) -> Result<PathBuf> {
+        let (name, new) = (format!("{key}{ENDING}"), format!("{key}.{}.new", std::process::id()));
+        let path = self.0.path().join(&name);
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Write { path: path.clone(), source };
+        let bytes = conditioning.bytes().map_err(failed)?;
+        self.0.replace(&name, &new, &bytes).map_err(|error| failed(error.into()))?;
+        // A fault of the tidying leaves more than is wanted, and harms nothing else.
+        if let Err(error) = self.tidy(&name) {
+            tracing::warn!(%error, "kept conditionings can't be tidied");
+        }
+        Ok(path)
+    }
+
+    fn tidy(&self, newest: &str) -> io::Result<()> {
+        let mut files: Vec<(SystemTime, u64, String)> = Vec::new();
+        for name in self.0.names()? {
+            let Some(name) = name.to_str().filter(|name| name.ends_with(ENDING) && *name != newest) else { continue };
+            let facts = self.0.path().join(name).symlink_metadata()?;
+            files.push((facts.modified()?, facts.len(), name.to_owned()));
+        }
+        files.sort();
+        let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, size, name) in files {
+            if bytes <= MOST_BYTES {
+                break;
+            }
+            self.0.remove(&name)?;
+            bytes -= size;
+        }
+        Ok(())
+    }
+}
+
+/// A digest of all that a conditioning follows from: prompts, the way that they are read, types,
+/// and the encoders' files as the file system tells them apart.
+fn key(paths: &[PathBuf], request: &TextRequest<'_>) -> Result<String> {
+    let mut digest = Sha256::new();
+    let mut add = |text: &str| {
+        digest.update((text.len() as u64).to_le_bytes());
+        digest.update(text.as_bytes());
+    };
+    add(&format!("{VERSION} {} {:?} {:?}", request.convention, request.precision, request.tokens));
+    request.prompts.iter().for_each(|prompt| add(prompt));
+    let mut files: Vec<String> = Vec::new();
+    for path in paths {
+        for (file, folders) in encoders::files(path) {
+            let all =
+                [file].into_iter().chain(folders).chain(request.embeddings.map(|folder| folder.path().to_owned()));
+            for path in all {
+                describe(&path, &mut files)?;
+            }
+        }
+    }
+    files.sort();
+    files.dedup();
+    files.iter().for_each(|file| add(file));
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The facts of a file, or of each file of weights and settings in a folder.
+fn describe(path: &Path, files: &mut Vec<String>) -> Result<()> {
+    let failed = |source| Error::Read { path: path.to_owned(), source };
+    let paths = match path.is_dir() {
+        true => fs::read_dir(path).map_err(failed)?.flatten().map(|entry| entry.path()).collect(),
+        // A folder of a tokenizer need not be there.
+        false if path.extension().is_none() && !path.exists() => Vec::new(),
+        false => vec![path.to_owned()],
+    };
+    for path in paths {
+        let is_read = path.extension().is_some_and(|ending| READ.iter().any(|known| ending == *known));
+        if is_read || path.is_file() && path.extension().is_none() {
+            let facts = fs::metadata(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+            let modified = facts.modified().ok();
+            files.push(format!("{} {} {} {modified:?} {}", facts.dev(), facts.ino(), facts.len(), path.display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_sampling::Convention;
+
+    use super::*;
+
+    #[test]
+    fn a_key_changes_with_prompt_settings_and_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t5.safetensors");
+        fs::write(&file, "weights").unwrap();
+        let prompts = |text: &str| [text.to_owned()];
+        let (cat, dog) = (prompts("cat"), prompts("dog"));
+        let request = |prompts, convention| TextRequest {
+            prompts,
+            convention,
+            tokens: None,
+            embeddings: None,
+            precision: None,
+            memory_limit: 1,
+        };
+        let paths = [file.clone()];
+        let of = |request: &TextRequest<'_>| key(&paths, request).unwrap();
+        let first = of(&request(&cat, Convention::ComfyUi));
+        assert_eq!(first, of(&TextRequest { memory_limit: 2, ..request(&cat, Convention::ComfyUi) }));
+        assert_ne!(first, of(&request(&dog, Convention::ComfyUi)));
+        assert_ne!(first, of(&request(&cat, Convention::Diffusers)));
+        fs::write(&file, "other weights").unwrap();
+        assert_ne!(first, of(&request(&cat, Convention::ComfyUi)));
+        assert!(key(&[folder.path().join("none.safetensors")], &request(&cat, Convention::ComfyUi)).is_err());
+    }
+}
