@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io::{ErrorKind, Read},
+    ops::Range,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -104,6 +105,7 @@ pub struct Checkpoint {
     files: Vec<Arc<Mapped>>,
     tensors: BTreeMap<String, Place>,
     texts: HashMap<String, String>,
+    arrays: HashMap<String, Range<usize>>,
     quantization: Quantization,
 }
 
@@ -181,6 +183,7 @@ impl Checkpoint {
 
     fn of_files(path: &Path, opened: Vec<Opened>, shards: Option<&Shards>) -> Result<Self> {
         let (mut tensors, mut texts, mut files) = (BTreeMap::new(), HashMap::new(), Vec::new());
+        let mut arrays = HashMap::new();
         let (mut id, mut container): (Option<FileId>, _) = (None, Container::Safetensors);
         for (index, file) in opened.into_iter().enumerate() {
             if let Some(shards) = shards {
@@ -189,15 +192,30 @@ impl Checkpoint {
             id = Some(id.map_or_else(|| file.id.clone(), |id| id.with(&file.id)));
             container = file.container;
             texts.extend(file.contents.texts);
+            // GGUF files have no shards.
+            arrays.extend(file.contents.arrays);
             let places = file.contents.tensors.into_iter().map(|(name, entry)| (name, Place { file: index, entry }));
             tensors.extend(places);
             files.push(Arc::new(file.mapped));
         }
         let id = id.unwrap_or(FileId(Vec::new()));
-        let mut file =
-            Self { path: path.to_owned(), id, container, files, tensors, texts, quantization: Quantization::default() };
+        let mut file = Self {
+            path: path.to_owned(),
+            id,
+            container,
+            files,
+            tensors,
+            texts,
+            arrays,
+            quantization: Quantization::default(),
+        };
         file.quantization = Quantization::read(&file)?;
         Ok(file)
+    }
+
+    /// The bytes of a tokenizer's array under a key of a GGUF file.
+    pub(crate) fn array_bytes(&self, key: &str) -> Option<&[u8]> {
+        self.files.first()?.map.get(self.arrays.get(key)?.clone())
     }
 
     /// Path of the file, or of the shards' index.

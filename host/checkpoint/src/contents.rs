@@ -44,4 +44,6 @@ pub struct Entry {
 pub struct Contents {
     pub tensors: BTreeMap<String, Entry>,
     pub texts: HashMap<String, String>,
+    /// Arrays of a tokenizer, by their keys: their places in the file.
+    pub arrays: HashMap<String, Range<usize>>,
 }

@@ -27,6 +27,9 @@ const ALIGNMENT: u64 = 32;
 /// as ComfyUI-GGUF writes it.
 const SHAPE: &str = "comfy.gguf.orig_shape.";
 
+/// The beginning of keys that tell a tokenizer.
+pub const TOKENIZER: &str = "tokenizer.ggml.";
+
 /// ggml's types by number: the type, or the name of one that can't be read.
 const TYPES: [(u32, Result<Stored, &str>); 35] = [
     (0, Ok(Stored::F32)),
@@ -187,6 +190,51 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// An array's values.
+#[derive(Debug)]
+pub enum Array<'a> {
+    Texts(Vec<&'a str>),
+    Numbers(Vec<f32>),
+    Integers(Vec<i32>),
+}
+
+/// Reads an array of at most so many values from its bytes.
+///
+/// # Errors
+/// One line: it is of a type that tokenizers have not, or too long, or holds no text.
+pub fn array(bytes: &[u8], most: usize) -> Result<Array<'_>, String> {
+    let mut reader = Reader { bytes, at: 0 };
+    let (of, count) = (reader.u32()?, reader.u64()?);
+    if count > most as u64 {
+        return Err(format!("{count} values: at most {most} are read"));
+    }
+    let count = count as usize;
+    Ok(match of {
+        value::TEXT => {
+            let mut texts = Vec::with_capacity(count);
+            for index in 0..count {
+                let length = reader.u64()?;
+                let text = std::str::from_utf8(reader.take(length)?);
+                texts.push(text.map_err(|_| format!("value {index} is no text in UTF-8"))?);
+            }
+            Array::Texts(texts)
+        }
+        value::F32 => {
+            Array::Numbers((0..count).map(|_| reader.array().map(f32::from_le_bytes)).collect::<Result<_, _>>()?)
+        }
+        value::I32 | value::U32 => {
+            Array::Integers((0..count).map(|_| reader.array().map(i32::from_le_bytes)).collect::<Result<_, _>>()?)
+        }
+        value::I8 => Array::Integers(
+            (0..count).map(|_| reader.array().map(|of| i8::from_le_bytes(of).into())).collect::<Result<_, _>>()?,
+        ),
+        value::U8 => Array::Integers(
+            (0..count).map(|_| reader.array().map(|of| u8::from_le_bytes(of).into())).collect::<Result<_, _>>()?,
+        ),
+        other => return Err(format!("an array of type {other}")),
+    })
+}
+
 /// Reads the header of a GGUF file from all its bytes.
 ///
 /// # Errors
@@ -214,6 +262,7 @@ pub fn read(bytes: &[u8]) -> Result<Contents, String> {
     for _ in 0..keys {
         let key = reader.name("key")?;
         let of = reader.u32()?;
+        let start = reader.at;
         let value = reader.value(of, 0).map_err(|reason| format!("key {key}: {reason}"))?;
         match (key, value) {
             ("general.alignment", Value::Integer(of)) => {
@@ -230,6 +279,9 @@ pub fn read(bytes: &[u8]) -> Result<Contents, String> {
             (_, Value::Integer(of)) => drop(contents.texts.insert(key.to_owned(), of.to_string())),
             (_, Value::Number(of)) => drop(contents.texts.insert(key.to_owned(), of.to_string())),
             (_, Value::Integers(_) | Value::Skipped) => {}
+        }
+        if of == value::ARRAY && key.starts_with(TOKENIZER) {
+            contents.arrays.insert(key.to_owned(), start..reader.at);
         }
     }
     if parts > 1 {

@@ -12,12 +12,14 @@ mod checkpoint;
 mod contents;
 mod error;
 mod gguf;
+mod gguf_tokenizer;
 mod quantized;
 mod safetensors_file;
 mod shards;
 
 pub use checkpoint::{Checkpoint, Container, FileId};
 pub use error::{Error, Result, Shape};
+pub use gguf_tokenizer::GgufTokenizer;
 pub use quantized::Quantization;
 pub use shards::{find_part, models_in};
 pub use tilewright_torch::Stored;

@@ -17,6 +17,7 @@ use crate::unigram::{Entry, Kind};
 
 /// What holds the vocabulary, in messages.
 pub(crate) const SOURCE: &str = "tokenizer.json";
+const VOCABULARY: &str = "vocab.json";
 
 #[derive(Deserialize)]
 struct File {
@@ -115,6 +116,23 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents> {
             Ok(Contents::BytePairs { tokens, merges: merges.collect::<Result<_>>()? })
         }
     }
+}
+
+/// Reads CLIP's `vocab.json`, the ids of its tokens, and the lines of its `merges.txt`.
+pub(crate) fn read_merges(vocabulary: &[u8], merges: &[u8]) -> Result<Contents> {
+    let damaged = |reason: String| Error::Vocabulary { source_name: VOCABULARY, reason };
+    check_size(VOCABULARY, vocabulary.len().max(merges.len()))?;
+    let tokens = match serde_json::from_slice(vocabulary).map_err(|error| damaged(error.to_string()))? {
+        Vocabulary::Tokens(tokens) => tokens,
+        Vocabulary::Pieces(_) => return Err(damaged("a list, not a table of tokens".to_owned())),
+    };
+    let text = std::str::from_utf8(merges).map_err(|error| damaged(format!("merges.txt: {error}")))?;
+    let lines = text.lines().filter(|line| !(line.is_empty() || line.starts_with("#version")));
+    let merges = lines.take(MAX_PIECES).map(|line| match line.split_once(' ') {
+        Some((a, b)) => Ok((a.to_owned(), b.to_owned())),
+        None => Err(damaged(format!("merges.txt: {line:?} is no merge"))),
+    });
+    Ok(Contents::BytePairs { tokens, merges: merges.collect::<Result<_>>()? })
 }
 
 /// The format says nothing of what a piece is for. A byte's name does, and no score but a

@@ -168,9 +168,21 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::from_sentencepiece`].
     pub fn from_json(bytes: &[u8], family: Family, rows: usize) -> Result<Self> {
-        let source_name = json::SOURCE;
+        Self::of_contents(json::SOURCE, json::read(bytes)?, family, rows)
+    }
+
+    /// The vocabulary of CLIP's `vocab.json` and `merges.txt`, as its tokenizers were saved before
+    /// there was a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_sentencepiece`].
+    pub fn from_merges(vocabulary: &[u8], merges: &[u8]) -> Result<Self> {
+        Self::of_contents("vocab.json", json::read_merges(vocabulary, merges)?, Family::Clip, usize::MAX)
+    }
+
+    fn of_contents(source_name: &'static str, contents: json::Contents, family: Family, rows: usize) -> Result<Self> {
         let other = |reason: &str| Error::Other { source_name, family, reason: reason.to_owned() };
-        match json::read(bytes)? {
+        match contents {
             json::Contents::Unigram { mut entries, unknown, charsmap } => {
                 while entries.last().is_some_and(|entry| is_extra(&entry.text)) {
                     entries.pop();

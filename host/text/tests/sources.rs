@@ -162,4 +162,15 @@ fn clip() {
             Family::Clip,
         );
     }
+    let mut tokens = tokens;
+    tokens.extend([("<|startoftext|>".to_owned(), json!(49406)), ("<|endoftext|>".to_owned(), json!(49407))]);
+    let merges = format!("#version: 0.2\n{merges}");
+    let tokenizer = Tokenizer::from_merges(&serde_json::to_vec(&tokens).unwrap(), merges.as_bytes()).unwrap();
+    compare(&tokenizer, Family::Clip);
+    let message =
+        |tokens: &str, merges: &[u8]| Tokenizer::from_merges(tokens.as_bytes(), merges).unwrap_err().to_string();
+    assert!(message("[]", b"").contains("vocab.json"));
+    assert!(message("{}", b"ab\n").contains("no merge"));
+    assert!(message("{}", b"\xff").contains("merges.txt"));
+    assert!(message("{}", b"").contains("lacks the token"));
 }

@@ -7,7 +7,7 @@ use std::{
 
 use tch::Tensor;
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
-use tilewright_text::{Chunk, Encoder, Family, Token, Tokenizer};
+use tilewright_text::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
 
 use super::{EmbeddingFolder, TextRequest};
 use crate::{Error, Result};
@@ -19,6 +19,8 @@ const FOLDERS: [[&str; 2]; 3] =
 /// Files of a tokenizer in the folder of an encoder or of its tokenizer.
 const JSON: &str = "tokenizer.json";
 const SENTENCEPIECE: &str = "spiece.model";
+const TOKENS: &str = "vocab.json";
+const MERGES: &str = "merges.txt";
 
 /// The tensor of a checkpoint that holds its tokenizer.
 const OWN: &str = "spiece_model";
@@ -270,8 +272,19 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
     if let (Some(bytes), false) = (own.and_then(|name| file.bytes(name)), family == Family::Clip) {
         return Tokenizer::from_sentencepiece(bytes, family, rows).map_err(at(file.path()));
     }
+    if let (Some(own), false) = (file.gguf_tokenizer().map_err(ModelError::from)?, family == Family::Clip) {
+        let own = Gguf {
+            tokens: &own.tokens,
+            scores: &own.scores,
+            token_type: &own.token_type,
+            precompiled_charsmap: &own.precompiled_charsmap,
+            unknown_token_id: own.unknown_token_id,
+        };
+        return Tokenizer::from_gguf(&own, family, rows).map_err(at(file.path()));
+    }
     for folder in folders {
         let (json, model) = (folder.join(JSON), folder.join(SENTENCEPIECE));
+        let (tokens, merges) = (folder.join(TOKENS), folder.join(MERGES));
         let read = |path: &Path| {
             tilewright_files::read(path, LARGEST).map_err(|source| Error::Read { path: path.to_owned(), source })
         };
@@ -280,6 +293,9 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
         }
         if json.is_file() {
             return Tokenizer::from_json(&read(&json)?, family, rows).map_err(at(&json));
+        }
+        if family == Family::Clip && tokens.is_file() && merges.is_file() {
+            return Tokenizer::from_merges(&read(&tokens)?, &read(&merges)?).map_err(at(&tokens));
         }
     }
     Ok(Tokenizer::bundled(family)?)
