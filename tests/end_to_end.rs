@@ -20,6 +20,8 @@ mod encode;
 mod encode_clip;
 #[path = "end_to_end/formats.rs"]
 mod formats;
+#[path = "end_to_end/generate.rs"]
+mod generate;
 #[path = "end_to_end/gpu.rs"]
 mod gpu;
 #[path = "end_to_end/history.rs"]

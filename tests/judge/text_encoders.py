@@ -9,7 +9,8 @@ zstandard for the bundled vocabularies; and for ComfyUI einops, torchsde and psu
 The encoders have the real vocabularies, the bundled ones, and each its own width, as published ones have. Nothing of ComfyUI is replaced: widths
 and layers go in where its loaders put a checkpoint's (`clip_l_model_config` …), in the table of CLIP, which it has with 49,408 rows, the rows past
 a smaller vocabulary are zeros, and a vocabulary other than ComfyUI's own comes from `from_pretrained`. diffusers' pipelines are built of their
-text parts alone. Its tokenizers are those of transformers 4's fast classes, which the published pipelines were made with.
+text parts alone. Its tokenizers are those of transformers 4's fast classes, which the published pipelines were made with, and SDXL's second one has
+"!" as a special token, its padding. Left out of the prompts is text that was decoded wrongly, which ftfy repairs and Tilewright does not.
 
 A difference is the largest of a tensor, as a share of max(1, largest value of the reference).
 """
@@ -45,7 +46,7 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 PARTS = ("prompt_embeds", "pooled_prompt_embeds")
 
 # What a set's encoders are, in the order in which their states stand side by side.
-SETS = {"flux": ("clip-l", "t5"), "wan": ("umt5",), "sdxl": ("clip-l", "clip-g"), "clip": ("clip-l",), "clip-g": ("clip-g",), "t5": ("t5",)}
+SETS = {"flux": ("clip-l", "t5"), "wan": ("umt5",), "sdxl": ("clip-l", "clip-g"), "clip": ("clip-l",), "clip-g": ("clip-g",)}
 
 LONG = " ".join(f"{word} {place}," for place, word in enumerate(
     ("a misty valley", "two red foxes", "an old stone bridge", "light through leaves", "water over rocks", "a small wooden boat") * 10))
@@ -72,7 +73,9 @@ PROMPTS = {
     "closed": "a cat) on (a mat)) :1.2) (and:1.1)",
     "colons": "(a:b:1.2) (:2) (ratio 16:9) (x:) (y: 1.5 ) (z:1e-1)",
     "special": "a <|endoftext|> b </s> c <extra_id_0> <pad> d",
-    "markup": "&lt;b&gt; caf&amp;eacute; \u201cquoted\u201d \u00e2\u20ac\u2122 \ufb01",
+    "markup": "&lt;b&gt; caf&amp;eacute; \u201cquoted\u201d \ufb01\u2026",
+    "exclamation": "stop! a!!b !",
+    "line-end": "a cat\n\nasleep\n",
     "control": "a\u0000b\u0007c\u200bd\u00ade\ufeff f\u2028g\u00a0h",
     "embedding": "a photo of embedding:one in a (field:1.2)",
     "embedding-3": "embedding:three, a cat, (embedding:three:1.3) and embedding:one.safetensors",
@@ -364,8 +367,9 @@ def tilewright(program, kinds, folders, prompt, convention, embeddings, out, pre
         command += ["--text-encoder", folders[kind]]
     if embeddings:
         command += ["--embeddings", embeddings]
-    # An argument can't hold a NUL, and one that is - or begins so is no prompt.
-    run = subprocess.run([*map(str, command), "--", "-"], input=prompt.encode(), capture_output=True)
+    # An argument can't hold a NUL, and line ends that close standard input are no part of the prompt.
+    given = {"input": prompt.encode()} if "\0" in prompt else {"stdin": subprocess.DEVNULL}
+    run = subprocess.run([*map(str, command), "--", "-" if "\0" in prompt else prompt], capture_output=True, **given)
     if run.returncode:
         return None, run.stderr.decode().strip()
     return load_file(out), run.stderr.decode().strip()

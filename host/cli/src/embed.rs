@@ -12,6 +12,7 @@ use tilewright_pipeline::{
     self as pipeline, ConditioningOutput, EmbeddingFolder, EncoderRun, TextEncoders, TextRequest,
 };
 use tilewright_plan::{bytes, words::with_noun};
+use tilewright_sampling::Convention;
 
 use crate::{
     args::Embed,
@@ -34,6 +35,9 @@ pub fn run(arguments: &Embed) -> Outcome {
     for path in &arguments.text_encoder {
         roles = roles.reads("the text encoder", path);
     }
+    if let Some(folder) = &arguments.embeddings {
+        roles = roles.reads("the embeddings", folder);
+    }
     roles.occupies("-o", &arguments.output).check()?;
     let output = ConditioningOutput::new(&arguments.output, arguments.no_clobber)?;
     if let Some(threads) = arguments.threads {
@@ -42,6 +46,9 @@ pub fn run(arguments: &Embed) -> Outcome {
     let found = Machine::find(arguments.device).map_err(pipeline::Error::from)?;
     let encoders = TextEncoders::open(&arguments.text_encoder)?;
     let embeddings = arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
+    if arguments.prompts.iter().filter(|prompt| *prompt == STANDARD).count() > 1 {
+        return Err(Failure::input("- and -: standard input is one prompt: give the others in words"));
+    }
     let prompts = arguments.prompts.iter().map(|prompt| read_prompt(prompt)).collect::<Outcome<Vec<_>>>()?;
     let machine = found.measure(Probe::Kept).map_err(pipeline::Error::from)?;
     let request = TextRequest {
@@ -52,7 +59,9 @@ pub fn run(arguments: &Embed) -> Outcome {
         precision: arguments.set,
         memory_limit: arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(&machine)),
     };
+    check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.convention)?;
     if arguments.dry_run {
+        encoders.check_lengths(&request)?;
         return estimate(&encoders, &machine, &request);
     }
     let mut progress = Progress::new();
@@ -77,6 +86,20 @@ pub fn read_prompt(prompt: &str) -> Outcome<String> {
     let text = String::from_utf8(bytes);
     let text = text.map_err(|_| Failure::input("standard input: no text in UTF-8: give a prompt"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// Refuses embeddings that nobody would read, and warns of names that nobody looks for.
+pub fn check_embeddings(prompts: &[String], has_folder: bool, convention: Convention) -> Outcome {
+    if has_folder && convention == Convention::Diffusers {
+        return Err(Failure::input(
+            "--embeddings and --as diffusers: its pipelines read no names of embeddings: leave one out",
+        ));
+    }
+    let names = prompts.iter().any(|prompt| prompt.contains("embedding:"));
+    if names && !has_folder && convention == Convention::ComfyUi {
+        tell!("warning: embedding: is read as words: --embeddings names the folder of embeddings");
+    }
+    Ok(())
 }
 
 /// Says what each encoder would take.

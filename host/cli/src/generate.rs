@@ -20,6 +20,7 @@ use tilewright_sampling::{Convention, Span};
 use self::{conditioning::Conditionings, pictures::decode, report::Report};
 use crate::{
     args::Generate,
+    embed::check_embeddings,
     failure::{Failure, Outcome},
     files, history, model, policy, printer,
     report::{Shown, fail, keep},
@@ -67,6 +68,7 @@ pub fn run(arguments: &Generate) -> Outcome {
     let vae = Model::open(&vae_path, Overrides::default())?;
     vae.check_weights()?;
     LatentMap::check(&transformer, (&vae, &vae_path))?;
+    let transformer = transformer.scaled_for(&vae);
     let output = Output::with(&arguments.output, vae.kind(), arguments.writing.options())?;
     let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
     let (machine, trials) = session.ready()?;
@@ -75,6 +77,7 @@ pub fn run(arguments: &Generate) -> Outcome {
 
     let cfg = arguments.cfg.unwrap_or_else(|| transformer.usual_cfg());
     let prompts = conditioning::read_prompts(arguments, cfg != 1.0)?;
+    check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.way.convention)?;
     let wish = conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts };
     if arguments.dry_run {
         let planners = (&mut planner, &mut decoding);
@@ -83,7 +86,7 @@ pub fn run(arguments: &Generate) -> Outcome {
         });
     }
     let rate = pictures::rate(arguments, &vae)?;
-    let conditionings = Conditionings::make(&wish)?;
+    let conditionings = Conditionings::make(&wish, &transformer)?;
     let request = request(arguments, &transformer, &conditionings, cfg);
     let sampling = transformer.prepare(&request)?;
     let size = sampling.latents.size();
@@ -199,6 +202,9 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     }
     if let Some(path) = &parts.vae {
         roles = roles.reads("the VAE", path);
+    }
+    if let Some(folder) = &arguments.embeddings {
+        roles = roles.reads("the embeddings", folder);
     }
     for lora in &arguments.lora {
         roles = roles.reads("the LoRA", &lora.path);

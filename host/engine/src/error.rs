@@ -57,6 +57,19 @@ pub enum Error {
         /// The peak of the leanest plan, in bytes.
         least: u64,
     },
+    /// A text encoder does not fit into the memory limit.
+    #[error(
+        "a memory limit of {} is too little for {encoder}: the least is about {}, weights included; raise it, or give the encoder in FP8 or GGUF",
+        bytes::display(*limit), bytes::display(*least)
+    )]
+    EncoderDoesNotFit {
+        /// The encoder, in words.
+        encoder: String,
+        /// The limit in bytes.
+        limit: u64,
+        /// The bytes that its leanest run holds.
+        least: u64,
+    },
     /// Every attempt failed.
     #[error("gave up after {}, the last: {last}; {advice}", with_noun(*attempts, "attempt"))]
     Exhausted {
@@ -99,6 +112,7 @@ impl Error {
             | Error::NothingToOverride { .. }
             | Error::DoesNotFit { .. }
             | Error::SampleDoesNotFit { .. }
+            | Error::EncoderDoesNotFit { .. }
             | Error::NotOffered(_)
             | Error::Sink(_)
             | Error::Source(_) => false,
@@ -122,6 +136,7 @@ impl Error {
             | Error::NothingToOverride { .. }
             | Error::DoesNotFit { .. }
             | Error::SampleDoesNotFit { .. }
+            | Error::EncoderDoesNotFit { .. }
             | Error::NotOffered(_)
             | Error::Source(_) => true,
             Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,

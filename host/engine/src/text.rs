@@ -96,6 +96,26 @@ impl TextJob<'_> {
         })
     }
 
+    /// The precisions whose price is within the limit, in the order in which they are tried.
+    ///
+    /// # Errors
+    /// [`Error::EncoderDoesNotFit`] if none is.
+    fn fitting(&self) -> Result<Vec<Precision>> {
+        let mut least = u64::MAX;
+        let mut fitting = Vec::new();
+        for precision in self.precisions() {
+            let held = self.estimate(precision)?.held_bytes();
+            least = least.min(held);
+            fitting.extend((held <= self.memory_limit).then_some(precision));
+        }
+        match fitting.is_empty() {
+            false => Ok(fitting),
+            true => {
+                Err(Error::EncoderDoesNotFit { encoder: self.encoder.config.model(), limit: self.memory_limit, least })
+            }
+        }
+    }
+
     /// The precisions that are tried, in order.
     fn precisions(&self) -> Vec<Precision> {
         match self.precision {
@@ -112,7 +132,7 @@ impl TextJob<'_> {
     /// The encoder can't be loaded, memory is out, the states are not finite, or the user ended it.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<EncodedText> {
         let mut tried = Vec::new();
-        let mut waiting = self.precisions();
+        let mut waiting = self.fitting()?;
         waiting.reverse();
         let mut last = Failure::OutOfMemory { bytes: 0 };
         while let Some(precision) = waiting.pop() {

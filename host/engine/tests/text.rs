@@ -67,8 +67,8 @@ fn too_little_memory_is_said() {
     let encoder = encoder("text-t5");
     let embedded = embedded(&encoder, 512);
     let error = job(&encoder, &embedded, encoder.stored_bytes + (1 << 20)).run(&mut Quiet).unwrap_err();
-    assert!(matches!(error, Error::Exhausted { attempts: 2, .. }), "{error}");
-    assert!(error.to_string().contains("--memory-limit"), "{error}");
+    assert!(matches!(error, Error::EncoderDoesNotFit { .. }), "{error}");
+    assert!(error.to_string().contains("too little for T5 of width 64"), "{error}");
 }
 
 #[test]

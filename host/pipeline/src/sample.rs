@@ -25,7 +25,7 @@ pub(crate) use self::{
     inputs::{POOLED, TEXT},
     saved::text_tokens,
 };
-use crate::{Error, LatentOutput, Result};
+use crate::{Error, LatentOutput, Model, Result};
 
 /// The folders of a denoiser in a pipeline's, and that of its second expert.
 const FOLDERS: [&str; 2] = ["transformer", "unet"];
@@ -132,6 +132,16 @@ impl SampleModel {
         let text = (text_keys > 0).then(|| format!("{text_keys} keys are a text encoder's and left out"));
         let lines: Vec<String> = without.into_iter().chain(text).collect();
         Ok((!lines.is_empty()).then(|| format!("{path}: {}", lines.join("; "))))
+    }
+
+    /// The same with the scaling that its VAE tells, where it tells one: a pipeline's own goes before
+    /// the published one of the denoiser's family.
+    #[must_use]
+    pub fn scaled_for(self, vae: &Model) -> Self {
+        match vae.scaling() {
+            Some(scaling) => Self { scaling, ..self },
+            None => self,
+        }
     }
 
     fn config(&self) -> &DenoiserConfig {

@@ -84,6 +84,7 @@ impl TextEncoders {
     /// # Errors
     /// A prompt can't be read; an encoder can't be loaded or run; memory is out; the user ended it.
     pub fn encode(&self, machine: &Machine, request: &TextRequest<'_>, observer: &mut dyn Observer) -> Result<Encoded> {
+        self.check_lengths(request)?;
         let (rows, runs) = self.run_all(machine, request, observer)?;
         let rows: Vec<&[Row]> = rows.iter().map(Vec::as_slice).collect();
         Ok(Encoded { conditioning: self.conditioning(request, &rows)?, runs })
@@ -134,6 +135,27 @@ impl TextEncoders {
         self.encoders().iter().map(price).collect()
     }
 
+    /// Checks that prompts make rows of one conditioning.
+    ///
+    /// # Errors
+    /// A prompt can't be read, or has more tokens than another.
+    pub fn check_lengths(&self, request: &TextRequest<'_>) -> Result<()> {
+        for encoder in self.encoders().iter().filter(|encoder| !self.takes_pooled_alone(encoder)) {
+            let count = |prompt: &String| -> Result<usize> {
+                let tokens = self.read(encoder, prompt, request)?.tokens;
+                Ok(tokens.chunks.iter().map(|chunk| chunk.tokens.len()).sum())
+            };
+            let counts = request.prompts.iter().map(count).collect::<Result<Vec<_>>>()?;
+            if let Some(other) = counts.iter().find(|count| **count != counts[0]) {
+                return Err(Error::Prompt(format!(
+                    "prompts of {} and {other} tokens have no conditioning of one shape: encode each into a file of its own",
+                    counts[0]
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn prepare(&self, encoder: &TextEncoder, request: &TextRequest<'_>) -> Result<(Vec<Prepared>, Vec<Tensor>)> {
         let prompts = request.prompts.iter().map(|prompt| self.read(encoder, prompt, request));
         let prompts = prompts.collect::<Result<Vec<_>>>()?;
@@ -143,7 +165,7 @@ impl TextEncoders {
     }
 
     fn read(&self, encoder: &TextEncoder, prompt: &str, request: &TextRequest<'_>) -> Result<Prepared> {
-        let named = request.embeddings.map(|folder| folder.of(encoder.width()));
+        let named = request.embeddings.map(|folder| folder.of(encoder));
         let named = named.as_ref().map(|named| named as &dyn tilewright_text::Embeddings);
         let kind = encoder.reads_as();
         let mut tokens =
@@ -223,14 +245,6 @@ impl TextEncoders {
             let text: Vec<Tensor> =
                 of_encoder.iter().filter_map(|row| row.text.as_ref().map(Tensor::shallow_clone)).collect();
             if !text.is_empty() {
-                let lengths: Vec<i64> = text.iter().map(|text| text.size()[1]).collect();
-                if let Some(other) = lengths.iter().find(|length| **length != lengths[0]) {
-                    let reason = format!(
-                        "prompts of {} and {other} tokens have no conditioning of one shape: encode each into a file of its own",
-                        lengths[0]
-                    );
-                    return Err(Error::Prompt(reason));
-                }
                 texts.push(Tensor::f_cat(&text, 0)?);
             }
             let vectors: Vec<Tensor> =

@@ -115,7 +115,11 @@ impl Encoder {
         embeddings: Option<&dyn Embeddings>,
         length: Option<usize>,
     ) -> Result<Tokens> {
-        self.chunks(tokenizer, &pieces(tokenizer, prompt, reading, embeddings)?, reading, length)
+        let pieces = match (self, reading) {
+            (Self::ClipG, Reading::Diffusers) => vec![padded_at_marks(tokenizer, prompt)?],
+            _ => pieces(tokenizer, prompt, reading, embeddings)?,
+        };
+        self.chunks(tokenizer, &pieces, reading, length)
     }
 
     /// The chunks that pieces make. ComfyUI's CLIP begins a new chunk where one is full, and
@@ -188,6 +192,19 @@ impl Encoder {
             (Self::Umt5, _) => Length { most: None, least: SENTENCE_LENGTH },
         }
     }
+}
+
+/// A prompt as the second tokenizer of SDXL's pipeline reads it, whose padding is written `!`: each
+/// is padding, and parts the text (huggingface/diffusers#4153).
+fn padded_at_marks(tokenizer: &Tokenizer, prompt: &str) -> Result<Piece> {
+    let mut ids = Vec::new();
+    for (index, part) in prompt.split('!').enumerate() {
+        if index > 0 {
+            ids.push(PADDING);
+        }
+        ids.extend(tokenizer.ids(part, Reading::Diffusers)?);
+    }
+    Ok(Piece::Text { ids, weight: 1.0 })
 }
 
 /// A piece's tokens, and the weight of all of them.
@@ -318,6 +335,21 @@ mod tests {
         let empty = Encoder::T5.empty(&t5, 256).unwrap();
         assert_eq!((empty.used, empty.end, empty.tokens.len()), (1, 0, 256));
         assert_eq!(empty, tokens(Encoder::T5, "", Reading::ComfyUi).chunks.remove(0));
+    }
+
+    #[test]
+    fn diffusers_reads_marks_as_padding_for_open_clip() {
+        let ids = |encoder, reading| {
+            let tokenizer = Tokenizer::bundled(Family::Clip).unwrap();
+            let tokens = encoder_tokens(encoder, &tokenizer, "Hat!! a!b !", reading);
+            tokens.chunks[0].ids().unwrap()[1..tokens.chunks[0].used - 1].to_vec()
+        };
+        assert_eq!(ids(Encoder::ClipG, Reading::Diffusers), [3801, 0, 0, 320, 0, 321, 0]);
+        assert_eq!(ids(Encoder::ClipL, Reading::Diffusers), ids(Encoder::ClipG, Reading::ComfyUi));
+    }
+
+    fn encoder_tokens(encoder: Encoder, tokenizer: &Tokenizer, prompt: &str, reading: Reading) -> Tokens {
+        encoder.tokens(tokenizer, prompt, reading, None, None).unwrap()
     }
 
     #[test]

@@ -14,6 +14,9 @@ const EMBEDDING: &str = "embedding:";
 pub trait Embeddings {
     /// How many vectors the embedding of this name has, or `None` where there is none.
     fn vectors(&self, name: &str) -> Option<usize>;
+
+    /// Told of a name that the prompt has and that is left out.
+    fn left_out(&self, _name: &str) {}
 }
 
 impl<F: Fn(&str) -> Option<usize>> Embeddings for F {
@@ -114,11 +117,15 @@ fn embedding(text: &str, embeddings: &dyn Embeddings) -> (Option<(String, usize)
     }
     let stripped = name.trim_matches(',');
     if stripped.len() == name.len() {
+        embeddings.left_out(name);
         return (None, leftover);
     }
     // As many characters as the stripped name has are cut off, even where commas led it.
     let rest: String = name.chars().skip(stripped.chars().count()).collect();
     let found = embeddings.vectors(stripped).map(|vectors| (stripped.to_owned(), vectors));
+    if found.is_none() {
+        embeddings.left_out(stripped);
+    }
     (found, format!("{rest} {leftover}"))
 }
 

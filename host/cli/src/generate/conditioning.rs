@@ -7,7 +7,8 @@ use tilewright_engine::Machine;
 use tilewright_media::STANDARD;
 use tilewright_outputs::{folder_of, temporary_folder};
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, KeptConditionings, Parts, TextEncoders, TextRequest,
+    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, KeptConditionings, Parts, SampleModel, TextEncoders,
+    TextRequest,
 };
 use tilewright_plan::{Precision, Stage};
 
@@ -122,7 +123,7 @@ impl Conditionings {
     }
 
     /// Finds or makes the conditionings.
-    pub fn make(wish: &Wish<'_>) -> Outcome<Self> {
+    pub fn make(wish: &Wish<'_>, transformer: &SampleModel) -> Outcome<Self> {
         let prompts = &wish.prompts;
         let store = store();
         let found = match &store {
@@ -136,6 +137,7 @@ impl Conditionings {
             told(Stage::Text, "kept from an earlier run");
         } else {
             let encoders = TextEncoders::open(&wish.parts.text_encoders)?;
+            encoders.check(transformer)?;
             let wanted: Vec<String> = missing.iter().map(|index| prompts[*index].clone()).collect();
             let mut progress = Progress::new();
             let encoded =

@@ -42,6 +42,7 @@ pub fn dry_run(
         row("text", "kept from an earlier run".into(), String::new(), 0);
     } else {
         let encoders = TextEncoders::open(&wish.parts.text_encoders)?;
+        encoders.check(transformer)?;
         for (model, cost) in wish.with(&wish.prompts, |request| Ok(encoders.estimate(wish.machine, request)?))? {
             row("text", model, table::time(cost.elapsed), cost.held_bytes());
         }

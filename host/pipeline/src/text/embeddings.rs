@@ -1,20 +1,30 @@
 //! Textual inversion: vectors that a prompt names in the place of words.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Component, Path, PathBuf},
+};
 
 use tch::{Device, Kind, Tensor};
-use tilewright_models::{Checkpoint, Error as ModelError};
+use tilewright_models::{Checkpoint, EncoderKind, Error as ModelError};
 use tilewright_text::Embeddings;
 
+use super::encoders::TextEncoder;
 use crate::{Error, Result};
 
-/// The endings of an embedding's file, the first that is there counts.
-const ENDINGS: [&str; 2] = ["", ".safetensors"];
+/// The ending of an embedding's file, which a prompt may leave out.
+const ENDING: &str = "safetensors";
 
-/// The most vectors of an embedding: CLIP takes no more tokens at once.
-const MOST_VECTORS: usize = 75;
+/// The endings of files that hold programs rather than tensors alone.
+const PICKLED: [&str; 3] = ["pt", "bin", "ckpt"];
 
-/// A folder of embeddings.
+/// The most vectors of an embedding: past this a file is another thing.
+const MOST_VECTORS: usize = 1024;
+
+/// The most folders within folders that are looked through.
+const DEEPEST: usize = 8;
+
+/// A folder of embeddings, and of folders of them.
 #[derive(Clone, Debug)]
 pub struct EmbeddingFolder(PathBuf);
 
@@ -35,24 +45,77 @@ impl EmbeddingFolder {
         &self.0
     }
 
-    /// The embeddings whose vectors are as wide as an encoder's tokens.
-    pub(super) fn of(&self, width: i64) -> OfWidth<'_> {
-        OfWidth { folder: self, width }
+    /// The embeddings for an encoder.
+    pub(super) fn of<'a>(&'a self, encoder: &TextEncoder) -> OfEncoder<'a> {
+        OfEncoder { folder: self, width: encoder.width(), kind: encoder.file.config.kind() }
+    }
+
+    /// The file of a name: in the folder itself, or in the first folder within that has it.
+    fn file(&self, name: &str, endings: &[&str]) -> Option<PathBuf> {
+        // A prompt may come from a stranger: it names files within the folder alone.
+        let path = Path::new(name);
+        let is_within = path.components().all(|part| matches!(part, Component::Normal(_)));
+        if name.is_empty() || !is_within || name.contains(['\0', '\\']) {
+            return None;
+        }
+        let mut folders = vec![(self.0.clone(), 0)];
+        while let Some((folder, depth)) = folders.pop() {
+            let whole = folder.join(path);
+            let with = |ending: &&str| {
+                let mut file = whole.clone().into_os_string();
+                file.push(".");
+                file.push(ending);
+                PathBuf::from(file)
+            };
+            let own = Some(whole.clone()).filter(|path| endings.iter().any(|of| path.extension() == Some(of.as_ref())));
+            if let Some(found) = own.into_iter().chain(endings.iter().map(with)).find(|path| path.is_file()) {
+                return Some(found);
+            }
+            if depth < DEEPEST {
+                let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+                let mut inner: Vec<PathBuf> = entries
+                    .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                    .map(|entry| entry.path())
+                    .collect();
+                // The last is looked through next.
+                inner.sort_by(|one, other| other.cmp(one));
+                folders.extend(inner.into_iter().map(|path| (path, depth + 1)));
+            }
+        }
+        None
+    }
+}
+
+/// The embeddings of a folder for one encoder.
+pub(super) struct OfEncoder<'a> {
+    folder: &'a EmbeddingFolder,
+    width: i64,
+    kind: EncoderKind,
+}
+
+impl OfEncoder<'_> {
+    /// The name of the encoder's tensor in a file for several (comfyanonymous/ComfyUI,
+    /// comfy/sd1_clip.py, `load_embed`).
+    fn key(&self) -> &'static str {
+        match self.kind {
+            EncoderKind::Clip => "clip_l",
+            EncoderKind::OpenClip => "clip_g",
+            EncoderKind::T5 => "t5xxl",
+            EncoderKind::Umt5 => "umt5xxl",
+        }
     }
 
     /// The vectors [vectors, width] of an embedding, in f32; none if there is no such embedding, or
-    /// none of this width.
-    pub(super) fn vectors(&self, name: &str, width: i64) -> Result<Option<Tensor>> {
-        // A prompt may come from a stranger: it names files of the folder alone.
-        let is_within = !name.is_empty() && !name.contains(['/', '\\', '\0']) && !name.starts_with('.');
-        let paths = ENDINGS.iter().map(|ending| self.0.join(format!("{name}{ending}")));
-        let Some(path) = paths.filter(|_| is_within).find(|path| path.is_file()) else { return Ok(None) };
+    /// none of the encoder's width.
+    pub fn find(&self, name: &str) -> Result<Option<Tensor>> {
+        let Some(path) = self.folder.file(name, &[ENDING]) else { return Ok(None) };
         let file = Checkpoint::open(&path).map_err(ModelError::from)?;
         let fits = |tensor: &&str| {
             let shape = file.shape(tensor).unwrap_or_default();
-            shape.last() == Some(&(width as usize)) && shape.len() <= 2
+            shape.last() == Some(&(self.width as usize)) && shape.len() <= 2
         };
-        let Some(tensor) = file.names().find(fits) else { return Ok(None) };
+        let own = file.names().find(|tensor| *tensor == self.key());
+        let Some(tensor) = own.or_else(|| file.names().find(fits)).filter(fits) else { return Ok(None) };
         let shape = file.shape(tensor).unwrap_or_default().to_vec();
         let count = if shape.len() == 2 { shape[0] } else { 1 };
         if !(1..=MOST_VECTORS).contains(&count) {
@@ -60,29 +123,54 @@ impl EmbeddingFolder {
             return Err(Error::Input { path, reason });
         }
         let vectors = file.load(tensor, &shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
-        Ok(Some(vectors.f_reshape([count as i64, width])?))
+        Ok(Some(vectors.f_reshape([count as i64, self.width])?))
     }
 }
 
-/// The embeddings of a folder that suit an encoder.
-pub(super) struct OfWidth<'a> {
-    folder: &'a EmbeddingFolder,
-    width: i64,
-}
-
-impl Embeddings for OfWidth<'_> {
+impl Embeddings for OfEncoder<'_> {
     fn vectors(&self, name: &str) -> Option<usize> {
-        match self.folder.vectors(name, self.width) {
-            Ok(found) => {
-                if found.is_none() {
-                    tracing::warn!(name, width = self.width, "no embedding of this name for this encoder: left out");
-                }
-                found.map(|vectors| vectors.size()[0] as usize)
-            }
+        match self.find(name) {
+            Ok(found) => found.map(|vectors| vectors.size()[0] as usize),
             Err(error) => {
-                tracing::warn!(name, %error, "an embedding can't be read: left out");
+                tracing::warn!(name, %error, "an embedding can't be read");
                 None
             }
         }
+    }
+
+    fn left_out(&self, name: &str) {
+        let kind = self.kind.name();
+        if self.folder.file(name, &[ENDING]).is_some() {
+            tracing::warn!(name, "the embedding has no vectors for {kind}, and is left out of its prompt");
+        } else if let Some(path) = self.folder.file(name, &PICKLED) {
+            tracing::warn!(name, path = %path.display(), "only .safetensors is read: the embedding is left out");
+        } else {
+            tracing::warn!(name, "no embedding of this name: it is left out");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_within_the_folder_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("people").join("old");
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join("face.safetensors"), "").unwrap();
+        fs::write(folder.path().join("style.v2.safetensors"), "").unwrap();
+        fs::write(folder.path().with_extension("safetensors"), "").unwrap();
+        let embeddings = EmbeddingFolder::open(folder.path()).unwrap();
+        let find = |name: &str| embeddings.file(name, &[ENDING]).is_some();
+        for name in ["face", "old/face", "people/old/face", "face.safetensors", "style.v2"] {
+            assert!(find(name), "{name}");
+        }
+        let outside = format!("../{}", folder.path().file_name().unwrap().to_string_lossy());
+        for name in ["", "none", "style", "..", &outside, "/etc/passwd", "old/../old/face", "old\\face"] {
+            assert!(!find(name), "{name}");
+        }
+        fs::remove_file(folder.path().with_extension("safetensors")).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelErro
 use tilewright_text::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
 
 use super::{EmbeddingFolder, TextRequest};
-use crate::{Error, Result};
+use crate::{Error, Result, SampleModel};
 
 /// The folders of a pipeline's text encoders, and of their tokenizers.
 const FOLDERS: [[&str; 2]; 3] =
@@ -35,8 +35,8 @@ pub enum Purpose {
     Flux,
     /// UMT5's states, with zeros in the place of padding.
     Wan,
-    /// CLIP's and OpenCLIP's states side by side, before their last blocks, and OpenCLIP's pooled
-    /// state.
+    /// CLIP's and OpenCLIP's states side by side, or OpenCLIP's alone for the refiner, before their
+    /// last blocks, and OpenCLIP's pooled state, projected.
     Sdxl,
     /// CLIP's states after the last norm, and its pooled state.
     Clip,
@@ -49,7 +49,7 @@ const SETS: [(&[EncoderKind], Purpose); 6] = [
     (&[EncoderKind::Umt5], Purpose::Wan),
     (&[EncoderKind::Clip, EncoderKind::OpenClip], Purpose::Sdxl),
     (&[EncoderKind::Clip], Purpose::Clip),
-    (&[EncoderKind::OpenClip], Purpose::Clip),
+    (&[EncoderKind::OpenClip], Purpose::Sdxl),
 ];
 
 impl Purpose {
@@ -60,14 +60,19 @@ impl Purpose {
 
     /// True if a pooled state is projected, where the encoder can.
     pub(super) fn projects(self) -> bool {
-        matches!(self, Purpose::Sdxl | Purpose::Clip)
+        self == Purpose::Sdxl
     }
 
-    /// The states of encoders, of which several stand side by side.
+    /// The states of encoders, of which several stand side by side: as many tokens as all have, since
+    /// ComfyUI cuts the longer ones.
     pub(super) fn join(self, mut texts: Vec<Tensor>) -> Result<Tensor> {
         match texts.len() {
             1 => Ok(texts.remove(0)),
-            _ => Ok(Tensor::f_cat(&texts, 2)?),
+            _ => {
+                let least = texts.iter().map(|text| text.size()[1]).min().unwrap_or(0);
+                let cut = texts.iter().map(|text| text.f_narrow(1, 0, least));
+                Ok(Tensor::f_cat(&cut.collect::<std::result::Result<Vec<_>, _>>()?, 2)?)
+            }
         }
     }
 }
@@ -82,13 +87,12 @@ pub(super) struct TextEncoder {
 impl TextEncoder {
     fn new(file: EncoderFile, tokenizers: &[PathBuf]) -> Result<Self> {
         file.check()?;
-        let tokenizer = tokenizer(&file, tokenizers)?;
+        let (tokenizer, source) = tokenizer(&file, tokenizers)?;
         let encoder = Self { file, tokenizer };
         let (rows, tokens) = (encoder.file.config.vocabulary(), encoder.tokenizer.size());
         if (rows as usize) < tokens {
             return Err(encoder.refused(format!(
-                "a vocabulary of {rows} tokens, and {}'s has {tokens}: put its own {JSON} beside it",
-                encoder.file.config.kind().name()
+                "a vocabulary of {rows} tokens, and {source} has {tokens}: put its own {JSON} beside it"
             )));
         }
         Ok(encoder)
@@ -133,7 +137,7 @@ impl TextEncoder {
         let embedded = self.file.embed(&ids)?;
         for (place, token) in tokens.iter().enumerate() {
             let Token::Embedding { name, vector } = token else { continue };
-            let vectors = embeddings.map(|folder| folder.vectors(name, self.width())).transpose()?.flatten();
+            let vectors = embeddings.map(|folder| folder.of(self).find(name)).transpose()?.flatten();
             let vectors = vectors.ok_or_else(|| self.refused(format!("the embedding {name} is gone")))?;
             embedded.f_get(place as i64)?.f_copy_(&vectors.f_get(*vector as i64)?)?;
         }
@@ -201,6 +205,28 @@ impl TextEncoders {
         }
     }
 
+    /// Checks that they are those that a transformer was trained with.
+    ///
+    /// # Errors
+    /// One is missing, or of another kind.
+    pub fn check(&self, transformer: &SampleModel) -> Result<()> {
+        let is_video = transformer.denoiser.config().is_video();
+        let (needed, files): (&[EncoderKind], _) = match is_video {
+            true => (&[EncoderKind::Umt5], "umt5_xxl_fp16.safetensors"),
+            false => (&[EncoderKind::Clip, EncoderKind::T5], "clip_l.safetensors and t5xxl_fp16.safetensors"),
+        };
+        let kinds: Vec<EncoderKind> = self.encoders.iter().map(|encoder| encoder.file.config.kind()).collect();
+        if kinds == needed {
+            return Ok(());
+        }
+        let names = |kinds: &[EncoderKind]| kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(" and ");
+        Err(Error::Prompt(format!(
+            "the transformer is conditioned by {}, and {} given: name them by --text-encoder, as {files}",
+            names(needed),
+            if kinds.len() == 1 { format!("{} is", names(&kinds)) } else { format!("{} are", names(&kinds)) }
+        )))
+    }
+
     /// What they make.
     pub fn purpose(&self) -> Purpose {
         self.purpose
@@ -256,7 +282,7 @@ pub(super) fn files(path: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
 }
 
 /// The tokenizer of an encoder: the file's own, one beside it, or the bundled one.
-fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
+fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<(Tokenizer, String)> {
     let file = encoder.file().file();
     let family = match encoder.config.kind() {
         EncoderKind::Clip | EncoderKind::OpenClip => Family::Clip,
@@ -266,11 +292,19 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
     let rows = encoder.config.vocabulary() as usize;
     let at = |path: &Path| {
         let path = path.to_owned();
-        move |error: tilewright_text::Error| Error::Input { path: path.clone(), reason: error.to_string() }
+        move |error: tilewright_text::Error| {
+            // The path names the file already.
+            let reason = error.to_string();
+            let reason = reason.strip_prefix(&format!("{JSON}: ")).map(str::to_owned).unwrap_or(reason);
+            Error::Input { path: path.clone(), reason }
+        }
     };
     let own = file.names().find(|name| name.rsplit('.').next() == Some(OWN));
     if let (Some(bytes), false) = (own.and_then(|name| file.bytes(name)), family == Family::Clip) {
-        return Tokenizer::from_sentencepiece(bytes, family, rows).map_err(at(file.path()));
+        return Ok((
+            Tokenizer::from_sentencepiece(bytes, family, rows).map_err(at(file.path()))?,
+            format!("its {OWN}"),
+        ));
     }
     if let (Some(own), false) = (file.gguf_tokenizer().map_err(ModelError::from)?, family == Family::Clip) {
         let own = Gguf {
@@ -280,7 +314,7 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
             precompiled_charsmap: &own.precompiled_charsmap,
             unknown_token_id: own.unknown_token_id,
         };
-        return Tokenizer::from_gguf(&own, family, rows).map_err(at(file.path()));
+        return Ok((Tokenizer::from_gguf(&own, family, rows).map_err(at(file.path()))?, "its own".into()));
     }
     for folder in folders {
         let (json, model) = (folder.join(JSON), folder.join(SENTENCEPIECE));
@@ -289,14 +323,17 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<Tokenizer> {
             tilewright_files::read(path, LARGEST).map_err(|source| Error::Read { path: path.to_owned(), source })
         };
         if model.is_file() && family != Family::Clip {
-            return Tokenizer::from_sentencepiece(&read(&model)?, family, rows).map_err(at(&model));
+            let tokenizer = Tokenizer::from_sentencepiece(&read(&model)?, family, rows).map_err(at(&model))?;
+            return Ok((tokenizer, model.display().to_string()));
         }
         if json.is_file() {
-            return Tokenizer::from_json(&read(&json)?, family, rows).map_err(at(&json));
+            let tokenizer = Tokenizer::from_json(&read(&json)?, family, rows).map_err(at(&json))?;
+            return Ok((tokenizer, json.display().to_string()));
         }
         if family == Family::Clip && tokens.is_file() && merges.is_file() {
-            return Tokenizer::from_merges(&read(&tokens)?, &read(&merges)?).map_err(at(&tokens));
+            let tokenizer = Tokenizer::from_merges(&read(&tokens)?, &read(&merges)?).map_err(at(&tokens))?;
+            return Ok((tokenizer, tokens.display().to_string()));
         }
     }
-    Ok(Tokenizer::bundled(family)?)
+    Ok((Tokenizer::bundled(family)?, format!("{family}'s")))
 }

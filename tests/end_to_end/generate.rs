@@ -1,0 +1,262 @@
+//! From a prompt to a picture or clip: agreement with diffusers' pipelines, conditionings that are
+//! kept, what is refused.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{
+    encode::tensor,
+    program::{Place, fixture, largest_difference, texts},
+};
+
+fn cases(name: &str) -> Vec<Value> {
+    let text = fs::read_to_string(fixture(&format!("{name}/cases.json"))).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// A tensor of what diffusers made of a case.
+fn expected(name: &str, index: usize, what: &str) -> Vec<f32> {
+    tensor(fixture(&format!("{name}/expected.safetensors")).as_ref(), &format!("{index}.{what}")).1
+}
+
+/// The arguments that ask for a case.
+fn arguments(name: &str, case: &Value) -> Vec<String> {
+    let number = |key: &str| case[key].to_string();
+    let mut arguments = vec!["generate".to_owned(), case["prompt"].as_str().unwrap().to_owned()];
+    let size = format!("{}x{}", case["width"], case["height"]);
+    arguments.extend(["--model", &fixture(name), "--size", &size, "--device", "cpu"].map(str::to_owned));
+    arguments.extend(["--as", "diffusers", "--steps", &number("num_inference_steps")].map(str::to_owned));
+    arguments.extend(["--seed", &number("seed"), "--set", "precision=f32"].map(str::to_owned));
+    match case["negative"].as_str() {
+        Some(negative) => arguments.extend(
+            ["--negative", negative, "--cfg", &number("guidance_scale"), "--frames", &number("num_frames")]
+                .map(str::to_owned),
+        ),
+        None => arguments.extend(["--guidance", &number("guidance_scale")].map(str::to_owned)),
+    }
+    arguments
+}
+
+/// A prompt that no earlier run had: tests share a cache.
+fn fresh_prompt() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    format!("a cat {}", now.as_nanos())
+}
+
+fn with(base: &[String], more: &[&str]) -> Vec<String> {
+    base.iter().cloned().chain(more.iter().map(|&word| word.to_owned())).collect()
+}
+
+#[test]
+fn pictures_and_clips_are_diffusers() {
+    let place = Place::new();
+    for name in ["generate-flux", "generate-wan"] {
+        for (index, case) in cases(name).iter().enumerate() {
+            let outputs = ["-o", "out.safetensors", "--keep", "kept.safetensors"];
+            place.run(&with(&arguments(name, case), &outputs)).succeeded();
+            for (file, own, theirs, most) in [
+                ("kept.safetensors", "latent", "latent", 1e-4),
+                // diffusers clamps a clip.
+                ("out.safetensors", "sample", "sample", 1e-4),
+            ] {
+                let mut found = tensor(&place.path(file), own).1;
+                let mut reference = expected(name, index, theirs);
+                if own == "sample" {
+                    for values in [&mut found, &mut reference] {
+                        values.iter_mut().for_each(|value| *value = value.clamp(-1.0, 1.0));
+                    }
+                }
+                let largest = reference.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+                let apart = largest_difference(&found, &reference) / largest;
+                assert!(apart < most, "{name} {index} {own}: {apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn embed_writes_what_diffusers_encodes() {
+    let place = Place::new();
+    for (name, encoders) in [("generate-flux", 2), ("generate-wan", 1)] {
+        for (index, case) in cases(name).iter().enumerate() {
+            let model = fixture(name);
+            let arguments = ["embed", case["prompt"].as_str().unwrap(), "--text-encoder", &model, "--as", "diffusers"];
+            let words = [&arguments[..], &["--device", "cpu", "-o", "out.safetensors", "--json"]].concat();
+            let report = place.run(&words).json();
+            assert_eq!(report["encoders"].as_array().unwrap().len(), encoders);
+            let wanted: &[&str] =
+                if encoders == 2 { &["prompt_embeds", "pooled_prompt_embeds"] } else { &["prompt_embeds"] };
+            for tensor_name in wanted {
+                let found = tensor(&place.path("out.safetensors"), tensor_name).1;
+                let reference = expected(name, index, tensor_name);
+                let apart = largest_difference(&found, &reference);
+                assert!(apart < 1e-4, "{name} {index} {tensor_name}: {apart}");
+            }
+            let bytes = fs::read(place.path("out.safetensors")).unwrap();
+            let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+            let texts = header.metadata().as_ref().unwrap();
+            assert_eq!(texts["prompt"], case["prompt"].as_str().unwrap());
+        }
+    }
+}
+
+#[test]
+fn embed_reads_prompts_as_comfyui_and_diffusers_do() {
+    let place = Place::new();
+    let list: Vec<Value> =
+        serde_json::from_str(&fs::read_to_string(fixture("text-embed/cases.json")).unwrap()).unwrap();
+    assert!(list.len() > 40);
+    for case in &list {
+        let name = case["name"].as_str().unwrap();
+        let mut words = vec!["embed".to_owned(), "--device".into(), "cpu".into(), "--as".into()];
+        words.push(case["as"].as_str().unwrap().to_owned());
+        for encoder in case["text_encoders"].as_array().unwrap() {
+            words.extend(["--text-encoder".into(), fixture(&format!("text-embed/{}", encoder.as_str().unwrap()))]);
+        }
+        if case["embeddings"].as_bool().unwrap_or(case["embeddings"].is_string()) {
+            words.extend(["--embeddings".into(), fixture("text-embed/embeddings")]);
+        }
+        words.extend(["-o".into(), "out.safetensors".into(), "--".into(), case["prompt"].as_str().unwrap().into()]);
+        place.run(&words).succeeded();
+        for (what, _) in case["shapes"].as_object().unwrap() {
+            let (shape, found) = tensor(&place.path("out.safetensors"), what);
+            let reference = fixture("text-embed/reference.safetensors");
+            let (expected_shape, reference) = tensor(reference.as_ref(), &format!("{name}.{what}"));
+            assert_eq!(shape, expected_shape, "{name} {what}");
+            let largest = reference.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+            let apart = largest_difference(&found, &reference) / largest;
+            assert!(apart < 1e-4, "{name} {what}: {apart}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_is_encoded_once() {
+    let place = Place::new();
+    let mut base = with(&arguments("generate-flux", &cases("generate-flux")[0]), &["--json"]);
+    base[1] = fresh_prompt();
+    let first = place.run(&with(&base, &["-o", "one.png"])).json();
+    assert_eq!(first["stages"][0]["kept"], false, "{first}");
+    assert_eq!(first["stages"][0]["encoders"].as_array().unwrap().len(), 2);
+    let again = place.run(&with(&base, &["-o", "two.png"])).json();
+    assert_eq!((&again["stages"][0]["stage"], &again["stages"][0]["kept"]), (&"text".into(), &true.into()));
+    assert_eq!(again["stages"][1]["stage"], "denoise");
+    assert_eq!(again["stages"][2]["stage"], "decode");
+    assert_eq!(again["outputs"], serde_json::json!(["two.png"]));
+    let pixels = |name: &str| image::open(place.path(name)).unwrap().into_rgb8().into_raw();
+    assert_eq!(pixels("one.png"), pixels("two.png"));
+    let mut other = base.clone();
+    other[1] += " on a square";
+    let other = place.run(&with(&other, &["-o", "three.png"])).json();
+    assert_eq!(other["stages"][0]["kept"], false);
+}
+
+#[test]
+fn a_picture_tells_how_it_was_made() {
+    let place = Place::new();
+    let case = &cases("generate-wan")[0];
+    let run = place.run(&with(&arguments("generate-wan", case), &["--frames", "1", "-o", "still.png"]));
+    run.failed(2, "--frames");
+    let mut words = arguments("generate-wan", case);
+    let frames = words.iter().position(|word| word == "--frames").unwrap();
+    words[frames + 1] = "1".into();
+    let run = place.run(&with(&words, &["-o", "still.png"]));
+    run.succeeded();
+    let told = texts(&place.path("still.png"));
+    let parameters = &told["parameters"];
+    for words in ["a cat moving left\nNegative prompt: bad cat\n", "Steps: 3", "CFG scale: 5", "Seed: 7", "48x32"] {
+        assert!(parameters.contains(words), "{parameters}");
+    }
+}
+
+#[test]
+fn stages_have_policies_and_settings_of_their_own() {
+    let place = Place::new();
+    let base = arguments("generate-flux", &cases("generate-flux")[0]);
+    let words = ["--policy", "denoise=fixed", "--set", "denoise.feed-forward=2", "--set", "decode.precision=f32"];
+    let run = place.run(&with(&base, &[&words[..], &["--json", "-o", "out.png"]].concat())).json();
+    assert_eq!(run["stages"][1]["policy"]["name"], "fixed");
+    assert_eq!(run["stages"][1]["plan"]["feed_forward"], 2);
+    assert_eq!(run["stages"][2]["policy"]["name"], "adaptive");
+    let fixed = with(&base, &["--policy", "fixed", "--json", "-o", "other.png"]);
+    let run = place.run(&fixed).json();
+    let names = |index: usize| run["stages"][index]["policy"]["name"].as_str().unwrap().to_owned();
+    assert_eq!([names(1), names(2)], ["fixed", "fixed"]);
+    place.run(&with(&base, &["--policy", "text=fixed", "-o", "no.png"])).failed(2, "denoise and decode");
+    place.run(&with(&base, &["--set", "text.tile=3", "-o", "no.png"])).failed(2, "precision alone");
+    assert!(!place.path("no.png").exists());
+}
+
+#[test]
+fn a_dry_run_says_what_each_stage_would_take() {
+    let place = Place::new();
+    let mut base = arguments("generate-flux", &cases("generate-flux")[0]);
+    base[1] = fresh_prompt();
+    let run = place.run(&with(&base, &["--dry-run", "-o", "out.png"]));
+    run.succeeded();
+    let text = run.stdout();
+    for words in ["CLIP", "T5", "denoise", "3 steps", "decode"] {
+        assert!(text.contains(words), "{text}");
+    }
+    let tight = place.run(&with(&base, &["--dry-run", "-o", "out.png", "--memory-limit", "100KiB"]));
+    assert!(tight.stdout().contains("over the limit") || !tight.stderr().is_empty(), "{}", tight.stdout());
+    assert_eq!(place.files().iter().filter(|name| name.contains("out")).count(), 0, "{:?}", place.files());
+}
+
+#[test]
+fn what_is_missing_or_of_another_kind_is_said() {
+    let place = Place::new();
+    let flux = fixture("generate-flux");
+    let part = |name: &str| format!("{flux}/{name}");
+    let of = |words: &[&str]| place.run(&[&["generate", "a cat", "-o", "out.png", "--device", "cpu"], words].concat());
+    of(&[]).failed(2, "no transformer: give --transformer");
+    of(&["--transformer", &part("transformer")]).failed(2, "no text encoder: give --text-encoder");
+    let encoders = ["--text-encoder", &part("text_encoder"), "--text-encoder", &part("text_encoder_2")];
+    of(&[&["--transformer", &part("transformer")], &encoders[..]].concat()).failed(2, "no VAE: give --vae");
+    of(&["--model", &part("tokenizer")]).failed(2, "no folder of a pipeline");
+    of(&["--model", &flux, "--text-encoder", &part("text_encoder"), "--size", "32x32"])
+        .failed(2, "conditioned by CLIP and T5, and CLIP is given");
+    of(&["--model", &flux, "--text-encoder", &part("transformer")]).failed(2, "not a text encoder that can be run");
+    of(&["--model", &flux, "--vae", &part("transformer")]).failed(2, "");
+    let wan = fixture("generate-wan");
+    of(&["--model", &flux, "--vae", &format!("{wan}/vae"), "--size", "32x32"]).failed(2, "");
+    of(&["--model", &flux, "--fps", "12", "--size", "32x32"]).failed(2, "--fps is for clips");
+    of(&["--model", &flux, "--size", "33x32"]).failed(2, "");
+    let standard = place.run(&["generate", "a cat", "-o", "-", "--model", &flux]);
+    standard.failed(2, "is written to a file");
+    assert!(!place.path("out.png").exists());
+}
+
+#[test]
+fn prompts_of_every_sort_are_read() {
+    let place = Place::new();
+    let model = fixture("generate-flux");
+    let long = "a red circle, ".repeat(2000);
+    for prompt in ["", "   ", "((a:1.2)", "a\u{0}b\u{1b}[31m".trim_start_matches('\u{0}'), "猫 🐈", &long] {
+        if prompt.contains('\u{0}') {
+            continue;
+        }
+        let words = ["embed", "--text-encoder", &model, "--device", "cpu", "-o", "out.safetensors", "--json", "--"];
+        let report = place.run(&[&words[..], &[prompt]].concat()).json();
+        assert!(report["shape"][1].as_i64().unwrap() >= 256, "{report}");
+    }
+    for (words, why) in [
+        (vec!["embed", "-", "-", "--text-encoder", &model, "-o", "x.safetensors"], "one prompt"),
+        (vec!["embed", "a", "--text-encoder", &model, "-o", "x.latent"], "written to .safetensors"),
+        (vec!["embed", "a", "--text-encoder", &model, "-o", "x.safetensors", "--set", "tile=3"], "no setting 'tile'"),
+        (
+            vec!["embed", "a", "--text-encoder", &model, "-o", "x.safetensors", "--memory-limit", "1KiB"],
+            "too little for CLIP",
+        ),
+        (
+            vec!["embed", "a", "--text-encoder", &model, "-o", "x.safetensors", "--embeddings", "none"],
+            "no folder of embeddings",
+        ),
+    ] {
+        place.run(&words).failed(2, why);
+    }
+    let words = ["embed", "a", &long, "--text-encoder", &model, "--device", "cpu", "-o", "two.safetensors"];
+    place.run(&words).failed(2, "no conditioning of one shape");
+    assert!(!place.path("two.safetensors").exists());
+}
