@@ -9,6 +9,8 @@ fn help_is_as_published() {
         ("help", &["--help"][..]),
         ("help-decode", &["decode", "--help"]),
         ("help-encode", &["encode", "--help"]),
+        ("help-generate", &["generate", "--help"]),
+        ("help-embed", &["embed", "--help"]),
         ("help-sample", &["sample", "--help"]),
         ("policy-list", &["policy", "list"]),
     ] {

@@ -43,6 +43,7 @@ const LAST: usize = 1000;
 /// The end of --help.
 const BEGINNING: &str = "\
 To begin with:
+  tilewright generate 'a cat on a roof' --model FLUX.1-dev -o out.png
   tilewright decode ComfyUI_00001_.latent --vae ae.safetensors -o out.png
   tilewright inspect ae.safetensors           what a file is, and what it lacks
   tilewright help decode                      all that a command takes";
@@ -57,8 +58,8 @@ PNGs (a name that ends in /); .safetensors for the raw output; - for standard ou
 folder serves, too. A link is followed; an input, a write-protected file or another user's is never replaced [default: the \
 latent's name with .png or .mp4, in the current folder]";
 
-/// Decodes latents of diffusion models into pictures and clips; how each one is run is decided by a
-/// sandboxed WebAssembly policy.
+/// Generates, decodes and encodes pictures and clips of diffusion models; how each stage is run is
+/// decided by a sandboxed WebAssembly policy
 #[derive(Debug, Parser)]
 #[command(name = "tilewright", version, propagate_version = true, max_term_width = 110, after_help = BEGINNING)]
 pub struct Arguments {
@@ -91,16 +92,16 @@ pub struct Global {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Decode a latent into a picture or a clip
-    Decode(Box<Decode>),
-    /// Encode a picture or a clip into a latent
-    Encode(Box<Encode>),
     /// Generate a picture or a clip from a prompt: Flux.1 or WAN
     Generate(Box<Generate>),
     /// Encode a prompt into the conditioning that a transformer samples by
     Embed(Box<Embed>),
     /// Sample a latent with a transformer: Flux.1 or WAN
     Sample(Box<Sample>),
+    /// Decode a latent into a picture or a clip
+    Decode(Box<Decode>),
+    /// Encode a picture or a clip into a latent
+    Encode(Box<Encode>),
     /// Measure policies against each other
     Bench(Box<Bench>),
     /// Say what files are: family, layout, types, what is missing, what was decided

@@ -119,7 +119,7 @@ fn estimate(encoders: &TextEncoders, machine: &Machine, request: &TextRequest<'_
     Ok(writeln!(printer::summary(), "{table}")?)
 }
 
-/// What was done, for --json.
+/// A report of what was done, for --json.
 #[derive(Serialize)]
 struct Report<'a> {
     output: String,

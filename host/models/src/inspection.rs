@@ -1,13 +1,14 @@
 //! Reports on files, from the names and shapes of their tensors.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 use tilewright_checkpoint::Stored;
 use tilewright_plan::Dtype;
 
 use crate::{
-    Checkpoint, DenoiserConfig, DenoiserFile, Error, Family, Identity, Kind, Lora, Result, kl,
+    Checkpoint, DenoiserConfig, DenoiserFile, EncoderConfig, EncoderFile, Error, Family, Identity, Kind, Lora, Result,
+    kl,
     known::{Half, Known, Weights},
     parts::{Part, Role},
     wan_vae,
@@ -31,6 +32,8 @@ pub struct Inspection {
     pub files: usize,
     /// The networks in it beside an autoencoder that can be run.
     pub parts: Vec<Part>,
+    /// The text encoders that can be run.
+    pub text_encoders: Vec<EncoderInspection>,
     /// The transformer that can be sampled with, if there is one.
     pub transformer: Option<DenoiserInspection>,
     /// The changes to a transformer's weights, if it is a LoRA.
@@ -207,6 +210,46 @@ impl DenoiserInspection {
     }
 }
 
+/// The report of `tilewright inspect` on a text encoder that prompts are encoded with.
+#[derive(Clone, Debug, Serialize)]
+pub struct EncoderInspection {
+    /// The published encoder that it is.
+    pub model: String,
+    /// The layout of its names.
+    pub layout: String,
+    /// The prefix of every name.
+    pub prefix: String,
+    /// The architecture.
+    pub config: EncoderConfig,
+    /// Bytes of its weights as they are stored, those of its tables left out.
+    pub stored_bytes: u64,
+    /// The type that most bytes are stored in.
+    pub stored: String,
+    /// The reason that it can't be run, if it can't.
+    pub problem: Option<String>,
+}
+
+impl EncoderInspection {
+    /// Looks at the text encoders of a file.
+    fn all(file: &Checkpoint) -> Vec<Self> {
+        if !Part::of(file).iter().any(|part| part.role == Role::TextEncoder) {
+            return Vec::new();
+        }
+        let opened = Checkpoint::open(file.path()).map_err(Error::from);
+        let found = opened.and_then(|file| EncoderFile::find_all(&Arc::new(file))).unwrap_or_default();
+        let inspect = |encoder: EncoderFile| Self {
+            model: encoder.config.model(),
+            layout: encoder.file().layout.to_string(),
+            prefix: encoder.file().prefix.clone(),
+            stored_bytes: encoder.stored_bytes,
+            stored: encoder.stored().name().to_owned(),
+            problem: encoder.check().err().map(|error| in_words(file, &error)),
+            config: encoder.config,
+        };
+        found.into_iter().map(inspect).collect()
+    }
+}
+
 /// The number of a tensor's elements.
 fn elements(file: &Checkpoint, name: &str) -> u64 {
     file.shape(name).map_or(0, |shape| shape.iter().product::<usize>() as u64)
@@ -235,6 +278,7 @@ impl Inspection {
             format: file.container().name(),
             files: file.shards(),
             parts: Part::of(file),
+            text_encoders: EncoderInspection::all(file),
             transformer: DenoiserInspection::of(file),
             lora: LoraInspection::of(file),
             encoder: Known::of_encoder(file, &identity, identity.kind).is_ok(),

@@ -29,7 +29,9 @@ pub mod wan_vae;
 pub use denoiser::{Context, DenoiserConfig, DenoiserFile, Inputs, LoadedDenoiser, Network};
 pub use error::{Error, Result};
 pub use identify::{Family, FileLayout, Identity, Kind};
-pub use inspection::{Architecture, DecoderInspection, DenoiserInspection, FoundDenoiser, Inspection, LoraInspection};
+pub use inspection::{
+    Architecture, DecoderInspection, DenoiserInspection, EncoderInspection, FoundDenoiser, Inspection, LoraInspection,
+};
 pub use known::{Destination, LoadStep};
 pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
 pub use lora::{Lora, LoraFit};

@@ -235,6 +235,8 @@ const ROWS: &[Row] = &[
         &[Extent("encoder.block.0.layer.0.SelfAttention.q.weight", 1, 4096)],
     ),
     Row(Role::TextEncoder, "T5, a text encoder", &[Has("encoder.block.0.layer.0.SelfAttention.q")]),
+    Row(Role::TextEncoder, "UMT5, WAN's text encoder", &[Has("enc.blk.1.attn_rel_b"), Has("token_embd")]),
+    Row(Role::TextEncoder, "T5, a text encoder", &[Has("enc.blk.0.attn_rel_b"), Has("token_embd")]),
     Row(
         Role::TextEncoder,
         "CLIP-G, a text encoder",

@@ -134,8 +134,8 @@ impl SampleModel {
         Ok((!lines.is_empty()).then(|| format!("{path}: {}", lines.join("; "))))
     }
 
-    /// The same with the scaling that its VAE tells, where it tells one: a pipeline's own goes before
-    /// the published one of the denoiser's family.
+    /// The same with the scaling that its VAE tells, where it tells one: it goes before that of the
+    /// denoiser's family.
     #[must_use]
     pub fn scaled_for(self, vae: &Model) -> Self {
         match vae.scaling() {

@@ -201,7 +201,7 @@ impl TextEncoders {
         Ok((rows, EncoderRun { path, model: encoder.file.config.model(), tokens, precision, outcome }))
     }
 
-    /// What a prompt's states hand on.
+    /// The row of a prompt's states.
     fn row(&self, encoder: &TextEncoder, prompt: &Prepared, of: &PromptStates) -> Result<Row> {
         let chunks = &prompt.tokens.chunks;
         let (Some(first), Some(chunk)) = (of.states.first(), chunks.first()) else {
@@ -266,7 +266,7 @@ fn reading(convention: Convention) -> Reading {
     }
 }
 
-/// What an encoder hands on of a prompt: states [1, tokens, width] and a vector [1, width].
+/// A prompt's row from one encoder: states [1, tokens, width] and a vector [1, width].
 struct Row {
     text: Option<Tensor>,
     pooled: Option<Tensor>,

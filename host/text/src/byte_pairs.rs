@@ -20,7 +20,7 @@ const ENDINGS: [&str; 7] = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"];
 pub(crate) struct BytePairs {
     /// Each byte's token within a word, and at its end.
     letters: Vec<[u32; 2]>,
-    /// What two tokens in a row become, and how early.
+    /// The token that two in a row become, and how early.
     merges: HashMap<(u32, u32), (u32, u32)>,
     start: u32,
     end: u32,

@@ -49,7 +49,7 @@ impl CharacterMap {
         out
     }
 
-    /// What the shortest entry that `text` begins with is replaced by.
+    /// The replacement of the shortest entry that `text` begins with.
     fn replacement(&self, text: &str) -> Option<&str> {
         let start = self.find(text.as_bytes())?;
         let rest = self.replacements.get(start..)?;
@@ -78,7 +78,7 @@ impl CharacterMap {
     }
 }
 
-/// How far a node's children lie from it.
+/// The distance of a node's children from it.
 fn offset(unit: u32) -> usize {
     let offset = unit >> 10;
     (if unit & 0x200 == 0 { u64::from(offset) } else { u64::from(offset) << 8 }) as usize

@@ -30,7 +30,7 @@ pub enum Encoder {
     Umt5,
 }
 
-/// What stands in a token's place.
+/// The content of a token's place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Token {
     /// A row of the encoder's embedding.
@@ -44,16 +44,16 @@ pub enum Token {
     },
 }
 
-/// What the encoder runs at once.
+/// The tokens that an encoder runs at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chunk {
     /// The tokens, padding included.
     pub tokens: Vec<Token>,
     /// Their weights.
     pub weights: Vec<f32>,
-    /// How many tokens come before the padding, start and end included.
+    /// The number of tokens before the padding, start and end included.
     pub used: usize,
-    /// Where the first end is: the pooled state's place. The mask is one up to it, it included.
+    /// The place of the first end: that of the pooled state. The mask is one up to it, it included.
     pub end: usize,
 }
 
@@ -65,7 +65,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Whether a weight is other than 1, so that the empty prompt's states are needed.
+    /// True if a weight is other than 1, so that the empty prompt's states are needed.
     #[must_use]
     pub fn weighted(&self) -> bool {
         self.chunks.iter().flat_map(|chunk| &chunk.weights).any(|weight| *weight != 1.0)
@@ -91,7 +91,7 @@ impl Chunk {
 }
 
 impl Encoder {
-    /// Whose vocabulary it has.
+    /// The family of its vocabulary.
     #[must_use]
     pub fn family(self) -> Family {
         match self {
@@ -226,7 +226,7 @@ struct Ends {
     padding: u32,
 }
 
-/// How long a chunk may be, and is padded to be.
+/// The most tokens of a chunk, and the number that it is padded to.
 #[derive(Clone, Copy)]
 struct Length {
     most: Option<usize>,
@@ -263,7 +263,7 @@ impl Filling {
         self.weights.resize(self.tokens.len(), 1.0);
     }
 
-    /// How many tokens fit before the end.
+    /// The number of tokens that fit before the end.
     fn room(&self) -> usize {
         self.length.most.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len() + 1))
     }

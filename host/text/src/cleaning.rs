@@ -13,12 +13,12 @@ use unicode_normalization::UnicodeNormalization;
 const ENTITIES: &str = include_str!("cleaning/entities.txt");
 /// The longest name that is looked for, in characters.
 const LONGEST_NAME: usize = 32;
-/// What the bytes 0x80 to 0x9F are in Windows-1252; those without a meaning are themselves.
+/// The meanings of the bytes 0x80 to 0x9F in Windows-1252; those without one are themselves.
 const WINDOWS: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}', '‘', '’',
     '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
 ];
-/// How often a line is mended at most. ftfy goes on until nothing changes, which nested
+/// The most rounds of mending a line. ftfy goes on until nothing changes, which nested
 /// `&amp;amp;` can put off as long as they like.
 const MOST_ROUNDS: usize = 16;
 
@@ -109,7 +109,7 @@ fn each_reference(text: &str, resolve: impl Fn(&str) -> Option<(String, usize)>)
     out
 }
 
-/// What the reference at the start of `rest`, which follows a `&`, means, and its length.
+/// The meaning of the reference at the start of `rest`, which follows a `&`, and its length.
 fn resolve(rest: &str) -> Option<(String, usize)> {
     let Some(number) = rest.strip_prefix('#') else {
         let end = rest.find(['\t', '\n', '\u{c}', ' ', '<', '&', '#', ';']);

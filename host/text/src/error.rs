@@ -13,7 +13,7 @@ pub enum Error {
     /// The vocabulary is damaged, or of a kind that is not read here.
     #[error("{source_name}: {reason}")]
     Vocabulary {
-        /// What holds it, as its format calls it: `spiece_model`, `tokenizer.ggml` and so on.
+        /// The vocabulary's place by its format: `spiece_model`, `tokenizer.ggml` and so on.
         source_name: &'static str,
         /// The fault.
         reason: String,
@@ -21,9 +21,9 @@ pub enum Error {
     /// The vocabulary is larger than any that is read here.
     #[error("{source_name}: {what} is {found}, {limit} at most")]
     TooLarge {
-        /// What holds it.
+        /// The vocabulary's place.
         source_name: &'static str,
-        /// What is counted.
+        /// The thing that is counted.
         what: &'static str,
         /// Its count.
         found: usize,
@@ -33,11 +33,11 @@ pub enum Error {
     /// The vocabulary is whole but another encoder's.
     #[error("{source_name}: not the vocabulary of {family}: {reason}")]
     Other {
-        /// What holds it.
+        /// The vocabulary's place.
         source_name: &'static str,
-        /// What is wanted.
+        /// The family that is wanted.
         family: Family,
-        /// What shows it.
+        /// The sign of another one.
         reason: String,
     },
     /// An encoder was given another family's tokenizer.

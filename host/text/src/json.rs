@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::tokenizer::check_size;
 use crate::unigram::{Entry, Kind};
 
-/// What holds the vocabulary, in messages.
+/// The vocabulary's place, in messages.
 pub(crate) const SOURCE: &str = "tokenizer.json";
 const VOCABULARY: &str = "vocab.json";
 
@@ -74,7 +74,7 @@ struct Added {
     special: bool,
 }
 
-/// What a file holds.
+/// The contents of a file.
 pub(crate) enum Contents {
     Unigram { entries: Vec<Entry>, unknown: u32, charsmap: Vec<u8> },
     BytePairs { tokens: HashMap<String, u32>, merges: Vec<(String, String)> },

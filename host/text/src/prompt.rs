@@ -7,12 +7,12 @@ use crate::weights::{is_space, segments};
 /// The longest prompt that is read, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// What a word that names an embedding begins with.
+/// The beginning of a word that names an embedding.
 const EMBEDDING: &str = "embedding:";
 
 /// The embeddings that a prompt can name.
 pub trait Embeddings {
-    /// How many vectors the embedding of this name has, or `None` where there is none.
+    /// The number of vectors of the embedding of this name, or `None` if there is none.
     fn vectors(&self, name: &str) -> Option<usize>;
 
     /// Told of a name that the prompt has and that is left out.
@@ -39,7 +39,7 @@ pub enum Piece {
     Embedding {
         /// The name, as the file's is looked for.
         name: String,
-        /// How many vectors it has.
+        /// The number of its vectors.
         vectors: usize,
         /// Its weight.
         weight: f32,

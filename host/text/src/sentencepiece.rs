@@ -4,7 +4,7 @@ use crate::unigram::{Entry, Kind};
 use crate::{MAX_PIECES, Result};
 use crate::{error::Error, tokenizer::check_size};
 
-/// What holds the model, in messages.
+/// The model's place, in messages.
 pub(crate) const SOURCE: &str = "spiece_model";
 
 /// `TrainerSpec.ModelType`'s `UNIGRAM`.

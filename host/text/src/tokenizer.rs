@@ -22,7 +22,7 @@ pub const MAX_PIECE_BYTES: usize = 512;
 
 /// The most bytes of all pieces together: UMT5's have three million.
 const MAX_ALL_BYTES: usize = 16 << 20;
-/// What sentencepiece writes for a space.
+/// The sign that sentencepiece writes for a space.
 const SPACE: &str = "\u{2581}";
 /// The ids of `<pad>` and `</s>` in T5's and UMT5's vocabularies.
 pub(crate) const PADDING: u32 = 0;
@@ -41,7 +41,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// How many tokens `<extra_id_N>` Hugging Face adds behind the model's pieces.
+    /// The number of tokens `<extra_id_N>` that Hugging Face adds behind the model's pieces.
     fn extra(self) -> usize {
         match self {
             Self::Clip => 0,
@@ -61,7 +61,7 @@ impl Display for Family {
     }
 }
 
-/// Whose way to read a prompt is followed: `--as`. They differ on purpose.
+/// The program whose way to read a prompt is followed: `--as`. They differ on purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reading {
@@ -103,7 +103,7 @@ pub struct Gguf<'a> {
     pub tokens: &'a [&'a str],
     /// The pieces' scores.
     pub scores: &'a [f32],
-    /// What the pieces are for: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    /// The kinds of pieces: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     /// All are normal where the file says nothing.
     pub token_type: &'a [i32],
     /// The map of characters, empty where the file has none.
@@ -155,7 +155,7 @@ impl Tokenizer {
         let unknown = entries.iter().position(|entry| entry.kind == Kind::Unknown);
         let unknown = gguf.unknown_token_id.or(unknown.and_then(|index| u32::try_from(index).ok()));
         let unknown = unknown.ok_or_else(|| damaged("unknown_token_id is missing".to_owned()))?;
-        // What is there only to fill the embedding, and what is added again below.
+        // Pieces that are there only to fill the embedding, and those that are added again below.
         while entries.last().is_some_and(|entry| entry.kind == Kind::Unused || is_extra(&entry.text)) {
             entries.pop();
         }

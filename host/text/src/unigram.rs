@@ -5,7 +5,7 @@ use crate::trie::Trie;
 /// Less than the least score, for a character that no piece holds: sentencepiece's `kUnkPenalty`.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// What a piece of a sentencepiece model is for. The numbers are the format's, and GGUF's.
+/// The kind of a piece of a sentencepiece model. The numbers are the format's, and GGUF's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Normal,
@@ -24,7 +24,7 @@ impl Kind {
     }
 }
 
-/// How scores are added up.
+/// The way in which scores are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scoring {
     /// As Hugging Face's tokenizers do: in f64, over all pieces; unknown characters in a row are
@@ -147,7 +147,7 @@ impl Unigram {
         found
     }
 
-    /// What taking a piece of `length` bytes adds, or `None` where it can't be taken.
+    /// The score that a piece of `length` bytes adds, or `None` if it can't be taken.
     fn score(&self, piece: u32, length: usize, scoring: Scoring) -> Option<f64> {
         let (score, kind) = *self.scores.get(piece as usize)?;
         match (scoring, kind) {

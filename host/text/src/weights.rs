@@ -1,16 +1,16 @@
 //! ComfyUI's weights: `(text)` is 1.1 times as heavy, `(text:1.3)` weighs 1.3, and so on inside.
 //!
-//! What it makes of brackets that do not match was found out from its behaviour, and is kept: a
+//! The treatment of brackets that do not match was found out from its behaviour, and is kept: a
 //! group is what opens where no other is open, and one that never closes ends at the text's last
 //! character if that is a bracket, and is plain text if not. After a `)` too many, the next `(`
 //! only makes up for it.
 
 use crate::error::{Error, Result};
 
-/// How deep brackets may be nested. ComfyUI fails at about a thousand.
+/// The deepest nesting of brackets. ComfyUI fails at about a thousand.
 pub const MAX_DEPTH: usize = 256;
 
-/// What a pair of brackets without a number multiplies the weight by.
+/// The factor of a pair of brackets without a number.
 const STEP: f64 = 1.1;
 
 /// A part of a prompt that weighs the same throughout.
@@ -134,7 +134,7 @@ fn number(prompt: &str, start: usize, end: usize) -> Option<(usize, f64)> {
     (weight as f32).is_finite().then_some((start + colon, weight))
 }
 
-/// What Python takes for white space.
+/// True for what Python takes for white space.
 pub(crate) fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
 }

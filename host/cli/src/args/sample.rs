@@ -71,7 +71,7 @@ pub struct Way {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STEPS)))]
     pub steps: Option<u32>,
     /// The sigmas by hand, one more than steps, as in 1,0.75,0.5,0.25,0
-    #[arg(long, value_name = "LIST", value_parser = sigmas, conflicts_with_all = ["steps", "denoise"])]
+    #[arg(long, value_name = "LIST", value_parser = sigmas, conflicts_with = "steps")]
     pub sigmas: Option<Sigmas>,
     /// The sampler, by ComfyUI's name, as dpmpp_2m; an unknown name lists all 45. As diffusers,
     /// uni_pc and dpmpp_2m are its UniPC and DPM-Solver++ [default: euler; as diffusers that of a
@@ -160,7 +160,7 @@ pub struct Sample {
     #[arg(long, requires = "end_step")]
     pub leftover_noise: bool,
     /// The share of the way from noise to a sample that is gone, with --latent
-    #[arg(long, value_name = "X", value_parser = finite, requires = "latent")]
+    #[arg(long, value_name = "X", value_parser = finite, requires = "latent", conflicts_with = "sigmas")]
     pub denoise: Option<f64>,
     /// The factor of guidance by --negative; 1 leaves it out
     #[arg(long, value_name = "X", value_parser = finite, requires = "negative")]

@@ -25,7 +25,7 @@ use crate::{
 /// The setting of text encoders.
 const PRECISION: &str = "precision";
 
-/// What is asked of the text stage.
+/// A wish of the text stage.
 pub struct Wish<'a> {
     pub arguments: &'a Generate,
     pub parts: &'a Parts,

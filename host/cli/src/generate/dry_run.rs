@@ -1,4 +1,4 @@
-//! What each stage would take, before anything is loaded.
+//! The price of each stage, before anything is loaded.
 
 use std::io::Write;
 

@@ -17,7 +17,7 @@ use crate::{
     tell::note,
 };
 
-/// What is asked of the decode.
+/// A wish of the decode.
 pub struct Wish<'a> {
     pub arguments: &'a Generate,
     pub machine: &'a Machine,

@@ -1,4 +1,4 @@
-//! What was done by each stage.
+//! The report of each stage.
 
 use std::{io::Write, path::PathBuf};
 

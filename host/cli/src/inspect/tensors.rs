@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use tilewright_models::{
-    Architecture, Checkpoint, DenoiserConfig, DenoiserInspection, Inspection, Kind, LatentFile, LoraInspection, Part,
-    kl, wan_vae,
+    Architecture, Checkpoint, DenoiserConfig, DenoiserInspection, EncoderConfig, EncoderInspection, Inspection, Kind,
+    LatentFile, LoraInspection, Part, kl, wan_vae,
 };
 use tilewright_plan::{bytes, terminal::shorten, words::with_noun};
 
@@ -58,6 +58,7 @@ fn kind(inspection: &Inspection) -> String {
             .map_or("transformer".into(), |found| format!("transformer: {}", found.model)),
         Kind::Conditioning => "conditioning: what text encoders hand to a transformer".into(),
         Kind::Other if inspection.lora.is_some() => Part::list_names(&inspection.parts),
+        Kind::Other if !inspection.text_encoders.is_empty() => Part::list_names(&inspection.parts),
         Kind::TinyAutoencoder | Kind::Other if !inspection.parts.is_empty() => {
             format!("{}: neither a latent nor a VAE that can be decoded with", Part::list_names(&inspection.parts))
         }
@@ -157,6 +158,7 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
     if is_vae {
         rows.push(("encoder", if inspection.encoder { "in the file" } else { "not in the file" }.into()));
     }
+    rows.extend(inspection.text_encoders.iter().flat_map(text_encoder));
     rows.extend(inspection.transformer.iter().flat_map(transformer));
     rows.extend(inspection.lora.iter().flat_map(lora));
     rows.extend(texts(inspection.texts.iter().map(|(name, length)| (name.as_str(), *length))));
@@ -184,10 +186,39 @@ fn command(inspection: &Inspection) -> Option<String> {
         Kind::Other if inspection.lora.as_ref().is_some_and(|lora| lora.problem.is_none()) => {
             "tilewright sample --transformer TRANSFORMER --lora FILE:STRENGTH --conditioning CONDITIONING --size WxH -o OUT"
         }
+        Kind::Other if inspection.text_encoders.iter().any(|encoder| encoder.problem.is_none()) => {
+            "tilewright generate PROMPT --text-encoder FILE …; tilewright embed PROMPT --text-encoder FILE -o OUT"
+        }
         Kind::Transformer | Kind::TinyAutoencoder | Kind::Other => return None,
     };
     // A whole checkpoint holds a VAE, too.
     Some(if samples && line != SAMPLE { format!("{line}; {SAMPLE}") } else { line.to_owned() })
+}
+
+/// The facts about a text encoder that prompts are encoded with.
+fn text_encoder(inspected: &EncoderInspection) -> Vec<(&'static str, String)> {
+    let below = match inspected.prefix.as_str() {
+        "" => String::new(),
+        prefix => format!(", below {}", shorten(prefix, 200)),
+    };
+    let shape = match &inspected.config {
+        EncoderConfig::Clip(config) => format!(
+            "{} heads in a width of {}, {} blocks, {} tokens of {} at most",
+            config.heads, config.hidden, config.blocks, config.vocabulary, config.positions
+        ),
+        EncoderConfig::T5(config) => format!(
+            "{} heads in a width of {}, {} blocks, {} tokens",
+            config.heads, config.hidden, config.blocks, config.vocabulary
+        ),
+    };
+    let stored = format!("{} as {}", bytes::display(inspected.stored_bytes), inspected.stored);
+    let mut rows = vec![
+        ("encoder", format!("{}, {stored}, without its table of tokens", inspected.model)),
+        ("", shape),
+        ("names", format!("{}{below}", inspected.layout)),
+    ];
+    rows.extend(inspected.problem.iter().map(|problem| ("can't run", problem.clone())));
+    rows
 }
 
 /// The facts about a transformer that latents are sampled with.

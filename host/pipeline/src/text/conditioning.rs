@@ -16,7 +16,7 @@ use crate::{
     sample::{POOLED, TEXT},
 };
 
-/// What text encoders hand to a transformer, in f32.
+/// The tensors that text encoders hand to a transformer, in f32.
 #[derive(Debug)]
 pub struct Conditioning {
     /// [N, tokens, width]

@@ -28,7 +28,7 @@ const OWN: &str = "spiece_model";
 /// The largest file of a tokenizer.
 const LARGEST: u64 = tilewright_text::MAX_FILE_BYTES as u64;
 
-/// What a set of encoders makes: conditioning for a kind of transformer.
+/// The purpose of a set of encoders: conditioning for a kind of transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// T5's states and, if CLIP is there, its pooled state.
@@ -63,7 +63,7 @@ impl Purpose {
         self == Purpose::Sdxl
     }
 
-    /// The states of encoders, of which several stand side by side: as many tokens as all have, since
+    /// The states of encoders, several of them side by side: as many tokens as all have, since
     /// ComfyUI cuts the longer ones.
     pub(super) fn join(self, mut texts: Vec<Tensor>) -> Result<Tensor> {
         match texts.len() {
@@ -227,7 +227,7 @@ impl TextEncoders {
         )))
     }
 
-    /// What they make.
+    /// The purpose of them together.
     pub fn purpose(&self) -> Purpose {
         self.purpose
     }
