@@ -260,3 +260,45 @@ fn prompts_of_every_sort_are_read() {
     place.run(&words).failed(2, "no conditioning of one shape");
     assert!(!place.path("two.safetensors").exists());
 }
+
+#[test]
+fn a_picture_to_begin_with_is_made_anew_where_the_mask_is_white() {
+    let place = Place::new();
+    let (model, picture) = (fixture("generate-flux"), fixture("text-clip-vision/64x64.png"));
+    image::GrayImage::from_fn(64, 64, |x, _| image::Luma([if x < 32 { 255 } else { 0 }]))
+        .save(place.path("mask.png"))
+        .unwrap();
+    let words = ["generate", "a blue cat", "--model", &model, "--image", &picture, "--denoise", "0.6", "--steps", "4"];
+    let words = [&words[..], &["--seed", "3", "--device", "cpu", "--set", "precision=f32", "--json"]].concat();
+    let masked = ["--mask", "mask.png", "-o", "out.png", "--keep", "kept.safetensors"];
+    let report = place.run(&[&words[..], &masked].concat()).json();
+    let stages: Vec<&str> =
+        report["stages"].as_array().unwrap().iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
+    assert_eq!(stages, ["text", "encode", "denoise", "decode"]);
+    assert!(texts(&place.path("out.png"))["parameters"].contains("Size: 64x64, Denoising strength: 0.6"));
+    let vae = format!("{model}/vae");
+    let encode = ["encode", &picture, "--vae", &vae, "--device", "cpu", "--set", "precision=f32"];
+    place.run(&[&encode[..], &["-o", "image.safetensors"]].concat()).succeeded();
+    let (shape, kept) = tensor(&place.path("kept.safetensors"), "latent");
+    let (_, image) = tensor(&place.path("image.safetensors"), "latent");
+    assert_eq!(shape, [1, 4, 8, 8]);
+    for (index, (found, given)) in kept.iter().zip(&image).enumerate() {
+        let is_kept = index % 8 >= 4;
+        assert_eq!((found - given).abs() < 1e-4, is_kept, "{index}: {found} {given}");
+    }
+    // Without a mask everything is made anew.
+    place.run(&[&words[..], &["-o", "all.png", "--keep", "all.safetensors"]].concat()).succeeded();
+    let (_, all) = tensor(&place.path("all.safetensors"), "latent");
+    assert!(all.iter().zip(&image).all(|(found, given)| (found - given).abs() > 1e-6));
+
+    let failed = |words: &[&str], why: &str| {
+        place
+            .run(&[&["generate", "a cat", "--model"], words, &["-o", "no.png", "--device", "cpu"]].concat())
+            .failed(2, why);
+    };
+    failed(&[&model, "--mask", "mask.png"], "--image");
+    failed(&[&model, "--image", "none.png"], "none.png");
+    failed(&[&model, "--image", &format!("{model}/cases.json")], "cases.json");
+    failed(&[&fixture("generate-wan"), "--image", &picture], "--image is for pictures");
+    assert!(!place.path("no.png").exists());
+}

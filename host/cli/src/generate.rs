@@ -2,10 +2,12 @@
 
 mod conditioning;
 mod dry_run;
+mod image;
 mod pictures;
+mod policies;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tilewright_engine::{DenoiseJob, Overrides, Sampled};
 use tilewright_media::{Output, Preview, STANDARD};
@@ -22,17 +24,11 @@ use crate::{
     args::Generate,
     embed::check_embeddings,
     failure::{Failure, Outcome},
-    files, history, model, policy, printer,
+    files, history, model, printer,
     report::{Shown, fail, keep},
     sample::work::{Resumption, SampleWork},
     tell::tell,
 };
-
-/// The policy of a stage for which none is named.
-const POLICY: &str = "adaptive";
-
-/// The stages that policies decide.
-const STAGES: [Stage; 2] = [Stage::Denoise, Stage::Decode];
 
 /// Makes pictures or clips.
 pub fn run(arguments: &Generate) -> Outcome {
@@ -57,8 +53,9 @@ pub fn run(arguments: &Generate) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    let mut planner: Recorder<Denoise> = configure(arguments, Stage::Denoise)?;
-    let mut decoding: Recorder = configure(arguments, Stage::Decode)?;
+    let mut planner: Recorder<Denoise> = policies::configure(arguments, Stage::Denoise)?;
+    let mut decoding: Recorder = policies::configure(arguments, Stage::Decode)?;
+    let mut encoding: Recorder = policies::configure(arguments, Stage::Encode)?;
     let mut transformer = SampleModel::open(&parts.transformers, arguments.boundary)?;
     for lora in &arguments.lora {
         if let Some(line) = transformer.add(lora)? {
@@ -79,18 +76,26 @@ pub fn run(arguments: &Generate) -> Outcome {
     let prompts = conditioning::read_prompts(arguments, cfg != 1.0)?;
     check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.way.convention)?;
     let wish = conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts };
+    let size = match &arguments.image {
+        Some(path) => image::size(path, &vae)?,
+        None => arguments.size.unwrap_or_else(|| transformer.usual_size()),
+    };
     if arguments.dry_run {
         let planners = (&mut planner, &mut decoding);
-        return dry_run::dry_run(&wish, &transformer, &vae, planners, |conditionings| {
-            request(arguments, &transformer, conditionings, cfg)
+        return dry_run::dry_run(&wish, &transformer, &vae, size, planners, |conditionings| {
+            request(arguments, &transformer, conditionings, size, None, cfg)
         });
     }
     let rate = pictures::rate(arguments, &vae)?;
     let conditionings = Conditionings::make(&wish, &transformer)?;
-    let request = request(arguments, &transformer, &conditionings, cfg);
+    let image = match &arguments.image {
+        Some(path) => Some(image::encode(arguments, path, (machine, &vae), limit, trials, &mut encoding)?),
+        None => None,
+    };
+    let latent = image.as_ref().map(|image| image.latent.as_path());
+    let request = request(arguments, &transformer, &conditionings, size, latent, cfg);
     let sampling = transformer.prepare(&request)?;
-    let size = sampling.latents.size();
-    let shape = vae.shape_of(extents(&size));
+    let shape = vae.shape_of(extents(&sampling.latents.size()));
     output.check(&shape)?;
     output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
 
@@ -118,7 +123,7 @@ pub fn run(arguments: &Generate) -> Outcome {
     }
     let Sampled { latents, record, candidates, .. } = sampled;
     let latents = transformer.to_vae(&latents)?;
-    let texts = vec![("parameters".to_owned(), report::parameters(&wish.prompts, &request, &record))];
+    let texts = vec![("parameters".to_owned(), report::parameters(&wish.prompts, &request, shape, &record))];
     drop((sampling, transformer));
     let decoded = decode(
         pictures::Wish {
@@ -137,7 +142,9 @@ pub fn run(arguments: &Generate) -> Outcome {
     outputs.extend(decoded.files.iter().cloned());
     outputs.extend(arguments.preview.clone());
     resumption.remove()?;
-    Report { text: &conditionings, denoise: (&record, &candidates), decode: &decoded, outputs: &outputs }.show(shown)
+    let encode = image.as_ref().map(|image| &image.record);
+    Report { text: &conditionings, encode, denoise: (&record, &candidates), decode: &decoded, outputs: &outputs }
+        .show(shown)
 }
 
 /// The extents of latents [N, C, (T,) h, w].
@@ -154,43 +161,6 @@ fn extents(size: &[i64]) -> Extents {
     }
 }
 
-/// The arguments of a kind that are for a stage: those that name it, and those that name none. An
-/// argument that names a stage that no policy decides is refused.
-fn of_stage<'a>(stage: Stage, arguments: impl Iterator<Item = &'a str>, mark: char) -> Outcome<Vec<&'a str>> {
-    let mut own = Vec::new();
-    for argument in arguments {
-        match argument.split_once(mark).map(|(name, rest)| (name.parse::<Stage>(), rest)) {
-            Some((Ok(named), rest)) if named == stage => own.push(rest),
-            Some((Ok(_), _)) => {}
-            _ => own.push(argument),
-        }
-    }
-    Ok(own)
-}
-
-/// The policy of a stage with its settings.
-fn configure<W: tilewright_plan::Work>(arguments: &Generate, stage: Stage) -> Outcome<Recorder<W>>
-where
-    tilewright_policy::Policy: tilewright_plan::Planner<W>,
-{
-    for named in &arguments.policy {
-        if let Some((Ok(named_stage), _)) = named.split_once('=').map(|(name, rest)| (name.parse::<Stage>(), rest))
-            && !STAGES.contains(&named_stage)
-        {
-            return Err(Failure::input(format!("--policy {named}: policies decide the stages denoise and decode")));
-        }
-    }
-    let names = of_stage(stage, arguments.policy.iter().map(String::as_str), '=')?;
-    let own = |key: &str| match key.split_once('.').map(|(name, rest)| (name.parse::<Stage>(), rest)) {
-        Some((Ok(named), rest)) => (named == stage).then(|| rest.to_owned()),
-        _ => Some(key.to_owned()),
-    };
-    let settings: Vec<(String, String)> =
-        arguments.set.iter().filter_map(|(key, value)| Some((own(key)?, value.clone()))).collect();
-    let name = names.last().copied().unwrap_or(POLICY);
-    policy::configure(stage, name, &settings, arguments.grants, &arguments.record)
-}
-
 /// Refuses an output that would replace an input.
 fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     let mut roles = files::roles();
@@ -199,6 +169,11 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     }
     for path in &parts.text_encoders {
         roles = roles.reads("the text encoder", path);
+    }
+    for (name, path) in [("the image", &arguments.image), ("the mask", &arguments.mask)] {
+        if let Some(path) = path {
+            roles = roles.reads(name, path);
+        }
     }
     if let Some(path) = &parts.vae {
         roles = roles.reads("the VAE", path);
@@ -210,32 +185,42 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
         roles = roles.reads("the LoRA", &lora.path);
     }
     for named in &arguments.policy {
-        let name = named.split_once('=').map_or(named.as_str(), |(_, name)| name);
-        roles = files::reads_policy(roles, name);
+        roles = files::reads_policy(roles, policies::name(named));
     }
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--keep", arguments.keep.as_deref())?;
     files::check_file(roles, "--record", arguments.record.file())
 }
 
-fn request(arguments: &Generate, model: &SampleModel, conditionings: &Conditionings, cfg: f64) -> SampleRequest {
+fn request(
+    arguments: &Generate,
+    model: &SampleModel,
+    conditionings: &Conditionings,
+    [width, height]: [u32; 2],
+    latent: Option<&Path>,
+    cfg: f64,
+) -> SampleRequest {
     let way = &arguments.way;
-    let [width, height] = arguments.size.unwrap_or_else(|| model.usual_size());
     let frames = arguments.frames.unwrap_or_else(|| model.usual_frames());
     let prompt = |path: &PathBuf| PromptRequest { path: path.clone(), within: None };
     let usual_sampler = || if way.convention == Convention::ComfyUi { model.usual_sampler() } else { None };
     SampleRequest {
         conditioning: vec![prompt(&conditionings.positive)],
         negative: conditionings.negative.iter().map(prompt).collect(),
-        size: Some(Size { width, height, frames }),
-        latent: None,
+        size: latent.is_none().then_some(Size { width, height, frames }),
+        latent: latent.map(Path::to_owned),
         noise: None,
         batch: arguments.batch,
-        mask: None,
+        mask: latent.and(arguments.mask.clone()),
         seeds: arguments.seed.clone(),
         steps: match &way.sigmas {
             Some(sigmas) => Steps::Sigmas(sigmas.0.clone()),
-            None => Steps::Count { steps: way.steps, strength: 1.0, scheduler: way.scheduler, span: Span::default() },
+            None => Steps::Count {
+                steps: way.steps,
+                strength: arguments.denoise.filter(|_| latent.is_some()).unwrap_or(1.0),
+                scheduler: way.scheduler,
+                span: Span::default(),
+            },
         },
         shift: way.shift,
         sampler: way.sampler.or_else(usual_sampler),

@@ -48,6 +48,16 @@ pub struct Generate {
     /// The prompt to lead away from; it counts if --cfg is not 1
     #[arg(long, value_name = "TEXT")]
     pub negative: Option<String>,
+    /// A picture to begin with, which --denoise makes anew in part; it gives the size
+    #[arg(long, value_name = "FILE", conflicts_with = "size")]
+    pub image: Option<PathBuf>,
+    /// The part of --image to make anew: a picture, white where it is replaced
+    #[arg(long, value_name = "FILE", requires = "image")]
+    pub mask: Option<PathBuf>,
+    /// The share of the way from noise to a picture that is gone from --image, as 0.6; 1 is all
+    /// of it [default: 1]
+    #[arg(long, value_name = "X", value_parser = finite, requires = "image", conflicts_with = "sigmas")]
+    pub denoise: Option<f64>,
     /// Width and height in pixels [default: 1024x1024 for Flux, 832x480 for WAN, 1280x704 for WAN
     /// 2.2 5B]
     #[arg(long, value_name = "WxH", value_parser = size)]

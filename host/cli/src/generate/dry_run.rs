@@ -26,6 +26,7 @@ pub fn dry_run(
     wish: &Wish<'_>,
     transformer: &SampleModel,
     vae: &Model,
+    [width, height]: [u32; 2],
     (denoising, decoding): (&mut Recorder<Denoise>, &mut Recorder),
     request: impl FnOnce(&Conditionings) -> SampleRequest,
 ) -> Outcome {
@@ -52,7 +53,6 @@ pub fn dry_run(
     let path = folder.path().join("conditioning.safetensors");
     let is_video = transformer.denoiser.config().is_video();
     let usual = if is_video || wish.arguments.way.convention == Convention::Diffusers { TOKENS } else { FLUX_TOKENS };
-    let [width, height] = wish.arguments.size.unwrap_or_else(|| transformer.usual_size());
     let frames = wish.arguments.frames.unwrap_or_else(|| transformer.usual_frames());
     let tokens = wish.parts.text_tokens.unwrap_or(usual);
     transformer.generate_conditioning(&path, tokens, Size { width, height, frames })?;

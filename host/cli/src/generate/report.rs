@@ -4,8 +4,9 @@ use std::{io::Write, path::PathBuf};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tilewright_media::Shape;
 use tilewright_pipeline::{SampleRequest, Steps};
-use tilewright_plan::{Candidate, Denoise, DenoiseRecord, bytes};
+use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Record, bytes};
 
 use super::{
     conditioning::Conditionings,
@@ -22,6 +23,7 @@ use crate::{
 /// The stages that are done, and the files.
 pub struct Report<'a> {
     pub text: &'a Conditionings,
+    pub encode: Option<&'a Record>,
     pub denoise: (&'a DenoiseRecord, &'a [Candidate<Denoise>]),
     pub decode: &'a Decoded,
     pub outputs: &'a [PathBuf],
@@ -48,6 +50,10 @@ impl Report<'_> {
             let time = table::time(run.outcome.elapsed + run.outcome.load);
             row("text", format!("{}, {}", run.model, run.precision), time, run.outcome.peak_bytes);
         }
+        if let Some((encode, outcome)) = self.encode.and_then(|encode| Some((encode, encode.outcome.as_ref()?))) {
+            let time = table::time(outcome.elapsed + outcome.load);
+            row("encode", in_words(&encode.plan), time, outcome.peak_bytes);
+        }
         if let Some(outcome) = &record.outcome {
             let held = outcome.peak_bytes + outcome.weights_bytes;
             row("denoise", record.plan.to_string(), table::time(outcome.elapsed + outcome.load), held);
@@ -64,26 +70,29 @@ impl Report<'_> {
     fn print_json(&self) -> Outcome {
         #[derive(Serialize)]
         struct Printed<'a> {
-            stages: [Value; 3],
+            stages: Vec<Value>,
             outputs: &'a [PathBuf],
         }
         let encoders: Vec<Row> = self.text.runs.iter().map(Row::new).collect();
         let text = json!({ "stage": "text", "kept": encoders.is_empty(), "encoders": encoders });
-        let denoise = serde_json::to_value(self.denoise.0).map_err(Failure::work)?;
-        let decode = serde_json::to_value(&self.decode.record).map_err(Failure::work)?;
-        let printed = Printed { stages: [text, denoise, decode], outputs: self.outputs };
+        let mut stages = vec![text];
+        if let Some(encode) = self.encode {
+            stages.push(serde_json::to_value(encode).map_err(Failure::work)?);
+        }
+        stages.push(serde_json::to_value(self.denoise.0).map_err(Failure::work)?);
+        stages.push(serde_json::to_value(&self.decode.record).map_err(Failure::work)?);
+        let printed = Printed { stages, outputs: self.outputs };
         let text = serde_json::to_string_pretty(&printed).map_err(Failure::work)?;
         Ok(writeln!(printer::stdout(), "{text}")?)
     }
 }
 
 /// The settings of a picture, as A1111's web UI writes and reads them.
-pub fn parameters(prompts: &[String], request: &SampleRequest, record: &DenoiseRecord) -> String {
+pub fn parameters(prompts: &[String], request: &SampleRequest, shape: Shape, record: &DenoiseRecord) -> String {
     let prompt = prompts.first().map_or("", String::as_str);
     let negative = prompts.get(1).filter(|negative| !negative.is_empty());
     let negative = negative.map_or_else(String::new, |negative| format!("\nNegative prompt: {negative}"));
     let seeds: Vec<String> = request.seeds.iter().map(u64::to_string).collect();
-    let (width, height) = request.size.map_or((0, 0), |size| (size.width, size.height));
     let scheduler = match &request.steps {
         Steps::Count { scheduler, .. } => scheduler.unwrap_or_default().to_string(),
         Steps::Sigmas(_) => "sigmas by hand".into(),
@@ -94,8 +103,13 @@ pub fn parameters(prompts: &[String], request: &SampleRequest, record: &DenoiseR
         format!("Schedule type: {scheduler}"),
         format!("CFG scale: {}", request.cfg),
         format!("Seed: {}", seeds.join(",")),
-        format!("Size: {width}x{height}"),
+        format!("Size: {}x{}", shape.width, shape.height),
     ];
+    if let Steps::Count { strength, .. } = &request.steps
+        && *strength < 1.0
+    {
+        facts.push(format!("Denoising strength: {strength}"));
+    }
     facts.extend(request.guidance.map(|guidance| format!("Distilled CFG Scale: {guidance}")));
     facts.push(format!("Version: tilewright {}", env!("CARGO_PKG_VERSION")));
     format!("{prompt}{negative}\n{}", facts.join(", "))
