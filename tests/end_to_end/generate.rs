@@ -302,3 +302,40 @@ fn a_picture_to_begin_with_is_made_anew_where_the_mask_is_white() {
     failed(&[&fixture("generate-wan"), "--image", &picture], "--image is for pictures");
     assert!(!place.path("no.png").exists());
 }
+
+#[test]
+fn a_picture_is_made_again_like_another() {
+    let place = Place::new();
+    let pixels = |name: &str| image::open(place.path(name)).unwrap().into_rgb8().into_raw();
+    for (model, more) in [
+        ("generate-flux", &["--sampler", "dpmpp_2m", "--scheduler", "beta", "--guidance", "2", "--seed", "5,6"][..]),
+        ("generate-wan", &["--cfg", "4", "--negative", "bad", "--frames", "1", "--set", "denoise.precision=bf16"]),
+        ("generate-flux", &["--as", "diffusers", "--set", "denoise.feed-forward=2", "--batch", "2"]),
+    ] {
+        let model = fixture(model);
+        let words =
+            ["generate", "a red circle", "--model", &model, "--size", "48x32", "--steps", "3", "--device", "cpu"];
+        let first = place.run(&[&words[..], more, &["-o", "first.png", "--json"]].concat()).json();
+        let outputs = first["outputs"].as_array().unwrap();
+        let source = outputs[0].as_str().unwrap();
+        let like = ["generate", "--like", source, "--model", &model, "--device", "cpu", "-o", "again.png", "--json"];
+        let again = place.run(&like).json();
+        for (one, other) in outputs.iter().zip(again["outputs"].as_array().unwrap()) {
+            assert_eq!(pixels(one.as_str().unwrap()), pixels(other.as_str().unwrap()), "{one}");
+        }
+        assert_eq!(first["stages"][1]["plan"]["precision"], again["stages"][1]["plan"]["precision"]);
+        // An option that is given counts.
+        let other = [&like[..7], &["--seed", "77", "-o", "other.png", "--json"]].concat();
+        let other = place.run(&other).json();
+        assert_ne!(pixels(source), pixels(other["outputs"][0].as_str().unwrap()));
+    }
+    let model = fixture("generate-flux");
+    for (picture, why) in [
+        (fixture("text-clip-vision/64x64.png"), "not made by tilewright generate"),
+        ("none.png".into(), "no such file"),
+        (format!("{model}/cases.json"), "not made by tilewright generate"),
+    ] {
+        place.run(&["generate", "--like", &picture, "--model", &model, "-o", "no.png"]).failed(2, why);
+    }
+    place.run(&["generate", "--model", &model, "-o", "no.png"]).failed(2, "PROMPT");
+}

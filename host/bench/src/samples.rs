@@ -21,6 +21,7 @@ use crate::{
 };
 
 pub use self::judge::{SampleCase, SampleSweep, SampleSweepReport};
+pub(crate) use self::plans::spelling;
 
 /// Makes the planner of samples that a spelling names.
 ///

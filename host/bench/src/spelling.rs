@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use tilewright_plan::{Layout, Plan, Precision, Release, Space, Time};
+use tilewright_plan::{DenoisePlan, Layout, Plan, Precision, Release, Space, Time};
 
 use crate::Error;
 
@@ -107,6 +107,11 @@ impl Spelling {
         Self { policy: "fixed".into(), settings }
     }
 
+    /// The `fixed` policy's settings that make exactly this plan of a sample.
+    pub fn fixed_sample(plan: &DenoisePlan) -> Self {
+        crate::samples::spelling(plan)
+    }
+
     /// The plain whole decode in f32 that differences are taken against.
     pub fn whole() -> Self {
         let settings = [("space", "whole"), ("precision", "f32")];
@@ -128,7 +133,7 @@ pub(crate) fn in_words(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Tile};
+    use tilewright_plan::{DenoisePlan, Dtype, Tile};
 
     use super::*;
 

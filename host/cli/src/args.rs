@@ -31,7 +31,7 @@ pub use generate::Generate;
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
-pub use sample::Sample;
+pub use sample::{Sample, Sigmas};
 pub use serve::{Rollback, Serve, ServerArguments, Swap};
 pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
 pub use writing::Writing;

@@ -3,6 +3,7 @@
 mod conditioning;
 mod dry_run;
 mod image;
+mod like;
 mod pictures;
 mod policies;
 mod report;
@@ -19,7 +20,7 @@ use tilewright_pipeline::{
 use tilewright_plan::{Denoise, Recorder, Stage, words::with_noun};
 use tilewright_sampling::{Convention, Span};
 
-use self::{conditioning::Conditionings, pictures::decode, report::Report};
+use self::{conditioning::Conditionings, like::Recipe, pictures::decode, report::Report};
 use crate::{
     args::Generate,
     embed::check_embeddings,
@@ -31,7 +32,11 @@ use crate::{
 };
 
 /// Makes pictures or clips.
-pub fn run(arguments: &Generate) -> Outcome {
+pub fn run(mut arguments: Generate) -> Outcome {
+    if let Some(path) = arguments.like.clone() {
+        Recipe::fill(&mut arguments, &path)?;
+    }
+    let arguments = &arguments;
     if arguments.output.as_os_str() == STANDARD {
         return Err(Failure::input("-o -: a picture of a prompt is written to a file: give its name"));
     }
@@ -74,7 +79,7 @@ pub fn run(arguments: &Generate) -> Outcome {
 
     let cfg = arguments.cfg.unwrap_or_else(|| transformer.usual_cfg());
     let prompts = conditioning::read_prompts(arguments, cfg != 1.0)?;
-    check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.way.convention)?;
+    check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.way.convention.unwrap_or_default())?;
     let wish = conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts };
     let size = match &arguments.image {
         Some(path) => image::size(path, &vae)?,
@@ -123,7 +128,9 @@ pub fn run(arguments: &Generate) -> Outcome {
     }
     let Sampled { latents, record, candidates, .. } = sampled;
     let latents = transformer.to_vae(&latents)?;
-    let texts = vec![("parameters".to_owned(), report::parameters(&wish.prompts, &request, shape, &record))];
+    let recipe = Recipe::new(arguments, (&wish.prompts, parts.text_tokens), &request, size, &record);
+    let parameters = report::parameters(&wish.prompts, &request, shape, &record);
+    let texts = vec![("parameters".to_owned(), parameters), recipe.text()?];
     drop((sampling, transformer));
     let decoded = decode(
         pictures::Wish {
@@ -170,7 +177,9 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     for path in &parts.text_encoders {
         roles = roles.reads("the text encoder", path);
     }
-    for (name, path) in [("the image", &arguments.image), ("the mask", &arguments.mask)] {
+    for (name, path) in
+        [("the image", &arguments.image), ("the mask", &arguments.mask), ("the picture", &arguments.like)]
+    {
         if let Some(path) = path {
             roles = roles.reads(name, path);
         }
@@ -203,7 +212,8 @@ fn request(
     let way = &arguments.way;
     let frames = arguments.frames.unwrap_or_else(|| model.usual_frames());
     let prompt = |path: &PathBuf| PromptRequest { path: path.clone(), within: None };
-    let usual_sampler = || if way.convention == Convention::ComfyUi { model.usual_sampler() } else { None };
+    let convention = way.convention.unwrap_or_default();
+    let usual_sampler = || if convention == Convention::ComfyUi { model.usual_sampler() } else { None };
     SampleRequest {
         conditioning: vec![prompt(&conditionings.positive)],
         negative: conditionings.negative.iter().map(prompt).collect(),
@@ -212,7 +222,7 @@ fn request(
         noise: None,
         batch: arguments.batch,
         mask: latent.and(arguments.mask.clone()),
-        seeds: arguments.seed.clone(),
+        seeds: if arguments.seed.is_empty() { vec![0] } else { arguments.seed.clone() },
         steps: match &way.sigmas {
             Some(sigmas) => Steps::Sigmas(sigmas.0.clone()),
             None => Steps::Count {
@@ -228,7 +238,7 @@ fn request(
         guidance: way.guidance,
         cfg,
         reuse: arguments.reuse,
-        convention: way.convention,
+        convention,
         most_values: SampleRequest::MOST_VALUES,
         most_samples: u64::MAX,
     }

@@ -98,7 +98,7 @@ fn run(arguments: Arguments) -> Outcome {
     match arguments.command {
         Command::Decode(decode) => decode::run(*decode),
         Command::Encode(encode) => encode::run(*encode),
-        Command::Generate(generate) => generate::run(&generate),
+        Command::Generate(generate) => generate::run(*generate),
         Command::Embed(embed) => embed::run(&embed),
         Command::Sample(sample) => sample::run(&sample),
         Command::Bench(bench) => bench::run(&bench),

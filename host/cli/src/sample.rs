@@ -147,7 +147,7 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         guidance: arguments.way.guidance,
         cfg: arguments.cfg.unwrap_or(1.0),
         reuse: arguments.reuse,
-        convention: arguments.way.convention,
+        convention: arguments.way.convention.unwrap_or_default(),
         most_values: SampleRequest::MOST_VALUES,
         most_samples: u64::MAX,
     }

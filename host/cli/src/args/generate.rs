@@ -18,8 +18,12 @@ use super::{
 pub struct Generate {
     /// The prompt, with weights as (word:1.2) and embedding:NAME as ComfyUI has them; - is standard
     /// input
-    #[arg(value_name = "PROMPT")]
-    pub prompt: String,
+    #[arg(value_name = "PROMPT", required_unless_present = "like")]
+    pub prompt: Option<String>,
+    /// A .png of this command whose settings fill in those that are not given, the plans of its
+    /// stages included: with the same model, on the same device, the same picture comes out
+    #[arg(long, value_name = "FILE.png")]
+    pub like: Option<PathBuf>,
     /// The path of the output: a picture (.png, .jpg, .webp, .safetensors) or a clip (.mp4, .webm,
     /// .gif, .png, …), by its ending
     #[arg(short, long, value_name = "OUT")]
@@ -70,8 +74,8 @@ pub struct Generate {
     #[arg(long, value_name = "RATE")]
     pub fps: Option<Rate>,
     /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU. Several,
-    /// with commas, make a picture each, as alone
-    #[arg(long, value_name = "N[,N…]", default_value = "0", value_delimiter = ',')]
+    /// with commas, make a picture each, as alone [default: 0]
+    #[arg(long, value_name = "N[,N…]", value_delimiter = ',')]
     pub seed: Vec<u64>,
     /// Pictures or clips of one seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]

@@ -89,9 +89,9 @@ pub struct Way {
     /// The guidance that Flux.1 dev has as an input [default: 3.5]
     #[arg(long, value_name = "X", value_parser = finite)]
     pub guidance: Option<f64>,
-    /// The reference to follow where they differ
-    #[arg(long = "as", value_name = "comfyui|diffusers", default_value = "comfyui")]
-    pub convention: Convention,
+    /// The reference to follow where they differ [default: comfyui]
+    #[arg(long = "as", value_name = "comfyui|diffusers")]
+    pub convention: Option<Convention>,
 }
 
 /// `tilewright sample`

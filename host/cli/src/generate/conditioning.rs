@@ -75,7 +75,7 @@ impl Wish<'_> {
         let embeddings = self.arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
         function(&TextRequest {
             prompts,
-            convention: self.arguments.way.convention,
+            convention: self.arguments.way.convention.unwrap_or_default(),
             tokens: self.parts.text_tokens,
             embeddings: embeddings.as_ref(),
             precision: self.precision()?,
@@ -95,10 +95,11 @@ impl Wish<'_> {
 /// The prompts: the negative one comes second, if it counts.
 pub fn read_prompts(arguments: &Generate, has_negative: bool) -> Outcome<Vec<String>> {
     let negative = arguments.negative.as_deref().unwrap_or_default();
-    if arguments.prompt == STANDARD && negative == STANDARD {
+    let prompt = arguments.prompt.as_deref().unwrap_or_default();
+    if prompt == STANDARD && negative == STANDARD {
         return Err(Failure::input("-: standard input is one prompt: give the other one in words"));
     }
-    let mut prompts = vec![read_prompt(&arguments.prompt)?];
+    let mut prompts = vec![read_prompt(prompt)?];
     if has_negative {
         prompts.push(read_prompt(negative)?);
     }

@@ -52,7 +52,8 @@ pub fn dry_run(
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("conditioning.safetensors");
     let is_video = transformer.denoiser.config().is_video();
-    let usual = if is_video || wish.arguments.way.convention == Convention::Diffusers { TOKENS } else { FLUX_TOKENS };
+    let usual =
+        if is_video || wish.arguments.way.convention == Some(Convention::Diffusers) { TOKENS } else { FLUX_TOKENS };
     let frames = wish.arguments.frames.unwrap_or_else(|| transformer.usual_frames());
     let tokens = wish.parts.text_tokens.unwrap_or(usual);
     transformer.generate_conditioning(&path, tokens, Size { width, height, frames })?;
