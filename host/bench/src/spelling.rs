@@ -133,7 +133,7 @@ pub(crate) fn in_words(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{DenoisePlan, Dtype, Tile};
+    use tilewright_plan::{Dtype, Tile};
 
     use super::*;
 

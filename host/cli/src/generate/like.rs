@@ -163,7 +163,7 @@ impl Recipe {
                 let own = Spelling::fixed(&record.plan).settings;
                 settings.extend(own.into_iter().map(|(key, value)| (format!("decode.{key}"), value)));
             }
-            // What the user sets comes last, and counts.
+            // The user's own settings come last, and count.
             settings.append(&mut arguments.set);
             arguments.set = settings;
         }
