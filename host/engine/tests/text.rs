@@ -47,6 +47,48 @@ fn memory_is_what_was_estimated_and_is_given_back() {
     }
 }
 
+/// CLIP of a block whose feed-forward layer is so wide that it holds more than attention, as in the
+/// published ones.
+fn wide_clip(folder: &std::path::Path) -> EncoderFile {
+    let (hidden, wide, layer) = (64, 1024, "text_model.encoder.layers.0");
+    let mut shapes = vec![
+        ("text_model.embeddings.token_embedding.weight".to_owned(), vec![100, hidden]),
+        ("text_model.embeddings.position_embedding.weight".to_owned(), vec![77, hidden]),
+    ];
+    let layers = [("mlp.fc1", [wide, hidden]), ("mlp.fc2", [hidden, wide])];
+    let square = ["q_proj", "k_proj", "v_proj", "out_proj"].map(|name| format!("self_attn.{name}"));
+    let square = square.iter().map(|name| (name.as_str(), [hidden, hidden]));
+    for (name, [out, into]) in layers.into_iter().chain(square) {
+        shapes.push((format!("{layer}.{name}.weight"), vec![out, into]));
+        shapes.push((format!("{layer}.{name}.bias"), vec![out]));
+    }
+    for norm in [&format!("{layer}.layer_norm1"), &format!("{layer}.layer_norm2"), "text_model.final_layer_norm"] {
+        shapes.extend(["weight", "bias"].map(|part| (format!("{norm}.{part}"), vec![hidden])));
+    }
+    let tensors: Vec<(String, Tensor)> = shapes
+        .into_iter()
+        .map(|(name, shape)| (name, Tensor::ones(shape, (Kind::Float, Device::Cpu)) * 0.01))
+        .collect();
+    let path = folder.join("clip.safetensors");
+    Tensor::write_safetensors(&tensors, &path).unwrap();
+    EncoderFile::find_all(&Arc::new(Checkpoint::open(&path).unwrap())).unwrap().remove(0)
+}
+
+#[test]
+fn wide_feed_forward_layers_hold_what_is_estimated() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let encoder = wide_clip(folder.path());
+    // So many that a product's scratch is less.
+    let embedded = embedded(&encoder, 77).map(|text| text.repeat([4, 1, 1]));
+    let precision = Precision::Uniform(Dtype::F32);
+    let job = TextJob { precision: Some(precision), ..job(&encoder, &embedded, 1 << 34) };
+    drop(job.run(&mut Quiet).unwrap());
+    let held = job.run(&mut Quiet).unwrap().outcome.peak_bytes + encoder.stored_bytes;
+    let ratio = job.estimate(precision).unwrap().held_bytes() as f64 / held as f64;
+    assert!((0.98..=1.02).contains(&ratio), "{ratio}");
+}
+
 #[test]
 fn narrow_types_come_near_f32() {
     let _alone = alone();

@@ -201,9 +201,9 @@ impl EncoderFile {
     }
 
     fn new(checkpoint: Arc<Checkpoint>, model: Model, layout: Layout, prefix: String) -> Result<Self> {
-        let (rows, start) = match model {
-            Model::Clip => (clip::rows(layout), "blocks"),
-            Model::T5 => (t5::rows(layout).0, "blocks"),
+        let rows = match model {
+            Model::Clip => clip::rows(layout),
+            Model::T5 => t5::rows(layout).0,
         };
         let projection = Self::find_projection(&checkpoint, &prefix);
         let file = TransformerFile::new(checkpoint, layout, prefix, rows);
@@ -212,7 +212,7 @@ impl EncoderFile {
             Model::T5 => EncoderConfig::T5(t5::Config::read(&file)?),
         };
         let mut needed = config.needed()?;
-        let blocks = file.tensors_of_blocks(&needed, &[(start, config.blocks())]);
+        let blocks = file.tensors_of_blocks(&needed, &[("blocks", config.blocks())]);
         needed.retain(|needed| !config.tables().contains(&needed.name.as_str()));
         Ok(Self {
             stored_bytes: file.stored_bytes(&needed),
@@ -242,8 +242,8 @@ impl EncoderFile {
     /// from.
     pub fn check(&self) -> Result<()> {
         let used = self.file.check_each(&self.config.needed()?)?;
-        let starts: Vec<String> = self.block_starts();
-        let is_of_a_block = |name: &str| starts.iter().any(|start| name.starts_with(start.as_str()));
+        let start = self.block_start();
+        let is_of_a_block = |name: &str| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.'));
         self.file.refuse_left_over("text encoder", &used, is_of_a_block)?;
         let Some((name, _)) = &self.projection else { return Ok(()) };
         let width = self.config.hidden() as usize;
@@ -256,14 +256,13 @@ impl EncoderFile {
         Ok(())
     }
 
-    /// The beginnings of the names of blocks behind the prefix.
-    fn block_starts(&self) -> Vec<String> {
-        let start = match (&self.config, self.file.layout) {
-            (EncoderConfig::Clip(_), Layout::Original) => "transformer.resblocks.",
-            (EncoderConfig::Clip(_), _) => "encoder.layers.",
+    /// The beginning of the names of blocks behind the prefix.
+    fn block_start(&self) -> &'static str {
+        match (&self.config, self.file.layout) {
+            (EncoderConfig::Clip(_), Layout::Original) => "transformer.resblocks",
+            (EncoderConfig::Clip(_), _) => "encoder.layers",
             (EncoderConfig::T5(_), layout) => t5::rows(layout).1,
-        };
-        vec![format!("{}.", start.trim_end_matches('.'))]
+        }
     }
 
     /// The file and the names in it.

@@ -112,8 +112,8 @@ pub trait TokenOps: Ops {
     ) -> Result<()>;
 
     /// A summand [1, heads, tokens, tokens] of scores in f32 that depends on how far the key is
-    /// behind the query: rows of a table [rows, heads], given for each distance from −(tokens − 1)
-    /// to tokens − 1.
+    /// behind the query: rows of a table [rows, heads], given for each distance from
+    /// −(tokens − 1) to tokens − 1.
     fn bias_by_distance(&self, table: &Self::Weight, rows: &[i64], tokens: i64) -> Result<Self::Tensor>;
 
     /// A row of a table [1, rows, width] added to each of the spans [N, spans, width], in f32.
@@ -231,8 +231,8 @@ impl<O: TokenOps> Dense<O> {
     }
 }
 
-/// A norm over the width: x / √(mean of squares + epsilon) · weight, computed in f32, with a result
-/// of `kind` (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
+/// A norm over the width: x / √(mean of squares + epsilon) · weight, computed in f32, with a
+/// result of `kind` (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
 ///
 /// # Errors
 /// libtorch's failures, out of memory included.

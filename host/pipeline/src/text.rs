@@ -72,12 +72,6 @@ struct Prepared {
     empty: Option<Chunk>,
 }
 
-/// The chunks' states of one prompt, as far as they are needed.
-struct PromptStates {
-    /// Of each chunk, and of the empty prompt at last.
-    states: Vec<EncoderStates<Tensor>>,
-}
-
 impl TextEncoders {
     /// Encodes prompts, by one encoder after the other: each is loaded, run and let go.
     ///
@@ -140,6 +134,9 @@ impl TextEncoders {
     /// # Errors
     /// A prompt can't be read, or has more tokens than another.
     pub fn check_lengths(&self, request: &TextRequest<'_>) -> Result<()> {
+        if request.prompts.len() < 2 {
+            return Ok(());
+        }
         for encoder in self.encoders().iter().filter(|encoder| !self.takes_pooled_alone(encoder)) {
             let count = |prompt: &String| -> Result<usize> {
                 let tokens = self.read(encoder, prompt, request)?.tokens;
@@ -194,17 +191,17 @@ impl TextEncoders {
         let mut rows = Vec::new();
         for prompt in &prompts {
             let count = prompt.tokens.chunks.len() + usize::from(prompt.empty.is_some());
-            let states = PromptStates { states: states.by_ref().take(count).collect() };
+            let states: Vec<EncoderStates<Tensor>> = states.by_ref().take(count).collect();
             rows.push(self.row(encoder, prompt, &states)?);
         }
         let path = encoder.file.file().file().path().to_owned();
         Ok((rows, EncoderRun { path, model: encoder.file.config.model(), tokens, precision, outcome }))
     }
 
-    /// The row of a prompt's states.
-    fn row(&self, encoder: &TextEncoder, prompt: &Prepared, of: &PromptStates) -> Result<Row> {
+    /// The row of a prompt's states: of each chunk, and of the empty prompt at last.
+    fn row(&self, encoder: &TextEncoder, prompt: &Prepared, of: &[EncoderStates<Tensor>]) -> Result<Row> {
         let chunks = &prompt.tokens.chunks;
-        let (Some(first), Some(chunk)) = (of.states.first(), chunks.first()) else {
+        let (Some(first), Some(chunk)) = (of.first(), chunks.first()) else {
             return Err(encoder.refused("a prompt without tokens".into()));
         };
         let pooled = match encoder.file.config.kind() {
@@ -224,10 +221,10 @@ impl TextEncoders {
         };
         // An encoder whose padding is hidden ran without it.
         let whole = |states: Tensor, chunk: &Chunk| encoder.with_padding(&states, chunk.tokens.len());
-        let empty = prompt.empty.as_ref().zip(of.states.last());
+        let empty = prompt.empty.as_ref().zip(of.last());
         let empty = empty.map(|(chunk, states)| whole(wanted(states), chunk)).transpose()?;
         let mut parts = Vec::new();
-        for (chunk, states) in chunks.iter().zip(&of.states) {
+        for (chunk, states) in chunks.iter().zip(of) {
             let states = whole(wanted(states), chunk)?;
             parts.push(match &empty {
                 Some(empty) => weigh::weigh(&states, empty, &chunk.weights)?,

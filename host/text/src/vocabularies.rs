@@ -1,5 +1,5 @@
 //! The bundled vocabularies: compressed in the program, unpacked when they are first asked for.
-//! Where each comes from and under which licence it stands is written beside its file.
+//! The source and the licence of each are written beside its file.
 
 use std::io::Read;
 use std::sync::OnceLock;

@@ -248,12 +248,13 @@ impl TokenOps for Meter {
         Ok(self.output(spans.axes.made_contiguous(), Kind::Float))
     }
 
-    fn gelu_onto(&self, output: &MeterTensor, tokens: &MeterTensor, _: Gelu) -> Result<()> {
+    fn gelu_onto(&self, output: &MeterTensor, tokens: &MeterTensor, gelu: Gelu) -> Result<()> {
         if output.axes.extents() != tokens.axes.extents() {
             return Err(shape_error("a gelu", &[output.axes.extents(), tokens.axes.extents()]));
         }
         self.moves(2 * tokens.bytes());
-        if !self.on_cpu() {
+        // Only the pass of our own has no result beside the output.
+        if !(self.on_cpu() && gelu == Gelu::Tanh) {
             self.touch(tokens.bytes());
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Text encoders in files and folders, and what several of them together are for.
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -135,10 +136,16 @@ impl TextEncoder {
             })
             .collect();
         let embedded = self.file.embed(&ids)?;
+        let mut found: HashMap<&str, Tensor> = HashMap::new();
         for (place, token) in tokens.iter().enumerate() {
             let Token::Embedding { name, vector } = token else { continue };
-            let vectors = embeddings.map(|folder| folder.of(self).find(name)).transpose()?.flatten();
-            let vectors = vectors.ok_or_else(|| self.refused(format!("the embedding {name} is gone")))?;
+            let vectors = match found.entry(name) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    let vectors = embeddings.map(|folder| folder.of(self).find(name)).transpose()?.flatten();
+                    place.insert(vectors.ok_or_else(|| self.refused(format!("the embedding {name} is gone")))?)
+                }
+            };
             embedded.f_get(place as i64)?.f_copy_(&vectors.f_get(*vector as i64)?)?;
         }
         Ok(self.file.add_positions(&embedded.f_unsqueeze(0)?)?)
