@@ -91,6 +91,11 @@ pub fn run(mut arguments: Generate) -> Outcome {
             request(arguments, &transformer, conditionings, size, None, cfg)
         });
     }
+    // Refused before encoders run.
+    let [width, height] = size;
+    let frames = arguments.frames.unwrap_or_else(|| transformer.usual_frames());
+    transformer.check_size(Size { width, height, frames })?;
+    roles.clone().occupies("-o", &arguments.output).check()?;
     let rate = pictures::rate(arguments, &vae)?;
     let conditionings = Conditionings::make(&wish, &transformer)?;
     let image = match &arguments.image {

@@ -26,6 +26,9 @@ pub struct Image {
 
 /// Width and height of what is encoded of a picture.
 pub fn size(path: &Path, vae: &Model) -> Outcome<[u32; 2]> {
+    if vae.is_video() {
+        return Err(Failure::input("--image: a clip of a picture is not made; --image is for pictures"));
+    }
     let mut source = EncodeSource::open(path, Some(1))?;
     source.crop(vae.spatial_scale(), &mut |_| {})?;
     let (height, width) = source.size();
@@ -41,9 +44,6 @@ pub fn encode(
     trials: &mut Trials,
     planner: &mut Recorder,
 ) -> Outcome<Image> {
-    if vae.is_video() {
-        return Err(Failure::input("--image: a clip of a picture is not made; --image is for pictures"));
-    }
     let shown = path.display().to_string();
     let mut source = EncodeSource::open(path, Some(1))?;
     let frames = EncodeInput::of(vae, &mut source, &shown, &mut note)?;

@@ -109,6 +109,14 @@ impl SampleModel {
         Ok(Way { sampler, sigmas, model, whole_timesteps })
     }
 
+    /// Checks that a size can be sampled, before anything is read or encoded for it.
+    ///
+    /// # Errors
+    /// A side or the frames are none that the model makes.
+    pub fn check_size(&self, size: Size) -> Result<()> {
+        self.shape_of(size).map(drop)
+    }
+
     /// Reads the files of a request and checks that they go together.
     ///
     /// # Errors
