@@ -36,6 +36,8 @@ mod inspect;
 mod kills;
 #[path = "end_to_end/manners.rs"]
 mod manners;
+#[path = "end_to_end/models.rs"]
+mod models;
 #[path = "end_to_end/outputs.rs"]
 mod outputs;
 #[path = "end_to_end/policy_bench.rs"]

@@ -1,7 +1,7 @@
 //! From a prompt to a picture or clip: agreement with diffusers' pipelines, conditionings that are
 //! kept, what is refused.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::Value;
 
@@ -35,6 +35,10 @@ fn arguments(name: &str, case: &Value) -> Vec<String> {
         ),
         None => arguments.extend(["--guidance", &number("guidance_scale")].map(str::to_owned)),
     }
+    let picture = fixture(&format!("{name}/picture.png"));
+    if Path::new(&picture).is_file() {
+        arguments.extend(["--image".to_owned(), picture]);
+    }
     arguments
 }
 
@@ -51,7 +55,7 @@ fn with(base: &[String], more: &[&str]) -> Vec<String> {
 #[test]
 fn pictures_and_clips_are_diffusers() {
     let place = Place::new();
-    for name in ["generate-flux", "generate-wan"] {
+    for name in ["generate-flux", "generate-wan", "generate-wan-i2v"] {
         for (index, case) in cases(name).iter().enumerate() {
             let outputs = ["-o", "out.safetensors", "--keep", "kept.safetensors"];
             place.run(&with(&arguments(name, case), &outputs)).succeeded();
@@ -210,11 +214,15 @@ fn what_is_missing_or_of_another_kind_is_said() {
     let flux = fixture("generate-flux");
     let part = |name: &str| format!("{flux}/{name}");
     let of = |words: &[&str]| place.run(&[&["generate", "a cat", "-o", "out.png", "--device", "cpu"], words].concat());
-    of(&[]).failed(2, "no transformer: give --transformer");
-    of(&["--transformer", &part("transformer")]).failed(2, "no text encoder: give --text-encoder");
+    for file in ["config.json", "diffusion_pytorch_model.safetensors"] {
+        fs::copy(part(&format!("transformer/{file}")), place.path(file)).unwrap();
+    }
+    let alone = ["--transformer", "diffusion_pytorch_model.safetensors"];
+    of(&alone).failed(2, "needs a CLIP text encoder of width 32, and no file that was found is one: give --text-encoder");
     let encoders = ["--text-encoder", &part("text_encoder"), "--text-encoder", &part("text_encoder_2")];
-    of(&[&["--transformer", &part("transformer")], &encoders[..]].concat()).failed(2, "no VAE: give --vae");
-    of(&["--model", &part("tokenizer")]).failed(2, "no folder of a pipeline");
+    of(&[&alone, &encoders[..]].concat()).failed(2, "needs a VAE of pictures with 4 channels");
+    of(&["--model", &part("tokenizer")]).failed(2, "a folder without a transformer that can be run");
+    of(&["--model", "nowhere"]).failed(2, "nowhere: no such file, and no model of that name");
     of(&["--model", &flux, "--text-encoder", &part("text_encoder"), "--size", "32x32"])
         .failed(2, "conditioned by CLIP and T5, and CLIP is given");
     of(&["--model", &flux, "--text-encoder", &part("transformer")]).failed(2, "not a text encoder that can be run");
@@ -299,7 +307,7 @@ fn a_picture_to_begin_with_is_made_anew_where_the_mask_is_white() {
     failed(&[&model, "--mask", "mask.png"], "--image");
     failed(&[&model, "--image", "none.png"], "none.png");
     failed(&[&model, "--image", &format!("{model}/cases.json")], "cases.json");
-    failed(&[&fixture("generate-wan"), "--image", &picture], "--image is for pictures");
+    failed(&[&fixture("generate-wan"), "--image", &picture], "this transformer makes clips of text alone");
     assert!(!place.path("no.png").exists());
 }
 

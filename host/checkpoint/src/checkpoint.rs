@@ -243,6 +243,11 @@ impl Checkpoint {
         self.files.len()
     }
 
+    /// Bytes of all its files.
+    pub fn file_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.map.len() as u64).sum()
+    }
+
     /// The tensors' names, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
         self.tensors.keys().map(String::as_str)

@@ -5,6 +5,7 @@ mod bench_sample;
 mod embed;
 mod encode;
 mod generate;
+mod models;
 mod policy;
 mod recording;
 mod replay;
@@ -28,6 +29,7 @@ pub use bench_sample::BenchSample;
 pub use embed::Embed;
 pub use encode::Encode;
 pub use generate::Generate;
+pub use models::{ModelFolders, Models};
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
@@ -106,6 +108,8 @@ pub enum Command {
     Bench(Box<Bench>),
     /// Say what files are: family, layout, types, what is missing, what was decided
     Inspect(Inspect),
+    /// List the models in ComfyUI's and Hugging Face's folders: what goes together, what is missing
+    Models(Models),
     /// Show what the host knows of this machine's devices, measured now, or check one
     Device(DeviceArguments),
     /// List policies, write, check, measure, compare, replay, sign and share them

@@ -11,16 +11,17 @@ mod report;
 use std::path::{Path, PathBuf};
 
 use tilewright_engine::{DenoiseJob, Overrides, Sampled};
-use tilewright_media::{Output, Preview, STANDARD};
+use tilewright_media::{Format, Output, Preview, Rate, STANDARD};
 use tilewright_models::Extents;
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{
     self as pipeline, LatentMap, LatentOutput, Model, Parts, PromptRequest, SampleModel, SampleRequest, Size, Steps,
+    Workflow,
 };
 use tilewright_plan::{Denoise, Recorder, Stage, words::with_noun};
 use tilewright_sampling::{Convention, Span};
 
-use self::{conditioning::Conditionings, like::Recipe, pictures::decode, report::Report};
+use self::{conditioning::Conditionings, image::Beginning, like::Recipe, pictures::decode, report::Report};
 use crate::{
     args::Generate,
     embed::check_embeddings,
@@ -43,13 +44,15 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let parts = Parts {
         text_encoders: arguments.text_encoder.clone(),
         transformers: arguments.transformer.clone(),
+        vision_encoder: arguments.vision_encoder.clone(),
         vae: arguments.vae.clone(),
         text_tokens: arguments.text_tokens,
     };
-    let parts = match &arguments.model {
-        Some(model) => parts.from_model(model)?,
-        None => parts,
-    };
+    let wants_clip = arguments.frames.is_some() || Format::is_of_clips(&arguments.output);
+    let (parts, found) = parts.find(arguments.model.as_deref(), &arguments.folders.models, wants_clip)?;
+    if !printer::is_quiet() {
+        found.iter().for_each(|line| tell!("{line}"));
+    }
     let vae_path = model::find(parts.check()?)?;
     let roles = check_files(arguments, &parts)?;
     arguments.record.check()?;
@@ -81,9 +84,13 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let prompts = conditioning::read_prompts(arguments, cfg != 1.0)?;
     check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.way.convention.unwrap_or_default())?;
     let wish = conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts };
-    let size = match &arguments.image {
-        Some(path) => image::size(path, &vae)?,
-        None => arguments.size.unwrap_or_else(|| transformer.usual_size()),
+    let beginning = arguments.image.as_ref().map(|_| Beginning::of(&transformer, arguments)).transpose()?;
+    let size = match (&arguments.image, beginning) {
+        (Some(_), Some(Beginning::Latent)) if arguments.size.is_some() => {
+            return Err(Failure::input("--size: a picture of --image has its size: leave one of them out"));
+        }
+        (Some(path), Some(Beginning::Latent)) => image::size(path, &vae)?,
+        _ => arguments.size.unwrap_or_else(|| transformer.usual_size()),
     };
     if arguments.dry_run {
         let planners = (&mut planner, &mut decoding);
@@ -97,13 +104,23 @@ pub fn run(mut arguments: Generate) -> Outcome {
     transformer.check_size(Size { width, height, frames })?;
     roles.clone().occupies("-o", &arguments.output).check()?;
     let rate = pictures::rate(arguments, &vae)?;
-    let conditionings = Conditionings::make(&wish, &transformer)?;
-    let image = match &arguments.image {
-        Some(path) => Some(image::encode(arguments, path, (machine, &vae), limit, trials, &mut encoding)?),
-        None => None,
+    let mut conditionings = Conditionings::make(&wish, &transformer)?;
+    let image = match (&arguments.image, beginning) {
+        (Some(path), Some(way)) => {
+            let precision = wish.precision()?;
+            let size = [width, height, frames];
+            let (parts, memory_limit) = (&parts, limit);
+            let (vae, model) = (&vae, &transformer);
+            let wish = image::Wish { arguments, parts, machine, vae, model, memory_limit, precision, size };
+            Some(wish.encode(way, path, &mut conditionings, (trials, &mut encoding))?)
+        }
+        _ => None,
     };
-    let latent = image.as_ref().map(|image| image.latent.as_path());
-    let request = request(arguments, &transformer, &conditionings, size, latent, cfg);
+    let begun = image.as_ref().and_then(|image| image.latent.as_deref());
+    let mut request = request(arguments, &transformer, &conditionings, size, begun, cfg);
+    if let Some(mask) = image.as_ref().and_then(|image| image.mask.clone()) {
+        request.mask = Some(mask);
+    }
     let sampling = transformer.prepare(&request)?;
     let shape = vae.shape_of(extents(&sampling.latents.size()));
     output.check(&shape)?;
@@ -135,7 +152,21 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let latents = transformer.to_vae(&latents)?;
     let recipe = Recipe::new(arguments, (&wish.prompts, parts.text_tokens), &request, size, &record);
     let parameters = report::parameters(&wish.prompts, &request, shape, &record);
-    let texts = vec![("parameters".to_owned(), parameters), recipe.text()?];
+    let workflow = Workflow {
+        parts: &parts,
+        loras: &arguments.lora,
+        prompts: &wish.prompts,
+        model: &transformer,
+        request: &request,
+        sampling: &sampling,
+        size: [size[0], size[1], frames],
+        rate: rate.map(Rate::per_second),
+        image: arguments.image.as_deref(),
+        mask: arguments.mask.as_deref(),
+    };
+    // ComfyUI and A1111 take the first text that they know.
+    let mut texts = workflow.texts();
+    texts.extend([("parameters".to_owned(), parameters), recipe.text()?]);
     drop((sampling, transformer));
     let decoded = decode(
         pictures::Wish {
@@ -181,6 +212,9 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     }
     for path in &parts.text_encoders {
         roles = roles.reads("the text encoder", path);
+    }
+    for path in &parts.vision_encoder {
+        roles = roles.reads("the vision encoder", path);
     }
     for (name, path) in
         [("the image", &arguments.image), ("the mask", &arguments.mask), ("the picture", &arguments.like)]

@@ -21,6 +21,7 @@ mod inspect;
 mod libtorch;
 mod man;
 mod model;
+mod models;
 mod naming;
 mod output;
 mod overlay;
@@ -103,6 +104,7 @@ fn run(arguments: Arguments) -> Outcome {
         Command::Sample(sample) => sample::run(&sample),
         Command::Bench(bench) => bench::run(&bench),
         Command::Inspect(inspect) => inspect::run(&inspect),
+        Command::Models(models) => models::run(&models),
         Command::Device(device) => device::run(&device),
         Command::Policy(policy) => policy::run(&policy),
         Command::History(history) => history::run(&history),

@@ -79,6 +79,12 @@ impl Format {
         PICTURES.iter().chain(&VIDEOS).find(|(_, format)| *format == self).map_or("", |(name, _)| *name)
     }
 
+    /// True if a path's ending is one of clips alone.
+    pub fn is_of_clips(path: &Path) -> bool {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+        VIDEOS.iter().any(|(known, _)| *known == ending)
+    }
+
     /// True if it can hold this kind of output.
     pub(crate) fn serves(self, kind: Kind) -> bool {
         kind == Kind::Clip || PICTURES.iter().any(|(_, format)| *format == self)

@@ -19,6 +19,7 @@ mod picture;
 mod preview;
 mod raw;
 mod reader;
+mod resize;
 mod still;
 mod texts;
 mod webp;
@@ -33,6 +34,7 @@ pub use output::{NUMBER, Options, Output, STANDARD};
 pub use picture::{Texts, is_keyword, picture_bytes, read_picture};
 pub use preview::Preview;
 pub use reader::ClipReader;
+pub use resize::{Filter, resize};
 pub use still::Depth;
 pub use texts::read_texts;
 

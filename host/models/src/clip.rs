@@ -1,9 +1,10 @@
-//! CLIP's text encoder, as OpenAI and OpenCLIP publish it.
+//! CLIP's encoders of text and of pictures, as OpenAI and OpenCLIP publish them.
 
 mod config;
 mod names;
 mod network;
 
-pub use config::Config;
+pub(crate) use config::CHANNELS;
+pub use config::{Config, Picture};
 pub(crate) use names::rows;
 pub use network::{Network, States};

@@ -34,6 +34,8 @@ pub struct Inspection {
     pub parts: Vec<Part>,
     /// The text encoders that can be run.
     pub text_encoders: Vec<EncoderInspection>,
+    /// The encoder of pictures that can be run, if there is one.
+    pub vision_encoder: Option<EncoderInspection>,
     /// The transformer that can be sampled with, if there is one.
     pub transformer: Option<DenoiserInspection>,
     /// The changes to a transformer's weights, if it is a LoRA.
@@ -64,6 +66,14 @@ impl Architecture {
         match self {
             Architecture::Kl(config) => config.family,
             Architecture::Wan(config) => config.family,
+        }
+    }
+
+    /// Channels of a latent.
+    pub fn latent_channels(&self) -> usize {
+        match self {
+            Architecture::Kl(config) => config.latent_channels,
+            Architecture::Wan(config) => config.latent_channels,
         }
     }
 
@@ -210,7 +220,7 @@ impl DenoiserInspection {
     }
 }
 
-/// The report of `tilewright inspect` on a text encoder that prompts are encoded with.
+/// The report of `tilewright inspect` on an encoder of text or of pictures.
 #[derive(Clone, Debug, Serialize)]
 pub struct EncoderInspection {
     /// The published encoder that it is.
@@ -237,7 +247,18 @@ impl EncoderInspection {
         }
         let opened = Checkpoint::open(file.path()).map_err(Error::from);
         let found = opened.and_then(|file| EncoderFile::find_all(&Arc::new(file))).unwrap_or_default();
-        let inspect = |encoder: EncoderFile| Self {
+        found.into_iter().map(|encoder| Self::new(file, encoder)).collect()
+    }
+
+    /// Looks at the encoder of pictures of a file that has one.
+    fn vision(file: &Checkpoint) -> Option<Self> {
+        Part::of(file).into_iter().find(|part| part.role == Role::VisionEncoder)?;
+        let opened = Checkpoint::open(file.path()).ok()?;
+        EncoderFile::find_vision(&Arc::new(opened)).ok().map(|encoder| Self::new(file, encoder))
+    }
+
+    fn new(file: &Checkpoint, encoder: EncoderFile) -> Self {
+        Self {
             model: encoder.config.model(),
             layout: encoder.file().layout.to_string(),
             prefix: encoder.file().prefix.clone(),
@@ -245,8 +266,7 @@ impl EncoderInspection {
             stored: encoder.stored().name().to_owned(),
             problem: encoder.check().err().map(|error| in_words(file, &error)),
             config: encoder.config,
-        };
-        found.into_iter().map(inspect).collect()
+        }
     }
 }
 
@@ -279,6 +299,7 @@ impl Inspection {
             files: file.shards(),
             parts: Part::of(file),
             text_encoders: EncoderInspection::all(file),
+            vision_encoder: EncoderInspection::vision(file),
             transformer: DenoiserInspection::of(file),
             lora: LoraInspection::of(file),
             encoder: Known::of_encoder(file, &identity, identity.kind).is_ok(),

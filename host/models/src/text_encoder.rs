@@ -1,4 +1,5 @@
-//! Text encoders of every kind that can be run: those of a file, and the network with its weights.
+//! Encoders of every kind that can be run, of text and of pictures: those of a file, and the network
+//! with its weights.
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Model {
     Clip,
+    ClipVision,
     T5,
 }
 
@@ -23,7 +25,7 @@ enum Model {
 /// behind the same prefix.
 struct Known(Model, Layout, &'static str, &'static str);
 
-const KNOWN: [Known; 6] = [
+const KNOWN: [Known; 8] = [
     Known(
         Model::Clip,
         Layout::Diffusers,
@@ -31,6 +33,14 @@ const KNOWN: [Known; 6] = [
         "embeddings.token_embedding.weight",
     ),
     Known(Model::Clip, Layout::Original, "transformer.resblocks.0.attn.in_proj_weight", "token_embedding.weight"),
+    // SigLIP's has the same names, and no class.
+    Known(
+        Model::ClipVision,
+        Layout::Diffusers,
+        "encoder.layers.0.self_attn.q_proj.weight",
+        "embeddings.class_embedding",
+    ),
+    Known(Model::ClipVision, Layout::Original, "transformer.resblocks.0.attn.in_proj_weight", "class_embedding"),
     Known(Model::T5, Layout::Diffusers, "encoder.block.0.layer.0.SelfAttention.q.weight", "shared.weight"),
     Known(Model::T5, Layout::ComfyUi, "encoder.block.0.layer.0.SelfAttention.q.weight", "encoder.embed_tokens.weight"),
     Known(Model::T5, Layout::LlamaCpp, "enc.blk.0.attn_q.weight", "token_embd.weight"),
@@ -41,7 +51,7 @@ const KNOWN: [Known; 6] = [
 /// not before its projection.
 const TEXT_MODEL: &str = "text_model.";
 
-/// The kind of a text encoder: what reads its text, and what it hands on.
+/// The kind of an encoder: what reads its text, and what it hands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EncoderKind {
@@ -67,7 +77,7 @@ impl EncoderKind {
     }
 }
 
-/// A text encoder's architecture.
+/// An encoder's architecture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum EncoderConfig {
@@ -91,10 +101,21 @@ impl EncoderConfig {
     /// The published encoder that the architecture is that of, in words.
     pub fn model(&self) -> String {
         match self {
-            EncoderConfig::Clip(clip::Config { hidden: 768, blocks: 12, quick_gelu: true, .. }) => "CLIP-L".into(),
-            EncoderConfig::Clip(clip::Config { hidden: 1280, blocks: 32, .. }) => "OpenCLIP bigG".into(),
+            EncoderConfig::Clip(clip::Config { hidden: 1280, blocks: 32, picture: Some(_), .. }) => {
+                "CLIP ViT-H's vision".into()
+            }
+            EncoderConfig::Clip(clip::Config { hidden: 1024, blocks: 24, picture: Some(_), .. }) => {
+                "CLIP ViT-L's vision".into()
+            }
+            EncoderConfig::Clip(clip::Config { hidden: 768, blocks: 12, quick_gelu: true, picture: None, .. }) => {
+                "CLIP-L".into()
+            }
+            EncoderConfig::Clip(clip::Config { hidden: 1280, blocks: 32, picture: None, .. }) => "OpenCLIP bigG".into(),
             EncoderConfig::T5(t5::Config { hidden: 4096, blocks: 24, own_distances: false, .. }) => "T5-XXL".into(),
             EncoderConfig::T5(t5::Config { hidden: 4096, blocks: 24, own_distances: true, .. }) => "UMT5-XXL".into(),
+            EncoderConfig::Clip(clip::Config { hidden, picture: Some(_), .. }) => {
+                format!("CLIP's vision of width {hidden}")
+            }
             other => format!("{} of width {}", other.kind().name(), other.hidden()),
         }
     }
@@ -141,7 +162,7 @@ impl EncoderConfig {
     /// The tables that a network's input is made of, which are not loaded.
     fn tables(&self) -> &'static [&'static str] {
         match self {
-            EncoderConfig::Clip(_) => &["tokens.weight", "positions.weight"],
+            EncoderConfig::Clip(_) => &["tokens.weight", "positions.weight", "class", "patches.weight"],
             EncoderConfig::T5(_) => &["tokens.weight"],
         }
     }
@@ -158,7 +179,7 @@ impl EncoderConfig {
     }
 }
 
-/// A text encoder in a file, which may hold several.
+/// An encoder in a file, which may hold several.
 #[derive(Debug)]
 pub struct EncoderFile {
     file: TransformerFile,
@@ -181,8 +202,28 @@ impl EncoderFile {
     /// [`Error::Unknown`] if there is none that can be run; a tensor that tells an architecture is
     /// missing.
     pub fn find_all(file: &Arc<Checkpoint>) -> Result<Vec<Self>> {
+        let found = Self::find(file, |model| model != Model::ClipVision)?;
+        if found.is_empty() {
+            return Err(Error::Unknown { path: file.path().to_owned(), reason: refusal(file, "text encoder", TEXT) });
+        }
+        Ok(found)
+    }
+
+    /// Finds the encoder of pictures in a file.
+    ///
+    /// # Errors
+    /// As [`Self::find_all`].
+    pub fn find_vision(file: &Arc<Checkpoint>) -> Result<Self> {
+        let found = Self::find(file, |model| model == Model::ClipVision)?;
+        found.into_iter().next().ok_or_else(|| Error::Unknown {
+            path: file.path().to_owned(),
+            reason: refusal(file, "vision encoder", VISION),
+        })
+    }
+
+    fn find(file: &Arc<Checkpoint>, is_wanted: impl Fn(Model) -> bool) -> Result<Vec<Self>> {
         let mut found: Vec<Self> = Vec::new();
-        for Known(model, layout, mark, beside) in &KNOWN {
+        for Known(model, layout, mark, beside) in KNOWN.iter().filter(|known| is_wanted(known.0)) {
             let prefixes = file.names().filter_map(|name| name.strip_suffix(mark));
             let prefixes = prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.'));
             let mut prefixes: Vec<String> = prefixes.map(str::to_owned).collect();
@@ -194,21 +235,19 @@ impl EncoderFile {
                 }
             }
         }
-        if found.is_empty() {
-            return Err(Error::Unknown { path: file.path().to_owned(), reason: refusal(file) });
-        }
         Ok(found)
     }
 
     fn new(checkpoint: Arc<Checkpoint>, model: Model, layout: Layout, prefix: String) -> Result<Self> {
         let rows = match model {
-            Model::Clip => clip::rows(layout),
+            Model::Clip | Model::ClipVision => clip::rows(layout),
             Model::T5 => t5::rows(layout).0,
         };
         let projection = Self::find_projection(&checkpoint, &prefix);
         let file = TransformerFile::new(checkpoint, layout, prefix, rows);
         let config = match model {
             Model::Clip => EncoderConfig::Clip(clip::Config::read(&file)?),
+            Model::ClipVision => EncoderConfig::Clip(clip::Config::read_picture(&file)?),
             Model::T5 => EncoderConfig::T5(t5::Config::read(&file)?),
         };
         let mut needed = config.needed()?;
@@ -244,7 +283,7 @@ impl EncoderFile {
         let used = self.file.check_each(&self.config.needed()?)?;
         let start = self.block_start();
         let is_of_a_block = |name: &str| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.'));
-        self.file.refuse_left_over("text encoder", &used, is_of_a_block)?;
+        self.file.refuse_left_over("encoder", &used, is_of_a_block)?;
         let Some((name, _)) = &self.projection else { return Ok(()) };
         let width = self.config.hidden() as usize;
         let shape = self.file.file().matrix_shape(name).unwrap_or_default();
@@ -318,6 +357,25 @@ impl EncoderFile {
         }
     }
 
+    /// The tokens of pictures [N, 3, side, side], [N, tokens, width] with positions: a class, and then
+    /// patch by patch.
+    ///
+    /// # Errors
+    /// The encoder is one of text, or the pictures have other extents.
+    pub fn embed_pictures(&self, pixels: &Tensor) -> Result<Tensor> {
+        let EncoderConfig::Clip(clip::Config { picture: Some(picture), hidden, positions, .. }) = self.config else {
+            let reason = "an encoder of text, and a picture is given".into();
+            return Err(Error::Unknown { path: self.file.file().path().to_owned(), reason });
+        };
+        let patches = self.file.rows_of("patches.weight", 0..hidden as usize)?;
+        let patches = patches.f_reshape([hidden, clip::CHANNELS, picture.patch, picture.patch])?;
+        let tokens = pixels.f_conv2d(&patches, None::<&Tensor>, picture.patch, 0, 1, 1)?.f_flatten(2, -1)?;
+        let class = self.file.values_of("class")?.f_reshape([1, 1, hidden])?;
+        let class = class.f_expand([pixels.size()[0], 1, hidden], false)?;
+        let tokens = Tensor::f_cat(&[class, tokens.f_transpose(1, 2)?], 1)?;
+        Ok(tokens.f_add(&self.file.rows_of("positions.weight", 0..positions as usize)?)?)
+    }
+
     /// True if pooled states can be projected.
     pub fn has_projection(&self) -> bool {
         self.projection.is_some()
@@ -369,25 +427,28 @@ impl EncoderFile {
     }
 }
 
-/// The reason why a file can't encode text.
-fn refusal(file: &Checkpoint) -> String {
-    const KNOWN: &str = "CLIP's, OpenCLIP's, T5's and UMT5's can be run";
+/// The encoders that can be run.
+const TEXT: &str = "CLIP's, OpenCLIP's, T5's and UMT5's can be run";
+const VISION: &str = "CLIP's can be run";
+
+/// The reason why a file holds no such encoder.
+fn refusal(file: &Checkpoint, wanted: &str, known: &str) -> String {
     let parts = Part::of(file);
     if !parts.is_empty() {
-        return format!("{}, not a text encoder that can be run: {KNOWN}", Part::list_names(&parts));
+        return format!("{}, not a {wanted} that can be run: {known}", Part::list_names(&parts));
     }
     match Identity::of(file).kind {
         Kind::KlAutoencoder | Kind::VideoAutoencoder | Kind::TinyAutoencoder => {
-            "a VAE, not a text encoder: it comes after --vae".into()
+            format!("a VAE, not a {wanted}: it comes after --vae")
         }
-        Kind::Latent => "a latent, not a text encoder".into(),
-        Kind::Pixels => "raw frames, not a text encoder".into(),
+        Kind::Latent => format!("a latent, not a {wanted}"),
+        Kind::Pixels => format!("raw frames, not a {wanted}"),
         Kind::Conditioning => "conditioning, which text encoders have made already: sample takes it".into(),
         Kind::Transformer | Kind::Other => {
             let first = file.names().next();
             let first =
                 first.map_or_else(|| "it holds no tensors".into(), |name| format!("its first tensor is {name}"));
-            format!("no text encoder in it ({first}): {KNOWN}")
+            format!("no {wanted} in it ({first}): {known}")
         }
     }
 }

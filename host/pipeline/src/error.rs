@@ -58,6 +58,14 @@ pub enum Error {
         /// Files that it usually comes in.
         files: &'static str,
     },
+    /// A part that a transformer needs is nowhere.
+    #[error("{}: needs {need}, and no file that was found is one: give {}", transformer.display(), need.option())]
+    Lacks {
+        /// The transformer.
+        transformer: PathBuf,
+        /// The part.
+        need: crate::Need,
+    },
     /// The device could not be measured for an earlier file.
     #[error("measuring the device failed for an earlier file, and is not tried again")]
     Unmeasured,
@@ -105,6 +113,7 @@ impl Error {
             Error::Sigmas(_)
             | Error::Prompt(_)
             | Error::Part { .. }
+            | Error::Lacks { .. }
             | Error::Text(_)
             | Error::Unscaled(_)
             | Error::NoScaling { .. }

@@ -6,9 +6,12 @@
 //! | [`Model`] | an autoencoder's file, and the latents that it takes |
 //! | [`Decode`], [`Encode`] | a stage's job, of pictures or of clips alike |
 //! | [`SampleModel`] | a denoiser's files, and the input of a sample |
+//! | [`Library`] | the models in the folders in which people keep them, and the [`Parts`] of one |
 //! | [`TextEncoders`] | text encoders' files, and conditioning of prompts |
+//! | [`StartImage`], [`VisionEncoder`] | the picture that a clip begins from |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
+//! | [`Workflow`] | the graph with which ComfyUI makes the same |
 //! | [`OutputWriter`] | writes one output: a clip or pictures |
 //! | [`KeptPlan`] | the plan under which an interrupted decode continues |
 //! | [`FrameStore`] | frames kept in memory, to be compared |
@@ -24,15 +27,17 @@ mod frames;
 mod history;
 mod latent_map;
 mod latent_output;
+mod library;
 mod model;
 mod output;
-mod parts;
 mod resume;
 mod sample;
 mod session;
 mod source;
+mod start_image;
 mod text;
 mod texts;
+mod workflow;
 
 pub use decode::Decode;
 pub use delivery::{Delivery, Writing};
@@ -42,18 +47,23 @@ pub use frames::{FrameStore, frame};
 pub use history::{HistoryFault, Trials};
 pub use latent_map::LatentMap;
 pub use latent_output::{LatentKind, LatentOutput};
+pub use library::{Content, Item, Keeping, Library, LibraryModel, Need, Parts, Place};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
-pub use parts::Parts;
 pub use resume::{KeptPlan, fingerprint};
-pub use sample::{KeptSample, LoraRequest, NOISY, NOISY_SIGMA, PromptRequest, SampleModel, SampleRequest, Size, Steps};
+pub use sample::{
+    KeptSample, LoraRequest, MASK, NOISY, NOISY_SIGMA, PromptRequest, SampleModel, SampleRequest, Size, Steps,
+};
 pub use session::Session;
 pub use source::EncodeSource;
+pub use start_image::{StartImage, VisionEncoder};
 pub use text::{
     Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings, Purpose,
     TextEncoders, TextRequest,
 };
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
+
+pub use workflow::Workflow;
 
 pub use tilewright_history::Kept;
 

@@ -17,12 +17,13 @@ use tilewright_models::{
 use tilewright_sampling::Sampler;
 
 pub use self::{
-    inputs::{NOISY, NOISY_SIGMA},
+    inputs::{MASK, NOISY, NOISY_SIGMA},
     kept::KeptSample,
     request::{PromptRequest, SampleRequest, Size, Steps},
 };
+use self::saved::Defaults;
 pub(crate) use self::{
-    inputs::{POOLED, TEXT},
+    inputs::{CONDITION, IMAGE, POOLED, TEXT, image_width, read},
     saved::text_tokens,
 };
 use crate::{Error, LatentOutput, Model, Result};
@@ -68,6 +69,8 @@ pub struct SampleModel {
     scaling: Scaling,
     /// The folder or file of the first transformer.
     path: PathBuf,
+    /// The settings with which its pipeline is meant to be run.
+    defaults: Defaults,
 }
 
 impl SampleModel {
@@ -107,7 +110,7 @@ impl SampleModel {
                 Denoiser::experts(first, open(&low, &folders)?, boundary.or(saved).unwrap_or(usual))?
             }
         };
-        Ok(Self { denoiser, scaling, path })
+        Ok(Self { denoiser, scaling, defaults: Defaults::open(&path)?, path })
     }
 
     /// Adds a LoRA. Returns a line on what of it has no place in the denoiser, if anything.
@@ -160,31 +163,32 @@ impl SampleModel {
 
     /// The frames that are usual for the model: 1 of a picture.
     pub fn usual_frames(&self) -> u32 {
-        match (self.config().is_video(), self.config().family()) {
-            (false, _) => 1,
-            (true, Family::Wan22) => FRAMES_22,
-            (true, _) => FRAMES,
+        match (self.config().is_video(), self.defaults.frames, self.config().family()) {
+            (false, ..) => 1,
+            (true, Some(frames), _) => frames,
+            (true, None, Family::Wan22) => FRAMES_22,
+            (true, None, _) => FRAMES,
         }
     }
 
     /// The size in pixels that is usual for the model.
     pub fn usual_size(&self) -> [u32; 2] {
-        match (self.config().is_video(), self.config().family()) {
+        self.defaults.size.unwrap_or_else(|| match (self.config().is_video(), self.config().family()) {
             (false, _) => PICTURE,
             (true, Family::Wan22) => CLIP_22,
             (true, _) => CLIP,
-        }
+        })
     }
 
     /// The factor of guidance that is usual for the model: 1, without a negative conditioning, if
     /// the network has the guidance as an input.
     pub fn usual_cfg(&self) -> f64 {
-        match (self.config().is_video(), self.config().family(), self.denoiser.files().len()) {
+        self.defaults.cfg.unwrap_or_else(|| match (self.config().is_video(), self.config().family(), self.denoiser.files().len()) {
             (false, ..) => 1.0,
             (true, Family::Wan22, _) => CFG_22,
             (true, _, 1) => CFG,
             (true, ..) => CFG_EXPERTS,
-        }
+        })
     }
 
     /// The sampler that is usual for the model in ComfyUI's workflows.
@@ -220,6 +224,14 @@ impl SampleModel {
     /// Memory is out.
     pub fn to_vae(&self, latents: &Tensor) -> Result<Tensor> {
         Ok(self.scaling.undo(latents)?)
+    }
+
+    /// Latents of the VAE's space in that of the model.
+    ///
+    /// # Errors
+    /// As [`Self::to_vae`].
+    pub fn from_vae(&self, latents: &Tensor) -> Result<Tensor> {
+        Ok(self.scaling.apply(latents)?)
     }
 
     /// Writes a sample's latents in the VAE's space with its record among the texts, and the noise

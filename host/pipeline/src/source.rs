@@ -3,14 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
-use tilewright_media::ClipReader;
+use tilewright_media::{ClipReader, Shape};
 
 use crate::{Error, Result};
 
-/// The frames of a file or folder.
+/// The place that frames come from.
+enum Frames {
+    /// A file or folder.
+    File(ClipReader),
+    /// A first frame [C, H, W], with grey ones behind it, and the number of those that were taken.
+    Still(Tensor, u32),
+}
+
+/// The frames of a file or folder, or of a still picture.
 pub struct EncodeSource {
     path: PathBuf,
-    reader: ClipReader,
+    reader: Frames,
+    shape: Shape,
     frames: u32,
     /// The rows and the columns that are taken: the first, and their count.
     crop: [(u32, u32); 2],
@@ -25,12 +34,27 @@ impl EncodeSource {
         let reader = ClipReader::open(path)?;
         let shape = reader.shape();
         let frames = u32::try_from(shape.frames).unwrap_or(u32::MAX).min(most.unwrap_or(u32::MAX));
-        Ok(Self { path: path.to_owned(), reader, frames, crop: [(0, shape.height), (0, shape.width)] })
+        let crop = [(0, shape.height), (0, shape.width)];
+        Ok(Self { path: path.to_owned(), reader: Frames::File(reader), shape, frames, crop })
+    }
+
+    /// A first frame [C, H, W] in −1…1 with grey frames behind it, so many together. `path` is its
+    /// picture's, for errors.
+    pub fn still(path: &Path, first: Tensor, frames: u32) -> Self {
+        let side = |axis: usize| u32::try_from(first.size()[axis]).unwrap_or(u32::MAX);
+        let [channels, height, width] = [side(0) as usize, side(1), side(2)];
+        Self {
+            path: path.to_owned(),
+            shape: Shape { samples: 1, frames: frames as usize, width, height, channels },
+            reader: Frames::Still(first, 0),
+            frames,
+            crop: [(0, height), (0, width)],
+        }
     }
 
     /// Pictures or clips.
     pub fn samples(&self) -> usize {
-        self.reader.shape().samples
+        self.shape.samples
     }
 
     /// Frames of each that are taken.
@@ -40,7 +64,7 @@ impl EncodeSource {
 
     /// Channels of each frame.
     pub fn channels(&self) -> usize {
-        self.reader.shape().channels
+        self.shape.channels
     }
 
     /// Height and width of what is taken.
@@ -55,8 +79,7 @@ impl EncodeSource {
     /// # Errors
     /// Nothing is left.
     pub fn crop(&mut self, scale: u32, note: &mut dyn FnMut(&str)) -> Result<()> {
-        let shape = self.reader.shape();
-        let (height, width) = (shape.height, shape.width);
+        let Shape { height, width, .. } = self.shape;
         let (tall, wide) = (height - height % scale, width - width % scale);
         if tall == 0 || wide == 0 {
             let reason =
@@ -81,7 +104,17 @@ impl EncodeSource {
         let channels = self.channels() as i64;
         let mut frames = Vec::new();
         while frames.len() < count as usize {
-            let Some(frame) = self.reader.next_frame()? else { break };
+            let reader = match &mut self.reader {
+                Frames::File(reader) => reader,
+                Frames::Still(_, taken) if *taken == self.frames => break,
+                Frames::Still(first, taken) => {
+                    *taken += 1;
+                    let own = first.f_narrow(1, top, tall)?.f_narrow(2, left, wide)?;
+                    frames.push(if *taken == 1 { own } else { own.f_zeros_like()? });
+                    continue;
+                }
+            };
+            let Some(frame) = reader.next_frame()? else { break };
             let (height, width) = (i64::from(frame.height), i64::from(frame.width));
             let whole = Tensor::f_from_slice(&frame.values)?.f_reshape([channels, height, width])?;
             // Frees the reader's copy at once: a picture may be large.
@@ -100,7 +133,10 @@ impl EncodeSource {
 
     /// Notes on what was dropped or amiss while reading.
     pub fn notes(&self) -> &[String] {
-        self.reader.notes()
+        match &self.reader {
+            Frames::File(reader) => reader.notes(),
+            Frames::Still(..) => &[],
+        }
     }
 }
 
@@ -124,6 +160,17 @@ mod tests {
         }
         writer.finish().unwrap();
         path
+    }
+
+    #[test]
+    fn a_still_is_followed_by_grey_frames() {
+        let first = Tensor::from_slice(&[0.5_f32; 3 * 8 * 16]).reshape([3, 8, 16]);
+        let mut source = EncodeSource::still(Path::new("x.png"), first, 5);
+        assert_eq!((source.frames(), source.channels(), source.size()), (5, 3, (8, 16)));
+        source.crop(8, &mut |_| {}).unwrap();
+        let found = [source.next(2).unwrap(), source.next(4).unwrap(), source.next(1).unwrap()];
+        assert_eq!(found.each_ref().map(|frames| frames.size()[0]), [2, 3, 0]);
+        assert_eq!([0, 1].map(|frame| found[0].double_value(&[frame, 2, 7, 15])), [0.5, 0.0]);
     }
 
     #[test]

@@ -252,7 +252,7 @@ impl TextEncoders {
         }
         let text = self.purpose().join(texts)?;
         let pooled = pooled.pop();
-        Ok(Conditioning { text, pooled, texts: self.texts(request) })
+        Ok(Conditioning { text, pooled, image: None, condition: None, texts: self.texts(request) })
     }
 }
 

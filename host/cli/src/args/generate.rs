@@ -9,7 +9,7 @@ use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
 
 use super::{
-    ObjectiveArgument, PolicyGrants, Recording, Writing, device, finite,
+    ModelFolders, ObjectiveArgument, PolicyGrants, Recording, Writing, device, finite,
     sample::{Way, lora, size},
 };
 
@@ -31,10 +31,15 @@ pub struct Generate {
     /// Options of the output's format.
     #[command(flatten)]
     pub writing: Writing,
-    /// The model: the folder of a pipeline as diffusers saves it, or a checkpoint of several
-    /// networks; parts that are named by themselves go before its own
-    #[arg(long, value_name = "FILE|FOLDER")]
+    /// The model: a transformer, a checkpoint of several networks, the folder of a pipeline as
+    /// diffusers saves it, a folder with the files of one model, or a name that `tilewright
+    /// models` lists. Parts that are named by themselves go before its own; what is missing is
+    /// looked for by what it is [default: the one that ships with the program]
+    #[arg(long, value_name = "FILE|FOLDER|NAME")]
     pub model: Option<PathBuf>,
+    /// Further folders with models.
+    #[command(flatten)]
+    pub folders: ModelFolders,
     /// The transformer: a file (.safetensors, .gguf, or the index of shards), or a folder; of WAN
     /// 2.2's two experts first the one for high noise, and then the other
     #[arg(long, value_name = "FILE|FOLDER", num_args = 1)]
@@ -42,6 +47,10 @@ pub struct Generate {
     /// A text encoder, repeatable, in any order: CLIP and T5 for Flux, UMT5 for WAN
     #[arg(long, value_name = "FILE|FOLDER", num_args = 1)]
     pub text_encoder: Vec<PathBuf>,
+    /// The encoder of the picture that a clip begins from: CLIP ViT-H's vision for WAN 2.1, image
+    /// to video
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub vision_encoder: Option<PathBuf>,
     /// The VAE: a file, or a folder
     #[arg(long, value_name = "FILE|FOLDER")]
     pub vae: Option<PathBuf>,
@@ -52,8 +61,9 @@ pub struct Generate {
     /// The prompt to lead away from; it counts if --cfg is not 1
     #[arg(long, value_name = "TEXT")]
     pub negative: Option<String>,
-    /// A picture to begin with, which --denoise makes anew in part; it gives the size
-    #[arg(long, value_name = "FILE", conflicts_with = "size")]
+    /// A picture to begin with: of a picture, which --denoise makes anew in part, it gives the
+    /// size; of a clip it is the first frame, scaled to --size
+    #[arg(long, value_name = "FILE")]
     pub image: Option<PathBuf>,
     /// The part of --image to make anew: a picture, white where it is replaced
     #[arg(long, value_name = "FILE", requires = "image")]

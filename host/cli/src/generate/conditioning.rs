@@ -47,7 +47,7 @@ pub struct Conditionings {
 
 impl Wish<'_> {
     /// The type that the user asks for.
-    fn precision(&self) -> Outcome<Option<Precision>> {
+    pub fn precision(&self) -> Outcome<Option<Precision>> {
         let mut found = None;
         for (key, value) in &self.arguments.set {
             let own = key.strip_prefix("text.");

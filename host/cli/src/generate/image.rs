@@ -1,65 +1,176 @@
-//! The encode stage: the picture that a sample begins with becomes a latent.
+//! The picture that a sample begins with: a latent for a picture, the first frame of a clip.
 
 use std::path::{Path, PathBuf};
 
+use tch::Tensor;
 use tempfile::TempDir;
 use tilewright_engine::{Finished, Machine};
 use tilewright_outputs::{folder_of, temporary_folder};
-use tilewright_pipeline::{Encode, EncodeInput, EncodeSource, LatentOutput, Model, Trials};
-use tilewright_plan::{Record, Recorder};
+use tilewright_pipeline::{
+    Conditioning, ConditioningOutput, Encode, EncodeInput, EncodeSource, EncoderRun, LatentOutput, MASK, Model, Parts,
+    SampleModel, StartImage, Trials, VisionEncoder,
+};
+use tilewright_plan::{Precision, Record, Recorder, Stage};
 
-use super::pictures::limit;
+use super::{conditioning::Conditionings, pictures::limit, told, tokens};
 use crate::{
     args::Generate,
     failure::{Failure, Outcome},
     progress::Progress,
     report::{Shown, fail, keep},
+    table,
     tell::note,
 };
 
-/// A picture's latent, in a folder that is removed at the end.
+/// The way in which a model begins with a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// The picture's latent is made anew in part.
+    Latent,
+    /// The picture is a clip's first frame, which the network is told of beside the latent.
+    Condition,
+    /// The picture is a clip's first frame, which the latent holds.
+    Held,
+}
+
+/// A picture that is encoded, with its files in a folder that is removed at the end.
 pub struct Image {
-    pub latent: PathBuf,
+    /// The latent to begin from, unless the conditioning has it.
+    pub latent: Option<PathBuf>,
+    /// The part of the latent that is made anew, if it is not the user's.
+    pub mask: Option<PathBuf>,
+    /// The record of the encode.
     pub record: Record,
     _folder: TempDir,
 }
 
+/// The stage's surroundings.
+pub struct Wish<'a> {
+    pub arguments: &'a Generate,
+    pub parts: &'a Parts,
+    pub machine: &'a Machine,
+    pub vae: &'a Model,
+    pub model: &'a SampleModel,
+    pub memory_limit: u64,
+    pub precision: Option<Precision>,
+    /// Width, height and frames of what is made.
+    pub size: [u32; 3],
+}
+
+impl Beginning {
+    /// The way of a model.
+    ///
+    /// # Errors
+    /// It makes clips of text alone, or an option of the user's has no meaning for it.
+    pub fn of(model: &SampleModel, arguments: &Generate) -> Outcome<Self> {
+        let config = model.denoiser.config();
+        let way = match (config.is_video(), config.condition_channels(), model.scales()) {
+            (false, ..) => return Ok(Beginning::Latent),
+            (true, 1.., _) => Beginning::Condition,
+            (true, _, [16, _]) => Beginning::Held,
+            _ => {
+                return Err(Failure::input(
+                    "--image: this transformer makes clips of text alone: give one for image to video, or WAN 2.2 5B",
+                ));
+            }
+        };
+        for (option, is_given) in [("--mask", arguments.mask.is_some()), ("--denoise", arguments.denoise.is_some())] {
+            if is_given {
+                return Err(Failure::input(format!("{option}: a clip begins with the whole picture: leave it out")));
+            }
+        }
+        Ok(way)
+    }
+}
+
 /// Width and height of what is encoded of a picture.
 pub fn size(path: &Path, vae: &Model) -> Outcome<[u32; 2]> {
-    if vae.is_video() {
-        return Err(Failure::input("--image: a clip of a picture is not made; --image is for pictures"));
-    }
     let mut source = EncodeSource::open(path, Some(1))?;
     source.crop(vae.spatial_scale(), &mut |_| {})?;
     let (height, width) = source.size();
     Ok([width, height])
 }
 
-/// Encodes the picture.
-pub fn encode(
-    arguments: &Generate,
-    path: &Path,
-    (machine, vae): (&Machine, &Model),
-    memory_limit: u64,
-    trials: &mut Trials,
-    planner: &mut Recorder,
-) -> Outcome<Image> {
-    let shown = path.display().to_string();
-    let mut source = EncodeSource::open(path, Some(1))?;
-    let frames = EncodeInput::of(vae, &mut source, &shown, &mut note)?;
-    let job = Encode::new(machine, vae, &frames, limit(memory_limit), arguments.objective.into())?;
-    let before = trials.before(job.stage(), job.request());
-    let job = job.with_history(&before);
-    let mut progress = Progress::new();
-    let encoded = job.run(planner, &mut progress, &mut source);
-    progress.finish();
-    let quiet = Shown { json: false, explain: false, several: false, aside: false };
-    let Finished { output, record, .. } =
-        encoded.map_err(|unfinished| fail(&arguments.record, quiet, trials, planner, unfinished))?;
-    trials.keep(&record);
-    keep(&arguments.record, &record, planner)?;
-    let folder = temporary_folder(folder_of(&arguments.output))?;
+impl Wish<'_> {
+    /// Encodes the picture, and adds it to the conditionings of a model that is told of it.
+    pub fn encode(
+        &self,
+        way: Beginning,
+        path: &Path,
+        conditionings: &mut Conditionings,
+        (trials, planner): (&mut Trials, &mut Recorder),
+    ) -> Outcome<Image> {
+        let folder = temporary_folder(folder_of(&self.arguments.output))?;
+        let [width, height, frames] = self.size;
+        if way == Beginning::Latent {
+            let (latents, record) = self.run(path, EncodeSource::open(path, Some(1))?, trials, planner)?;
+            let latent = write(&folder, &latents, &[], &record)?;
+            return Ok(Image { latent: Some(latent), mask: None, record, _folder: folder });
+        }
+        let image = StartImage::open(path, self.arguments.way.convention.unwrap_or_default())?;
+        let seen = if way == Beginning::Condition { self.look(&image, conditionings)? } else { None };
+        let first = image.first_frame([width, height])?;
+        let count = if way == Beginning::Condition { frames } else { 1 };
+        let (latents, record) = self.run(path, EncodeSource::still(path, first, count), trials, planner)?;
+        if way == Beginning::Held {
+            let [latents, mask] = self.model.held_first(&latents, frames)?;
+            let latent = write(&folder, &latents, &[(MASK, mask)], &record)?;
+            return Ok(Image { mask: Some(latent.clone()), latent: Some(latent), record, _folder: folder });
+        }
+        let text = Conditioning::text_of(&conditionings.positive)?;
+        let condition = Some(self.model.condition_of(&latents)?);
+        let whole = Conditioning { image: seen, condition, ..text };
+        let place = ConditioningOutput::new(&folder.path().join("conditioning.safetensors"), false)?;
+        conditionings.positive = place.write(&whole)?;
+        Ok(Image { latent: None, mask: None, record, _folder: folder })
+    }
+
+    /// The states of the picture, if the transformer takes them.
+    fn look(&self, image: &StartImage, conditionings: &mut Conditionings) -> Outcome<Option<Tensor>> {
+        let Some(width) = self.model.image_width() else { return Ok(None) };
+        let Some(path) = &self.parts.vision_encoder else {
+            return Err(Failure::input(format!(
+                "no vision encoder: the transformer takes a picture's states {width} wide: give --vision-encoder (clip_vision_h.safetensors)"
+            )));
+        };
+        let encoder = VisionEncoder::open(path)?;
+        encoder.check(self.model)?;
+        let mut progress = Progress::new();
+        let encoded = encoder.encode((self.machine, self.memory_limit), image, self.precision, &mut progress);
+        progress.finish();
+        let (states, run) = encoded?;
+        let EncoderRun { model, outcome, .. } = &run;
+        told(Stage::Text, &format!("{model} saw {} in {}", tokens(run.tokens), table::time(outcome.elapsed)));
+        conditionings.runs.push(run);
+        Ok(Some(states))
+    }
+
+    fn run(
+        &self,
+        path: &Path,
+        mut source: EncodeSource,
+        trials: &mut Trials,
+        planner: &mut Recorder,
+    ) -> Outcome<(Tensor, Record)> {
+        let Self { arguments, machine, vae, .. } = self;
+        let shown = path.display().to_string();
+        let frames = EncodeInput::of(vae, &mut source, &shown, &mut note)?;
+        let job = Encode::new(machine, vae, &frames, limit(self.memory_limit), arguments.objective.into())?;
+        let before = trials.before(job.stage(), job.request());
+        let job = job.with_history(&before);
+        let mut progress = Progress::new();
+        let encoded = job.run(planner, &mut progress, &mut source);
+        progress.finish();
+        let quiet = Shown { json: false, explain: false, several: false, aside: false };
+        let Finished { output, record, .. } =
+            encoded.map_err(|unfinished| fail(&arguments.record, quiet, trials, planner, unfinished))?;
+        trials.keep(&record);
+        keep(&arguments.record, &record, planner)?;
+        Ok((output.latents, record))
+    }
+}
+
+fn write(folder: &TempDir, latents: &Tensor, further: &[(&str, Tensor)], record: &Record) -> Outcome<PathBuf> {
     let place = LatentOutput::new(&folder.path().join("image.safetensors"), None, false, false)?;
-    let latent = place.write(&output.latents, &Vec::new(), &record)?;
-    Ok(Image { latent, record, _folder: folder })
+    Ok(place.write_with(latents, further, &Vec::new(), record)?)
 }

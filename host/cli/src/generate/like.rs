@@ -124,7 +124,7 @@ impl Recipe {
         let way = &mut arguments.way;
         arguments.prompt.get_or_insert(recipe.prompt);
         fill(&mut arguments.negative, recipe.negative);
-        if arguments.image.is_none() {
+        if arguments.image.is_none() || recipe.frames > 1 {
             fill(&mut arguments.size, Some([recipe.width, recipe.height]));
         }
         fill(&mut arguments.frames, (recipe.frames > 0).then_some(recipe.frames));

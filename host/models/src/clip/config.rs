@@ -1,4 +1,4 @@
-//! A CLIP text encoder's architecture, read off the shapes of its weights.
+//! A CLIP encoder's architecture, of text or of pictures, read off the shapes of its weights.
 
 use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
@@ -17,7 +17,27 @@ const HEAD: i64 = 64;
 /// quick one.
 const OPEN_CLIP: [i64; 2] = [1024, 1280];
 
-/// The architecture of a CLIP text encoder.
+/// The heads of published encoders of pictures: 12 of the base's width, 16 of every larger one.
+const BASE: i64 = 768;
+const HEADS: [i64; 2] = [12, 16];
+
+/// Channels of a picture, and the most patches along a side.
+pub(crate) const CHANNELS: i64 = 3;
+const MOST_ALONG: i64 = 256;
+
+/// The widths of OpenCLIP's published encoders of pictures (ViT-H, ViT-g, bigG).
+const OPEN_CLIP_PICTURES: [i64; 3] = [1280, 1408, 1664];
+
+/// The input of an encoder of pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Picture {
+    /// Pixels along a side.
+    pub side: i64,
+    /// Pixels along a side of a token.
+    pub patch: i64,
+}
+
+/// The architecture of a CLIP encoder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Config {
     /// Width of tokens.
@@ -28,12 +48,15 @@ pub struct Config {
     pub blocks: usize,
     /// Width between the two layers of a feed-forward.
     pub feed_forward: i64,
-    /// Tokens of the vocabulary. The last one ends a text.
+    /// Tokens of the vocabulary, of which the last one ends a text; none for pictures.
     pub vocabulary: i64,
-    /// The most tokens of a text.
+    /// The most tokens of a text; the tokens of a picture.
     pub positions: i64,
     /// The gelu is OpenAI's.
     pub quick_gelu: bool,
+    /// The input, if it encodes pictures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub picture: Option<Picture>,
 }
 
 /// config.json of transformers as far as it is of use here.
@@ -44,45 +67,77 @@ struct ConfigFile {
 }
 
 impl Config {
-    /// Reads the architecture off a file.
+    /// Reads the architecture of an encoder of text off a file.
     ///
     /// # Errors
     /// A tensor that tells it is missing, or the shapes are of no such network.
     pub fn read(file: &TransformerFile) -> Result<Self> {
+        let extent = |axis| file.extent("tokens.weight", axis).map(|extent| extent as i64);
+        let hidden = extent(1)?;
+        let heads = hidden / HEAD;
+        let quick_gelu = file.layout != Layout::Original && !OPEN_CLIP.contains(&hidden);
+        Self::read_blocks(file, Self { heads, quick_gelu, vocabulary: extent(0)?, ..Self::of_width(hidden) })
+    }
+
+    /// Reads the architecture of an encoder of pictures off a file.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_picture(file: &TransformerFile) -> Result<Self> {
         let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
-        let hidden = extent("tokens.weight", 1)?;
+        let hidden = extent("patches.weight", 0)?;
+        let heads = if hidden == BASE { HEADS[0] } else { HEADS[1] };
+        let quick_gelu = file.layout != Layout::Original && !OPEN_CLIP_PICTURES.contains(&hidden);
+        let config = Self::read_blocks(file, Self { heads, quick_gelu, ..Self::of_width(hidden) })?;
+        let patch = extent("patches.weight", 2)?;
+        let along = (1..=MOST_ALONG).find(|along| along * along + 1 == config.positions);
+        match (along, patch) {
+            (Some(along), 1..) => Ok(Self { picture: Some(Picture { side: along * patch, patch }), ..config }),
+            _ => Err(refused(file, format!("{} positions are no square of patches and a class", config.positions))),
+        }
+    }
+
+    fn of_width(hidden: i64) -> Self {
+        Self {
+            hidden,
+            heads: 0,
+            blocks: 0,
+            feed_forward: 0,
+            vocabulary: 0,
+            positions: 0,
+            quick_gelu: false,
+            picture: None,
+        }
+    }
+
+    /// What both kinds have, with the heads and the gelu that config.json names, if it is there.
+    fn read_blocks(file: &TransformerFile, usual: Self) -> Result<Self> {
+        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         let blocks = match file.layout {
             Layout::Original => file.blocks("transformer.resblocks")?,
             _ => file.blocks("encoder.layers")?,
         };
         let written: ConfigFile =
             config_json::beside(file.file(), &[])?.map(|(_, written)| written).unwrap_or_default();
-        let refused = |reason: String| {
-            Error::File(FileError::Format {
-                path: file.file().path().to_owned(),
-                reason: format!("no CLIP text encoder: {reason}"),
-            })
-        };
-        let heads = written.num_attention_heads.unwrap_or(hidden / HEAD);
+        let (heads, hidden) = (written.num_attention_heads.unwrap_or(usual.heads), usual.hidden);
         if heads < 1 || hidden % heads != 0 {
-            return Err(refused(format!("{heads} heads in a width of {hidden}")));
+            return Err(refused(file, format!("{heads} heads in a width of {hidden}")));
         }
-        let quick_gelu = match (written.hidden_act.as_deref(), file.layout) {
-            (Some("quick_gelu"), _) => true,
-            (Some("gelu"), _) | (None, Layout::Original) => false,
-            (None, _) => !OPEN_CLIP.contains(&hidden),
-            (Some(other), _) => {
-                return Err(refused(format!("hidden_act is {other}: gelu and quick_gelu are known")));
+        let quick_gelu = match written.hidden_act.as_deref() {
+            Some("quick_gelu") => true,
+            Some("gelu") => false,
+            None => usual.quick_gelu,
+            Some(other) => {
+                return Err(refused(file, format!("hidden_act is {other}: gelu and quick_gelu are known")));
             }
         };
         Ok(Self {
-            hidden,
             heads,
             blocks,
-            feed_forward: extent("blocks.0.widen.bias", 0)?,
-            vocabulary: extent("tokens.weight", 0)?,
-            positions: extent("positions.weight", 0)?,
             quick_gelu,
+            feed_forward: extent("blocks.0.widen.bias", 0)?,
+            positions: extent("positions.weight", 0)?,
+            ..usual
         })
     }
 
@@ -99,12 +154,22 @@ impl Config {
         let meter = Meter::new(ComputeFormat::single(), Costs::default());
         let listing = TokenListing::default();
         Network::build(self, &TokenScope::new(&listing, &meter))?;
-        let table = |name: &str, rows: i64| Needed {
-            name: name.into(),
-            shapes: vec![vec![rows as usize, self.hidden as usize]],
-        };
+        let table =
+            |name: &str, shape: &[i64]| Needed { name: name.into(), shapes: vec![shape.iter().map(|extent| *extent as usize).collect()] };
         let mut needed = listing.into_needed();
-        needed.extend([table("tokens.weight", self.vocabulary), table("positions.weight", self.positions)]);
+        needed.push(table("positions.weight", &[self.positions, self.hidden]));
+        match self.picture {
+            None => needed.push(table("tokens.weight", &[self.vocabulary, self.hidden])),
+            Some(Picture { patch, .. }) => {
+                needed.push(table("class", &[self.hidden]));
+                needed.push(table("patches.weight", &[self.hidden, CHANNELS * patch * patch]));
+            }
+        }
         Ok(needed)
     }
+}
+
+fn refused(file: &TransformerFile, reason: String) -> Error {
+    let path = file.file().path().to_owned();
+    Error::File(FileError::Format { path, reason: format!("no CLIP encoder: {reason}") })
 }

@@ -1,4 +1,4 @@
-//! CLIP's text encoder: `CLIPTextModel` of transformers, after Radford et al., "Learning
+//! CLIP's encoders: `CLIPTextModel` and `CLIPVisionModel` of transformers, after Radford et al., "Learning
 //! Transferable Visual Models From Natural Language Supervision" (2021).
 
 use tch::Kind;
@@ -52,7 +52,7 @@ impl<O: TokenOps> Block<O> {
     }
 
     /// Runs the block on tokens in place.
-    fn forward(&self, ops: &O, config: &Config, tokens: &O::Tensor, causal: &O::Tensor) -> Result<()> {
+    fn forward(&self, ops: &O, config: &Config, tokens: &O::Tensor, causal: Option<&O::Tensor>) -> Result<()> {
         let (&Config { hidden, heads, .. }, format) = (config, ops.format());
         let normed = self.first.forward(ops, tokens, format.convolution)?;
         let qkv = self.qkv.forward(ops, &normed, format.convolution)?;
@@ -60,7 +60,11 @@ impl<O: TokenOps> Block<O> {
         let mixed = normed;
         let of = |index: i64| ops.narrow(&qkv, 2, index * hidden, hidden);
         let scale = 1.0 / ((hidden / heads) as f64).sqrt();
-        ops.attend_biased_onto(&mixed, [&of(0)?, &of(1)?, &of(2)?], Biased { heads, scale, bias: causal })?;
+        let operands = [&of(0)?, &of(1)?, &of(2)?];
+        match causal {
+            Some(bias) => ops.attend_biased_onto(&mixed, operands, Biased { heads, scale, bias })?,
+            None => ops.attend_onto(&mixed, operands, heads, false)?,
+        }
         drop(qkv);
         ops.add_gated(tokens, None, self.out.forward(ops, &mixed, format.rest)?)?;
         drop(mixed);
@@ -72,7 +76,7 @@ impl<O: TokenOps> Block<O> {
     }
 }
 
-/// The states of a text's tokens, [N, tokens, width] in f32.
+/// The states of tokens, [N, tokens, width] in f32.
 #[derive(Debug)]
 pub struct States<T> {
     /// Before the last blocks that were left out, without a norm.
@@ -81,10 +85,12 @@ pub struct States<T> {
     pub last: T,
 }
 
-/// The network with its weights. Its input is made of two tables that stay in their file.
+/// The network with its weights. Its input is made of tables that stay in their file.
 #[derive(Debug)]
 pub struct Network<O: TokenOps> {
     config: Config,
+    /// The norm before the first block, of pictures alone.
+    first_norm: Option<Norm<O>>,
     blocks: Vec<Block<O>>,
     norm: Norm<O>,
 }
@@ -96,9 +102,14 @@ impl<O: TokenOps> Network<O> {
     /// A weight is missing or has other extents.
     pub fn build(config: &Config, scope: &TokenScope<'_, O>) -> Result<Self> {
         let block = |index| Block::build(&scope.at("blocks").at(index), config);
+        let (first, last) = match config.picture {
+            Some(_) => (Some("first_norm"), "picture_norm"),
+            None => (None, "norm"),
+        };
         Ok(Self {
+            first_norm: first.map(|name| Norm::build(&scope.at(name), config.hidden)).transpose()?,
             blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
-            norm: Norm::build(&scope.at("norm"), config.hidden)?,
+            norm: Norm::build(&scope.at(last), config.hidden)?,
             config: config.clone(),
         })
     }
@@ -112,9 +123,18 @@ impl<O: TokenOps> Network<O> {
         let shape = ops.shape(&embedded);
         let tokens = ops.to_kind(embedded, ops.format().rest)?;
         let count = shape[1];
-        let hidden = |query: i64| (0..count).map(move |key| if key > query { f32::NEG_INFINITY } else { 0.0 });
-        let causal: Vec<f32> = (0..count).flat_map(hidden).collect();
-        let causal = ops.constant(&causal, &[1, 1, count, count])?;
+        let tokens = match &self.first_norm {
+            Some(norm) => norm.forward(ops, &tokens, ops.format().rest)?,
+            None => tokens,
+        };
+        let causal = match self.config.picture {
+            Some(_) => None,
+            None => {
+                let hidden = |query: i64| (0..count).map(move |key| if key > query { f32::NEG_INFINITY } else { 0.0 });
+                let causal: Vec<f32> = (0..count).flat_map(hidden).collect();
+                Some(ops.constant(&causal, &[1, 1, count, count])?)
+            }
+        };
         let inner_at = self.blocks.len().saturating_sub(left_out);
         let keep = |tokens: &O::Tensor| -> Result<O::Tensor> {
             let kept = ops.unset(&shape, Kind::Float)?;
@@ -126,7 +146,7 @@ impl<O: TokenOps> Network<O> {
             if index == inner_at {
                 inner = Some(keep(&tokens)?);
             }
-            block.forward(ops, &self.config, &tokens, &causal)?;
+            block.forward(ops, &self.config, &tokens, causal.as_ref())?;
         }
         let last = self.norm.forward(ops, &tokens, Kind::Float)?;
         let inner = match inner {

@@ -262,6 +262,16 @@ impl TransformerFile {
         Ok(Tensor::f_cat(&rows.into_iter().map(row).collect::<Result<Vec<_>>>()?, 0)?)
     }
 
+    /// A vector in f32, on the CPU.
+    ///
+    /// # Errors
+    /// It is missing, or can't be read.
+    pub(crate) fn values_of(&self, name: &str) -> Result<Tensor> {
+        let (parts, _) = self.parts(name);
+        let part = parts.first().ok_or_else(|| self.missing(name, &[]))?;
+        self.vector_of(part, Kind::Float, Device::Cpu)
+    }
+
     /// True if the parts of a matrix, which are equal, are stored with rows and columns beyond
     /// their own, up to whole tiles of their format.
     fn are_padded(&self, parts: &[String], expected: &[usize]) -> bool {

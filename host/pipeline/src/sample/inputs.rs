@@ -18,8 +18,8 @@ const MASK_CHANNELS: i64 = 4;
 /// The names of tensors in conditioning files.
 pub(crate) const TEXT: &str = "prompt_embeds";
 pub(crate) const POOLED: &str = "pooled_prompt_embeds";
-pub(super) const IMAGE: &str = "image_embeds";
-pub(super) const CONDITION: &str = "condition";
+pub(crate) const IMAGE: &str = "image_embeds";
+pub(crate) const CONDITION: &str = "condition";
 
 /// Tokens of a picture's embedding (CLIP ViT-H/14 at 224 pixels, with the class).
 pub(super) const IMAGE_TOKENS: i64 = 257;
@@ -38,8 +38,13 @@ pub(super) fn widths(config: &DenoiserConfig) -> Widths {
     }
 }
 
+/// The width of a picture's embedding, of a transformer that takes one.
+pub(crate) fn image_width(config: &DenoiserConfig) -> Option<i64> {
+    widths(config).image
+}
+
 /// The name of the tensor in mask files.
-const MASK: &str = "mask";
+pub const MASK: &str = "mask";
 
 /// Latents that still have noise, as the sampler left them, in a latent's file, and the sigma of
 /// that noise: the latent itself is divided by what the noise leaves of it, and scaled for the VAE,
@@ -103,7 +108,7 @@ pub(super) fn noisy(path: &Path, shape: &[i64], sigma: f64) -> Result<Option<Ten
 }
 
 /// A tensor of a file.
-pub(super) struct Given {
+pub(crate) struct Given {
     pub path: PathBuf,
     pub name: &'static str,
     pub tensor: Tensor,
@@ -121,7 +126,7 @@ impl Given {
 }
 
 /// Reads a tensor in f32 and checks that it is finite.
-pub(super) fn read(path: &Path, name: &'static str) -> Result<Given> {
+pub(crate) fn read(path: &Path, name: &'static str) -> Result<Given> {
     let file = Checkpoint::open(path).map_err(ModelError::from)?;
     let tensor = tensor(&file, name)?.ok_or_else(|| missing(&file, name))?;
     Ok(Given { path: path.to_owned(), name, tensor })

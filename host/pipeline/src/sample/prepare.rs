@@ -38,18 +38,27 @@ struct Way {
     whole_timesteps: bool,
 }
 
+/// A shift of the same kind with another number, if one is given.
+fn replaced(usual: Shift, shift: Option<f64>) -> Shift {
+    match (usual, shift) {
+        (usual, None) => usual,
+        (Shift::Flow(_), Some(shift)) => Shift::Flow(shift),
+        (_, Some(mu)) => Shift::Exponential(mu),
+    }
+}
+
 impl SampleModel {
     /// The steps that are usual for the model.
     fn usual_steps(&self) -> u32 {
-        match self.config() {
+        self.defaults.steps.unwrap_or_else(|| match self.config() {
             DenoiserConfig::Flux(config) if !config.guidance => 4,
             _ => 20,
-        }
+        })
     }
 
     /// The way from times to sigmas: ComfyUI's defaults for a model, or those of the published
     /// pipelines.
-    fn shift(&self, convention: Convention) -> Shift {
+    pub(crate) fn shift(&self, convention: Convention) -> Shift {
         match (self.config(), convention) {
             (DenoiserConfig::Flux(config), _) if !config.guidance => Shift::Flow(1.0),
             (DenoiserConfig::Flux(_), Convention::ComfyUi) => Shift::Exponential(1.15),
@@ -61,17 +70,19 @@ impl SampleModel {
         }
     }
 
+    /// The way from times to sigmas that a request asks for, if no saved scheduler is followed.
+    pub(crate) fn shift_of(&self, request: &SampleRequest) -> Shift {
+        replaced(self.shift(request.convention), request.shift.or(self.defaults.shift))
+    }
+
     /// The way that a request asks for. As diffusers has it, a saved pipeline's scheduler is
     /// followed where the request says nothing else.
     fn way(&self, request: &SampleRequest, tokens: u64) -> Result<Way> {
         let as_diffusers = request.convention == Convention::Diffusers;
         let saved = if as_diffusers { SavedScheduler::open(&self.path)? } else { None };
         let usual = saved.as_ref().map_or_else(|| self.shift(request.convention), |saved| saved.shift(tokens));
-        let shift = match (usual, request.shift) {
-            (usual, None) => usual,
-            (Shift::Flow(_), Some(shift)) => Shift::Flow(shift),
-            (_, Some(mu)) => Shift::Exponential(mu),
-        };
+        let own = if saved.is_none() { self.defaults.shift } else { None };
+        let shift = replaced(usual, request.shift.or(own));
         shift.check()?;
         let model = shift.model(tokens);
         let named = request.sampler.map(FlowScheduler::of);

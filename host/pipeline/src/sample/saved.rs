@@ -2,10 +2,14 @@
 
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::Value;
 use tilewright_sampling::{FlowScheduler, Shift};
 
 use crate::{Error, Result};
+
+/// The description of a pipeline in its folder.
+const DESCRIPTION: &str = "model_index.json";
 
 /// The most bytes of a pipeline's description.
 const MOST_DESCRIPTION: u64 = 1 << 20;
@@ -78,12 +82,45 @@ impl SavedScheduler {
     }
 }
 
+/// The settings with which a model is meant to be run, in the entry `tilewright` of its pipeline's
+/// description.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Defaults {
+    /// Width and height in pixels.
+    pub size: Option<[u32; 2]>,
+    /// Frames of a clip.
+    pub frames: Option<u32>,
+    /// Steps.
+    pub steps: Option<u32>,
+    /// The factor of guidance by a negative conditioning.
+    pub cfg: Option<f64>,
+    /// The shift of sigmas.
+    pub shift: Option<f64>,
+}
+
+impl Defaults {
+    /// Those of the pipeline in a folder.
+    ///
+    /// # Errors
+    /// The description is damaged.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let path = folder.join(DESCRIPTION);
+        let Some(mut saved) = read(&path)? else { return Ok(Self::default()) };
+        match saved.get_mut("tilewright").map(Value::take) {
+            None => Ok(Self::default()),
+            Some(own) => serde_json::from_value(own)
+                .map_err(|error| Error::Input { path, reason: format!("the entry tilewright: {error}") }),
+        }
+    }
+}
+
 /// The boundary that the description of a pipeline in its folder names.
 ///
 /// # Errors
 /// The description is damaged.
 pub(super) fn boundary(folder: &Path) -> Result<Option<f64>> {
-    Ok(read(&folder.join("model_index.json"))?.and_then(|saved| saved["boundary_ratio"].as_f64()))
+    Ok(read(&folder.join(DESCRIPTION))?.and_then(|saved| saved["boundary_ratio"].as_f64()))
 }
 
 /// The tokens that the text encoder of a pipeline in a folder reads at most, by its description.
@@ -91,7 +128,7 @@ pub(super) fn boundary(folder: &Path) -> Result<Option<f64>> {
 /// # Errors
 /// The description is damaged.
 pub(crate) fn text_tokens(folder: &Path) -> Result<Option<u32>> {
-    let saved = read(&folder.join("model_index.json"))?;
+    let saved = read(&folder.join(DESCRIPTION))?;
     let tokens = saved.and_then(|saved| saved["max_sequence_length"].as_u64());
     Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()))
 }
@@ -111,6 +148,23 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn defaults_of_a_pipeline_are_read_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Defaults::open(folder.path()).unwrap(), Defaults::default());
+        let open = |text: &str| {
+            fs::write(folder.path().join(DESCRIPTION), text).unwrap();
+            Defaults::open(folder.path())
+        };
+        assert_eq!(open(r#"{"_class_name": "FluxPipeline"}"#).unwrap(), Defaults::default());
+        let own = open(r#"{"tilewright": {"size": [128, 96], "steps": 12, "shift": 3.0}}"#).unwrap();
+        let expected =
+            Defaults { size: Some([128, 96]), steps: Some(12), shift: Some(3.0), ..Defaults::default() };
+        assert_eq!(own, expected);
+        let error = open(r#"{"tilewright": {"stepz": 12}}"#).unwrap_err().to_string();
+        assert!(error.contains("the entry tilewright: unknown field `stepz`"), "{error}");
+    }
 
     #[test]
     fn a_saved_scheduler_is_followed_or_refused() {

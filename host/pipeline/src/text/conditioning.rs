@@ -13,7 +13,7 @@ use tilewright_media::{self as media, Format, Options, Output};
 use crate::{
     Error, Result,
     latent_output::raw,
-    sample::{POOLED, TEXT},
+    sample::{CONDITION, IMAGE, POOLED, TEXT, read},
 };
 
 /// The tensors that text encoders hand to a transformer, in f32.
@@ -23,6 +23,10 @@ pub struct Conditioning {
     pub text: Tensor,
     /// [N, width], for a transformer that has it.
     pub pooled: Option<Tensor>,
+    /// What a vision encoder makes of a picture, [N, tokens, width], for a transformer that has it.
+    pub image: Option<Tensor>,
+    /// Channels behind the latents', [N, C, T, h, w], for a transformer that has them.
+    pub condition: Option<Tensor>,
     /// The prompts, and the encoders that read them.
     pub texts: Vec<(String, String)>,
 }
@@ -62,14 +66,25 @@ impl ConditioningOutput {
 }
 
 impl Conditioning {
+    /// The text of a conditioning's file; the rest is left out.
+    ///
+    /// # Errors
+    /// The file can't be read, or has none.
+    pub fn text_of(path: &Path) -> Result<Self> {
+        let text = read(path, TEXT)?.tensor;
+        Ok(Self { text, pooled: None, image: None, condition: None, texts: Vec::new() })
+    }
+
     /// The bytes of its file.
     ///
     /// # Errors
     /// Memory is out.
     pub(crate) fn bytes(&self) -> std::result::Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
         let mut tensors = vec![(TEXT, raw(&self.text)?)];
-        if let Some(pooled) = &self.pooled {
-            tensors.push((POOLED, raw(pooled)?));
+        for (name, tensor) in [(POOLED, &self.pooled), (IMAGE, &self.image), (CONDITION, &self.condition)] {
+            if let Some(tensor) = tensor {
+                tensors.push((name, raw(tensor)?));
+            }
         }
         let views = tensors
             .iter()

@@ -116,6 +116,9 @@ static NATIVE: [Row; 3] = [
     row("dpmpp_2m", Method::Dpmpp2mNative, Silent, &[]),
 ];
 
+/// The samplers that ComfyUI lacks.
+const BEYOND: [&str; 1] = ["cfgpp_ud10_ab"];
+
 /// A sampler, by its place in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sampler(usize);
@@ -151,6 +154,11 @@ impl Sampler {
 
     fn row(self) -> &'static Row {
         ROWS.iter().chain(&NATIVE).nth(self.0).unwrap_or(&ROWS[0])
+    }
+
+    /// True if ComfyUI has it under its name.
+    pub fn is_comfyui(self) -> bool {
+        !BEYOND.contains(&self.row().name)
     }
 
     /// diffusers' sampler of the same name, for models of flows; the same one if it has none.

@@ -1,0 +1,121 @@
+//! The parts that a transformer needs beside itself, and what serves it.
+
+use std::fmt;
+
+use serde::Serialize;
+use tilewright_models::{DenoiserConfig, EncoderKind, Family};
+
+use super::Content;
+
+/// A part that a transformer needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "part")]
+pub enum Need {
+    /// A text encoder of a kind and of the width that the transformer was trained with.
+    TextEncoder {
+        /// The kind.
+        kind: EncoderKind,
+        /// The width of its states.
+        width: i64,
+    },
+    /// An encoder of the picture that a clip begins from.
+    VisionEncoder {
+        /// The width of its states.
+        width: i64,
+    },
+    /// An autoencoder.
+    Vae {
+        /// The family.
+        family: Family,
+        /// Channels of a latent.
+        channels: i64,
+        /// True for clips.
+        is_video: bool,
+    },
+}
+
+/// The files in which encoders are published, and ComfyUI's folder for them.
+const FILES: [(EncoderKind, i64, &str); 3] = [
+    (EncoderKind::Clip, 768, "clip_l.safetensors"),
+    (EncoderKind::T5, 4096, "t5xxl_fp16.safetensors"),
+    (EncoderKind::Umt5, 4096, "umt5_xxl_fp16.safetensors"),
+];
+
+/// The needs of a transformer.
+pub fn of(config: &DenoiserConfig) -> Vec<Need> {
+    let (channels, is_video) = (config.latent_channels(), config.is_video());
+    let vae = Need::Vae { family: config.family(), channels, is_video };
+    let encoder = |kind, width| Need::TextEncoder { kind, width };
+    match config {
+        DenoiserConfig::Flux(config) => {
+            vec![encoder(EncoderKind::Clip, config.pooled), encoder(EncoderKind::T5, config.text), vae]
+        }
+        DenoiserConfig::Wan(config) => {
+            let vision = config.image.map(|width| Need::VisionEncoder { width });
+            [encoder(EncoderKind::Umt5, config.text)].into_iter().chain(vision).chain([vae]).collect()
+        }
+    }
+}
+
+impl Need {
+    /// True if a network fits.
+    pub fn is_served_by(&self, content: &Content) -> bool {
+        match (self, content) {
+            (Need::TextEncoder { kind, width }, Content::TextEncoder { kind: own, width: of, .. }) => {
+                (kind, width) == (own, of)
+            }
+            (Need::VisionEncoder { width }, Content::VisionEncoder { width: own, .. }) => width == own,
+            (
+                Need::Vae { channels, is_video, family },
+                Content::Vae { channels: own, is_video: of_clips, family: of_family },
+            ) => (channels, is_video) == (own, of_clips) && (family == of_family || *of_family == Family::Kl),
+            _ => false,
+        }
+    }
+
+    /// True if a network fits and says that it is of the family.
+    pub fn is_surely_served_by(&self, content: &Content) -> bool {
+        match (self, content) {
+            (Need::Vae { family, .. }, Content::Vae { family: own, .. }) => family == own && self.is_served_by(content),
+            _ => self.is_served_by(content),
+        }
+    }
+
+    /// The option that names such a part.
+    pub fn option(&self) -> &'static str {
+        match self {
+            Need::TextEncoder { .. } => "--text-encoder",
+            Need::VisionEncoder { .. } => "--vision-encoder",
+            Need::Vae { .. } => "--vae",
+        }
+    }
+
+    /// The published file that serves it, if there is one.
+    pub fn file(&self) -> Option<&'static str> {
+        match self {
+            Need::TextEncoder { kind, width } => {
+                FILES.iter().find(|(own, of, _)| (own, of) == (kind, width)).map(|(_, _, file)| *file)
+            }
+            Need::VisionEncoder { width: 1280 } => Some("clip_vision_h.safetensors"),
+            Need::VisionEncoder { .. } => None,
+            Need::Vae { family: Family::Flux, channels: 16, .. } => Some("ae.safetensors"),
+            Need::Vae { family: Family::Wan21, channels: 16, .. } => Some("wan_2.1_vae.safetensors"),
+            Need::Vae { family: Family::Wan22, channels: 48, .. } => Some("wan2.2_vae.safetensors"),
+            Need::Vae { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Need::TextEncoder { kind, width } => write!(to, "a {} text encoder of width {width}", kind.name())?,
+            Need::VisionEncoder { width } => write!(to, "a CLIP vision encoder of width {width}")?,
+            Need::Vae { family, channels, is_video } => {
+                let of = if *is_video { "clips" } else { "pictures" };
+                write!(to, "a VAE of {of} with {channels} channels ({})", family.name())?;
+            }
+        }
+        self.file().map_or(Ok(()), |file| write!(to, ", as {file}"))
+    }
+}

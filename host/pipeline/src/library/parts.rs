@@ -1,0 +1,205 @@
+//! The parts of a model: encoders, transformers and a VAE, each in a file or a folder.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tilewright_models::{Checkpoint, DenoiserFile, Error as ModelError, Part, Role};
+
+use super::{Keeping, Library, Need, Place, needs};
+use crate::{Error, Result, sample};
+
+/// A pipeline's folders of transformers, of the VAE, and of text encoders.
+const TRANSFORMERS: [&str; 2] = ["transformer", "transformer_2"];
+const VAE: &str = "vae";
+const TEXT_ENCODERS: [&str; 3] = ["text_encoder", "text_encoder_2", "text_encoder_3"];
+const VISION_ENCODER: &str = "image_encoder";
+
+/// The folders of a transformer.
+const OF_TRANSFORMER: [&str; 2] = ["transformer", "unet"];
+
+/// The models that ship with the program: of pictures, and of clips.
+const BUNDLED: [&str; 2] = ["flux-shapes", "wan-shapes"];
+
+/// The parts that a prompt needs on its way to a picture or clip.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Parts {
+    /// Text encoders' files or folders.
+    pub text_encoders: Vec<PathBuf>,
+    /// One transformer, or two experts.
+    pub transformers: Vec<PathBuf>,
+    /// The encoder of a picture that a clip begins from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vision_encoder: Option<PathBuf>,
+    /// The VAE.
+    pub vae: Option<PathBuf>,
+    /// The tokens that the text encoder without positions reads, if the model says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_tokens: Option<u32>,
+}
+
+impl Parts {
+    /// Fills in the parts that are not named: from a model, and then from the files that serve its
+    /// transformer. `model` is a file, a folder or a name; without it and without a transformer, a
+    /// model that ships with the program is taken: of clips if `is_video`. `named` are further
+    /// folders to search.
+    ///
+    /// Returns a line on each part that nobody named.
+    ///
+    /// # Errors
+    /// There is no such model; a part of it is missing.
+    pub fn find(self, model: Option<&Path>, named: &[PathBuf], is_video: bool) -> Result<(Self, Vec<String>)> {
+        let mut told = Vec::new();
+        let parts = match model {
+            Some(model) if model.exists() => {
+                let parts = match Self::listed_in(model)? {
+                    Some(listed) => self.over(listed),
+                    None => self.from_model(model)?,
+                };
+                if parts.transformers.is_empty() {
+                    parts.check()?;
+                }
+                parts
+            }
+            Some(name) => {
+                let library = Library::open(Place::usual(named));
+                self.over(library.model(&name.to_string_lossy())?.parts)
+            }
+            None if self.transformers.is_empty() => {
+                let name = BUNDLED[usize::from(is_video)];
+                let bundled = Place::bundled().map(|place| place.path.join(name)).filter(|folder| folder.is_dir());
+                let Some(folder) = bundled else { return self.check().map(drop).map(|()| (Self::default(), told)) };
+                told.push(format!("model: {name}, which ships with the program; --model takes another"));
+                self.from_model(&folder)?
+            }
+            None => self,
+        };
+        let transformer = parts.transformers.first().cloned().unwrap_or_default();
+        let file = Checkpoint::open_part(&transformer, &OF_TRANSFORMER).map_err(ModelError::from)?;
+        let needs = needs::of(&DenoiserFile::find(file)?.config);
+        let is_lacking = |need: &Need| match need {
+            Need::Vae { .. } => parts.vae.is_none(),
+            Need::TextEncoder { .. } => parts.text_encoders.is_empty(),
+            Need::VisionEncoder { .. } => parts.vision_encoder.is_none(),
+        };
+        if !needs.iter().any(is_lacking) {
+            return Ok((parts, told));
+        }
+        let around = Place::around(&transformer);
+        let others = Place::usual(named).into_iter().filter(|place| place.path != around.path);
+        let library = Library::open([around.clone()].into_iter().chain(others).collect());
+        let before = parts.clone();
+        let of = library.item(&transformer.canonicalize().unwrap_or_else(|_| transformer.clone()));
+        let (parts, lacks) = library.fill(parts, &needs, of.or_else(|| library.item(&transformer)));
+        let mut tell = |option: &str, path: &Path| told.push(format!("{option} {}", path.display()));
+        parts.text_encoders.iter().filter(|path| !before.text_encoders.contains(path)).for_each(|path| tell("--text-encoder", path));
+        parts.vision_encoder.iter().filter(|_| before.vision_encoder.is_none()).for_each(|path| tell("--vision-encoder", path));
+        parts.vae.iter().filter(|_| before.vae.is_none()).for_each(|path| tell("--vae", path));
+        // A picture to begin from may be missing: its encoder is asked for when there is one.
+        match lacks.into_iter().find(|need| !matches!(need, Need::VisionEncoder { .. })) {
+            None => Ok((parts, told)),
+            Some(need) => Err(Error::Lacks { transformer, need }),
+        }
+    }
+
+    /// The parts of the only model in a folder that is neither a pipeline nor a part of one.
+    fn listed_in(folder: &Path) -> Result<Option<Self>> {
+        let place = Place::of(folder);
+        let is_pipeline = TRANSFORMERS.iter().chain([&VAE]).any(|name| folder.join(name).is_dir());
+        if !folder.is_dir() || is_pipeline && place.keeping == Keeping::Folder || folder.join("model_index.json").is_file() {
+            return Ok(None);
+        }
+        let library = Library::open(vec![place]);
+        let models = library.models();
+        let refused = |reason: String| Error::Input { path: folder.to_owned(), reason };
+        match &models[..] {
+            [only] => Ok(Some(only.parts.clone())),
+            [] => Err(refused("a folder without a transformer that can be run: tilewright models FOLDER lists what is in it".into())),
+            several => {
+                let names: Vec<&str> = several.iter().take(4).map(|model| model.name.as_str()).collect();
+                let names = names.join(", ");
+                Err(refused(format!("a folder of {} models ({names}): give the file of one", several.len())))
+            }
+        }
+    }
+
+    /// These parts, and where they are not named, another model's.
+    fn over(self, found: Self) -> Self {
+        let or = |own: Vec<PathBuf>, other| if own.is_empty() { other } else { own };
+        Self {
+            text_encoders: or(self.text_encoders, found.text_encoders),
+            transformers: or(self.transformers, found.transformers),
+            vision_encoder: self.vision_encoder.or(found.vision_encoder),
+            vae: self.vae.or(found.vae),
+            text_tokens: self.text_tokens.or(found.text_tokens),
+        }
+    }
+
+    /// Fills in the parts that are not named from a model: a pipeline's folder, or a checkpoint of
+    /// several networks.
+    ///
+    /// # Errors
+    /// The model is no such folder or checkpoint.
+    pub fn from_model(self, model: &Path) -> Result<Self> {
+        Ok(self.over(if model.is_dir() { in_folder(model)? } else { in_file(model)? }))
+    }
+
+    /// Checks that all parts are there.
+    ///
+    /// # Errors
+    /// [`Error::Part`] names the first that is missing.
+    pub fn check(&self) -> Result<&Path> {
+        let missing = |part, option, files| Err(Error::Part { part, option, files });
+        if self.transformers.is_empty() {
+            return missing(
+                "transformer",
+                "--transformer",
+                "flux1-dev.safetensors or wan2.1_t2v_1.3B_fp16.safetensors",
+            );
+        }
+        if self.text_encoders.is_empty() {
+            return missing(
+                "text encoder",
+                "--text-encoder",
+                "clip_l.safetensors and t5xxl_fp16.safetensors for Flux, umt5_xxl_fp16.safetensors for WAN",
+            );
+        }
+        match &self.vae {
+            Some(vae) => Ok(vae),
+            None => missing("VAE", "--vae", "ae.safetensors for Flux, wan_2.1_vae.safetensors for WAN"),
+        }
+    }
+}
+
+fn in_folder(model: &Path) -> Result<Parts> {
+    let there = |name: &&str| Some(model.join(name)).filter(|path| path.is_dir());
+    let parts = Parts {
+        text_encoders: TEXT_ENCODERS.iter().filter_map(there).collect(),
+        transformers: TRANSFORMERS.iter().filter_map(there).take(1).map(|_| model.to_owned()).collect(),
+        vision_encoder: there(&VISION_ENCODER),
+        vae: there(&VAE),
+        text_tokens: None,
+    };
+    if parts == Parts::default() {
+        let reason = "no folder of a pipeline: it has none of transformer, text_encoder and vae".into();
+        return Err(Error::Input { path: model.to_owned(), reason });
+    }
+    Ok(Parts { text_tokens: sample::text_tokens(model)?, ..parts })
+}
+
+fn in_file(model: &Path) -> Result<Parts> {
+    let file = Checkpoint::open(model).map_err(ModelError::from)?;
+    let roles: Vec<Role> = Part::of(&file).iter().map(|part| part.role).collect();
+    let of = |role| if roles.contains(&role) { vec![model.to_owned()] } else { Vec::new() };
+    let is_vae = tilewright_models::Identity::of_decoder(&file).is_ok();
+    let parts = Parts {
+        text_encoders: of(Role::TextEncoder),
+        transformers: of(Role::Denoiser),
+        vision_encoder: of(Role::VisionEncoder).pop(),
+        vae: is_vae.then(|| model.to_owned()),
+        text_tokens: None,
+    };
+    match parts == Parts::default() {
+        true => Err(Error::Input { path: model.to_owned(), reason: "no part of a model that can be run".into() }),
+        false => Ok(parts),
+    }
+}

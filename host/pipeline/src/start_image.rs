@@ -1,0 +1,232 @@
+//! The picture that a clip begins from: its first frame, and what a vision encoder makes of it.
+
+use std::{path::Path, sync::Arc};
+
+use tch::{Device, Kind, Tensor};
+use tilewright_engine::{EncodedText, Machine, Observer, TextCost, TextJob};
+use tilewright_media::{Filter, Frame, read_picture, resize};
+use tilewright_models::{Checkpoint, EncoderConfig, EncoderFile, Error as ModelError, clip};
+use tilewright_plan::{Dtype, Precision};
+use tilewright_sampling::Convention;
+use tilewright_torch::scalar;
+
+use crate::{EncoderRun, Error, Result, SampleModel};
+
+/// The folder of a vision encoder in a pipeline's.
+const FOLDERS: [&str; 1] = ["image_encoder"];
+
+/// Mean and deviation of the channels that CLIP was trained with (huggingface.co/openai/clip-vit-large-patch14,
+/// preprocessor_config.json).
+const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+const DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+
+/// Channels of a condition's mask.
+const MASK_CHANNELS: i64 = 4;
+
+/// A picture that a clip begins from.
+#[derive(Debug)]
+pub struct StartImage {
+    frame: Frame,
+    convention: Convention,
+}
+
+/// A vision encoder, opened and not loaded.
+#[derive(Debug)]
+pub struct VisionEncoder(EncoderFile);
+
+impl StartImage {
+    /// Reads a picture, of which red, green and blue count.
+    ///
+    /// # Errors
+    /// It is no picture.
+    pub fn open(path: &Path, convention: Convention) -> Result<Self> {
+        let (mut frame, _) = read_picture(path)?;
+        let area = frame.width as usize * frame.height as usize;
+        match frame.channels {
+            1 => frame.values = frame.values.repeat(3),
+            _ => frame.values.truncate(3 * area),
+        }
+        frame.channels = 3;
+        Ok(Self { frame, convention })
+    }
+
+    /// The first frame [3, height, width] in −1…1. ComfyUI scales the middle of the picture
+    /// (`common_upscale`, bilinear, center), diffusers all of it (`VaeImageProcessor`, Lanczos).
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn first_frame(&self, [width, height]: [u32; 2]) -> Result<Tensor> {
+        if [self.frame.width, self.frame.height] == [width, height] {
+            return planes(&self.frame);
+        }
+        match self.convention {
+            Convention::Diffusers => planes(&resize(&self.frame, width, height, Filter::Lanczos)),
+            Convention::ComfyUi => {
+                let (old, new) = (f64::from(self.frame.width) / f64::from(self.frame.height), f64::from(width) / f64::from(height));
+                let whole = planes(&self.frame)?;
+                let [tall, wide] = [whole.size()[1], whole.size()[2]];
+                let margin = |side: i64, share: f64| ((side as f64 - side as f64 * share) / 2.0).round_ties_even() as i64;
+                let (x, y) = match old > new {
+                    true => (margin(wide, new / old), 0),
+                    false => (0, margin(tall, old / new)),
+                };
+                let middle = whole.f_narrow(1, y, tall - 2 * y)?.f_narrow(2, x, wide - 2 * x)?;
+                let size = [i64::from(height), i64::from(width)];
+                let scaled = middle.f_unsqueeze(0)?.f_upsample_bilinear2d(size, false, None::<f64>, None::<f64>)?;
+                Ok(scaled.f_squeeze_dim(0)?)
+            }
+        }
+    }
+
+    /// The picture as a vision encoder sees it, [1, 3, side, side]. ComfyUI scales it without
+    /// regard to its sides' ratio (`clip_preprocess`, crop none), diffusers its shorter side
+    /// (`CLIPImageProcessor`).
+    fn seen(&self, side: i64) -> Result<Tensor> {
+        let to = u32::try_from(side).unwrap_or(u32::MAX);
+        let pixels = match self.convention {
+            Convention::Diffusers => {
+                let [width, height] = [self.frame.width, self.frame.height].map(u64::from);
+                let shorter = width.min(height).max(1);
+                let scaled = |own: u64| u32::try_from(own * u64::from(to) / shorter).unwrap_or(u32::MAX).max(1);
+                let resized = resize(&self.frame, scaled(width), scaled(height), Filter::Bicubic);
+                let [tall, wide] = [i64::from(resized.height), i64::from(resized.width)];
+                let pixels = planes(&resized)?;
+                pixels.f_narrow(1, (tall - side) / 2, side)?.f_narrow(2, (wide - side) / 2, side)?.f_unsqueeze(0)?
+            }
+            Convention::ComfyUi => {
+                let whole = unit(&planes(&self.frame)?.f_unsqueeze(0)?)?;
+                let scaled = whole.f__upsample_bicubic2d_aa([side, side], false, None::<f64>, None::<f64>)?;
+                let bytes = scalar::clamp(&scalar::multiply(&scaled, 255.0)?, 0.0, 255.0)?.f_round()?;
+                scalar::add(&scalar::multiply(&bytes, 2.0 / 255.0)?, -1.0)?
+            }
+        };
+        let of = |values: &[f32; 3]| Tensor::f_from_slice(values)?.f_reshape([1, 3, 1, 1]);
+        Ok(unit(&pixels)?.f_sub(&of(&MEAN)?)?.f_divide(&of(&DEVIATION)?)?)
+    }
+}
+
+/// −1…1 as 0…1.
+fn unit(pixels: &Tensor) -> Result<Tensor> {
+    Ok(scalar::multiply(&scalar::add(pixels, 1.0)?, 0.5)?)
+}
+
+fn planes(frame: &Frame) -> Result<Tensor> {
+    let shape = [frame.channels as i64, i64::from(frame.height), i64::from(frame.width)];
+    Ok(Tensor::f_from_slice(&frame.values)?.f_reshape(shape)?)
+}
+
+impl VisionEncoder {
+    /// Opens the encoder in a file, a folder or a checkpoint of several networks.
+    ///
+    /// # Errors
+    /// The file is unsound, or holds no such encoder.
+    pub fn open(path: &Path) -> Result<Self> {
+        let checkpoint = Arc::new(Checkpoint::open_part(path, &FOLDERS).map_err(ModelError::from)?);
+        let encoder = EncoderFile::find_vision(&checkpoint)?;
+        encoder.check()?;
+        Ok(Self(encoder))
+    }
+
+    /// Checks that a transformer was trained with it.
+    ///
+    /// # Errors
+    /// The transformer takes no such states, or others.
+    pub fn check(&self, transformer: &SampleModel) -> Result<()> {
+        let (width, own) = (transformer.image_width(), self.0.config.hidden());
+        if width == Some(own) {
+            return Ok(());
+        }
+        let reason = match width {
+            Some(width) => format!("states {own} wide, and the transformer takes {width}: give clip_vision_h.safetensors"),
+            None => "a vision encoder, and the transformer takes none: leave --vision-encoder out".into(),
+        };
+        Err(Error::Input { path: self.0.file().file().path().to_owned(), reason })
+    }
+
+    /// The states of a picture before the last block, [1, tokens, width], and the encoder's run.
+    ///
+    /// # Errors
+    /// The encoder can't be loaded or run; memory is out; the user ended it.
+    pub fn encode(
+        &self,
+        (machine, memory_limit): (&Machine, u64),
+        image: &StartImage,
+        precision: Option<Precision>,
+        observer: &mut dyn Observer,
+    ) -> Result<(Tensor, EncoderRun)> {
+        let _no_grad = tch::no_grad_guard();
+        let embedded = [self.embed(image)?];
+        let tokens = embedded[0].size()[1] as usize;
+        let EncodedText { states, precision, outcome } =
+            self.job(machine, &embedded, precision, memory_limit).run(observer)?;
+        let inner = states.into_iter().next().and_then(|states| states.inner);
+        let file = self.0.file().file().path().to_owned();
+        let states = inner.ok_or_else(|| Error::Input { path: file.clone(), reason: "no states of a picture".into() })?;
+        Ok((states, EncoderRun { path: file, model: self.0.config.model(), tokens, precision, outcome }))
+    }
+
+    /// The price of a run, in f32.
+    ///
+    /// # Errors
+    /// The picture can't be prepared.
+    pub fn estimate(&self, machine: &Machine, image: &StartImage) -> Result<(String, TextCost)> {
+        let embedded = [self.embed(image)?];
+        let cost = self.job(machine, &embedded, None, u64::MAX).estimate(Precision::Uniform(Dtype::F32))?;
+        Ok((self.0.config.model(), cost))
+    }
+
+    fn embed(&self, image: &StartImage) -> Result<Tensor> {
+        let EncoderConfig::Clip(clip::Config { picture: Some(picture), .. }) = &self.0.config else {
+            let path = self.0.file().file().path().to_owned();
+            return Err(Error::Input { path, reason: "an encoder of text, not of pictures".into() });
+        };
+        Ok(self.0.embed_pictures(&image.seen(picture.side)?)?)
+    }
+
+    fn job<'a>(
+        &'a self,
+        machine: &'a Machine,
+        embedded: &'a [Tensor],
+        precision: Option<Precision>,
+        memory_limit: u64,
+    ) -> TextJob<'a> {
+        TextJob { machine, encoder: &self.0, embedded, left_out: 1, precision, memory_limit }
+    }
+}
+
+impl SampleModel {
+    /// The width of the states of a picture that the transformer takes, if it takes some.
+    pub fn image_width(&self) -> Option<i64> {
+        crate::sample::image_width(self.denoiser.config())
+    }
+
+    /// The condition [1, 4 + C, T, h, w] of a clip whose first frame is given: a mask, and then the
+    /// latents [1, C, T, h, w] of that frame and grey ones, which are in the VAE's own space.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn condition_of(&self, latents: &Tensor) -> Result<Tensor> {
+        let mut shape = latents.size();
+        shape[1] = MASK_CHANNELS;
+        let mask = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu))?;
+        mask.f_narrow(2, 0, 1)?.f_fill_(1.0)?;
+        Ok(Tensor::f_cat(&[mask, self.from_vae(latents)?], 1)?)
+    }
+
+    /// Latents [1, C, T, h, w] of which the first frame is given, and their mask [1, 1, T, h, w]: 1
+    /// where they are made anew.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn held_first(&self, first: &Tensor, frames: u32) -> Result<[Tensor; 2]> {
+        let [_, time] = self.scales();
+        let mut shape = first.size();
+        shape[2] = i64::from((frames.max(1) - 1) / time) + 1;
+        let latents = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu))?;
+        latents.f_narrow(2, 0, 1)?.f_copy_(&first.f_narrow(2, 0, 1)?)?;
+        shape[1] = 1;
+        let mask = Tensor::f_ones(&shape, (Kind::Float, Device::Cpu))?;
+        mask.f_narrow(2, 0, 1)?.f_fill_(0.0)?;
+        Ok([latents, mask])
+    }
+}
