@@ -230,3 +230,44 @@ impl SampleModel {
         Ok([latents, mask])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashMap, path::PathBuf};
+
+    use super::*;
+
+    fn fixture(name: &str) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/text-clip-vision").join(name)
+    }
+
+    #[test]
+    fn pictures_are_prepared_as_both_references_do() {
+        let prepared: HashMap<String, Tensor> =
+            Tensor::read_safetensors(fixture("prepared.safetensors")).unwrap().into_iter().collect();
+        for name in ["37x23", "50x91", "64x64"] {
+            for (convention, ending, most) in [(Convention::Diffusers, "", 1e-6), (Convention::ComfyUi, ".comfyui", 2e-2)] {
+                let image = StartImage::open(&fixture(&format!("{name}.png")), convention).unwrap();
+                let apart = (image.seen(28).unwrap() - &prepared[&format!("{name}{ending}")]).abs();
+                // Of ComfyUI, a rounded value may be the next one.
+                let (largest, mean) = (apart.max().double_value(&[]), apart.mean(Kind::Float).double_value(&[]));
+                assert!(largest < most && mean < 1e-5, "{name}{ending}: {largest}, {mean}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_frame_is_all_of_the_picture_or_its_middle() {
+        let open = |convention| StartImage::open(&fixture("50x91.png"), convention).unwrap();
+        for convention in [Convention::ComfyUi, Convention::Diffusers] {
+            let same = open(convention).first_frame([50, 91]).unwrap();
+            assert_eq!(same.size(), [3, 91, 50]);
+            assert_eq!(open(convention).first_frame([48, 32]).unwrap().size(), [3, 32, 48]);
+        }
+        // 51 of 91 rows, since half of 41 is rounded to an even number.
+        let whole = open(Convention::ComfyUi).first_frame([50, 91]).unwrap();
+        let middle = open(Convention::ComfyUi).first_frame([50, 50]).unwrap();
+        let expected = whole.narrow(1, 20, 51).unsqueeze(0).upsample_bilinear2d([50, 50], false, None, None);
+        assert!(middle.equal(&expected.squeeze_dim(0)));
+    }
+}
