@@ -62,10 +62,12 @@ impl StartImage {
         match self.convention {
             Convention::Diffusers => planes(&resize(&self.frame, width, height, Filter::Lanczos)),
             Convention::ComfyUi => {
-                let (old, new) = (f64::from(self.frame.width) / f64::from(self.frame.height), f64::from(width) / f64::from(height));
+                let (old, new) =
+                    (f64::from(self.frame.width) / f64::from(self.frame.height), f64::from(width) / f64::from(height));
                 let whole = planes(&self.frame)?;
                 let [tall, wide] = [whole.size()[1], whole.size()[2]];
-                let margin = |side: i64, share: f64| ((side as f64 - side as f64 * share) / 2.0).round_ties_even() as i64;
+                let margin =
+                    |side: i64, share: f64| ((side as f64 - side as f64 * share) / 2.0).round_ties_even() as i64;
                 let (x, y) = match old > new {
                     true => (margin(wide, new / old), 0),
                     false => (0, margin(tall, old / new)),
@@ -95,7 +97,7 @@ impl StartImage {
             }
             Convention::ComfyUi => {
                 let whole = unit(&planes(&self.frame)?.f_unsqueeze(0)?)?;
-                let scaled = whole.f__upsample_bicubic2d_aa([side, side], false, None::<f64>, None::<f64>)?;
+                let scaled = whole.f_internal_upsample_bicubic2d_aa([side, side], false, None::<f64>, None::<f64>)?;
                 let bytes = scalar::clamp(&scalar::multiply(&scaled, 255.0)?, 0.0, 255.0)?.f_round()?;
                 scalar::add(&scalar::multiply(&bytes, 2.0 / 255.0)?, -1.0)?
             }
@@ -137,7 +139,9 @@ impl VisionEncoder {
             return Ok(());
         }
         let reason = match width {
-            Some(width) => format!("states {own} wide, and the transformer takes {width}: give clip_vision_h.safetensors"),
+            Some(width) => {
+                format!("states {own} wide, and the transformer takes {width}: give clip_vision_h.safetensors")
+            }
             None => "a vision encoder, and the transformer takes none: leave --vision-encoder out".into(),
         };
         Err(Error::Input { path: self.0.file().file().path().to_owned(), reason })
@@ -161,7 +165,8 @@ impl VisionEncoder {
             self.job(machine, &embedded, precision, memory_limit).run(observer)?;
         let inner = states.into_iter().next().and_then(|states| states.inner);
         let file = self.0.file().file().path().to_owned();
-        let states = inner.ok_or_else(|| Error::Input { path: file.clone(), reason: "no states of a picture".into() })?;
+        let states =
+            inner.ok_or_else(|| Error::Input { path: file.clone(), reason: "no states of a picture".into() })?;
         Ok((states, EncoderRun { path: file, model: self.0.config.model(), tokens, precision, outcome }))
     }
 
@@ -209,7 +214,7 @@ impl SampleModel {
         let mut shape = latents.size();
         shape[1] = MASK_CHANNELS;
         let mask = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu))?;
-        mask.f_narrow(2, 0, 1)?.f_fill_(1.0)?;
+        let _ = mask.f_narrow(2, 0, 1)?.f_fill_(1.0)?;
         Ok(Tensor::f_cat(&[mask, self.from_vae(latents)?], 1)?)
     }
 
@@ -226,7 +231,7 @@ impl SampleModel {
         latents.f_narrow(2, 0, 1)?.f_copy_(&first.f_narrow(2, 0, 1)?)?;
         shape[1] = 1;
         let mask = Tensor::f_ones(&shape, (Kind::Float, Device::Cpu))?;
-        mask.f_narrow(2, 0, 1)?.f_fill_(0.0)?;
+        let _ = mask.f_narrow(2, 0, 1)?.f_fill_(0.0)?;
         Ok([latents, mask])
     }
 }
@@ -246,7 +251,9 @@ mod tests {
         let prepared: HashMap<String, Tensor> =
             Tensor::read_safetensors(fixture("prepared.safetensors")).unwrap().into_iter().collect();
         for name in ["37x23", "50x91", "64x64"] {
-            for (convention, ending, most) in [(Convention::Diffusers, "", 1e-6), (Convention::ComfyUi, ".comfyui", 2e-2)] {
+            for (convention, ending, most) in
+                [(Convention::Diffusers, "", 1e-6), (Convention::ComfyUi, ".comfyui", 2e-2)]
+            {
                 let image = StartImage::open(&fixture(&format!("{name}.png")), convention).unwrap();
                 let apart = (image.seen(28).unwrap() - &prepared[&format!("{name}{ending}")]).abs();
                 // Of ComfyUI, a rounded value may be the next one.

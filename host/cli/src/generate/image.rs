@@ -12,7 +12,7 @@ use tilewright_pipeline::{
 };
 use tilewright_plan::{Precision, Record, Recorder, Stage};
 
-use super::{conditioning::Conditionings, pictures::limit, told, tokens};
+use super::{conditioning::Conditionings, pictures::limit, tokens, told};
 use crate::{
     args::Generate,
     failure::{Failure, Outcome},

@@ -111,7 +111,10 @@ impl Parts {
     fn listed_in(folder: &Path) -> Result<Option<Self>> {
         let place = Place::of(folder);
         let is_pipeline = TRANSFORMERS.iter().chain([&VAE]).any(|name| folder.join(name).is_dir());
-        if !folder.is_dir() || is_pipeline && place.keeping == Keeping::Folder || folder.join("model_index.json").is_file() {
+        if !folder.is_dir()
+            || is_pipeline && place.keeping == Keeping::Folder
+            || folder.join("model_index.json").is_file()
+        {
             return Ok(None);
         }
         let library = Library::open(vec![place]);
@@ -119,7 +122,9 @@ impl Parts {
         let refused = |reason: String| Error::Input { path: folder.to_owned(), reason };
         match &models[..] {
             [only] => Ok(Some(only.parts.clone())),
-            [] => Err(refused("a folder without a transformer that can be run: tilewright models FOLDER lists what is in it".into())),
+            [] => Err(refused(
+                "a folder without a transformer that can be run: tilewright models FOLDER lists what is in it".into(),
+            )),
             several => {
                 let names: Vec<&str> = several.iter().take(4).map(|model| model.name.as_str()).collect();
                 let names = names.join(", ");
