@@ -1,5 +1,5 @@
-//! Encoders of every kind that can be run, of text and of pictures: those of a file, and the network
-//! with its weights.
+//! Encoders of every kind that can be run, of text and of pictures: those of a file, and the
+//! network with its weights.
 
 use std::sync::Arc;
 
@@ -357,8 +357,8 @@ impl EncoderFile {
         }
     }
 
-    /// The tokens of pictures [N, 3, side, side], [N, tokens, width] with positions: a class, and then
-    /// patch by patch.
+    /// The tokens of pictures [N, 3, side, side], [N, tokens, width] with positions: a class, and
+    /// then patch by patch.
     ///
     /// # Errors
     /// The encoder is one of text, or the pictures have other extents.

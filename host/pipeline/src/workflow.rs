@@ -26,7 +26,7 @@ const PREFIX: &str = "tilewright";
 /// The last step of a sampler that goes to the end.
 const LAST_STEP: usize = 10_000;
 
-/// What a picture or clip was made of and with.
+/// The files and settings of a picture or clip.
 #[derive(Clone, Debug)]
 pub struct Workflow<'a> {
     /// The files.
@@ -39,7 +39,7 @@ pub struct Workflow<'a> {
     pub model: &'a SampleModel,
     /// The request.
     pub request: &'a SampleRequest,
-    /// What came of it.
+    /// The input of the job that was made of it.
     pub sampling: &'a Sampling,
     /// Width, height and frames.
     pub size: [u32; 3],

@@ -61,8 +61,8 @@ enum Step {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Generate a picture of a prompt, decode the bundled picture and clip, and show what was decided
-    /// (after build)
+    /// Generate a picture of a prompt, decode the bundled picture and clip, and show what was
+    /// decided (after build)
     Demo,
     /// Run every test (after setup)
     Test {

@@ -110,7 +110,8 @@ impl Config {
         }
     }
 
-    /// What both kinds have, with the heads and the gelu that config.json names, if it is there.
+    /// Extents that both kinds have, with the heads and the gelu that config.json names, if it is
+    /// there.
     fn read_blocks(file: &TransformerFile, usual: Self) -> Result<Self> {
         let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         let blocks = match file.layout {

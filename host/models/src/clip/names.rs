@@ -28,8 +28,8 @@ const TRANSFORMERS: &[Row] = &[
     Row("picture_norm.{p}", &["post_layernorm.{p}"], Rows),
 ];
 
-/// OpenCLIP's names (github.com/mlfoundations/open_clip, `TextTransformer`, `VisionTransformer`), as
-/// in SDXL's checkpoints.
+/// OpenCLIP's names (github.com/mlfoundations/open_clip, `TextTransformer` and
+/// `VisionTransformer`), as in SDXL's checkpoints.
 const OPEN_CLIP: &[Row] = &[
     Row("tokens.weight", &["token_embedding.weight"], Rows),
     Row("positions.weight", &["positional_embedding"], Rows),

@@ -1,5 +1,5 @@
-//! CLIP's encoders: `CLIPTextModel` and `CLIPVisionModel` of transformers, after Radford et al., "Learning
-//! Transferable Visual Models From Natural Language Supervision" (2021).
+//! CLIP's encoders: `CLIPTextModel` and `CLIPVisionModel` of transformers, after Radford et al.,
+//! "Learning Transferable Visual Models From Natural Language Supervision" (2021).
 
 use tch::Kind;
 use tilewright_nn::{Biased, Dense, LayerNorm, TokenOps, TokenScope};

@@ -28,7 +28,7 @@ pub enum Keeping {
     ComfyUi,
     /// Hugging Face's cache.
     HuggingFace,
-    /// What ships with the program.
+    /// Models that ship with the program.
     Bundled,
     /// Any folder.
     Folder,

@@ -23,7 +23,7 @@ pub struct Conditioning {
     pub text: Tensor,
     /// [N, width], for a transformer that has it.
     pub pooled: Option<Tensor>,
-    /// What a vision encoder makes of a picture, [N, tokens, width], for a transformer that has it.
+    /// A vision encoder's states of a picture, [N, tokens, width], for a transformer that has it.
     pub image: Option<Tensor>,
     /// Channels behind the latents', [N, C, T, h, w], for a transformer that has them.
     pub condition: Option<Tensor>,

@@ -153,8 +153,8 @@ impl Link {
     }
 }
 
-/// A prompt as the interface keeps it: it chooses one of `{a|b}` at random and cuts comments, unless
-/// they are escaped. A choice of one, as in `/{/}`, parts what would begin a comment.
+/// A prompt as the interface keeps it: it chooses one of `{a|b}` at random and cuts comments,
+/// unless they are escaped. A choice of one, as in `/{/}`, parts what would begin a comment.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     let mut characters = text.chars().peekable();
