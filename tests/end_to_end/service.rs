@@ -14,6 +14,8 @@ pub mod jobs;
 mod kills;
 #[path = "service/policies.rs"]
 mod policies;
+#[path = "service/prompts.rs"]
+mod prompts;
 #[path = "service/samples.rs"]
 mod samples;
 #[path = "service/server.rs"]

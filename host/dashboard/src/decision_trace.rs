@@ -15,19 +15,21 @@ use crate::views::{AnyTrace, DecisionTrace, IncumbentRun};
 use crate::work::Shown;
 use crate::{address, phrases};
 
-/// The section with the trace.
-pub(crate) fn any_trace(job: &Job, trace: &AnyTrace) -> Markup {
+/// The section with the trace of a job's stage, by its number.
+pub(crate) fn any_trace(job: &Job, stage: usize, trace: &AnyTrace) -> Markup {
     match trace {
-        AnyTrace::Vae(trace) => decision_trace(job, trace),
-        AnyTrace::Denoise(trace) => decision_trace(job, trace),
+        AnyTrace::Vae(trace) => decision_trace(job, stage, trace),
+        AnyTrace::Denoise(trace) => decision_trace(job, stage, trace),
     }
 }
 
-fn decision_trace<W: Shown>(job: &Job, trace: &DecisionTrace<W>) -> Markup {
+fn decision_trace<W: Shown>(job: &Job, stage: usize, trace: &DecisionTrace<W>) -> Markup {
     let record = &trace.record;
+    let heading = if stage == 0 { "story-title".to_owned() } else { format!("story-title-{stage}") };
+    let about = if stage == 0 { "record".to_owned() } else { format!("record-{stage}") };
     html! {
-        section.panel.story aria-labelledby="story-title" {
-            h2 #story-title { "How it was decided" }
+        section.panel.story aria-labelledby=(heading) {
+            h2 id=(heading) { "How it was decided" }
             ol.steps {
                 (step("Asked", request(record)))
                 (step("Route and policy", route_choice(trace)))
@@ -38,7 +40,7 @@ fn decision_trace<W: Shown>(job: &Job, trace: &DecisionTrace<W>) -> Markup {
                 (step("Estimated and measured", measurements(record)))
                 @if let Some(compared) = &trace.incumbent { (step("Compared", incumbent(compared))) }
             }
-            details.record id=(address::id("record", &job.id)) {
+            details.record id=(address::id(&about, &job.id)) {
                 summary { "The record as JSON" }
                 pre tabindex="0" { code { (trace.json) } }
             }

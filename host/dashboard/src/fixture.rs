@@ -123,6 +123,7 @@ impl Fixture {
             id: self.text(id),
             state,
             stage: JobStage::Decode,
+            at: None,
             model: self.text("flux"),
             device: self.text("main"),
             tag: Some(self.text("comfy")),

@@ -8,7 +8,8 @@ use crate::views::{Health, PageFrame, Tone};
 use crate::{form, phrases};
 
 /// The links of the header: an address on the overview, and its name.
-const PLACES: [(&str, &str); 8] = [
+const PLACES: [(&str, &str); 9] = [
+    ("/prompt", "Prompt"),
     ("/#submit", "New job"),
     ("/jobs", "Jobs"),
     ("/#running", "Running"),

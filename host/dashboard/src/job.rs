@@ -50,15 +50,15 @@ fn part(view: &JobPage) -> Markup {
                 h2 #about-title { "Job" }
                 (about(view))
             }
-            @match &view.trace {
-                Some(trace) => (any_trace(job, trace)),
-                None => section.panel.story aria-labelledby="story-title" {
+            @for (stage, trace) in view.traces.iter().enumerate() { (any_trace(job, stage, trace)) }
+            @if view.traces.is_empty() {
+                section.panel.story aria-labelledby="story-title" {
                     h2 #story-title { "How it was decided" }
                     p.empty {
                         @if !job.state.is_end() { "Not decided yet: a policy is asked when the job’s turn comes." }
                         @else { "It ended before it was decided, or its decision is no longer kept." }
                     }
-                },
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The service's dashboard: data in ([`views`]), pages and fragments of HTML out. No server and no
 //! I/O. Pages load nothing from other sites, and work without their script.
 //!
-//! A page is whole: [`overview`], [`job`], [`jobs`], [`policy`], [`login`], [`problem`]. The
+//! A page is whole: [`overview`], [`prompt`], [`job`], [`jobs`], [`policy`], [`login`], [`problem`]. The
 //! overview and the pages of a job and a policy have parts that change, elements with an id:
 //! [`OverviewPart`], [`job_part`], [`policy_part`], [`status_part`]. Their script asks for
 //! `/live?page=PATH` with the page's own path (`/`, `/jobs/ID`, `/policies/NAME`), and is sent
@@ -30,6 +30,7 @@ mod overview;
 mod phrases;
 mod policies;
 mod policy;
+mod prompt;
 mod routes;
 mod standalone;
 mod submit;
@@ -45,6 +46,7 @@ pub use job::{job, job_part};
 pub use jobs::jobs;
 pub use overview::{OverviewPart, overview};
 pub use policy::{policy, policy_part};
+pub use prompt::prompt;
 pub use standalone::{login, problem};
 
 /// Health and uptime, on every page but sign-in and errors: the element with the id `status`.

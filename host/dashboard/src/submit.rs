@@ -27,6 +27,11 @@ const OBJECTIVES: [(&str, &str); 4] = [
     ("leanest", "leanest: the least memory"),
 ];
 
+/// Formats of results.
+pub(crate) fn formats() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FORMATS.into_iter()
+}
+
 /// The element with the id `submit`. It never changes, so that nothing typed into it is lost.
 pub(crate) fn submit(view: &OverviewPage) -> Markup {
     let fields = html! {
@@ -35,7 +40,7 @@ pub(crate) fn submit(view: &OverviewPage) -> Markup {
             label for="submit-latent" { "Latent" }
             input #submit-latent type="file" name="latent" accept=".latent,.safetensors" required;
         }
-        (choice("submit-format", "format", "Result", FORMATS.into_iter()))
+        (choice("submit-format", "format", "Result", formats()))
         (choice("submit-objective", "objective", "Objective", OBJECTIVES.into_iter()))
         p.field {
             label for="submit-tag" { "Tag " span.quiet { "optional" } }
@@ -57,7 +62,8 @@ pub(crate) fn submit(view: &OverviewPage) -> Markup {
     section("submit", "New job", None, body)
 }
 
-fn choice<'a>(id: &str, name: &str, label: &str, options: impl Iterator<Item = (&'a str, &'a str)>) -> Markup {
+/// A field with options, each a value and its words.
+pub(crate) fn choice<'a>(id: &str, name: &str, label: &str, options: impl Iterator<Item = (&'a str, &'a str)>) -> Markup {
     html! {
         p.field {
             label for=(id) { (label) }

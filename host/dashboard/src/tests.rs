@@ -77,7 +77,7 @@ fn tags(html: &str) -> Vec<Tag<'_>> {
 /// Every kind of page, and pages in several states.
 fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
     let running = JobPage { job: fixture.job("one", JobState::Running, 0.4), ..fixture.job_page() };
-    let waiting = JobPage { job: fixture.job("one", JobState::Queued, 0.0), trace: None, ..fixture.job_page() };
+    let waiting = JobPage { job: fixture.job("one", JobState::Queued, 0.0), traces: vec![], ..fixture.job_page() };
     let failed = JobPage { job: fixture.job("one", JobState::Failed, 0.0), ..fixture.job_page() };
     let mut clip = fixture.job_page();
     clip.job.job.results = vec![JobResult { sample: 0, bytes: 5, content_type: "video/mp4".into() }];
@@ -387,7 +387,7 @@ fn a_trace_shows_what_it_holds() {
         assert!(html.contains(words), "{words}");
     }
     assert_eq!(html.matches("class=\"taken\"").count(), 1);
-    let Some(AnyTrace::Vae(trace)) = &mut view.trace else { panic!("a decode's") };
+    let Some(AnyTrace::Vae(trace)) = view.traces.first_mut() else { panic!("a decode's") };
     (trace.record.answer, trace.record.estimate, trace.record.outcome) = (None, None, None);
     trace.record.fallback =
         Some(tilewright_plan::Fallback { reason: tilewright_plan::FallbackReason::Trap, detail: "unreachable".into() });
@@ -404,7 +404,7 @@ fn a_trace_shows_what_it_holds() {
     for words in ["Tried and failed", "Logged by the policy", "class=\"taken\"", "Compared"] {
         assert!(!html.contains(words), "{words}");
     }
-    view.trace = None;
+    view.traces.clear();
     assert!(job(&view).contains("no longer kept"));
 }
 

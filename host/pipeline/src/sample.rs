@@ -147,6 +147,14 @@ impl SampleModel {
         }
     }
 
+    /// The tokens that the model's text encoder without positions reads, if its pipeline says so.
+    ///
+    /// # Errors
+    /// The pipeline's description is damaged.
+    pub fn text_tokens(&self) -> Result<Option<u32>> {
+        saved::text_tokens(&self.path)
+    }
+
     fn config(&self) -> &DenoiserConfig {
         self.denoiser.config()
     }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::SampleFields;
 
-/// A request for a decode or, with `sample`, for a sample.
+/// A request for a decode; with `sample`, for a sample; with `prompt`, for a picture or clip of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
@@ -60,7 +60,16 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 32)]
     pub fps: Option<String>,
-    /// Sampling, by the model's transformer: the result is a latent.
+    /// The prompt of a picture or clip, with weights as ComfyUI has them: the model's text encoders
+    /// read it, its transformer samples as `sample` says, and its vae decodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 100000)]
+    pub prompt: Option<String>,
+    /// The prompt to lead away from; it counts if `sample.cfg` is not 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 100000)]
+    pub negative_prompt: Option<String>,
+    /// Sampling, by the model's transformer: without a prompt, the result is a latent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Box<SampleFields>>,
 }
@@ -74,6 +83,31 @@ pub enum JobStage {
     Decode,
     /// From noise to a latent.
     Denoise,
+    /// From a prompt to a picture or clip.
+    Generate,
+}
+
+/// The stage at work of a job that has several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StageAtWork {
+    /// Text encoders read the prompt.
+    Text,
+    /// The transformer samples.
+    Denoise,
+    /// The vae decodes.
+    Decode,
+}
+
+impl StageAtWork {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Denoise => "denoise",
+            Self::Decode => "decode",
+        }
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -222,6 +256,9 @@ pub struct Job {
     /// The kind of work.
     #[serde(default)]
     pub stage: JobStage,
+    /// The stage at work, of a job from a prompt; null before and after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<StageAtWork>,
     /// The model's name.
     pub model: String,
     /// The device's name.

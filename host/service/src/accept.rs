@@ -2,6 +2,7 @@
 //! the job outlives the server.
 
 mod decode;
+mod generate;
 mod sample;
 
 use std::{io, path::Path};
@@ -21,7 +22,10 @@ use tilewright_service_api::{Job, JobRequest, JobStage, JobState, OutputFormat};
 use uuid::Uuid;
 
 use self::sample::sampled_bytes;
-pub use self::sample::{describe, sample_request};
+pub use self::{
+    generate::{fields_of, prompts_of, text_request},
+    sample::{describe, sample_request},
+};
 use crate::{
     clock,
     device::DeviceState,
@@ -63,6 +67,8 @@ struct Work {
     width: u32,
     /// Of a sample.
     steps: Option<u32>,
+    /// Of a job from a prompt: the decode's family, and true if the vae is quantized.
+    decode: Option<(String, bool)>,
 }
 
 /// The reason that a job is not accepted.
@@ -222,9 +228,13 @@ impl ServerState {
         let slot = device.queue.reserve().map_err(Refusal::QueueFull)?;
         let longest_s = self.config.in_force().server.limits.deadline.as_secs();
         check_fields(&request, longest_s)?;
-        let inspected = match &request.sample {
-            None => decode::inspect(&model, device, &request, &uploads)?,
-            Some(fields) => sample::inspect(&model, device, &request, fields, &uploads)?,
+        let inspected = match (&request.prompt, &request.sample) {
+            (Some(prompt), _) => {
+                let place = self.jobs.files.incoming();
+                generate::inspect(&model, (device, &place), &request, prompt, &uploads)?
+            }
+            (None, None) => decode::inspect(&model, device, &request, &uploads)?,
+            (None, Some(fields)) => sample::inspect(&model, device, &request, fields, &uploads)?,
         };
         let Inspection { work, latent, format, least_bytes, counts_weights } = inspected;
         // The job's own limit comes last: another one would not help against the device's.
@@ -245,6 +255,11 @@ impl ServerState {
         };
         let assignment = self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)))?;
         check(&format!("route {}: its memory-limit", assignment.route), assignment.memory_limit)?;
+        let decode = work.decode.as_ref().map(|(family, quantized)| {
+            let case = Case { stage: Stage::Decode, family, quantized: *quantized, ..case };
+            self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)))
+        });
+        let decode = decode.transpose()?;
         let id = Uuid::now_v7().to_string();
         let now = clock::now_ms();
         let seconds = request.deadline_s.unwrap_or(longest_s);
@@ -252,6 +267,7 @@ impl ServerState {
             id: id.clone(),
             state: JobState::Queued,
             stage: work.job,
+            at: None,
             model: model.name.clone(),
             device: device.name.clone(),
             tag: request.tag.clone(),
@@ -280,7 +296,8 @@ impl ServerState {
         let pinned = StoredAssignment::from(&assignment);
         let tag = request.tag.clone().unwrap_or_default();
         let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
-        let stored = StoredJob { job, request, pinned, deadline_ms, starts: 0, crashes: 0 };
+        let pinned_decode = decode.as_ref().map(StoredAssignment::from);
+        let stored = StoredJob { job, request, pinned, pinned_decode, deadline_ms, starts: 0, crashes: 0 };
         // Announced before it is stored, so that a caller who finds it can follow and cancel it.
         self.jobs.announce(&id, assignment);
         let accepted = self.jobs.files.adopt(&id, uploads).and_then(|()| self.jobs.store.insert(&stored, key));

@@ -54,18 +54,23 @@ pub struct JobTraces(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    traces: HashMap<String, AnyJobTrace>,
+    /// By job, stage by stage.
+    traces: HashMap<String, Vec<AnyJobTrace>>,
     order: VecDeque<String>,
     times: VecDeque<((String, u64), VecDeque<f64>)>,
     works: VecDeque<(String, SystemTime, f64)>,
 }
 
 impl JobTraces {
-    /// Keeps the trace of a job.
+    /// Keeps the trace of a job, or of a stage of one.
     pub fn insert(&self, id: &str, trace: AnyJobTrace) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stages = inner.traces.entry(id.to_owned()).or_default();
+        stages.push(trace);
+        if stages.len() > 1 {
+            return;
+        }
         inner.order.push_back(id.to_owned());
-        inner.traces.insert(id.to_owned(), trace);
         if inner.order.len() > KEPT
             && let Some(oldest) = inner.order.pop_front()
         {
@@ -73,9 +78,10 @@ impl JobTraces {
         }
     }
 
-    /// The trace of a job, if it is kept.
-    pub fn get(&self, id: &str) -> Option<AnyJobTrace> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).traces.get(id).cloned()
+    /// The traces of a job, stage by stage, as far as they are kept.
+    pub fn get(&self, id: &str) -> Vec<AnyJobTrace> {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.traces.get(id).cloned().unwrap_or_default()
     }
 
     /// Keeps the time of a decision, in seconds.

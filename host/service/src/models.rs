@@ -11,14 +11,14 @@ use arc_swap::{ArcSwap, Guard};
 use tilewright_config::Config;
 use tilewright_engine::{Budget, Machine, Overrides, WeightStore};
 use tilewright_models::Family;
-use tilewright_pipeline::{LatentMap, Model, SampleModel};
+use tilewright_pipeline::{LatentMap, Model, SampleModel, TextEncoders};
 use tilewright_plan::PolicyIdentity;
 use tilewright_policy::FallbackPlanner;
 use tilewright_service_api::Job;
 
 use crate::{Error, Result, device::Devices, error::one_line};
 
-/// A configured model: an autoencoder, a transformer, or both.
+/// A configured model: an autoencoder, a transformer, text encoders, or all of them.
 #[derive(Debug)]
 pub struct OpenModel {
     /// The model's name in the configuration.
@@ -27,6 +27,8 @@ pub struct OpenModel {
     pub vae: Option<OpenVae>,
     /// The transformer, which samples.
     pub transformer: Option<SampleModel>,
+    /// The text encoders, which read prompts.
+    pub text: Option<OpenText>,
     /// The colours of its latents, once a preview has asked for them; none if they can't be fitted.
     colours: OnceLock<LatentMap>,
     configured: tilewright_config::Model,
@@ -41,7 +43,32 @@ pub struct OpenVae {
     pub model: Model,
 }
 
+/// The text encoders of a model.
+#[derive(Debug)]
+pub struct OpenText {
+    /// The encoders.
+    pub encoders: TextEncoders,
+    /// The tokens that T5 reads, if the model says so.
+    pub tokens: Option<u32>,
+}
+
 impl OpenModel {
+    /// The parts that a prompt needs on its way to a picture or clip.
+    ///
+    /// # Errors
+    /// One line: the model lacks one.
+    pub fn for_prompts(&self) -> std::result::Result<(&OpenText, &SampleModel, &OpenVae), String> {
+        let lacks = |part: &str| format!("model: {} has no {part}: prompts need text-encoder, transformer and vae", self.name);
+        let text = self.text.as_ref().ok_or_else(|| lacks("text-encoder"))?;
+        let transformer = self.transformer.as_ref().ok_or_else(|| lacks("transformer"))?;
+        Ok((text, transformer, self.vae.as_ref().ok_or_else(|| lacks("vae"))?))
+    }
+
+    /// The files of the text encoders.
+    pub fn text_paths(&self) -> &[PathBuf] {
+        &self.configured.text_encoder
+    }
+
     /// The colours of latents, fitted to the autoencoder on first use: call it on the device's own
     /// thread.
     pub fn colours(&self, machine: &Machine, memory_limit: u64) -> Option<&LatentMap> {
@@ -172,10 +199,22 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
             true => None,
             false => Some(SampleModel::open(&configured.transformer, configured.boundary)?),
         };
+        let text = match (&configured.text_encoder[..], &transformer) {
+            ([], _) => None,
+            (paths, transformer) => {
+                let encoders = TextEncoders::open(paths)?;
+                let tokens = transformer.as_ref().map(|transformer| -> Result<Option<u32>> {
+                    encoders.check(transformer)?;
+                    Ok(transformer.text_tokens()?)
+                });
+                Some(OpenText { encoders, tokens: tokens.transpose()?.flatten() })
+            }
+        };
         let opened = OpenModel {
             name: name.clone(),
             vae: vae.transpose()?,
             transformer,
+            text,
             colours: OnceLock::new(),
             configured: configured.clone(),
         };

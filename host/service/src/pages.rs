@@ -23,7 +23,8 @@ use axum::{
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use tilewright_dashboard::{
-    ASSETS, OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, status_part, views::JobQuery,
+    ASSETS, OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, prompt, status_part,
+    views::JobQuery,
 };
 use tilewright_service_api::JobState;
 use tokio::{sync::watch, task::spawn_blocking};
@@ -44,6 +45,7 @@ const ANYWAY: Duration = Duration::from_secs(5);
 pub fn router() -> Router<App> {
     Router::new()
         .route("/", get(overview_page))
+        .route("/prompt", get(prompt_page))
         .route("/jobs", get(jobs_page))
         .route("/jobs/{id}", get(job_page))
         .route("/policies/{name}", get(policy_page))
@@ -75,6 +77,14 @@ async fn overview_page(
     let html =
         spawn_blocking(move || views::overview(&app, &headers, query.notice.as_deref()).map(|view| overview(&view)));
     Ok(Html(html.await??))
+}
+
+async fn prompt_page(
+    State(app): State<App>,
+    QueryParams(query): QueryParams<PageQuery>,
+    headers: HeaderMap,
+) -> Html<String> {
+    Html(prompt(&views::prompt(&app, &headers, query.notice.as_deref())))
 }
 
 /// The query of the list of jobs. An empty field does not filter.

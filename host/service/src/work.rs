@@ -3,9 +3,11 @@
 
 mod decode;
 mod executed;
+mod generate;
 mod observer;
 mod results;
 mod sample;
+mod stages;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,6 +22,7 @@ use tilewright_plan::{Denoise, Vae};
 use tilewright_rollout::{Assignment, Decider, EndedJob};
 use tilewright_service_api::{JobStage, JobState};
 
+pub use self::stages::split_stages;
 use self::{
     executed::{Executed, Execution, JobOutcome},
     observer::{JobObserver, StopSignal},
@@ -61,6 +64,19 @@ pub(crate) enum JobEnd {
     Expired,
     /// The disk was full: the job is done again when there is room.
     Unwritten(String),
+}
+
+impl JobEnd {
+    /// The state of a job that ended so during some work, and the reason.
+    fn state(self, during: &str) -> (JobState, Option<String>) {
+        match self {
+            JobEnd::Failed(error) | JobEnd::Unwritten(error) | JobEnd::LostDevice(error) => {
+                (JobState::Failed, Some(error))
+            }
+            JobEnd::Cancelled => (JobState::Cancelled, None),
+            JobEnd::Expired => (JobState::Expired, Some(format!("its deadline passed during the {during}"))),
+        }
+    }
 }
 
 /// Works until the queue is closed.
@@ -176,6 +192,7 @@ fn run_job(
     let work = match stored.job.stage {
         JobStage::Decode => carry_out::<Vae>,
         JobStage::Denoise => carry_out::<Denoise>,
+        JobStage::Generate => generate::carry_out,
     };
     let Some(JobEnded { state, error, record }) = work(server, worker, history, &mut stored, &assignment, &handle)
     else {
@@ -185,7 +202,7 @@ fn run_job(
     finish(&mut stored, state, error, record.as_deref())
 }
 
-/// The end of a job, to be written.
+/// The end of a job, or of a stage of one, to be written.
 struct JobEnded {
     state: JobState,
     error: Option<String>,
@@ -250,12 +267,9 @@ where
     };
     let (state, error, results) = match end {
         Ok(results) => (JobState::Done, None, results),
-        Err(JobEnd::Failed(error) | JobEnd::Unwritten(error) | JobEnd::LostDevice(error)) => {
-            (JobState::Failed, Some(error), Vec::new())
-        }
-        Err(JobEnd::Cancelled) => (JobState::Cancelled, None, Vec::new()),
-        Err(JobEnd::Expired) => {
-            (JobState::Expired, Some(format!("its deadline passed during the {}", W::NAME)), Vec::new())
+        Err(end) => {
+            let (state, error) = end.state(W::NAME);
+            (state, error, Vec::new())
         }
     };
     if state == JobState::Done

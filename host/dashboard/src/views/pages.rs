@@ -61,6 +61,15 @@ pub enum Tone {
     Bad,
 }
 
+/// The page at `/prompt`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptPage {
+    /// The data that every page shows.
+    pub frame: PageFrame,
+    /// Names of the models that read prompts.
+    pub models: Vec<String>,
+}
+
 /// The page at `/`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverviewPage {
@@ -131,8 +140,8 @@ pub struct JobPage {
     pub frame: PageFrame,
     /// The job.
     pub job: JobView,
-    /// The trace of its decision; none before there is one.
-    pub trace: Option<AnyTrace>,
+    /// The traces of its decisions, stage by stage; none before there is one.
+    pub traces: Vec<AnyTrace>,
 }
 
 /// The trace of a decision about any kind of work.

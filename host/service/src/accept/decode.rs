@@ -76,6 +76,7 @@ pub fn inspect(
         height: shape.height,
         width: shape.width,
         steps: None,
+        decode: None,
     };
     Ok(Inspection { work, latent: Some(latent), format, least_bytes, counts_weights })
 }
@@ -86,12 +87,12 @@ fn describe_error(error: &dyn std::error::Error, path: &Path) -> String {
     replace_advice(&one_line(error).replace(&format!("{path}: "), "latent: ").replace(&path, "latent"))
 }
 
-fn replace_advice(line: &str) -> String {
+pub fn replace_advice(line: &str) -> String {
     ADVICE.iter().fold(line.to_owned(), |line, (theirs, ours)| line.replace(theirs, ours))
 }
 
 /// Refuses a format that can't hold the output, by the formats' names in requests.
-fn check_format(format: OutputFormat, kind: Kind, frames: usize) -> Result<(), Refusal> {
+pub fn check_format(format: OutputFormat, kind: Kind, frames: usize) -> Result<(), Refusal> {
     use OutputFormat::{Gif, Jpg, Latent, Mkv, Mp4, Png, Webm};
     match (kind, format) {
         (_, Latent) => Err(invalid("format: latent is a sample's: a decode makes pictures and clips")),

@@ -53,6 +53,9 @@ pub fn inspect(
     if let Some((name, _)) = OF_DECODES.iter().find(|(_, is_given)| is_given(request)) {
         return Err(invalid(format!("{name}: is for decodes: leave it out of a sample")));
     }
+    if request.negative_prompt.is_some() {
+        return Err(invalid("negative_prompt: expected a prompt with it"));
+    }
     let format = request.format.unwrap_or(OutputFormat::Safetensors);
     if !matches!(format, OutputFormat::Safetensors | OutputFormat::Latent) {
         return Err(invalid(format!(
@@ -90,6 +93,7 @@ pub fn inspect(
             height,
             width,
             steps: Some(sampling.sigmas.len() as u32 - 1),
+            decode: None,
         },
         latent: None,
         format,

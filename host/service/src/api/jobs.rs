@@ -19,7 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     extract::{PathName, QueryParams, body_problem, check_before, check_length, check_names, is_json, parse_json},
-    forms::{BoundedForm, FormPart},
+    forms::{BoundedForm, FormPart, TEXTS},
     spool::Spool,
 };
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
 const REQUEST: u64 = 256 << 10;
 
 /// The most parts of a form.
-const PARTS: usize = 12;
+const PARTS: usize = 24;
 
 /// A job to submit, with its files.
 #[derive(ToSchema)]
@@ -193,6 +193,9 @@ fn paths(job: &JobRequest) -> impl Iterator<Item = (Input, String, &str)> {
     std::iter::once(latent).chain(sample).filter_map(|(input, field, path)| Some((input, field, path?)))
 }
 
+/// Fields of a sample in the dashboard's form.
+const SAMPLE_FIELDS: [&str; 7] = ["width", "height", "frames", "steps", "seed", "batch", "cfg"];
+
 async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
     let most = app.server.config.in_force().server.limits.upload_bytes;
     let mut form = BoundedForm::new(request, most).await?;
@@ -213,6 +216,8 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
             ("model" | "format" | "tag" | "objective" | "form", _) => {
                 fields.push((name, part.read_text(256).await?));
             }
+            ("prompt" | "negative_prompt", _) => fields.push((name, part.read_text(TEXTS).await?)),
+            (known, _) if SAMPLE_FIELDS.contains(&known) => fields.push((name, part.read_text(64).await?)),
             _ => {
                 let names: Vec<&str> = Input::ALL.iter().map(|(_, name)| *name).collect();
                 return Err(Problem::invalid(format!(
@@ -244,8 +249,29 @@ struct Form {
 
 /// A request as the dashboard's form has it: empty fields are left out.
 fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
-    let given = fields.iter().filter(|(name, text)| name != "form" && !text.is_empty());
-    let object: serde_json::Map<_, _> = given.map(|(name, text)| (name.clone(), text.clone().into())).collect();
+    let mut object = serde_json::Map::new();
+    let mut sample = serde_json::Map::new();
+    for (name, text) in fields {
+        let is_sample = SAMPLE_FIELDS.contains(&name.as_str());
+        match name.as_str() {
+            "form" => {}
+            // An empty prompt is one, too.
+            "prompt" => drop(object.insert(name.clone(), text.clone().into())),
+            _ if text.is_empty() => {}
+            _ if is_sample => {
+                let number = serde_json::from_str::<serde_json::Number>(text.trim());
+                let number = number.map_err(|_| Problem::invalid(format!("sample.{name}: expected a number")))?;
+                sample.insert(name.clone(), number.into());
+            }
+            _ => drop(object.insert(name.clone(), text.clone().into())),
+        }
+    }
+    if object.contains_key("prompt") {
+        sample.insert("preview".into(), true.into());
+    }
+    if !sample.is_empty() {
+        object.insert("sample".into(), sample.into());
+    }
     parse_json(serde_json::Value::from(object).to_string().as_bytes())
 }
 

@@ -14,8 +14,8 @@ use crate::{Error, Result};
 /// The name of a sample's preview.
 const PREVIEW: &str = "preview.png";
 
-/// The names of a sample's result.
-const LATENTS: [&str; 2] = ["result.latent", "result.safetensors"];
+/// The names of a sample's result; of a job from a prompt it is the input of the decode.
+const LATENTS: [&str; 3] = ["result.latent", "result.safetensors", "latent"];
 
 /// The folders below the server's data.
 #[derive(Clone, Debug)]

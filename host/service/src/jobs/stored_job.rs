@@ -13,6 +13,9 @@ pub struct StoredJob {
     pub request: JobRequest,
     /// The revision that decides.
     pub pinned: StoredAssignment,
+    /// The revision that decides on the decode, of a job from a prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_decode: Option<StoredAssignment>,
     /// The deadline, in milliseconds since 1970.
     pub deadline_ms: u64,
     /// The number of times that work on it has begun.

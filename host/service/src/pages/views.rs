@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, header};
 use tilewright_config::{Role, Route};
 use tilewright_dashboard::views::{
     AnyTrace, CanaryView, Charts, DecisionTrace, DeviceView, DumpFile, Health, IncumbentRun, JobPage, JobQuery,
-    JobView, JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage,
+    JobView, JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage, PromptPage,
     RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
 };
 use tilewright_plan::{AnyPlan, Backend, Record, Work, records::AnyRecord};
@@ -27,6 +27,7 @@ use crate::{
     },
     problem::Problem,
     state::ServerState,
+    work::split_stages,
 };
 
 /// Jobs that ended, on the overview.
@@ -129,6 +130,13 @@ pub fn overview(app: &App, headers: &HeaderMap, notice: Option<&str>) -> crate::
         charts,
         events: server.rollout.events().into_iter().take(EVENTS).map(event_body).collect(),
     })
+}
+
+/// The page for a prompt.
+pub fn prompt(app: &App, headers: &HeaderMap, notice: Option<&str>) -> PromptPage {
+    let models = app.server.models.by_name();
+    let reading = models.values().filter(|model| model.for_prompts().is_ok());
+    PromptPage { frame: frame(app, headers, notice), models: reading.map(|model| model.name.clone()).collect() }
 }
 
 fn model_names(server: &ServerState) -> Vec<String> {
@@ -272,14 +280,24 @@ pub fn job_page(app: &App, headers: &HeaderMap, id: &str, notice: Option<&str>) 
     let server = &app.server;
     let Some(stored) = server.jobs.store.get(id)? else { return Ok(None) };
     let json = server.jobs.store.record(id)?;
-    let record = json.as_deref().and_then(AnyRecord::from_json);
-    let trace = record.clone().zip(json).map(|(record, json)| any_trace(server, &stored, record, &json));
-    let job = job_view(server, stored, record.as_ref());
-    Ok(Some(JobPage { frame: frame(app, headers, notice), job, trace }))
+    let records = json.as_deref().map(stages).unwrap_or_default();
+    let traces = records.iter().map(|(record, json)| any_trace(server, &stored, record.clone(), json)).collect();
+    let job = job_view(server, stored, records.last().map(|(record, _)| record));
+    Ok(Some(JobPage { frame: frame(app, headers, notice), job, traces }))
+}
+
+/// The records of a job, each with its JSON: one, or those of its stages.
+fn stages(json: &str) -> Vec<(AnyRecord, String)> {
+    split_stages(json).into_iter().filter_map(|json| Some((AnyRecord::from_json(json)?, json.to_owned()))).collect()
 }
 
 fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: &str) -> AnyTrace {
-    match (record, server.traces.get(&stored.job.id)) {
+    let is_same = |trace: &AnyJobTrace| match record {
+        AnyRecord::Vae(_) => matches!(trace, AnyJobTrace::Vae(_)),
+        AnyRecord::Denoise(_) => matches!(trace, AnyJobTrace::Denoise(_)),
+    };
+    let trace = server.traces.get(&stored.job.id).into_iter().find(is_same);
+    match (record, trace) {
         (AnyRecord::Vae(record), Some(AnyJobTrace::Vae(trace))) => {
             AnyTrace::Vae(Box::new(decision_trace(server, stored, *record, *trace, json)))
         }

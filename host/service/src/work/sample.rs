@@ -5,10 +5,10 @@ use std::{fs, sync::Arc};
 
 use tilewright_engine::{Begun, DenoiseJob, SampleState, Sampled, Sampling};
 use tilewright_media::Preview;
-use tilewright_pipeline::{KeptSample, LatentOutput, SampleModel, Trials};
+use tilewright_pipeline::{KeptSample, LatentKind, LatentOutput, SampleModel, Trials};
 use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
 use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
-use tilewright_service_api::JobResult;
+use tilewright_service_api::{JobResult, JobStage};
 use tilewright_torch::psnr;
 
 use super::{
@@ -47,7 +47,7 @@ impl Executed for Denoise {
         let model = server.models.of_job(&stored.job)?;
         let transformer = transformer_of(&model)?;
         let path = |input: Input| Some(server.jobs.files.input(&stored.job.id, input)).filter(|path| path.is_file());
-        let fields = stored.request.sample.as_deref().cloned().unwrap_or_default();
+        let fields = accept::fields_of(&stored.request, transformer);
         let request = accept::sample_request(transformer, &fields, path)?;
         let sampling = transformer.prepare(&request).map_err(|error| accept::describe(&error, &model, path))?;
         Ok(SampleInput { model, sampling })
@@ -130,9 +130,15 @@ impl Execution<'_> {
     /// Finds the places of a sample's result and steps. A kept step of other weights or files is
     /// dropped: a reload may have changed the model.
     fn begin_sample(&self, transformer: &SampleModel, sampling: &Sampling) -> Result<BegunSample, JobEnd> {
-        let path = self.output()?;
         let unwritten = |error: tilewright_pipeline::Error| self.classify_write_error(&error);
-        let output = LatentOutput::new(&path, None, false, false).map_err(unwritten)?;
+        // The latent of a prompt is the input of its decode.
+        let (path, kind) = match self.stored.job.stage {
+            JobStage::Generate => {
+                (self.server.jobs.files.input(&self.stored.job.id, Input::Latent), Some(LatentKind::Safetensors))
+            }
+            JobStage::Decode | JobStage::Denoise => (self.output()?, None),
+        };
+        let output = LatentOutput::new(&path, kind, false, false).map_err(unwritten)?;
         // Reused outputs are not kept: from a step in the middle, the bits would be others.
         if sampling.reuse.is_some() {
             return Ok((output, None, None));
@@ -162,6 +168,7 @@ impl Execution<'_> {
         sampled: &Sampled,
     ) -> Result<Vec<JobResult>, JobEnd> {
         let path = transformer.write(output, sampled).map_err(|error| self.classify_write_error(&error))?;
-        self.sync_results(&[path])
+        let results = self.sync_results(&[path])?;
+        Ok(if self.stored.job.stage == JobStage::Generate { Vec::new() } else { results })
     }
 }

@@ -1,0 +1,159 @@
+//! The inspection of a prompt before its job is accepted: what it makes, and the least memory for
+//! its stages.
+
+use std::path::{Path, PathBuf};
+
+use tch::{Device, Kind, Tensor};
+use tilewright_engine::DenoiseJob;
+use tilewright_media::{Format, Shape};
+use tilewright_pipeline::{Decode, LatentMap, SampleModel, Size, TextRequest};
+use tilewright_plan::{Objective, Stage};
+use tilewright_sampling::Convention;
+use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
+
+use super::{
+    Inspection, Refusal, Work,
+    decode::{check_format, replace_advice},
+    internal, invalid, rate,
+    sample::{describe, sample_request},
+};
+use crate::{
+    device::DeviceState,
+    jobs::inputs::{Input, Uploads},
+    models::{OpenModel, OpenText, OpenVae},
+};
+
+/// The most characters of a prompt.
+const LONGEST: usize = 100_000;
+
+/// The tokens of a conditioning whose prompt is not encoded yet.
+const TOKENS: u32 = 512;
+
+/// Fields that are for other jobs.
+type Alone = (&'static str, fn(&JobRequest) -> bool);
+
+const OF_DECODES: [Alone; 3] = [
+    ("scaled", |request| request.scaled),
+    ("tensor", |request| request.tensor.is_some()),
+    ("latent_path", |request| request.latent_path.is_some()),
+];
+
+/// The fields of a request's sample. Those of a job from a prompt have the model's defaults where
+/// nothing is given.
+pub fn fields_of(request: &JobRequest, transformer: &SampleModel) -> SampleFields {
+    let fields = request.sample.as_deref().cloned().unwrap_or_default();
+    if request.prompt.is_none() {
+        return fields;
+    }
+    let [width, height] = transformer.usual_size();
+    let as_comfyui = fields.convention.as_deref().is_none_or(|name| name == Convention::ComfyUi.to_string());
+    let sampler = transformer.usual_sampler().filter(|_| as_comfyui && fields.sigmas.is_none());
+    let cfg = fields.cfg.unwrap_or_else(|| transformer.usual_cfg());
+    SampleFields {
+        width: fields.width.or(Some(width)),
+        height: fields.height.or(Some(height)),
+        frames: fields.frames.or_else(|| transformer.denoiser.config().is_video().then(|| transformer.usual_frames())),
+        sampler: fields.sampler.clone().or_else(|| sampler.map(|sampler| sampler.to_string())),
+        // Without a negative conditioning it has no meaning.
+        cfg: (cfg != 1.0).then_some(cfg),
+        ..fields
+    }
+}
+
+/// The prompts of a request: the negative one comes second, if it counts.
+pub fn prompts_of(request: &JobRequest, fields: &SampleFields) -> Vec<String> {
+    let negative = fields.cfg.map(|_| request.negative_prompt.clone().unwrap_or_default());
+    request.prompt.clone().into_iter().chain(negative).collect()
+}
+
+/// Looks into a request from a prompt. `place` is a folder for what stands for its conditioning.
+///
+/// # Errors
+/// It can't be made as the request asks.
+pub fn inspect(
+    model: &OpenModel,
+    (device, place): (&DeviceState, &Path),
+    request: &JobRequest,
+    prompt: &str,
+    uploads: &Uploads,
+) -> Result<Inspection, Refusal> {
+    if let Some((name, _)) = OF_DECODES.iter().find(|(_, is_given)| is_given(request)) {
+        return Err(invalid(format!("{name}: is for decodes: leave it out of a job from a prompt")));
+    }
+    if let Some(input) = uploads.keys().next() {
+        return Err(invalid(format!("{}: a prompt is the whole input: leave it out", input.name())));
+    }
+    for (name, text) in [("prompt", Some(prompt)), ("negative_prompt", request.negative_prompt.as_deref())] {
+        if text.is_some_and(|text| text.chars().count() > LONGEST) {
+            return Err(invalid(format!("{name}: expected at most {LONGEST} characters")));
+        }
+    }
+    let (text, transformer, OpenVae { model: vae, path }) = model.for_prompts().map_err(Refusal::Invalid)?;
+    LatentMap::check(transformer, (vae, path))
+        .map_err(|_| invalid(format!("model: the vae of {} is of another model than its transformer", model.name)))?;
+    let fields = fields_of(request, transformer);
+    let (width, height) = (fields.width.unwrap_or_default(), fields.height.unwrap_or_default());
+    let size = Size { width, height, frames: fields.frames.unwrap_or(1) };
+    let folder = tempfile::tempdir_in(place).map_err(|error| super::not_written(&error))?;
+    let placeholder = folder.path().join("conditioning.safetensors");
+    let named = |input: Input| -> Option<PathBuf> {
+        let is_there = input == Input::Conditioning || input == Input::Negative && fields.cfg.is_some();
+        is_there.then(|| placeholder.clone())
+    };
+    let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
+    let refused = |error: &dyn std::error::Error| invalid(describe(error, model, |_| None));
+    transformer.check_size(size).map_err(|error| refused(&error))?;
+    let prompts = prompts_of(request, &fields);
+    let read = text_request(text, &prompts, asked.convention, u64::MAX);
+    text.encoders.estimate(&device.machine, &read).map_err(|error| refused(&error))?;
+    transformer
+        .generate_conditioning(&placeholder, text.tokens.unwrap_or(TOKENS), size)
+        .map_err(|error| Refusal::from(crate::Error::from(error)))?;
+    let sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
+    let shape = sampling.latents.size();
+    let job = DenoiseJob::new(&device.machine, &transformer.denoiser, &sampling, u64::MAX, Objective::Fastest);
+    let sampled = job.map_err(internal)?.least_bytes().unwrap_or_default();
+    let [frames, height, width] = transformer.extents(&shape);
+    let samples = shape.first().map_or(1, |samples| *samples as u32);
+    let steps = sampling.sigmas.len() as u32 - 1;
+    drop(sampling);
+    let latents = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu)).map_err(internal)?;
+    let decoded = Decode::least_bytes(&device.machine, vae, &latents, true).map_err(internal)?;
+    let is_clip = frames > 1;
+    let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
+    rate(request.fps.as_deref(), &vae.facts().family).map_err(Refusal::Invalid)?;
+    check_format(format, vae.kind(), frames as usize)?;
+    let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
+    let made = Shape { samples: samples as usize, frames: frames as usize, width, height, channels: 3 };
+    media.check(vae.kind(), &made).map_err(|line| invalid(format!("format: {}", replace_advice(&line))))?;
+    let files = transformer.denoiser.files();
+    let facts = vae.facts();
+    Ok(Inspection {
+        work: Work {
+            stage: Stage::Denoise,
+            job: JobStage::Generate,
+            family: transformer.denoiser.config().family().name().to_owned(),
+            quantized: files.iter().any(|file| file.is_quantized()),
+            samples,
+            frames,
+            height,
+            width,
+            steps: Some(steps),
+            decode: Some((facts.family.clone(), facts.quantized)),
+        },
+        latent: None,
+        format,
+        least_bytes: sampled.max(decoded),
+        counts_weights: true,
+    })
+}
+
+/// The request of a job's text stage.
+pub fn text_request<'a>(
+    text: &OpenText,
+    prompts: &'a [String],
+    convention: Convention,
+    memory_limit: u64,
+) -> TextRequest<'a> {
+    TextRequest { prompts, convention, tokens: text.tokens, embeddings: None, precision: None, memory_limit }
+}

@@ -1,0 +1,172 @@
+//! Jobs from a prompt: the pixels of the command line, stage by stage, whatever ends the server.
+
+use std::{collections::BTreeMap, fs};
+
+use serde_json::{Value, json};
+
+use super::server::Server;
+use crate::program::{Place, fixture, sample};
+
+fn config() -> String {
+    let model = |name: &str| {
+        let folder = fixture(&format!("generate-{name}"));
+        format!(
+            "[models.{name}]\ntransformer = {folder:?}\ntext-encoder = {folder:?}\nvae = {:?}\n",
+            format!("{folder}/vae/diffusion_pytorch_model.safetensors")
+        )
+    };
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\ndata = \"data\"\n[server.limits]\nrequests-per-second = 100000\nqueue = 1000\n\
+         {}{}[devices.main]\ndevice = \"cpu\"\nmemory-limit = \"2GiB\"\n\
+         [policies.own]\nsource = \"fixed\"\n[[routes]]\nstage = \"denoise\"\npolicy = \"own\"\n",
+        model("flux"),
+        model("wan"),
+    )
+}
+
+/// A request, and the arguments of the command that makes the same.
+fn asked(model: &str, prompt: &str, seed: u64) -> (Value, Vec<String>) {
+    let is_video = model == "wan";
+    let mut request = json!({
+        "model": model, "prompt": prompt, "format": "safetensors",
+        "sample": { "width": 48, "height": 32, "steps": 3, "seed": seed },
+    });
+    let folder = fixture(&format!("generate-{model}"));
+    let mut words = vec!["generate", prompt, "--model", &folder, "--size", "48x32", "--steps", "3", "--device", "cpu"];
+    words.extend(["--policy", "denoise=fixed", "--no-history"]);
+    if is_video {
+        request["negative_prompt"] = json!("bad cat");
+        request["sample"]["frames"] = json!(5);
+        words.extend(["--negative", "bad cat", "--frames", "5"]);
+    }
+    let seed = seed.to_string();
+    words.extend(["--seed", &seed, "-o", "hand.safetensors"]);
+    (request, words.into_iter().map(str::to_owned).collect())
+}
+
+fn by_hand(place: &Place, words: &[String]) -> (Vec<usize>, Vec<f32>) {
+    place.run(words).succeeded();
+    place.sample("hand.safetensors")
+}
+
+fn made(place: &Place, server: &Server, id: &str) -> (Vec<usize>, Vec<f32>) {
+    let job = server.ended(id);
+    assert_eq!(job["state"], "done", "{job}");
+    fs::write(place.path("result.safetensors"), server.get(&format!("/v1/jobs/{id}/result")).body).unwrap();
+    sample(&place.path("result.safetensors"))
+}
+
+#[test]
+fn a_prompt_becomes_the_pixels_of_the_command_line() {
+    let place = Place::new();
+    let server = Server::start(&place, &config());
+    for model in ["flux", "wan"] {
+        let (request, words) = asked(model, "a (red:1.3) cat", 7);
+        let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
+        assert!(made(&place, &server, &id) == by_hand(&place, &words), "{model}: other pixels");
+        let job = server.job(&id);
+        assert_eq!((&job["stage"], &job["steps"], &job["at"]), (&json!("generate"), &json!(3), &Value::Null), "{job}");
+        let decision = server.get(&format!("/v1/jobs/{id}/decision")).with(200);
+        let stages: Vec<&Value> = decision["stages"].as_array().unwrap().iter().map(|record| &record["stage"]).collect();
+        assert_eq!(stages, ["denoise", "decode"], "{decision}");
+        let page = String::from_utf8(server.get(&format!("/jobs/{id}")).body).unwrap();
+        assert_eq!(page.matches("How it was decided").count(), 2, "{page}");
+        let names = fs::read_dir(place.path(&format!("data/jobs/{id}"))).unwrap();
+        let names: Vec<String> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(names, ["result.safetensors"]);
+    }
+    let stages = server.get("/v1/models").with(200);
+    assert_eq!(stages["models"][0]["stages"], json!(["decode", "denoise", "generate"]));
+    let page = String::from_utf8(server.get("/prompt").body).unwrap();
+    assert!(page.contains("name=\"prompt\"") && page.contains("<option value=\"wan\">"), "{page}");
+    // The form's fields, as a browser sends them; an empty one counts for nothing.
+    let empty = json!({ "model": "flux", "prompt": "" });
+    let mut plain = empty.clone();
+    plain["sample"] = json!({ "width": 32, "height": 32, "steps": 1 });
+    let id = server.post("/v1/jobs", &plain).with(202)["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.ended(&id)["results"][0]["content_type"], "image/png");
+    assert_eq!(server.end(), 0);
+}
+
+#[test]
+fn what_is_no_prompts_job_is_refused() {
+    let place = Place::new();
+    let text = config() + &format!("[models.bare]\nvae = {:?}\n", fixture("flux-bfl/model.safetensors"));
+    let text = text.replace("flux-bfl/model.safetensors", "generate-flux/vae/diffusion_pytorch_model.safetensors");
+    let server = Server::start(&place, &text);
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let (mut request, _) = asked("flux", "a cat", 1);
+        change(&mut request);
+        server.post("/v1/jobs", &request).problem(422)
+    };
+    for (line, words) in [
+        (refused(&|request| request["model"] = json!("bare")), "has no text-encoder"),
+        (refused(&|request| request["scaled"] = json!(true)), "scaled: is for decodes"),
+        (refused(&|request| request["format"] = json!("mp4")), "format: a picture can't be written as video"),
+        (refused(&|request| request["format"] = json!("latent")), "format: latent is a sample's"),
+        (refused(&|request| request["sample"]["width"] = json!(33)), "33"),
+        (refused(&|request| request["prompt"] = json!("a".repeat(100_001))), "prompt: expected at most 100000"),
+        (refused(&|request| drop(request.as_object_mut().unwrap().remove("prompt"))), "conditioning: expected a file"),
+        (refused(&|request| request["memory_limit_bytes"] = json!(1)), "memory_limit_bytes"),
+    ] {
+        assert!(line.contains(words), "{line}");
+    }
+    let (request, _) = asked("flux", "a cat", 1);
+    let line = server.submit_files(&request, &[("latent", b"x")]).problem(422);
+    assert!(line.contains("latent: a prompt is the whole input"), "{line}");
+}
+
+/// 200 jobs of two models, 20 swaps and 5 kills: none is lost, none ends twice, and each has the
+/// pixels of the command line.
+#[test]
+fn prompts_survive_kills_and_swaps_to_the_same_pixels() {
+    const KINDS: u64 = 4;
+    let (jobs, swaps, kills) = (200, 20, 5);
+    let place = Place::new();
+    let right: Vec<[(Vec<usize>, Vec<f32>); 2]> = (0..KINDS)
+        .map(|seed| ["flux", "wan"].map(|model| by_hand(&place, &asked(model, &format!("a cat {seed}"), seed).1)))
+        .collect();
+    let mut server = Server::start(&place, &config());
+    let mut accepted: BTreeMap<String, (u64, usize)> = BTreeMap::new();
+    let mut ends: BTreeMap<String, String> = BTreeMap::new();
+    for round in 0..kills {
+        for turn in 0..jobs / kills {
+            let number = (round * (jobs / kills) + turn) as u64;
+            let (seed, kind) = (number % KINDS, usize::from(number % 5 == 4));
+            let (request, _) = asked(["flux", "wan"][kind], &format!("a cat {seed}"), seed);
+            let key = format!("key-{number}");
+            let headers = [("content-type", "application/json"), ("idempotency-key", &*key)];
+            let send = || server.ask("POST", "/v1/jobs", &headers, request.to_string().as_bytes());
+            let id = send().with(202)["id"].as_str().unwrap().to_owned();
+            // Asked for again, it is the same job.
+            assert_eq!(send().json()["id"], *id);
+            accepted.insert(id, (seed, kind));
+            if turn % (jobs / swaps) == 0 {
+                // Divisions that change no bits.
+                let settings = json!({ "ahead": (number / 10) % 2 });
+                let swap = json!({ "source": "fixed", "settings": settings });
+                server.post("/v1/policies/own/swap", &swap).with(200);
+            }
+        }
+        // In the middle of the work.
+        let done = |server: &Server| accepted.keys().filter(|id| server.job(id)["state"] == "done").count();
+        let before = done(&server);
+        server.until(|| (done(&server) > before).then_some(()));
+        for id in accepted.keys() {
+            let job = server.job(id);
+            if let Some(finished) = job["finished"].as_str() {
+                let known = ends.entry(id.clone()).or_insert_with(|| finished.to_owned());
+                assert_eq!(known, finished, "{id} ended twice");
+            }
+        }
+        server.kill();
+        server = Server::start(&place, &config());
+    }
+    for (id, (seed, kind)) in &accepted {
+        assert!(made(&place, &server, id) == right[*seed as usize][*kind], "{id}: other pixels");
+        if let Some(finished) = ends.get(id) {
+            assert_eq!(server.job(id)["finished"], **finished, "{id} ended twice");
+        }
+    }
+    assert_eq!(accepted.len(), jobs);
+}
