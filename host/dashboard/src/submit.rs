@@ -63,7 +63,12 @@ pub(crate) fn submit(view: &OverviewPage) -> Markup {
 }
 
 /// A field with options, each a value and its words.
-pub(crate) fn choice<'a>(id: &str, name: &str, label: &str, options: impl Iterator<Item = (&'a str, &'a str)>) -> Markup {
+pub(crate) fn choice<'a>(
+    id: &str,
+    name: &str,
+    label: &str,
+    options: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Markup {
     html! {
         p.field {
             label for=(id) { (label) }

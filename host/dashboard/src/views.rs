@@ -12,7 +12,7 @@ pub use charts::{Charts, LatencySamples, TimeSeries};
 pub use jobs::JobView;
 pub use pages::{
     AnyTrace, DecisionTrace, DumpFile, Health, IncumbentRun, JobPage, JobQuery, JobsPage, LoginPage, Notice,
-    OverviewPage, PageFrame, PolicyPage, ProblemPage, RouteChoice, Tone,
+    OverviewPage, PageFrame, PolicyPage, ProblemPage, PromptPage, RouteChoice, Tone,
 };
 pub use policies::{PolicyView, WatchdogView};
 pub use routes::{CanaryView, DeviceView, RouteView, ShadowView, Standing};

@@ -13,6 +13,8 @@ mod sample;
 pub use device::DeviceBody;
 pub use event::EventBody;
 pub use grid::{GridUnit, PlanGrid};
-pub use job::{Job, JobRequest, JobResult, JobStage, JobState, ObjectiveName, OutputFormat, SamplingProgress};
+pub use job::{
+    Job, JobRequest, JobResult, JobStage, JobState, ObjectiveName, OutputFormat, SamplingProgress, StageAtWork,
+};
 pub use policy::{PolicyBody, RefusedBody, RevisionBody};
 pub use sample::{SampleFields, SamplePaths, Seeds};

@@ -390,6 +390,7 @@ fn check_memory(
     let what = match stage {
         JobStage::Decode => "latent",
         JobStage::Denoise => "sample",
+        JobStage::Generate => "picture or clip of a prompt",
     };
     Err(invalid(format!(
         "{whose}: {limit} is too little for this {what}: the least is {least_bytes} bytes (about {least}), {weights}"

@@ -58,7 +58,8 @@ impl OpenModel {
     /// # Errors
     /// One line: the model lacks one.
     pub fn for_prompts(&self) -> std::result::Result<(&OpenText, &SampleModel, &OpenVae), String> {
-        let lacks = |part: &str| format!("model: {} has no {part}: prompts need text-encoder, transformer and vae", self.name);
+        let lacks =
+            |part: &str| format!("model: {} has no {part}: prompts need text-encoder, transformer and vae", self.name);
         let text = self.text.as_ref().ok_or_else(|| lacks("text-encoder"))?;
         let transformer = self.transformer.as_ref().ok_or_else(|| lacks("transformer"))?;
         Ok((text, transformer, self.vae.as_ref().ok_or_else(|| lacks("vae"))?))
@@ -199,6 +200,12 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
             true => None,
             false => Some(SampleModel::open(&configured.transformer, configured.boundary)?),
         };
+        let vae = vae.transpose()?;
+        // Its latents are those of its own vae.
+        let transformer = match &vae {
+            Some(vae) => transformer.map(|transformer: SampleModel| transformer.scaled_for(&vae.model)),
+            None => transformer,
+        };
         let text = match (&configured.text_encoder[..], &transformer) {
             ([], _) => None,
             (paths, transformer) => {
@@ -212,7 +219,7 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
         };
         let opened = OpenModel {
             name: name.clone(),
-            vae: vae.transpose()?,
+            vae,
             transformer,
             text,
             colours: OnceLock::new(),

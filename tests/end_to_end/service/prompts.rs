@@ -18,7 +18,8 @@ fn config() -> String {
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\ndata = \"data\"\n[server.limits]\nrequests-per-second = 100000\nqueue = 1000\n\
          {}{}[devices.main]\ndevice = \"cpu\"\nmemory-limit = \"2GiB\"\n\
-         [policies.own]\nsource = \"fixed\"\n[[routes]]\nstage = \"denoise\"\npolicy = \"own\"\n",
+         [policies.own]\nsource = \"fixed\"\n[[routes]]\nstage = \"denoise\"\npolicy = \"own\"\n\
+         [[routes]]\npolicy = \"adaptive\"\n",
         model("flux"),
         model("wan"),
     )
@@ -67,7 +68,8 @@ fn a_prompt_becomes_the_pixels_of_the_command_line() {
         let job = server.job(&id);
         assert_eq!((&job["stage"], &job["steps"], &job["at"]), (&json!("generate"), &json!(3), &Value::Null), "{job}");
         let decision = server.get(&format!("/v1/jobs/{id}/decision")).with(200);
-        let stages: Vec<&Value> = decision["stages"].as_array().unwrap().iter().map(|record| &record["stage"]).collect();
+        let stages: Vec<&Value> =
+            decision["stages"].as_array().unwrap().iter().map(|record| &record["stage"]).collect();
         assert_eq!(stages, ["denoise", "decode"], "{decision}");
         let page = String::from_utf8(server.get(&format!("/jobs/{id}")).body).unwrap();
         assert_eq!(page.matches("How it was decided").count(), 2, "{page}");

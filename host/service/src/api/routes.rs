@@ -46,7 +46,7 @@ impl ModelBody {
         let stages = [
             (JobStage::Decode, vae.is_some()),
             (JobStage::Denoise, transformer.is_some()),
-            (JobStage::Generate, model.for_prompts().is_ok()),
+            (JobStage::Generate, opened.for_prompts().is_ok()),
         ];
         let is_quantized = || opened.transformer.iter().flat_map(|of| of.denoiser.files()).any(|of| of.is_quantized());
         let stored_bytes = transformer.as_ref().map_or(0, |of| of.stored_bytes);

@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, header};
 use tilewright_config::{Role, Route};
 use tilewright_dashboard::views::{
     AnyTrace, CanaryView, Charts, DecisionTrace, DeviceView, DumpFile, Health, IncumbentRun, JobPage, JobQuery,
-    JobView, JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage, PromptPage,
-    RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
+    JobView, JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage,
+    PromptPage, RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
 };
 use tilewright_plan::{AnyPlan, Backend, Record, Work, records::AnyRecord};
 use tilewright_rollout::{CanaryFacts, CanaryState, RULE, ShadowFacts, SlotFacts};

@@ -95,9 +95,7 @@ impl Execution<'_> {
         let Self { server, worker, stored } = *self;
         let failed = |error: tilewright_pipeline::Error| match error {
             tilewright_pipeline::Error::Engine(tilewright_engine::Error::Interrupted) => stop.end(),
-            tilewright_pipeline::Error::Engine(error) if error.is_lost_device() => {
-                JobEnd::LostDevice(one_line(&error))
-            }
+            tilewright_pipeline::Error::Engine(error) if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
             error => JobEnd::Failed(one_line(&error)),
         };
         let model = server.models.of_job(&stored.job).map_err(JobEnd::Failed)?;
