@@ -79,7 +79,7 @@ mod tests {
             (
                 "[models.a]\nvae = \"a\"\nscale = 1",
                 3,
-                "expected one of `vae`, `transformer`, `boundary`, `family`, `scaling-factor`, `shift-factor`",
+                "expected one of `vae`, `transformer`, `text-encoder`, `boundary`, `family`, `scaling-factor`, `shift-factor`",
             ),
             (
                 "[models.a]\nvae = \"a\"\nfamily = \"flx\"",

@@ -85,6 +85,7 @@ fn every_key_says_what_it_says() {
     let flux = Model {
         vae: Some(below("ae.safetensors")),
         transformer: Vec::new(),
+        text_encoder: Vec::new(),
         boundary: None,
         family: Some("flux".into()),
         scaling_factor: Some(0.3611),

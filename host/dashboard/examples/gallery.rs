@@ -29,7 +29,7 @@ fn main() -> std::io::Result<()> {
     let mut running = plain.job_page();
     running.job = plain.job("0199a2f0-job", JobState::Running, 0.4);
     let mut waiting = plain.job_page();
-    (waiting.job, waiting.trace) = (plain.job("0199a2f0-job", JobState::Queued, 0.0), None);
+    (waiting.job, waiting.traces) = (plain.job("0199a2f0-job", JobState::Queued, 0.0), Vec::new());
     let mut clip = plain.job_page();
     clip.job.job.results = vec![JobResult { sample: 0, bytes: 1_234_567, content_type: "video/mp4".into() }];
     let pages = [
@@ -41,6 +41,7 @@ fn main() -> std::io::Result<()> {
         ("job-running", dashboard::job(&running)),
         ("job-waiting", dashboard::job(&waiting)),
         ("job-clip", dashboard::job(&clip)),
+        ("prompt", dashboard::prompt(&plain.prompt_page())),
         ("jobs", dashboard::jobs(&plain.jobs_page())),
         ("policy", dashboard::policy(&plain.policy_page())),
         ("login", dashboard::login(&plain.login())),

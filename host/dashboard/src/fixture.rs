@@ -176,6 +176,11 @@ impl Fixture {
         view
     }
 
+    /// A page with two models that read prompts.
+    pub fn prompt_page(&self) -> PromptPage {
+        PromptPage { frame: self.frame(), models: self.texts(&["flux", "wan-14b"]) }
+    }
+
     pub fn overview(&self) -> OverviewPage {
         OverviewPage {
             frame: self.frame(),

@@ -9,7 +9,7 @@ use crate::fixture::{Fixture, now};
 use crate::views::{
     AnyTrace, Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, TimeSeries, Tone,
 };
-use crate::{OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, status_part};
+use crate::{OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, prompt, status_part};
 
 const PLAIN: Fixture = Fixture(str::to_owned);
 const HOSTILE: Fixture = Fixture(hostile);
@@ -87,6 +87,7 @@ fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
     let bare = OverviewPage { models: vec![], devices: vec![], policies: vec![], ..fixture.empty() };
     vec![
         ("overview", overview(&fixture.overview())),
+        ("prompt", prompt(&fixture.prompt_page())),
         ("noticed", overview(&noticed)),
         ("empty", overview(&fixture.empty())),
         ("bare", overview(&bare)),
