@@ -204,6 +204,7 @@ fn planned(record: &AnyRecord) -> (AnyPlan, PlanGrid) {
     match record {
         AnyRecord::Vae(record) => (record.plan.clone().into(), plan_grid(&record.request, &record.plan)),
         AnyRecord::Denoise(record) => (record.plan.clone().into(), step_grid(record.request.steps)),
+        AnyRecord::Text(record) => (record.plan.clone().into(), step_grid(record.request.tokens.len() as u32)),
     }
 }
 
@@ -273,13 +274,14 @@ pub fn job_page(app: &App, headers: &HeaderMap, id: &str, notice: Option<&str>) 
     let Some(stored) = server.jobs.store.get(id)? else { return Ok(None) };
     let json = server.jobs.store.record(id)?;
     let record = json.as_deref().and_then(AnyRecord::from_json);
-    let trace = record.clone().zip(json).map(|(record, json)| any_trace(server, &stored, record, &json));
+    let trace = record.clone().zip(json).and_then(|(record, json)| any_trace(server, &stored, record, &json));
     let job = job_view(server, stored, record.as_ref());
     Ok(Some(JobPage { frame: frame(app, headers, notice), job, trace }))
 }
 
-fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: &str) -> AnyTrace {
-    match (record, server.traces.get(&stored.job.id)) {
+/// The trace of a job's decision; none of a text encoder's, which no job is of.
+fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: &str) -> Option<AnyTrace> {
+    Some(match (record, server.traces.get(&stored.job.id)) {
         (AnyRecord::Vae(record), Some(AnyJobTrace::Vae(trace))) => {
             AnyTrace::Vae(Box::new(decision_trace(server, stored, *record, *trace, json)))
         }
@@ -293,7 +295,8 @@ fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: 
         (AnyRecord::Denoise(record), _) => {
             AnyTrace::Denoise(Box::new(decision_trace(server, stored, *record, JobTrace::default(), json)))
         }
-    }
+        (AnyRecord::Text(_), _) => return None,
+    })
 }
 
 fn decision_trace<W: Work>(
