@@ -211,6 +211,90 @@ fn a_picture_tells_how_it_was_made() {
     }
 }
 
+/// A PNG's graph for ComfyUI, in the form of its server, after a look at that of its interface.
+fn graph(path: &Path) -> Value {
+    let texts = texts(path);
+    let read = |name: &str| -> Value { serde_json::from_str(&texts[name]).unwrap() };
+    let (prompt, workflow) = (read("prompt"), read("workflow"));
+    assert!(texts["workflow"].is_ascii() && workflow["version"] == 0.4);
+    let nodes = workflow["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), prompt.as_object().unwrap().len());
+    for node in nodes {
+        let own = &prompt[node["id"].to_string()];
+        assert_eq!(node["type"], own["class_type"]);
+        for (slot, input) in node["inputs"].as_array().unwrap().iter().enumerate() {
+            let mut links = workflow["links"].as_array().unwrap().iter();
+            let link = links.find(|link| link[0] == input["link"]).unwrap();
+            assert_eq!([&link[3], &link[5]], [&node["id"], &input["type"]]);
+            assert_eq!(link[4], slot);
+            let from = nodes.iter().find(|node| node["id"] == link[1]).unwrap();
+            let output = &from["outputs"][link[2].as_u64().unwrap() as usize];
+            assert_eq!(output["type"], input["type"]);
+            assert!(output["links"].as_array().unwrap().contains(&link[0]));
+            let name = input["name"].as_str().unwrap();
+            assert_eq!(own["inputs"][name], serde_json::json!([link[1].to_string(), link[2]]));
+        }
+    }
+    prompt
+}
+
+/// The inputs of a graph's nodes of a class.
+fn nodes(graph: &Value, class: &str) -> Vec<Value> {
+    let all = graph.as_object().unwrap().values();
+    all.filter(|node| node["class_type"] == class).map(|node| node["inputs"].clone()).collect()
+}
+
+#[test]
+fn a_picture_carries_comfyuis_graph() {
+    let place = Place::new();
+    let model = fixture("generate-flux");
+    let picture = fixture("text-clip-vision/64x64.png");
+    let run = |words: &[&str]| {
+        let base =
+            ["generate", "a cat {red|blue} ü", "--model", &model, "--device", "cpu", "-o", "out.png", "--steps", "2"];
+        place.run(&[&base, words].concat()).succeeded();
+        graph(&if words.contains(&"1,2") { place.path("out-01.png") } else { place.path("out.png") })
+    };
+    let plain = run(&["--size", "32x48", "--seed", "9", "--guidance", "2.5", "--shift", "1.3"]);
+    let sampler = &nodes(&plain, "KSampler")[0];
+    for (name, value) in [("seed", 9.into()), ("steps", 2.into()), ("cfg", 1.0.into()), ("denoise", Value::from(1.0))] {
+        assert_eq!(sampler[name], value, "{name}");
+    }
+    assert_eq!([&sampler["sampler_name"], &sampler["scheduler"]], ["euler", "simple"]);
+    assert_eq!(nodes(&plain, "CLIPTextEncode")[0]["text"], "a cat {red|blue} ü");
+    assert_eq!(nodes(&plain, "FluxGuidance")[0]["guidance"], 2.5);
+    assert_eq!(nodes(&plain, "ModelSamplingFlux")[0]["max_shift"], 1.3);
+    assert_eq!(nodes(&plain, "EmptySD3LatentImage")[0]["width"], 32);
+    assert_eq!(nodes(&plain, "UNETLoader")[0]["unet_name"], "generate-flux.safetensors");
+    assert_eq!([nodes(&plain, "ConditioningZeroOut").len(), nodes(&plain, "SaveImage").len()], [1, 1]);
+
+    let seeds = run(&["--size", "32x32", "--seed", "1,2"]);
+    let mut of: Vec<u64> = nodes(&seeds, "KSampler").iter().map(|node| node["seed"].as_u64().unwrap()).collect();
+    of.sort_unstable();
+    assert_eq!(of, [1, 2]);
+    let from = run(&["--image", &picture, "--mask", &picture, "--denoise", "0.5", "--cfg", "2", "--negative", "bad"]);
+    assert_eq!(nodes(&from, "KSampler")[0]["denoise"], 0.5);
+    assert_eq!(nodes(&from, "CLIPTextEncode").len(), 2);
+    assert_eq!([nodes(&from, "VAEEncode").len(), nodes(&from, "SetLatentNoiseMask").len()], [1, 1]);
+    let by_hand = run(&["--size", "32x32", "--as", "diffusers"]);
+    assert!(nodes(&by_hand, "KSampler").is_empty());
+    let sigmas = nodes(&by_hand, "ManualSigmas")[0]["sigmas"].as_str().unwrap().split(", ").count();
+    assert_eq!(sigmas, 3);
+    assert_eq!(nodes(&by_hand, "SamplerCustomAdvanced").len(), 1);
+
+    let wan = fixture("generate-wan");
+    let words =
+        ["generate", "a cat", "--model", &wan, "--size", "48x32", "--frames", "1", "--steps", "2", "-o", "still.png"];
+    place.run(&words).succeeded();
+    let clip = graph(&place.path("still.png"));
+    let sampler = &nodes(&clip, "KSampler")[0];
+    assert_eq!([&sampler["sampler_name"], &sampler["cfg"]], [&Value::from("uni_pc"), &Value::from(6.0)]);
+    assert_eq!(nodes(&clip, "CLIPLoader")[0]["type"], "wan");
+    assert_eq!(nodes(&clip, "EmptyHunyuanLatentVideo")[0]["length"], 1);
+    assert_eq!([nodes(&clip, "CreateVideo").len(), nodes(&clip, "SaveVideo").len()], [1, 1]);
+    assert!(nodes(&clip, "ModelSamplingSD3").is_empty());
+}
+
 #[test]
 fn stages_have_policies_and_settings_of_their_own() {
     let place = Place::new();
@@ -260,7 +344,8 @@ fn what_is_missing_or_of_another_kind_is_said() {
         fs::copy(part(&format!("transformer/{file}")), place.path(file)).unwrap();
     }
     let alone = ["--transformer", "diffusion_pytorch_model.safetensors"];
-    of(&alone).failed(2, "needs a CLIP text encoder of width 32, and no file that was found is one: give --text-encoder");
+    of(&alone)
+        .failed(2, "needs a CLIP text encoder of width 32, and no file that was found is one: give --text-encoder");
     let encoders = ["--text-encoder", &part("text_encoder"), "--text-encoder", &part("text_encoder_2")];
     of(&[&alone, &encoders[..]].concat()).failed(2, "needs a VAE of pictures with 4 channels");
     of(&["--model", &part("tokenizer")]).failed(2, "a folder without a transformer that can be run");

@@ -66,6 +66,15 @@ def caption(rng, scene):
     return (text[0].upper() + text[1:] if rng.random() < 0.1 else text) + ("." if rng.random() < 0.1 else "")
 
 
+# The classes of each attribute of a scene.
+CLASSES = [len(COLOURS), len(FORMS), len(MOTIONS), len(COLOURS)]
+
+
+def attributes(scene):
+    """What a caption says, as a class each: the targets of the text encoder's first lessons."""
+    return [COLOURS.index(scene.colour), FORMS.index(scene.form), list(MOTIONS).index(scene.motion), COLOURS.index(scene.background)]
+
+
 def clip(rng, scene, size=SIZE):
     """The clip as an array [T, H, W, 3] of bytes: a constant speed, or a radius that changes by the same factor every frame."""
     unit = size / SIZE

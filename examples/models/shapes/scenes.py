@@ -100,6 +100,22 @@ def caption(rng, scene):
     return (text[0].upper() + text[1:] if rng.random() < 0.1 else text) + ("." if rng.random() < 0.1 else "")
 
 
+# The classes of each attribute of a scene.
+CLASSES = [3, len(COLOURS), len(FORMS), len(RADII), len(COLOURS) + 1, len(FORMS) + 1, 1 + len(PLACES) + len(RELATIONS), len(COLOURS)]
+
+
+def attributes(scene):
+    """What a caption says, as a class each: the targets of the text encoders' first lessons."""
+    first, second = (*scene.shapes, None)[:2]
+    details = [None, *PLACES, *RELATIONS]
+    return [
+        ["one", "on", "beside"].index(scene.kind), COLOURS.index(first.colour), FORMS.index(first.form),
+        list(RADII).index(first.size), COLOURS.index(second.colour) if second else len(COLOURS),
+        FORMS.index(second.form) if second else len(FORMS), details.index(scene.detail),
+        COLOURS.index(scene.background),
+    ]
+
+
 def outline(form, x, y, radius):
     """A form's corners, or the box of a circle, its bounding box's middle at x, y."""
     if form == "circle":

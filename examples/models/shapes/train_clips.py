@@ -1,12 +1,13 @@
 """Trains the bundled video model: WAN's layout with its text encoder, small, on captioned clips of shapes.
 
-    python train_clips.py --out ../wan-shapes --steps 6000
+    python train_clips.py --out FOLDER
+    python package.py --clips FOLDER/state.pt ../wan-shapes
 
 Versions: torch 2.11.0, diffusers 0.42.1, transformers 5.23.0, sentencepiece 0.2.3, numpy 2.4.6,
 pillow 13.0.0, safetensors 0.8.0.
 
 Flow matching on the latents of ../wan-tiny: the network sees (1 - sigma) latent + sigma noise and learns noise - latent. The
-text encoder learns along. Latents are wan-tiny's own, encoded once for a fixed pool of clips that is kept in OUT/pool.pt.
+text encoder learns along, after lessons of its own. Latents are wan-tiny's own, encoded once for a fixed pool of clips that is kept in OUT/pool.pt.
 """
 
 import argparse
@@ -18,14 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from safetensors.torch import load_file
 from transformers import UMT5Config, UMT5EncoderModel
 
 import clips
-from optimizer import optimizers
-from train_pictures import rate, sheet
+import training
 from vocabulary import save_t5, t5_tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "judge"))
@@ -33,7 +32,8 @@ from video_networks import original_name, wan_config  # noqa: E402
 
 SEED = 20261126
 TOKENS, SIDE, LATENT_FRAMES = 24, clips.SIZE // 8, (clips.FRAMES - 1) // 4 + 1
-SHIFT, STEPS = 3.0, 12
+# As ComfyUI has it for WAN: these latents are large, and show through more noise than pictures of photographs.
+SHIFT, STEPS = 8.0, 12
 EMPTY = 0.1  # the share of empty prompts, against which WAN guides
 VAE = Path(__file__).resolve().parent.parent / "wan-tiny" / "Wan2.1_VAE.safetensors"
 VAE_CONFIG = wan_config("2.1", z=16, base=16, blocks=1)
@@ -71,7 +71,6 @@ class Model:
         torch.manual_seed(SEED)
         self.transformer, self.t5 = networks()
         self.tokenizer = t5_tokenizer()[0]
-        self.run = self.transformer
 
     def modules(self):
         return {"transformer": self.transformer, "text_encoder": self.t5}
@@ -80,10 +79,16 @@ class Model:
         """The states as WanPipeline gives them: the encoder sees the mask, and what lies beyond it becomes zero."""
         given = self.tokenizer(prompts, padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt")
         states = self.t5(given.input_ids, attention_mask=given.attention_mask).last_hidden_state
-        return states * given.attention_mask[..., None]
+        return (states * given.attention_mask[..., None],)
+
+    def readable(self, prompts):
+        return self.condition(prompts)
+
+    def arrange(self, latents):
+        return latents
 
     def velocity(self, latents, sigma, states):
-        return self.run(
+        return self.transformer(
             hidden_states=latents, timestep=1000 * sigma, encoder_hidden_states=states, return_dict=False)[0]
 
     @torch.no_grad()
@@ -96,9 +101,9 @@ class Model:
         sigmas = torch.linspace(1, 1 / steps, steps)
         sigmas = torch.cat([SHIFT * sigmas / (1 + (SHIFT - 1) * sigmas), torch.zeros(1)])
         for now, then in zip(sigmas[:-1], sigmas[1:]):
-            velocity = self.velocity(x, now.expand(len(x)), states)
+            velocity = self.velocity(x, now.expand(len(x)), *states)
             if empty is not None:
-                other = self.velocity(x, now.expand(len(x)), empty)
+                other = self.velocity(x, now.expand(len(x)), *empty)
                 velocity = other + cfg * (velocity - other)
             x = x + (then - now) * velocity
         return x
@@ -156,49 +161,6 @@ def pool(vae, rng, count, out):
     return drawn[:count], torch.cat(latents)[:count]
 
 
-def train(model, drawn, latents, arguments):
-    rng, state = random.Random(SEED), arguments.out / "state.pt"
-    chosen = optimizers(model.transformer, [model.t5], arguments.muon, arguments.adam)
-    start = 0
-    if arguments.resume and state.exists():
-        kept = torch.load(state, weights_only=False)
-        for name, module in model.modules().items():
-            module.load_state_dict(kept[name])
-        for optimizer, values in zip(chosen, kept["optimizers"]):
-            optimizer.load_state_dict(values)
-        start = kept["step"]
-    generator = torch.Generator().manual_seed(SEED + start)
-    rng.seed(SEED + start)
-    peaks = [arguments.muon, arguments.adam]
-    mean, began = None, time.time()
-    for step in range(start, arguments.steps):
-        picked = torch.randint(len(drawn), (arguments.batch,), generator=generator)
-        prompts = ["" if rng.random() < EMPTY else clips.caption(rng, drawn[index]) for index in picked]
-        x = latents[picked].float()
-        noise = torch.randn(x.shape, generator=generator)
-        sigma = torch.sigmoid(torch.randn(arguments.batch, generator=generator))
-        sigma = SHIFT * sigma / (1 + (SHIFT - 1) * sigma)
-        mixed = x + sigma.view(-1, 1, 1, 1, 1) * (noise - x)
-        loss = F.mse_loss(model.velocity(mixed, sigma, model.condition(prompts)), noise - x)
-        loss.backward()
-        for optimizer, peak in zip(chosen, peaks):
-            for group in optimizer.param_groups:
-                group["lr"] = peak * rate(step, arguments.steps)
-            optimizer.step()
-            optimizer.zero_grad()
-        mean = loss.item() if mean is None else 0.98 * mean + 0.02 * loss.item()
-        if step % 20 == 0:
-            print(f"{step} loss {mean:.4f}, {(time.time() - began) / (step - start + 1):.2f} s a step", flush=True)
-        if step % 200 == 199 or step + 1 == arguments.steps:
-            kept = {name: module.state_dict() for name, module in model.modules().items()}
-            kept |= {"optimizers": [optimizer.state_dict() for optimizer in chosen], "step": step + 1}
-            torch.save(kept, state.with_suffix(".new"))
-            state.with_suffix(".new").rename(state)
-        if step % 1000 == 999:
-            wrong = score(model, arguments.vae, clips.held_out_prompts(40, seed=1), cfg=arguments.cfg)[1]
-            print(f"{step} held out: {sum(not one for one in wrong)} of {len(wrong)}", flush=True)
-
-
 def save(model, out):
     """The pipeline as diffusers reads it, weights in f16."""
     tokenizer, pieces = t5_tokenizer()
@@ -216,14 +178,8 @@ def save(model, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--pool", type=int, default=4000)
-    parser.add_argument("--muon", type=float, default=0.02)
-    parser.add_argument("--adam", type=float, default=2e-3)
-    parser.add_argument("--threads", type=int, default=2)
+    training.add_arguments(parser, seed=SEED, steps=5000, pool=4000)
     parser.add_argument("--cfg", type=float, default=1.0, help="guidance for the held-out scores")
-    parser.add_argument("--resume", action="store_true", help="go on from the state in the folder")
     parser.add_argument("--round-trip", action="store_true", help="only measure the judge, before and after wan-tiny")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -240,10 +196,15 @@ def main():
     else:
         drawn, latents = pool(arguments.vae, rng, arguments.pool, arguments.out)
         torch.save((drawn, latents), kept)
-    train(model, drawn, latents, arguments)
+
+    def held_out():
+        wrong = score(model, arguments.vae, clips.held_out_prompts(40, seed=1), cfg=arguments.cfg)[1]
+        return f"{sum(not one for one in wrong)} of {len(wrong)}"
+
+    training.train(model, clips, drawn, latents, arguments, SHIFT / 2, EMPTY, held_out)
     made, wrong = score(model, arguments.vae, clips.held_out_prompts(), cfg=arguments.cfg)
     print(f"held out: {sum(not one for one in wrong)} of {len(wrong)}", *[one for one in wrong if one][:10], sep="\n")
-    sheet(arguments.out / "sheet.png", [frame for frames in made[:10] for frame in frames[::4]], columns=5)
+    training.sheet(arguments.out / "sheet.png", [frame for frames in made[:10] for frame in frames[::4]], columns=5)
     save(model, arguments.out)
 
 

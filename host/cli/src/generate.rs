@@ -215,7 +215,7 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     for path in &parts.text_encoders {
         roles = roles.reads("the text encoder", path);
     }
-    for path in &parts.vision_encoder {
+    if let Some(path) = &parts.vision_encoder {
         roles = roles.reads("the vision encoder", path);
     }
     for (name, path) in

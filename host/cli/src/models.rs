@@ -62,11 +62,12 @@ pub fn run(arguments: &Models) -> Outcome {
 
 fn row(library: &Library, model: &LibraryModel) -> Vec<String> {
     let transformer = model.parts.transformers.first();
-    let stored = transformer.and_then(|path| library.item(path)).map(|item| {
-        format!("{}, {}", item.stored, bytes::display(item.bytes))
-    });
+    let stored = transformer
+        .and_then(|path| library.item(path))
+        .map(|item| format!("{}, {}", item.stored, bytes::display(item.bytes)));
     let parts = model.parts.text_encoders.iter().chain(&model.parts.vision_encoder).chain(&model.parts.vae);
-    let mut names: Vec<String> = parts.filter(|path| Some(*path) != transformer).map(|path| short(&model.place, path)).collect();
+    let mut names: Vec<String> =
+        parts.filter(|path| Some(*path) != transformer).map(|path| short(&model.place, path)).collect();
     names.dedup();
     let lacks: Vec<String> = model.lacks.iter().map(Need::to_string).collect();
     let made = if model.is_video { "clips" } else { "pictures" };
@@ -98,7 +99,8 @@ fn file_row(library: &Library, item: &Item) -> Vec<String> {
 fn serves(models: &[LibraryModel], item: &Item) -> bool {
     let is_part = |model: &LibraryModel| {
         let parts = &model.parts;
-        let mut own = parts.transformers.iter().chain(&parts.text_encoders).chain(&parts.vision_encoder).chain(&parts.vae);
+        let mut own =
+            parts.transformers.iter().chain(&parts.text_encoders).chain(&parts.vision_encoder).chain(&parts.vae);
         own.any(|path| *path == item.path || Some(path) == item.pipeline.as_ref())
     };
     models.iter().any(is_part)

@@ -57,8 +57,7 @@ fn taps(filter: Filter, from: usize, to: usize) -> Vec<Taps> {
             let centre = (place as f64 + 0.5) * scale;
             let first = (centre - support + 0.5).max(0.0) as usize;
             let last = ((centre + support + 0.5) as usize).min(from);
-            let own: Vec<f64> =
-                (first..last).map(|at| filter.weight((at as f64 - centre + 0.5) / stretch)).collect();
+            let own: Vec<f64> = (first..last).map(|at| filter.weight((at as f64 - centre + 0.5) / stretch)).collect();
             let sum: f64 = own.iter().sum();
             let fixed = |weight: &f64| {
                 let scaled = weight / sum * f64::from(1u32 << DIGITS);

@@ -242,9 +242,6 @@ pub struct EncoderInspection {
 impl EncoderInspection {
     /// Looks at the text encoders of a file.
     fn all(file: &Checkpoint) -> Vec<Self> {
-        if !Part::of(file).iter().any(|part| part.role == Role::TextEncoder) {
-            return Vec::new();
-        }
         let opened = Checkpoint::open(file.path()).map_err(Error::from);
         let found = opened.and_then(|file| EncoderFile::find_all(&Arc::new(file))).unwrap_or_default();
         found.into_iter().map(|encoder| Self::new(file, encoder)).collect()

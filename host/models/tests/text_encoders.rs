@@ -67,6 +67,28 @@ fn row(states: &Tensor, ids: &[u32], end: u32) -> Tensor {
 }
 
 #[test]
+fn clips_vision_sees_as_transformers_does() {
+    let name = "text-clip-vision";
+    let file = Arc::new(Checkpoint::open_part(&folder(name), &[]).unwrap());
+    let encoder = EncoderFile::find_vision(&file).unwrap();
+    encoder.check().unwrap();
+    let pixels = &reference(name, "pixels.safetensors")["pixel_values"];
+    let expected = reference(name, "reference.safetensors");
+    for residency in [Residency::Mapped, Residency::Expanded] {
+        let loaded = encoder.load(ComputeFormat::single(), Device::Cpu, residency, &mut |_| Ok(())).unwrap();
+        let states = loaded.states(&encoder.embed_pictures(pixels).unwrap(), 1).unwrap();
+        assert_near(states.inner.as_ref().unwrap(), &expected["penultimate"], "penultimate");
+        assert_near(&states.last.select(1, 0), &expected["pooled"], "pooled");
+    }
+    // Neither kind is taken for the other.
+    let error = EncoderFile::find_all(&file).unwrap_err().to_string();
+    assert!(error.contains("not a text encoder that can be run"), "{error}");
+    let text = Arc::new(Checkpoint::open_part(&folder("text-clip-l"), &[]).unwrap());
+    let error = EncoderFile::find_vision(&text).unwrap_err().to_string();
+    assert!(error.contains("not a vision encoder that can be run"), "{error}");
+}
+
+#[test]
 fn clip_encodes_as_transformers_does() {
     for (name, file) in [
         ("text-clip-l", "."),

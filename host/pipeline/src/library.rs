@@ -109,7 +109,9 @@ impl Library {
 
     /// True if the item is the second transformer of a pipeline that is listed.
     fn is_listed(&self, item: &Item, models: &[LibraryModel]) -> bool {
-        item.pipeline.as_ref().is_some_and(|folder| models.iter().any(|model| model.parts.transformers.contains(folder)))
+        item.pipeline
+            .as_ref()
+            .is_some_and(|folder| models.iter().any(|model| model.parts.transformers.contains(folder)))
     }
 
     /// The model of a name: that of its transformer's file with or without the ending, of its
@@ -136,7 +138,9 @@ impl Library {
                     advice if !advice.is_empty() => advice,
                     _ => String::new(),
                 };
-                refused(format!("no such file, and no model of that name{known}: tilewright models lists what is there"))
+                refused(format!(
+                    "no such file, and no model of that name{known}: tilewright models lists what is there"
+                ))
             }
             [first, second, ..] => {
                 let path = |model: &LibraryModel| {
@@ -191,7 +195,8 @@ impl Library {
                 && item.contents.iter().any(|content| need.is_served_by(content))
         };
         let rank = |item: &&Item| {
-            let is_near = of.is_some_and(|of| of.path == item.path || item.pipeline.is_some() && of.pipeline == item.pipeline);
+            let is_near =
+                of.is_some_and(|of| of.path == item.path || item.pipeline.is_some() && of.pipeline == item.pipeline);
             let is_in_place = of.is_some_and(|of| of.place == item.place);
             let is_family = item.contents.iter().any(|content| need.is_surely_served_by(content));
             (is_near, is_in_place, is_family, item.bytes, std::cmp::Reverse(item.path.clone()))
@@ -205,7 +210,8 @@ impl Library {
         if first.pipeline.is_some() || !name.to_lowercase().contains(EXPERTS[0]) {
             return None;
         }
-        let other = first.path.with_file_name(name.replace("high", "low").replace("High", "Low").replace("HIGH", "LOW"));
+        let other =
+            first.path.with_file_name(name.replace("high", "low").replace("High", "Low").replace("HIGH", "LOW"));
         self.item(&other).filter(|item| item.problem.is_none() && *item.path != *first.path)
     }
 

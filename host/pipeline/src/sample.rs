@@ -16,15 +16,15 @@ use tilewright_models::{
 };
 use tilewright_sampling::Sampler;
 
-pub use self::{
-    inputs::{MASK, NOISY, NOISY_SIGMA},
-    kept::KeptSample,
-    request::{PromptRequest, SampleRequest, Size, Steps},
-};
 use self::saved::Defaults;
 pub(crate) use self::{
     inputs::{CONDITION, IMAGE, POOLED, TEXT, image_width, read},
     saved::text_tokens,
+};
+pub use self::{
+    inputs::{MASK, NOISY, NOISY_SIGMA},
+    kept::KeptSample,
+    request::{PromptRequest, SampleRequest, Size, Steps},
 };
 use crate::{Error, LatentOutput, Model, Result};
 
@@ -183,11 +183,13 @@ impl SampleModel {
     /// The factor of guidance that is usual for the model: 1, without a negative conditioning, if
     /// the network has the guidance as an input.
     pub fn usual_cfg(&self) -> f64 {
-        self.defaults.cfg.unwrap_or_else(|| match (self.config().is_video(), self.config().family(), self.denoiser.files().len()) {
-            (false, ..) => 1.0,
-            (true, Family::Wan22, _) => CFG_22,
-            (true, _, 1) => CFG,
-            (true, ..) => CFG_EXPERTS,
+        self.defaults.cfg.unwrap_or_else(|| {
+            match (self.config().is_video(), self.config().family(), self.denoiser.files().len()) {
+                (false, ..) => 1.0,
+                (true, Family::Wan22, _) => CFG_22,
+                (true, _, 1) => CFG,
+                (true, ..) => CFG_EXPERTS,
+            }
         })
     }
 

@@ -42,7 +42,7 @@ impl EncodeSource {
     /// picture's, for errors.
     pub fn still(path: &Path, first: Tensor, frames: u32) -> Self {
         let side = |axis: usize| u32::try_from(first.size()[axis]).unwrap_or(u32::MAX);
-        let [channels, height, width] = [side(0) as usize, side(1), side(2)];
+        let (channels, height, width) = (side(0) as usize, side(1), side(2));
         Self {
             path: path.to_owned(),
             shape: Shape { samples: 1, frames: frames as usize, width, height, channels },

@@ -62,10 +62,12 @@ impl StartImage {
         match self.convention {
             Convention::Diffusers => planes(&resize(&self.frame, width, height, Filter::Lanczos)),
             Convention::ComfyUi => {
-                let (old, new) = (f64::from(self.frame.width) / f64::from(self.frame.height), f64::from(width) / f64::from(height));
+                let (old, new) =
+                    (f64::from(self.frame.width) / f64::from(self.frame.height), f64::from(width) / f64::from(height));
                 let whole = planes(&self.frame)?;
                 let [tall, wide] = [whole.size()[1], whole.size()[2]];
-                let margin = |side: i64, share: f64| ((side as f64 - side as f64 * share) / 2.0).round_ties_even() as i64;
+                let margin =
+                    |side: i64, share: f64| ((side as f64 - side as f64 * share) / 2.0).round_ties_even() as i64;
                 let (x, y) = match old > new {
                     true => (margin(wide, new / old), 0),
                     false => (0, margin(tall, old / new)),
@@ -95,7 +97,7 @@ impl StartImage {
             }
             Convention::ComfyUi => {
                 let whole = unit(&planes(&self.frame)?.f_unsqueeze(0)?)?;
-                let scaled = whole.f__upsample_bicubic2d_aa([side, side], false, None::<f64>, None::<f64>)?;
+                let scaled = whole.f_internal_upsample_bicubic2d_aa([side, side], false, None::<f64>, None::<f64>)?;
                 let bytes = scalar::clamp(&scalar::multiply(&scaled, 255.0)?, 0.0, 255.0)?.f_round()?;
                 scalar::add(&scalar::multiply(&bytes, 2.0 / 255.0)?, -1.0)?
             }
@@ -137,7 +139,9 @@ impl VisionEncoder {
             return Ok(());
         }
         let reason = match width {
-            Some(width) => format!("states {own} wide, and the transformer takes {width}: give clip_vision_h.safetensors"),
+            Some(width) => {
+                format!("states {own} wide, and the transformer takes {width}: give clip_vision_h.safetensors")
+            }
             None => "a vision encoder, and the transformer takes none: leave --vision-encoder out".into(),
         };
         Err(Error::Input { path: self.0.file().file().path().to_owned(), reason })
@@ -194,7 +198,7 @@ impl SampleModel {
         let mut shape = latents.size();
         shape[1] = MASK_CHANNELS;
         let mask = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu))?;
-        mask.f_narrow(2, 0, 1)?.f_fill_(1.0)?;
+        let _ = mask.f_narrow(2, 0, 1)?.f_fill_(1.0)?;
         Ok(Tensor::f_cat(&[mask, self.from_vae(latents)?], 1)?)
     }
 
@@ -211,7 +215,50 @@ impl SampleModel {
         latents.f_narrow(2, 0, 1)?.f_copy_(&first.f_narrow(2, 0, 1)?)?;
         shape[1] = 1;
         let mask = Tensor::f_ones(&shape, (Kind::Float, Device::Cpu))?;
-        mask.f_narrow(2, 0, 1)?.f_fill_(0.0)?;
+        let _ = mask.f_narrow(2, 0, 1)?.f_fill_(0.0)?;
         Ok([latents, mask])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashMap, path::PathBuf};
+
+    use super::*;
+
+    fn fixture(name: &str) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/text-clip-vision").join(name)
+    }
+
+    #[test]
+    fn pictures_are_prepared_as_both_references_do() {
+        let prepared: HashMap<String, Tensor> =
+            Tensor::read_safetensors(fixture("prepared.safetensors")).unwrap().into_iter().collect();
+        for name in ["37x23", "50x91", "64x64"] {
+            for (convention, ending, most) in
+                [(Convention::Diffusers, "", 1e-6), (Convention::ComfyUi, ".comfyui", 2e-2)]
+            {
+                let image = StartImage::open(&fixture(&format!("{name}.png")), convention).unwrap();
+                let apart = (image.seen(28).unwrap() - &prepared[&format!("{name}{ending}")]).abs();
+                // Of ComfyUI, a rounded value may be the next one.
+                let (largest, mean) = (apart.max().double_value(&[]), apart.mean(Kind::Float).double_value(&[]));
+                assert!(largest < most && mean < 1e-5, "{name}{ending}: {largest}, {mean}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_frame_is_all_of_the_picture_or_its_middle() {
+        let open = |convention| StartImage::open(&fixture("50x91.png"), convention).unwrap();
+        for convention in [Convention::ComfyUi, Convention::Diffusers] {
+            let same = open(convention).first_frame([50, 91]).unwrap();
+            assert_eq!(same.size(), [3, 91, 50]);
+            assert_eq!(open(convention).first_frame([48, 32]).unwrap().size(), [3, 32, 48]);
+        }
+        // 51 of 91 rows, since half of 41 is rounded to an even number.
+        let whole = open(Convention::ComfyUi).first_frame([50, 91]).unwrap();
+        let middle = open(Convention::ComfyUi).first_frame([50, 50]).unwrap();
+        let expected = whole.narrow(1, 20, 51).unsqueeze(0).upsample_bilinear2d([50, 50], false, None, None);
+        assert!(middle.equal(&expected.squeeze_dim(0)));
     }
 }

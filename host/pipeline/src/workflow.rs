@@ -69,8 +69,7 @@ const SAMPLED: &[(&str, &str)] = &[("output", "LATENT"), ("denoised_output", "LA
 const VIDEO: &[(&str, &str)] = &[("VIDEO", "VIDEO")];
 const SAVED: &[(&str, &str)] = &[("images", "IMAGE")];
 const SAVED_VIDEO: &[(&str, &str)] = &[("video", "VIDEO")];
-const WITH_IMAGE: &[(&str, &str)] =
-    &[("positive", "CONDITIONING"), ("negative", "CONDITIONING"), ("latent", "LATENT")];
+const WITH_IMAGE: &[(&str, &str)] = &[("positive", "CONDITIONING"), ("negative", "CONDITIONING"), ("latent", "LATENT")];
 const SEEN: &[(&str, &str)] = &[("CLIP_VISION_OUTPUT", "CLIP_VISION_OUTPUT")];
 const VISION: &[(&str, &str)] = &[("CLIP_VISION", "CLIP_VISION")];
 
@@ -258,7 +257,9 @@ impl Workflow<'_> {
                 let negative = encode(graph, negative);
                 guide(graph, negative)
             }
-            None => graph.add("ConditioningZeroOut", vec![("conditioning", "CONDITIONING", text)], vec![], CONDITIONING),
+            None => {
+                graph.add("ConditioningZeroOut", vec![("conditioning", "CONDITIONING", text)], vec![], CONDITIONING)
+            }
         };
         let batch = if request.seeds.len() > 1 { 1 } else { request.batch.unwrap_or(1) };
         let extents = |names: [&'static str; 2]| {
@@ -275,7 +276,11 @@ impl Workflow<'_> {
             graph.add("LoadImage", vec![], fields, PICTURE)
         });
         if let Some(image) = image.filter(|_| config.is_video() && config.condition_channels() > 0) {
-            let mut inputs = vec![("positive", "CONDITIONING", positive), ("negative", "CONDITIONING", negative), ("vae", "VAE", vae)];
+            let mut inputs = vec![
+                ("positive", "CONDITIONING", positive),
+                ("negative", "CONDITIONING", negative),
+                ("vae", "VAE", vae),
+            ];
             if let Some(vision) = &self.parts.vision_encoder {
                 let loader = vec![plain("clip_name", json!(name(vision, "clip_vision")))];
                 let loader = graph.add("CLIPVisionLoader", vec![], loader, VISION);
@@ -313,7 +318,12 @@ impl Workflow<'_> {
                     Field::Shown(json!("image")),
                 ];
                 let mask = graph.add("LoadImageMask", vec![], fields, MASK);
-                graph.add("SetLatentNoiseMask", vec![("samples", "LATENT", latent), ("mask", "MASK", mask)], vec![], LATENT)
+                graph.add(
+                    "SetLatentNoiseMask",
+                    vec![("samples", "LATENT", latent), ("mask", "MASK", mask)],
+                    vec![],
+                    LATENT,
+                )
             }
         };
         Begun { positive, negative, latent }
@@ -373,7 +383,8 @@ impl Workflow<'_> {
             _ => {
                 // The node reads no exponents.
                 let written: Vec<String> = sampling.sigmas.iter().map(|sigma| format!("{sigma:.9}")).collect();
-                let sigmas = graph.add("ManualSigmas", vec![], vec![plain("sigmas", json!(written.join(", ")))], SIGMAS);
+                let sigmas =
+                    graph.add("ManualSigmas", vec![], vec![plain("sigmas", json!(written.join(", ")))], SIGMAS);
                 let chosen = graph.add("KSamplerSelect", vec![], vec![plain("sampler_name", sampler)], SAMPLER);
                 let parts = match models.len() {
                     1 => vec![sigmas],
@@ -413,11 +424,13 @@ fn plain(name: &'static str, value: Value) -> Field {
 /// The name of a file as ComfyUI lists it: its path below the folder for its kind, or else its own
 /// name. It lists neither folders nor GGUF, for which a file of the same name stands.
 fn name(path: &Path, folder: &str) -> String {
-    let is_folder = |part: &Path| part.file_name().is_some_and(|name| name == folder || name == "unet" || name == "clip");
+    let is_folder =
+        |part: &Path| part.file_name().is_some_and(|name| name == folder || name == "unet" || name == "clip");
     let above = path.ancestors().skip(1).find(|part| is_folder(part));
     let own = above.and_then(|above| path.strip_prefix(above).ok()).or(path.file_name().map(Path::new)).unwrap_or(path);
     let own = own.to_string_lossy().replace('\\', "/");
-    let is_listed = folder == "input" || path.extension().is_some_and(|ending| ending == "safetensors" || ending == "sft");
+    let is_listed =
+        folder == "input" || path.extension().is_some_and(|ending| ending == "safetensors" || ending == "sft");
     match is_listed {
         true => own,
         false => format!("{}.safetensors", own.strip_suffix(".gguf").unwrap_or(&own)),

@@ -25,6 +25,9 @@ use crate::{
     project::Project,
 };
 
+/// The prompt of the bundled model.
+const PROMPT: [&str; 4] = ["a red circle on a blue square", "-o", "out/prompt.png", "--explain"];
+
 /// The bundled picture and clip, and the file of their decodes' records.
 const PICTURE: [&str; 5] = [
     "examples/latents/astronaut.latent",
@@ -58,7 +61,8 @@ enum Step {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Decode the bundled picture and clip and show what was decided (after build)
+    /// Generate a picture of a prompt, decode the bundled picture and clip, and show what was decided
+    /// (after build)
     Demo,
     /// Run every test (after setup)
     Test {
@@ -207,16 +211,18 @@ fn build(project: &Project, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The main job on the bundled models: a picture with all memory and with too little for a whole
-/// decode, and a clip.
+/// The main job on the bundled models: a picture of a prompt, one of a latent with all memory and
+/// with too little for a whole decode, and a clip.
 fn demo(project: &Project) -> Result<()> {
     let program = project.program("debug");
     std::fs::create_dir_all(project.root.join("out"))?;
     let clip = clip(tools::has_ffmpeg());
-    for (what, arguments) in [
-        ("the whole picture", &[&PICTURE[..], &["-o", "out/astronaut.png", "--explain"]].concat()),
+    for (what, command, arguments) in [
+        ("a picture of a prompt", "generate", &PROMPT.to_vec()),
+        ("the whole picture", "decode", &[&PICTURE[..], &["-o", "out/astronaut.png", "--explain"]].concat()),
         (
             "the same in less than half of the memory",
+            "decode",
             &[
                 &PICTURE[..],
                 &["-o", "out/astronaut-tiled.png", "--memory-limit", "80MiB"],
@@ -226,20 +232,27 @@ fn demo(project: &Project) -> Result<()> {
         ),
         (
             "a clip, its first frame ahead of the others",
+            "decode",
             &[&CLIP[..], &["-o", clip, "--preview", "out/shapes-first.png", "--explain"]].concat(),
         ),
     ] {
-        let mut command = std::process::Command::new(&program);
-        command.current_dir(&project.root).arg("decode").args(arguments);
-        let shown: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        let mut run = std::process::Command::new(&program);
+        run.current_dir(&project.root).arg(command).args(arguments);
+        let shown: Vec<String> = run.get_args().map(|argument| shown(&argument.to_string_lossy())).collect();
         tools::say(&format!("{what}:\n  {} {}", program.display(), shown.join(" ")));
-        tools::run(&mut command)?;
+        tools::run(&mut run)?;
         println!();
     }
+    println!("the prompt:  {}", project.root.join("out/prompt.png").display());
     println!("the picture: {}", project.root.join("out/astronaut.png").display());
     println!("its tiles:   {}", project.root.join("out/astronaut-tiles.png").display());
     println!("the clip:    {}", project.root.join(clip).display());
     Ok(())
+}
+
+/// An argument as a shell takes it.
+fn shown(argument: &str) -> String {
+    if argument.contains(' ') { format!("\"{argument}\"") } else { argument.to_owned() }
 }
 
 /// The path of the clip: every player plays an MP4, and an animated WebP needs no ffmpeg.
@@ -264,6 +277,7 @@ mod tests {
         for [latent, _, vae, ..] in [PICTURE, CLIP] {
             assert!(root.join(latent).is_file() && root.join(vae).is_file(), "{latent}");
         }
+        assert!(root.join("examples/models/flux-shapes/transformer").is_dir());
         assert_eq!([clip(true), clip(false)], ["out/shapes.mp4", "out/shapes.webp"]);
     }
 

@@ -154,8 +154,10 @@ impl Config {
         let meter = Meter::new(ComputeFormat::single(), Costs::default());
         let listing = TokenListing::default();
         Network::build(self, &TokenScope::new(&listing, &meter))?;
-        let table =
-            |name: &str, shape: &[i64]| Needed { name: name.into(), shapes: vec![shape.iter().map(|extent| *extent as usize).collect()] };
+        let table = |name: &str, shape: &[i64]| Needed {
+            name: name.into(),
+            shapes: vec![shape.iter().map(|extent| *extent as usize).collect()],
+        };
         let mut needed = listing.into_needed();
         needed.push(table("positions.weight", &[self.positions, self.hidden]));
         match self.picture {

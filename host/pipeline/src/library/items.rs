@@ -109,7 +109,9 @@ pub(super) fn within(index: usize, place: &Place) -> Vec<Item> {
         Keeping::HuggingFace => {
             for repository in folders(&place.path) {
                 let name = file_name(&repository);
-                let (Some(name), Some(snapshot)) = (name.strip_prefix(REPOSITORY), snapshot(&repository)) else { continue };
+                let (Some(name), Some(snapshot)) = (name.strip_prefix(REPOSITORY), snapshot(&repository)) else {
+                    continue;
+                };
                 walk(&snapshot, Some(&name.replace("--", "/")), 0, &mut found);
             }
         }
@@ -135,7 +137,8 @@ struct Candidate {
 fn snapshot(repository: &Path) -> Option<PathBuf> {
     let snapshots = repository.join("snapshots");
     let main = tilewright_files::read_text(&repository.join("refs/main"), 256).ok();
-    let main = main.map(|text| snapshots.join(text.trim())).filter(|path| path.starts_with(&snapshots) && path.is_dir());
+    let main =
+        main.map(|text| snapshots.join(text.trim())).filter(|path| path.starts_with(&snapshots) && path.is_dir());
     main.or_else(|| {
         let changed = |path: &PathBuf| fs::metadata(path).and_then(|facts| facts.modified()).ok();
         folders(&snapshots).into_iter().max_by_key(changed)
@@ -190,7 +193,8 @@ impl Candidate {
     fn look(self, place: usize) -> Item {
         let Self { file, path, name, pipeline } = self;
         let bytes = |path: &Path| fs::metadata(path).map_or(0, |facts| facts.len());
-        let item = |contents, stored, bytes, problem| Item { place, name, path, pipeline, contents, stored, bytes, problem };
+        let item =
+            |contents, stored, bytes, problem| Item { place, name, path, pipeline, contents, stored, bytes, problem };
         let opened = match Checkpoint::open(&file) {
             Ok(opened) => opened,
             Err(error) => {

@@ -49,17 +49,16 @@ impl Parts {
     /// There is no such model; a part of it is missing.
     pub fn find(self, model: Option<&Path>, named: &[PathBuf], is_video: bool) -> Result<(Self, Vec<String>)> {
         let mut told = Vec::new();
-        let parts = match model {
-            Some(model) if model.exists() => {
-                let parts = match Self::listed_in(model)? {
-                    Some(listed) => self.over(listed),
-                    None => self.from_model(model)?,
-                };
-                if parts.transformers.is_empty() {
-                    parts.check()?;
+        // The parts that need no word.
+        let mut known = self.clone();
+        let mut parts = match model {
+            Some(model) if model.exists() => match Self::listed_in(model)? {
+                Some(listed) => self.over(listed),
+                None => {
+                    known = self.from_model(model)?;
+                    known.clone()
                 }
-                parts
-            }
+            },
             Some(name) => {
                 let library = Library::open(Place::usual(named));
                 self.over(library.model(&name.to_string_lossy())?.parts)
@@ -67,13 +66,17 @@ impl Parts {
             None if self.transformers.is_empty() => {
                 let name = BUNDLED[usize::from(is_video)];
                 let bundled = Place::bundled().map(|place| place.path.join(name)).filter(|folder| folder.is_dir());
-                let Some(folder) = bundled else { return self.check().map(drop).map(|()| (Self::default(), told)) };
-                told.push(format!("model: {name}, which ships with the program; --model takes another"));
-                self.from_model(&folder)?
+                if let Some(folder) = &bundled {
+                    told.push(format!("model: {name}, which ships with the program; --model takes another"));
+                    known = self.from_model(folder)?;
+                }
+                known.clone()
             }
             None => self,
         };
-        let transformer = parts.transformers.first().cloned().unwrap_or_default();
+        let Some(transformer) = parts.transformers.first().cloned() else {
+            return parts.check().map(drop).map(|()| (parts, told));
+        };
         let file = Checkpoint::open_part(&transformer, &OF_TRANSFORMER).map_err(ModelError::from)?;
         let needs = needs::of(&DenoiserFile::find(file)?.config);
         let is_lacking = |need: &Need| match need {
@@ -81,31 +84,37 @@ impl Parts {
             Need::TextEncoder { .. } => parts.text_encoders.is_empty(),
             Need::VisionEncoder { .. } => parts.vision_encoder.is_none(),
         };
-        if !needs.iter().any(is_lacking) {
-            return Ok((parts, told));
+        if needs.iter().any(is_lacking) {
+            let around = Place::around(&transformer);
+            let others = Place::usual(named).into_iter().filter(|place| place.path != around.path);
+            let library = Library::open([around.clone()].into_iter().chain(others).collect());
+            let of = library.item(&transformer.canonicalize().unwrap_or_else(|_| transformer.clone()));
+            let lacks;
+            (parts, lacks) = library.fill(parts, &needs, of.or_else(|| library.item(&transformer)));
+            // A picture to begin from may be missing: its encoder is asked for when there is one.
+            if let Some(need) = lacks.into_iter().find(|need| !matches!(need, Need::VisionEncoder { .. })) {
+                return Err(Error::Lacks { transformer, need });
+            }
         }
-        let around = Place::around(&transformer);
-        let others = Place::usual(named).into_iter().filter(|place| place.path != around.path);
-        let library = Library::open([around.clone()].into_iter().chain(others).collect());
-        let before = parts.clone();
-        let of = library.item(&transformer.canonicalize().unwrap_or_else(|_| transformer.clone()));
-        let (parts, lacks) = library.fill(parts, &needs, of.or_else(|| library.item(&transformer)));
-        let mut tell = |option: &str, path: &Path| told.push(format!("{option} {}", path.display()));
-        parts.text_encoders.iter().filter(|path| !before.text_encoders.contains(path)).for_each(|path| tell("--text-encoder", path));
-        parts.vision_encoder.iter().filter(|_| before.vision_encoder.is_none()).for_each(|path| tell("--vision-encoder", path));
-        parts.vae.iter().filter(|_| before.vae.is_none()).for_each(|path| tell("--vae", path));
-        // A picture to begin from may be missing: its encoder is asked for when there is one.
-        match lacks.into_iter().find(|need| !matches!(need, Need::VisionEncoder { .. })) {
-            None => Ok((parts, told)),
-            Some(need) => Err(Error::Lacks { transformer, need }),
+        for (option, found, known) in [
+            ("--text-encoder", &parts.text_encoders[..], &known.text_encoders[..]),
+            ("--vision-encoder", parts.vision_encoder.as_slice(), known.vision_encoder.as_slice()),
+            ("--vae", parts.vae.as_slice(), known.vae.as_slice()),
+        ] {
+            let new = found.iter().filter(|path| !known.contains(path));
+            told.extend(new.map(|path| format!("{option} {}", path.display())));
         }
+        Ok((parts, told))
     }
 
     /// The parts of the only model in a folder that is neither a pipeline nor a part of one.
     fn listed_in(folder: &Path) -> Result<Option<Self>> {
         let place = Place::of(folder);
         let is_pipeline = TRANSFORMERS.iter().chain([&VAE]).any(|name| folder.join(name).is_dir());
-        if !folder.is_dir() || is_pipeline && place.keeping == Keeping::Folder || folder.join("model_index.json").is_file() {
+        if !folder.is_dir()
+            || is_pipeline && place.keeping == Keeping::Folder
+            || folder.join("model_index.json").is_file()
+        {
             return Ok(None);
         }
         let library = Library::open(vec![place]);
@@ -113,7 +122,9 @@ impl Parts {
         let refused = |reason: String| Error::Input { path: folder.to_owned(), reason };
         match &models[..] {
             [only] => Ok(Some(only.parts.clone())),
-            [] => Err(refused("a folder without a transformer that can be run: tilewright models FOLDER lists what is in it".into())),
+            [] => Err(refused(
+                "a folder without a transformer that can be run: tilewright models FOLDER lists what is in it".into(),
+            )),
             several => {
                 let names: Vec<&str> = several.iter().take(4).map(|model| model.name.as_str()).collect();
                 let names = names.join(", ");

@@ -102,7 +102,8 @@ impl Place {
     pub fn usual(named: &[PathBuf]) -> Vec<Self> {
         let home = || env::var_os("HOME").map(PathBuf::from);
         let variable = env::var_os(VARIABLE).unwrap_or_default();
-        let named = named.iter().cloned().chain(env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty()));
+        let named =
+            named.iter().cloned().chain(env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty()));
         let mut places: Vec<Self> = named.map(|folder| Self::of(&folder)).collect();
         let comfyui = home().map(|home| home.join("ComfyUI/models")).filter(|folder| is_comfyui(folder));
         places.extend(comfyui.map(|path| Self { keeping: Keeping::ComfyUi, path }));
@@ -128,10 +129,11 @@ fn is_comfyui(folder: &Path) -> bool {
 /// (huggingface.co/docs/huggingface_hub/package_reference/environment_variables).
 fn hub() -> Option<PathBuf> {
     let of = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    of("HF_HUB_CACHE").or_else(|| of("HUGGINGFACE_HUB_CACHE")).or_else(|| of("HF_HOME").map(|home| home.join("hub"))).or_else(
-        || {
+    of("HF_HUB_CACHE")
+        .or_else(|| of("HUGGINGFACE_HUB_CACHE"))
+        .or_else(|| of("HF_HOME").map(|home| home.join("hub")))
+        .or_else(|| {
             let cache = of("XDG_CACHE_HOME").or_else(|| of("HOME").map(|home| home.join(".cache")))?;
             Some(cache.join("huggingface/hub"))
-        },
-    )
+        })
 }

@@ -159,8 +159,7 @@ mod tests {
         };
         assert_eq!(open(r#"{"_class_name": "FluxPipeline"}"#).unwrap(), Defaults::default());
         let own = open(r#"{"tilewright": {"size": [128, 96], "steps": 12, "shift": 3.0}}"#).unwrap();
-        let expected =
-            Defaults { size: Some([128, 96]), steps: Some(12), shift: Some(3.0), ..Defaults::default() };
+        let expected = Defaults { size: Some([128, 96]), steps: Some(12), shift: Some(3.0), ..Defaults::default() };
         assert_eq!(own, expected);
         let error = open(r#"{"tilewright": {"stepz": 12}}"#).unwrap_err().to_string();
         assert!(error.contains("the entry tilewright: unknown field `stepz`"), "{error}");

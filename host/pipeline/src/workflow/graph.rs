@@ -201,13 +201,21 @@ mod tests {
         let model = graph.add("UNETLoader", vec![], vec![plain("unet_name", json!("a"))], &[("MODEL", "MODEL")]);
         let clip = graph.add("CLIPLoader", vec![], vec![], &[("CLIP", "CLIP")]);
         let text = Field::Text("text", "{a}".into());
-        let text = graph.add("CLIPTextEncode", vec![("clip", "CLIP", clip)], vec![text], &[("CONDITIONING", "CONDITIONING")]);
+        let text =
+            graph.add("CLIPTextEncode", vec![("clip", "CLIP", clip)], vec![text], &[("CONDITIONING", "CONDITIONING")]);
         let fields = vec![plain("seed", json!(u64::MAX)), Field::Shown(json!("fixed"))];
-        let inputs = vec![("model", "MODEL", model), ("positive", "CONDITIONING", text), ("negative", "CONDITIONING", text)];
+        let inputs =
+            vec![("model", "MODEL", model), ("positive", "CONDITIONING", text), ("negative", "CONDITIONING", text)];
         graph.add("KSampler", inputs, fields, &[("LATENT", "LATENT")]);
         let prompt = graph.prompt();
-        assert_eq!(prompt["3"], json!({ "class_type": "CLIPTextEncode", "inputs": { "text": "{a}", "clip": ["2", 0] } }));
-        assert_eq!(prompt["4"]["inputs"], json!({ "seed": u64::MAX, "model": ["1", 0], "positive": ["3", 0], "negative": ["3", 0] }));
+        assert_eq!(
+            prompt["3"],
+            json!({ "class_type": "CLIPTextEncode", "inputs": { "text": "{a}", "clip": ["2", 0] } })
+        );
+        assert_eq!(
+            prompt["4"]["inputs"],
+            json!({ "seed": u64::MAX, "model": ["1", 0], "positive": ["3", 0], "negative": ["3", 0] })
+        );
         let workflow = graph.workflow();
         assert_eq!(workflow["links"][2], json!([3, 3, 0, 4, 1, "CONDITIONING"]));
         assert_eq!(workflow["nodes"][2]["outputs"][0]["links"], json!([3, 4]));
