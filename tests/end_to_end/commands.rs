@@ -29,7 +29,11 @@ fn every_shipped_policy_can_be_looked_into() {
         let report = place.run(&["policy", "inspect", name, "--json"]).json();
         assert_eq!(report["name"], name);
         assert_eq!(report["contract"], "0.2.0");
-        let stages = if name == "gfx1151" { &["decode", "denoise"][..] } else { &["decode", "encode", "denoise"] };
+        let stages = match name {
+            "gfx1151" => &["decode", "denoise"][..],
+            "adaptive" | "fixed" => &["decode", "encode", "denoise", "text"],
+            _ => &["decode", "encode", "denoise"],
+        };
         assert_eq!(report["stages"], serde_json::json!(stages));
         for field in ["version", "summary", "settings", "digest", "imports", "limits"] {
             assert!(!report[field].is_null(), "{name} has no {field}: {report}");

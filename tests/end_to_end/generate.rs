@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     encode::tensor,
-    program::{Place, fixture, largest_difference, texts},
+    program::{Place, fixture, largest_difference, root, texts},
 };
 
 fn cases(name: &str) -> Vec<Value> {
@@ -46,6 +46,11 @@ fn arguments(name: &str, case: &Value) -> Vec<String> {
 fn fresh_prompt() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     format!("a cat {}", now.as_nanos())
+}
+
+/// The stages of a report, by name.
+fn stages<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
+    report["stages"].as_array().unwrap().iter().filter(|stage| stage["stage"] == name).collect()
 }
 
 fn with(base: &[String], more: &[&str]) -> Vec<String> {
@@ -89,6 +94,10 @@ fn embed_writes_what_diffusers_encodes() {
             let words = [&arguments[..], &["--device", "cpu", "-o", "out.safetensors", "--json"]].concat();
             let report = place.run(&words).json();
             assert_eq!(report["encoders"].as_array().unwrap().len(), encoders);
+            assert_eq!(
+                (&report["encoders"][0]["stage"], &report["encoders"][0]["policy"]["name"]),
+                (&"text".into(), &"adaptive".into())
+            );
             let wanted: &[&str] =
                 if encoders == 2 { &["prompt_embeds", "pooled_prompt_embeds"] } else { &["prompt_embeds"] };
             for tensor_name in wanted {
@@ -141,8 +150,8 @@ fn a_prompt_is_encoded_once() {
     let mut base = with(&arguments("generate-flux", &cases("generate-flux")[0]), &["--json"]);
     base[1] = fresh_prompt();
     let first = place.run(&with(&base, &["-o", "one.png"])).json();
-    assert_eq!(first["stages"][0]["kept"], false, "{first}");
-    assert_eq!(first["stages"][0]["encoders"].as_array().unwrap().len(), 2);
+    let kinds: Vec<&Value> = stages(&first, "text").iter().map(|stage| &stage["request"]["model"]["kind"]).collect();
+    assert_eq!(kinds, ["clip-32", "t5-32"]);
     let again = place.run(&with(&base, &["-o", "two.png"])).json();
     assert_eq!((&again["stages"][0]["stage"], &again["stages"][0]["kept"]), (&"text".into(), &true.into()));
     assert_eq!(again["stages"][1]["stage"], "denoise");
@@ -153,7 +162,38 @@ fn a_prompt_is_encoded_once() {
     let mut other = base.clone();
     other[1] += " on a square";
     let other = place.run(&with(&other, &["-o", "three.png"])).json();
-    assert_eq!(other["stages"][0]["kept"], false);
+    assert_eq!(stages(&other, "text").len(), 2);
+}
+
+#[test]
+fn encoders_are_decided_by_a_policy_and_replayed() {
+    let place = Place::new();
+    let model = fixture("generate-flux");
+    let words = ["embed", "a cat", "--text-encoder", &model, "--device", "cpu", "-o", "out.safetensors"];
+    let with = |more: &[&str]| place.run(&[&words[..], more].concat());
+    let report = with(&["--json", "--policy", "text=fixed", "--set", "text.precision=mixed-bf16"]).json();
+    let plan = &report["encoders"][1]["plan"];
+    assert_eq!((&plan["precision"]["kind"], &plan["place"]), (&"mixed".into(), &"host".into()));
+    // A policy that leaves encoders to the host is no failure.
+    let report = with(&["--json", "--policy", "gfx1151"]).json();
+    assert_eq!(report["encoders"][0]["fallback"]["reason"], "not-answered");
+    let explained = with(&["--explain"]);
+    explained.succeeded();
+    assert!(explained.stdout().contains("adaptive considered") && explained.stdout().contains("→"));
+    with(&["--record", "records.jsonl", "--record", "full"]).succeeded();
+    let records = fs::read_to_string(place.path("records.jsonl")).unwrap();
+    let schema = fs::read_to_string(root().join("host/plan/text-record.schema.json")).unwrap();
+    let schema = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    for line in records.lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        assert!(schema.is_valid(&record), "{line}");
+        assert_eq!(record["exchange"]["calls"].as_array().unwrap().len(), 2, "decide and learn");
+    }
+    let replayed = place.run(&["policy", "replay", "records.jsonl"]);
+    replayed.succeeded();
+    assert!(replayed.stdout().contains("4 equal"), "{}", replayed.stdout());
+    with(&["--policy", "denoise=fixed"]).failed(2, "no denoise stage");
+    with(&["--set", "precision=i4"]).failed(2, "precision=i4");
 }
 
 #[test]
@@ -264,15 +304,20 @@ fn stages_have_policies_and_settings_of_their_own() {
     let base = arguments("generate-flux", &cases("generate-flux")[0]);
     let words = ["--policy", "denoise=fixed", "--set", "denoise.feed-forward=2", "--set", "decode.precision=f32"];
     let run = place.run(&with(&base, &[&words[..], &["--json", "-o", "out.png"]].concat())).json();
-    assert_eq!(run["stages"][1]["policy"]["name"], "fixed");
-    assert_eq!(run["stages"][1]["plan"]["feed_forward"], 2);
-    assert_eq!(run["stages"][2]["policy"]["name"], "adaptive");
+    let denoise = stages(&run, "denoise")[0];
+    assert_eq!((&denoise["policy"]["name"], &denoise["plan"]["feed_forward"]), (&"fixed".into(), &2.into()));
+    assert_eq!(stages(&run, "decode")[0]["policy"]["name"], "adaptive");
     let fixed = with(&base, &["--policy", "fixed", "--json", "-o", "other.png"]);
     let run = place.run(&fixed).json();
-    let names = |index: usize| run["stages"][index]["policy"]["name"].as_str().unwrap().to_owned();
-    assert_eq!([names(1), names(2)], ["fixed", "fixed"]);
-    place.run(&with(&base, &["--policy", "text=fixed", "-o", "no.png"])).failed(2, "denoise and decode");
-    place.run(&with(&base, &["--set", "text.tile=3", "-o", "no.png"])).failed(2, "precision alone");
+    let name = |stage: &str| stages(&run, stage)[0]["policy"]["name"].as_str().unwrap().to_owned();
+    assert_eq!([name("denoise"), name("decode")], ["fixed", "fixed"]);
+    let mut anew = with(&base, &["--policy", "text=fixed", "--set", "text.weights=expanded", "--json", "-o", "3.png"]);
+    anew[1] = fresh_prompt();
+    let run = place.run(&anew).json();
+    for text in stages(&run, "text") {
+        assert_eq!((&text["policy"]["name"], &text["plan"]["weights"]), (&"fixed".into(), &"expanded".into()));
+    }
+    place.run(&with(&base, &["--set", "text.tyle=3", "-o", "no.png"])).failed(2, "no setting 'tyle'");
     assert!(!place.path("no.png").exists());
 }
 
@@ -367,7 +412,8 @@ fn a_picture_to_begin_with_is_made_anew_where_the_mask_is_white() {
     let report = place.run(&[&words[..], &masked].concat()).json();
     let stages: Vec<&str> =
         report["stages"].as_array().unwrap().iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
-    assert_eq!(stages, ["text", "encode", "denoise", "decode"]);
+    assert_eq!(stages[stages.len() - 3..], ["encode", "denoise", "decode"]);
+    assert!(stages[..stages.len() - 3].iter().all(|stage| *stage == "text"));
     assert!(texts(&place.path("out.png"))["parameters"].contains("Size: 64x64, Denoising strength: 0.6"));
     let vae = format!("{model}/vae");
     let encode = ["encode", &picture, "--vae", &vae, "--device", "cpu", "--set", "precision=f32"];
@@ -416,7 +462,8 @@ fn a_picture_is_made_again_like_another() {
         for (one, other) in outputs.iter().zip(again["outputs"].as_array().unwrap()) {
             assert_eq!(pixels(one.as_str().unwrap()), pixels(other.as_str().unwrap()), "{one}");
         }
-        assert_eq!(first["stages"][1]["plan"]["precision"], again["stages"][1]["plan"]["precision"]);
+        let precision = |run: &Value| stages(run, "denoise")[0]["plan"]["precision"].clone();
+        assert_eq!(precision(&first), precision(&again));
         // An option that is given counts.
         let other = [&like[..7], &["--seed", "77", "-o", "other.png", "--json"]].concat();
         let other = place.run(&other).json();

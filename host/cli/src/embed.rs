@@ -6,21 +6,21 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_engine::{Machine, Probe};
 use tilewright_media::STANDARD;
 use tilewright_pipeline::{
-    self as pipeline, ConditioningOutput, EmbeddingFolder, EncoderRun, TextEncoders, TextRequest,
+    self as pipeline, ConditioningOutput, EmbeddingFolder, EncoderRun, TextEncoders, TextPlanning, TextRequest,
 };
-use tilewright_plan::{bytes, words::with_noun};
+use tilewright_plan::{Recorder, Stage, Text, TextRecord, bytes, words::with_noun};
 use tilewright_sampling::Convention;
 
 use crate::{
     args::Embed,
     failure::{Failure, Outcome},
-    files, printer,
+    files, history, policy, printer,
     progress::Progress,
     table,
     tell::tell,
+    text::{self, Row},
 };
 
 /// The longest prompt that is read from standard input.
@@ -38,39 +38,52 @@ pub fn run(arguments: &Embed) -> Outcome {
     if let Some(folder) = &arguments.embeddings {
         roles = roles.reads("the embeddings", folder);
     }
+    roles = files::reads_policy(roles, policy::of_stage(Stage::Text, &arguments.policy, '=')?);
+    roles = files::check_file(roles, "--record", arguments.record.file())?;
     roles.occupies("-o", &arguments.output).check()?;
+    arguments.record.check()?;
     let output = ConditioningOutput::new(&arguments.output, arguments.no_clobber)?;
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    let found = Machine::find(arguments.device).map_err(pipeline::Error::from)?;
+    let mut planner: Recorder<Text> =
+        policy::configure(Stage::Text, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+    let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
     let encoders = TextEncoders::open(&arguments.text_encoder)?;
     let embeddings = arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
     if arguments.prompts.iter().filter(|prompt| *prompt == STANDARD).count() > 1 {
         return Err(Failure::input("- and -: standard input is one prompt: give the others in words"));
     }
     let prompts = arguments.prompts.iter().map(|prompt| read_prompt(prompt)).collect::<Outcome<Vec<_>>>()?;
-    let machine = found.measure(Probe::Kept).map_err(pipeline::Error::from)?;
+    let (machine, trials) = session.ready()?;
+    let host = text::processor(machine);
     let request = TextRequest {
         prompts: &prompts,
         convention: arguments.convention,
         tokens: arguments.text_tokens,
         embeddings: embeddings.as_ref(),
-        precision: arguments.set,
-        memory_limit: arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(&machine)),
+        host: host.as_ref(),
+        comes_again: false,
+        memory_limit: arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine)),
+        objective: arguments.objective.into(),
     };
     check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.convention)?;
     if arguments.dry_run {
         encoders.check_lengths(&request)?;
-        return estimate(&encoders, &machine, &request);
+        let mut planning = TextPlanning { planner: &mut planner, trials };
+        let mut runs = encoders.decide(machine, &request, &mut planning)?;
+        text::keep_runs(&arguments.record, trials, &mut runs)?;
+        return report(arguments, &runs, None);
     }
     let mut progress = Progress::new();
-    let encoded = encoders.encode(&machine, &request, &mut progress);
+    let mut planning = TextPlanning { planner: &mut planner, trials };
+    let encoded = encoders.encode(machine, &request, &mut planning, &mut progress);
     progress.finish();
-    let encoded = encoded?;
+    let mut encoded = encoded.map_err(|error| text::fail(&arguments.record, trials, error))?;
     let path = output.write(&encoded.conditioning)?;
+    text::keep_runs(&arguments.record, trials, &mut encoded.runs)?;
     let shape = encoded.conditioning.text.size();
-    report(arguments, &encoded.runs, &shape, &path)
+    report(arguments, &encoded.runs, Some((&path, &shape)))
 }
 
 /// A prompt as it is given, or standard input.
@@ -102,77 +115,58 @@ pub fn check_embeddings(prompts: &[String], has_folder: bool, convention: Conven
     Ok(())
 }
 
-/// Says what each encoder would take.
-fn estimate(encoders: &TextEncoders, machine: &Machine, request: &TextRequest<'_>) -> Outcome {
-    let rows = encoders.estimate(machine, request)?.into_iter().map(|(model, cost)| {
-        let is_over = cost.held_bytes() > request.memory_limit;
-        vec![
-            model,
-            table::time(cost.elapsed),
-            bytes::display(cost.peak_bytes),
-            bytes::display(cost.weights_bytes),
-            if is_over { "over the limit".to_owned() } else { String::new() },
-        ]
-    });
-    let heading = ["encoder", "time", "memory", "weights", "note"];
-    let table = table::listing(&heading, &["time", "memory", "weights"], rows);
-    Ok(writeln!(printer::summary(), "{table}")?)
-}
-
 /// A report of what was done, for --json.
 #[derive(Serialize)]
 struct Report<'a> {
+    /// The file and the shape of its states; none after a dry run.
+    #[serde(flatten)]
+    written: Option<Written<'a>>,
+    encoders: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
     output: String,
     shape: &'a [i64],
-    encoders: Vec<Row>,
 }
 
-/// The run of an encoder, for --json.
-#[derive(Serialize)]
-pub struct Row {
-    model: String,
-    path: String,
-    tokens: usize,
-    precision: String,
-    elapsed_ms: f64,
-    load_ms: f64,
-    peak_bytes: u64,
-}
-
-impl Row {
-    /// The run's row.
-    pub fn new(run: &EncoderRun) -> Self {
-        Self {
-            model: run.model.clone(),
-            path: run.path.display().to_string(),
-            tokens: run.tokens,
-            precision: run.precision.to_string(),
-            elapsed_ms: run.outcome.elapsed.as_secs_f64() * 1e3,
-            load_ms: run.outcome.load.as_secs_f64() * 1e3,
-            peak_bytes: run.outcome.peak_bytes,
-        }
-    }
-}
-
-fn report(arguments: &Embed, runs: &[EncoderRun], shape: &[i64], path: &Path) -> Outcome {
+/// What was decided and done, and the file with the shape of its states, unless it was a dry run.
+fn report(arguments: &Embed, runs: &[EncoderRun], written: Option<(&Path, &[i64])>) -> Outcome {
+    let explained: Vec<String> = runs.iter().map(text::explanation).filter(|_| arguments.explain).collect();
     if arguments.json {
+        printer::lines(&explained.join("\n\n"));
         let encoders = runs.iter().map(Row::new).collect();
-        let report = Report { output: path.display().to_string(), shape, encoders };
-        let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
+        let written = written.map(|(path, shape)| Written { output: path.display().to_string(), shape });
+        let text = serde_json::to_string_pretty(&Report { written, encoders }).map_err(Failure::work)?;
         return Ok(writeln!(printer::stdout(), "{text}")?);
     }
+    for text in &explained {
+        writeln!(printer::stdout(), "{text}\n")?;
+    }
     let rows = runs.iter().map(|run| {
-        vec![
-            run.model.clone(),
-            with_noun(run.tokens, "token"),
-            run.precision.to_string(),
-            table::time(run.outcome.elapsed),
-            table::time(run.outcome.load),
-            bytes::display(run.outcome.peak_bytes),
-        ]
+        let mut row = vec![run.model.clone(), with_noun(run.tokens, "token")];
+        row.extend(cells(&run.record));
+        row
     });
-    let heading = ["encoder", "read", "types", "time", "load", "memory"];
+    let heading = ["encoder", "read", "plan", "time", "load", "memory", "note"];
     writeln!(printer::summary(), "{}", table::listing(&heading, &["time", "load", "memory"], rows))?;
-    tell!("wrote {}: prompt_embeds {shape:?}", path.display());
+    if let Some((path, shape)) = written {
+        tell!("wrote {}: prompt_embeds {shape:?}", path.display());
+    }
     Ok(())
+}
+
+/// A decision's plan, and what was measured, or else what is expected.
+fn cells(record: &TextRecord) -> [String; 5] {
+    let measured = record.outcome.map(|outcome| (outcome.elapsed, outcome.load, outcome.all_bytes()));
+    let expected = || record.expectation().map(|cost| (cost.elapsed, cost.load, cost.all_bytes()));
+    let is_over = record.expectation().is_some_and(|cost| cost.held_bytes() > record.request.memory_limit);
+    let note = if measured.is_none() && is_over { "over the limit" } else { "" };
+    let plan = record.plan.to_string();
+    match measured.or_else(expected) {
+        Some((elapsed, load, held)) => {
+            [plan, table::time(elapsed), table::time(load), bytes::display(held), note.to_owned()]
+        }
+        None => [plan, String::new(), String::new(), String::new(), note.to_owned()],
+    }
 }

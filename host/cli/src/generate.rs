@@ -18,7 +18,7 @@ use tilewright_pipeline::{
     self as pipeline, LatentMap, LatentOutput, Model, Parts, PromptRequest, SampleModel, SampleRequest, Size, Steps,
     Workflow,
 };
-use tilewright_plan::{Denoise, Recorder, Stage, words::with_noun};
+use tilewright_plan::{Denoise, Recorder, Stage, Text, words::with_noun};
 use tilewright_sampling::{Convention, Span};
 
 use self::{conditioning::Conditionings, image::Beginning, like::Recipe, pictures::decode, report::Report};
@@ -61,6 +61,7 @@ pub fn run(mut arguments: Generate) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
+    let mut reading: Recorder<Text> = policies::configure(arguments, Stage::Text)?;
     let mut planner: Recorder<Denoise> = policies::configure(arguments, Stage::Denoise)?;
     let mut decoding: Recorder = policies::configure(arguments, Stage::Decode)?;
     let mut encoding: Recorder = policies::configure(arguments, Stage::Encode)?;
@@ -83,7 +84,8 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let cfg = arguments.cfg.unwrap_or_else(|| transformer.usual_cfg());
     let prompts = conditioning::read_prompts(arguments, cfg != 1.0)?;
     check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.way.convention.unwrap_or_default())?;
-    let wish = conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts };
+    let host = std::cell::OnceCell::new();
+    let wish = conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts, host };
     let beginning = arguments.image.as_ref().map(|_| Beginning::of(&transformer, arguments)).transpose()?;
     let size = match (&arguments.image, beginning) {
         (Some(_), Some(Beginning::Latent)) if arguments.size.is_some() => {
@@ -93,8 +95,8 @@ pub fn run(mut arguments: Generate) -> Outcome {
         _ => arguments.size.unwrap_or_else(|| transformer.usual_size()),
     };
     if arguments.dry_run {
-        let planners = (&mut planner, &mut decoding);
-        return dry_run::dry_run(&wish, &transformer, &vae, size, planners, |conditionings| {
+        let planners = (&mut reading, &mut planner, &mut decoding);
+        return dry_run::dry_run(&wish, &transformer, &vae, size, trials, planners, |conditionings| {
             request(arguments, &transformer, conditionings, size, None, cfg)
         });
     }
@@ -104,15 +106,15 @@ pub fn run(mut arguments: Generate) -> Outcome {
     transformer.check_size(Size { width, height, frames })?;
     roles.clone().occupies("-o", &arguments.output).check()?;
     let rate = pictures::rate(arguments, &vae)?;
-    let mut conditionings = Conditionings::make(&wish, &transformer)?;
+    let mut conditionings = Conditionings::make(&wish, &transformer, trials, &mut reading)?;
     let image = match (&arguments.image, beginning) {
         (Some(path), Some(way)) => {
-            let precision = wish.precision()?;
             let size = [width, height, frames];
             let (parts, memory_limit) = (&parts, limit);
             let (vae, model) = (&vae, &transformer);
-            let wish = image::Wish { arguments, parts, machine, vae, model, memory_limit, precision, size };
-            Some(wish.encode(way, path, &mut conditionings, (trials, &mut encoding))?)
+            let text = &wish;
+            let wish = image::Wish { arguments, parts, machine, vae, model, memory_limit, text, size };
+            Some(wish.encode(way, path, &mut conditionings, trials, (&mut encoding, &mut reading))?)
         }
         _ => None,
     };

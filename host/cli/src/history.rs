@@ -9,7 +9,9 @@ use std::{
 
 use tilewright_history::{Entry, Error, Exported, Filter, History, json_line, user_path};
 use tilewright_pipeline::{HistoryFault, Session, Trials};
-use tilewright_plan::{DenoiseRecord, Record, bytes, records::AnyRecord, terminal::shorten, words::with_noun};
+use tilewright_plan::{
+    DenoiseRecord, Record, TextRecord, bytes, records::AnyRecord, terminal::shorten, words::with_noun,
+};
 use tilewright_torch::device::Choice;
 
 use crate::{
@@ -154,6 +156,7 @@ fn row(entry: &Entry) -> Vec<String> {
     let cells = match &entry.record {
         AnyRecord::Vae(record) => of_vae(record),
         AnyRecord::Denoise(record) => of_sample(record),
+        AnyRecord::Text(record) => of_text(record),
     };
     let text = |text: &str| shorten(text, SHOWN);
     let seconds = |seconds: f64| table::time(Duration::try_from_secs_f64(seconds).unwrap_or_default());
@@ -211,6 +214,24 @@ fn of_sample(record: &DenoiseRecord) -> Cells<'_> {
             outcome.map(|outcome| outcome.held_bytes() as f64),
         ],
         expected: [expected.map(|cost| cost.step.as_secs_f64() * steps), expected.map(|cost| cost.held_bytes() as f64)],
+        policy: &record.policy.name,
+        device: &record.device.name,
+    }
+}
+
+fn of_text(record: &TextRecord) -> Cells<'_> {
+    let TextRecord { request, plan, outcome, .. } = record;
+    let expected = record.expectation();
+    Cells {
+        time: &record.time,
+        family: &request.model.kind,
+        size: with_noun(request.all_tokens(), "token"),
+        plan: plan.to_string(),
+        measured: [
+            outcome.map(|outcome| outcome.elapsed.as_secs_f64()),
+            outcome.map(|outcome| outcome.all_bytes() as f64),
+        ],
+        expected: [expected.map(|cost| cost.elapsed.as_secs_f64()), expected.map(|cost| cost.all_bytes() as f64)],
         policy: &record.policy.name,
         device: &record.device.name,
     }

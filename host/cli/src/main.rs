@@ -34,6 +34,7 @@ mod serve;
 mod signals;
 mod table;
 mod tell;
+mod text;
 
 use std::{io::Write, process::ExitCode};
 

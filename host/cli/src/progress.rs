@@ -9,7 +9,8 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use tilewright_engine::{Cancelled, FinishedStep, Observer};
 use tilewright_plan::{
-    Cost, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Fallback, Time, terminal::one_line,
+    Cost, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Fallback, FallbackReason, Text, TextCost,
+    TextPlan, Time, terminal::one_line,
 };
 
 use crate::{
@@ -165,6 +166,17 @@ impl Observer for Progress {
             attempt.step.unwrap_or(0) + 1,
             attempt.failure
         ));
+    }
+
+    fn text_decided(&mut self, decision: &Decision<Text>, cost: Option<&TextCost>) {
+        // A policy need not know encoders.
+        let fallback = decision.fallback.as_ref().filter(|fallback| fallback.reason != FallbackReason::NotAnswered);
+        self.begin(decision.plan.to_string(), fallback, &decision.adjusted);
+        self.pace.expected = cost.map(|cost| cost.elapsed);
+    }
+
+    fn text_failed(&mut self, attempt: &FailedAttempt<Text>, next: &TextPlan) {
+        self.say(&format!("note: {} failed: {}; the encoder runs again: {next}", attempt.plan, attempt.failure));
     }
 
     fn decided(&mut self, decision: &Decision) {

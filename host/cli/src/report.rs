@@ -10,7 +10,7 @@ use tilewright_engine::{Error, Unfinished};
 use tilewright_history::Kept;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::Trials;
-use tilewright_plan::{Candidate, Record, Recorder, Work, bytes, words::with_noun};
+use tilewright_plan::{Candidate, Exchange, Record, Recorder, Work, bytes, words::with_noun};
 
 use crate::{
     args::Recording,
@@ -26,8 +26,15 @@ pub fn open_for_append(path: &Path) -> io::Result<std::fs::File> {
 /// Appends the record to the user's file, with the exchange if it was asked for, in one write, so
 /// that records of several processes don't mix.
 pub fn keep<W: Work>(recording: &Recording, record: &Record<W>, planner: &mut Recorder<W>) -> Outcome {
+    match recording.file() {
+        Some(_) => keep_with(recording, record, planner.take()),
+        None => Ok(()),
+    }
+}
+
+/// The same with the exchange, if it was asked for.
+pub fn keep_with<W: Work>(recording: &Recording, record: &Record<W>, exchange: Option<Exchange<W>>) -> Outcome {
     let Some(path) = recording.file() else { return Ok(()) };
-    let exchange = planner.take();
     let line = match exchange {
         // Only here: pictures, standard output and the history have the ordinary record.
         Some(_) => serde_json::to_vec(&Record { exchange, ..record.clone() }),

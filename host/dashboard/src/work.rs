@@ -188,5 +188,6 @@ pub(crate) fn any_plan(plan: &AnyPlan) -> String {
     match plan {
         AnyPlan::Vae(plan) => Vae::plan(plan),
         AnyPlan::Denoise(plan) => Denoise::plan(plan),
+        AnyPlan::Text(plan) => plan.without_reason().to_string(),
     }
 }

@@ -16,6 +16,7 @@ use tilewright_sampling::{ModelSampling, Sampler};
 
 use crate::{Error, Result};
 
+pub(crate) use costs::EXPANDED_TRAVERSALS;
 pub use job::{Begun, DenoiseJob, Sampled};
 pub use steps::SampleState;
 

@@ -38,7 +38,7 @@ pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use observer::{Cancelled, FinishedStep, Next, Observer};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
-pub use text::{EncodedText, TextCost, TextJob};
+pub use text::{EncodedText, EncoderSlot, TextJob, Texts};
 pub use vae::{Vae, VideoVae};
 pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore};
 

@@ -1,37 +1,73 @@
-//! The states of texts on one device: an encoder is loaded, run once and let go.
+//! The states of texts by one encoder: the decisions about its run, and the attempts to carry them
+//! out.
+
+mod costs;
 
 use std::{
+    cell::RefCell,
     ops::ControlFlow,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tch::{Device, Tensor};
-use tilewright_models::{
-    ComputeFormat, EncoderFile, EncoderStates, Error as ModelError, LoadedEncoder, transformer::Residency,
+use tilewright_models::{EncoderFile, EncoderStates, Error as ModelError, LoadedEncoder};
+use tilewright_plan::{
+    Attempt, Candidate, CostModel, Decision, Device as Facts, Dtype, FailedAttempt, Failure, Objective, Planner,
+    Question, Release, Text, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRecord, TextRequest, Work,
 };
-use tilewright_nn::{Costs, Meter};
-use tilewright_plan::{Dtype, Failure, Layout, Outcome, Precision, Release};
+use tilewright_torch::device;
 
+use self::costs::{TextCosts, format, is_held_alike, model};
 use crate::{
-    Cancelled, Error, Machine, Observer, Result,
+    Cancelled, Error, Machine, Observer, Result, Unfinished,
+    record::record,
+    run::{ASKED, MOST_WITH_OWN, is_torch, one_line},
     task::{AttemptError, measure, settle},
 };
 
-/// A text encoder and embedded texts, on one device.
-#[derive(Debug)]
-pub struct TextJob<'a> {
-    /// The machine.
-    pub machine: &'a Machine,
+/// Texts for one encoder.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts<'a> {
     /// The encoder.
-    pub encoder: &'a EncoderFile,
+    pub encoder: &'a Arc<EncoderFile>,
     /// Texts [N, tokens, width], with positions, that are run in turn.
     pub embedded: &'a [Tensor],
     /// Blocks of an encoder of CLIP's kind that come after its inner states.
     pub left_out: usize,
-    /// The type that products run in; f32 first, and bf16 if that does not fit, if none is given.
-    pub precision: Option<Precision>,
-    /// The most bytes to hold at once, weights included.
-    pub memory_limit: u64,
+}
+
+/// A place for an encoder that stays loaded for the next run of the same one in this process.
+#[derive(Debug, Default)]
+pub struct EncoderSlot(RefCell<Option<(TextPlan, LoadedEncoder)>>);
+
+impl EncoderSlot {
+    /// Lets the encoder go.
+    pub fn clear(&self) {
+        self.0.take();
+    }
+
+    /// The plan that the encoder was loaded by, if one is there.
+    pub fn plan(&self) -> Option<TextPlan> {
+        self.0.borrow().as_ref().map(|(plan, _)| plan.clone())
+    }
+
+    /// Takes the encoder if it serves a plan; another one goes.
+    fn take_for(&self, plan: &TextPlan) -> Option<LoadedEncoder> {
+        let (loaded_by, loaded) = self.0.take()?;
+        is_held_alike(&loaded_by, plan).then_some(loaded)
+    }
+}
+
+/// A request for the states of texts.
+#[derive(Debug)]
+pub struct TextJob<'a> {
+    texts: Texts<'a>,
+    slot: Option<&'a EncoderSlot>,
+    costs: Arc<TextCosts>,
+    facts: Facts,
+    capabilities: TextCapabilities,
+    request: TextRequest,
 }
 
 /// Texts that are encoded.
@@ -39,137 +75,206 @@ pub struct TextJob<'a> {
 pub struct EncodedText {
     /// Of each text in f32, in host memory.
     pub states: Vec<EncoderStates<Tensor>>,
-    /// The types that they were computed in.
-    pub precision: Precision,
-    /// The time and the memory of it.
-    pub outcome: Outcome,
+    /// The decision and what was measured.
+    pub record: TextRecord,
+    /// The plans that the policy asked the price of.
+    pub candidates: Vec<Candidate<Text>>,
 }
 
-/// The expected cost of an encoder's run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextCost {
-    /// The most bytes beside the weights.
-    pub peak_bytes: u64,
-    /// Bytes of weights.
-    pub weights_bytes: u64,
-    /// The time, without loading.
-    pub elapsed: Duration,
-}
-
-impl TextCost {
-    /// The bytes that are held at once.
-    pub fn held_bytes(&self) -> u64 {
-        self.peak_bytes.saturating_add(self.weights_bytes)
-    }
-}
-
-impl TextJob<'_> {
-    /// The place of weights: in their file on a CPU, as they are stored on a GPU.
-    fn residency(&self) -> Residency {
-        if self.machine.device == Device::Cpu { Residency::Mapped } else { Residency::Packed }
-    }
-
-    /// The price of a run in a precision.
+impl<'a> TextJob<'a> {
+    /// A job, within a limit of the device's memory that counts the weights. `host` is the processor
+    /// beside a GPU, if the encoder may run there.
     ///
     /// # Errors
-    /// The device can't compute in it.
-    pub fn estimate(&self, precision: Precision) -> Result<TextCost> {
-        let format = ComputeFormat::new(precision, Layout::ChannelsFirst)?;
-        let measured = &self.machine.measured;
-        let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
-        let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
-        let meter = Meter::new(format, Costs::new(speed, measured));
-        let mut kept = Vec::new();
-        for embedded in self.embedded {
-            let (samples, tokens, _) = embedded.size3()?;
-            let states = self.encoder.meter(&meter, [samples, tokens], self.left_out)?;
-            // On a CPU they stay where they are.
-            kept.extend((self.machine.device == Device::Cpu).then_some(states));
-        }
-        drop(kept);
-        let resident = self.encoder.resident_bytes(format, self.residency())?;
-        let mapped = if self.residency() == Residency::Mapped { self.encoder.stored_bytes } else { 0 };
-        Ok(TextCost {
-            peak_bytes: meter.peak_bytes(),
-            weights_bytes: resident + mapped,
-            elapsed: Duration::try_from_secs_f64(meter.seconds()).unwrap_or(Duration::MAX),
-        })
-    }
-
-    /// The precisions whose price is within the limit, in the order in which they are tried.
-    ///
-    /// # Errors
-    /// [`Error::EncoderDoesNotFit`] if none is.
-    fn fitting(&self) -> Result<Vec<Precision>> {
-        let mut least = u64::MAX;
-        let mut fitting = Vec::new();
-        for precision in self.precisions() {
-            let held = self.estimate(precision)?.held_bytes();
-            least = least.min(held);
-            fitting.extend((held <= self.memory_limit).then_some(precision));
-        }
-        match fitting.is_empty() {
-            false => Ok(fitting),
-            true => {
-                Err(Error::EncoderDoesNotFit { encoder: self.encoder.config.model(), limit: self.memory_limit, least })
+    /// [`Error::EncoderDoesNotFit`] if not even the leanest plan fits.
+    pub fn new(
+        machine: &Machine,
+        host: Option<&Machine>,
+        texts: Texts<'a>,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> Result<Self> {
+        let Texts { encoder, embedded, left_out } = texts;
+        let shapes = embedded.iter().map(|text| text.size3().map(|(samples, tokens, _)| [samples, tokens]));
+        let shapes = shapes.collect::<std::result::Result<Vec<_>, _>>()?;
+        let tokens = shapes.iter().map(|[samples, tokens]| (samples * tokens) as u32).collect();
+        let costs = TextCosts::new(machine, host, encoder, shapes, left_out);
+        let memory = device::system_memory().ok();
+        let request = TextRequest {
+            model: model(encoder),
+            tokens,
+            memory_limit,
+            objective,
+            host_total_bytes: memory.map_or(0, |memory| memory.total),
+            host_free_bytes: memory.map_or(0, |memory| memory.available),
+            transfer_rate: machine.measured.transfer_bytes_per_second.map_or(0, |rate| rate as u64),
+        };
+        let (facts, capabilities) = (machine.facts_now(), costs.capabilities(false));
+        let job = Self { texts, slot: None, costs: Arc::new(costs), facts, capabilities, request };
+        match job.least_bytes() {
+            Some(least) if least > memory_limit => {
+                Err(Error::EncoderDoesNotFit { encoder: encoder.config.model(), limit: memory_limit, least })
             }
+            _ => Ok(job),
         }
     }
 
-    /// The precisions that are tried, in order.
-    fn precisions(&self) -> Vec<Precision> {
-        match self.precision {
-            Some(precision) => vec![precision],
-            // Sums stay f32, since T5's overflow in f16.
-            None => vec![Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16)],
-        }
+    /// Offers policies to keep the encoder loaded, in this slot.
+    #[must_use]
+    pub fn keeping_in(self, slot: &'a EncoderSlot) -> Self {
+        let capabilities = self.costs.capabilities(true);
+        let job = self.with_costs(|costs| costs.with_loaded(slot.plan()));
+        Self { slot: Some(slot), capabilities, ..job }
     }
 
-    /// Loads the encoder, runs it and lets it go. If memory runs out, a narrower type is tried; if
-    /// values are not finite, f32.
+    /// Gives policies earlier measurements on this device, of this encoder, newest first.
+    #[must_use]
+    pub fn with_history(self, records: &[TextRecord]) -> Self {
+        self.with_costs(|costs| costs.with_history(records))
+    }
+
+    fn with_costs(self, change: impl FnOnce(TextCosts) -> TextCosts) -> Self {
+        // The prices that `new` metered stay, unless a planner still holds them.
+        let costs = Arc::try_unwrap(self.costs).unwrap_or_else(|costs| costs.anew());
+        Self { costs: Arc::new(change(costs)), ..self }
+    }
+
+    /// The work itself.
+    pub fn request(&self) -> &TextRequest {
+        &self.request
+    }
+
+    /// The plans that can be carried out.
+    pub fn capabilities(&self) -> &TextCapabilities {
+        &self.capabilities
+    }
+
+    /// The price of a plan.
+    ///
+    /// # Errors
+    /// One line, if it can't be carried out.
+    pub fn estimate(&self, plan: &TextPlan) -> std::result::Result<TextCost, String> {
+        self.costs.estimate_one(plan)
+    }
+
+    /// The bytes of the device's memory that the leanest plan is expected to hold, weights included;
+    /// none if no plan has a price.
+    fn least_bytes(&self) -> Option<u64> {
+        let TextCapabilities { dtypes, places, weights, .. } = &self.capabilities;
+        let plans = dtypes.iter().flat_map(|dtype| {
+            let precision = tilewright_plan::Precision::Uniform(*dtype);
+            places.iter().flat_map(move |place| {
+                weights.iter().map(move |weights| TextPlan { precision, weights: *weights, ..TextPlan::plain(*place) })
+            })
+        });
+        plans.filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.held_bytes()).min()
+    }
+
+    /// The question before anything was carried out.
+    fn question(&self) -> Question<'_, Text> {
+        Question::text(&self.request, &self.facts, &self.capabilities)
+    }
+
+    /// Decides without carrying anything out.
+    pub fn decide(&self, planner: &mut dyn Planner<Text>) -> (TextRecord, Vec<Candidate<Text>>) {
+        let decision = planner.decide(&self.question(), self.costs.clone());
+        (self.record(planner, &decision, Vec::new(), None), decision.candidates)
+    }
+
+    /// Decides and carries out: the encoder is loaded, run on each text and let go, unless the plan
+    /// keeps it. After a failure all texts run again, by a plan that avoids it.
     ///
     /// # Errors
     /// The encoder can't be loaded, memory is out, the states are not finite, or the user ended it.
-    pub fn run(&self, observer: &mut dyn Observer) -> Result<EncodedText> {
-        let mut tried = Vec::new();
-        let mut waiting = self.fitting()?;
-        waiting.reverse();
-        let mut last = Failure::OutOfMemory { bytes: 0 };
-        while let Some(precision) = waiting.pop() {
-            let failure = match self.attempt(precision, observer) {
-                Ok((states, outcome)) => return Ok(EncodedText { states, precision, outcome }),
+    pub fn run(
+        &self,
+        planner: &mut dyn Planner<Text>,
+        observer: &mut dyn Observer,
+    ) -> std::result::Result<EncodedText, Unfinished<Text>> {
+        let mut decision = planner.decide(&self.question(), self.costs.clone());
+        let mut attempts: Vec<Attempt<Text>> = Vec::new();
+        let mut failed: Vec<FailedAttempt<Text>> = Vec::new();
+        let mut has_broken = false;
+        loop {
+            let expected = tilewright_plan::predict_cost(&*self.costs, &decision.plan);
+            let expected = expected.or_else(|| self.estimate(&decision.plan).ok());
+            observer.text_decided(&decision, expected.as_ref());
+            let failure = match self.attempt(&decision.plan, observer) {
+                Ok((states, outcome)) => {
+                    let outcome = TextOutcome { attempts: attempts.len() as u32 + 1, ..outcome };
+                    planner.learn(&self.question(), &decision.plan, &outcome);
+                    let record = self.record(planner, &decision, failed, Some(outcome));
+                    return Ok(EncodedText { states, record, candidates: decision.candidates });
+                }
                 Err(AttemptError::Failed(failure)) => failure,
-                Err(AttemptError::Broken(error)) => return Err(error),
-                Err(AttemptError::AskAgain | AttemptError::Cancelled) => return Err(Error::Interrupted),
+                // The plan alone may be at fault, and another one need not fail: a policy's is not
+                // the last word.
+                Err(AttemptError::Broken(error)) if is_torch(&error) && decision.answer.is_some() && !has_broken => {
+                    has_broken = true;
+                    tracing::warn!(%error, plan = %decision.plan, "the plan can't be carried out");
+                    let own = planner.fallback(&self.question().after(&attempts), &*self.costs);
+                    let Some(mut own) = own.filter(|own| !Text::is_same_work(&own.plan, &decision.plan)) else {
+                        return Err(self.unfinished(error, planner, &decision, failed));
+                    };
+                    if let Some(fallback) = &mut own.fallback {
+                        fallback.detail = format!("the policy's plan can't be carried out: {}", one_line(&error));
+                    }
+                    decision = own;
+                    continue;
+                }
+                Err(AttemptError::Broken(error)) => return Err(self.unfinished(error, planner, &decision, failed)),
+                Err(AttemptError::AskAgain | AttemptError::Cancelled) => {
+                    return Err(self.unfinished(Error::Interrupted, planner, &decision, failed));
+                }
             };
-            tracing::info!(%failure, %precision, "the encoder failed");
-            tried.push(precision);
-            last = failure;
-            let single = Precision::Uniform(Dtype::F32);
-            if matches!(failure, Failure::NonFinite { .. }) {
-                waiting.clear();
-                waiting.extend((!tried.contains(&single)).then_some(single));
-            }
+            tracing::info!(%failure, plan = %decision.plan, "the encoder failed");
+            attempts.push(Attempt { plan: decision.plan.clone(), failure });
+            let attempt = FailedAttempt::new(decision.clone(), failure);
+            let Some(next) = self.decide_again(planner, &attempts) else {
+                failed.push(attempt);
+                let advice = match failure {
+                    Failure::NonFinite { .. } => "in f32 too: the text encoder's weights are damaged",
+                    _ => "raise --memory-limit, or give a text encoder in FP8 or GGUF",
+                };
+                let error = Error::Exhausted { attempts: attempts.len(), last: failure, advice: advice.into() };
+                return Err(self.unfinished(error, planner, &decision, failed));
+            };
+            observer.text_failed(&attempt, &next.plan);
+            failed.push(attempt);
+            decision = next;
         }
-        let advice = match last {
-            Failure::NonFinite { .. } => "in f32 too: the text encoder's weights are damaged",
-            _ => "raise --memory-limit, or give a text encoder in FP8 or GGUF",
+    }
+
+    /// The decision to try after these attempts; none if it is time to give up.
+    fn decide_again(&self, planner: &mut dyn Planner<Text>, attempts: &[Attempt<Text>]) -> Option<Decision<Text>> {
+        let last = attempts.last()?;
+        // Nothing mends values that are not finite in f32.
+        let is_hopeless =
+            matches!(last.failure, Failure::NonFinite { .. }) && last.plan.precision.dtype() == Dtype::F32;
+        if is_hopeless || attempts.len() >= MOST_WITH_OWN {
+            return None;
+        }
+        let question = self.question().after(attempts);
+        let next = match attempts.len() {
+            ..ASKED => Some(planner.decide(&question, self.costs.clone())),
+            _ => planner.fallback(&question, &*self.costs),
         };
-        Err(Error::Exhausted { attempts: tried.len(), last, advice: advice.into() })
+        next.filter(|next| attempts.iter().all(|attempt| !is_held_alike(&attempt.plan, &next.plan)))
     }
 
     /// The states of one text, in host memory.
     fn states(
         &self,
         loaded: &LoadedEncoder,
+        on: Device,
         embedded: &Tensor,
         observer: &mut dyn Observer,
     ) -> std::result::Result<EncoderStates<Tensor>, AttemptError> {
         if observer.progress(0.0).is_break() {
             return Err(AttemptError::Cancelled);
         }
-        let states = loaded.states(embedded, self.left_out)?;
-        tilewright_torch::device::synchronize(self.machine.device)?;
+        let states = loaded.states(embedded, self.texts.left_out)?;
+        device::synchronize(on)?;
         let there = |tensor: Tensor| tensor.f_to_device(Device::Cpu)?.f_contiguous();
         let states = EncoderStates { inner: states.inner.map(there).transpose()?, last: there(states.last)? };
         let not_finite = states.last.f_isfinite()?.f_logical_not()?.f_sum(tch::Kind::Int64)?;
@@ -181,29 +286,85 @@ impl TextJob<'_> {
 
     fn attempt(
         &self,
-        precision: Precision,
+        plan: &TextPlan,
         observer: &mut dyn Observer,
-    ) -> std::result::Result<(Vec<EncoderStates<Tensor>>, Outcome), AttemptError> {
+    ) -> std::result::Result<(Vec<EncoderStates<Tensor>>, TextOutcome), AttemptError> {
         let _no_grad = tch::no_grad_guard();
-        let device = self.machine.device;
-        let format = ComputeFormat::new(precision, Layout::ChannelsFirst).map_err(Error::from)?;
-        let mapped = if self.residency() == Residency::Mapped { self.encoder.stored_bytes } else { 0 };
+        let seat = self.costs.seat(plan.place)?;
+        let on = seat.device;
+        let residency = self.costs.residency(plan)?;
+        let weights = self.costs.weight_bytes(plan)?;
+        let format = format(plan.precision)?;
+        // Another plan's encoder goes before anything is measured.
+        let mut ready = self.slot.and_then(|slot| slot.take_for(plan));
+        let held = if ready.is_some() { weights.pooled } else { 0 };
         let mut load = Duration::ZERO;
-        let mut work = || -> std::result::Result<Vec<EncoderStates<Tensor>>, AttemptError> {
-            let begun = Instant::now();
-            observer.loading();
-            let mut step = |share| match observer.loading_progress(share) {
-                ControlFlow::Continue(()) => Ok(()),
-                ControlFlow::Break(Cancelled) => Err(ModelError::Cancelled),
+        let mut work = || -> std::result::Result<_, AttemptError> {
+            let encoder = match ready.take() {
+                Some(encoder) => encoder,
+                None => {
+                    let begun = Instant::now();
+                    observer.loading();
+                    let mut step = |share| match observer.loading_progress(share) {
+                        ControlFlow::Continue(()) => Ok(()),
+                        ControlFlow::Break(Cancelled) => Err(ModelError::Cancelled),
+                    };
+                    let encoder = self.texts.encoder.load(format, on, residency, &mut step)?;
+                    load = begun.elapsed();
+                    encoder
+                }
             };
-            let loaded = self.encoder.load(format, device, self.residency(), &mut step)?;
             observer.loaded();
-            load = begun.elapsed();
-            self.embedded.iter().map(|embedded| self.states(&loaded, embedded, observer)).collect()
+            let texts = self.texts.embedded.iter();
+            let states = texts.map(|embedded| self.states(&encoder, on, embedded, observer));
+            let states = states.collect::<std::result::Result<Vec<_>, _>>()?;
+            Ok((states, plan.kept.then_some(encoder)))
         };
-        let limit = self.memory_limit.saturating_sub(mapped);
-        let (states, outcome) = measure(device, limit, 0, 0, || settle(device, Release::AtEnd, work()))?;
+        // The memory of a host beside a device has its own bounds.
+        let limit = match (seat.is_apart, self.request.host_free_bytes) {
+            (true, 0) => u64::MAX,
+            (true, free) => free,
+            (false, _) => self.request.memory_limit.saturating_sub(weights.mapped),
+        };
+        let limit = limit.saturating_sub(held);
+        let measured = measure(on, limit, 0, 0, || settle(on, Release::AtEnd, work()));
+        let ((states, loaded), outcome) = measured?;
+        if let (Some(slot), Some(loaded)) = (self.slot, loaded) {
+            slot.0.replace(Some((plan.without_reason(), loaded)));
+        }
+        // Weights that are loaded within the attempt are part of its peak.
+        let peak = outcome.peak_bytes.saturating_sub(weights.pooled - held);
+        let [peak_bytes, weights_bytes, host_bytes] = match seat.is_apart {
+            true => [0, 0, peak.saturating_add(weights.all())],
+            false => [peak, weights.all(), 0],
+        };
         let elapsed = outcome.elapsed.saturating_sub(load);
-        Ok((states, Outcome { elapsed, load, ..outcome }))
+        let outcome =
+            TextOutcome { elapsed, load, peak_bytes, weights_bytes, host_bytes, attempts: 1, pool: outcome.pool };
+        Ok((states, outcome))
+    }
+
+    /// The end of a run without states. A record without an outcome says that the plan failed, so
+    /// that an error which is not the plan's has none.
+    fn unfinished(
+        &self,
+        error: Error,
+        planner: &dyn Planner<Text>,
+        decision: &Decision<Text>,
+        failed: Vec<FailedAttempt<Text>>,
+    ) -> Unfinished<Text> {
+        let record = error.is_of_the_plan().then(|| self.record(planner, decision, failed, None));
+        Unfinished { error, record: record.map(Box::new) }
+    }
+
+    /// The record of a decision and what it led to.
+    fn record(
+        &self,
+        planner: &dyn Planner<Text>,
+        decision: &Decision<Text>,
+        attempts: Vec<FailedAttempt<Text>>,
+        outcome: Option<TextOutcome>,
+    ) -> TextRecord {
+        record(&self.question(), &*self.costs, planner, decision, attempts, outcome)
     }
 }

@@ -4,16 +4,18 @@ mod scripted;
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use scripted::{Quiet, alone, fixtures, machine};
+use scripted::{Quiet, Script, alone, fixtures, machine};
 use tch::{Device, Kind, Tensor};
-use tilewright_engine::{Cancelled, Error, Observer, TextJob};
+use tilewright_engine::{Cancelled, EncoderSlot, Error, Observer, TextJob, Texts};
 use tilewright_models::{Checkpoint, EncoderFile};
-use tilewright_plan::{Dtype, Precision};
+use tilewright_plan::{
+    Decision, Dtype, FailedAttempt, Failure, Objective, Place, Precision, Stage, Text, TextCost, TextPlan, WeightForm,
+};
 use tilewright_torch::memory;
 
-fn encoder(name: &str) -> EncoderFile {
+fn encoder(name: &str) -> Arc<EncoderFile> {
     let file = Arc::new(Checkpoint::open_part(&fixtures().join(name), &[]).unwrap());
-    EncoderFile::find_all(&file).unwrap().remove(0)
+    Arc::new(EncoderFile::find_all(&file).unwrap().remove(0))
 }
 
 fn embedded(encoder: &EncoderFile, tokens: u32) -> [Tensor; 1] {
@@ -21,8 +23,19 @@ fn embedded(encoder: &EncoderFile, tokens: u32) -> [Tensor; 1] {
     [encoder.add_positions(&encoder.embed(&ids).unwrap().unsqueeze(0)).unwrap()]
 }
 
-fn job<'a>(encoder: &'a EncoderFile, embedded: &'a [Tensor], memory_limit: u64) -> TextJob<'a> {
-    TextJob { machine: machine(), encoder, embedded, left_out: 1, precision: None, memory_limit }
+fn job<'a>(encoder: &'a Arc<EncoderFile>, embedded: &'a [Tensor], memory_limit: u64) -> TextJob<'a> {
+    let texts = Texts { encoder, embedded, left_out: 1 };
+    TextJob::new(machine(), None, texts, memory_limit, Objective::Balanced).unwrap()
+}
+
+/// A plan in a type, with weights as stored.
+fn plan(precision: Precision) -> TextPlan {
+    TextPlan { precision, ..TextPlan::plain(Place::Host) }
+}
+
+/// A planner that answers one plan again and again.
+fn planner(plan: &TextPlan) -> Script<Text> {
+    Script::new([plan.clone()])
 }
 
 #[test]
@@ -32,24 +45,27 @@ fn memory_is_what_was_estimated_and_is_given_back() {
         let encoder = encoder(name);
         let embedded = embedded(&encoder, tokens);
         for precision in [Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16)] {
-            let job = TextJob { precision: Some(precision), ..job(&encoder, &embedded, 1 << 34) };
-            drop(job.run(&mut Quiet).unwrap());
-            let before = memory::of(Device::Cpu).unwrap().in_use;
-            let encoded = job.run(&mut Quiet).unwrap();
-            let expected = job.estimate(precision).unwrap();
-            let held = encoded.outcome.peak_bytes + encoder.stored_bytes;
-            let ratio = expected.held_bytes() as f64 / held as f64;
-
-            assert!((0.98..=1.02).contains(&ratio), "{name} {precision}: {expected:?}, {held} measured");
-            drop(encoded);
-            assert_eq!(memory::of(Device::Cpu).unwrap().in_use, before);
+            for weights in [WeightForm::Packed, WeightForm::Expanded] {
+                let job = job(&encoder, &embedded, 1 << 34);
+                let plan = TextPlan { weights, ..plan(precision) };
+                drop(job.run(&mut planner(&plan), &mut Quiet).unwrap());
+                let before = memory::of(Device::Cpu).unwrap().in_use;
+                let encoded = job.run(&mut planner(&plan), &mut Quiet).unwrap();
+                let expected = job.estimate(&plan).unwrap();
+                let held = encoded.record.outcome.unwrap().held_bytes();
+                let ratio = expected.held_bytes() as f64 / held as f64;
+                assert!((0.98..=1.02).contains(&ratio), "{name} {plan}: {expected:?}, {held} measured");
+                assert_eq!((encoded.record.stage, &encoded.record.plan), (Some(Stage::Text), &plan));
+                drop(encoded);
+                assert_eq!(memory::of(Device::Cpu).unwrap().in_use, before, "{name} {plan}");
+            }
         }
     }
 }
 
 /// CLIP of a block whose feed-forward layer is so wide that it holds more than attention, as in the
 /// published ones.
-fn wide_clip(folder: &std::path::Path) -> EncoderFile {
+fn wide_clip(folder: &std::path::Path) -> Arc<EncoderFile> {
     let (hidden, wide, layer) = (64, 1024, "text_model.encoder.layers.0");
     let mut shapes = vec![
         ("text_model.embeddings.token_embedding.weight".to_owned(), vec![100, hidden]),
@@ -71,7 +87,7 @@ fn wide_clip(folder: &std::path::Path) -> EncoderFile {
         .collect();
     let path = folder.join("clip.safetensors");
     Tensor::write_safetensors(&tensors, &path).unwrap();
-    EncoderFile::find_all(&Arc::new(Checkpoint::open(&path).unwrap())).unwrap().remove(0)
+    Arc::new(EncoderFile::find_all(&Arc::new(Checkpoint::open(&path).unwrap())).unwrap().remove(0))
 }
 
 #[test]
@@ -81,11 +97,11 @@ fn wide_feed_forward_layers_hold_what_is_estimated() {
     let encoder = wide_clip(folder.path());
     // So many that a product's scratch is less.
     let embedded = embedded(&encoder, 77).map(|text| text.repeat([4, 1, 1]));
-    let precision = Precision::Uniform(Dtype::F32);
-    let job = TextJob { precision: Some(precision), ..job(&encoder, &embedded, 1 << 34) };
-    drop(job.run(&mut Quiet).unwrap());
-    let held = job.run(&mut Quiet).unwrap().outcome.peak_bytes + encoder.stored_bytes;
-    let ratio = job.estimate(precision).unwrap().held_bytes() as f64 / held as f64;
+    let plan = plan(Precision::Uniform(Dtype::F32));
+    let job = job(&encoder, &embedded, 1 << 34);
+    drop(job.run(&mut planner(&plan), &mut Quiet).unwrap());
+    let held = job.run(&mut planner(&plan), &mut Quiet).unwrap().record.outcome.unwrap().held_bytes();
+    let ratio = job.estimate(&plan).unwrap().held_bytes() as f64 / held as f64;
     assert!((0.98..=1.02).contains(&ratio), "{ratio}");
 }
 
@@ -95,8 +111,8 @@ fn narrow_types_come_near_f32() {
     let encoder = encoder("text-t5");
     let embedded = embedded(&encoder, 64);
     let of = |precision| {
-        let job = TextJob { precision: Some(precision), ..job(&encoder, &embedded, 1 << 34) };
-        job.run(&mut Quiet).unwrap().states.remove(0).last
+        let job = job(&encoder, &embedded, 1 << 34);
+        job.run(&mut planner(&plan(precision)), &mut Quiet).unwrap().states.remove(0).last
     };
     let (exact, mixed) = (of(Precision::Uniform(Dtype::F32)), of(Precision::Mixed(Dtype::Bf16)));
     let apart = ((&mixed - &exact).abs().max() / exact.abs().max()).double_value(&[]);
@@ -108,7 +124,8 @@ fn too_little_memory_is_said() {
     let _alone = alone();
     let encoder = encoder("text-t5");
     let embedded = embedded(&encoder, 512);
-    let error = job(&encoder, &embedded, encoder.stored_bytes + (1 << 20)).run(&mut Quiet).unwrap_err();
+    let texts = Texts { encoder: &encoder, embedded: &embedded, left_out: 1 };
+    let error = TextJob::new(machine(), None, texts, 1 << 16, Objective::Balanced).unwrap_err();
     assert!(matches!(error, Error::EncoderDoesNotFit { .. }), "{error}");
     assert!(error.to_string().contains("too little for T5 of width 64"), "{error}");
 }
@@ -118,7 +135,10 @@ fn damaged_weights_are_said() {
     let _alone = alone();
     let encoder = encoder("text-t5");
     let embedded = embedded(&encoder, 8).map(|tensor| tensor * f64::NAN);
-    let error = job(&encoder, &embedded, 1 << 34).run(&mut Quiet).unwrap_err().to_string();
+    let mut planner = planner(&plan(Precision::Uniform(Dtype::F32)));
+    let unfinished = job(&encoder, &embedded, 1 << 34).run(&mut planner, &mut Quiet).unwrap_err();
+    assert_eq!(unfinished.record.unwrap().attempts.len(), 1);
+    let error = unfinished.error.to_string();
     assert!(error.contains("NaN or infinite") && error.contains("in f32 too"), "{error}");
 }
 
@@ -136,6 +156,91 @@ fn a_load_ends_when_it_is_cancelled() {
     let _alone = alone();
     let encoder = encoder("text-umt5");
     let embedded = [Tensor::zeros([1, 8, encoder.config.hidden()], (Kind::Float, Device::Cpu))];
-    let error = job(&encoder, &embedded, 1 << 34).run(&mut Impatient).unwrap_err();
+    let mut planner = planner(&plan(Precision::Uniform(Dtype::F32)));
+    let error = job(&encoder, &embedded, 1 << 34).run(&mut planner, &mut Impatient).unwrap_err().error;
     assert!(matches!(error, Error::Interrupted), "{error}");
+}
+
+/// Notes what was decided and what failed.
+#[derive(Default)]
+struct Heard(Vec<String>);
+
+impl Observer for Heard {
+    fn text_decided(&mut self, decision: &Decision<Text>, cost: Option<&TextCost>) {
+        assert!(cost.is_some());
+        self.0.push(decision.plan.to_string());
+    }
+
+    fn text_failed(&mut self, attempt: &FailedAttempt<Text>, next: &TextPlan) {
+        assert!(matches!(attempt.failure, Failure::OutOfMemory { .. }), "{}", attempt.failure);
+        self.0.push(format!("then {next}"));
+    }
+}
+
+#[test]
+fn memory_that_runs_out_is_told_and_another_plan_follows() {
+    let _alone = alone();
+    let encoder = encoder("text-t5");
+    let embedded = embedded(&encoder, 2048);
+    let wide = TextPlan { weights: WeightForm::Expanded, ..plan(Precision::Uniform(Dtype::F32)) };
+    let narrow = plan(Precision::Mixed(Dtype::Bf16));
+    let roomy = job(&encoder, &embedded, 1 << 34);
+    let [most, least] = [&wide, &narrow].map(|plan| roomy.estimate(plan).unwrap().held_bytes());
+    // The pool leaves 32 MiB to rounding.
+    assert!(most > least + (33 << 20), "{most} {least}");
+    let job = job(&encoder, &embedded, least + (1 << 20));
+    let mut planner = Script::<Text>::new([wide.clone(), narrow.clone()]);
+    let mut heard = Heard::default();
+    let record = job.run(&mut planner, &mut heard).unwrap().record;
+    assert_eq!(heard.0, [wide.to_string(), format!("then {narrow}"), narrow.to_string()]);
+    assert_eq!((record.attempts.len(), record.outcome.unwrap().attempts), (1, 2));
+    assert_eq!((planner.recovered.len(), planner.learned.len()), (1, 1));
+}
+
+#[test]
+fn an_encoder_that_is_kept_is_not_loaded_again() {
+    let _alone = alone();
+    let encoder = encoder("text-t5");
+    let embedded = embedded(&encoder, 16);
+    let slot = EncoderSlot::default();
+    assert!(!job(&encoder, &embedded, 1 << 34).capabilities().kept);
+    let expanded = TextPlan { weights: WeightForm::Expanded, kept: true, ..plan(Precision::Uniform(Dtype::F32)) };
+    let before = memory::of(Device::Cpu).unwrap().in_use;
+    let run = |plan: &TextPlan| {
+        let job = job(&encoder, &embedded, 1 << 34).keeping_in(&slot);
+        assert!(job.capabilities().kept);
+        let expected = job.estimate(plan).unwrap();
+        let encoded = job.run(&mut planner(plan), &mut Quiet).unwrap();
+        (expected.load, encoded.record.outcome.unwrap(), encoded.states.into_iter().next().unwrap().last)
+    };
+    let (load, first, states) = run(&expanded);
+    assert!(load > std::time::Duration::ZERO && first.load > std::time::Duration::ZERO);
+    assert!(memory::of(Device::Cpu).unwrap().in_use > before && slot.plan().is_some());
+    let (load, second, again) = run(&expanded);
+    assert_eq!((load, second.load), Default::default());
+    assert_eq!(second.weights_bytes, first.weights_bytes);
+    assert!(second.peak_bytes.abs_diff(first.peak_bytes) <= first.peak_bytes / 20, "{first:?} {second:?}");
+    assert!(states.equal(&again));
+    // Another plan's encoder takes its place, and a plan that keeps nothing lets it go.
+    let other = TextPlan { kept: false, ..plan(Precision::Uniform(Dtype::F32)) };
+    let (_, third, _) = run(&other);
+    assert!(third.load > std::time::Duration::ZERO && slot.plan().is_none());
+    drop((states, again));
+    assert_eq!(memory::of(Device::Cpu).unwrap().in_use, before);
+}
+
+#[test]
+fn earlier_runs_are_told_at_todays_price() {
+    let _alone = alone();
+    let encoder = encoder("text-t5");
+    let embedded = embedded(&encoder, 16);
+    let plan = plan(Precision::Uniform(Dtype::F32));
+    let record = job(&encoder, &embedded, 1 << 34).run(&mut planner(&plan), &mut Quiet).unwrap().record;
+    let mut planner = planner(&plan);
+    let job = job(&encoder, &embedded, 1 << 34).with_history(std::slice::from_ref(&record));
+    let (again, candidates) = job.decide(&mut planner);
+    assert_eq!((planner.trials.len(), candidates.len()), (1, 1));
+    assert!(again.outcome.is_none() && again.expected.is_some());
+    assert_eq!(record.request.model.kind, "t5-64");
+    assert_eq!(record.request.tokens, [16]);
 }

@@ -5,6 +5,7 @@ mod draw;
 mod play;
 mod rows;
 mod samples;
+mod texts;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::{
 pub use draw::{any_seed, draw, is_drawn, shuffle};
 pub use play::CallResult;
 pub use samples::{draw_samples, sample_prices, samples};
+pub use texts::{draw_texts, text_prices, texts};
 
 /// The memory limit of a request.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{Denoise, FallbackReason, Planner, Stage, Vae, words::with_noun};
+use tilewright_plan::{Denoise, FallbackReason, Planner, Stage, Text, Vae, words::with_noun};
 use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{
@@ -59,6 +59,7 @@ pub(crate) struct Trial {
 enum AnyRequest {
     Vae(Box<GoldenRequest>),
     Denoise(Box<GoldenRequest<Denoise>>),
+    Text(Box<GoldenRequest<Text>>),
 }
 
 impl AnyRequest {
@@ -66,6 +67,7 @@ impl AnyRequest {
         match self {
             AnyRequest::Vae(golden) => &golden.name,
             AnyRequest::Denoise(golden) => &golden.name,
+            AnyRequest::Text(golden) => &golden.name,
         }
     }
 
@@ -73,6 +75,7 @@ impl AnyRequest {
         match self {
             AnyRequest::Vae(golden) => golden.stage,
             AnyRequest::Denoise(golden) => golden.stage,
+            AnyRequest::Text(golden) => golden.stage,
         }
     }
 }
@@ -82,7 +85,9 @@ fn all_requests(seed: u32) -> Vec<AnyRequest> {
     let vae = golden::set().into_iter().chain(golden::draw(seed)).map(|golden| AnyRequest::Vae(Box::new(golden)));
     let samples = golden::samples().into_iter().chain(golden::draw_samples(seed));
     let samples = samples.map(|golden| AnyRequest::Denoise(Box::new(golden)));
-    golden::shuffle(vae.chain(samples).collect(), seed)
+    let texts = golden::texts().into_iter().chain(golden::draw_texts(seed));
+    let texts = texts.map(|golden| AnyRequest::Text(Box::new(golden)));
+    golden::shuffle(vae.chain(samples).chain(texts).collect(), seed)
 }
 
 /// The state of a run through the set.
@@ -123,6 +128,7 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
         let found = match golden {
             AnyRequest::Vae(golden) => run.try_request::<Vae>(golden)?,
             AnyRequest::Denoise(golden) => run.try_request::<Denoise>(golden)?,
+            AnyRequest::Text(golden) => run.try_request::<Text>(golden)?,
         };
         if policy.check_time_budget().is_err() {
             // Some answers were the host's.

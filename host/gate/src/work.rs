@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tilewright_plan::{
     Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, GuidanceOrder, Layout, Outcome,
-    Plan, PoolStatistics, Precision, Products, Release, Request, Space, Tile, Time, UnderWay, Vae, WeightForm, Work,
+    Place, Plan, PoolStatistics, Precision, Products, Release, Request, Space, Text, TextCost, TextOutcome, TextPlan,
+    TextRequest, Tile, Time, UnderWay, Vae, WeightForm, Work,
 };
 use tilewright_policy::oracle;
 
@@ -186,6 +187,74 @@ impl Judged for Denoise {
             attempts: 1,
             reused: 0,
             reuse_deviation: 0.0,
+            pool: PoolStatistics::default(),
+        }
+    }
+}
+
+impl Judged for Text {
+    fn limit(request: &TextRequest) -> u64 {
+        request.memory_limit
+    }
+
+    fn held(cost: &TextCost) -> u64 {
+        cost.held_bytes()
+    }
+
+    fn precision(plan: &TextPlan) -> Precision {
+        plan.precision
+    }
+
+    fn in_type(plan: TextPlan, dtype: Dtype) -> TextPlan {
+        TextPlan { precision: Precision::Uniform(dtype), ..plan }
+    }
+
+    fn dtypes(capabilities: &tilewright_plan::TextCapabilities) -> &[Dtype] {
+        &capabilities.dtypes
+    }
+
+    fn show(plan: &TextPlan) -> String {
+        plan.to_string()
+    }
+
+    fn odd(_golden: &GoldenRequest<Self>) -> TextPlan {
+        TextPlan { weights: WeightForm::Expanded, ..TextPlan::plain(Place::Host) }
+    }
+
+    fn leanest(golden: &GoldenRequest<Self>) -> Vec<TextPlan> {
+        let capabilities = &golden.capabilities;
+        let plan = |dtype: &Dtype| {
+            let precision = Precision::Uniform(*dtype);
+            let weights = capabilities.weights.iter();
+            let plans = weights.flat_map(move |weights| {
+                capabilities.places.iter().map(move |place| TextPlan {
+                    precision,
+                    weights: *weights,
+                    ..TextPlan::plain(*place)
+                })
+            });
+            plans.collect::<Vec<_>>()
+        };
+        capabilities.dtypes.iter().flat_map(plan).collect()
+    }
+
+    fn legal(
+        mut plan: TextPlan,
+        golden: &GoldenRequest<Self>,
+        _under_way: Option<&UnderWay<Self>>,
+    ) -> Option<TextPlan> {
+        oracle::check_text_answer(&mut plan, &golden.question()).ok().map(|_| plan)
+    }
+
+    fn outcome(cost: Option<TextCost>) -> TextOutcome {
+        let slower = |time: Duration| time.mul_f64(SLOWER);
+        TextOutcome {
+            elapsed: cost.map(|cost| slower(cost.elapsed)).unwrap_or_default(),
+            load: cost.map(|cost| slower(cost.load)).unwrap_or_default(),
+            peak_bytes: cost.map_or(1 << 30, |cost| more(cost.peak_bytes)),
+            weights_bytes: cost.map_or(1 << 30, |cost| cost.weights_bytes),
+            host_bytes: cost.map_or(0, |cost| cost.host_bytes),
+            attempts: 1,
             pool: PoolStatistics::default(),
         }
     }

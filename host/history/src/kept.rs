@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tilewright_plan::{
-    Denoise, DenoiseOutcome, DenoisePlan, DenoiseRequest, Outcome, Plan, Record, Request, Stage, Tile, Vae, Work,
+    Denoise, DenoiseOutcome, DenoisePlan, DenoiseRequest, Outcome, Plan, Record, Request, Stage, Text, TextOutcome,
+    TextPlan, TextRequest, Tile, Vae, Work,
 };
 
 use crate::model_fingerprint;
@@ -19,7 +20,7 @@ pub trait Kept: Work {
     /// The model's family.
     fn family(request: &Self::Request) -> &str;
 
-    /// Samples, frames, height and width.
+    /// Samples, frames, height and width; of texts their number, 1, 1 and the tokens of the longest.
     fn extents(request: &Self::Request) -> [u32; 4];
 
     /// A plan's division, precision and memory order, as columns of the history.
@@ -109,5 +110,34 @@ impl Kept for Denoise {
 
     fn measured(outcome: &DenoiseOutcome) -> (Duration, u64) {
         (outcome.elapsed, outcome.held_bytes())
+    }
+}
+
+impl Kept for Text {
+    fn stage(record: &Record<Self>) -> Stage {
+        record.stage.unwrap_or(Stage::Text)
+    }
+
+    fn model(request: &TextRequest) -> String {
+        let model = &request.model;
+        let stored: Vec<String> =
+            model.stored_types.iter().map(|stored| format!("{} {}", stored.name, stored.bytes)).collect();
+        format!("{} in {} blocks of {}, {}", model.kind, model.blocks, model.width, stored.join(", "))
+    }
+
+    fn family(request: &TextRequest) -> &str {
+        &request.model.kind
+    }
+
+    fn extents(request: &TextRequest) -> [u32; 4] {
+        [request.tokens.len() as u32, 1, 1, request.tokens.iter().copied().max().unwrap_or(0)]
+    }
+
+    fn columns(plan: &TextPlan) -> Columns {
+        Columns { space: "whole".into(), tile: None, precision: plan.precision.to_string(), layout: String::new() }
+    }
+
+    fn measured(outcome: &TextOutcome) -> (Duration, u64) {
+        (outcome.elapsed, outcome.all_bytes())
     }
 }

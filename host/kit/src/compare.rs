@@ -13,7 +13,9 @@ use std::{io, path::PathBuf, sync::Arc};
 use serde::Serialize;
 use thiserror::Error;
 use tilewright_gate::{Call, golden};
-use tilewright_plan::{AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, PolicyIdentity, Vae, records::Damage};
+use tilewright_plan::{
+    AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, PolicyIdentity, Text, TextCost, Vae, records::Damage,
+};
 use tilewright_policy::{LoadedPolicy, Policy, PolicyError};
 
 use compared::Compared;
@@ -79,14 +81,17 @@ pub enum AnyCost {
     Vae(Cost),
     /// Of a step of a sample.
     Denoise(DenoiseCost),
+    /// Of a text encoder's run.
+    Text(TextCost),
 }
 
 impl AnyCost {
-    /// Milliseconds; of a sample, those of a step.
+    /// Milliseconds; of a sample those of a step, and of a text encoder with loading.
     pub fn milliseconds(&self) -> f64 {
         let time = match self {
             Self::Vae(cost) => cost.elapsed,
             Self::Denoise(cost) => cost.step,
+            Self::Text(cost) => cost.elapsed.saturating_add(cost.load),
         };
         time.as_secs_f64() * 1e3
     }
@@ -96,6 +101,7 @@ impl AnyCost {
         match self {
             Self::Vae(cost) => cost.peak_bytes,
             Self::Denoise(cost) => cost.held_bytes(),
+            Self::Text(cost) => cost.held_bytes(),
         }
     }
 }
@@ -200,8 +206,8 @@ pub struct Comparison {
 /// # Errors
 /// [`CompareError::Policy`] if one can't be loaded.
 pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, CompareError> {
-    let (decodes, samples) = (Vae::golden(), Denoise::golden());
-    let both = [a, b].map(|contender| contender.limit_time(decodes.len() + samples.len()));
+    let (decodes, samples, texts) = (Vae::golden(), Denoise::golden(), Text::golden());
+    let both = [a, b].map(|contender| contender.limit_time(decodes.len() + samples.len() + texts.len()));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, "golden".into())?;
     if comparison.is_of::<Vae>([a, b]) {
@@ -209,6 +215,9 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
     }
     if comparison.is_of::<Denoise>([a, b]) {
         comparison.play(&samples, [a, b])?;
+    }
+    if comparison.is_of::<Text>([a, b]) {
+        comparison.play(&texts, [a, b])?;
     }
     Ok(comparison.sum_up())
 }
@@ -223,12 +232,13 @@ pub fn on_records(
     from: &str,
     requests: &RecordedRequests,
 ) -> Result<Comparison, CompareError> {
-    let RecordedRequests { vae, samples } = requests;
-    let both = [a, b].map(|contender| contender.limit_time(vae.len() + samples.len()));
+    let RecordedRequests { vae, samples, texts } = requests;
+    let both = [a, b].map(|contender| contender.limit_time(vae.len() + samples.len() + texts.len()));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, from.into())?;
     comparison.ask(vae, [a, b])?;
     comparison.ask(samples, [a, b])?;
+    comparison.ask(texts, [a, b])?;
     Ok(comparison.sum_up())
 }
 

@@ -17,7 +17,9 @@ use std::{
 };
 
 use tilewright_gate::work::Judged;
-use tilewright_plan::{Attempt, CostModel, Denoise, Failure, FallbackReason, LearnReport, Planner, Stage, Trial, Vae};
+use tilewright_plan::{
+    Attempt, CostModel, Denoise, Failure, FallbackReason, LearnReport, Planner, Stage, Text, Trial, Vae,
+};
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost, TimeBudget};
 
 pub use self::{
@@ -74,10 +76,13 @@ pub fn measure(
     let asked: &[BenchRequest] =
         &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
     let samples = if stages.contains(&Stage::Denoise) { requests::samples() } else { Vec::new() };
-    let cold =
-        TimeBudget::count(Some(&time_budget), || first(&loaded, settings, (asked, &samples), load_ns, cached_ns))?;
-    // Both kinds of work share the budget.
-    let kinds = u32::from(!asked.is_empty()) + u32::from(!samples.is_empty());
+    let texts = if stages.contains(&Stage::Text) { requests::texts() } else { Vec::new() };
+    let cold = TimeBudget::count(Some(&time_budget), || {
+        first(&loaded, settings, (asked, &samples, &texts), load_ns, cached_ns)
+    })?;
+    // All kinds of work share the budget.
+    let kinds = [asked.is_empty(), samples.is_empty(), texts.is_empty()].map(|is_none| u32::from(!is_none));
+    let kinds: u32 = kinds.iter().sum();
     let options = &Options { budget: budget / kinds.max(1), ..*options };
     let bench = Bench::<Vae> { loaded: &loaded, settings, asked, options, time_budget: &time_budget, clock };
     let mut calls = vec![bench.describe()?, bench.configure()?];
@@ -92,13 +97,20 @@ pub fn measure(
         policy = loaded.configure(settings)?;
         Some(bench.decisions(&mut policy)?)
     };
+    let bench = Bench::<Text> { loaded: &loaded, settings, asked: &texts, options, time_budget: &time_budget, clock };
+    let text = if texts.is_empty() {
+        None
+    } else {
+        policy = loaded.configure(settings)?;
+        Some(bench.decisions(&mut policy)?)
+    };
     let inspection = loaded.inspection();
     let identity = policy.identity();
-    // A policy for samples alone has their figures in the place of the others.
-    let (main, samples) = match (vae, denoise) {
-        (Some(vae), samples) => (vae, samples),
-        (None, Some(samples)) => (samples, None),
-        (None, None) => (Decisions::default(), None),
+    // A policy for one kind of work alone has its figures in the place of the others.
+    let (main, samples, texts) = match (vae, denoise, text) {
+        (Some(vae), samples, texts) => (vae, samples, texts),
+        (None, Some(samples), texts) => (samples, None, texts),
+        (None, None, texts) => (texts.unwrap_or_default(), None, None),
     };
     calls.extend(main.calls);
     Ok(Report {
@@ -116,6 +128,7 @@ pub fn measure(
         lasting: main.lasting,
         calls,
         samples,
+        texts,
     })
 }
 
@@ -150,7 +163,7 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
 fn first(
     loaded: &LoadedPolicy,
     settings: &[(String, String)],
-    (asked, samples): (&[BenchRequest], &[BenchRequest<Denoise>]),
+    (asked, samples, texts): (&[BenchRequest], &[BenchRequest<Denoise>], &[BenchRequest<Text>]),
     load_ns: f64,
     cached_ns: f64,
 ) -> Result<Cold, PolicyError> {
@@ -163,10 +176,11 @@ fn first(
     let configure_ns = timed(started);
     let mut policy = loaded.configure(settings)?;
     let started = Instant::now();
-    match (asked.first(), samples.first()) {
-        (Some(asked), _) => drop(black_box(asked.decide(&mut policy))),
-        (None, Some(asked)) => drop(black_box(asked.decide(&mut policy))),
-        (None, None) => {}
+    match (asked.first(), samples.first(), texts.first()) {
+        (Some(asked), ..) => drop(black_box(asked.decide(&mut policy))),
+        (None, Some(asked), _) => drop(black_box(asked.decide(&mut policy))),
+        (None, None, Some(asked)) => drop(black_box(asked.decide(&mut policy))),
+        (None, None, None) => {}
     }
     let decide_ns = timed(started);
     Ok(Cold { load_ns, cached_ns, instantiate_ns, configure_ns, decide_ns })

@@ -21,7 +21,7 @@ pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, 
 
 use tilewright_plan::{
     AnyPlan, Denoise, DenoisePlan, DenoiseRequest, Device, Expected, Plan, Planner, PolicyIdentity, Record, Request,
-    Stage, UnderWay, Vae, exchange::Call,
+    Stage, Text, TextPlan, TextRequest, UnderWay, Vae, exchange::Call,
 };
 
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
@@ -106,6 +106,33 @@ impl Replayed for Denoise {
     }
 }
 
+impl Replayed for Text {
+    fn stage(call: &Call<Self>) -> Stage {
+        call.stage.unwrap_or(Stage::Text)
+    }
+
+    fn stage_of(_: &Record<Self>) -> Stage {
+        Stage::Text
+    }
+
+    /// Nothing is: after a failure all texts run again.
+    fn under_way(_: &Call<Self>) -> Option<UnderWay<Self>> {
+        None
+    }
+
+    fn describe(plan: &TextPlan) -> String {
+        plan.to_string()
+    }
+
+    fn describe_fully(plan: &TextPlan) -> String {
+        format!("{plan}, \"{}\"", plan.reason)
+    }
+
+    fn extents(TextRequest { model, tokens, .. }: &TextRequest) -> String {
+        format!("{model:?} {tokens:?}")
+    }
+}
+
 /// The properties that must be equal for prices and measurements of one request to hold for
 /// another: the model, the device, the stage and the extents. Limits and objectives don't change a
 /// plan's cost.
@@ -130,6 +157,7 @@ pub fn describe_any(plan: &AnyPlan) -> String {
     match plan {
         AnyPlan::Vae(plan) => Vae::describe(plan),
         AnyPlan::Denoise(plan) => Denoise::describe(plan),
+        AnyPlan::Text(plan) => Text::describe(plan),
     }
 }
 

@@ -48,6 +48,9 @@ pub enum Error {
     /// A prompt or a tokenizer can't be read.
     #[error(transparent)]
     Text(#[from] tilewright_text::Error),
+    /// A text encoder's run ended without states.
+    #[error(transparent)]
+    Encoder(Box<crate::UnfinishedRun>),
     /// A part of the model is missing.
     #[error("no {part}: give {option} ({files}), or a --model that has one")]
     Part {
@@ -108,6 +111,7 @@ impl Error {
     pub fn is_input(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_input(),
+            Error::Encoder(unfinished) => unfinished.error.is_input(),
             Error::Media(error) => error.is_input(),
             Error::Unmeasured | Error::Read { .. } | Error::Write { .. } | Error::NotRemoved { .. } => false,
             Error::Sigmas(_)

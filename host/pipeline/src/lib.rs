@@ -59,7 +59,7 @@ pub use source::EncodeSource;
 pub use start_image::{StartImage, VisionEncoder};
 pub use text::{
     Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings, Purpose,
-    TextEncoders, TextRequest,
+    TextEncoders, TextPlanning, TextRequest, UnfinishedRun,
 };
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
 

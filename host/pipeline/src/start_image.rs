@@ -3,14 +3,14 @@
 use std::{path::Path, sync::Arc};
 
 use tch::{Device, Kind, Tensor};
-use tilewright_engine::{EncodedText, Machine, Observer, TextCost, TextJob};
+use tilewright_engine::{EncodedText, Machine, Observer, TextJob, Texts};
 use tilewright_media::{Filter, Frame, read_picture, resize};
 use tilewright_models::{Checkpoint, EncoderConfig, EncoderFile, Error as ModelError, clip};
-use tilewright_plan::{Dtype, Precision};
+use tilewright_plan::Objective;
 use tilewright_sampling::Convention;
 use tilewright_torch::scalar;
 
-use crate::{EncoderRun, Error, Result, SampleModel};
+use crate::{EncoderRun, Error, Result, SampleModel, TextPlanning};
 
 /// The folder of a vision encoder in a pipeline's.
 const FOLDERS: [&str; 1] = ["image_encoder"];
@@ -32,7 +32,7 @@ pub struct StartImage {
 
 /// A vision encoder, opened and not loaded.
 #[derive(Debug)]
-pub struct VisionEncoder(EncoderFile);
+pub struct VisionEncoder(Arc<EncoderFile>);
 
 impl StartImage {
     /// Reads a picture, of which red, green and blue count.
@@ -126,7 +126,7 @@ impl VisionEncoder {
         let checkpoint = Arc::new(Checkpoint::open_part(path, &FOLDERS).map_err(ModelError::from)?);
         let encoder = EncoderFile::find_vision(&checkpoint)?;
         encoder.check()?;
-        Ok(Self(encoder))
+        Ok(Self(Arc::new(encoder)))
     }
 
     /// Checks that a transformer was trained with it.
@@ -147,37 +147,31 @@ impl VisionEncoder {
         Err(Error::Input { path: self.0.file().file().path().to_owned(), reason })
     }
 
-    /// The states of a picture before the last block, [1, tokens, width], and the encoder's run.
+    /// The states of a picture before the last block, [1, tokens, width], and the encoder's run, as
+    /// the planner decides it.
     ///
     /// # Errors
     /// The encoder can't be loaded or run; memory is out; the user ended it.
     pub fn encode(
         &self,
-        (machine, memory_limit): (&Machine, u64),
+        (machine, host): (&Machine, Option<&Machine>),
+        (memory_limit, objective): (u64, Objective),
         image: &StartImage,
-        precision: Option<Precision>,
+        planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Tensor, EncoderRun)> {
         let _no_grad = tch::no_grad_guard();
         let embedded = [self.embed(image)?];
         let tokens = embedded[0].size()[1] as usize;
-        let EncodedText { states, precision, outcome } =
-            self.job(machine, &embedded, precision, memory_limit).run(observer)?;
+        let texts = Texts { encoder: &self.0, embedded: &embedded, left_out: 1 };
+        let job = TextJob::new(machine, host, texts, memory_limit, objective)?;
+        let (EncodedText { states, record, candidates }, exchange) = planning.run(job, observer)?;
         let inner = states.into_iter().next().and_then(|states| states.inner);
         let file = self.0.file().file().path().to_owned();
         let states =
             inner.ok_or_else(|| Error::Input { path: file.clone(), reason: "no states of a picture".into() })?;
-        Ok((states, EncoderRun { path: file, model: self.0.config.model(), tokens, precision, outcome }))
-    }
-
-    /// The price of a run, in f32.
-    ///
-    /// # Errors
-    /// The picture can't be prepared.
-    pub fn estimate(&self, machine: &Machine, image: &StartImage) -> Result<(String, TextCost)> {
-        let embedded = [self.embed(image)?];
-        let cost = self.job(machine, &embedded, None, u64::MAX).estimate(Precision::Uniform(Dtype::F32))?;
-        Ok((self.0.config.model(), cost))
+        let run = EncoderRun { path: file, model: self.0.config.model(), tokens, record, exchange, candidates };
+        Ok((states, run))
     }
 
     fn embed(&self, image: &StartImage) -> Result<Tensor> {
@@ -186,16 +180,6 @@ impl VisionEncoder {
             return Err(Error::Input { path, reason: "an encoder of text, not of pictures".into() });
         };
         Ok(self.0.embed_pictures(&image.seen(picture.side)?)?)
-    }
-
-    fn job<'a>(
-        &'a self,
-        machine: &'a Machine,
-        embedded: &'a [Tensor],
-        precision: Option<Precision>,
-        memory_limit: u64,
-    ) -> TextJob<'a> {
-        TextJob { machine, encoder: &self.0, embedded, left_out: 1, precision, memory_limit }
     }
 }
 

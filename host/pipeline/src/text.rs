@@ -9,9 +9,9 @@ mod weigh;
 use std::path::PathBuf;
 
 use tch::Tensor;
-use tilewright_engine::{EncodedText, Machine, Observer, TextCost, TextJob};
+use tilewright_engine::{self as engine, EncodedText, Machine, Observer, TextJob, Texts, Unfinished};
 use tilewright_models::{EncoderKind, EncoderStates};
-use tilewright_plan::{Outcome, Precision};
+use tilewright_plan::{Candidate, Exchange, Objective, Recorder, Stage, Text, TextOutcome, TextRecord};
 use tilewright_sampling::Convention;
 use tilewright_text::{Chunk, Reading, Tokens};
 
@@ -22,7 +22,7 @@ pub use self::{
     encoders::{Purpose, TextEncoders},
     kept::KeptConditionings,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, Trials};
 
 /// The way in which prompts are encoded.
 #[derive(Clone, Debug)]
@@ -36,13 +36,25 @@ pub struct TextRequest<'a> {
     pub tokens: Option<u32>,
     /// Embeddings that prompts may name.
     pub embeddings: Option<&'a EmbeddingFolder>,
-    /// The type that products run in; the engine's choice if none is given.
-    pub precision: Option<Precision>,
-    /// The most bytes to hold at once, weights included.
+    /// The processor beside a GPU, if encoders may run there.
+    pub host: Option<&'a Machine>,
+    /// The same encoders run again in this process: policies may keep them loaded.
+    pub comes_again: bool,
+    /// The most bytes of the device's memory to hold at once, weights included.
     pub memory_limit: u64,
+    /// The aim of decisions.
+    pub objective: Objective,
 }
 
-/// The run of one encoder.
+/// The planner of encoders' runs, and what was measured before.
+pub struct TextPlanning<'a> {
+    /// The planner.
+    pub planner: &'a mut Recorder<Text>,
+    /// Earlier runs on the device.
+    pub trials: &'a mut Trials,
+}
+
+/// A decision about one encoder, and its run.
 #[derive(Debug)]
 pub struct EncoderRun {
     /// The encoder's file.
@@ -51,10 +63,55 @@ pub struct EncoderRun {
     pub model: String,
     /// The tokens of the prompts and of empty ones that they are weighed against.
     pub tokens: usize,
-    /// The types that it computed in.
-    pub precision: Precision,
-    /// The time and the memory of it.
-    pub outcome: Outcome,
+    /// The decision and what was measured; without an outcome if nothing was carried out.
+    pub record: TextRecord,
+    /// The calls of the policy, if they are recorded.
+    pub exchange: Option<Exchange<Text>>,
+    /// The plans that the policy asked the price of.
+    pub candidates: Vec<Candidate<Text>>,
+}
+
+/// An encoder's run that ended without states.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct UnfinishedRun {
+    /// The reason.
+    pub error: engine::Error,
+    /// The record as far as the run came; none if nothing was decided.
+    pub record: Option<Box<TextRecord>>,
+    /// The calls of the policy, if they are recorded.
+    pub exchange: Option<Exchange<Text>>,
+}
+
+impl EncoderRun {
+    /// The measurements; none if nothing was carried out.
+    pub fn outcome(&self) -> Option<&TextOutcome> {
+        self.record.outcome.as_ref()
+    }
+}
+
+impl TextPlanning<'_> {
+    /// The job with what was measured before.
+    pub(crate) fn remember<'a>(&mut self, job: TextJob<'a>) -> TextJob<'a> {
+        let before = self.trials.before(Stage::Text, job.request());
+        job.with_history(&before)
+    }
+
+    /// Carries a job out; the policy's calls come with the run's end, whichever it is.
+    pub(crate) fn run(
+        &mut self,
+        job: TextJob<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<(EncodedText, Option<Exchange<Text>>)> {
+        let ended = self.remember(job).run(self.planner, observer);
+        let exchange = self.planner.take();
+        match ended {
+            Ok(encoded) => Ok((encoded, exchange)),
+            Err(Unfinished { error, record }) => {
+                Err(Error::Encoder(Box::new(UnfinishedRun { error, record, exchange })))
+            }
+        }
+    }
 }
 
 /// Conditioning, and the runs that it took.
@@ -73,13 +130,19 @@ struct Prepared {
 }
 
 impl TextEncoders {
-    /// Encodes prompts, by one encoder after the other: each is loaded, run and let go.
+    /// Encodes prompts, by one encoder after the other, each as the planner decides.
     ///
     /// # Errors
     /// A prompt can't be read; an encoder can't be loaded or run; memory is out; the user ended it.
-    pub fn encode(&self, machine: &Machine, request: &TextRequest<'_>, observer: &mut dyn Observer) -> Result<Encoded> {
+    pub fn encode(
+        &self,
+        machine: &Machine,
+        request: &TextRequest<'_>,
+        planning: &mut TextPlanning<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Encoded> {
         self.check_lengths(request)?;
-        let (rows, runs) = self.run_all(machine, request, observer)?;
+        let (rows, runs) = self.run_all(machine, request, planning, observer)?;
         let rows: Vec<&[Row]> = rows.iter().map(Vec::as_slice).collect();
         Ok(Encoded { conditioning: self.conditioning(request, &rows)?, runs })
     }
@@ -92,9 +155,10 @@ impl TextEncoders {
         &self,
         machine: &Machine,
         request: &TextRequest<'_>,
+        planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Vec<Conditioning>, Vec<EncoderRun>)> {
-        let (rows, runs) = self.run_all(machine, request, observer)?;
+        let (rows, runs) = self.run_all(machine, request, planning, observer)?;
         let each = request.prompts.iter().enumerate().map(|(index, prompt)| {
             let own = TextRequest { prompts: std::slice::from_ref(prompt), ..request.clone() };
             let rows: Vec<&[Row]> = rows.iter().map(|rows| &rows[index..=index]).collect();
@@ -108,25 +172,37 @@ impl TextEncoders {
         &self,
         machine: &Machine,
         request: &TextRequest<'_>,
+        planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Vec<Vec<Row>>, Vec<EncoderRun>)> {
         let _no_grad = tch::no_grad_guard();
-        let each = self.encoders().iter().map(|encoder| self.run(encoder, machine, request, observer));
+        let each = self.encoders().iter().map(|encoder| self.run(encoder, machine, request, planning, observer));
         Ok(each.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
 
-    /// The price of each encoder's run, in f32 unless the request has a type.
+    /// Decides about each encoder's run without carrying anything out.
     ///
     /// # Errors
-    /// A prompt can't be read; the device can't compute in the type.
-    pub fn estimate(&self, machine: &Machine, request: &TextRequest<'_>) -> Result<Vec<(String, TextCost)>> {
-        let f32 = Precision::Uniform(tilewright_plan::Dtype::F32);
-        let price = |encoder: &TextEncoder| {
+    /// A prompt can't be read; not even the leanest plan fits.
+    pub fn decide(
+        &self,
+        machine: &Machine,
+        request: &TextRequest<'_>,
+        planning: &mut TextPlanning<'_>,
+    ) -> Result<Vec<EncoderRun>> {
+        let decide = |encoder: &TextEncoder| {
             let (_, embedded) = self.prepare(encoder, request)?;
-            let job = job(encoder, machine, &embedded, request);
-            Ok((encoder.file.config.model(), job.estimate(request.precision.unwrap_or(f32))?))
+            let job = planning.remember(job(encoder, machine, &embedded, request)?);
+            let (record, candidates) = job.decide(planning.planner);
+            let exchange = planning.planner.take();
+            Ok(encoder.run(tokens(&embedded), record, exchange, candidates))
         };
-        self.encoders().iter().map(price).collect()
+        self.encoders().iter().map(decide).collect()
+    }
+
+    /// Lets encoders go that are kept loaded.
+    pub fn let_go(&self) {
+        self.encoders().iter().for_each(|encoder| encoder.slot.clear());
     }
 
     /// Checks that prompts make rows of one conditioning.
@@ -181,11 +257,13 @@ impl TextEncoders {
         encoder: &TextEncoder,
         machine: &Machine,
         request: &TextRequest<'_>,
+        planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Vec<Row>, EncoderRun)> {
         let (prompts, embedded) = self.prepare(encoder, request)?;
-        let tokens = embedded.iter().map(|text| text.size()[1] as usize).sum();
-        let EncodedText { states, precision, outcome } = job(encoder, machine, &embedded, request).run(observer)?;
+        let tokens = tokens(&embedded);
+        let ended = planning.run(job(encoder, machine, &embedded, request)?, observer)?;
+        let (EncodedText { states, record, candidates }, exchange) = ended;
         drop(embedded);
         let mut states = states.into_iter();
         let mut rows = Vec::new();
@@ -194,8 +272,7 @@ impl TextEncoders {
             let states: Vec<EncoderStates<Tensor>> = states.by_ref().take(count).collect();
             rows.push(self.row(encoder, prompt, &states)?);
         }
-        let path = encoder.file.file().file().path().to_owned();
-        Ok((rows, EncoderRun { path, model: encoder.file.config.model(), tokens, precision, outcome }))
+        Ok((rows, encoder.run(tokens, record, exchange, candidates)))
     }
 
     /// The row of a prompt's states: of each chunk, and of the empty prompt at last.
@@ -271,16 +348,16 @@ struct Row {
 
 fn job<'a>(
     encoder: &'a TextEncoder,
-    machine: &'a Machine,
+    machine: &Machine,
     embedded: &'a [Tensor],
     request: &TextRequest<'_>,
-) -> TextJob<'a> {
-    TextJob {
-        machine,
-        encoder: &encoder.file,
-        embedded,
-        left_out: 1,
-        precision: request.precision,
-        memory_limit: request.memory_limit,
-    }
+) -> Result<TextJob<'a>> {
+    let texts = Texts { encoder: &encoder.file, embedded, left_out: 1 };
+    let job = TextJob::new(machine, request.host, texts, request.memory_limit, request.objective)?;
+    Ok(if request.comes_again { job.keeping_in(&encoder.slot) } else { job })
+}
+
+/// Tokens of all texts.
+fn tokens(embedded: &[Tensor]) -> usize {
+    embedded.iter().map(|text| text.size()[1] as usize).sum()
 }

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attempt, Cost, DenoiseCost, DenoiseOutcome, Device, Fallback, Outcome, PoolStatistics, Question, Stage, Trial,
-    UnderWay, Vae, Work, exact,
+    Attempt, Cost, DenoiseCost, DenoiseOutcome, Device, Fallback, Outcome, PoolStatistics, Question, Stage, TextCost,
+    TextOutcome, Trial, UnderWay, Vae, Work, exact,
 };
 
 /// The calls of one policy's session that belong to one record.
@@ -185,6 +185,21 @@ pub struct ExactDenoiseCost {
     pub step_ns: u64,
 }
 
+/// A [`TextCost`], exact to the nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExactTextCost {
+    /// Time of all texts without loading, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Time of loading, in nanoseconds.
+    pub load_ns: u64,
+    /// The highest use of the device's memory beside the weights, in bytes.
+    pub peak_bytes: u64,
+    /// Bytes of weights in the device's memory.
+    pub weights_bytes: u64,
+    /// The highest use of the host's memory beside a device of its own, in bytes.
+    pub host_bytes: u64,
+}
+
 /// An answer to a question for earlier measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(bound = "")]
@@ -232,6 +247,23 @@ pub struct DenoiseMeasured {
     pub weights_bytes: u64,
     /// Bytes of weights that came to the device again, in all steps.
     pub moved_bytes: u64,
+    /// Attempts, the one that succeeded included.
+    pub attempts: u32,
+}
+
+/// The part of a [`TextOutcome`] that policies get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TextMeasured {
+    /// Time of all texts without loading, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Time of loading, in nanoseconds.
+    pub load_ns: u64,
+    /// The highest use of the device's memory beside the weights, in bytes.
+    pub peak_bytes: u64,
+    /// Bytes of weights in the device's memory.
+    pub weights_bytes: u64,
+    /// The highest use of the host's memory beside a device of its own, in bytes.
+    pub host_bytes: u64,
     /// Attempts, the one that succeeded included.
     pub attempts: u32,
 }
@@ -357,6 +389,39 @@ impl From<DenoiseMeasured> for DenoiseOutcome {
             reuse_deviation: 0.0,
             pool: PoolStatistics::default(),
         }
+    }
+}
+
+impl From<TextCost> for ExactTextCost {
+    fn from(cost: TextCost) -> Self {
+        let TextCost { elapsed, load, peak_bytes, weights_bytes, host_bytes } = cost;
+        let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
+        Self { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes }
+    }
+}
+
+impl From<&ExactTextCost> for TextCost {
+    fn from(cost: &ExactTextCost) -> Self {
+        let &ExactTextCost { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes } = cost;
+        let [elapsed, load] = [elapsed_ns, load_ns].map(Duration::from_nanos);
+        Self { elapsed, load, peak_bytes, weights_bytes, host_bytes }
+    }
+}
+
+impl From<&TextOutcome> for TextMeasured {
+    fn from(outcome: &TextOutcome) -> Self {
+        let &TextOutcome { elapsed, load, peak_bytes, weights_bytes, host_bytes, attempts, .. } = outcome;
+        let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
+        Self { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes, attempts }
+    }
+}
+
+/// Fields that policies do not get are zero.
+impl From<TextMeasured> for TextOutcome {
+    fn from(measured: TextMeasured) -> Self {
+        let TextMeasured { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes, attempts } = measured;
+        let [elapsed, load] = [elapsed_ns, load_ns].map(Duration::from_nanos);
+        Self { elapsed, load, peak_bytes, weights_bytes, host_bytes, attempts, pool: PoolStatistics::default() }
     }
 }
 

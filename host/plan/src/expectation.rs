@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Cost, CostModel, Denoise, DenoiseCost, DenoiseOutcome, Outcome, Vae, Work};
+use crate::{Cost, CostModel, Denoise, DenoiseCost, DenoiseOutcome, Outcome, Text, TextCost, TextOutcome, Vae, Work};
 
 /// The most trials taken into account, newest first, and the most of the plan itself.
 const LOOKED_AT: u32 = 64;
@@ -48,6 +48,22 @@ impl Expected for Denoise {
     fn corrected(cost: DenoiseCost, [time, memory]: [f64; 2]) -> Option<DenoiseCost> {
         let step = Duration::try_from_secs_f64(cost.step.as_secs_f64() * time).ok()?;
         Some(DenoiseCost { step, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
+    }
+}
+
+/// Of all texts without loading, and beside the weights.
+impl Expected for Text {
+    fn priced(cost: &TextCost) -> [f64; 2] {
+        [cost.elapsed.as_secs_f64(), cost.peak_bytes as f64]
+    }
+
+    fn measured(outcome: &TextOutcome) -> [f64; 2] {
+        [outcome.elapsed.as_secs_f64(), outcome.peak_bytes as f64]
+    }
+
+    fn corrected(cost: TextCost, [time, memory]: [f64; 2]) -> Option<TextCost> {
+        let elapsed = Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?;
+        Some(TextCost { elapsed, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
     }
 }
 

@@ -4,7 +4,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Attempt, Denoise, DenoiseCapabilities, DenoiseRequest, Device, Dtype, Hint, Request, Stage, Vae, Work};
+use crate::{
+    Attempt, Denoise, DenoiseCapabilities, DenoiseRequest, Device, Dtype, Hint, Request, Stage, Text, TextCapabilities,
+    TextRequest, Vae, Work,
+};
 
 /// The smallest tile in latent pixels: below this a tile is mostly border.
 pub const LEAST_TILE: u32 = 8;
@@ -112,6 +115,13 @@ impl<'a> Question<'a, Denoise> {
         capabilities: &'a DenoiseCapabilities,
     ) -> Self {
         Self::first(Stage::Denoise, request, device, capabilities)
+    }
+}
+
+impl<'a> Question<'a, Text> {
+    /// A first question about a text encoder's run.
+    pub const fn text(request: &'a TextRequest, device: &'a Device, capabilities: &'a TextCapabilities) -> Self {
+        Self::first(Stage::Text, request, device, capabilities)
     }
 }
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Capabilities, Decision, Denoise, Device, Exchange, Failure, Fallback, PolicyIdentity, Stage, Vae, Work,
+    Capabilities, Decision, Denoise, Device, Exchange, Failure, Fallback, PolicyIdentity, Stage, Text, Vae, Work,
     milliseconds,
 };
 
@@ -136,6 +136,11 @@ pub fn record_schema() -> serde_json::Value {
 /// The JSON Schema of a sample's record, as published in `denoise-record.schema.json`.
 pub fn denoise_record_schema() -> serde_json::Value {
     titled::<Denoise>("Tilewright denoise record")
+}
+
+/// The JSON Schema of a text encoder's record, as published in `text-record.schema.json`.
+pub fn text_record_schema() -> serde_json::Value {
+    titled::<Text>("Tilewright text record")
 }
 
 fn titled<W: Work>(title: &str) -> serde_json::Value {

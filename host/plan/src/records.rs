@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::{
     Capabilities, Denoise, DenoiseCapabilities, DenoiseRecord, DenoiseRequest, Device, Exchange, Record, Request,
-    Stage, Vae, Work, exchange::RecordedQuestion,
+    Stage, Text, TextCapabilities, TextRecord, TextRequest, Vae, Work, exchange::RecordedQuestion,
 };
 
 /// The longest line that is read, in bytes: a full record of a decode after long use has a few
@@ -17,6 +17,9 @@ pub const MOST_LINE_BYTES: usize = 16 << 20;
 
 /// The most output pixels along a side, frames, samples, or units of a tile.
 const MOST_EXTENT: u32 = 1 << 20;
+
+/// The most texts of a request.
+const MOST_TEXTS: usize = 1 << 16;
 
 /// The most hints of a request, and characters of a hint's value.
 const MOST_HINTS: usize = 1024;
@@ -69,6 +72,8 @@ pub enum AnyRecord {
     Vae(Box<Record>),
     /// Of a sample.
     Denoise(Box<DenoiseRecord>),
+    /// Of a text encoder's run.
+    Text(Box<TextRecord>),
 }
 
 /// Records with the numbers of their lines, as they are read. Ends after a failure to read; goes on
@@ -86,11 +91,12 @@ pub fn read_any<R: BufRead>(source: R) -> Records<R> {
     Records { source, line: 0, most: MOST_LINE_BYTES, ended: false }
 }
 
-/// Reads the records of decodes and encodes one at a time; samples' are left out.
+/// Reads the records of decodes and encodes one at a time; those of samples and text encoders are
+/// left out.
 pub fn read<R: BufRead>(source: R) -> impl Iterator<Item = Result<(u64, Record), Damage>> {
     read_any(source).filter_map(|read| match read {
         Ok((line, AnyRecord::Vae(record))) => Some(Ok((line, *record))),
-        Ok((_, AnyRecord::Denoise(_))) => None,
+        Ok((_, AnyRecord::Denoise(_) | AnyRecord::Text(_))) => None,
         Err(damage) => Some(Err(damage)),
     })
 }
@@ -98,7 +104,7 @@ pub fn read<R: BufRead>(source: R) -> impl Iterator<Item = Result<(u64, Record),
 /// Reads the record of a decode or an encode; `line` is for the error.
 ///
 /// # Errors
-/// Any [`Damage`] but that the file can't be read; a sample's record.
+/// Any [`Damage`] but that the file can't be read; a record of other work.
 pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
     sound::<Vae>(line, json(line, text)?)
 }
@@ -108,29 +114,31 @@ pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
 /// # Errors
 /// Any [`Damage`] but that the file can't be read.
 pub fn parse_any(line: u64, text: &[u8]) -> Result<AnyRecord, Damage> {
-    match text.len() <= MOST_LINE_BYTES && is_of_sample(text) {
-        true => Ok(AnyRecord::Denoise(Box::new(sound::<Denoise>(line, json(line, text)?)?))),
-        false => Ok(AnyRecord::Vae(Box::new(parse(line, text)?))),
+    match stage(text).filter(|_| text.len() <= MOST_LINE_BYTES) {
+        Some(Stage::Denoise) => Ok(AnyRecord::Denoise(Box::new(sound::<Denoise>(line, json(line, text)?)?))),
+        Some(Stage::Text) => Ok(AnyRecord::Text(Box::new(sound::<Text>(line, json(line, text)?)?))),
+        Some(Stage::Decode | Stage::Encode) | None => Ok(AnyRecord::Vae(Box::new(parse(line, text)?))),
     }
 }
 
-/// True for the record of a sample, by its stage.
-fn is_of_sample(text: &[u8]) -> bool {
+/// The stage that a record names.
+fn stage(text: &[u8]) -> Option<Stage> {
     /// The part of a record that says what the rest is.
     #[derive(Deserialize)]
     struct Head {
         stage: Option<Stage>,
     }
 
-    serde_json::from_slice(text).is_ok_and(|head: Head| head.stage == Some(Stage::Denoise))
+    serde_json::from_slice(text).ok().and_then(|head: Head| head.stage)
 }
 
 impl AnyRecord {
     /// Reads a record that this program wrote, without a look at what it says.
     pub fn from_json(text: &str) -> Option<Self> {
-        match is_of_sample(text.as_bytes()) {
-            true => Some(Self::Denoise(Box::new(serde_json::from_str(text).ok()?))),
-            false => Some(Self::Vae(Box::new(serde_json::from_str(text).ok()?))),
+        match stage(text.as_bytes()) {
+            Some(Stage::Denoise) => Some(Self::Denoise(Box::new(serde_json::from_str(text).ok()?))),
+            Some(Stage::Text) => Some(Self::Text(Box::new(serde_json::from_str(text).ok()?))),
+            Some(Stage::Decode | Stage::Encode) | None => Some(Self::Vae(Box::new(serde_json::from_str(text).ok()?))),
         }
     }
 
@@ -138,7 +146,7 @@ impl AnyRecord {
     pub fn as_vae(&self) -> Option<&Record> {
         match self {
             AnyRecord::Vae(record) => Some(record),
-            AnyRecord::Denoise(_) => None,
+            AnyRecord::Denoise(_) | AnyRecord::Text(_) => None,
         }
     }
 }
@@ -253,6 +261,37 @@ impl Sensible for Denoise {
         let types = capabilities.dtypes.len();
         (types > MOST_HINTS).then(|| format!("{types} types"))
     }
+}
+
+impl Sensible for Text {
+    fn of_request(request: &TextRequest) -> Option<String> {
+        let texts = request.tokens.len();
+        let odd = request.tokens.iter().find(|tokens| !(1..=MOST_EXTENT).contains(tokens));
+        let blocks = request.model.blocks;
+        let lists = [("texts", texts), ("types of weights", request.model.stored_types.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_TEXTS);
+        odd.map(|tokens| format!("{tokens} tokens"))
+            .or_else(|| request.tokens.is_empty().then(|| "0 texts".to_owned()))
+            .or_else(|| (!(1..=MOST_EXTENT).contains(&blocks)).then(|| format!("{blocks} blocks")))
+            .or_else(|| long.map(|(what, length)| format!("{length} {what}")))
+    }
+
+    fn of_capabilities(capabilities: &TextCapabilities) -> Option<String> {
+        let TextCapabilities { dtypes, places, weights, .. } = capabilities;
+        let lists = [("types", dtypes.len()), ("places", places.len()), ("forms of weights", weights.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_HINTS);
+        long.map(|(what, length)| format!("{length} {what}"))
+    }
+}
+
+/// The fault of a text encoder's request that makes no sense, if it has one.
+pub fn sense_of_text(request: &TextRequest) -> Option<String> {
+    Text::of_request(request)
+}
+
+/// The fault of a text encoder's capabilities that make no sense, if they have one.
+pub fn sense_of_text_capabilities(capabilities: &TextCapabilities) -> Option<String> {
+    Text::of_capabilities(capabilities)
 }
 
 /// The fault of a sample's request that makes no sense, if it has one.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Capabilities, Cost, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Outcome, Plan,
-    Request,
-    exchange::{DenoiseMeasured, ExactCost, ExactDenoiseCost, Measured},
+    Request, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRequest,
+    exchange::{DenoiseMeasured, ExactCost, ExactDenoiseCost, ExactTextCost, Measured, TextMeasured},
 };
 
 /// Facts that are compared, recorded and sent to other threads.
@@ -64,6 +64,10 @@ pub struct Vae;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Denoise;
 
+/// Runs of text encoders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Text;
+
 /// A plan of any kind of work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -72,6 +76,8 @@ pub enum AnyPlan {
     Vae(Plan),
     /// Of a sample.
     Denoise(DenoisePlan),
+    /// Of a text encoder's run.
+    Text(TextPlan),
 }
 
 impl AnyPlan {
@@ -80,6 +86,7 @@ impl AnyPlan {
         match (self, other) {
             (Self::Vae(one), Self::Vae(other)) => Vae::is_same_work(one, other),
             (Self::Denoise(one), Self::Denoise(other)) => Denoise::is_same_work(one, other),
+            (Self::Text(one), Self::Text(other)) => Text::is_same_work(one, other),
             _ => false,
         }
     }
@@ -94,6 +101,12 @@ impl From<Plan> for AnyPlan {
 impl From<DenoisePlan> for AnyPlan {
     fn from(plan: DenoisePlan) -> Self {
         Self::Denoise(plan)
+    }
+}
+
+impl From<TextPlan> for AnyPlan {
+    fn from(plan: TextPlan) -> Self {
+        Self::Text(plan)
     }
 }
 
@@ -154,5 +167,35 @@ impl Work for Denoise {
 
     fn is_continued(_: &DenoiseRequest) -> bool {
         true
+    }
+}
+
+impl Work for Text {
+    type Request = TextRequest;
+    type Capabilities = TextCapabilities;
+    type Plan = TextPlan;
+    type Cost = TextCost;
+    type Outcome = TextOutcome;
+    type ExactCost = ExactTextCost;
+    type Measured = TextMeasured;
+
+    fn reason(plan: &TextPlan) -> &str {
+        &plan.reason
+    }
+
+    fn reason_mut(plan: &mut TextPlan) -> &mut String {
+        &mut plan.reason
+    }
+
+    fn without_reason(plan: &TextPlan) -> TextPlan {
+        plan.without_reason()
+    }
+
+    fn is_same_work(one: &TextPlan, other: &TextPlan) -> bool {
+        one.without_reason() == other.without_reason()
+    }
+
+    fn is_continued(_: &TextRequest) -> bool {
+        false
     }
 }

@@ -11,12 +11,16 @@ use tilewright_plan::{
         Call, Estimate, ExactCost, ExactTrial, Exchange, HostAnswers, Measured, Offer, Price, RecordedQuestion, Reply,
         Trials,
     },
-    record_schema, records,
+    record_schema, records, text_record_schema,
 };
 
 /// The published schemas, and what the code says.
-fn published() -> [(&'static str, Json); 2] {
-    [("record.schema.json", record_schema()), ("denoise-record.schema.json", denoise_record_schema())]
+fn published() -> [(&'static str, Json); 3] {
+    [
+        ("record.schema.json", record_schema()),
+        ("denoise-record.schema.json", denoise_record_schema()),
+        ("text-record.schema.json", text_record_schema()),
+    ]
 }
 
 fn plan(space: Space, time: Time, precision: Precision) -> Plan {

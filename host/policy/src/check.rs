@@ -8,8 +8,9 @@
 mod bounds;
 mod denoise;
 mod rules;
+mod text;
 
-use std::fmt;
+use std::fmt::{self, Display};
 
 use tilewright_plan::{Attempt, Dtype, Layout, Plan, Precision, Question, Space, Tile, Time, Vae, Work};
 
@@ -50,6 +51,17 @@ impl fmt::Display for Part {
 struct Change {
     from: Part,
     to: Part,
+}
+
+/// A change in the words that people read.
+fn said(from: impl Display, to: impl Display) -> Change {
+    Change { from: Part::Words(from.to_string()), to: Part::Words(to.to_string()) }
+}
+
+/// Changes a part that has a name in records; none if it is that already.
+fn change<T: Copy + PartialEq + Display>(place: &mut T, to: T) -> Option<Change> {
+    let from = std::mem::replace(place, to);
+    (from != to).then(|| said(from, to))
 }
 
 /// One row of a table: the part that it is about, the reason that it gives, and the change that it

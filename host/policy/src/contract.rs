@@ -5,7 +5,9 @@
 //! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`]. A new stage
 //! is a pair of interfaces in the newest version: a row in its [`World::stages`].
 
-use tilewright_plan::{Denoise, DenoiseOutcome, DenoisePlan, Outcome, Plan, Question, Stage, Vae, Value};
+use tilewright_plan::{
+    Denoise, DenoiseOutcome, DenoisePlan, Outcome, Plan, Question, Stage, Text, TextOutcome, TextPlan, Vae, Value,
+};
 use wasmtime::{
     Engine, Result, Store,
     component::{Component, Linker},
@@ -108,6 +110,22 @@ pub(crate) trait Instance: Send + Sync {
     ) -> Result<()> {
         Err(unanswered())
     }
+
+    /// Asks for a plan of a text encoder's run, or for another one after attempts failed.
+    fn decide_text(&self, _store: &mut Store<Guest>, _question: &Question<'_, Text>) -> Result<Answer<TextPlan>> {
+        Err(unanswered())
+    }
+
+    /// Passes the policy the outcome of a text encoder's run.
+    fn learn_text(
+        &self,
+        _store: &mut Store<Guest>,
+        _question: &Question<'_, Text>,
+        _plan: &TextPlan,
+        _outcome: &TextOutcome,
+    ) -> Result<()> {
+        Err(unanswered())
+    }
 }
 
 /// No policy is asked about a stage that it does not answer.
@@ -167,6 +185,26 @@ impl Answered for Denoise {
         outcome: &DenoiseOutcome,
     ) -> Result<()> {
         instance.learn_denoise(store, question, plan, outcome)
+    }
+}
+
+impl Answered for Text {
+    fn ask(
+        instance: &dyn Instance,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Self>,
+    ) -> Result<Answer<TextPlan>> {
+        instance.decide_text(store, question)
+    }
+
+    fn tell(
+        instance: &dyn Instance,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Self>,
+        plan: &TextPlan,
+        outcome: &TextOutcome,
+    ) -> Result<()> {
+        instance.learn_text(store, question, plan, outcome)
     }
 }
 

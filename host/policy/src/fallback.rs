@@ -4,6 +4,7 @@
 //! bands. Only if not even its cache fits, it runs in tiles over the whole clip.
 
 mod denoise;
+mod text;
 
 use tilewright_plan::{
     Attempt, Backend, Capabilities, CostModel, Device, Dtype, Failure, Layout, Plan, Precision, Question, Release,

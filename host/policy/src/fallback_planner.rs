@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
     CostModel, Decision, Denoise, DenoiseOutcome, DenoisePlan, Fallback, FallbackReason, LearnReport, Outcome, Plan,
-    Planner, PolicyIdentity, Question, Vae, Work,
+    Planner, PolicyIdentity, Question, Text, TextOutcome, TextPlan, Vae, Work,
 };
 
 use crate::fallback::HostPlans;
@@ -97,6 +97,24 @@ impl Planner<Denoise> for FallbackPlanner {
     }
 
     fn learn(&mut self, _: &Question<'_, Denoise>, _: &DenoisePlan, _: &DenoiseOutcome) -> LearnReport {
+        LearnReport::default()
+    }
+}
+
+impl Planner<Text> for FallbackPlanner {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, question: &Question<'_, Text>, costs: Arc<dyn CostModel<Text>>) -> Decision<Text> {
+        self.decide_work(question, &*costs)
+    }
+
+    fn fallback(&mut self, question: &Question<'_, Text>, costs: &dyn CostModel<Text>) -> Option<Decision<Text>> {
+        self.last_resort(question, costs)
+    }
+
+    fn learn(&mut self, _: &Question<'_, Text>, _: &TextPlan, _: &TextOutcome) -> LearnReport {
         LearnReport::default()
     }
 }

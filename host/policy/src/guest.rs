@@ -7,7 +7,7 @@ use std::{
 };
 
 pub(crate) use tilewright_plan::terminal::blank_unprintable as clean;
-use tilewright_plan::{Candidate, CostModel, Denoise, LogLevel, LogLine, Trial, Vae, Work};
+use tilewright_plan::{Candidate, CostModel, Denoise, LogLevel, LogLine, Text, Trial, Vae, Work};
 use wasmtime::{ResourceLimiter, Result, Trap};
 
 use crate::{
@@ -141,11 +141,18 @@ impl Asked for Denoise {
     }
 }
 
+impl Asked for Text {
+    fn questions(guest: &mut Guest) -> &mut Questions<Self> {
+        &mut guest.text
+    }
+}
+
 /// The state of a store.
 pub(crate) struct Guest {
     pub usage: Usage,
     vae: Questions<Vae>,
     denoise: Questions<Denoise>,
+    text: Questions<Text>,
     pub log: Vec<LogLine>,
     copied_bytes: usize,
     calls: usize,
@@ -176,6 +183,7 @@ impl Guest {
             usage,
             vae: Questions::default(),
             denoise: Questions::default(),
+            text: Questions::default(),
             log: Vec::new(),
             copied_bytes: 0,
             calls: 0,
@@ -193,6 +201,7 @@ impl Guest {
     pub fn begin(&mut self) {
         self.vae.candidates.clear();
         self.denoise.candidates.clear();
+        self.text.candidates.clear();
         self.log.clear();
         self.copied_bytes = 0;
         self.calls = 0;

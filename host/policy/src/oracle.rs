@@ -4,8 +4,8 @@
 use std::mem::discriminant;
 
 use tilewright_plan::{
-    Attention, Capabilities, Denoise, DenoisePlan, Dtype, GuidanceOrder, Plan, Precision, Products, Question, Request,
-    Space, Time, UnderWay, Vae, WeightForm,
+    Attention, Capabilities, Denoise, DenoisePlan, Dtype, GuidanceOrder, Place, Plan, Precision, Products, Question,
+    Request, Space, Text, TextPlan, Time, UnderWay, Vae, WeightForm,
 };
 
 use crate::check::{self, Bounded, Bounds, rank_precision};
@@ -127,6 +127,36 @@ pub fn find_sample_breaches(plan: &DenoisePlan, question: &Question<'_, Denoise>
         ),
         ("parts are within the offer", (1..=capabilities.parts_most.max(1)).contains(&plan.feed_forward)),
         ("no more is reused than allowed", threshold.is_finite() && threshold <= capabilities.reuse_most),
+    ]
+    .into_iter()
+    .filter(|(_, holds)| !holds)
+    .map(|(what, _)| what)
+    .collect()
+}
+
+/// Checks an answer about a text encoder's run as a decision does: returns the changes.
+///
+/// # Errors
+/// The part of the plan that makes no sense.
+pub fn check_text_answer(plan: &mut TextPlan, question: &Question<'_, Text>) -> Result<Vec<String>, &'static str> {
+    let mut notes = Vec::new();
+    check::fit::<Text>(plan, &Text::bounds(question), &mut |note| notes.push(note.to_string()))?;
+    Ok(notes)
+}
+
+/// The illegal parts of a text encoder's plan that was checked; empty if the checker is right.
+pub fn find_text_breaches(plan: &TextPlan, question: &Question<'_, Text>) -> Vec<&'static str> {
+    let capabilities = question.capabilities;
+    let dtype = plan.precision.dtype();
+    [
+        ("the type is offered", dtype == Dtype::F32 || capabilities.dtypes.contains(&dtype)),
+        ("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32)),
+        ("the place is offered", capabilities.places.contains(&plan.place) || plan.place == Place::Host),
+        (
+            "the form of weights is offered",
+            plan.weights == WeightForm::Packed || capabilities.weights.contains(&plan.weights),
+        ),
+        ("it is kept where it can be", capabilities.kept || !plan.kept),
     ]
     .into_iter()
     .filter(|(_, holds)| !holds)

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tilewright_plan::{CostModel, Denoise, Device, Question, Stage, Trial, Vae, Work};
+use tilewright_plan::{CostModel, Denoise, Device, Question, Stage, Text, Trial, Vae, Work};
 
 use crate::{check::Bounded, guest::Prices};
 
@@ -40,6 +40,7 @@ impl<W: Bounded> PastOutcome<W> {
 pub(crate) enum AnyOutcome {
     Vae(PastOutcome<Vae>),
     Denoise(PastOutcome<Denoise>),
+    Text(PastOutcome<Text>),
 }
 
 impl AnyOutcome {
@@ -47,6 +48,7 @@ impl AnyOutcome {
         match self {
             AnyOutcome::Vae(outcome) => outcome.fuel,
             AnyOutcome::Denoise(outcome) => outcome.fuel,
+            AnyOutcome::Text(outcome) => outcome.fuel,
         }
     }
 
@@ -54,7 +56,8 @@ impl AnyOutcome {
         match (self, other) {
             (AnyOutcome::Vae(one), AnyOutcome::Vae(other)) => one.is_alike(other),
             (AnyOutcome::Denoise(one), AnyOutcome::Denoise(other)) => one.is_alike(other),
-            (AnyOutcome::Vae(_), AnyOutcome::Denoise(_)) | (AnyOutcome::Denoise(_), AnyOutcome::Vae(_)) => false,
+            (AnyOutcome::Text(one), AnyOutcome::Text(other)) => one.is_alike(other),
+            (AnyOutcome::Vae(_) | AnyOutcome::Denoise(_) | AnyOutcome::Text(_), _) => false,
         }
     }
 }
@@ -190,6 +193,7 @@ mod tests {
             let elapsed = |past_outcome: &AnyOutcome| match past_outcome {
                 AnyOutcome::Vae(past_outcome) => past_outcome.outcome.elapsed.as_millis(),
                 AnyOutcome::Denoise(past_outcome) => past_outcome.outcome.elapsed.as_millis(),
+                AnyOutcome::Text(past_outcome) => past_outcome.outcome.elapsed.as_millis(),
             };
             past_outcomes.iter().map(elapsed).collect::<Vec<_>>()
         };

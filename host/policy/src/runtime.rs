@@ -28,7 +28,7 @@ use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
     Candidate, CostModel, Decision, Denoise, DenoiseOutcome, DenoisePlan, Fallback, FallbackReason, LearnReport,
-    LogLine, Outcome, Plan, Planner, PolicyIdentity, Question, Stage, Value,
+    LogLine, Outcome, Plan, Planner, PolicyIdentity, Question, Stage, Text, TextOutcome, TextPlan, Value,
 };
 
 pub(crate) use self::instance::{CallFailure, RunningInstance};
@@ -346,6 +346,24 @@ impl Planner<Denoise> for Policy {
     }
 
     fn learn(&mut self, question: &Question<'_, Denoise>, plan: &DenoisePlan, outcome: &DenoiseOutcome) -> LearnReport {
+        self.learn_work(question, plan, outcome)
+    }
+}
+
+impl Planner<Text> for Policy {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, question: &Question<'_, Text>, costs: Arc<dyn CostModel<Text>>) -> Decision<Text> {
+        self.decide_work(question, costs)
+    }
+
+    fn fallback(&mut self, question: &Question<'_, Text>, costs: &dyn CostModel<Text>) -> Option<Decision<Text>> {
+        Self::last_resort(question, costs)
+    }
+
+    fn learn(&mut self, question: &Question<'_, Text>, plan: &TextPlan, outcome: &TextOutcome) -> LearnReport {
         self.learn_work(question, plan, outcome)
     }
 }

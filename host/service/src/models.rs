@@ -46,10 +46,20 @@ pub struct OpenVae {
 /// The text encoders of a model.
 #[derive(Debug)]
 pub struct OpenText {
-    /// The encoders.
-    pub encoders: TextEncoders,
+    /// Their files or folders.
+    pub paths: Vec<PathBuf>,
     /// The tokens that T5 reads, if the model says so.
     pub tokens: Option<u32>,
+}
+
+impl OpenText {
+    /// Opens the encoders: they stay on one thread.
+    ///
+    /// # Errors
+    /// A file has changed since the model was opened.
+    pub fn open(&self) -> tilewright_pipeline::Result<TextEncoders> {
+        TextEncoders::open(&self.paths)
+    }
 }
 
 impl OpenModel {
@@ -63,11 +73,6 @@ impl OpenModel {
         let text = self.text.as_ref().ok_or_else(|| lacks("text-encoder"))?;
         let transformer = self.transformer.as_ref().ok_or_else(|| lacks("transformer"))?;
         Ok((text, transformer, self.vae.as_ref().ok_or_else(|| lacks("vae"))?))
-    }
-
-    /// The files of the text encoders.
-    pub fn text_paths(&self) -> &[PathBuf] {
-        &self.configured.text_encoder
     }
 
     /// The colours of latents, fitted to the autoencoder on first use: call it on the device's own
@@ -214,7 +219,7 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
                     encoders.check(transformer)?;
                     Ok(transformer.text_tokens()?)
                 });
-                Some(OpenText { encoders, tokens: tokens.transpose()?.flatten() })
+                Some(OpenText { paths: paths.to_vec(), tokens: tokens.transpose()?.flatten() })
             }
         };
         let opened = OpenModel {

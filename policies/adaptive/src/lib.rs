@@ -58,7 +58,7 @@
 //! A decision asks for at most 64 estimates.
 //!
 //! **Samples** are searched likewise: see `sample.rs`. The objective's rules are the same, with the
-//! time of a step and the memory with the weights.
+//! time of a step and the memory with the weights. So are **text encoders**: see `text.rs`.
 
 mod calibration;
 mod candidates;
@@ -68,9 +68,11 @@ mod outcome_memory;
 mod reason;
 mod sample;
 mod search;
+mod text;
 
 use tilewright_sdk::{
     Attempt, Description, Dtype, Failure, Outcome, Plan, Policy, Precision, Release, Request, Settings, Stage, denoise,
+    text as encoder,
 };
 
 use outcome_memory::OutcomeMemory;
@@ -91,6 +93,7 @@ struct UserBounds {
 pub struct Adaptive {
     wishes: UserBounds,
     sample: sample::Wishes,
+    text: text::Wishes,
     memory: OutcomeMemory,
 }
 
@@ -102,7 +105,7 @@ impl Policy for Adaptive {
             "Prices plans by estimate and earlier measurements, and takes the best that fits.",
         );
         let description = description
-            .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise])
+            .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise, Stage::Text])
             .setting(
                 "precision",
                 "auto, or the only one to consider: f32, tf32, bf16, f16, mixed-bf16, mixed-f16.",
@@ -112,7 +115,7 @@ impl Policy for Adaptive {
             .setting("max-tile", "The largest tile to consider, in pixels.", 2048)
             .setting("overlap", "Pixels that tiles share: auto for an eighth of the tile, or a number.", "auto")
             .setting("chunk", "Frames of a clip's chunk while that fits; 0 for what suits.", 0);
-        let description = denoise::Choice::declare(description);
+        let description = encoder::Choice::declare(denoise::Choice::declare(description));
         description.setting("release", "Samples: when unused memory is freed: keep, at-end or each-step.", "keep")
     }
 
@@ -144,6 +147,7 @@ impl Policy for Adaptive {
         Ok(Self {
             wishes: UserBounds { precision, min_tile, max_tile, overlap, chunk },
             sample: sample::Wishes { precision, release, choice: denoise::Choice::read(settings)? },
+            text: text::Wishes { precision, choice: encoder::Choice::read(settings)? },
             memory: OutcomeMemory::default(),
         })
     }
@@ -177,6 +181,14 @@ impl Policy for Adaptive {
         attempts: &[denoise::Attempt],
     ) -> Result<denoise::Plan, String> {
         sample::decide(&self.sample, request, attempts)
+    }
+
+    fn decide_text(
+        &mut self,
+        request: &encoder::Request,
+        attempts: &[encoder::Attempt],
+    ) -> Result<encoder::Plan, String> {
+        text::decide(&self.text, request, attempts)
     }
 
     fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {

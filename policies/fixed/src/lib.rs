@@ -1,11 +1,11 @@
-//! Every part of the plan is a setting, for decodes, encodes and samples alike. Every choice goes
-//! through a policy, so one made by hand is checked and recorded like any other. A setting that is
-//! left at `auto` is that of [`denoise::Plan::plain`]: everything at once, but for the passes of
-//! guidance.
+//! Every part of the plan is a setting, for decodes, encodes, samples and text encoders alike. Every
+//! choice goes through a policy, so one made by hand is checked and recorded like any other. A
+//! setting that is left at `auto` is that of [`denoise::Plan::plain`] and [`text::Plan::plain`]:
+//! everything at once, but for the passes of guidance, and nothing kept.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Layout, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space,
-    Stage, Tile, Time, denoise,
+    Stage, Tile, Time, denoise, text,
 };
 
 /// The longest side and the most frames that can be asked for.
@@ -18,6 +18,8 @@ pub struct Fixed {
     suits: bool,
     /// The parts of a sample's plan.
     sample: denoise::Choice,
+    /// The parts of a text encoder's plan.
+    text: text::Choice,
 }
 
 impl Policy for Fixed {
@@ -25,7 +27,7 @@ impl Policy for Fixed {
         let description =
             Description::new("fixed", env!("CARGO_PKG_VERSION"), "Runs what the settings say, whatever the request.");
         let description = description
-            .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise])
+            .stages(&[Stage::Decode, Stage::Encode, Stage::Denoise, Stage::Text])
             .setting("space", "How the picture is divided: whole, blended or exact.", "whole")
             .setting("tile", "The tile in pixels: one side, or WIDTHxHEIGHT.", "512")
             .setting("overlap", "Pixels that neighbouring tiles share, when blended.", 64)
@@ -42,7 +44,7 @@ impl Policy for Fixed {
             .setting("time", "How a clip is divided: whole, carried (the state goes on) or blended.", "whole")
             .setting("chunk", "Output frames of a chunk, when carried or blended.", 16)
             .setting("time-overlap", "Frames that neighbouring chunks share, when blended in time.", 2);
-        denoise::Choice::declare(description)
+        text::Choice::declare(denoise::Choice::declare(description))
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
@@ -86,7 +88,8 @@ impl Policy for Fixed {
             prefetch: settings.count("prefetch", 0, MOST)?,
             reason: "as set".into(),
         };
-        Ok(Self { plan, suits: layout.is_none(), sample: denoise::Choice::read(settings)? })
+        let (sample, text) = (denoise::Choice::read(settings)?, text::Choice::read(settings)?);
+        Ok(Self { plan, suits: layout.is_none(), sample, text })
     }
 
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
@@ -113,6 +116,14 @@ impl Policy for Fixed {
         let plan = denoise::Plan::plain(self.plan.precision).reusing(request);
         let plan = denoise::Plan { release: self.plan.release, ..plan };
         Ok(self.sample.apply(plan, request).because("as set"))
+    }
+
+    fn decide_text(&mut self, request: &text::Request, attempts: &[text::Attempt]) -> Result<text::Plan, String> {
+        if !attempts.is_empty() {
+            return Err("only does what it is set to".into());
+        }
+        let plan = text::Plan::plain(self.plan.precision, request.usual_place());
+        Ok(self.text.apply(plan).because("as set"))
     }
 }
 

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use crate::{
     Attempt, Outcome, Plan, Policy, Request, Settings,
     bindings::exports::tilewright::policy::lifecycle::{self, Value},
-    denoise,
+    denoise, text,
 };
 
 /// The slot of the configured policy.
@@ -68,6 +68,25 @@ pub fn learn_denoise<P: Policy>(
     });
 }
 
+/// Answers `decide` of text encoders.
+///
+/// # Errors
+/// The policy's.
+pub fn decide_text<P: Policy>(
+    slot: &Slot<P>,
+    request: text::Request,
+    attempts: Vec<text::Attempt>,
+) -> Result<text::Plan, String> {
+    call((request, attempts), |(request, attempts)| with(slot, |policy| policy.decide_text(request, attempts))?)
+}
+
+/// Answers `learn` of text encoders.
+pub fn learn_text<P: Policy>(slot: &Slot<P>, request: text::Request, plan: text::Plan, outcome: text::Outcome) {
+    let _ = call((request, plan, outcome), |(request, plan, outcome)| {
+        with(slot, |policy| policy.learn_text(request, plan, outcome))
+    });
+}
+
 #[cfg(all(target_family = "wasm", not(target_feature = "atomics")))]
 use crate::arena::call;
 
@@ -88,7 +107,7 @@ macro_rules! export {
     ($policy:ty) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
-            use $crate::bindings::exports::tilewright::policy::{denoise_policy, lifecycle, vae_policy};
+            use $crate::bindings::exports::tilewright::policy::{denoise_policy, lifecycle, text_policy, vae_policy};
 
             ::std::thread_local! {
                 static SLOT: $crate::export::Slot<$policy> = const { ::std::cell::RefCell::new(None) };
@@ -135,6 +154,19 @@ macro_rules! export {
                     outcome: $crate::denoise::Outcome,
                 ) {
                     SLOT.with(|slot| $crate::export::learn_denoise(slot, request, plan, outcome))
+                }
+            }
+
+            impl text_policy::Guest for Module {
+                fn decide(
+                    request: $crate::text::Request,
+                    attempts: ::std::vec::Vec<$crate::text::Attempt>,
+                ) -> Result<$crate::text::Plan, ::std::string::String> {
+                    SLOT.with(|slot| $crate::export::decide_text(slot, request, attempts))
+                }
+
+                fn learn(request: $crate::text::Request, plan: $crate::text::Plan, outcome: $crate::text::Outcome) {
+                    SLOT.with(|slot| $crate::export::learn_text(slot, request, plan, outcome))
                 }
             }
 

@@ -54,6 +54,7 @@ mod description;
 #[doc(hidden)]
 pub mod export;
 pub mod host;
+pub mod text;
 mod words;
 
 pub use bindings::tilewright::policy::{
@@ -114,6 +115,22 @@ pub trait Policy: Sized + 'static {
     /// Learns from the outcome of a sample. During it, [`denoise::estimate`] prices only the plan
     /// that was decided on.
     fn learn_denoise(&mut self, request: &denoise::Request, plan: &denoise::Plan, outcome: &denoise::Outcome) {
+        let _ = (request, plan, outcome);
+    }
+
+    /// Decides how a text encoder is run, as [`Policy::decide`] does for a decode. A policy that is
+    /// to be asked names [`Stage::Text`] among its [stages](Description::stages).
+    ///
+    /// # Errors
+    /// One line; the host then uses its own default, as it does if a policy has no such function.
+    fn decide_text(&mut self, request: &text::Request, attempts: &[text::Attempt]) -> Result<text::Plan, String> {
+        let _ = (request, attempts);
+        Err("it has no rules for text encoders".into())
+    }
+
+    /// Learns from the outcome of a text encoder's run. During it, [`text::estimate`] prices only the
+    /// plan that was decided on.
+    fn learn_text(&mut self, request: &text::Request, plan: &text::Plan, outcome: &text::Outcome) {
         let _ = (request, plan, outcome);
     }
 }

@@ -1,6 +1,6 @@
 //! The text stage: prompts become conditionings, or are found where they are kept.
 
-use std::path::PathBuf;
+use std::{cell::OnceCell, path::PathBuf};
 
 use tempfile::TempDir;
 use tilewright_engine::Machine;
@@ -8,9 +8,9 @@ use tilewright_media::STANDARD;
 use tilewright_outputs::{folder_of, temporary_folder};
 use tilewright_pipeline::{
     Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, KeptConditionings, Parts, SampleModel, TextEncoders,
-    TextRequest,
+    TextPlanning, TextRequest, Trials,
 };
-use tilewright_plan::{Precision, Stage};
+use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage, Text};
 
 use super::{tokens, told};
 use crate::{
@@ -20,10 +20,8 @@ use crate::{
     progress::Progress,
     table,
     tell::tell,
+    text,
 };
-
-/// The setting of text encoders.
-const PRECISION: &str = "precision";
 
 /// A wish of the text stage.
 pub struct Wish<'a> {
@@ -33,6 +31,8 @@ pub struct Wish<'a> {
     pub memory_limit: u64,
     /// The prompts: the negative one comes second, if it counts.
     pub prompts: Vec<String>,
+    /// The processor beside a GPU, opened when an encoder is about to run.
+    pub host: OnceCell<Option<Machine>>,
 }
 
 /// The conditionings of a sample, in files.
@@ -46,47 +46,42 @@ pub struct Conditionings {
 }
 
 impl Wish<'_> {
-    /// The type that the user asks for.
-    pub fn precision(&self) -> Outcome<Option<Precision>> {
-        let mut found = None;
-        for (key, value) in &self.arguments.set {
-            let own = key.strip_prefix("text.");
-            if own.is_some_and(|own| own != PRECISION) {
-                return Err(Failure::input(format!("--set {key}={value}: the text stage has {PRECISION} alone")));
-            }
-            if own.is_none() && key != PRECISION {
-                continue;
-            }
-            match Precision::of_tokens(value) {
-                Some(precision) => found = Some(precision),
-                // Another stage may know it.
-                None if own.is_none() => {}
-                None => {
-                    let reason = "expected f32, bf16, f16, mixed-bf16 or mixed-f16";
-                    return Err(Failure::input(format!("--set {key}={value}: {reason}")));
-                }
-            }
-        }
-        Ok(found)
+    /// The processor beside a GPU.
+    pub fn host(&self) -> Option<&Machine> {
+        self.host.get_or_init(|| text::processor(self.machine)).as_ref()
     }
 
-    /// Calls a function with the request for prompts.
-    pub fn with<T>(&self, prompts: &[String], function: impl FnOnce(&TextRequest<'_>) -> Outcome<T>) -> Outcome<T> {
+    /// Calls a function with the request for prompts; without `runs`, no encoder is about to run.
+    pub fn with<T>(
+        &self,
+        prompts: &[String],
+        runs: bool,
+        function: impl FnOnce(&TextRequest<'_>) -> Outcome<T>,
+    ) -> Outcome<T> {
         let embeddings = self.arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
         function(&TextRequest {
             prompts,
             convention: self.arguments.way.convention.unwrap_or_default(),
             tokens: self.parts.text_tokens,
             embeddings: embeddings.as_ref(),
-            precision: self.precision()?,
+            host: if runs { self.host() } else { None },
+            // Other stages need the memory.
+            comes_again: false,
             memory_limit: self.memory_limit,
+            objective: self.arguments.objective.into(),
         })
     }
 
     /// The keys of conditionings, and the files of those that are kept.
-    pub fn kept(&self, kept: &KeptConditionings, prompts: &[String]) -> Outcome<Vec<(String, Option<PathBuf>)>> {
+    pub fn kept(
+        &self,
+        kept: &KeptConditionings,
+        prompts: &[String],
+        policy: &PolicyIdentity,
+    ) -> Outcome<Vec<(String, Option<PathBuf>)>> {
         let find = |prompt: &String| {
-            self.with(std::slice::from_ref(prompt), |request| Ok(kept.find(&self.parts.text_encoders, request)?))
+            let one = std::slice::from_ref(prompt);
+            self.with(one, false, |request| Ok(kept.find(&self.parts.text_encoders, request, policy)?))
         };
         prompts.iter().map(find).collect()
     }
@@ -124,11 +119,16 @@ impl Conditionings {
     }
 
     /// Finds or makes the conditionings.
-    pub fn make(wish: &Wish<'_>, transformer: &SampleModel) -> Outcome<Self> {
+    pub fn make(
+        wish: &Wish<'_>,
+        transformer: &SampleModel,
+        trials: &mut Trials,
+        planner: &mut Recorder<Text>,
+    ) -> Outcome<Self> {
         let prompts = &wish.prompts;
         let store = store();
         let found = match &store {
-            Some(kept) => wish.kept(kept, prompts)?,
+            Some(kept) => wish.kept(kept, prompts, planner.identity())?,
             None => prompts.iter().map(|_| (String::new(), None)).collect(),
         };
         let missing: Vec<usize> = (0..found.len()).filter(|index| found[*index].1.is_none()).collect();
@@ -141,11 +141,16 @@ impl Conditionings {
             encoders.check(transformer)?;
             let wanted: Vec<String> = missing.iter().map(|index| prompts[*index].clone()).collect();
             let mut progress = Progress::new();
-            let encoded =
-                wish.with(&wanted, |request| Ok(encoders.encode_each(wish.machine, request, &mut progress)?));
+            let recording = &wish.arguments.record;
+            let encoded = wish.with(&wanted, true, |request| {
+                let mut planning = TextPlanning { planner, trials };
+                let encoded = encoders.encode_each(wish.machine, request, &mut planning, &mut progress);
+                encoded.map_err(|error| text::fail(recording, trials, error))
+            });
             progress.finish();
             let (conditionings, own) = encoded?;
             runs = own;
+            text::keep_runs(recording, trials, &mut runs)?;
             for (index, conditioning) in missing.into_iter().zip(&conditionings) {
                 let kept = store.as_ref().map(|store| store.keep(&found[index].0, conditioning));
                 paths[index] = Some(match kept {
@@ -159,8 +164,8 @@ impl Conditionings {
                 });
             }
             for run in &runs {
-                let (read, time) = (tokens(run.tokens), table::time(run.outcome.elapsed));
-                told(Stage::Text, &format!("{} read {read} in {time}", run.model));
+                let time = run.outcome().map_or_else(String::new, |outcome| table::time(outcome.elapsed));
+                told(Stage::Text, &format!("{} read {} in {time}", run.model, tokens(run.tokens)));
             }
         }
         let mut paths = paths.into_iter().flatten();

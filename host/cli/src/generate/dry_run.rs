@@ -4,8 +4,8 @@ use std::io::Write;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::DenoiseJob;
-use tilewright_pipeline::{Decode, Model, SampleModel, SampleRequest, Size, TextEncoders};
-use tilewright_plan::{Denoise, Recorder, bytes};
+use tilewright_pipeline::{Decode, Model, SampleModel, SampleRequest, Size, TextEncoders, TextPlanning, Trials};
+use tilewright_plan::{Denoise, Planner, Recorder, Text, bytes};
 use tilewright_sampling::Convention;
 
 use super::{
@@ -27,7 +27,8 @@ pub fn dry_run(
     transformer: &SampleModel,
     vae: &Model,
     [width, height]: [u32; 2],
-    (denoising, decoding): (&mut Recorder<Denoise>, &mut Recorder),
+    trials: &mut Trials,
+    (reading, denoising, decoding): (&mut Recorder<Text>, &mut Recorder<Denoise>, &mut Recorder),
     request: impl FnOnce(&Conditionings) -> SampleRequest,
 ) -> Outcome {
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -36,7 +37,7 @@ pub fn dry_run(
         rows.push(vec![stage.to_owned(), plan, time, bytes::display(held), note.to_owned()]);
     };
     let is_kept = match store() {
-        Some(kept) => wish.kept(&kept, &wish.prompts)?.iter().all(|(_, path)| path.is_some()),
+        Some(kept) => wish.kept(&kept, &wish.prompts, reading.identity())?.iter().all(|(_, path)| path.is_some()),
         None => false,
     };
     if is_kept {
@@ -44,8 +45,15 @@ pub fn dry_run(
     } else {
         let encoders = TextEncoders::open(&wish.parts.text_encoders)?;
         encoders.check(transformer)?;
-        for (model, cost) in wish.with(&wish.prompts, |request| Ok(encoders.estimate(wish.machine, request)?))? {
-            row("text", model, table::time(cost.elapsed), cost.held_bytes());
+        let mut planning = TextPlanning { planner: reading, trials };
+        let runs =
+            wish.with(&wish.prompts, true, |request| Ok(encoders.decide(wish.machine, request, &mut planning)?))?;
+        for run in runs {
+            let plan = format!("{}, {}", run.model, run.record.plan);
+            match run.record.estimate {
+                Some(cost) => row("text", plan, table::time(cost.elapsed + cost.load), cost.held_bytes()),
+                None => row("text", plan, String::new(), 0),
+            }
         }
     }
     // Conditioning of the same size stands for the prompt's, which is not encoded.

@@ -7,12 +7,16 @@ use tempfile::TempDir;
 use tilewright_engine::{Finished, Machine};
 use tilewright_outputs::{folder_of, temporary_folder};
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, Encode, EncodeInput, EncodeSource, EncoderRun, LatentOutput, MASK, Model, Parts,
-    SampleModel, StartImage, Trials, VisionEncoder,
+    Conditioning, ConditioningOutput, Encode, EncodeInput, EncodeSource, LatentOutput, MASK, Model, Parts, SampleModel,
+    StartImage, TextPlanning, Trials, VisionEncoder,
 };
-use tilewright_plan::{Precision, Record, Recorder, Stage};
+use tilewright_plan::{Record, Recorder, Stage, Text};
 
-use super::{conditioning::Conditionings, pictures::limit, tokens, told};
+use super::{
+    conditioning::{self, Conditionings},
+    pictures::limit,
+    tokens, told,
+};
 use crate::{
     args::Generate,
     failure::{Failure, Outcome},
@@ -20,6 +24,7 @@ use crate::{
     report::{Shown, fail, keep},
     table,
     tell::note,
+    text,
 };
 
 /// The way in which a model begins with a picture.
@@ -52,7 +57,8 @@ pub struct Wish<'a> {
     pub vae: &'a Model,
     pub model: &'a SampleModel,
     pub memory_limit: u64,
-    pub precision: Option<Precision>,
+    /// The wish of the text stage, to which a picture's encoder belongs.
+    pub text: &'a conditioning::Wish<'a>,
     /// Width, height and frames of what is made.
     pub size: [u32; 3],
 }
@@ -98,7 +104,8 @@ impl Wish<'_> {
         way: Beginning,
         path: &Path,
         conditionings: &mut Conditionings,
-        (trials, planner): (&mut Trials, &mut Recorder),
+        trials: &mut Trials,
+        (planner, reading): (&mut Recorder, &mut Recorder<Text>),
     ) -> Outcome<Image> {
         let folder = temporary_folder(folder_of(&self.arguments.output))?;
         let [width, height, frames] = self.size;
@@ -108,7 +115,7 @@ impl Wish<'_> {
             return Ok(Image { latent: Some(latent), mask: None, record, _folder: folder });
         }
         let image = StartImage::open(path, self.arguments.way.convention.unwrap_or_default())?;
-        let seen = if way == Beginning::Condition { self.look(&image, conditionings)? } else { None };
+        let seen = if way == Beginning::Condition { self.look(&image, conditionings, trials, reading)? } else { None };
         let first = image.first_frame([width, height])?;
         let count = if way == Beginning::Condition { frames } else { 1 };
         let (latents, record) = self.run(path, EncodeSource::still(path, first, count), trials, planner)?;
@@ -126,7 +133,13 @@ impl Wish<'_> {
     }
 
     /// The states of the picture, if the transformer takes them.
-    fn look(&self, image: &StartImage, conditionings: &mut Conditionings) -> Outcome<Option<Tensor>> {
+    fn look(
+        &self,
+        image: &StartImage,
+        conditionings: &mut Conditionings,
+        trials: &mut Trials,
+        planner: &mut Recorder<Text>,
+    ) -> Outcome<Option<Tensor>> {
         let Some(width) = self.model.image_width() else { return Ok(None) };
         let Some(path) = &self.parts.vision_encoder else {
             return Err(Failure::input(format!(
@@ -136,11 +149,15 @@ impl Wish<'_> {
         let encoder = VisionEncoder::open(path)?;
         encoder.check(self.model)?;
         let mut progress = Progress::new();
-        let encoded = encoder.encode((self.machine, self.memory_limit), image, self.precision, &mut progress);
+        let (machines, objective) = ((self.machine, self.text.host()), self.arguments.objective.into());
+        let mut planning = TextPlanning { planner, trials };
+        let encoded = encoder.encode(machines, (self.memory_limit, objective), image, &mut planning, &mut progress);
         progress.finish();
-        let (states, run) = encoded?;
-        let EncoderRun { model, outcome, .. } = &run;
-        told(Stage::Text, &format!("{model} saw {} in {}", tokens(run.tokens), table::time(outcome.elapsed)));
+        let recording = &self.arguments.record;
+        let (states, mut run) = encoded.map_err(|error| text::fail(recording, trials, error))?;
+        text::keep_runs(recording, trials, std::slice::from_mut(&mut run))?;
+        let time = run.outcome().map_or_else(String::new, |outcome| table::time(outcome.elapsed));
+        told(Stage::Text, &format!("{} saw {} in {time}", run.model, tokens(run.tokens)));
         conditionings.runs.push(run);
         Ok(Some(states))
     }

@@ -3,17 +3,10 @@
 use tilewright_plan::{Planner, Recorder, Stage, Work};
 use tilewright_policy::Policy;
 
-use crate::{
-    args::Generate,
-    failure::{Failure, Outcome},
-    policy,
-};
+use crate::{args::Generate, failure::Outcome, policy};
 
 /// The policy of a stage for which none is named.
 const POLICY: &str = "adaptive";
-
-/// The stages that policies decide.
-const DECIDED: [Stage; 3] = [Stage::Denoise, Stage::Decode, Stage::Encode];
 
 /// The stage that an argument names before a mark, if it names one, and the rest.
 fn split(argument: &str, mark: char) -> (Option<Stage>, &str) {
@@ -36,11 +29,6 @@ where
     let mut policy = POLICY;
     for argument in &arguments.policy {
         match split(argument, '=') {
-            (Some(named), _) if !DECIDED.contains(&named) => {
-                return Err(Failure::input(format!(
-                    "--policy {argument}: policies decide the stages denoise and decode, and encode of an --image"
-                )));
-            }
             (Some(named), _) if named != stage => {}
             (_, name) => policy = name,
         }

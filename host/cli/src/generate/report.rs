@@ -13,11 +13,10 @@ use super::{
     pictures::{Decoded, in_words},
 };
 use crate::{
-    embed::Row,
     failure::{Failure, Outcome},
     printer,
     report::{self, Shown},
-    sample, table,
+    sample, table, text,
 };
 
 /// The stages that are done, and the files.
@@ -38,6 +37,9 @@ impl Report<'_> {
         }
         if shown.explain {
             let mut out = printer::stdout();
+            for run in &self.text.runs {
+                writeln!(out, "text: {}\n", text::explanation(run))?;
+            }
             writeln!(out, "denoise: {}\n", sample::explanation(record, candidates))?;
             writeln!(out, "decode: {}\n", report::explanation(&self.decode.record, &self.decode.candidates))?;
         }
@@ -47,8 +49,9 @@ impl Report<'_> {
             rows.push(vec![stage.to_owned(), plan, time, bytes::display(memory)]);
         };
         for run in &self.text.runs {
-            let time = table::time(run.outcome.elapsed + run.outcome.load);
-            row("text", format!("{}, {}", run.model, run.precision), time, run.outcome.peak_bytes);
+            let Some(outcome) = run.outcome() else { continue };
+            let time = table::time(outcome.elapsed + outcome.load);
+            row("text", format!("{}, {}", run.model, run.record.plan), time, outcome.all_bytes());
         }
         if let Some((encode, outcome)) = self.encode.and_then(|encode| Some((encode, encode.outcome.as_ref()?))) {
             let time = table::time(outcome.elapsed + outcome.load);
@@ -73,9 +76,14 @@ impl Report<'_> {
             stages: Vec<Value>,
             outputs: &'a [PathBuf],
         }
-        let encoders: Vec<Row> = self.text.runs.iter().map(Row::new).collect();
-        let text = json!({ "stage": "text", "kept": encoders.is_empty(), "encoders": encoders });
-        let mut stages = vec![text];
+        let mut stages = Vec::new();
+        for run in &self.text.runs {
+            stages.push(serde_json::to_value(text::Row::new(run)).map_err(Failure::work)?);
+        }
+        if stages.is_empty() {
+            // The conditioning was kept, and nothing was decided.
+            stages.push(json!({ "stage": "text", "kept": true }));
+        }
         if let Some(encode) = self.encode {
             stages.push(serde_json::to_value(encode).map_err(Failure::work)?);
         }

@@ -26,10 +26,11 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
     let heading: Vec<&str> = std::iter::once("warm").chain(numbers).collect();
     writeln!(stdout, "{}", table::listing(&heading, &numbers, report.calls.iter().map(row)))?;
     write_decisions(&mut stdout, report.estimates.as_ref(), &report.lasting)?;
-    if let Some(samples) = &report.samples {
-        let heading: Vec<&str> = std::iter::once("samples").chain(numbers).collect();
-        writeln!(stdout, "\n{}", table::listing(&heading, &numbers, samples.calls.iter().map(row)))?;
-        write_decisions(&mut stdout, samples.estimates.as_ref(), &samples.lasting)?;
+    for (what, decisions) in [("samples", &report.samples), ("text", &report.texts)] {
+        let Some(decisions) = decisions else { continue };
+        let heading: Vec<&str> = std::iter::once(what).chain(numbers).collect();
+        writeln!(stdout, "\n{}", table::listing(&heading, &numbers, decisions.calls.iter().map(row)))?;
+        write_decisions(&mut stdout, decisions.estimates.as_ref(), &decisions.lasting)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use tilewright_kit::replay::{
     SamePolicyRow, check_full, describe_any, gather, replay_other_policy, replay_same_policy,
 };
 use tilewright_plan::{
-    Denoise, Planner, PolicyIdentity, bytes,
+    Denoise, Planner, PolicyIdentity, Text, bytes,
     records::{self, AnyRecord},
     terminal::shorten,
     words::with_noun,
@@ -34,8 +34,8 @@ const LINE: usize = 400;
 /// Replays records.
 pub fn run(arguments: &Replay) -> Outcome {
     let read = read(&arguments.records)?;
-    let Read { vae: recorded, samples } = &read;
-    let (ordinary, records) = (recorded.ordinary + samples.ordinary, recorded.records + samples.records);
+    let Read { vae: recorded, samples, texts } = &read;
+    let (ordinary, records) = read.count();
     if ordinary > 0 {
         tell!("note: {ordinary} of {records} records were made without --record full, and are not replayed");
     }
@@ -74,8 +74,10 @@ pub fn run(arguments: &Replay) -> Outcome {
     };
     let mut for_vae = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner>);
     let mut for_samples = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<Denoise>>);
+    let mut for_texts = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<Text>>);
     let report = replay_same_policy(recorded, &mut for_vae)
         .and_then(|report| Ok(report.and(replay_same_policy(samples, &mut for_samples)?)))
+        .and_then(|report| Ok(report.and(replay_same_policy(texts, &mut for_texts)?)))
         .map_err(|error| input_failure(&arguments.records, &error))?;
     policies.values().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
@@ -100,13 +102,21 @@ fn input_failure(path: &Path, error: &ReplayError) -> Failure {
 struct Read {
     vae: Recorded,
     samples: Recorded<Denoise>,
+    texts: Recorded<Text>,
 }
 
 impl Read {
     /// The policies that decided.
     fn policies(&self) -> impl Iterator<Item = &PolicyIdentity> {
         let vae = self.vae.sessions.iter().map(|session| &session.policy);
-        vae.chain(self.samples.sessions.iter().map(|session| &session.policy))
+        let samples = self.samples.sessions.iter().map(|session| &session.policy);
+        vae.chain(samples).chain(self.texts.sessions.iter().map(|session| &session.policy))
+    }
+
+    /// Records without an exchange, and all of them.
+    fn count(&self) -> (usize, usize) {
+        let Self { vae, samples, texts } = self;
+        (vae.ordinary + samples.ordinary + texts.ordinary, vae.records + samples.records + texts.records)
     }
 }
 
@@ -119,19 +129,24 @@ fn read(path: &Path) -> Outcome<Read> {
             opened.map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?,
         ))
     };
-    let mut samples = Vec::new();
+    let (mut samples, mut texts) = (Vec::new(), Vec::new());
     let vae = records::read_any(source).filter_map(|read| match read {
         Ok((line, AnyRecord::Vae(record))) => Some(Ok((line, *record))),
         Ok((line, AnyRecord::Denoise(record))) => {
             samples.push(Ok((line, *record)));
             None
         }
+        Ok((line, AnyRecord::Text(record))) => {
+            texts.push(Ok((line, *record)));
+            None
+        }
         Err(damage) => Some(Err(damage)),
     });
     let gathered = gather(vae).and_then(|vae| {
-        let samples = gather(samples)?;
-        check_full(vae.records + samples.records, vae.ordinary + samples.ordinary)?;
-        Ok(Read { vae, samples })
+        let read = Read { vae, samples: gather(samples)?, texts: gather(texts)? };
+        let (ordinary, records) = read.count();
+        check_full(records, ordinary)?;
+        Ok(read)
     });
     gathered.map_err(|error| input_failure(path, &error))
 }
@@ -191,7 +206,9 @@ fn compare(arguments: &Replay, read: &Read, find: &dyn Fn(&PolicyIdentity) -> Ou
     let of_samples = replay_other_policy(&read.samples, &mut |identity| {
         Ok(Box::new(configured(identity)?) as Box<dyn Planner<Denoise>>)
     });
-    let report = report.map_err(wrong)?.and(of_samples.map_err(wrong)?);
+    let of_texts =
+        replay_other_policy(&read.texts, &mut |identity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<Text>>));
+    let report = report.map_err(wrong)?.and(of_samples.map_err(wrong)?).and(of_texts.map_err(wrong)?);
     asked.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         return super::print(&report);

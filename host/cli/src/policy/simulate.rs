@@ -46,9 +46,10 @@ pub fn run(arguments: &Simulate) -> Outcome {
         let loaded = super::verify(&host, &spelling.policy)?.load(&host)?;
         let time_budget = loaded.inspection().limits.time_budget(workload.len());
         let loaded = loaded.with_time_budget(time_budget);
-        let (policy, samples) = (loaded.configure(&spelling.settings)?, loaded.configure(&spelling.settings)?);
+        let configured = || Ok::<_, Failure>(Box::new(loaded.configure(&spelling.settings)?));
+        let (planner, samples, texts) = (configured()?, configured()?, configured()?);
         let label = spelling.to_string();
-        entrants.push(Entrant { label, planner: Box::new(policy), samples: Box::new(samples) });
+        entrants.push(Entrant { label, planner, samples, texts });
         policies.push(loaded);
     }
     let report = simulated(&device, &workload, entrants, Options { nearest: !arguments.exact_only });

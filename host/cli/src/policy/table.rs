@@ -64,6 +64,7 @@ fn take(builder: &mut Builder, path: &Path) -> Outcome {
         match read.map_err(|damage| wrong(&damage))? {
             (_, AnyRecord::Vae(record)) => builder.record(&record),
             (_, AnyRecord::Denoise(record)) => builder.sample(&record),
+            (_, AnyRecord::Text(record)) => builder.text(&record),
         }
     }
     Ok(())

@@ -29,7 +29,7 @@ const AT_WORK: u64 = 2;
 
 /// The times that libtorch's products go over weights that lie in memory in their type: measured on
 /// blocks of Flux and WAN of the published widths.
-const EXPANDED_TRAVERSALS: f64 = 7.0;
+pub(crate) const EXPANDED_TRAVERSALS: f64 = 7.0;
 
 /// The share of a block's weights that a feed-forward layer in parts reads again for each part:
 /// measured likewise.

@@ -14,27 +14,30 @@ use tch::{Kind, Tensor};
 use tilewright_engine::{Machine, Observer, Overrides, Probe, Vae};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
-    Attempt, Candidate, CostModel, Decision, Dtype, Fallback, FallbackReason, Layout, LearnReport, Outcome, Plan,
-    Planner, PolicyIdentity, Precision, Question, Release, Space, Tile, Time, Trial,
+    Attempt, Candidate, CostModel, Decision, Dtype, Fallback, FallbackReason, Layout, LearnReport, Plan, Planner,
+    PolicyIdentity, Precision, Question, Release, Space, Tile, Time, Trial, Vae as VaeWork, Work,
 };
 use tilewright_torch::device::Choice;
 
 /// Answers plan after plan; the last one again and again.
-pub struct Scripted {
+pub struct Script<W: Work> {
     identity: PolicyIdentity,
-    plans: VecDeque<Plan>,
+    plans: VecDeque<W::Plan>,
     /// Plans of the host that stands in, one after the other.
-    pub own: VecDeque<Plan>,
+    pub own: VecDeque<W::Plan>,
     /// The attempts that each later question carried.
-    pub recovered: Vec<Vec<Attempt>>,
+    pub recovered: Vec<Vec<Attempt<W>>>,
     /// The outcomes that `learn` received.
-    pub learned: Vec<(Plan, Outcome)>,
+    pub learned: Vec<(W::Plan, W::Outcome)>,
     /// The trials that the last decision could see.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<Trial<W>>,
 }
 
-impl Scripted {
-    pub fn new(plans: impl IntoIterator<Item = Plan>) -> Self {
+/// For decodes and encodes.
+pub type Scripted = Script<VaeWork>;
+
+impl<W: Work> Script<W> {
+    pub fn new(plans: impl IntoIterator<Item = W::Plan>) -> Self {
         let identity = PolicyIdentity {
             name: "scripted".into(),
             version: "1.0.0".into(),
@@ -51,7 +54,7 @@ impl Scripted {
         }
     }
 
-    fn next(&mut self, facts: &dyn CostModel) -> Decision {
+    fn next(&mut self, facts: &dyn CostModel<W>) -> Decision<W> {
         self.trials = facts.trials(9);
         let plan = if self.plans.len() > 1 { self.plans.pop_front() } else { self.plans.front().cloned() }.unwrap();
         Decision {
@@ -67,19 +70,19 @@ impl Scripted {
     }
 }
 
-impl Planner for Scripted {
+impl<W: Work> Planner<W> for Script<W> {
     fn identity(&self) -> &PolicyIdentity {
         &self.identity
     }
 
-    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+    fn decide(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
         if !question.attempts.is_empty() {
             self.recovered.push(question.attempts.to_vec());
         }
         self.next(&*costs)
     }
 
-    fn fallback(&mut self, question: &Question<'_>, _: &dyn CostModel) -> Option<Decision> {
+    fn fallback(&mut self, question: &Question<'_, W>, _: &dyn CostModel<W>) -> Option<Decision<W>> {
         let plan = self.own.pop_front()?;
         let detail = format!("after {} failed attempts", question.attempts.len());
         Some(Decision {
@@ -94,7 +97,7 @@ impl Planner for Scripted {
         })
     }
 
-    fn learn(&mut self, _: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
+    fn learn(&mut self, _: &Question<'_, W>, plan: &W::Plan, outcome: &W::Outcome) -> LearnReport {
         self.learned.push((plan.clone(), *outcome));
         LearnReport::default()
     }

@@ -8,12 +8,12 @@ use tilewright_gate::{
 };
 use tilewright_plan::{
     Attention, Capabilities, CostModel, Denoise, DenoiseCapabilities, DenoisePlan, DenoiseRequest, Device, Plan,
-    Planner, Record, Release, Request, Stage, Vae, records,
+    Planner, Record, Release, Request, Stage, Text, TextCapabilities, TextPlan, TextRequest, Vae, records,
 };
 use tilewright_policy::Policy;
 
 use super::{AnyCost, Field};
-use crate::replay::Replayed;
+use crate::{replay::Replayed, simulate::text_in_words};
 
 /// A kind of work whose decisions are compared.
 pub trait Compared: Judged + Replayed {
@@ -174,5 +174,51 @@ impl Compared for Denoise {
 
     fn name(DenoiseRequest { model, batch, frames, height, width, .. }: &DenoiseRequest) -> String {
         format!("{} latent {}", model.family, extents([*width, *height, *frames, *batch]))
+    }
+}
+
+impl Compared for Text {
+    const STAGES: &'static [Stage] = &[Stage::Text];
+
+    fn golden() -> Vec<GoldenRequest<Self>> {
+        golden::texts()
+    }
+
+    fn planner(policy: &mut Policy) -> &mut dyn Planner<Self> {
+        policy
+    }
+
+    fn fields(a: &TextPlan, b: &TextPlan) -> Vec<Field> {
+        differing([
+            ("precision", a.precision.to_string(), b.precision.to_string()),
+            ("place", a.place.to_string(), b.place.to_string()),
+            ("weights", a.weights.to_string(), b.weights.to_string()),
+            ("kept", a.kept.to_string(), b.kept.to_string()),
+        ])
+    }
+
+    fn any_cost(cost: Self::Cost) -> AnyCost {
+        AnyCost::Text(cost)
+    }
+
+    fn formula(
+        _: Stage,
+        request: &TextRequest,
+        device: &Device,
+        capabilities: &TextCapabilities,
+    ) -> Arc<dyn CostModel<Self>> {
+        golden::text_prices(request, device, capabilities)
+    }
+
+    fn capabilities(record: &Record<Self>) -> TextCapabilities {
+        record.capabilities.clone().unwrap_or_default()
+    }
+
+    fn sense(capabilities: &TextCapabilities) -> Option<String> {
+        records::sense_of_text_capabilities(capabilities)
+    }
+
+    fn name(request: &TextRequest) -> String {
+        text_in_words(request)
     }
 }

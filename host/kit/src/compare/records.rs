@@ -3,7 +3,7 @@
 use std::{io::BufReader, path::Path};
 
 use tilewright_plan::{
-    Attempt, Denoise, Device, Question, Record, Stage, Trial, UnderWay, Vae,
+    Attempt, Denoise, Device, Question, Record, Stage, Text, Trial, UnderWay, Vae,
     exchange::{ExactTrial, RecordedQuestion},
     records::{self, AnyRecord, Damage},
 };
@@ -43,6 +43,8 @@ pub struct RecordedRequests {
     pub vae: Vec<RecordedRequest>,
     /// Of samples.
     pub samples: Vec<RecordedRequest<Denoise>>,
+    /// Of text encoders.
+    pub texts: Vec<RecordedRequest<Text>>,
 }
 
 /// Reads the requests of records, one JSON object per line. Empty lines are ignored.
@@ -58,9 +60,10 @@ pub fn read(path: &Path) -> Result<RecordedRequests, CompareError> {
         match read.map_err(damaged)? {
             (line, AnyRecord::Vae(record)) => requests.vae.extend(of(&record, line).map_err(damaged)?),
             (line, AnyRecord::Denoise(record)) => requests.samples.extend(of(&record, line).map_err(damaged)?),
+            (line, AnyRecord::Text(record)) => requests.texts.extend(of(&record, line).map_err(damaged)?),
         }
     }
-    if requests.vae.is_empty() && requests.samples.is_empty() {
+    if requests.vae.is_empty() && requests.samples.is_empty() && requests.texts.is_empty() {
         return Err(CompareError::NoRecords { path: path.into() });
     }
     Ok(requests)

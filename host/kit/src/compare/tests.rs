@@ -23,7 +23,7 @@ impl TestFolder {
 fn vae(plan: &AnyPlan) -> &Plan {
     match plan {
         AnyPlan::Vae(plan) => plan,
-        AnyPlan::Denoise(_) => panic!("a sample's"),
+        AnyPlan::Denoise(_) | AnyPlan::Text(_) => panic!("not a decode's"),
     }
 }
 

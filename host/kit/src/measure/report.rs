@@ -67,6 +67,8 @@ pub struct Report {
     pub lasting: Lasting,
     /// The same of samples, beside decodes and encodes; none of a policy that does not answer both.
     pub samples: Option<Decisions>,
+    /// The same of text encoders, beside other work.
+    pub texts: Option<Decisions>,
 }
 
 /// The cost of a policy's decisions about one kind of work.

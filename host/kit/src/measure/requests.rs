@@ -6,7 +6,7 @@ use tilewright_gate::{
     golden::{self, GoldenRequest},
     work::Judged,
 };
-use tilewright_plan::{CostModel, Decision, Denoise, Device, Planner, Question, Stage, Vae};
+use tilewright_plan::{CostModel, Decision, Denoise, Device, Planner, Question, Stage, Text, Vae};
 use tilewright_policy::Policy;
 
 /// A request with everything that a decision needs.
@@ -55,4 +55,9 @@ pub fn requests() -> Vec<BenchRequest> {
 /// The golden requests for samples.
 pub(super) fn samples() -> Vec<BenchRequest<Denoise>> {
     golden::samples().into_iter().map(BenchRequest::new).collect()
+}
+
+/// The golden requests for text encoders.
+pub(super) fn texts() -> Vec<BenchRequest<Text>> {
+    golden::texts().into_iter().map(BenchRequest::new).collect()
 }

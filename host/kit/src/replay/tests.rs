@@ -338,7 +338,7 @@ fn another_policys_plans_are_worth_what_the_records_say() {
     let row = &found.decisions[0];
     let space = |plan: &AnyPlan| match plan {
         AnyPlan::Vae(plan) => plan.space,
-        AnyPlan::Denoise(_) => panic!("a sample's"),
+        AnyPlan::Denoise(_) | AnyPlan::Text(_) => panic!("not a decode's"),
     };
     assert_eq!(
         (row.basis, space(&row.recorded), space(&row.other)),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{
     Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest, Device, Dtype, Failure,
-    Objective, Plan, Precision, Record, Request, Stage, Vae,
+    Objective, Plan, Precision, Record, Request, Stage, Text, Vae,
 };
 use tilewright_statistics::median;
 
@@ -36,6 +36,7 @@ pub struct Builder {
     priced: bool,
     groups: Vec<Group<Vae>>,
     samples: Vec<Group<Denoise>>,
+    texts: Vec<Group<Text>>,
     /// The entries that no table got.
     pub left: SkippedEntries,
 }
@@ -74,6 +75,12 @@ impl Grouped for Vae {
 impl Grouped for Denoise {
     fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>> {
         &mut builder.samples
+    }
+}
+
+impl Grouped for Text {
+    fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>> {
+        &mut builder.texts
     }
 }
 
@@ -137,6 +144,11 @@ impl Builder {
 
     /// The same of a sample's record.
     pub fn sample(&mut self, record: &Record<Denoise>) {
+        self.add(record);
+    }
+
+    /// The same of a text encoder's record.
+    pub fn text(&mut self, record: &Record<Text>) {
         self.add(record);
     }
 
@@ -246,7 +258,8 @@ impl Builder {
     pub fn finish(self, name: String, about: String) -> Result<Table, TableError> {
         let mut devices: Vec<&Device> = Vec::new();
         let of_groups = self.groups.iter().map(|group| &group.device);
-        for device in of_groups.chain(self.samples.iter().map(|group| &group.device)) {
+        let of_texts = self.texts.iter().map(|group| &group.device);
+        for device in of_groups.chain(self.samples.iter().map(|group| &group.device)).chain(of_texts) {
             let same = |known: &&Device| {
                 Device { free_bytes: 0, ..(*known).clone() } == Device { free_bytes: 0, ..device.clone() }
             };
@@ -262,11 +275,11 @@ impl Builder {
                 return Err(TableError::Devices { found });
             }
         };
-        let (cases, samples) = (finished(self.groups), finished(self.samples));
-        if cases.is_empty() && samples.is_empty() {
+        let (cases, samples, texts) = (finished(self.groups), finished(self.samples), finished(self.texts));
+        if cases.is_empty() && samples.is_empty() && texts.is_empty() {
             return Err(TableError::Empty);
         }
-        Ok(Table { tilewright_table: FORMAT, name, about, device, cases, samples })
+        Ok(Table { tilewright_table: FORMAT, name, about, device, cases, samples, texts })
     }
 
     fn is_wanted(&self, device: &Device) -> bool {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tilewright_plan::{Attempt, Decision, Denoise, Device, Dtype, Failure, Planner, Question};
+use tilewright_plan::{Attempt, Decision, Denoise, Device, Dtype, Failure, Planner, Question, Text};
 
 use super::{
     Case, Choice, Entry, Item, PolicyRow, RequestResult, RequestRow, Simulation, Table,
@@ -25,6 +25,8 @@ pub struct Entrant {
     pub planner: Box<dyn Planner>,
     /// The same for samples.
     pub samples: Box<dyn Planner<Denoise>>,
+    /// The same for text encoders.
+    pub texts: Box<dyn Planner<Text>>,
 }
 
 /// Options of a simulation.
@@ -38,19 +40,24 @@ pub struct Options {
 pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Options) -> Simulation {
     let cases: Vec<Arc<Case>> = table.cases.iter().cloned().map(Arc::new).collect();
     let samples: Vec<Arc<Case<Denoise>>> = table.samples.iter().cloned().map(Arc::new).collect();
+    let texts: Vec<Arc<Case<Text>>> = table.texts.iter().cloned().map(Arc::new).collect();
     let policies = entrants.into_iter().map(|mut entrant| {
         let mut walk = PolicyRun::new(&table.device, entrant.planner.as_mut(), options);
         let mut of_samples = PolicyRun::new(&table.device, entrant.samples.as_mut(), options);
+        let mut of_texts = PolicyRun::new(&table.device, entrant.texts.as_mut(), options);
         let rows = workload.iter().filter_map(|item| match item.case {
             CaseIndex::Vae(case) => Some(walk.request(item, case, cases.get(case)?)),
             // Counted after the others, as the report lists them.
             CaseIndex::Denoise(case) => Some(of_samples.request(item, cases.len() + case, samples.get(case)?)),
+            CaseIndex::Text(case) => Some(of_texts.request(item, cases.len() + samples.len() + case, texts.get(case)?)),
         });
         let rows = rows.collect();
-        let asked = [walk.asked, of_samples.asked];
-        let fuel = walk.fuel + of_samples.fuel;
+        let asked = [walk.asked, of_samples.asked, of_texts.asked];
+        let fuel = walk.fuel + of_samples.fuel + of_texts.fuel;
         let row = PolicyRow::new(entrant.label, entrant.planner.identity().clone(), rows);
-        PolicyRow { prices_asked: asked[0].0 + asked[1].0, prices_unknown: asked[0].1 + asked[1].1, fuel, ..row }
+        let (prices_asked, prices_unknown) =
+            (asked.iter().map(|(all, _)| all).sum(), asked.iter().map(|(_, unknown)| unknown).sum());
+        PolicyRow { prices_asked, prices_unknown, fuel, ..row }
     });
     Simulation {
         tilewright: env!("CARGO_PKG_VERSION").into(),

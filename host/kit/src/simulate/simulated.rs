@@ -6,7 +6,8 @@ use serde::de::DeserializeOwned;
 use tilewright_gate::work::Judged;
 use tilewright_plan::{
     Capabilities, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, Objective, Outcome,
-    Plan, PoolStatistics, Precision, Question, Record, Request, Space, Stage, Vae, Work, records,
+    Plan, PoolStatistics, Precision, Question, Record, Request, Space, Stage, Text, TextCapabilities, TextOutcome,
+    TextPlan, TextRequest, Vae, WeightForm, Work, records,
 };
 use tilewright_policy::oracle;
 
@@ -58,14 +59,15 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned {
     /// A request in a few words.
     fn words(request: &Self::Request) -> String;
 
-    /// Width, height, frames and samples, and the model's family.
+    /// Width, height, frames and samples, and the model's family; of texts the tokens of all of them, 1,
+    /// 1 and their number, and the encoder's kind.
     fn size(request: &Self::Request) -> ([u32; 4], &str);
 
     /// True if two requests are of one model.
     fn is_same_model(one: &Self::Request, other: &Self::Request) -> bool;
 
     /// Milliseconds and bytes held of an outcome, as a table has them: of a sample those of a step,
-    /// and with the weights.
+    /// and with the weights; of a text encoder with loading, and of the device's memory.
     fn table_figures(outcome: &Self::Outcome) -> (f64, u64);
 
     /// The outcome of a request that took and held this.
@@ -271,5 +273,98 @@ impl Simulated for Denoise {
 
     fn corrected_outcome(outcome: DenoiseOutcome, [seconds, bytes]: [f64; 2]) -> Option<DenoiseOutcome> {
         Some(DenoiseOutcome { step: Duration::try_from_secs_f64(seconds).ok()?, peak_bytes: bytes as u64, ..outcome })
+    }
+}
+
+/// A text encoder's request in a few words.
+pub(crate) fn text_in_words(request: &TextRequest) -> String {
+    let tokens = request.all_tokens();
+    let texts = if request.tokens.len() > 1 { format!(" in {} texts", request.tokens.len()) } else { String::new() };
+    format!("{} {tokens} tokens{texts}", request.model.kind)
+}
+
+impl Simulated for Text {
+    fn limited(request: &TextRequest, memory_limit: u64, objective: Objective) -> TextRequest {
+        TextRequest { memory_limit, objective, ..request.clone() }
+    }
+
+    fn objective(request: &TextRequest) -> Objective {
+        request.objective
+    }
+
+    fn stage_of_request(_: &TextRequest) -> Stage {
+        Stage::Text
+    }
+
+    fn sense(request: &TextRequest, capabilities: &TextCapabilities) -> Option<String> {
+        records::sense_of_text(request).or_else(|| records::sense_of_text_capabilities(capabilities))
+    }
+
+    fn offered(record: &Record<Self>) -> Option<TextCapabilities> {
+        record.capabilities.clone()
+    }
+
+    fn is_legal(plan: &TextPlan, question: &Question<'_, Self>) -> bool {
+        oracle::find_text_breaches(plan, question).is_empty()
+    }
+
+    fn is_sound(_: &TextPlan) -> bool {
+        true
+    }
+
+    fn is_whole(plan: &TextPlan) -> bool {
+        (plan.precision, plan.weights) == (Precision::Uniform(Dtype::F32), WeightForm::Packed)
+    }
+
+    /// Nothing but what stays afterwards may differ: each other part changes what is computed or
+    /// held.
+    fn distance(measured: &TextPlan, plan: &TextPlan) -> Option<Distance> {
+        Self::is_priced_alike(measured, plan).then_some((0, 0, measured.kept != plan.kept))
+    }
+
+    fn is_priced_alike(one: &TextPlan, other: &TextPlan) -> bool {
+        TextPlan { kept: other.kept, ..one.without_reason() } == other.without_reason()
+    }
+
+    fn words(request: &TextRequest) -> String {
+        text_in_words(request)
+    }
+
+    fn size(request: &TextRequest) -> ([u32; 4], &str) {
+        let tokens = u32::try_from(request.all_tokens()).unwrap_or(u32::MAX);
+        ([tokens, 1, 1, request.tokens.len() as u32], &request.model.kind)
+    }
+
+    fn is_same_model(one: &TextRequest, other: &TextRequest) -> bool {
+        one.model == other.model
+    }
+
+    fn table_figures(outcome: &TextOutcome) -> (f64, u64) {
+        ((outcome.elapsed + outcome.load).as_secs_f64() * 1e3, outcome.held_bytes())
+    }
+
+    fn table_outcome(
+        _: &TextRequest,
+        cost: Option<Self::Cost>,
+        elapsed_ms: f64,
+        held_bytes: u64,
+        attempts: u32,
+    ) -> TextOutcome {
+        let all = milliseconds(elapsed_ms);
+        let load = cost.map_or(Duration::ZERO, |cost| cost.load).min(all);
+        let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes).min(held_bytes);
+        TextOutcome {
+            elapsed: all - load,
+            load,
+            peak_bytes: held_bytes - weights_bytes,
+            weights_bytes,
+            host_bytes: cost.map_or(0, |cost| cost.host_bytes),
+            attempts,
+            pool: PoolStatistics::default(),
+        }
+    }
+
+    fn corrected_outcome(outcome: TextOutcome, [seconds, bytes]: [f64; 2]) -> Option<TextOutcome> {
+        Some(TextOutcome { elapsed: Duration::try_from_secs_f64(seconds).ok()?, peak_bytes: bytes as u64, ..outcome })
     }
 }

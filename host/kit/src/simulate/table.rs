@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::to_string as json;
 use thiserror::Error;
-use tilewright_plan::{AnyPlan, Backend, Denoise, Device, Dtype, Failure, Objective, Precision, Question, Stage, Vae};
+use tilewright_plan::{
+    AnyPlan, Backend, Denoise, Device, Dtype, Failure, Objective, Precision, Question, Stage, Text, Vae,
+};
 
 use super::simulated::Simulated;
 use crate::replay::Work;
@@ -79,6 +81,9 @@ pub struct Table {
     /// Those of samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Case<Denoise>>,
+    /// Those of text encoders.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<Case<Text>>,
 }
 
 /// Plans for one kind of work.
@@ -106,7 +111,8 @@ pub struct Entry<W: Simulated = Vae> {
     /// The price by the device's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<W::Cost>,
-    /// Median time, of a sample that of a step; none if it was only priced.
+    /// Median time, of a sample that of a step and of a text encoder with loading; none if it was only
+    /// priced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<f64>,
     /// The highest memory use of any run in bytes, of a sample with the weights.
@@ -225,6 +231,8 @@ pub enum CaseIndex {
     Vae(usize),
     /// Among samples.
     Denoise(usize),
+    /// Among text encoders.
+    Text(usize),
 }
 
 impl Table {
@@ -247,11 +255,12 @@ impl Table {
             return Err(TableError::Format { found });
         }
         let table: Self = serde_json::from_slice(text).map_err(not)?;
-        let cases = table.cases.len() + table.samples.len();
+        let cases = table.cases.len() + table.samples.len() + table.texts.len();
         if cases == 0 || cases > MOST_CASES {
             return Err(TableError::NotATable(format!("{cases} cases, of 1 to {MOST_CASES}")));
         }
         let faults = table.cases.iter().map(Case::fault).chain(table.samples.iter().map(Case::fault));
+        let faults = faults.chain(table.texts.iter().map(Case::fault));
         for (index, what) in faults.enumerate() {
             if let Some(what) = what {
                 return Err(TableError::Senseless { case: index + 1, what });
@@ -279,13 +288,19 @@ impl Table {
             text.push_str("],\n\"samples\":[");
             text.push_str(&separated(self.samples.iter().map(Case::text).collect::<Result<_, _>>()?));
         }
+        if !self.texts.is_empty() {
+            text.push_str("],\n\"texts\":[");
+            text.push_str(&separated(self.texts.iter().map(Case::text).collect::<Result<_, _>>()?));
+        }
         text.push_str("]}\n");
         Ok(text)
     }
 
-    /// The kinds of work in a few words each: those of samples last.
+    /// The kinds of work in a few words each: those of samples behind the others, and those of text
+    /// encoders last.
     pub fn words(&self) -> Vec<String> {
-        self.cases.iter().map(Case::words).chain(self.samples.iter().map(Case::words)).collect()
+        let samples = self.samples.iter().map(Case::words);
+        self.cases.iter().map(Case::words).chain(samples).chain(self.texts.iter().map(Case::words)).collect()
     }
 
     /// The case of a decode's or an encode's kind, on any device.

@@ -85,6 +85,7 @@ fn table() -> Table {
         device,
         cases,
         samples: Vec::new(),
+        texts: Vec::new(),
     }
 }
 
@@ -104,8 +105,10 @@ fn entrant(plans: &[Plan]) -> (Entrant, std::rc::Rc<std::cell::RefCell<Vec<usize
         settings: BTreeMap::new(),
     };
     let planner = Stub { identity, plans: plans.to_vec(), trials: std::rc::Rc::clone(&trials) };
-    let samples = Box::new(FallbackPlanner::new(Planner::<Vae>::identity(&planner).clone(), "of decodes alone"));
-    (Entrant { label: "stub".into(), planner: Box::new(planner), samples }, trials)
+    let identity = Planner::<Vae>::identity(&planner).clone();
+    let standby = || Box::new(FallbackPlanner::new(identity.clone(), "of decodes alone"));
+    let (samples, texts) = (standby(), standby());
+    (Entrant { label: "stub".into(), planner: Box::new(planner), samples, texts }, trials)
 }
 
 impl Planner for Stub {
@@ -309,7 +312,7 @@ fn a_policy_is_simulated_on_a_table_of_samples() {
     assert_eq!(table.samples.len(), 1);
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
     let policy = || Box::new(host.load_shipped("adaptive").unwrap().configure(&[]).unwrap());
-    let entrant = Entrant { label: "adaptive".into(), planner: policy(), samples: policy() };
+    let entrant = Entrant { label: "adaptive".into(), planner: policy(), samples: policy(), texts: policy() };
     let workload = builtin(&table);
     assert_eq!(workload.len(), 27);
     let report = run(&table, &workload, vec![entrant], Options { nearest: true });
@@ -317,4 +320,46 @@ fn a_policy_is_simulated_on_a_table_of_samples() {
     assert!(row.done >= 9, "{row:?}");
     assert!(report.cases[0].starts_with("latent "), "{:?}", report.cases);
     assert!(row.requests.iter().all(|row| matches!(row.plan, tilewright_plan::AnyPlan::Denoise(_))));
+}
+
+#[test]
+fn a_policy_is_simulated_on_a_table_of_text_encoders() {
+    use tilewright_gate::golden;
+    use tilewright_plan::{Place, Text, TextPlan, WeightForm};
+    use tilewright_policy::{CacheDir, Limits, PolicyHost};
+
+    let golden = golden::texts().into_iter().find(|golden| golden.name.contains("t5-xxl-f16")).unwrap();
+    let costs = golden.costs();
+    let mut plans = Vec::new();
+    for place in [Place::Device, Place::Host] {
+        for weights in [WeightForm::Packed, WeightForm::Expanded] {
+            for precision in [Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16)] {
+                plans.push(TextPlan { precision, weights, ..TextPlan::plain(place) });
+            }
+        }
+    }
+    let entries = plans.into_iter().filter_map(|plan| {
+        let cost = costs.estimate_one(&plan).ok()?;
+        let elapsed_ms = Some((cost.elapsed + cost.load).as_secs_f64() * 1e3);
+        let peak_bytes = Some(cost.held_bytes());
+        Some(Entry { plan, estimate: Some(cost), elapsed_ms, peak_bytes, runs: 1, failure: None })
+    });
+    let case = Case::<Text> {
+        stage: Some(golden.stage),
+        request: golden.request.clone(),
+        capabilities: golden.capabilities.clone(),
+        plans: entries.collect(),
+    };
+    let table = Table { texts: vec![case], cases: Vec::new(), device: golden.device.clone(), ..table() };
+    let table = Table::read(table.text().unwrap().as_bytes()).unwrap();
+    assert_eq!(table.words(), ["t5-xxl 512 tokens in 2 texts"]);
+    let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
+    let policy = || Box::new(host.load_shipped("adaptive").unwrap().configure(&[]).unwrap());
+    let entrant = Entrant { label: "adaptive".into(), planner: policy(), samples: policy(), texts: policy() };
+    let workload = builtin(&table);
+    assert_eq!(workload.len(), 27);
+    let report = run(&table, &workload, vec![entrant], Options { nearest: true });
+    let row = &report.policies[0];
+    assert!(row.done == 27 && row.fallbacks == 0, "{row:?}");
+    assert!(row.requests.iter().all(|row| matches!(row.plan, tilewright_plan::AnyPlan::Text(_))));
 }

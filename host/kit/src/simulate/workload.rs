@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 use thiserror::Error;
-use tilewright_plan::{Denoise, Objective, Stage, Vae, bytes, records::AnyRecord};
+use tilewright_plan::{Denoise, Objective, Stage, Text, Vae, bytes, records::AnyRecord};
 
 use super::{Case, Table, simulated::Simulated, table::CaseIndex};
 
@@ -75,7 +75,8 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
-    /// `denoise` for a sample, whose sides are those of the latent.
+    /// `denoise` for a sample, whose sides are those of the latent; `text` for an encoder, whose width is
+    /// the tokens of all texts, height 1 and batch their number.
     stage: Option<Stage>,
     width: u32,
     height: u32,
@@ -120,6 +121,9 @@ pub fn builtin(table: &Table) -> Vec<Item> {
         for (case, known) in table.samples.iter().enumerate() {
             items.extend(under_each_limit(table, known, CaseIndex::Denoise(case)));
         }
+        for (case, known) in table.texts.iter().enumerate() {
+            items.extend(under_each_limit(table, known, CaseIndex::Text(case)));
+        }
         mix(&mut items[begun..], begun as u64);
     }
     items
@@ -159,10 +163,11 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
     for (index, wanted) in file.requests.into_iter().enumerate() {
         let request = index + 1;
         let extents = [wanted.width, wanted.height, wanted.frames, wanted.batch];
-        let is_sample = wanted.stage == Some(Stage::Denoise);
-        let case = match is_sample {
-            false => find(&table.cases, extents, wanted.family.as_deref()).map(CaseIndex::Vae),
-            true => find(&table.samples, extents, wanted.family.as_deref()).map(CaseIndex::Denoise),
+        let family = wanted.family.as_deref();
+        let case = match wanted.stage {
+            Some(Stage::Decode | Stage::Encode) | None => find(&table.cases, extents, family).map(CaseIndex::Vae),
+            Some(Stage::Denoise) => find(&table.samples, extents, family).map(CaseIndex::Denoise),
+            Some(Stage::Text) => find(&table.texts, extents, family).map(CaseIndex::Text),
         };
         let case = case.ok_or_else(|| WorkloadError::NoCase {
             request,
@@ -179,6 +184,7 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
         let share_of = |share: Option<f64>| match case {
             CaseIndex::Vae(case) => limit(table, &table.cases[case], share),
             CaseIndex::Denoise(case) => limit(table, &table.samples[case], share),
+            CaseIndex::Text(case) => limit(table, &table.texts[case], share),
         };
         let memory_limit = match &wanted.memory_limit {
             Limit::Bytes(bytes) => *bytes,
@@ -222,6 +228,10 @@ pub fn from_records<'a>(
             AnyRecord::Denoise(record) => {
                 let case = table.case_of(&table.samples, Stage::Denoise, &record.request).map(CaseIndex::Denoise);
                 case.map(|case| item::<Denoise>(case, &record.request))
+            }
+            AnyRecord::Text(record) => {
+                let case = table.case_of(&table.texts, Stage::Text, &record.request).map(CaseIndex::Text);
+                case.map(|case| item::<Text>(case, &record.request))
             }
         };
         match item {

@@ -51,6 +51,15 @@ export const denoisePolicy = {
     learn(_request, _plan, _outcome) {},
 };
 
+// Text encoders: left to the host, since `describe` does not list the stage.
+export const textPolicy = {
+    decide(_request, _attempts) {
+        throw "it has no rules for text encoders";
+    },
+
+    learn(_request, _plan, _outcome) {},
+};
+
 /** The expected costs of plans, in their order; undefined for one that it can't run. */
 function price(plans) {
     return estimate(plans).map((cost) => (cost.tag === "ok" ? cost.val : undefined));

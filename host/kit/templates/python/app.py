@@ -70,6 +70,16 @@ class VaePolicy:
         need nothing here."""
 
 
+class TextPolicy:
+    """Text encoders: left to the host, since `describe` does not list the stage."""
+
+    def decide(self, request, attempts):
+        raise Err("it has no rules for text encoders")
+
+    def learn(self, request, plan, outcome):
+        pass
+
+
 def best(request, dtypes):
     """The best plan by the user's objective, of those that fit into memory."""
     # The memory limit of the user, and at most the memory that is free now.

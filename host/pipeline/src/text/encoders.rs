@@ -7,10 +7,12 @@ use std::{
 };
 
 use tch::Tensor;
+use tilewright_engine::EncoderSlot;
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
+use tilewright_plan::{Candidate, Exchange, Text, TextRecord};
 use tilewright_text::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
 
-use super::{EmbeddingFolder, TextRequest};
+use super::{EmbeddingFolder, EncoderRun, TextRequest};
 use crate::{Error, Result, SampleModel};
 
 /// The folders of a pipeline's text encoders, and of their tokenizers.
@@ -81,15 +83,17 @@ impl Purpose {
 /// A text encoder and the tokenizer of its vocabulary.
 #[derive(Debug)]
 pub(super) struct TextEncoder {
-    pub file: EncoderFile,
+    pub file: Arc<EncoderFile>,
     pub tokenizer: Tokenizer,
+    /// The encoder, while it is kept loaded.
+    pub slot: EncoderSlot,
 }
 
 impl TextEncoder {
     fn new(file: EncoderFile, tokenizers: &[PathBuf]) -> Result<Self> {
         file.check()?;
         let (tokenizer, source) = tokenizer(&file, tokenizers)?;
-        let encoder = Self { file, tokenizer };
+        let encoder = Self { file: Arc::new(file), tokenizer, slot: EncoderSlot::default() };
         let (rows, tokens) = (encoder.file.config.vocabulary(), encoder.tokenizer.size());
         if (rows as usize) < tokens {
             return Err(encoder.refused(format!(
@@ -97,6 +101,18 @@ impl TextEncoder {
             )));
         }
         Ok(encoder)
+    }
+
+    /// A decision about the encoder's run.
+    pub fn run(
+        &self,
+        tokens: usize,
+        record: TextRecord,
+        exchange: Option<Exchange<Text>>,
+        candidates: Vec<Candidate<Text>>,
+    ) -> EncoderRun {
+        let path = self.file.file().file().path().to_owned();
+        EncoderRun { path, model: self.file.config.model(), tokens, record, exchange, candidates }
     }
 
     /// The encoder as the reader of prompts knows it.

@@ -10,6 +10,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use tilewright_files::UserFolder;
 use tilewright_outputs::OwnFolder;
+use tilewright_plan::PolicyIdentity;
 
 use super::{Conditioning, TextRequest, encoders};
 use crate::{Error, Result};
@@ -18,7 +19,7 @@ use crate::{Error, Result};
 const FOLDER: &str = "conditioning";
 
 /// A change of this number makes all conditionings anew.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The most bytes that are kept.
 const MOST_BYTES: u64 = 1 << 30;
@@ -48,8 +49,13 @@ impl KeptConditionings {
     ///
     /// # Errors
     /// An encoder's file is not there.
-    pub fn find(&self, paths: &[PathBuf], request: &TextRequest<'_>) -> Result<(String, Option<PathBuf>)> {
-        let key = key(paths, request)?;
+    pub fn find(
+        &self,
+        paths: &[PathBuf],
+        request: &TextRequest<'_>,
+        policy: &PolicyIdentity,
+    ) -> Result<(String, Option<PathBuf>)> {
+        let key = key(paths, request, policy)?;
         let path = self.0.path().join(format!("{key}{ENDING}"));
         Ok((key, path.is_file().then_some(path)))
     }
@@ -92,15 +98,20 @@ impl KeptConditionings {
     }
 }
 
-/// A digest of all that a conditioning follows from: prompts, the way that they are read, types,
-/// and the encoders' files as the file system tells them apart.
-fn key(paths: &[PathBuf], request: &TextRequest<'_>) -> Result<String> {
+/// The settings of a policy that change the bits of a conditioning.
+const OF_BITS: [&str; 2] = ["precision", "place"];
+
+/// A digest of all that a conditioning follows from: prompts, the way that they are read, the policy
+/// that decides of types, and the encoders' files as the file system tells them apart.
+fn key(paths: &[PathBuf], request: &TextRequest<'_>, policy: &PolicyIdentity) -> Result<String> {
     let mut digest = Sha256::new();
     let mut add = |text: &str| {
         digest.update((text.len() as u64).to_le_bytes());
         digest.update(text.as_bytes());
     };
-    add(&format!("{VERSION} {} {:?} {:?}", request.convention, request.precision, request.tokens));
+    let settings = OF_BITS.map(|name| policy.settings.get(name).map(ToString::to_string).unwrap_or_default());
+    let tokens = request.tokens;
+    add(&format!("{VERSION} {} {tokens:?} {} {}", request.convention, policy.digest, settings.join(" ")));
     request.prompts.iter().for_each(|prompt| add(prompt));
     let mut files: Vec<String> = Vec::new();
     for path in paths {
@@ -140,6 +151,7 @@ fn describe(path: &Path, files: &mut Vec<String>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use tilewright_plan::{Objective, Value};
     use tilewright_sampling::Convention;
 
     use super::*;
@@ -156,17 +168,31 @@ mod tests {
             convention,
             tokens: None,
             embeddings: None,
-            precision: None,
+            host: None,
+            comes_again: false,
             memory_limit: 1,
+            objective: Objective::Balanced,
         };
+        let policy = |precision: &str, tile: i64| PolicyIdentity {
+            name: "p".into(),
+            version: "1".into(),
+            digest: "sha256:00".into(),
+            settings: [("precision".into(), Value::Text(precision.into())), ("tile".into(), Value::Integer(tile))]
+                .into(),
+        };
+        let auto = policy("auto", 1);
         let paths = [file.clone()];
-        let of = |request: &TextRequest<'_>| key(&paths, request).unwrap();
+        let by = |request: &TextRequest<'_>, policy: &PolicyIdentity| key(&paths, request, policy).unwrap();
+        let of = |request: &TextRequest<'_>| by(request, &auto);
         let first = of(&request(&cat, Convention::ComfyUi));
         assert_eq!(first, of(&TextRequest { memory_limit: 2, ..request(&cat, Convention::ComfyUi) }));
         assert_ne!(first, of(&request(&dog, Convention::ComfyUi)));
         assert_ne!(first, of(&request(&cat, Convention::Diffusers)));
+        assert_eq!(first, by(&request(&cat, Convention::ComfyUi), &policy("auto", 2)));
+        assert_ne!(first, by(&request(&cat, Convention::ComfyUi), &policy("bf16", 1)));
         fs::write(&file, "other weights").unwrap();
         assert_ne!(first, of(&request(&cat, Convention::ComfyUi)));
-        assert!(key(&[folder.path().join("none.safetensors")], &request(&cat, Convention::ComfyUi)).is_err());
+        let none = [folder.path().join("none.safetensors")];
+        assert!(key(&none, &request(&cat, Convention::ComfyUi), &auto).is_err());
     }
 }

@@ -7,7 +7,7 @@ use tilewright_plan::{
     StepReuse, WeightForm,
 };
 
-use super::{Bounded, Change, Part, Predicate, Rule};
+use super::{Bounded, Change, Predicate, Rule, change, said};
 
 /// The ranges that a sample's plan has to lie in.
 #[derive(Clone, Debug)]
@@ -166,15 +166,6 @@ impl Bounded for Denoise {
         };
         held(plan) == held(&attempt.plan)
     }
-}
-
-fn said(from: impl Display, to: impl Display) -> Change {
-    Change { from: Part::Words(from.to_string()), to: Part::Words(to.to_string()) }
-}
-
-fn change<T: Copy + PartialEq + Display>(place: &mut T, to: T) -> Option<Change> {
-    let from = std::mem::replace(place, to);
-    (from != to).then(|| said(from, to))
 }
 
 /// Changes a part that has a name in records.

@@ -1,7 +1,8 @@
 //! Version 0.2.0 of the contract: `wit/policy.wit`.
 
 use tilewright_plan::{
-    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, LogLevel, Outcome, Plan, Question, Stage, Vae, Value,
+    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, LogLevel, Outcome, Plan, Question, Stage, Text, TextCost,
+    TextOutcome, TextPlan, Vae, Value,
 };
 use wasmtime::{
     Result, Store,
@@ -10,11 +11,12 @@ use wasmtime::{
 
 use self::{
     bindings::{
-        exports::tilewright::policy::{denoise_policy, lifecycle, vae_policy},
+        exports::tilewright::policy::{denoise_policy, lifecycle, text_policy, vae_policy},
         tilewright::policy as contract,
     },
     conversions::GuestRequest,
     denoise::SampleRequest,
+    text::EncoderRequest,
 };
 use super::{Answer, Instance, Interface, Linked, World, unanswered};
 use crate::{guest::Guest, host::Description};
@@ -33,9 +35,11 @@ mod bindings {
 }
 mod conversions;
 mod denoise;
+mod text;
 
 const VAE: Interface = ("tilewright:policy/vae-policy@0.2.0", &["decide", "learn"]);
 const DENOISE: Interface = ("tilewright:policy/denoise-policy@0.2.0", &["decide", "learn"]);
+const TEXT: Interface = ("tilewright:policy/text-policy@0.2.0", &["decide", "learn"]);
 
 pub(super) const WORLD: World = World {
     version: "0.2.0",
@@ -44,10 +48,16 @@ pub(super) const WORLD: World = World {
         "tilewright:policy/host@0.2.0",
         "tilewright:policy/vae-host@0.2.0",
         "tilewright:policy/denoise-host@0.2.0",
+        "tilewright:policy/text-host@0.2.0",
     ],
-    types: &["tilewright:policy/types@0.2.0", "tilewright:policy/vae@0.2.0", "tilewright:policy/denoise@0.2.0"],
+    types: &[
+        "tilewright:policy/types@0.2.0",
+        "tilewright:policy/vae@0.2.0",
+        "tilewright:policy/denoise@0.2.0",
+        "tilewright:policy/text@0.2.0",
+    ],
     lifecycle: ("tilewright:policy/lifecycle@0.2.0", &["describe", "configure"]),
-    stages: &[(VAE, &[Stage::Decode, Stage::Encode]), (DENOISE, &[Stage::Denoise])],
+    stages: &[(VAE, &[Stage::Decode, Stage::Encode]), (DENOISE, &[Stage::Denoise]), (TEXT, &[Stage::Text])],
     link,
 };
 
@@ -57,6 +67,7 @@ struct Exports {
     lifecycle: lifecycle::GuestIndices,
     vae: Option<vae_policy::GuestIndices>,
     denoise: Option<denoise_policy::GuestIndices>,
+    text: Option<text_policy::GuestIndices>,
 }
 
 /// An instance's exports.
@@ -64,17 +75,19 @@ struct Policy {
     lifecycle: lifecycle::Guest,
     vae: Option<vae_policy::Guest>,
     denoise: Option<denoise_policy::Guest>,
+    text: Option<text_policy::Guest>,
 }
 
 fn link(mut linker: Linker<Guest>, component: &Component) -> Result<Box<dyn Linked>> {
     bindings::Policy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)?;
-    let [exports_vae, exports_denoise] =
-        [VAE, DENOISE].map(|(interface, _)| component.get_export_index(None, interface).is_some());
+    let [exports_vae, exports_denoise, exports_text] =
+        [VAE, DENOISE, TEXT].map(|(interface, _)| component.get_export_index(None, interface).is_some());
     let component = linker.instantiate_pre(component)?;
     let lifecycle = lifecycle::GuestIndices::new(&component)?;
     let vae = if exports_vae { Some(vae_policy::GuestIndices::new(&component)?) } else { None };
     let denoise = if exports_denoise { Some(denoise_policy::GuestIndices::new(&component)?) } else { None };
-    Ok(Box::new(Exports { component, lifecycle, vae, denoise }))
+    let text = if exports_text { Some(text_policy::GuestIndices::new(&component)?) } else { None };
+    Ok(Box::new(Exports { component, lifecycle, vae, denoise, text }))
 }
 
 impl Linked for Exports {
@@ -83,7 +96,8 @@ impl Linked for Exports {
         let lifecycle = self.lifecycle.load(&mut *store, &instance)?;
         let vae = self.vae.as_ref().map(|indices| indices.load(&mut *store, &instance)).transpose()?;
         let denoise = self.denoise.as_ref().map(|indices| indices.load(&mut *store, &instance)).transpose()?;
-        Ok(Box::new(Policy { lifecycle, vae, denoise }))
+        let text = self.text.as_ref().map(|indices| indices.load(&mut *store, &instance)).transpose()?;
+        Ok(Box::new(Policy { lifecycle, vae, denoise, text }))
     }
 }
 
@@ -97,6 +111,11 @@ impl Policy {
     /// The interface for samples.
     fn denoise(&self) -> Result<&denoise_policy::Guest> {
         self.denoise.as_ref().ok_or_else(unanswered)
+    }
+
+    /// The interface for text encoders.
+    fn text(&self) -> Result<&text_policy::Guest> {
+        self.text.as_ref().ok_or_else(unanswered)
     }
 }
 
@@ -157,6 +176,27 @@ impl Instance for Policy {
         let request = SampleRequest::new(question, None);
         self.denoise()?.call_learn(store, request.lend(), &plan.into(), outcome.into())
     }
+
+    fn decide_text(&self, store: &mut Store<Guest>, question: &Question<'_, Text>) -> Result<Answer<TextPlan>> {
+        let request = EncoderRequest::new(question);
+        let plans: Vec<contract::text::Plan> = question.attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
+        let failed = question.attempts.iter().zip(&plans);
+        let attempts: Vec<_> =
+            failed.map(|(attempt, plan)| contract::text::Attempt { plan, failure: attempt.failure.into() }).collect();
+        let answer = self.text()?.call_decide(store, request.lend(), &attempts)?;
+        Ok(answer.map(Into::into))
+    }
+
+    fn learn_text(
+        &self,
+        store: &mut Store<Guest>,
+        question: &Question<'_, Text>,
+        plan: &TextPlan,
+        outcome: &TextOutcome,
+    ) -> Result<()> {
+        let request = EncoderRequest::new(question);
+        self.text()?.call_learn(store, request.lend(), &plan.into(), outcome.into())
+    }
 }
 
 impl contract::types::Host for Guest {}
@@ -164,6 +204,8 @@ impl contract::types::Host for Guest {}
 impl contract::vae::Host for Guest {}
 
 impl contract::denoise::Host for Guest {}
+
+impl contract::text::Host for Guest {}
 
 impl contract::host::Host for Guest {
     fn log(&mut self, level: contract::host::Level, message: String) -> Result<()> {
@@ -196,5 +238,19 @@ impl contract::denoise_host::Host for Guest {
 
     fn trials(&mut self, most: u32) -> Result<Vec<contract::denoise::Trial>> {
         Ok(Guest::trials::<Denoise>(self, most)?.into_iter().map(Into::into).collect())
+    }
+}
+
+impl contract::text_host::Host for Guest {
+    fn estimate(
+        &mut self,
+        plans: Vec<contract::text::Plan>,
+    ) -> Result<Vec<std::result::Result<contract::text::Cost, String>>> {
+        let costs = self.estimate_all::<Text>(plans.into_iter().map(Into::into))?;
+        Ok(costs.into_iter().map(|cost: std::result::Result<TextCost, String>| cost.map(Into::into)).collect())
+    }
+
+    fn trials(&mut self, most: u32) -> Result<Vec<contract::text::Trial>> {
+        Ok(Guest::trials::<Text>(self, most)?.into_iter().map(Into::into).collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tilewright_plan::{CostModel, Denoise, Vae};
+use tilewright_plan::{CostModel, Denoise, Text, Vae};
 
 use crate::{
     contract::Answered,
@@ -16,6 +16,7 @@ use crate::{
 pub(super) struct Pending {
     vae: Option<PendingDecision<Vae>>,
     denoise: Option<PendingDecision<Denoise>>,
+    text: Option<PendingDecision<Text>>,
 }
 
 /// The last decision, until its outcome is known.
@@ -83,5 +84,19 @@ impl Decided for Denoise {
             (request.batch, request.frames, request.height, request.width, tokens, request.passes)
         };
         one.model == other.model && size(one) == size(other)
+    }
+}
+
+impl Decided for Text {
+    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {
+        &mut pending.text
+    }
+
+    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome {
+        AnyOutcome::Text(past_outcome)
+    }
+
+    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
+        one.model == other.model && one.tokens == other.tokens
     }
 }

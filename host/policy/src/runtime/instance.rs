@@ -68,6 +68,7 @@ impl RunningInstance {
         let told = past_outcomes.iter().try_for_each(|past_outcome| match past_outcome {
             AnyOutcome::Vae(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
             AnyOutcome::Denoise(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
+            AnyOutcome::Text(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
         });
         if let Err(failure) = told {
             // The policy took each of them before, but after others that are gone: without all of

@@ -75,7 +75,7 @@ pub const ROWS: &[Row] = &[
     },
     Row { name: "is of a version that is none", guest: Bytes(|| of_version("@next")), outcome: Refused("built for version next of the contract") },
     Row { name: "is of no version", guest: Bytes(|| of_version("")), outcome: Refused("which policies are not given") },
-    Row { name: "an empty component", guest: Text("(component)"), outcome: Refused("does not export tilewright:policy/lifecycle@0.2.0, tilewright:policy/vae-policy@0.2.0, tilewright:policy/denoise-policy@0.2.0:") },
+    Row { name: "an empty component", guest: Text("(component)"), outcome: Refused("does not export tilewright:policy/lifecycle@0.2.0, tilewright:policy/vae-policy@0.2.0, tilewright:policy/denoise-policy@0.2.0, tilewright:policy/text-policy@0.2.0:") },
     Row { name: "an empty module", guest: Text("(module)"), outcome: Refused("does not export tilewright:policy/lifecycle@0.2.0#describe, ") },
     Row { name: "exports all but one", guest: Parts(Guest { recover_name: "recover", ..HEALTHY }), outcome: Refused("does not export tilewright:policy/decoding-policy@0.1.0#recover:") },
     Row {

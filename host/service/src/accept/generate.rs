@@ -103,9 +103,6 @@ pub fn inspect(
     let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
     let refused = |error: &dyn std::error::Error| invalid(describe(error, model, |_| None));
     transformer.check_size(size).map_err(|error| refused(&error))?;
-    let prompts = prompts_of(request, &fields);
-    let read = text_request(text, &prompts, asked.convention, u64::MAX);
-    text.encoders.estimate(&device.machine, &read).map_err(|error| refused(&error))?;
     transformer
         .generate_conditioning(&placeholder, text.tokens.unwrap_or(TOKENS), size)
         .map_err(|error| Refusal::from(crate::Error::from(error)))?;
@@ -155,5 +152,14 @@ pub fn text_request<'a>(
     convention: Convention,
     memory_limit: u64,
 ) -> TextRequest<'a> {
-    TextRequest { prompts, convention, tokens: text.tokens, embeddings: None, precision: None, memory_limit }
+    TextRequest {
+        prompts,
+        convention,
+        tokens: text.tokens,
+        embeddings: None,
+        host: None,
+        comes_again: false,
+        memory_limit,
+        objective: Objective::Balanced,
+    }
 }

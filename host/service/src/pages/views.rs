@@ -212,6 +212,7 @@ fn planned(record: &AnyRecord) -> (AnyPlan, PlanGrid) {
     match record {
         AnyRecord::Vae(record) => (record.plan.clone().into(), plan_grid(&record.request, &record.plan)),
         AnyRecord::Denoise(record) => (record.plan.clone().into(), step_grid(record.request.steps)),
+        AnyRecord::Text(record) => (record.plan.clone().into(), step_grid(record.request.tokens.len() as u32)),
     }
 }
 
@@ -281,7 +282,7 @@ pub fn job_page(app: &App, headers: &HeaderMap, id: &str, notice: Option<&str>) 
     let Some(stored) = server.jobs.store.get(id)? else { return Ok(None) };
     let json = server.jobs.store.record(id)?;
     let records = json.as_deref().map(stages).unwrap_or_default();
-    let traces = records.iter().map(|(record, json)| any_trace(server, &stored, record.clone(), json)).collect();
+    let traces = records.iter().filter_map(|(record, json)| any_trace(server, &stored, record.clone(), json)).collect();
     let job = job_view(server, stored, records.last().map(|(record, _)| record));
     Ok(Some(JobPage { frame: frame(app, headers, notice), job, traces }))
 }
@@ -291,13 +292,15 @@ fn stages(json: &str) -> Vec<(AnyRecord, String)> {
     split_stages(json).into_iter().filter_map(|json| Some((AnyRecord::from_json(json)?, json.to_owned()))).collect()
 }
 
-fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: &str) -> AnyTrace {
+/// The trace of a stage's decision; none of a text encoder's, which is not kept.
+fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: &str) -> Option<AnyTrace> {
     let is_same = |trace: &AnyJobTrace| match record {
         AnyRecord::Vae(_) => matches!(trace, AnyJobTrace::Vae(_)),
         AnyRecord::Denoise(_) => matches!(trace, AnyJobTrace::Denoise(_)),
+        AnyRecord::Text(_) => false,
     };
     let trace = server.traces.get(&stored.job.id).into_iter().find(is_same);
-    match (record, trace) {
+    Some(match (record, trace) {
         (AnyRecord::Vae(record), Some(AnyJobTrace::Vae(trace))) => {
             AnyTrace::Vae(Box::new(decision_trace(server, stored, *record, *trace, json)))
         }
@@ -311,7 +314,8 @@ fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: 
         (AnyRecord::Denoise(record), _) => {
             AnyTrace::Denoise(Box::new(decision_trace(server, stored, *record, JobTrace::default(), json)))
         }
-    }
+        (AnyRecord::Text(_), _) => return None,
+    })
 }
 
 fn decision_trace<W: Work>(

@@ -2,10 +2,11 @@
 //! What a stage has made is kept in the job's folder, so that the job goes on from there after an
 //! end of the server.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use tilewright_pipeline::{ConditioningOutput, KeptConditionings, Trials};
-use tilewright_plan::{Denoise, Vae};
+use tilewright_pipeline::{ConditioningOutput, KeptConditionings, TextPlanning, Trials};
+use tilewright_plan::{Denoise, PolicyIdentity, Recorder, Vae};
+use tilewright_policy::FallbackPlanner;
 use tilewright_rollout::Assignment;
 use tilewright_service_api::{JobState, StageAtWork};
 
@@ -53,7 +54,8 @@ pub fn carry_out(
             begin(server, stored, handle, StageAtWork::Text);
             let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
             let execution = Execution { server, worker, stored };
-            if let Err(end) = tracing::info_span!("text").in_scope(|| execution.encode(assignment, &stop)) {
+            let encoded = tracing::info_span!("text").in_scope(|| execution.encode(history, assignment, &stop));
+            if let Err(end) = encoded {
                 let (state, error) = end.state("text stage");
                 return Some(JobEnded { state, error, record: None });
             }
@@ -91,7 +93,7 @@ fn begin(server: &ServerState, stored: &mut StoredJob, handle: &JobHandle, stage
 
 impl Execution<'_> {
     /// Makes the conditionings of the job's prompts, or takes those that an earlier job has left.
-    fn encode(&self, assignment: &Assignment, stop: &StopSignal) -> Result<(), JobEnd> {
+    fn encode(&self, history: &mut Trials, assignment: &Assignment, stop: &StopSignal) -> Result<(), JobEnd> {
         let Self { server, worker, stored } = *self;
         let failed = |error: tilewright_pipeline::Error| match error {
             tilewright_pipeline::Error::Engine(tilewright_engine::Error::Interrupted) => stop.end(),
@@ -106,11 +108,18 @@ impl Execution<'_> {
         let convention = convention.map_err(JobEnd::Failed)?.unwrap_or_default();
         let limit = memory_limit(worker, stored, assignment).bytes;
         let kept = KeptConditionings::open().ok().flatten();
+        // No route is of the text stage: the host's own plan is carried out.
+        let nobody = PolicyIdentity {
+            name: "host".into(),
+            version: String::new(),
+            digest: String::new(),
+            settings: BTreeMap::new(),
+        };
         let wish = |prompts| accept::text_request(text, prompts, convention, limit);
         let mut found = Vec::new();
         for prompt in &prompts {
             let one = wish(std::slice::from_ref(prompt));
-            found.push(kept.as_ref().map(|kept| kept.find(model.text_paths(), &one)).transpose().map_err(failed)?);
+            found.push(kept.as_ref().map(|kept| kept.find(&text.paths, &one, &nobody)).transpose().map_err(failed)?);
         }
         let is_missing = |found: &Option<(String, Option<std::path::PathBuf>)>| {
             found.as_ref().is_none_or(|(_, path)| path.is_none())
@@ -120,7 +129,11 @@ impl Execution<'_> {
         let mut made = Vec::new();
         if !wanted.is_empty() {
             let machine = &worker.device.machine;
-            let encoded = text.encoders.encode_each(machine, &wish(&wanted), &mut CancelOnly(stop));
+            let planner = FallbackPlanner::new(nobody.clone(), "text is encoded without a policy");
+            let mut planner = Recorder::new(Box::new(planner), false);
+            let mut planning = TextPlanning { planner: &mut planner, trials: history };
+            let encoders = text.open().map_err(failed)?;
+            let encoded = encoders.encode_each(machine, &wish(&wanted), &mut planning, &mut CancelOnly(stop));
             made = encoded.map_err(failed)?.0;
         }
         // The first one comes last: it says that all are there.

@@ -32,7 +32,7 @@ impl Choice {
     #[must_use]
     pub fn declare(description: Description) -> Description {
         description
-            .setting("weights", "Samples: weights packed (as stored), expanded, or auto.", "auto")
+            .setting("weights", "Samples, text: weights packed (as stored), expanded, or auto.", "auto")
             .setting("ahead", "Samples: blocks of weights read ahead, a number, all or auto.", "auto")
             .setting("attention", "Samples: fused, a number of queries at once, or auto.", "auto")
             .setting("guidance", "Samples: the passes of guidance together, in-turn, or auto.", "auto")

@@ -144,6 +144,48 @@ void tw_estimate_samples(const tw_sample_plan *plans, size_t count, tw_sample_co
     tilewright_policy_denoise_host_list_result_cost_string_free(&answers);
 }
 
+// So are text encoders.
+__attribute__((weak)) const char *tw_decide_text(
+    const tw_text_request *request, const tw_text_attempt *attempts, size_t count, tw_text_plan *plan) {
+    (void)request, (void)attempts, (void)count, (void)plan;
+    return "it has no rules for text encoders";
+}
+
+__attribute__((weak)) void tw_learn_text(
+    const tw_text_request *request, const tw_text_plan *plan, const tw_text_outcome *outcome) {
+    (void)request, (void)plan, (void)outcome;
+}
+
+bool exports_tilewright_policy_text_policy_decide(
+    tw_text_request *request, exports_tilewright_policy_text_policy_list_attempt_t *attempts, tw_text_plan *plan,
+    contract_string_t *message) {
+    const char *error = tw_decide_text(request, attempts->ptr, attempts->len, plan);
+    if (error == TW_OK) plan->reason = copied(plan->reason.ptr, plan->reason.len);
+    bool is_answered = ended(error, message);
+    tilewright_policy_text_request_free(request);
+    exports_tilewright_policy_text_policy_list_attempt_free(attempts);
+    return is_answered;
+}
+
+void exports_tilewright_policy_text_policy_learn(
+    tw_text_request *request, tw_text_plan *plan, tw_text_outcome *outcome) {
+    tw_learn_text(request, plan, outcome);
+    tilewright_policy_text_request_free(request);
+    tilewright_policy_text_plan_free(plan);
+}
+
+void tw_estimate_texts(const tw_text_plan *plans, size_t count, tw_text_cost *costs) {
+    // Cast away: the host only reads the plans.
+    tilewright_policy_text_host_list_plan_t asked = {.ptr = (tw_text_plan *)plans, .len = count};
+    tilewright_policy_text_host_list_result_cost_string_t answers;
+    tilewright_policy_text_host_estimate(&asked, &answers);
+    for (size_t i = 0; i < count; i++) {
+        bool is_priced = i < answers.len && !answers.ptr[i].is_err;
+        costs[i] = is_priced ? answers.ptr[i].val.ok : (tw_text_cost){.peak_bytes = UINT64_MAX, .elapsed_ns = UINT64_MAX};
+    }
+    tilewright_policy_text_host_list_result_cost_string_free(&answers);
+}
+
 void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs) {
     // Cast away: the host only reads the plans.
     tilewright_policy_vae_host_list_plan_t asked = {.ptr = (tw_plan *)plans, .len = count};

@@ -17,6 +17,11 @@ typedef exports_tilewright_policy_denoise_policy_plan_t tw_sample_plan;
 typedef exports_tilewright_policy_denoise_policy_attempt_t tw_sample_attempt;
 typedef exports_tilewright_policy_denoise_policy_outcome_t tw_sample_outcome;
 typedef tilewright_policy_denoise_cost_t tw_sample_cost;
+typedef exports_tilewright_policy_text_policy_request_t tw_text_request;
+typedef exports_tilewright_policy_text_policy_plan_t tw_text_plan;
+typedef exports_tilewright_policy_text_policy_attempt_t tw_text_attempt;
+typedef exports_tilewright_policy_text_policy_outcome_t tw_text_outcome;
+typedef tilewright_policy_text_cost_t tw_text_cost;
 typedef tilewright_policy_types_dtype_t tw_dtype;
 typedef tilewright_policy_types_stage_t tw_stage;
 
@@ -31,11 +36,12 @@ enum { TW_UNIFORM, TW_MIXED };                                                  
 enum { TW_CHANNELS_FIRST, TW_CHANNELS_LAST };                                             // plan->layout
 enum { TW_KEEP, TW_AT_END, TW_EACH_STEP };                                                // plan->release
 enum { TW_OUT_OF_MEMORY, TW_NON_FINITE, TW_OVER_LIMIT };                                  // attempt->failure.tag
-enum { TW_PACKED, TW_EXPANDED };                                                          // sample plan->weights
+enum { TW_PACKED, TW_EXPANDED };                                                          // sample, text plan->weights
 enum { TW_RESIDENT, TW_STREAMED, TW_HOST };                                               // sample plan->residency.tag
 enum { TW_FUSED, TW_PIECES };                                                             // sample plan->attention.tag
 enum { TW_TOGETHER, TW_IN_TURN };                                                         // sample plan->guidance
 enum { TW_REUSE_OFF, TW_REUSE_OUTPUT, TW_REUSE_FIRST_BLOCK };                             // sample plan->reuse.tag
+enum { TW_PLACE_DEVICE, TW_PLACE_HOST };                                                  // text plan->place
 enum { TW_DEBUG, TW_INFO, TW_WARN };                                                      // tw_log
 
 typedef enum { TW_FLAG, TW_INTEGER, TW_NUMBER, TW_TEXT } tw_type;
@@ -75,11 +81,18 @@ const char *tw_decide_sample(
 void tw_learn_sample(
     const tw_sample_request *request, const tw_sample_plan *plan, const tw_sample_outcome *outcome);
 
+// The same for text encoders.
+const char *tw_decide_text(
+    const tw_text_request *request, const tw_text_attempt *attempts, size_t count, tw_text_plan *plan);
+void tw_learn_text(const tw_text_request *request, const tw_text_plan *plan, const tw_text_outcome *outcome);
+
 // The expected costs of `count` plans, in their order. A plan that makes no sense or can't be run
 // gets UINT64_MAX for its time and peak.
 void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs);
 // The same for a sample's plans: UINT64_MAX is the time of a step and the peak.
 void tw_estimate_samples(const tw_sample_plan *plans, size_t count, tw_sample_cost *costs);
+// The same for a text encoder's plans.
+void tw_estimate_texts(const tw_text_plan *plans, size_t count, tw_text_cost *costs);
 // Measurements on this device for this model at about this size, newest first, at most `most`. They
 // live until the call ends.
 size_t tw_trials(uint32_t most, const tw_trial **trials);

@@ -1,0 +1,102 @@
+//! The text stage of commands: decisions about encoders are kept, shown, and explained.
+
+use serde::Serialize;
+use tilewright_engine::{Error as EngineError, Machine, Probe};
+use tilewright_pipeline::{self as pipeline, EncoderRun, Trials, UnfinishedRun};
+use tilewright_plan::{TextRecord, bytes, words::with_noun};
+use tilewright_torch::device::Choice;
+
+use crate::{
+    args::Recording,
+    failure::{Failure, Outcome},
+    report::{keep_with, unique_plans},
+    table,
+    tell::tell,
+};
+
+/// The processor beside a GPU, for encoders that run there; none if the device is the processor, or
+/// if it can't be measured.
+pub fn processor(machine: &Machine) -> Option<Machine> {
+    if machine.device == tch::Device::Cpu {
+        return None;
+    }
+    match Machine::open(Choice::Cpu, Probe::Kept) {
+        Ok(host) => Some(host),
+        Err(error) => {
+            tell!("warning: text encoders run on the device alone: {error}");
+            None
+        }
+    }
+}
+
+/// Keeps the records of runs that were carried out: in the user's file and in the history.
+pub fn keep_runs(recording: &Recording, trials: &mut Trials, runs: &mut [EncoderRun]) -> Outcome {
+    for run in runs {
+        if run.record.outcome.is_some() {
+            trials.keep(&run.record);
+        }
+        keep_with(recording, &run.record, run.exchange.take())?;
+    }
+    Ok(())
+}
+
+/// The failure of a run, after its record is kept.
+pub fn fail(recording: &Recording, trials: &mut Trials, error: pipeline::Error) -> Failure {
+    let pipeline::Error::Encoder(unfinished) = error else { return error.into() };
+    let UnfinishedRun { error, record, exchange } = *unfinished;
+    let kept = record.map_or(Ok(()), |record| {
+        if !matches!(error, EngineError::Interrupted) {
+            trials.keep(&record);
+        }
+        keep_with(recording, &record, exchange)
+    });
+    kept.err().unwrap_or_else(|| error.into())
+}
+
+/// A run, for --json.
+#[derive(Serialize)]
+pub struct Row<'a> {
+    model: &'a str,
+    path: String,
+    tokens: usize,
+    #[serde(flatten)]
+    record: &'a TextRecord,
+}
+
+impl<'a> Row<'a> {
+    /// The run's row.
+    pub fn new(run: &'a EncoderRun) -> Self {
+        Self { model: &run.model, path: run.path.display().to_string(), tokens: run.tokens, record: &run.record }
+    }
+}
+
+/// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
+pub fn explanation(run: &EncoderRun) -> String {
+    let EncoderRun { model, record, candidates, .. } = run;
+    if candidates.is_empty() {
+        return format!("{model}: {} asked for no prices: it decides by rule.", record.policy.name);
+    }
+    let considered = unique_plans(candidates);
+    let rows = considered.iter().map(|candidate| {
+        // The price of a plan is the same, whatever stays afterwards.
+        let chosen = tilewright_plan::TextPlan { kept: candidate.plan.kept, ..record.plan.without_reason() };
+        let is_chosen = candidate.plan.without_reason() == chosen;
+        let mut row = vec![if is_chosen { "→" } else { "" }.to_owned(), candidate.plan.to_string()];
+        match &candidate.cost {
+            Ok(cost) => {
+                row.extend([table::time(cost.elapsed), table::time(cost.load)]);
+                row.extend([cost.peak_bytes, cost.weights_bytes, cost.host_bytes].map(bytes::display));
+                row.push(if cost.held_bytes() > record.request.memory_limit { "over the limit" } else { "" }.into());
+            }
+            Err(reason) => {
+                row.extend([const { String::new() }; 5]);
+                row.push(reason.clone());
+            }
+        }
+        row
+    });
+    let heard = format!("{model}: {} considered {}:", record.policy.name, with_noun(considered.len(), "plan"));
+    let heading = ["", "plan", "time", "load", "memory", "weights", "on the host", "note"];
+    let numbers = ["time", "load", "memory", "weights", "on the host"];
+    format!("{heard}\n{}", table::listing(&heading, &numbers, rows))
+}

@@ -1,0 +1,313 @@
+//! The prices of an encoder's plans: the network's own `forward` on a meter.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tch::Device;
+use tilewright_models::{ComputeFormat, EncoderConfig, EncoderFile, EncoderKind, transformer::Residency};
+use tilewright_nn::{Costs, Meter};
+use tilewright_plan::{
+    CostModel, Dtype, EncoderModel, Layout, Place, Precision, StoredType, Text, TextCapabilities, TextCost,
+    TextOutcome, TextPlan, TextRecord, Trial, WeightForm,
+};
+use tilewright_torch::probe::Measured;
+
+use crate::{Error, Machine, Result, denoise::EXPANDED_TRAVERSALS};
+
+/// The types that products of encoders can run in.
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+
+/// The published encoders: kind, whether of pictures, width and blocks, and the name that policies
+/// know.
+const PUBLISHED: [(EncoderKind, bool, i64, usize, &str); 6] = [
+    (EncoderKind::Clip, false, 768, 12, "clip-l"),
+    (EncoderKind::OpenClip, false, 1280, 32, "openclip-bigg"),
+    (EncoderKind::T5, false, 4096, 24, "t5-xxl"),
+    (EncoderKind::Umt5, false, 4096, 24, "umt5-xxl"),
+    (EncoderKind::OpenClip, true, 1280, 32, "clip-vision-h"),
+    (EncoderKind::Clip, true, 1024, 24, "clip-vision-l"),
+];
+
+/// The names of kinds of other widths.
+const KINDS: [(EncoderKind, &str); 4] = [
+    (EncoderKind::Clip, "clip"),
+    (EncoderKind::OpenClip, "openclip"),
+    (EncoderKind::T5, "t5"),
+    (EncoderKind::Umt5, "umt5"),
+];
+
+/// The facts of an encoder that plans depend on.
+pub(super) fn model(encoder: &EncoderFile) -> EncoderModel {
+    let config = &encoder.config;
+    let (is_picture, head_width) = match config {
+        EncoderConfig::Clip(config) => (config.picture.is_some(), config.hidden / config.heads),
+        EncoderConfig::T5(config) => (false, config.attention / config.heads),
+    };
+    let own = (config.kind(), is_picture, config.hidden(), config.blocks());
+    let known = PUBLISHED.iter().find(|(kind, picture, width, blocks, _)| (*kind, *picture, *width, *blocks) == own);
+    let kind = match known {
+        Some((.., name)) => (*name).to_owned(),
+        None => {
+            let name = KINDS.iter().find(|(kind, _)| *kind == config.kind()).map_or("", |(_, name)| *name);
+            let vision = if is_picture { "-vision" } else { "" };
+            format!("{name}{vision}-{}", config.hidden())
+        }
+    };
+    let types = encoder.stored_types.iter();
+    EncoderModel {
+        kind,
+        stored_types: types
+            .map(|(stored, bytes)| StoredType { name: stored.name().to_owned(), bytes: *bytes })
+            .collect(),
+        parameter_bytes: encoder.stored_bytes,
+        blocks: config.blocks() as u32,
+        width: config.hidden() as u32,
+        head_width: head_width as u32,
+    }
+}
+
+/// A device that an encoder can run on.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub place: Place,
+    pub device: Device,
+    measured: Measured,
+    /// Its memory is the host's beside a device of its own, and no limit counts it.
+    pub is_apart: bool,
+}
+
+/// Bytes of weights: in the pool, and in the pages of their file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WeightBytes {
+    pub pooled: u64,
+    pub mapped: u64,
+}
+
+impl WeightBytes {
+    pub fn all(self) -> u64 {
+        self.pooled.saturating_add(self.mapped)
+    }
+}
+
+/// Peak beside the weights in bytes, and seconds of all texts.
+type Metered = std::result::Result<(u64, f64), String>;
+
+/// The prices of plans for one run. Without tensors, so that a policy may ask from any thread.
+#[derive(Debug)]
+pub(super) struct TextCosts {
+    encoder: Arc<EncoderFile>,
+    seats: Vec<Seat>,
+    /// Samples and tokens of each text.
+    shapes: Vec<[i64; 2]>,
+    left_out: usize,
+    /// The plan of an encoder that is loaded already.
+    loaded: Option<TextPlan>,
+    /// Earlier measurements, newest first.
+    trials: Vec<Trial<Text>>,
+    metered: Mutex<HashMap<(Precision, Place), Metered>>,
+}
+
+impl TextCosts {
+    pub fn new(
+        machine: &Machine,
+        host: Option<&Machine>,
+        encoder: &Arc<EncoderFile>,
+        shapes: Vec<[i64; 2]>,
+        left_out: usize,
+    ) -> Self {
+        let seat =
+            |place, of: &Machine, is_apart| Seat { place, device: of.device, measured: of.measured.clone(), is_apart };
+        let seats = match (machine.device, host) {
+            (Device::Cpu, _) => vec![seat(Place::Host, machine, false)],
+            (_, None) => vec![seat(Place::Device, machine, false)],
+            (_, Some(host)) => {
+                vec![seat(Place::Device, machine, false), seat(Place::Host, host, machine.has_own_memory())]
+            }
+        };
+        Self {
+            encoder: encoder.clone(),
+            seats,
+            shapes,
+            left_out,
+            loaded: None,
+            trials: Vec::new(),
+            metered: Mutex::default(),
+        }
+    }
+
+    /// The same prices, to be metered again.
+    pub fn anew(&self) -> Self {
+        Self {
+            encoder: self.encoder.clone(),
+            seats: self.seats.clone(),
+            shapes: self.shapes.clone(),
+            left_out: self.left_out,
+            loaded: self.loaded.clone(),
+            trials: self.trials.clone(),
+            metered: Mutex::default(),
+        }
+    }
+
+    /// The same prices beside an encoder that is loaded already by a plan.
+    pub fn with_loaded(self, loaded: Option<TextPlan>) -> Self {
+        Self { loaded, ..self }
+    }
+
+    /// The same prices with what these records, newest first, make likely for this run: the price
+    /// for now, times measured over estimated then.
+    pub fn with_history(mut self, records: &[TextRecord]) -> Self {
+        self.trials = records.iter().filter_map(|record| self.trial(record)).collect();
+        self
+    }
+
+    fn trial(&self, record: &TextRecord) -> Option<Trial<Text>> {
+        let (outcome, then) = (record.outcome?, record.estimate.as_ref()?);
+        let now = self.price(&record.plan).ok()?;
+        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
+        let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
+        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64).unwrap_or(1.0);
+        let elapsed = Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?;
+        let peak_bytes = (now.peak_bytes as f64 * memory) as u64;
+        let TextCost { weights_bytes, host_bytes, .. } = now;
+        let outcome = TextOutcome { elapsed, peak_bytes, weights_bytes, host_bytes, ..outcome };
+        Some(Trial { plan: record.plan.clone(), outcome })
+    }
+
+    /// The plans that can be carried out.
+    pub fn capabilities(&self, kept: bool) -> TextCapabilities {
+        let is_measured = |dtype: &Dtype| self.seats.iter().any(|seat| seat.runs(*dtype));
+        TextCapabilities {
+            dtypes: DTYPES.into_iter().filter(is_measured).collect(),
+            places: self.seats.iter().map(|seat| seat.place).collect(),
+            weights: vec![WeightForm::Packed, WeightForm::Expanded],
+            kept,
+        }
+    }
+
+    /// The device of a place.
+    pub fn seat(&self, place: Place) -> Result<&Seat> {
+        let found = self.seats.iter().find(|seat| seat.place == place);
+        found.ok_or_else(|| Error::NotOffered(format!("place={place}: the encoder can't run there")))
+    }
+
+    /// The cost of a plan.
+    ///
+    /// # Errors
+    /// One line, if it can't be carried out.
+    fn price(&self, plan: &TextPlan) -> std::result::Result<TextCost, String> {
+        let words = |error: Error| error.to_string();
+        let seat = self.seat(plan.place).map_err(words)?;
+        let format = format(plan.precision).map_err(words)?;
+        let (peak, seconds) = self.metered(plan.precision, format, seat)?;
+        let weights = self.weight_bytes(plan).map_err(words)?;
+        let (load, reading) = self.weight_seconds(plan.weights, format, seat).map_err(words)?;
+        let is_loaded = self.loaded.as_ref().is_some_and(|loaded| is_held_alike(loaded, plan));
+        let duration = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let [peak_bytes, weights_bytes, host_bytes] = match seat.is_apart {
+            true => [0, 0, peak.saturating_add(weights.all())],
+            false => [peak, weights.all(), 0],
+        };
+        Ok(TextCost {
+            elapsed: duration(seconds + reading),
+            load: if is_loaded { Duration::ZERO } else { duration(load) },
+            peak_bytes,
+            weights_bytes,
+            host_bytes,
+        })
+    }
+
+    /// Seconds of loading, and those that a processor takes in all texts for weights on their way
+    /// into products: a product of few tokens reads them from memory, lays them out in its type and
+    /// reads them again. On a GPU this goes beside the work.
+    fn weight_seconds(&self, weights: WeightForm, format: ComputeFormat, seat: &Seat) -> Result<(f64, f64)> {
+        let stored = self.encoder.stored_bytes as f64;
+        let expanded = self.encoder.resident_bytes(format, Residency::Expanded)? as f64;
+        let rate = seat.measured.bytes_per_second.max(1.0);
+        if seat.device != Device::Cpu {
+            let copied = stored / seat.measured.transfer_bytes_per_second.unwrap_or(rate).max(1.0);
+            let unpacked = if weights == WeightForm::Expanded { expanded / rate } else { 0.0 };
+            return Ok((copied + unpacked, 0.0));
+        }
+        let (load, each) = match weights {
+            WeightForm::Packed => (0.0, stored + 2.0 * expanded),
+            WeightForm::Expanded => (stored + expanded, EXPANDED_TRAVERSALS * expanded),
+        };
+        Ok((load / rate, each * self.shapes.len() as f64 / rate))
+    }
+
+    /// Bytes of a plan's weights.
+    pub fn weight_bytes(&self, plan: &TextPlan) -> Result<WeightBytes> {
+        let residency = self.residency(plan)?;
+        let pooled = self.encoder.resident_bytes(format(plan.precision)?, residency)?;
+        let mapped = if residency == Residency::Mapped { self.encoder.stored_bytes } else { 0 };
+        Ok(WeightBytes { pooled, mapped })
+    }
+
+    /// The place of weights by a plan: packed ones stay in their file on a processor.
+    pub fn residency(&self, plan: &TextPlan) -> Result<Residency> {
+        let is_processor = self.seat(plan.place)?.device == Device::Cpu;
+        Ok(match plan.weights {
+            WeightForm::Expanded => Residency::Expanded,
+            WeightForm::Packed if is_processor => Residency::Mapped,
+            WeightForm::Packed => Residency::Packed,
+        })
+    }
+
+    /// The result of [`TextCosts::meter`], from the last time if it is the same work.
+    fn metered(&self, precision: Precision, format: ComputeFormat, seat: &Seat) -> Metered {
+        let key = (precision, seat.place);
+        if let Some(known) = self.lock().get(&key) {
+            return known.clone();
+        }
+        let metered = self.meter(precision, format, seat).map_err(|error| error.to_string());
+        self.lock().insert(key, metered.clone());
+        metered
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Precision, Place), Metered>> {
+        self.metered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn meter(&self, precision: Precision, format: ComputeFormat, seat: &Seat) -> Result<(u64, f64)> {
+        let speed = seat.measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
+        let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
+        let meter = Meter::new(format, Costs::new(speed, &seat.measured));
+        let mut kept = Vec::new();
+        for shape in &self.shapes {
+            let states = self.encoder.meter(&meter, *shape, self.left_out)?;
+            // On a processor they stay where they are.
+            kept.extend((seat.device == Device::Cpu).then_some(states));
+        }
+        drop(kept);
+        Ok((meter.peak_bytes(), meter.seconds()))
+    }
+}
+
+impl Seat {
+    fn runs(&self, dtype: Dtype) -> bool {
+        self.measured.speeds.iter().any(|speed| speed.dtype == dtype)
+    }
+}
+
+impl CostModel<Text> for TextCosts {
+    fn estimate(&self, plans: &[TextPlan]) -> Vec<std::result::Result<TextCost, String>> {
+        plans.iter().map(|plan| self.price(plan)).collect()
+    }
+
+    fn trials(&self, most: u32) -> Vec<Trial<Text>> {
+        self.trials.iter().take(most as usize).cloned().collect()
+    }
+}
+
+/// The types that a precision computes in.
+pub(super) fn format(precision: Precision) -> Result<ComputeFormat> {
+    Ok(ComputeFormat::new(precision, Layout::ChannelsFirst)?)
+}
+
+/// True if an encoder that was loaded by one plan serves the other.
+pub(super) fn is_held_alike(one: &TextPlan, other: &TextPlan) -> bool {
+    (one.precision, one.place, one.weights) == (other.precision, other.place, other.weights)
+}
