@@ -130,7 +130,7 @@ struct Written<'a> {
     shape: &'a [i64],
 }
 
-/// What was decided and done, and the file with the shape of its states, unless it was a dry run.
+/// Decisions and what was done, and the file with the shape of its states, unless it was a dry run.
 fn report(arguments: &Embed, runs: &[EncoderRun], written: Option<(&Path, &[i64])>) -> Outcome {
     let explained: Vec<String> = runs.iter().map(text::explanation).filter(|_| arguments.explain).collect();
     if arguments.json {

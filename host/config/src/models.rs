@@ -21,8 +21,8 @@ pub struct Model {
     /// Their contents are not checked here.
     #[serde(default, deserialize_with = "values::one_or_two_paths")]
     pub transformer: Vec<PathBuf>,
-    /// Text encoders' files or folders, in any order, for jobs from a prompt. Their contents are not
-    /// checked here.
+    /// Text encoders' files or folders, in any order, for jobs from a prompt. Their contents are
+    /// not checked here.
     #[serde(default, deserialize_with = "values::one_or_two_paths")]
     pub text_encoder: Vec<PathBuf>,
     /// The sigma at which two experts change, if it is not the published one: between 0 and 1.

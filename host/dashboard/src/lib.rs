@@ -1,9 +1,10 @@
 //! The service's dashboard: data in ([`views`]), pages and fragments of HTML out. No server and no
 //! I/O. Pages load nothing from other sites, and work without their script.
 //!
-//! A page is whole: [`overview`], [`prompt`], [`job`], [`jobs`], [`policy`], [`login`], [`problem`]. The
-//! overview and the pages of a job and a policy have parts that change, elements with an id:
-//! [`OverviewPart`], [`job_part`], [`policy_part`], [`status_part`]. Their script asks for
+//! A page is whole: [`overview`], [`prompt`], [`job`], [`jobs`], [`policy`], [`login`],
+//! [`problem`]. The overview and the pages of a job and a policy have parts that change, elements
+//! with an id: [`OverviewPart`], [`job_part`], [`policy_part`], [`status_part`]. Their script asks
+//! for
 //! `/live?page=PATH` with the page's own path (`/`, `/jobs/ID`, `/policies/NAME`), and is sent
 //! events whose data is JSON, `{"id": …, "html": …}`. A part that did not change may be sent again.
 //! Each new connection is to be sent all parts, since the page may be older than it. The files that

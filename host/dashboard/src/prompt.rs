@@ -1,4 +1,5 @@
-//! The page at `/prompt`: a prompt becomes a job. The page of the job shows its steps and the result.
+//! The page at `/prompt`: a prompt becomes a job. The page of the job shows its steps and the
+//! result.
 
 use maud::{Markup, html};
 use tilewright_config::Role;

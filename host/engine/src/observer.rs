@@ -74,7 +74,8 @@ pub trait Observer {
     fn sample_decided(&mut self, _decision: &Decision<Denoise>, _cost: Option<&DenoiseCost>, _steps_done: u32) {}
     /// A plan of a sample failed, and the same step follows by the next plan.
     fn sample_failed(&mut self, _attempt: &FailedAttempt<Denoise>, _next: &DenoisePlan) {}
-    /// A plan of a text encoder's run is about to be carried out, at the expected cost if there is one.
+    /// A plan of a text encoder's run is about to be carried out, at the expected cost if there is
+    /// one.
     fn text_decided(&mut self, _decision: &Decision<Text>, _cost: Option<&TextCost>) {}
     /// A plan of a text encoder's run failed, and all texts run again by the next one.
     fn text_failed(&mut self, _attempt: &FailedAttempt<Text>, _next: &TextPlan) {}

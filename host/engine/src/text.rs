@@ -82,8 +82,8 @@ pub struct EncodedText {
 }
 
 impl<'a> TextJob<'a> {
-    /// A job, within a limit of the device's memory that counts the weights. `host` is the processor
-    /// beside a GPU, if the encoder may run there.
+    /// A job, within a limit of the device's memory that counts the weights. `host` is the
+    /// processor beside a GPU, if the encoder may run there.
     ///
     /// # Errors
     /// [`Error::EncoderDoesNotFit`] if not even the leanest plan fits.
@@ -157,8 +157,8 @@ impl<'a> TextJob<'a> {
         self.costs.estimate_one(plan)
     }
 
-    /// The bytes of the device's memory that the leanest plan is expected to hold, weights included;
-    /// none if no plan has a price.
+    /// The bytes of the device's memory that the leanest plan is expected to hold, weights
+    /// included; none if no plan has a price.
     fn least_bytes(&self) -> Option<u64> {
         let TextCapabilities { dtypes, places, weights, .. } = &self.capabilities;
         let plans = dtypes.iter().flat_map(|dtype| {

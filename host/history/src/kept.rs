@@ -20,7 +20,8 @@ pub trait Kept: Work {
     /// The model's family.
     fn family(request: &Self::Request) -> &str;
 
-    /// Samples, frames, height and width; of texts their number, 1, 1 and the tokens of the longest.
+    /// Samples, frames, height and width; of texts their number, 1, 1 and the tokens of the
+    /// longest.
     fn extents(request: &Self::Request) -> [u32; 4];
 
     /// A plan's division, precision and memory order, as columns of the history.

@@ -1,5 +1,5 @@
-//! Policies that answer text encoders' runs alone: what they are asked, what becomes of answers that
-//! are out of bounds or mean harm, and of plans after failures.
+//! Policies that answer text encoders' runs alone: what they are asked, what becomes of answers
+//! that are out of bounds or mean harm, and of plans after failures.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,17 +1,17 @@
 //! The search for a text encoder's plan.
 //!
 //! The first round prices f32 and the types that the device is fast in (on a processor f32 alone),
-//! with sums in f32, on the device, and f32 on the host; weights as stored and expanded. If none of these
-//! plans fits, the other narrow types are tried, and after that the leanest of all is taken:
+//! with sums in f32, on the device, and f32 on the host; weights as stored and expanded. If none of
+//! these plans fits, the other narrow types are tried, and after that the leanest of all is taken:
 //! estimates may be too high.
 //!
-//! The time is that of loading and running together, since most encoders run once. It counts half as
-//! much again for narrow types, since every step of a sample follows the conditioning, and on the
-//! host beside a device of its own, whose processor has other work. The host's
-//! trials correct the prices of plans that ran three times, as for samples.
+//! The time is that of loading and running together, since most encoders run once. It counts half
+//! as much again for narrow types, since every step of a sample follows the conditioning, and on
+//! the host beside a device of its own, whose processor has other work. The host's trials correct
+//! the prices of plans that ran three times, as for samples.
 //!
-//! An encoder stays loaded where the host offers that, if it takes at most half of the limit and the
-//! objective is not `leanest`.
+//! An encoder stays loaded where the host offers that, if it takes at most half of the limit and
+//! the objective is not `leanest`.
 
 use tilewright_sdk::{
     Backend, Dtype, Objective, Precision,

@@ -1,6 +1,6 @@
-//! Every part of the plan is a setting, for decodes, encodes, samples and text encoders alike. Every
-//! choice goes through a policy, so one made by hand is checked and recorded like any other. A
-//! setting that is left at `auto` is that of [`denoise::Plan::plain`] and [`text::Plan::plain`]:
+//! Every part of the plan is a setting, for decodes, encodes, samples and text encoders alike.
+//! Every choice goes through a policy, so one made by hand is checked and recorded like any other.
+//! A setting that is left at `auto` is that of [`denoise::Plan::plain`] and [`text::Plan::plain`]:
 //! everything at once, but for the passes of guidance, and nothing kept.
 
 use tilewright_sdk::{

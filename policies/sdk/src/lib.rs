@@ -128,8 +128,8 @@ pub trait Policy: Sized + 'static {
         Err("it has no rules for text encoders".into())
     }
 
-    /// Learns from the outcome of a text encoder's run. During it, [`text::estimate`] prices only the
-    /// plan that was decided on.
+    /// Learns from the outcome of a text encoder's run. During it, [`text::estimate`] prices only
+    /// the plan that was decided on.
     fn learn_text(&mut self, request: &text::Request, plan: &text::Plan, outcome: &text::Outcome) {
         let _ = (request, plan, outcome);
     }

@@ -48,7 +48,8 @@ impl Plan {
         Self { reason: reason.into(), ..self }
     }
 
-    /// True if both are carried out alike: the reason, and what stays afterwards, make no difference.
+    /// True if both are carried out alike: the reason, and what stays afterwards, make no
+    /// difference.
     pub fn is_like(&self, other: &Plan) -> bool {
         self.precision == other.precision && self.place == other.place && self.weights == other.weights
     }

@@ -113,8 +113,8 @@ pub struct Generate {
     /// A PNG of the sample so far, rewritten after each step
     #[arg(long, value_name = "FILE.png")]
     pub preview: Option<PathBuf>,
-    /// The policy that decides, of all stages or of one (text, encode, denoise, decode), repeatable:
-    /// a shipped policy's name, or a .wasm file [default: adaptive]
+    /// The policy that decides, of all stages or of one (text, encode, denoise, decode),
+    /// repeatable: a shipped policy's name, or a .wasm file [default: adaptive]
     #[arg(long, value_name = "[STAGE=]NAME|FILE.wasm", num_args = 1)]
     pub policy: Vec<String>,
     /// A setting of the policies, of all stages or of one, repeatable, as decode.space=whole or

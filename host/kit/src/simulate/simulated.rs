@@ -59,8 +59,8 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned {
     /// A request in a few words.
     fn words(request: &Self::Request) -> String;
 
-    /// Width, height, frames and samples, and the model's family; of texts the tokens of all of them, 1,
-    /// 1 and their number, and the encoder's kind.
+    /// Width, height, frames and samples, and the model's family; of texts the tokens of all of
+    /// them, 1, 1 and their number, and the encoder's kind.
     fn size(request: &Self::Request) -> ([u32; 4], &str);
 
     /// True if two requests are of one model.

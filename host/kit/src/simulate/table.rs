@@ -111,8 +111,8 @@ pub struct Entry<W: Simulated = Vae> {
     /// The price by the device's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<W::Cost>,
-    /// Median time, of a sample that of a step and of a text encoder with loading; none if it was only
-    /// priced.
+    /// Median time, of a sample that of a step and of a text encoder with loading; none if it was
+    /// only priced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<f64>,
     /// The highest memory use of any run in bytes, of a sample with the weights.

@@ -101,8 +101,8 @@ impl KeptConditionings {
 /// The settings of a policy that change the bits of a conditioning.
 const OF_BITS: [&str; 2] = ["precision", "place"];
 
-/// A digest of all that a conditioning follows from: prompts, the way that they are read, the policy
-/// that decides of types, and the encoders' files as the file system tells them apart.
+/// A digest of all that a conditioning follows from: prompts, the way that they are read, the
+/// policy that decides of types, and the encoders' files as the file system tells them apart.
 fn key(paths: &[PathBuf], request: &TextRequest<'_>, policy: &PolicyIdentity) -> Result<String> {
     let mut digest = Sha256::new();
     let mut add = |text: &str| {

@@ -1,6 +1,6 @@
 //! The host's own plan of a text encoder's run: f32, and bf16 with sums in f32 where that does not
-//! fit or fails; on the device, and on the host's processor where no type fits there. Sums stay f32,
-//! since T5's overflow in f16. Nothing is kept afterwards.
+//! fit or fails; on the device, and on the host's processor where no type fits there. Sums stay
+//! f32, since T5's overflow in f16. Nothing is kept afterwards.
 
 use tilewright_plan::{CostModel, Dtype, Precision, Question, Text, TextPlan};
 

@@ -1,6 +1,6 @@
-//! A job from a prompt: text encoders read it, the transformer samples a latent, the vae decodes it.
-//! What a stage has made is kept in the job's folder, so that the job goes on from there after an
-//! end of the server.
+//! A job from a prompt: text encoders read it, the transformer samples a latent, the vae decodes
+//! it. What a stage has made is kept in the job's folder, so that the job goes on from there after
+//! an end of the server.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
