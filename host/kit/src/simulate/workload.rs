@@ -75,8 +75,8 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
-    /// `denoise` for a sample, whose sides are those of the latent; `text` for an encoder, whose width is
-    /// the tokens of all texts, height 1 and batch their number.
+    /// `denoise` for a sample, whose sides are those of the latent; `text` for an encoder, whose
+    /// width is the tokens of all texts, height 1 and batch their number.
     stage: Option<Stage>,
     width: u32,
     height: u32,
