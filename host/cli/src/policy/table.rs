@@ -42,8 +42,11 @@ pub fn run(arguments: &Table) -> Outcome {
     let output = &arguments.output;
     tilewright_outputs::write_whole(output, text.as_bytes())
         .map_err(|error| Failure::input(format!("{}: can't be written: {error}", output.display())))?;
-    let plans: usize = table.cases.iter().map(|case| case.plans.len()).sum();
-    tell!("wrote {}: {} in {}", output.display(), with_noun(plans, "plan"), with_noun(table.cases.len(), "case"));
+    let plans = table.cases.iter().map(|case| case.plans.len());
+    let plans = plans.chain(table.samples.iter().map(|case| case.plans.len()));
+    let plans: usize = plans.chain(table.texts.iter().map(|case| case.plans.len())).sum();
+    let cases = table.cases.len() + table.samples.len() + table.texts.len();
+    tell!("wrote {}: {} in {}", output.display(), with_noun(plans, "plan"), with_noun(cases, "case"));
     Ok(())
 }
 
