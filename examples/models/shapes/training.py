@@ -1,6 +1,6 @@
 """The training that the bundled picture and video models share: lessons for text encoders, then flow matching.
 
-Version: torch 2.11.0.
+Versions: torch 2.11.0, safetensors 0.8.0.
 
 A model has `modules()` by name, `condition(prompts)` with the tensors that its transformer is given, `readable(prompts)` with
 each text encoder's states [B, tokens, width], `velocity(latents, sigma, *conditions)`, and `arrange(latents)`, which lays latents
@@ -9,11 +9,13 @@ out as the transformer takes them.
 
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors.torch import load_file
 
 from optimizer import optimizers
 
@@ -66,8 +68,20 @@ def teach(model, scenes, steps, seed, batch=192, peak=2e-3):
             print(f"lesson {step} loss {loss.item():.3f}, captions read rightly: {shares}", flush=True)
 
 
+def load(model, folder):
+    """Weights of a packaged model, in f32."""
+    for name, module in model.modules().items():
+        (path,) = (folder / name).glob("*.safetensors")
+        weights = {key: tensor.float() for key, tensor in load_file(path).items()}
+        missing, unexpected = module.load_state_dict(weights, strict=False)
+        # transformers writes T5's table once, under the name of the two that share it.
+        if unexpected or any(not key.endswith("embed_tokens.weight") for key in missing):
+            raise SystemExit(f"{path} is of another model: {missing + unexpected}")
+
+
 def train(model, scenes, drawn, latents, arguments, shift, empty, held_out):
-    """Flow matching. `held_out` is asked for a score now and then. The state is kept, so that --resume goes on from it."""
+    """Flow matching. `held_out` is asked for a score now and then. The state is kept, so that --resume goes on from it;
+    --weights begins another round of rates from a packaged model."""
     rng, state = random.Random(arguments.seed), arguments.out / "state.pt"
     others = [module for name, module in model.modules().items() if name != "transformer"]
     chosen = optimizers(model.transformer, others, arguments.muon, arguments.adam)
@@ -79,6 +93,8 @@ def train(model, scenes, drawn, latents, arguments, shift, empty, held_out):
         for optimizer, values in zip(chosen, kept.get("optimizers", [])):
             optimizer.load_state_dict(values)
         start = kept["step"]
+    elif arguments.weights:
+        load(model, arguments.weights)
     else:
         teach(model, scenes, arguments.lessons, arguments.seed)
     generator = torch.Generator().manual_seed(arguments.seed + start)
@@ -91,7 +107,9 @@ def train(model, scenes, drawn, latents, arguments, shift, empty, held_out):
         noise = torch.randn(x.shape, generator=generator)
         sigma = sigmas(arguments.batch, shift, generator)
         mixed = x + sigma.view(-1, *[1] * (x.ndim - 1)) * (noise - x)
-        loss = F.mse_loss(model.velocity(mixed, sigma, *model.condition(prompts)), noise - x)
+        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+            velocity = model.velocity(mixed, sigma, *model.condition(prompts))
+        loss = F.mse_loss(velocity.float(), noise - x)
         loss.backward()
         for optimizer, peak in zip(chosen, [arguments.muon, arguments.adam]):
             for group in optimizer.param_groups:
@@ -128,4 +146,6 @@ def add_arguments(parser, seed, steps, pool):
     parser.add_argument("--adam", type=float, default=2e-3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="go on from the state in the folder")
+    parser.add_argument("--weights", type=Path, help="begin from a packaged model's folder, without lessons")
+    parser.add_argument("--bf16", action="store_true", help="products in bf16, on a processor that has them")
     parser.set_defaults(seed=seed)

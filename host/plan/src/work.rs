@@ -47,10 +47,16 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
     fn reason_mut(plan: &mut Self::Plan) -> &mut String;
 
     /// The same plan without its reason.
-    fn without_reason(plan: &Self::Plan) -> Self::Plan;
+    fn without_reason(plan: &Self::Plan) -> Self::Plan {
+        let mut plan = plan.clone();
+        Self::reason_mut(&mut plan).clear();
+        plan
+    }
 
     /// True if both are carried out in the same way: they differ in their reasons at most.
-    fn is_same_work(one: &Self::Plan, other: &Self::Plan) -> bool;
+    fn is_same_work(one: &Self::Plan, other: &Self::Plan) -> bool {
+        Self::without_reason(one) == Self::without_reason(other)
+    }
 
     /// True if an attempt goes on where a failed one ended, so that the result is of both plans.
     fn is_continued(request: &Self::Request) -> bool;
@@ -127,14 +133,6 @@ impl Work for Vae {
         &mut plan.reason
     }
 
-    fn without_reason(plan: &Plan) -> Plan {
-        plan.without_reason()
-    }
-
-    fn is_same_work(one: &Plan, other: &Plan) -> bool {
-        one.is_same_work(other)
-    }
-
     fn is_continued(request: &Request) -> bool {
         request.frames > 1
     }
@@ -157,14 +155,6 @@ impl Work for Denoise {
         &mut plan.reason
     }
 
-    fn without_reason(plan: &DenoisePlan) -> DenoisePlan {
-        plan.without_reason()
-    }
-
-    fn is_same_work(one: &DenoisePlan, other: &DenoisePlan) -> bool {
-        one.without_reason() == other.without_reason()
-    }
-
     fn is_continued(_: &DenoiseRequest) -> bool {
         true
     }
@@ -185,14 +175,6 @@ impl Work for Text {
 
     fn reason_mut(plan: &mut TextPlan) -> &mut String {
         &mut plan.reason
-    }
-
-    fn without_reason(plan: &TextPlan) -> TextPlan {
-        plan.without_reason()
-    }
-
-    fn is_same_work(one: &TextPlan, other: &TextPlan) -> bool {
-        one.without_reason() == other.without_reason()
     }
 
     fn is_continued(_: &TextRequest) -> bool {
