@@ -12,7 +12,6 @@ import math
 import random
 
 import numpy as np
-from PIL import Image, ImageFilter
 
 import scenes
 from scenes import BACKGROUND, COLOURS, Shape
@@ -92,20 +91,6 @@ def clip(rng, scene, size=SIZE):
 # ---- the judge ---------------------------------------------------------------------------------------------------------------
 
 
-def templates():
-    """The features of each form, its edge as soft as a clip's that went through the autoencoder."""
-    found = {}
-    for form in FORMS:
-        pixels = scenes.picture("white", [(Shape("black", form), 64, 64, 24)])
-        soft = np.asarray(Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(SOFT * 24)))
-        found[form] = scenes.features(soft[..., 0] < 132)[0]
-    return found
-
-
-SOFT = 0.2
-TEMPLATES = templates()
-
-
 def solid(mask, side):
     """The pixels about which a square of the mask lies."""
     whole = np.lib.stride_tricks.sliding_window_view(mask, (side, side)).all((2, 3))
@@ -144,7 +129,7 @@ def judge(scene, frames):
     own, other = (np.array(scenes.PALETTE[name], np.float32) for name in (scene.colour, scene.background))
     # Nearer to the shape's colour than to the background's: a soft edge's other colours don't count.
     nearer = (((frames - own) ** 2).sum(-1) < ((frames - other) ** 2).sum(-1))
-    path, areas, distances, extra = [], [], dict.fromkeys(FORMS, 0.0), set()
+    path, areas, shares, extra = [], [], dict.fromkeys(FORMS, 0.0), set()
     for frame, inside in zip(colours, nearer):
         parts = scenes.components(inside)
         if not parts or parts[0].sum() < 100 * unit**2:
@@ -159,16 +144,15 @@ def judge(scene, frames):
         within = solid(mask, 3)
         if (frame[within if within.any() else mask] == COLOURS.index(scene.colour)).mean() < 0.6:
             extra.add(f"not {scene.colour}")
-        values, centre, _ = scenes.features(mask)
-        path.append(centre)
+        path.append(scenes.centroid(mask))
         areas.append(mask.sum())
         for form in FORMS:
-            distances[form] += float(((values - TEMPLATES[form]) ** 2).sum())
+            shares[form] += scenes.overlap(form, mask)
         # What no caption asked for. A soft edge between two colours may read as a third, but is thin.
         for index, name in enumerate(COLOURS):
             if name not in (scene.colour, scene.background) and solid(frame == index, 5).sum() > 120 * unit**2:
                 extra.add(f"{name} too")
-    form = min(distances, key=distances.get)
+    form = max(shares, key=shares.get)
     if form != scene.form:
         wrong.append(f"{scene.form} reads as {form}")
     motion = motion_of(np.array(path), np.array(areas, float), size)

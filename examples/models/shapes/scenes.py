@@ -200,30 +200,26 @@ def fill_holes(mask):
     return ~next(part for part in outside if part[0, 0])[1:-1, 1:-1]
 
 
-def features(mask):
-    """Share of the bounding box, (mu20 + mu02) / area², and how far below the box's middle the centroid is."""
+def centroid(mask):
     ys, xs = np.nonzero(mask)
-    area, height, width = len(ys), np.ptp(ys) + 1, np.ptp(xs) + 1
-    spread = (((ys - ys.mean()) ** 2).sum() + ((xs - xs.mean()) ** 2).sum()) / area**2
-    low = (ys.mean() - (ys.min() + ys.max()) / 2) / height
-    return np.array([area / (height * width), 4 * spread, 2 * low, height / width]), (xs.mean(), ys.mean()), (height + width) / 4
+    return np.array([xs.mean(), ys.mean()])
 
 
-def templates():
-    """The features of each form as it is drawn."""
-    found = {}
-    for form in FORMS:
-        pixels = picture("white", [(Shape("black", form), 64, 64, 24)])
-        found[form] = features(pixels[..., 0] < 128)[0]
-    return found
-
-
-TEMPLATES = templates()
+def overlap(form, mask):
+    """How well a form fits a mask: drawn with its area and centroid, the share of both that is of both."""
+    size, wanted = mask.shape[0], centroid(mask)
+    middle, radius = wanted, math.sqrt(mask.sum() / 3)
+    for _ in range(3):
+        drawn = picture("white", [(Shape("black", form), *middle, radius)], size)[..., 0] < 128
+        radius *= math.sqrt(mask.sum() / drawn.sum())
+        middle = middle + wanted - centroid(drawn)
+    drawn = picture("white", [(Shape("black", form), *middle, radius)], size)[..., 0] < 128
+    return (drawn & mask).sum() / (drawn | mask).sum()
 
 
 def form_of(mask):
-    values = features(mask)[0]
-    return min(FORMS, key=lambda form: float(((values - TEMPLATES[form]) ** 2).sum()))
+    """The form that fits best."""
+    return max(FORMS, key=lambda form: overlap(form, mask))
 
 
 def judge(scene, pixels):
@@ -246,20 +242,20 @@ def judge(scene, pixels):
     for shape, mask in zip(scene.shapes, masks):
         if form_of(mask) != shape.form:
             wrong.append(f"{shape.form} reads as {form_of(mask)}")
-    (x, y), radius = features(masks[0])[1], features(masks[0])[2] / unit
+    (x, y), side = centroid(masks[0]), math.sqrt(masks[0].sum()) / unit
     if scene.kind == "one":
         (shape,) = scene.shapes
         place = min(PLACES, key=lambda name: math.dist((x / size, y / size), PLACES[name]))
         if place != scene.detail:
             wrong.append(f"at {place}")
-        # How large a form's box is for a radius, by its own drawing.
-        boxes = {name: features(picture("white", [(Shape("black", shape.form), 64, 64, r)])[..., 0] < 128)[2]
+        # How large a form's area is for a radius, by its own drawing.
+        sides = {name: math.sqrt((picture("white", [(Shape("black", shape.form), 64, 64, r)])[..., 0] < 128).sum())
                  for name, r in RADII.items()}
-        read = min(boxes, key=lambda name: abs(math.log(radius / boxes[name])))
+        read = min(sides, key=lambda name: abs(math.log(side / sides[name])))
         if read != shape.size:
             wrong.append(f"size {read}")
     else:
-        (x2, y2), other = features(masks[1])[1], masks[1]
+        (x2, y2), other = centroid(masks[1]), masks[1]
         if scene.kind == "on":
             if (other & masks[0]).sum() < 0.6 * masks[0].sum() or masks[0].sum() >= other.sum():
                 wrong.append("not on it")
