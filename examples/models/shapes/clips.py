@@ -168,13 +168,22 @@ def held_out_prompts(count=100, seed=7):
     return [(caption(rng, scene), scene) for scene in drawn]
 
 
+def changed(rng, scene):
+    """The scene with one of its attributes changed."""
+    field, values = rng.choice([("colour", COLOURS), ("form", FORMS), ("motion", list(MOTIONS)), ("background", COLOURS)])
+    other = [value for value in values if value not in (getattr(scene, field), scene.colour, scene.background)]
+    return dataclasses.replace(scene, **{field: rng.choice(other)})
+
+
 if __name__ == "__main__":
     rng = random.Random(1)
-    right = 0
+    right, told = 0, 0
     for _ in range(200):
         scene = draw_scene(rng)
-        wrong = judge(scene, clip(rng, scene))
+        drawn = clip(rng, scene)
+        wrong, other = judge(scene, drawn), changed(rng, scene)
         right += not wrong
-        if wrong:
-            print(wrong, scene)
-    print(f"{right} of 200 drawn clips are read rightly")
+        told += bool(judge(other, drawn))
+        if wrong or not judge(other, drawn):
+            print(wrong, scene, other)
+    print(f"of 200 drawn clips {right} are read rightly, and {told} told from one that differs in one attribute")

@@ -34,8 +34,8 @@ def main():
     weights.unlink()
     weights.symlink_to(Path("../..") / training.VAE.relative_to(training.VAE.parents[1]))
     index = arguments.out / "model_index.json"
-    own = {"steps": training.STEPS, "shift": training.SHIFT}
-    own |= {"size": [clips.SIZE] * 2, "frames": clips.FRAMES, "cfg": 1.0} if arguments.clips else {"size": [scenes.SIZE] * 2}
+    own = {"steps": training.STEPS, "shift": training.SHIFT, "cfg": training.CFG}
+    own |= {"size": [clips.SIZE] * 2, "frames": clips.FRAMES} if arguments.clips else {"size": [scenes.SIZE] * 2}
     index.write_text(json.dumps(json.loads(index.read_text()) | {"tilewright": own}, indent=2) + "\n")
     for path in sorted(arguments.out.rglob("*")):
         if path.is_file() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Scenes of coloured shapes: their captions, their pictures, and a judge that reads a picture by colours and moments.
+"""Scenes of coloured shapes: their captions, their pictures, and a judge that reads a picture by colours and areas.
 
 Versions: numpy 2.4.6, pillow 13.0.0.
 
@@ -282,13 +282,32 @@ def held_out_prompts(count=200, seed=7):
     return [(caption(rng, scene), scene) for scene in scenes]
 
 
+def changed(rng, scene):
+    """The scene with one of its attributes changed."""
+    other = lambda values, value: rng.choice([one for one in values if one != value])
+    at = rng.randrange(len(scene.shapes))
+    shape = scene.shapes[at]
+    taken = {scene.background, *(one.colour for one in scene.shapes)}
+    free = [name for name in COLOURS if name not in taken]
+    ways = [{"colour": rng.choice(free)}, {"form": other(FORMS, shape.form)}]
+    ways += [{"size": other(RADII, shape.size)}] if scene.kind == "one" else []
+    shapes = list(scene.shapes)
+    shapes[at] = dataclasses.replace(shape, **rng.choice(ways))
+    details = {"one": PLACES, "beside": RELATIONS}.get(scene.kind)
+    whole = [{"shapes": tuple(shapes)}] * 2 + [{"background": rng.choice(free)}]
+    whole += [{"detail": other(details, scene.detail)}] if details else []
+    return dataclasses.replace(scene, **rng.choice(whole))
+
+
 if __name__ == "__main__":
     rng = random.Random(1)
-    right = 0
+    right, told = 0, 0
     for _ in range(400):
         scene = draw_scene(rng)
-        wrong = judge(scene, picture(scene.background, placed(rng, scene)))
+        drawn = picture(scene.background, placed(rng, scene))
+        wrong, other = judge(scene, drawn), changed(rng, scene)
         right += not wrong
-        if wrong:
-            print(wrong, scene)
-    print(f"{right} of 400 drawn scenes are read rightly")
+        told += bool(judge(other, drawn))
+        if wrong or not judge(other, drawn):
+            print(wrong, scene, other)
+    print(f"of 400 drawn scenes {right} are read rightly, and {told} told from one that differs in one attribute")

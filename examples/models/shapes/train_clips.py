@@ -34,7 +34,7 @@ SEED = 20261126
 TOKENS, SIDE, LATENT_FRAMES = 24, clips.SIZE // 8, (clips.FRAMES - 1) // 4 + 1
 # As ComfyUI has it for WAN: these latents are large, and show through more noise than pictures of photographs.
 SHIFT, STEPS = 8.0, 12
-EMPTY = 0.1  # the share of empty prompts, against which WAN guides
+EMPTY, CFG = 0.1, 1.0  # the share of empty prompts, and the factor of guidance against them
 VAE = Path(__file__).resolve().parent.parent / "wan-tiny" / "Wan2.1_VAE.safetensors"
 VAE_CONFIG = wan_config("2.1", z=16, base=16, blocks=1)
 MEAN, DEVIATION = (torch.tensor(VAE_CONFIG[key]).view(1, 16, 1, 1, 1) for key in ("latents_mean", "latents_std"))
@@ -92,7 +92,7 @@ class Model:
             hidden_states=latents, timestep=1000 * sigma, encoder_hidden_states=states, return_dict=False)[0]
 
     @torch.no_grad()
-    def sample(self, prompts, seed=0, steps=STEPS, cfg=1.0):
+    def sample(self, prompts, seed=0, steps=STEPS, cfg=CFG):
         """Normalised latents [B, 16, T, H, W], by Euler steps."""
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(len(prompts), 16, LATENT_FRAMES, SIDE, SIDE, generator=generator)
@@ -179,7 +179,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     training.add_arguments(parser, seed=SEED, steps=5000, pool=4000)
-    parser.add_argument("--cfg", type=float, default=1.0, help="guidance for the held-out scores")
+    parser.add_argument("--cfg", type=float, default=CFG, help="guidance for the held-out scores")
     parser.add_argument("--round-trip", action="store_true", help="only measure the judge, before and after wan-tiny")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

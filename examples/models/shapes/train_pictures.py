@@ -30,7 +30,7 @@ from vocabulary import clip_tokenizer, save_clip, save_t5, t5_tokenizer
 SEED = 20261125
 TOKENS, SIDE = 24, scenes.SIZE // 8
 SHIFT, STEPS = 3.0, 12
-EMPTY = 0.06  # the share of empty prompts
+EMPTY, CFG = 0.06, 2.0  # the share of empty prompts, and the factor of guidance against them
 SCALING, MEAN = 0.3611, 0.1159
 VAE = Path(__file__).parent.parent / "flux-tiny" / "ae.safetensors"
 
@@ -153,7 +153,7 @@ class Model:
             img_ids=places.view(-1, 3), txt_ids=torch.zeros(states.shape[1], 3), return_dict=False)[0]
 
     @torch.no_grad()
-    def sample(self, prompts, seed=0, steps=STEPS, cfg=1.0):
+    def sample(self, prompts, seed=0, steps=STEPS, cfg=CFG):
         """Normalised latents [B, 16, H, W], by Euler steps."""
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(len(prompts), SIDE * SIDE // 4, 64, generator=generator)

@@ -118,6 +118,21 @@ pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
     }
 }
 
+/// Bytes of scratch that libtorch's fused attention holds on a CPU, all threads together: for a
+/// block of queries and one of keys the scores in f32, once more in a 16-bit type, and the sums
+/// (pytorch v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+pub fn library_scratch_bytes([tokens, others]: [i64; 2], width: i64, kind: Kind) -> u64 {
+    let queries = match tokens {
+        768.. => 256,
+        192.. => 64,
+        _ => tokens.min(32),
+    };
+    let keys = others.min(512);
+    let again = if kind == Kind::Float { 0 } else { kind.elt_size_in_bytes() as i64 * keys };
+    let threads = i64::from(tch::get_num_threads().max(1));
+    (threads * queries * (4 * (keys + 2 + width) + again)).max(0) as u64
+}
+
 /// True if attention goes in pieces everywhere.
 static IN_PIECES: AtomicBool = AtomicBool::new(false);
 

@@ -1,7 +1,7 @@
 //! Operations on tokens, counted.
 
 use tch::Kind;
-use tilewright_torch::{device_packed, multi_head, packed};
+use tilewright_torch::{attention, device_packed, multi_head, packed};
 
 use super::{Axes, Meter, MeterTensor, shape_error};
 use crate::{
@@ -205,7 +205,11 @@ impl TokenOps for Meter {
             return Ok(());
         }
         let _result = self.hold(query.bytes());
-        self.touch(8 * (batch * heads * tokens) as u64);
+        let scratch = match self.on_cpu() {
+            true => attention::library_scratch_bytes([tokens, others], width / heads, query.kind),
+            false => 0,
+        };
+        self.touch(scratch + 8 * (batch * heads * tokens) as u64);
         Ok(())
     }
 
