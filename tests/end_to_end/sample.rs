@@ -173,7 +173,7 @@ fn estimates_are_what_is_held() {
                 #[cfg(not(target_arch = "x86_64"))]
                 let has_products = false;
                 let is_bf16 = precision.ends_with("bf16");
-                let most = |has_products| if is_bf16 && !has_products { 1.5 } else { 1.05 };
+                let most = |has_products: bool| if is_bf16 && !has_products { 1.5 } else { 1.05 };
                 let mut without = place.command(&arguments);
                 without.env("ONEDNN_MAX_CPU_ISA", "AVX2");
                 let mut runs = vec![(place.command(&arguments), most(has_products))];
