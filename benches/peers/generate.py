@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
-STEPS, SIDE = 12, 128
+STEPS, SIDE, CFG = 12, 128, 2.0
 PROMPT = "a red circle on a blue square"
 
 
@@ -53,7 +53,8 @@ def main():
         for run in range(arguments.runs + 1):
             # Spaces at the end are no tokens, and another prompt to the program's cache.
             prompt = PROMPT + " " * run
-            theirs = [sys.executable, worker, place / "pipeline", PROMPT, place / "theirs.png", str(STEPS), str(SIDE), str(arguments.threads)]
+            theirs = [sys.executable, worker, place / "pipeline", PROMPT, place / "theirs.png",
+                      *map(str, (STEPS, SIDE, arguments.threads, CFG))]
             ours = [arguments.program.resolve(), "generate", prompt, "--as", "diffusers", "-o", place / "ours.png", "--threads",
                     str(arguments.threads), "--no-history"]
             for name, command in (("diffusers", theirs), ("tilewright", ours)):

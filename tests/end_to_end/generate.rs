@@ -85,6 +85,53 @@ fn pictures_and_clips_are_diffusers() {
 }
 
 #[test]
+fn pictures_are_comfyuis() {
+    let place = Place::new();
+    let vae = root().join("examples/models/flux-tiny/ae.safetensors");
+    let texts = ["text_encoder", "text_encoder_2"].map(|name| fixture(&format!("text-embed/flux/{name}")));
+    let transformer = fixture("generate-comfyui/transformer.safetensors");
+    let cases = cases("generate-comfyui");
+    assert!(cases.len() >= 5);
+    for (index, case) in cases.iter().enumerate() {
+        let mut words = vec!["generate", case["prompt"].as_str().unwrap(), "--transformer", &transformer];
+        words.extend(["--text-encoder", &texts[0], "--text-encoder", &texts[1], "--vae", vae.to_str().unwrap()]);
+        words.extend(case["options"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()));
+        words.extend(case["negative"].as_str().into_iter().flat_map(|negative| ["--negative", negative]));
+        words.extend(["--device", "cpu", "--set", "precision=f32"]);
+        words.extend(["-o", "out.safetensors", "--keep", "kept.safetensors"]);
+        place.run(&words).succeeded();
+        for (file, what) in [("kept.safetensors", "latent"), ("out.safetensors", "sample")] {
+            let (found, reference) = (tensor(&place.path(file), what).1, expected("generate-comfyui", index, what));
+            let largest = reference.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+            let apart = largest_difference(&found, &reference) / largest;
+            assert!(apart < 1e-4, "{index} {what}: {apart}");
+        }
+    }
+}
+
+#[test]
+fn the_bundled_model_makes_a_clip_that_moves_as_it_is_told() {
+    let place = Place::new();
+    for (prompt, way) in [("a blue square moving right", 1.0), ("a blue square moving to the left on white", -1.0)] {
+        let run =
+            place.run(&["generate", prompt, "--model", "wan-shapes", "-o", "clip/", "--seed", "1", "--json"]).json();
+        assert_eq!(stages(&run, "decode").len(), 1);
+        // The mean place of what is blue.
+        let across = |frame: &str| {
+            let pixels = image::open(place.path("clip").join(frame)).unwrap().into_rgb8();
+            let is_blue = |pixel: &image::Rgb<u8>| pixel[2] > 150 && pixel[0] < 120;
+            let blue = pixels.enumerate_pixels().filter(|(.., pixel)| is_blue(pixel)).map(|(x, ..)| f64::from(x));
+            let (count, sum) = blue.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + x));
+            assert!(count > 100.0, "{prompt} {frame}: {count}");
+            sum / count
+        };
+        let moved = way * (across("frame-000017.png") - across("frame-000001.png"));
+        assert!(moved > 15.0, "{prompt}: {moved}");
+        fs::remove_dir_all(place.path("clip")).unwrap();
+    }
+}
+
+#[test]
 fn embed_writes_what_diffusers_encodes() {
     let place = Place::new();
     for (name, encoders) in [("generate-flux", 2), ("generate-wan", 1)] {
@@ -163,6 +210,83 @@ fn a_prompt_is_encoded_once() {
     other[1] += " on a square";
     let other = place.run(&with(&other, &["-o", "three.png"])).json();
     assert_eq!(stages(&other, "text").len(), 2);
+}
+
+#[test]
+fn a_second_run_reads_nothing_of_the_encoders() {
+    let place = Place::new();
+    let model = place.path("model");
+    copy_folder(Path::new(&fixture("generate-flux")), &model);
+    let mut base = arguments("generate-flux", &cases("generate-flux")[0]);
+    base[1] = fresh_prompt();
+    let at = base.iter().position(|word| word == "--model").unwrap();
+    base[at + 1] = model.to_str().unwrap().to_owned();
+    place.run(&with(&base, &["-o", "one.png"])).succeeded();
+    let mut wiped = 0;
+    for folder in ["text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2"] {
+        for file in fs::read_dir(model.join(folder)).unwrap() {
+            // As the file system tells it, it is the same file.
+            let file = fs::OpenOptions::new().write(true).open(file.unwrap().path()).unwrap();
+            let facts = file.metadata().unwrap();
+            file.set_len(0).unwrap();
+            file.set_len(facts.len()).unwrap();
+            file.set_modified(facts.modified().unwrap()).unwrap();
+            wiped += 1;
+        }
+    }
+    assert!(wiped >= 6);
+    place.run(&with(&base, &["-o", "two.png"])).succeeded();
+    let pixels = |name: &str| image::open(place.path(name)).unwrap().into_rgb8().into_raw();
+    assert_eq!(pixels("one.png"), pixels("two.png"));
+    base[1] += " on a square";
+    place.run(&with(&base, &["-o", "three.png"])).failed(2, "");
+    assert!(!place.path("three.png").exists());
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        match entry.path().is_dir() {
+            true => copy_folder(&entry.path(), &to.join(entry.file_name())),
+            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn stages_run_in_memory_that_the_others_have_let_go() {
+    let place = Place::new();
+    for name in ["generate-flux", "flux-shapes"] {
+        let is_bundled = name == "flux-shapes";
+        let mut base = match is_bundled {
+            true => ["generate", "", "--model", name, "--device", "cpu"].map(str::to_owned).to_vec(),
+            false => arguments(name, &cases(name)[0]),
+        };
+        base[1] = fresh_prompt();
+        let expanded = ["--set", "text.weights=expanded", "--set", "denoise.weights=expanded"];
+        let run = place.run(&with(&base, &[&expanded[..], &["--json", "-o", "out.safetensors"]].concat())).json();
+        let bytes = |stage: &Value, side: &str| {
+            let of = |name: &str| stage[side][name].as_u64().unwrap_or_default();
+            let weights = if stage["stage"] == "decode" { 0 } else { of("weights_bytes") };
+            of("peak_bytes") + weights
+        };
+        let all = run["stages"].as_array().unwrap();
+        let most = |side: &str| all.iter().map(|stage| bytes(stage, side)).max().unwrap() as f64;
+        let peak = run["memory"]["peak_bytes"].as_f64().unwrap();
+        println!("{name}: {peak} of {} and {}: {}", most("outcome"), most("estimate"), run["memory"]);
+        // Where channels fill no block, Winograd's weights are larger than they are estimated.
+        let above = if is_bundled { 1.15 } else { 1.05 };
+        assert!((0.95..above).contains(&(peak / most("estimate"))), "{name}: {peak} {}", most("estimate"));
+        let sum: u64 = all.iter().map(|stage| bytes(stage, "outcome")).sum();
+        assert!(peak < 0.9 * sum as f64, "{name}: {peak} of {sum}");
+        // A conditioning and a latent, and no weights, of which these encoders have 1.5 MB.
+        for before in run["memory"]["in_use_before"].as_array().unwrap() {
+            assert!(before["bytes"].as_u64().unwrap() < 100_000, "{name}: {before}");
+        }
+        let encoders = stages(&run, "text").into_iter().map(|stage| bytes(stage, "outcome")).sum::<u64>();
+        assert!(!is_bundled || encoders > 1_500_000, "{encoders}");
+    }
 }
 
 #[test]

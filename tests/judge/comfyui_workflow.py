@@ -80,7 +80,7 @@ def widgets(info):
         for name in info["input_order"].get(kind, []):
             spec = info["input"][kind][name]
             options = spec[1] if len(spec) > 1 else {}
-            if isinstance(spec[0], list) or spec[0] in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"):
+            if isinstance(spec[0], list) or spec[0] in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3"):
                 names.append(name)
                 if options.get("control_after_generate") or name in ("seed", "noise_seed"):
                     names.append(None)

@@ -21,7 +21,13 @@ use tilewright_pipeline::{
 use tilewright_plan::{Denoise, Recorder, Stage, Text, words::with_noun};
 use tilewright_sampling::{Convention, Span};
 
-use self::{conditioning::Conditionings, image::Beginning, like::Recipe, pictures::decode, report::Report};
+use self::{
+    conditioning::Conditionings,
+    image::Beginning,
+    like::Recipe,
+    pictures::decode,
+    report::{Memory, Report},
+};
 use crate::{
     args::Generate,
     embed::check_embeddings,
@@ -106,6 +112,8 @@ pub fn run(mut arguments: Generate) -> Outcome {
     transformer.check_size(Size { width, height, frames })?;
     roles.clone().occupies("-o", &arguments.output).check()?;
     let rate = pictures::rate(arguments, &vae)?;
+    let mut memory = Memory::new(machine.device);
+    memory.begins(Stage::Text)?;
     let mut conditionings = Conditionings::make(&wish, &transformer, trials, &mut reading)?;
     let image = match (&arguments.image, beginning) {
         (Some(path), Some(way)) => {
@@ -113,6 +121,7 @@ pub fn run(mut arguments: Generate) -> Outcome {
             let (parts, memory_limit) = (&parts, limit);
             let (vae, model) = (&vae, &transformer);
             let text = &wish;
+            memory.begins(Stage::Encode)?;
             let wish = image::Wish { arguments, parts, machine, vae, model, memory_limit, text, size };
             Some(wish.encode(way, path, &mut conditionings, trials, (&mut encoding, &mut reading))?)
         }
@@ -138,6 +147,7 @@ pub fn run(mut arguments: Generate) -> Outcome {
         false => Resumption::default(),
     };
     let quiet = Shown { json: false, ..shown };
+    memory.begins(Stage::Denoise)?;
     let sampled = match work.run(&mut planner, &mut resumption)? {
         Ok(sampled) => sampled,
         Err(unfinished) => return Err(fail(&arguments.record, quiet, trials, &mut planner, unfinished)),
@@ -170,6 +180,7 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let mut texts = workflow.texts();
     texts.extend([("parameters".to_owned(), parameters), recipe.text()?]);
     drop((sampling, transformer));
+    memory.begins(Stage::Decode)?;
     let decoded = decode(
         pictures::Wish {
             arguments,
@@ -188,8 +199,16 @@ pub fn run(mut arguments: Generate) -> Outcome {
     outputs.extend(arguments.preview.clone());
     resumption.remove()?;
     let encode = image.as_ref().map(|image| &image.record);
-    Report { text: &conditionings, encode, denoise: (&record, &candidates), decode: &decoded, outputs: &outputs }
-        .show(shown)
+    let memory = &memory.ends()?;
+    Report {
+        memory,
+        text: &conditionings,
+        encode,
+        denoise: (&record, &candidates),
+        decode: &decoded,
+        outputs: &outputs,
+    }
+    .show(shown)
 }
 
 /// The extents of latents [N, C, (T,) h, w].

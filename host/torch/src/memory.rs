@@ -5,7 +5,7 @@
 use std::{
     ffi::{c_char, c_int, c_void},
     ptr,
-    sync::OnceLock,
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use tch::Device;
@@ -17,6 +17,9 @@ use crate::{
 
 /// The pool of the CPU's tensors. Never dropped: some may outlive everything else.
 static POOL: OnceLock<Pool> = OnceLock::new();
+
+/// The highest peak of each device before its last [`reset_peak`].
+static HIGHEST: Mutex<Vec<(Device, u64)>> = Mutex::new(Vec::new());
 
 /// Memory of one device as its allocator sees it. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -99,11 +102,28 @@ pub fn of(device: Device) -> Result<Memory> {
     Ok(raw.into())
 }
 
+/// The most bytes of a device that were ever in use at once.
+///
+/// # Errors
+/// libtorch's error, for a GPU that does not exist.
+pub fn highest(device: Device) -> Result<u64> {
+    let peak = of(device)?.peak;
+    let known = HIGHEST.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(known.iter().filter(|(of, _)| *of == device).fold(peak, |most, (_, peak)| most.max(*peak)))
+}
+
 /// Starts a new peak from the memory in use now.
 ///
 /// # Errors
 /// libtorch's error, for a GPU that does not exist.
 pub fn reset_peak(device: Device) -> Result<()> {
+    let peak = of(device)?.peak;
+    let mut known = HIGHEST.lock().unwrap_or_else(PoisonError::into_inner);
+    match known.iter_mut().find(|(of, _)| *of == device) {
+        Some((_, highest)) => *highest = peak.max(*highest),
+        None => known.push((device, peak)),
+    }
+    drop(known);
     match device {
         Device::Cuda(index) => {
             // SAFETY: the buffer is valid for its length.

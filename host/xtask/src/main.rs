@@ -27,6 +27,7 @@ use crate::{
 
 /// The prompt of the bundled model.
 const PROMPT: [&str; 4] = ["a red circle on a blue square", "-o", "out/prompt.png", "--explain"];
+const PROMPT_OF_A_CLIP: [&str; 5] = ["a green triangle moving left", "--model", "wan-shapes", "-o", "out/prompt.webp"];
 
 /// The bundled picture and clip, and the file of their decodes' records.
 const PICTURE: [&str; 5] = [
@@ -211,14 +212,15 @@ fn build(project: &Project, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The main job on the bundled models: a picture of a prompt, one of a latent with all memory and
-/// with too little for a whole decode, and a clip.
+/// The main job on the bundled models: a picture and a clip of a prompt; a picture of a latent with
+/// all memory and with too little for a whole decode, and a clip of one.
 fn demo(project: &Project) -> Result<()> {
     let program = project.program("debug");
     std::fs::create_dir_all(project.root.join("out"))?;
     let clip = clip(tools::has_ffmpeg());
     for (what, command, arguments) in [
         ("a picture of a prompt", "generate", &PROMPT.to_vec()),
+        ("a clip of a prompt", "generate", &PROMPT_OF_A_CLIP.to_vec()),
         ("the whole picture", "decode", &[&PICTURE[..], &["-o", "out/astronaut.png", "--explain"]].concat()),
         (
             "the same in less than half of the memory",
@@ -243,7 +245,8 @@ fn demo(project: &Project) -> Result<()> {
         tools::run(&mut run)?;
         println!();
     }
-    println!("the prompt:  {}", project.root.join("out/prompt.png").display());
+    println!("the prompts: {}", project.root.join("out/prompt.png").display());
+    println!("             {}", project.root.join("out/prompt.webp").display());
     println!("the picture: {}", project.root.join("out/astronaut.png").display());
     println!("its tiles:   {}", project.root.join("out/astronaut-tiles.png").display());
     println!("the clip:    {}", project.root.join(clip).display());
@@ -277,7 +280,9 @@ mod tests {
         for [latent, _, vae, ..] in [PICTURE, CLIP] {
             assert!(root.join(latent).is_file() && root.join(vae).is_file(), "{latent}");
         }
-        assert!(root.join("examples/models/flux-shapes/transformer").is_dir());
+        for model in ["flux-shapes", PROMPT_OF_A_CLIP[2]] {
+            assert!(root.join("examples/models").join(model).join("transformer").is_dir());
+        }
         assert_eq!([clip(true), clip(false)], ["out/shapes.mp4", "out/shapes.webp"]);
     }
 

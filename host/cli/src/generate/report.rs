@@ -4,9 +4,11 @@ use std::{io::Write, path::PathBuf};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tch::Device;
 use tilewright_media::Shape;
 use tilewright_pipeline::{SampleRequest, Steps};
-use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Record, bytes};
+use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Record, Stage, bytes};
+use tilewright_torch::memory;
 
 use super::{
     conditioning::Conditionings,
@@ -19,8 +21,49 @@ use crate::{
     sample, table, text,
 };
 
+/// The memory of a whole run, in bytes of the device's pool.
+#[derive(Debug, Serialize)]
+pub struct Memory {
+    /// The most in use at once.
+    peak_bytes: u64,
+    /// Those in use when a stage began.
+    in_use_before: Vec<Before>,
+    #[serde(skip)]
+    device: Device,
+}
+
+/// The bytes in use when a stage began.
+#[derive(Debug, Serialize)]
+struct Before {
+    stage: Stage,
+    bytes: u64,
+}
+
+impl Memory {
+    /// The account of a run that begins.
+    pub fn new(device: Device) -> Self {
+        Self { peak_bytes: 0, in_use_before: Vec::new(), device }
+    }
+
+    /// Notes that a stage begins.
+    pub fn begins(&mut self, stage: Stage) -> Outcome {
+        let bytes = memory::of(self.device).map_err(Failure::work)?.in_use;
+        let peak_bytes = memory::highest(self.device).map_err(Failure::work)?;
+        tracing::debug!(%stage, in_use_bytes = bytes, peak_bytes, "a stage begins");
+        self.in_use_before.push(Before { stage, bytes });
+        Ok(())
+    }
+
+    /// Notes the peak of all stages.
+    pub fn ends(mut self) -> Outcome<Self> {
+        self.peak_bytes = memory::highest(self.device).map_err(Failure::work)?;
+        Ok(self)
+    }
+}
+
 /// The stages that are done, and the files.
 pub struct Report<'a> {
+    pub memory: &'a Memory,
     pub text: &'a Conditionings,
     pub encode: Option<&'a Record>,
     pub denoise: (&'a DenoiseRecord, &'a [Candidate<Denoise>]),
@@ -74,6 +117,7 @@ impl Report<'_> {
         #[derive(Serialize)]
         struct Printed<'a> {
             stages: Vec<Value>,
+            memory: &'a Memory,
             outputs: &'a [PathBuf],
         }
         let mut stages = Vec::new();
@@ -89,7 +133,7 @@ impl Report<'_> {
         }
         stages.push(serde_json::to_value(self.denoise.0).map_err(Failure::work)?);
         stages.push(serde_json::to_value(&self.decode.record).map_err(Failure::work)?);
-        let printed = Printed { stages, outputs: self.outputs };
+        let printed = Printed { stages, memory: self.memory, outputs: self.outputs };
         let text = serde_json::to_string_pretty(&printed).map_err(Failure::work)?;
         Ok(writeln!(printer::stdout(), "{text}")?)
     }
