@@ -275,7 +275,7 @@ fn stages_run_in_memory_that_the_others_have_let_go() {
         let most = |side: &str| all.iter().map(|stage| bytes(stage, side)).max().unwrap() as f64;
         let peak = run["memory"]["peak_bytes"].as_f64().unwrap();
         println!("{name}: {peak} of {} and {}: {}", most("outcome"), most("estimate"), run["memory"]);
-        // Where channels fill no block, Winograd's weights are larger than they are estimated.
+        // Weights of Winograd are larger than they are estimated if channels fill no block.
         let above = if is_bundled { 1.15 } else { 1.05 };
         assert!((0.95..above).contains(&(peak / most("estimate"))), "{name}: {peak} {}", most("estimate"));
         let sum: u64 = all.iter().map(|stage| bytes(stage, "outcome")).sum();

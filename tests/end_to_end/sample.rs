@@ -166,8 +166,8 @@ fn estimates_are_what_is_held() {
                         .chain(["--set", &precision, "--set", &weights])
                         .chain(more.iter().map(String::as_str));
                 let arguments: Vec<_> = arguments.collect();
-                // Without products in bf16 of its own a processor expands rows first; that is priced
-                // as if all pieces of a matrix were expanded at once, 64 MiB more at most.
+                // Without products in bf16 of its own a processor expands rows first. That is
+                // priced as if all pieces of a matrix were expanded at once: 64 MiB more at most.
                 #[cfg(target_arch = "x86_64")]
                 let has_products = std::arch::is_x86_feature_detected!("avx512bf16");
                 #[cfg(not(target_arch = "x86_64"))]

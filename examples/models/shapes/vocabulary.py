@@ -59,13 +59,16 @@ def t5_tokenizer():
 
 
 def save_clip(folder, vocabulary, merges):
-    """The two files of a CLIP tokenizer."""
+    """The files of a CLIP tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
     lines = "".join(f"{left} {right}\n" for left, right in merges)
     (folder / "merges.txt").write_text("#version: 0.2\n" + lines, encoding="utf-8")
+    config = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>",
+              "unk_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def save_t5(folder, tokenizer, model):
