@@ -18,7 +18,7 @@ const FOLDERS: [&str; 1] = ["image_encoder"];
 /// Mean and deviation of the channels that CLIP was trained with
 /// (huggingface.co/openai/clip-vit-large-patch14, preprocessor_config.json).
 const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
-const DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+const DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
 /// Channels of a condition's mask.
 const MASK_CHANNELS: i64 = 4;
@@ -198,7 +198,7 @@ impl SampleModel {
         let mut shape = latents.size();
         shape[1] = MASK_CHANNELS;
         let mask = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu))?;
-        let _ = mask.f_narrow(2, 0, 1)?.f_fill_(1.0)?;
+        mask.f_narrow(2, 0, 1)?.f_copy_(&Tensor::f_ones([1], (Kind::Float, Device::Cpu))?)?;
         Ok(Tensor::f_cat(&[mask, self.from_vae(latents)?], 1)?)
     }
 
@@ -215,7 +215,7 @@ impl SampleModel {
         latents.f_narrow(2, 0, 1)?.f_copy_(&first.f_narrow(2, 0, 1)?)?;
         shape[1] = 1;
         let mask = Tensor::f_ones(&shape, (Kind::Float, Device::Cpu))?;
-        let _ = mask.f_narrow(2, 0, 1)?.f_fill_(0.0)?;
+        mask.f_narrow(2, 0, 1)?.f_copy_(&Tensor::f_zeros([1], (Kind::Float, Device::Cpu))?)?;
         Ok([latents, mask])
     }
 }
