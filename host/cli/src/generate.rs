@@ -11,7 +11,7 @@ mod report;
 use std::path::{Path, PathBuf};
 
 use tilewright_engine::{DenoiseJob, Overrides, Sampled};
-use tilewright_media::{Format, Output, Preview, Rate, STANDARD};
+use tilewright_media::{Format, Output, Preview, Rate, STANDARD, Shape};
 use tilewright_models::Extents;
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{
@@ -110,6 +110,8 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let [width, height] = size;
     let frames = arguments.frames.unwrap_or_else(|| transformer.usual_frames());
     transformer.check_size(Size { width, height, frames })?;
+    let one = vae.shape_of(extents(&[1, 1, 1, 1]));
+    output.check(&Shape { frames: frames as usize, width, height, ..one })?;
     roles.clone().occupies("-o", &arguments.output).check()?;
     let rate = pictures::rate(arguments, &vae)?;
     let mut memory = Memory::new(machine.device);
