@@ -467,6 +467,9 @@ impl TokenSource<Meter> for TransformerFile {
     }
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> tilewright_nn::Result<MeterMatrix> {
-        Ok(MeterMatrix { extents: shape, beside: self.changes.extents_beside(name) })
+        let (parts, join) = self.parts(name);
+        let stored = parts.iter().filter_map(|part| self.file.matrix_shape(part)?.first().copied()).max();
+        let most = stored.map_or(shape[0], |rows| rows as i64) / if join == Join::Swapped { 2 } else { 1 };
+        Ok(MeterMatrix { extents: shape, piece: most.min(shape[0]), beside: self.changes.extents_beside(name) })
     }
 }

@@ -13,6 +13,8 @@ use crate::{
 pub struct MeterMatrix {
     /// Rows and columns.
     pub extents: [i64; 2],
+    /// The most rows of one of the matrices that it is made of: each is multiplied by itself.
+    pub piece: i64,
     /// Rows and rank of each change; a rank of 0 is a whole matrix.
     pub beside: Vec<[i64; 2]>,
 }
@@ -25,7 +27,7 @@ impl TokenSource<Meter> for TokenListing {
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<MeterMatrix> {
         self.add(name, &shape);
-        Ok(MeterMatrix { extents: shape, beside: Vec::new() })
+        Ok(MeterMatrix { extents: shape, piece: shape[0], beside: Vec::new() })
     }
 }
 
@@ -121,7 +123,7 @@ impl TokenOps for Meter {
         }
         // Some rows are expanded, on a GPU by operators that hold their values in f32, and then
         // multiplied.
-        let (at_once, width) = (expanded_rows(columns, kind).min(rows), kind.elt_size_in_bytes() as u64);
+        let (at_once, width) = (expanded_rows(columns, kind).min(matrix.piece), kind.elt_size_in_bytes() as u64);
         let values = (at_once * columns) as u64;
         let expanding = if self.on_cpu() { 0 } else { values * device_packed::SCRATCH };
         self.touch(expanding.max(count * at_once as u64 * width) + values * width);
