@@ -47,6 +47,9 @@ pub struct Costs {
     pub attention_flops_per_second: f64,
     /// True if attention is fused; else it goes in pieces.
     pub fused_attention: bool,
+    /// True if a product expands the rows of a matrix for its turn where it has no kernel for rows
+    /// as they are stored; else they are expanded already.
+    pub expands_rows: bool,
     /// The rate at which elementwise operations read and write.
     pub bytes_per_second: f64,
     /// The same of group norms, in f32 and in the type of convolutions.
@@ -66,6 +69,7 @@ impl Default for Costs {
             winograd: None,
             attention_flops_per_second: f64::INFINITY,
             fused_attention: true,
+            expands_rows: true,
             bytes_per_second: f64::INFINITY,
             norm_bytes_per_second: [f64::INFINITY; 2],
             on_cpu: true,
@@ -85,6 +89,7 @@ impl Costs {
             winograd,
             attention_flops_per_second,
             fused_attention,
+            expands_rows: true,
             bytes_per_second: measured.bytes_per_second,
             norm_bytes_per_second: [single, Some(speed)]
                 .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),

@@ -14,7 +14,7 @@ use tilewright_plan::{
     DenoiserModel, Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, StepReuse, Trial,
     WeightForm,
 };
-use tilewright_torch::{device, probe::Measured};
+use tilewright_torch::{device, packed, probe::Measured};
 
 use super::{
     Denoiser, Sampling, filled,
@@ -124,7 +124,8 @@ impl DenoiseCosts {
         let speed = self.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
         let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
         let fused_attention = format.fuses_attention(self.device, self.config().head_width());
-        let costs = Costs { fused_attention, ..Costs::new(speed, &self.measured) };
+        let expands_rows = self.expands_rows(plan, format);
+        let costs = Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured) };
         let (peak, seconds) = self.metered(format, costs, plan)?;
         let model = &self.model;
         let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
@@ -224,11 +225,20 @@ impl DenoiseCosts {
         Ok(all.into_iter().max().unwrap_or_default())
     }
 
+    /// False if matrices are expanded already and it matters: a processor with products of its own
+    /// holds no more for the others.
+    fn expands_rows(&self, plan: &DenoisePlan, format: ComputeFormat) -> bool {
+        let has_products = self.device == Device::Cpu && packed::has_products(format.convolution);
+        plan.weights != WeightForm::Expanded || has_products
+    }
+
     /// The result of [`DenoiseCosts::meter`], from the last time if it is the same work.
     fn metered(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Metered {
-        let weights = (WeightForm::Packed, None, Release::Keep);
         let mut seen = plan.without_reason();
-        (seen.weights, seen.ahead, seen.release) = weights;
+        (seen.ahead, seen.release) = (None, Release::Keep);
+        if costs.expands_rows {
+            seen.weights = WeightForm::Packed;
+        }
         if let Some(known) = self.lock().get(&seen) {
             return known.clone();
         }

@@ -121,6 +121,10 @@ impl TokenOps for Meter {
             self.touch(packed::product_scratch_bytes(columns));
             return Ok(());
         }
+        if !self.costs.expands_rows {
+            self.touch(count * (matrix.piece * kind.elt_size_in_bytes() as i64) as u64);
+            return Ok(());
+        }
         // Some rows are expanded, on a GPU by operators that hold their values in f32, and then
         // multiplied.
         let (at_once, width) = (expanded_rows(columns, kind).min(matrix.piece), kind.elt_size_in_bytes() as u64);
