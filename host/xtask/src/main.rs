@@ -25,7 +25,7 @@ use crate::{
     project::Project,
 };
 
-/// The prompt of the bundled model.
+/// The prompts of the bundled models.
 const PROMPT: [&str; 4] = ["a red circle on a blue square", "-o", "out/prompt.png", "--explain"];
 const PROMPT_OF_A_CLIP: [&str; 5] = ["a green triangle moving left", "--model", "wan-shapes", "-o", "out/prompt.webp"];
 
