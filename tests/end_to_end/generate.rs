@@ -180,9 +180,14 @@ fn what_is_missing_or_of_another_kind_is_said() {
     of(&["--model", &flux, "--vae", &format!("{wan}/vae"), "--size", "32x32"]).failed(2, "");
     of(&["--model", &flux, "--fps", "12", "--size", "32x32"]).failed(2, "--fps is for clips");
     of(&["--model", &flux, "--size", "33x32"]).failed(2, "");
-    let clip = of(&["--model", &wan, "--frames", "9", "--size", "32x32"]);
-    clip.failed(2, "this format holds one frame, the clip has 9");
-    assert!(!clip.stderr().contains("text: "), "refused before encoders run: {}", clip.stderr());
+    // Encoders don't run for what is refused anyway.
+    for (words, why) in
+        [(["--frames", "9"], "this format holds one frame, the clip has 9"), (["--guidance", "3"], "takes no guidance")]
+    {
+        let run = of(&[&["--model", &wan, "--size", "32x32"], &words[..]].concat());
+        run.failed(2, why);
+        assert!(!run.stderr().contains("text: "), "{}", run.stderr());
+    }
     let standard = place.run(&["generate", "a cat", "-o", "-", "--model", &flux]);
     standard.failed(2, "is written to a file");
     assert!(!place.path("out.png").exists());

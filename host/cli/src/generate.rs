@@ -110,6 +110,7 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let [width, height] = size;
     let frames = arguments.frames.unwrap_or_else(|| transformer.usual_frames());
     transformer.check_size(Size { width, height, frames })?;
+    transformer.check_guidance(arguments.way.guidance)?;
     let one = vae.shape_of(extents(&[1, 1, 1, 1]));
     output.check(&Shape { frames: frames as usize, width, height, ..one })?;
     roles.clone().occupies("-o", &arguments.output).check()?;

@@ -128,6 +128,28 @@ impl SampleModel {
         self.shape_of(size).map(drop)
     }
 
+    /// True if guidance is an input of the transformer.
+    fn is_guided(&self) -> bool {
+        matches!(self.config(), DenoiserConfig::Flux(config) if config.guidance)
+    }
+
+    /// Checks guidance as an input of the transformer.
+    ///
+    /// # Errors
+    /// The transformer has no such input, or the guidance is not finite.
+    pub fn check_guidance(&self, guidance: Option<f64>) -> Result<()> {
+        let Some(guidance) = guidance else { return Ok(()) };
+        if !self.is_guided() {
+            return Err(self.refused(format!(
+                "takes no guidance ({guidance}): it is for transformers with guidance as an input, such as Flux.1 dev; others have --cfg"
+            )));
+        }
+        if !(guidance as f32).is_finite() {
+            return Err(self.refused("a guidance that is not finite".into()));
+        }
+        Ok(())
+    }
+
     /// Reads the files of a request and checks that they go together.
     ///
     /// # Errors
@@ -215,15 +237,7 @@ impl SampleModel {
                 Some(Kept { latents, mask, clean: config.family() == Family::Wan22 })
             }
         };
-        let guided = matches!(config, DenoiserConfig::Flux(config) if config.guidance);
-        if let (Some(guidance), false) = (request.guidance, guided) {
-            return Err(self.refused(format!(
-                "takes no guidance ({guidance}): it is for transformers with guidance as an input, such as Flux.1 dev; others have --cfg"
-            )));
-        }
-        if request.guidance.is_some_and(|guidance| !(guidance as f32).is_finite()) {
-            return Err(self.refused("a guidance that is not finite".into()));
-        }
+        self.check_guidance(request.guidance)?;
         let condition = conditioning.condition(&shape)?;
         let prompts = |all: Vec<Conditioning>, asked: &[PromptRequest]| -> Vec<Prompt> {
             let within = |asked: &PromptRequest| match asked.within {
@@ -267,7 +281,7 @@ impl SampleModel {
             negative,
             condition,
             kept,
-            guidance: guided.then(|| request.guidance.map_or(GUIDANCE, |guidance| guidance as f32)),
+            guidance: self.is_guided().then(|| request.guidance.map_or(GUIDANCE, |guidance| guidance as f32)),
             cfg: request.cfg,
             sigmas,
             sampler,
