@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tch::Device;
 use tilewright_models::{
     Checkpoint, ComputeFormat, Destination, Family, Identity, Latent, LatentFile, Scaling, kl, wan_vae,
 };
@@ -41,6 +42,12 @@ pub trait Autoencoder: fmt::Debug + Sized {
     /// The facts about the decoder that policies receive.
     fn model(file: &Checkpoint, identity: &Identity, config: &Self::Config) -> Model;
 
+    /// Bytes of the decoder's weights, as they are laid out in a format on a device.
+    ///
+    /// # Errors
+    /// The architecture's widths don't go together.
+    fn decoder_bytes(config: &Self::Config, format: ComputeFormat, device: Device) -> Result<u64>;
+
     /// Checks that the decoder's weights can be loaded.
     ///
     /// # Errors
@@ -73,6 +80,12 @@ pub trait Autoencoder: fmt::Debug + Sized {
         config: &Self::Config,
         encoder: &Self::EncoderConfig,
     ) -> Model;
+
+    /// Bytes of the encoder's weights, as [`Self::decoder_bytes`].
+    ///
+    /// # Errors
+    /// As [`Self::decoder_bytes`].
+    fn encoder_bytes(config: &Self::EncoderConfig, format: ComputeFormat, device: Device) -> Result<u64>;
 
     /// Loads the encoder.
     ///
@@ -138,6 +151,10 @@ impl Autoencoder for Kl {
         config.model(file, identity)
     }
 
+    fn decoder_bytes(config: &kl::Config, format: ComputeFormat, device: Device) -> Result<u64> {
+        Ok(config.weight_bytes(format, device)?)
+    }
+
     fn check_weights(file: &Checkpoint, identity: &Identity, config: &kl::Config) -> Result<()> {
         Ok(config.check_weights(file, identity)?)
     }
@@ -165,6 +182,10 @@ impl Autoencoder for Kl {
         encoder: &kl::EncoderConfig,
     ) -> Model {
         encoder.model(config.family, file, identity)
+    }
+
+    fn encoder_bytes(config: &kl::EncoderConfig, format: ComputeFormat, device: Device) -> Result<u64> {
+        Ok(config.weight_bytes(format, device)?)
     }
 
     fn load_encoder(
@@ -207,6 +228,10 @@ impl Autoencoder for Wan {
         config.model(file, identity)
     }
 
+    fn decoder_bytes(config: &wan_vae::Config, format: ComputeFormat, device: Device) -> Result<u64> {
+        Ok(config.weight_bytes(format, device)?)
+    }
+
     fn check_weights(file: &Checkpoint, identity: &Identity, config: &wan_vae::Config) -> Result<()> {
         Ok(config.check_weights(file, identity)?)
     }
@@ -234,6 +259,10 @@ impl Autoencoder for Wan {
         encoder: &wan_vae::EncoderConfig,
     ) -> Model {
         encoder.model(config.family, file, identity)
+    }
+
+    fn encoder_bytes(config: &wan_vae::EncoderConfig, format: ComputeFormat, device: Device) -> Result<u64> {
+        Ok(config.weight_bytes(format, device)?)
     }
 
     fn load_encoder(

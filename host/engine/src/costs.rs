@@ -2,11 +2,8 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use tch::Device;
 use tilewright_plan::{Cost, CostModel, Dtype, Layout, Outcome, Plan, Precision, Record, Request, Trial};
 use tilewright_torch::probe::Measured;
-
-use crate::limit::StoredWeights;
 
 /// The price of a plan for one job.
 pub(crate) trait PlanCost: Debug + Send + Sync {
@@ -15,13 +12,16 @@ pub(crate) trait PlanCost: Debug + Send + Sync {
     /// # Errors
     /// One line, for the policy, if the plan can't be carried out.
     fn cost(&self, plan: &Plan) -> Result<Cost, String>;
+
+    /// The bytes of the network's weights in a plan's format; 0 of one that can't be run, which has
+    /// no price either.
+    fn weight_bytes(&self, plan: &Plan) -> u64;
 }
 
 /// The cost model of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
     prices: Arc<dyn PlanCost>,
-    weights: StoredWeights,
     /// Peaks include the weights.
     counts_weights: bool,
     /// Newest first.
@@ -30,9 +30,8 @@ pub(crate) struct Costs {
 
 impl Costs {
     /// The costs of a request's plans by these prices, which leave the weights aside.
-    pub fn new(prices: impl PlanCost + 'static, request: &Request, device: Device) -> Self {
-        let (weights, counts_weights) = (StoredWeights::of(request, device), request.limit_counts_weights);
-        Self { prices: Arc::new(prices), weights, counts_weights, trials: Vec::new() }
+    pub fn new(prices: impl PlanCost + 'static, request: &Request) -> Self {
+        Self { prices: Arc::new(prices), counts_weights: request.limit_counts_weights, trials: Vec::new() }
     }
 
     /// The same prices with what these records, newest first, make likely for this job.
@@ -43,7 +42,7 @@ impl Costs {
 
     /// The bytes of a plan's weights, if they are counted; else 0.
     fn counted_weights(&self, plan: &Plan, counts_weights: bool) -> u64 {
-        if counts_weights { self.weights.bytes(plan) } else { 0 }
+        if counts_weights { self.prices.weight_bytes(plan) } else { 0 }
     }
 
     fn cost(&self, plan: &Plan) -> Result<Cost, String> {

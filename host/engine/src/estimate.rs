@@ -122,4 +122,7 @@ impl PlanCost for Estimator {
             rework: f64::from(tiles) * pixels / kept,
         })
     }
+    fn weight_bytes(&self, plan: &Plan) -> u64 {
+        self.metered.weight_bytes(plan.precision, plan.layout).unwrap_or(0)
+    }
 }

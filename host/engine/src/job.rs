@@ -69,7 +69,7 @@ impl<'a, I> Job<'a, I> {
         prices: impl PlanCost + 'static,
         input: I,
     ) -> Result<Self> {
-        let costs = Arc::new(Costs::new(prices, &request, machine.device));
+        let costs = Arc::new(Costs::new(prices, &request));
         let facts = machine.facts_now();
         let job = Self { machine, facts, stage, request, capabilities, costs, input };
         job.check()?;

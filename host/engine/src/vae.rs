@@ -59,7 +59,8 @@ impl<A: Autoencoder> Vae<A> {
         device: Device,
         step: LoadStep<'_>,
     ) -> Result<(Lease<A::Decoder>, Duration)> {
-        self.lease(Part::Decoder, &self.model, format, device, step, |destination| {
+        let bytes = A::decoder_bytes(&self.config, format, device)?;
+        self.lease(Part::Decoder, bytes, format, device, step, |destination| {
             A::load_decoder(&self.file, &self.identity, &self.config, format, destination)
         })
     }
@@ -83,8 +84,8 @@ impl<A: Autoencoder> Vae<A> {
         device: Device,
         step: LoadStep<'_>,
     ) -> Result<(Lease<A::Encoder>, Duration)> {
-        let model = A::encoder_model(&self.file, &self.identity, &self.config, config);
-        self.lease(Part::Encoder, &model, format, device, step, |destination| {
+        let bytes = A::encoder_bytes(config, format, device)?;
+        self.lease(Part::Encoder, bytes, format, device, step, |destination| {
             A::load_encoder(&self.file, &self.identity, config, format, destination)
         })
     }
@@ -92,14 +93,13 @@ impl<A: Autoencoder> Vae<A> {
     fn lease<N: Send + 'static>(
         &self,
         part: Part,
-        model: &Model,
+        bytes: u64,
         format: ComputeFormat,
         device: Device,
         step: LoadStep<'_>,
         load: impl FnOnce(Destination<'_>) -> Result<N>,
     ) -> Result<(Lease<N>, Duration)> {
         let key = WeightKey { file: self.file.id().clone(), part, device, format };
-        let bytes = format.weight_bytes(model.parameter_bytes, model.stored, device);
         let mut step = |share| {
             hold_up();
             step(share)

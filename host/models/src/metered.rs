@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use tch::Device;
 use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Needed, Scope};
 use tilewright_torch::probe::Rate;
 
@@ -25,12 +26,35 @@ pub(crate) fn counting_products() -> Meter {
     plain(Costs { plain: Rate { per_product: 1.0, per_value: 0.0 }, ..Costs::default() })
 }
 
-/// Builds a network on a meter.
+/// A network on a meter.
+#[derive(Debug)]
+pub(crate) struct Built<N> {
+    pub network: N,
+    /// Bytes of its weights, as they are laid out in the meter's format.
+    pub weight_bytes: u64,
+}
+
+/// Builds a network on a meter that has built none before.
 ///
 /// # Errors
 /// The architecture's widths don't go together.
-pub(crate) fn build<N>(meter: &Meter, build: impl FnOnce(&Scope<'_, Meter>) -> Result<N>) -> Result<N> {
-    build(&Scope::new(&Listing::default(), meter))
+pub(crate) fn build<N>(meter: &Meter, build: impl FnOnce(&Scope<'_, Meter>) -> Result<N>) -> Result<Built<N>> {
+    let listing = Listing::default();
+    let network = build(&Scope::new(&listing, meter))?;
+    Ok(Built { network, weight_bytes: listing.bytes().saturating_add_signed(meter.weights_grown()) })
+}
+
+/// Bytes of a network's weights, as they are laid out in a format on a device.
+///
+/// # Errors
+/// As [`build`].
+pub(crate) fn weight_bytes<N>(
+    format: ComputeFormat,
+    device: Device,
+    network: impl FnOnce(&Scope<'_, Meter>) -> Result<N>,
+) -> Result<u64> {
+    let meter = Meter::new(format, Costs { on_cpu: device == Device::Cpu, ..Costs::default() });
+    Ok(build(&meter, network)?.weight_bytes)
 }
 
 /// Builds a network on a meter of no device; gives it with the weights that it asks for.

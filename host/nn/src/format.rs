@@ -53,16 +53,6 @@ impl ComputeFormat {
         Ok(Self { convolution, tf32: precision.dtype() == Dtype::Tf32, rest, layout, ..Self::single() })
     }
 
-    /// Estimates the bytes that weights take on a device in this format, from their `stored_bytes`
-    /// in the type `stored`. All weights are counted as those of 3×3 convolutions, as nearly all of
-    /// an autoencoder's are.
-    pub fn weight_bytes(&self, stored_bytes: u64, stored: Dtype, device: Device) -> u64 {
-        let values = stored_bytes.saturating_mul(8) / u64::from(stored.bits()).max(1);
-        let bytes = values.saturating_mul(self.convolution.elt_size_in_bytes() as u64);
-        // Winograd's filtering keeps a 3×3 window as 16 values.
-        if self.winograd(device) { bytes / 9 * 16 } else { bytes }
-    }
-
     /// True if attention whose heads have this width is fused on a device, where it is tried.
     pub fn fuses_attention(&self, device: Device, width: i64) -> bool {
         let dtype = match self.convolution {

@@ -176,6 +176,21 @@ impl Meter {
         self.ledger.peak()
     }
 
+    /// The bytes by which the weights that were laid out differ from those that were given.
+    pub fn weights_grown(&self) -> i64 {
+        self.ledger.weights_grown()
+    }
+
+    /// Counts the weights and the bias of a convolution that is laid out for Winograd's filtering,
+    /// in place of those that were given.
+    fn lay_out_filtered(&self, weight: &[i64], bias: &[i64], taps: usize, upsamples: bool) {
+        let kind = self.format.convolution;
+        let count = |extents: &[i64]| extents.iter().fold(1, |count: u64, &extent| count.saturating_mul(extent as u64));
+        let given = count(weight).saturating_add(count(bias)).saturating_mul(kind.elt_size_in_bytes() as u64);
+        let [out, into] = [weight[0], weight[1]];
+        self.ledger.lay_out(given, winograd::weight_bytes(into, out, taps, upsamples, kind));
+    }
+
     /// Makes the bytes held now the peak.
     pub fn reset_peak(&self) {
         self.ledger.reset_peak();
@@ -565,7 +580,9 @@ impl Ops for Meter {
     }
 
     fn winograd_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>, upsamples: bool) -> Result<MeterKernel> {
-        MeterKernel::new(weight, bias, upsamples)
+        let kernel = MeterKernel::new(weight, bias, upsamples)?;
+        self.lay_out_filtered(weight, bias, 1, upsamples);
+        Ok(kernel)
     }
 
     fn winograd_convolution(

@@ -1,6 +1,9 @@
 //! Names of weights, built up beside the layers that take them.
 
-use std::{cell::RefCell, fmt::Display};
+use std::{
+    cell::{Cell, RefCell},
+    fmt::Display,
+};
 
 use crate::{Meter, Ops, Result};
 
@@ -26,21 +29,33 @@ pub struct Needed {
 
 /// A source of extents alone, which lists the weights that it is asked for.
 #[derive(Debug, Default)]
-pub struct Listing(RefCell<Vec<Needed>>);
+pub struct Listing {
+    needed: RefCell<Vec<Needed>>,
+    bytes: Cell<u64>,
+}
 
 impl Listing {
     /// The weights that were asked for, in order.
     pub fn into_needed(self) -> Vec<Needed> {
-        self.0.into_inner()
+        self.needed.into_inner()
+    }
+
+    /// The bytes of the weights that were asked for, in the types that they were asked for in.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
     }
 }
 
 impl Source<Meter> for Listing {
-    fn weight(&self, name: &str, shapes: &[&[i64]], _: tch::Kind) -> Result<Vec<i64>> {
+    fn weight(&self, name: &str, shapes: &[&[i64]], kind: tch::Kind) -> Result<Vec<i64>> {
         let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
         let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
-        self.0.borrow_mut().push(needed);
-        Ok(shapes.first().map(|shape| shape.to_vec()).unwrap_or_default())
+        self.needed.borrow_mut().push(needed);
+        let shape = shapes.first().map(|shape| shape.to_vec()).unwrap_or_default();
+        let width = kind.elt_size_in_bytes() as u64;
+        let bytes = shape.iter().fold(width, |bytes, &extent| bytes.saturating_mul(extent.max(0) as u64));
+        self.bytes.set(self.bytes.get().saturating_add(bytes));
+        Ok(shape)
     }
 }
 

@@ -37,6 +37,14 @@ pub fn causal_scratch_bytes(into: i64, kind: Kind) -> i64 {
     ffi::tw_winograd_scratch(into, TAPS as i32, 0, is_narrow(kind))
 }
 
+/// Bytes of a convolution's weights and bias when they are laid out: channels are filled up to
+/// whole blocks.
+pub fn weight_bytes(into: i64, out: i64, taps: usize, upsample: bool, kind: Kind) -> u64 {
+    let values = ffi::tw_winograd_values(into, out, taps as i32, upsample.into(), is_narrow(kind)).max(0) as u64;
+    let bias = (out.max(0) as u64).saturating_mul(Kind::Float.elt_size_in_bytes() as u64);
+    values.saturating_mul(kind.elt_size_in_bytes() as u64).saturating_add(bias)
+}
+
 /// Rows of a picture [N, C, rows, W], f32, channels-last, samples without gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {

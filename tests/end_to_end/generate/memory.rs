@@ -68,8 +68,8 @@ fn copy_folder(from: &Path, to: &Path) {
 #[test]
 fn stages_run_in_memory_that_the_others_have_let_go() {
     let place = Place::new();
-    for name in ["generate-flux", "flux-shapes"] {
-        let is_bundled = name == "flux-shapes";
+    for name in ["generate-flux", "generate-wan", "flux-shapes", "wan-shapes"] {
+        let is_bundled = name.ends_with("-shapes");
         let mut base = match is_bundled {
             true => ["generate", "", "--model", name, "--device", "cpu"].map(str::to_owned).to_vec(),
             false => arguments(name, &cases(name)[0]),
@@ -86,16 +86,15 @@ fn stages_run_in_memory_that_the_others_have_let_go() {
         let most = |side: &str| all.iter().map(|stage| bytes(stage, side)).max().unwrap() as f64;
         let peak = run["memory"]["peak_bytes"].as_f64().unwrap();
         println!("{name}: {peak} of {} and {}: {}", most("outcome"), most("estimate"), run["memory"]);
-        // Weights of Winograd are larger than they are estimated if channels fill no block.
-        let above = if is_bundled { 1.15 } else { 1.05 };
-        assert!((0.95..above).contains(&(peak / most("estimate"))), "{name}: {peak} {}", most("estimate"));
+        assert!((0.95..1.05).contains(&(peak / most("estimate"))), "{name}: {peak} {}", most("estimate"));
         let sum: u64 = all.iter().map(|stage| bytes(stage, "outcome")).sum();
         assert!(peak < 0.9 * sum as f64, "{name}: {peak} of {sum}");
-        // A conditioning and a latent, and no weights, of which these encoders have 1.5 MB.
+        // Conditionings of up to 512 tokens and a latent, and no weights: the bundled encoders have
+        // 1 MB and more.
         for before in run["memory"]["in_use_before"].as_array().unwrap() {
-            assert!(before["bytes"].as_u64().unwrap() < 100_000, "{name}: {before}");
+            assert!(before["bytes"].as_u64().unwrap() < 150_000, "{name}: {before}");
         }
         let encoders = stages(&run, "text").into_iter().map(|stage| bytes(stage, "outcome")).sum::<u64>();
-        assert!(!is_bundled || encoders > 1_500_000, "{encoders}");
+        assert!(!is_bundled || encoders > 1_000_000, "{encoders}");
     }
 }

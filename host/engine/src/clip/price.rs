@@ -141,4 +141,8 @@ impl PlanCost for ClipEstimator {
             rework: pixels / kept,
         })
     }
+
+    fn weight_bytes(&self, plan: &Plan) -> u64 {
+        self.prices.of(plan).ok().and_then(|price| price.costs.weight_bytes().ok()).unwrap_or(0)
+    }
 }

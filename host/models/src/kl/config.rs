@@ -3,15 +3,16 @@
 mod encoder;
 
 use serde::{Deserialize, Serialize};
+use tch::Device;
 use tilewright_checkpoint::Error as FileError;
 use tilewright_plan::Model;
 
 use super::decoder;
 use crate::{
-    Checkpoint, Error, Family, Identity, Kind, Result, config_json,
+    Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result, config_json,
     identify::family_of_scaling,
     known::{Half, Known, Weights, check_channels},
-    metered::list_weights,
+    metered::{list_weights, weight_bytes},
 };
 
 pub use encoder::{DownBlock, EncoderConfig};
@@ -153,6 +154,14 @@ impl Config {
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
         Self::read(file, identity).and_then(weights).unwrap_or_default()
+    }
+
+    /// Bytes of the weights, as they are laid out in a format on a device.
+    ///
+    /// # Errors
+    /// The architecture's widths don't go together.
+    pub fn weight_bytes(&self, format: ComputeFormat, device: Device) -> Result<u64> {
+        weight_bytes(format, device, |scope| decoder::Network::build(scope, self))
     }
 
     /// The decoder's part of a file, beside the weights that the network needs.

@@ -10,7 +10,7 @@ use tilewright_torch::probe::Measured;
 use super::{Config, EncoderConfig, decoder, encoder};
 use crate::{
     Result,
-    metered::{self, Remembered},
+    metered::{self, Built, Remembered},
     progress::{Step, Track},
 };
 
@@ -69,7 +69,7 @@ struct Format {
     compute: ComputeFormat,
     costs: Costs,
     /// Built when it is first asked for.
-    network: OnceLock<Option<Network>>,
+    network: OnceLock<Option<Built<Network>>>,
 }
 
 #[derive(Debug)]
@@ -118,9 +118,16 @@ impl Metered {
         self.passes.get(&(place, *extent), || self.meter(&self.formats[place], extent).ok_or(())).ok()
     }
 
+    /// Bytes of the weights as they are laid out; none if the device was not measured in the
+    /// precision and memory order.
+    pub fn weight_bytes(&self, precision: Precision, layout: Layout) -> Option<u64> {
+        let format = self.formats.iter().find(|format| format.precision == precision && format.layout == layout)?;
+        Some(format.built(&self.architecture, &Meter::new(format.compute, format.costs))?.weight_bytes)
+    }
+
     fn meter(&self, format: &Format, extent: &Extent) -> Option<Pass> {
         let meter = Meter::new(format.compute, format.costs);
-        let network = format.network.get_or_init(|| self.architecture.build(&meter).ok()).as_ref()?;
+        let network = &format.built(&self.architecture, &meter)?.network;
         if f64::from(extent.batch) * f64::from(extent.height) * f64::from(extent.width) > MOST_PIXELS {
             return Some(Pass::ENDLESS);
         }
@@ -138,8 +145,15 @@ impl Metered {
     }
 }
 
+impl Format {
+    /// The network, built on a meter that has built none before.
+    fn built(&self, architecture: &Architecture, meter: &Meter) -> Option<&Built<Network>> {
+        self.network.get_or_init(|| architecture.build(meter).ok()).as_ref()
+    }
+}
+
 impl Architecture {
-    fn build(&self, meter: &Meter) -> Result<Network> {
+    fn build(&self, meter: &Meter) -> Result<Built<Network>> {
         metered::build(meter, |scope| {
             Ok(match self {
                 Architecture::Decoder(config) => Network::Decoder(decoder::Network::build(scope, config)?),
@@ -191,7 +205,7 @@ fn shares(meter: &Meter, forward: impl FnOnce(&mut Track<'_>) -> Result<MeterTen
 /// The share of a decode's work that each layer is, in the order that they run; adds up to 1.
 pub(super) fn decoder_shares(config: &Config) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
-    let network = metered::build(&meter, |scope| decoder::Network::build(scope, config))?;
+    let network = metered::build(&meter, |scope| decoder::Network::build(scope, config))?.network;
     let latents = input(&meter, [1, config.latent_channels as i64, SMALL, SMALL])?;
     shares(&meter, |track| network.forward(&meter, latents, None, &[], track))
 }
@@ -199,7 +213,7 @@ pub(super) fn decoder_shares(config: &Config) -> Result<Vec<f64>> {
 /// The share of an encode's work that each layer is, in the order that they run; adds up to 1.
 pub(super) fn encoder_shares(config: &EncoderConfig) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
-    let network = metered::build(&meter, |scope| encoder::Network::build(scope, config))?;
+    let network = metered::build(&meter, |scope| encoder::Network::build(scope, config))?.network;
     let side = SMALL * i64::from(config.spatial_scale());
     let pictures = input(&meter, [1, config.image_channels as i64, side, side])?;
     shares(&meter, |track| network.forward(&meter, pictures, track))

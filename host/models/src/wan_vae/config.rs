@@ -1,13 +1,14 @@
 //! A video decoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
+use tch::Device;
 use tilewright_plan::Model;
 
 use super::{network::Network, statistics};
 use crate::{
-    Checkpoint, Error, Family, Identity, Kind, Result, Scaling,
+    Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result, Scaling,
     known::{Half, Known, Weights, check_channels},
-    metered::list_weights,
+    metered::{list_weights, weight_bytes},
 };
 
 /// Most output pixels, or frames, per latent pixel or frame.
@@ -202,6 +203,14 @@ impl Config {
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
         Self::read(file, identity).and_then(weights).unwrap_or_default()
+    }
+
+    /// Bytes of the weights, as they are laid out in a format on a device.
+    ///
+    /// # Errors
+    /// The architecture's widths don't go together.
+    pub fn weight_bytes(&self, format: ComputeFormat, device: Device) -> Result<u64> {
+        weight_bytes(format, device, |scope| Network::build(scope, self))
     }
 
     /// The decoder's part of a file, beside the weights that the network needs.

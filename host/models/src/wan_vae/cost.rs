@@ -14,7 +14,7 @@ use tilewright_torch::probe::Measured;
 use super::{Config, Spread, clip::Clip, network::Network};
 use crate::{
     Result,
-    metered::{self, Remembered},
+    metered::{self, Built, Remembered},
 };
 
 /// A clip that is decoded.
@@ -72,7 +72,7 @@ pub struct ClipCosts {
     format: ComputeFormat,
     costs: Costs,
     /// Built when it is first asked.
-    network: Arc<Mutex<Option<Network<Meter>>>>,
+    network: Arc<Mutex<Option<Built<Network<Meter>>>>>,
     known: Remembered<Extent, ClipCost>,
 }
 
@@ -85,13 +85,30 @@ impl ClipCosts {
         self.known.get(extent, || self.meter(extent))
     }
 
+    /// Bytes of the weights as they are laid out.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn weight_bytes(&self) -> Result<u64> {
+        let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.built(&mut built, &Meter::new(self.format, self.costs))?.weight_bytes)
+    }
+
+    fn built<'a>(
+        &self,
+        built: &'a mut Option<Built<Network<Meter>>>,
+        meter: &Meter,
+    ) -> Result<&'a Built<Network<Meter>>> {
+        Ok(match built {
+            Some(network) => network,
+            None => built.insert(metered::build(meter, |scope| Network::build(scope, &self.config))?),
+        })
+    }
+
     fn meter(&self, extent: &Extent) -> Result<ClipCost> {
         let meter = Meter::new(self.format, self.costs);
         let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        let network = match &*built {
-            Some(network) => network,
-            None => built.insert(metered::build(&meter, |scope| Network::build(scope, &self.config))?),
-        };
+        let network = &self.built(&mut built, &meter)?.network;
         Decode::new(&self.config, network, &meter, extent)?.cost()
     }
 }
@@ -247,7 +264,7 @@ const SIDE: i64 = 8;
 /// The architecture's widths don't go together.
 pub(super) fn step_products(config: &Config) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
-    let network = metered::build(&meter, |scope| Network::build(scope, config))?;
+    let network = metered::build(&meter, |scope| Network::build(scope, config))?.network;
     let latent = meter.input(&[1, config.latent_channels as i64, 1, SIDE, SIDE], Kind::Float)?;
     let spread = Spread { frames: u32::MAX, band: None, height: 1 };
     let (mut clip, mut ends) = (Clip::default(), Vec::new());

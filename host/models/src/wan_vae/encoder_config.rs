@@ -1,6 +1,7 @@
 //! A video encoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
+use tch::Device;
 use tilewright_plan::Model;
 
 use super::{
@@ -8,9 +9,9 @@ use super::{
     encoder::EncoderNetwork,
 };
 use crate::{
-    Checkpoint, Error, Family, Identity, Kind, Result,
+    Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result,
     known::{Half, Known, Weights, check_channels},
-    metered::list_weights,
+    metered::{list_weights, weight_bytes},
 };
 
 /// The end of a down block that is not the last: half the height and width.
@@ -132,6 +133,14 @@ impl EncoderConfig {
             )),
             None => Ok(()),
         }
+    }
+
+    /// Bytes of the weights, as they are laid out in a format on a device.
+    ///
+    /// # Errors
+    /// The architecture's widths don't go together.
+    pub fn weight_bytes(&self, format: ComputeFormat, device: Device) -> Result<u64> {
+        weight_bytes(format, device, |scope| EncoderNetwork::build(scope, self))
     }
 
     /// The encoder's part of a file, beside the weights that the network needs.

@@ -10,7 +10,7 @@ use tilewright_torch::probe::Measured;
 use super::{ClipCost, EncoderConfig, encoder::EncoderNetwork, encoder_layers::Past};
 use crate::{
     Result,
-    metered::{self, Remembered},
+    metered::{self, Built, Remembered},
 };
 
 /// A clip that is encoded.
@@ -34,7 +34,7 @@ pub struct EncodeCosts {
     format: ComputeFormat,
     costs: Costs,
     /// Built when it is first asked.
-    network: Arc<Mutex<Option<EncoderNetwork<Meter>>>>,
+    network: Arc<Mutex<Option<Built<EncoderNetwork<Meter>>>>>,
     known: Remembered<EncoderExtent, ClipCost>,
 }
 
@@ -48,13 +48,30 @@ impl EncodeCosts {
         self.known.get(extent, || self.meter(extent))
     }
 
+    /// Bytes of the weights as they are laid out.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn weight_bytes(&self) -> Result<u64> {
+        let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.built(&mut built, &Meter::new(self.format, self.costs))?.weight_bytes)
+    }
+
+    fn built<'a>(
+        &self,
+        built: &'a mut Option<Built<EncoderNetwork<Meter>>>,
+        meter: &Meter,
+    ) -> Result<&'a Built<EncoderNetwork<Meter>>> {
+        Ok(match built {
+            Some(network) => network,
+            None => built.insert(metered::build(meter, |scope| EncoderNetwork::build(scope, &self.config))?),
+        })
+    }
+
     fn meter(&self, extent: &EncoderExtent) -> Result<ClipCost> {
         let meter = Meter::new(self.format, self.costs);
         let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        let network = match &*built {
-            Some(network) => network,
-            None => built.insert(metered::build(&meter, |scope| EncoderNetwork::build(scope, &self.config))?),
-        };
+        let network = &self.built(&mut built, &meter)?.network;
         let scale = self.config.temporal_scale().max(1);
         let later = extent.frames.saturating_sub(1) / scale;
         let (mut past, mut cost) = (Past::default(), ClipCost::default());
@@ -107,7 +124,7 @@ const SIDE: u32 = 8;
 /// The architecture's widths don't go together.
 pub(super) fn shares(config: &EncoderConfig) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
-    let network = metered::build(&meter, |scope| EncoderNetwork::build(scope, config))?;
+    let network = metered::build(&meter, |scope| EncoderNetwork::build(scope, config))?.network;
     let (mut past, mut ends) = (Past::default(), Vec::new());
     // The first frame comes alone; those of the second push stand for all others.
     for count in [1, i64::from(config.temporal_scale())] {

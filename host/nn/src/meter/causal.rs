@@ -210,7 +210,10 @@ impl CausalOps for Meter {
 
     fn causal_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterCausalKernel> {
         match weight[..] {
-            [out, into, 3, 3, 3] if *bias == [out] => Ok(MeterCausalKernel { into, out }),
+            [out, into, 3, 3, 3] if *bias == [out] => {
+                self.lay_out_filtered(weight, bias, TAPS, false);
+                Ok(MeterCausalKernel { into, out })
+            }
             _ => Err(shape_error("a convolution", &[weight, bias])),
         }
     }

@@ -2,18 +2,26 @@
 
 use std::{cell::Cell, rc::Rc};
 
-/// The bytes that are held, the most that were, and the time that was spent.
+/// The bytes that are held, the most that were, those that weights grew by, and the time that was
+/// spent.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     held: Cell<u64>,
     peak: Cell<u64>,
+    weights: Cell<i64>,
     seconds: Cell<f64>,
     times: Cell<f64>,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { held: Cell::new(0), peak: Cell::new(0), seconds: Cell::new(0.0), times: Cell::new(1.0) }
+        Self {
+            held: Cell::new(0),
+            peak: Cell::new(0),
+            weights: Cell::new(0),
+            seconds: Cell::new(0.0),
+            times: Cell::new(1.0),
+        }
     }
 }
 
@@ -29,6 +37,17 @@ impl Ledger {
     /// Makes the bytes held now the peak.
     pub fn reset_peak(&self) {
         self.peak.set(self.held.get());
+    }
+
+    /// The bytes by which weights that were laid out differ from those that were given.
+    pub fn weights_grown(&self) -> i64 {
+        self.weights.get()
+    }
+
+    /// Counts weights that are laid out in other bytes than they were given in.
+    pub fn lay_out(&self, given: u64, laid_out: u64) {
+        let grown = i64::try_from(laid_out).unwrap_or(i64::MAX).saturating_sub_unsigned(given);
+        self.weights.set(self.weights.get().saturating_add(grown));
     }
 
     pub fn seconds(&self) -> f64 {

@@ -1,14 +1,15 @@
 //! An encoder's architecture, read off the tensors' names and shapes like the decoder's.
 
 use serde::Serialize;
+use tch::Device;
 use tilewright_plan::Model;
 
 use super::{USUAL_GROUPS, config_file, sound};
 use crate::{
-    Checkpoint, Error, Family, Identity, Kind, Result,
+    Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result,
     kl::encoder,
     known::{Half, Known, Weights},
-    metered::list_weights,
+    metered::{list_weights, weight_bytes},
 };
 
 /// One down block: so many residual layers, then half the size if it is not the last.
@@ -108,6 +109,14 @@ impl EncoderConfig {
     /// The model as policies are told of it.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
         Half::Encoder.model(file, identity, family, [self.spatial_scale(), 1])
+    }
+
+    /// Bytes of the weights, as they are laid out in a format on a device.
+    ///
+    /// # Errors
+    /// The architecture's widths don't go together.
+    pub fn weight_bytes(&self, format: ComputeFormat, device: Device) -> Result<u64> {
+        weight_bytes(format, device, |scope| encoder::Network::build(scope, self))
     }
 
     /// The encoder's part of a file, beside the weights that the network needs.
