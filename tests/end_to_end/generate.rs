@@ -50,7 +50,7 @@ fn arguments(name: &str, case: &Value) -> Vec<String> {
 }
 
 /// A prompt that no earlier run had: tests share a cache.
-fn fresh_prompt() -> String {
+pub fn fresh_prompt() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     format!("a cat {}", now.as_nanos())
 }

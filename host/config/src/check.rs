@@ -37,9 +37,9 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
         let at = format!("routes/{place}");
         unique(&config.routes()[..place], route, &at)?;
         reachable(&config.routes()[..place], route, &at)?;
-        let is_served = |stage: &Stage| matches!(stage, Stage::Decode | Stage::Denoise);
+        let is_served = |stage: &Stage| matches!(stage, Stage::Decode | Stage::Denoise | Stage::Text);
         if !route.conditions.stage.is_empty() && !route.conditions.stage.iter().any(is_served) {
-            let detail = "a service decodes and samples: no job would come to this route: write \"decode\" or \"denoise\", or leave the key out";
+            let detail = "a service encodes no pictures: no job would come to this route: write \"text\", \"denoise\" or \"decode\", or leave the key out";
             return fault(format!("{at}/stage"), detail);
         }
         families(&route.conditions.family, &at)?;

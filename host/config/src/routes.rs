@@ -196,7 +196,7 @@ mod tests {
             (
                 "policy = \"fixed\"\nstage = \"encode\"",
                 3,
-                "a service decodes and samples: no job would come to this route",
+                "a service encodes no pictures: no job would come to this route",
             ),
             ("policy = \"fixed\"\nmemory-limit = \"1KiB\"", 3, "allowed is 1MiB or more"),
             ("policy = \"fixed\"\nstage = []", 3, "an empty list: name at least one"),

@@ -20,6 +20,7 @@ pub(crate) fn any_trace(job: &Job, stage: usize, trace: &AnyTrace) -> Markup {
     match trace {
         AnyTrace::Vae(trace) => decision_trace(job, stage, trace),
         AnyTrace::Denoise(trace) => decision_trace(job, stage, trace),
+        AnyTrace::Text(trace) => decision_trace(job, stage, trace),
     }
 }
 

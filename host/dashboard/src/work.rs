@@ -5,7 +5,8 @@ use std::time::Duration;
 use maud::{Markup, html};
 use tilewright_plan::{
     AnyPlan, Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
-    DenoiseRequest, Dtype, Outcome, Plan, Request, Vae, Work,
+    DenoiseRequest, Dtype, Outcome, Plan, Request, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
+    TextRequest, Vae, Work,
 };
 
 use crate::phrases;
@@ -183,11 +184,65 @@ impl Shown for Denoise {
     }
 }
 
+impl Shown for Text {
+    const TIME: &'static str = "Time";
+
+    fn work(request: &TextRequest) -> String {
+        let texts = count_of(request.tokens.len() as u64, "text", "texts");
+        let tokens = count_of(request.all_tokens(), "token", "tokens");
+        format!("{texts} of {tokens} in all, {}", phrases::objective(request.objective))
+    }
+
+    fn model(request: &TextRequest) -> String {
+        let model = &request.model;
+        let stored: Vec<&str> = model.stored_types.iter().map(|stored| stored.name.as_str()).collect();
+        let blocks = count_of(model.blocks.into(), "block", "blocks");
+        format!("{}, {} of weights in {}, {blocks}", model.kind, size(model.parameter_bytes), stored.join(", "))
+    }
+
+    fn limit(request: &TextRequest) -> (u64, bool) {
+        (request.memory_limit, true)
+    }
+
+    fn capabilities(of: &TextCapabilities) -> Vec<(&'static str, String)> {
+        let words = |words: Vec<String>| words.join(",");
+        vec![
+            ("dtypes", names(&of.dtypes)),
+            ("places", words(of.places.iter().map(ToString::to_string).collect())),
+            ("weights", words(of.weights.iter().map(|form| form.to_string()).collect())),
+            ("kept", of.kept.to_string()),
+        ]
+    }
+
+    fn plan(plan: &TextPlan) -> String {
+        plan.without_reason().to_string()
+    }
+
+    fn priced(cost: &TextCost) -> (Duration, u64) {
+        (cost.elapsed, cost.all_bytes())
+    }
+
+    fn measured(outcome: &TextOutcome) -> (Duration, u64) {
+        (outcome.elapsed, outcome.all_bytes())
+    }
+
+    fn about_cost(cost: &TextCost) -> Markup {
+        html! { (size(cost.weights_bytes)) " of weights, loaded in " (span(cost.load)) "." }
+    }
+
+    fn about_outcome(outcome: &TextOutcome) -> Markup {
+        html! {
+            "Weights were read in " (span(outcome.load)) ". The pool served " (count(outcome.pool.hits))
+            " requests and asked the system for " (count(outcome.pool.misses)) "."
+        }
+    }
+}
+
 /// A plan of any kind of work in a line.
 pub(crate) fn any_plan(plan: &AnyPlan) -> String {
     match plan {
         AnyPlan::Vae(plan) => Vae::plan(plan),
         AnyPlan::Denoise(plan) => Denoise::plan(plan),
-        AnyPlan::Text(plan) => plan.without_reason().to_string(),
+        AnyPlan::Text(plan) => Text::plan(plan),
     }
 }

@@ -13,8 +13,8 @@ use std::{
 use tch::{Device, Tensor};
 use tilewright_models::{EncoderFile, EncoderStates, Error as ModelError, LoadedEncoder};
 use tilewright_plan::{
-    Attempt, Candidate, CostModel, Decision, Device as Facts, Dtype, FailedAttempt, Failure, Objective, Planner,
-    Question, Release, Text, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRecord, TextRequest, Work,
+    Attempt, Candidate, CostModel, Decision, Device as Facts, Dtype, FailedAttempt, Failure, LogLine, Objective,
+    Planner, Question, Release, Text, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRecord, TextRequest, Work,
 };
 use tilewright_torch::device;
 
@@ -79,6 +79,8 @@ pub struct EncodedText {
     pub record: TextRecord,
     /// The plans that the policy asked the price of.
     pub candidates: Vec<Candidate<Text>>,
+    /// The lines that the policy logged for its last decision.
+    pub log: Vec<LogLine>,
 }
 
 impl<'a> TextJob<'a> {
@@ -204,7 +206,8 @@ impl<'a> TextJob<'a> {
                     let outcome = TextOutcome { attempts: attempts.len() as u32 + 1, ..outcome };
                     planner.learn(&self.question(), &decision.plan, &outcome);
                     let record = self.record(planner, &decision, failed, Some(outcome));
-                    return Ok(EncodedText { states, record, candidates: decision.candidates });
+                    let Decision { candidates, log, .. } = decision;
+                    return Ok(EncodedText { states, record, candidates, log });
                 }
                 Err(AttemptError::Failed(failure)) => failure,
                 // The plan alone may be at fault, and another one need not fail: a policy's is not

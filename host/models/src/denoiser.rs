@@ -258,7 +258,7 @@ impl DenoiserFile {
 
     /// True if most of its bytes are stored in a type that products can't take as it is.
     pub fn is_quantized(&self) -> bool {
-        !matches!(self.stored(), Stored::F64 | Stored::F32 | Stored::F16 | Stored::Bf16)
+        self.stored().is_quantized()
     }
 
     /// Bytes of each block as they are stored.

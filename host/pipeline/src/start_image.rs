@@ -165,12 +165,12 @@ impl VisionEncoder {
         let tokens = embedded[0].size()[1] as usize;
         let texts = Texts { encoder: &self.0, embedded: &embedded, left_out: 1 };
         let job = TextJob::new(machine, host, texts, memory_limit, objective)?;
-        let (EncodedText { states, record, candidates }, exchange) = planning.run(job, observer)?;
+        let (EncodedText { states, record, candidates, log }, exchange) = planning.run(job, observer)?;
         let inner = states.into_iter().next().and_then(|states| states.inner);
         let file = self.0.file().file().path().to_owned();
         let states =
             inner.ok_or_else(|| Error::Input { path: file.clone(), reason: "no states of a picture".into() })?;
-        let run = EncoderRun { path: file, model: self.0.config.model(), tokens, record, exchange, candidates };
+        let run = EncoderRun { path: file, model: self.0.config.model(), tokens, record, exchange, log, candidates };
         Ok((states, run))
     }
 

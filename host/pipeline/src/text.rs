@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use tch::Tensor;
 use tilewright_engine::{self as engine, EncodedText, Machine, Observer, TextJob, Texts, Unfinished};
 use tilewright_models::{EncoderKind, EncoderStates};
-use tilewright_plan::{Candidate, Exchange, Objective, Recorder, Stage, Text, TextOutcome, TextRecord};
+use tilewright_plan::{Candidate, Exchange, LogLine, Objective, Recorded, Stage, Text, TextOutcome, TextRecord};
 use tilewright_sampling::Convention;
 use tilewright_text::{Chunk, Reading, Tokens};
 
@@ -49,7 +49,7 @@ pub struct TextRequest<'a> {
 /// The planner of encoders' runs, and what was measured before.
 pub struct TextPlanning<'a> {
     /// The planner.
-    pub planner: &'a mut Recorder<Text>,
+    pub planner: &'a mut dyn Recorded<Text>,
     /// Earlier runs on the device.
     pub trials: &'a mut Trials,
 }
@@ -67,6 +67,8 @@ pub struct EncoderRun {
     pub record: TextRecord,
     /// The calls of the policy, if they are recorded.
     pub exchange: Option<Exchange<Text>>,
+    /// The lines that the policy logged for its last decision.
+    pub log: Vec<LogLine>,
     /// The plans that the policy asked the price of.
     pub candidates: Vec<Candidate<Text>>,
 }
@@ -195,7 +197,7 @@ impl TextEncoders {
             let job = planning.remember(job(encoder, machine, &embedded, request)?);
             let (record, candidates) = job.decide(planning.planner);
             let exchange = planning.planner.take();
-            Ok(encoder.run(tokens(&embedded), record, exchange, candidates))
+            Ok(EncoderRun { exchange, candidates, ..encoder.run(tokens(&embedded), record) })
         };
         self.encoders().iter().map(decide).collect()
     }
@@ -263,7 +265,7 @@ impl TextEncoders {
         let (prompts, embedded) = self.prepare(encoder, request)?;
         let tokens = tokens(&embedded);
         let ended = planning.run(job(encoder, machine, &embedded, request)?, observer)?;
-        let (EncodedText { states, record, candidates }, exchange) = ended;
+        let (EncodedText { states, record, candidates, log }, exchange) = ended;
         drop(embedded);
         let mut states = states.into_iter();
         let mut rows = Vec::new();
@@ -272,7 +274,7 @@ impl TextEncoders {
             let states: Vec<EncoderStates<Tensor>> = states.by_ref().take(count).collect();
             rows.push(self.row(encoder, prompt, &states)?);
         }
-        Ok((rows, encoder.run(tokens, record, exchange, candidates)))
+        Ok((rows, EncoderRun { exchange, log, candidates, ..encoder.run(tokens, record) }))
     }
 
     /// The row of a prompt's states: of each chunk, and of the empty prompt at last.

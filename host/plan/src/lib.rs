@@ -41,7 +41,7 @@ pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};
 pub use record::{FailedAttempt, Record, denoise_record_schema, record_schema, text_record_schema};
-pub use recorder::Recorder;
+pub use recorder::{Recorded, Recorder};
 pub use request::{Backend, Device, Dtype, Hint, LEANEST_TIME, Model, Objective, Request};
 pub use stage::Stage;
 pub use text::{EncoderModel, Place, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRecord, TextRequest};

@@ -25,6 +25,18 @@ pub struct Recorder<W: Work = Vae> {
     calls: Vec<Call<W>>,
 }
 
+/// A planner whose calls are recorded.
+pub trait Recorded<W: Work = Vae>: Planner<W> {
+    /// The calls since the last time, as [`Recorder::take`].
+    fn take(&mut self) -> Option<Exchange<W>>;
+}
+
+impl<W: Work> Recorded<W> for Recorder<W> {
+    fn take(&mut self) -> Option<Exchange<W>> {
+        Self::take(self)
+    }
+}
+
 impl<W: Work> Recorder<W> {
     /// Listens to a planner, or only passes everything on.
     pub fn new(planner: Box<dyn Planner<W> + Send>, listens: bool) -> Self {

@@ -50,6 +50,21 @@ impl StoredAssignment {
     pub fn digest(&self) -> &str {
         &self.digest
     }
+
+    /// The route that took the job.
+    pub fn route(&self) -> &str {
+        &self.route
+    }
+
+    /// The policy that decides, and the number of its revision.
+    pub fn revision(&self) -> (&str, u64) {
+        (&self.policy, self.number)
+    }
+
+    /// True if it decides as a canary.
+    pub const fn is_canary(&self) -> bool {
+        self.canary
+    }
 }
 
 impl From<&Assignment> for StoredAssignment {

@@ -7,7 +7,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use tilewright_plan::{CostModel, Decision, Exchange, Fallback, LearnReport, Planner, PolicyIdentity, Question, Vae};
+use tilewright_plan::{
+    CostModel, Decision, Exchange, Fallback, LearnReport, Planner, PolicyIdentity, Question, Recorded, Vae,
+};
 
 use crate::{
     Rollout,
@@ -90,6 +92,12 @@ impl<W: Served> Decider<W> {
 
 fn is_failure(fallback: &Fallback) -> bool {
     fallback.reason.is_failure()
+}
+
+impl<W: Served> Recorded<W> for Decider<W> {
+    fn take(&mut self) -> Option<Exchange<W>> {
+        self.exchange()
+    }
 }
 
 impl<W: Served> Planner<W> for Decider<W> {

@@ -6,8 +6,8 @@ use std::{
 };
 
 use tilewright_plan::{
-    Denoise, DenoiseRequest, Device, Expected, Planner, PolicyIdentity, Record, Recorder, Request, Vae,
-    records::AnyRecord,
+    Denoise, DenoiseRequest, Device, Expected, Planner, PolicyIdentity, Record, Recorder, Request, Text, TextRequest,
+    Vae, records::AnyRecord,
 };
 use tilewright_policy::{FallbackPlanner, Policy};
 
@@ -46,6 +46,7 @@ pub trait Served: Expected {
 pub struct Warm {
     vae: Mutex<Vec<Recorder>>,
     denoise: Mutex<Vec<Recorder<Denoise>>>,
+    text: Mutex<Vec<Recorder<Text>>>,
 }
 
 impl Warm {
@@ -53,6 +54,7 @@ impl Warm {
     pub fn clear(&self) {
         Vae::idle(self).clear();
         Denoise::idle(self).clear();
+        Text::idle(self).clear();
     }
 }
 
@@ -139,5 +141,40 @@ impl Served for Denoise {
 
     fn any(record: Record<Self>) -> AnyRecord {
         AnyRecord::Denoise(Box::new(record))
+    }
+}
+
+impl Served for Text {
+    fn kind(request: &TextRequest, device: &Device) -> Kind {
+        let TextRequest { model, tokens, memory_limit, objective, .. } = request;
+        format!("{model:?} {tokens:?} {memory_limit} {objective:?} {} {}", device.name, device.arch)
+    }
+
+    fn held_bytes(outcome: &Self::Outcome) -> u64 {
+        outcome.held_bytes()
+    }
+
+    fn elapsed(outcome: &Self::Outcome) -> Duration {
+        outcome.elapsed
+    }
+
+    fn attempts(outcome: &Self::Outcome) -> u32 {
+        outcome.attempts
+    }
+
+    fn planner(policy: Policy) -> Box<dyn Planner<Self> + Send> {
+        Box::new(policy)
+    }
+
+    fn standby(identity: PolicyIdentity, why: String) -> Box<dyn Planner<Self> + Send> {
+        Box::new(FallbackPlanner::new(identity, why))
+    }
+
+    fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder<Self>>> {
+        lock(&warm.text)
+    }
+
+    fn any(record: Record<Self>) -> AnyRecord {
+        AnyRecord::Text(Box::new(record))
     }
 }

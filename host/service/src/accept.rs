@@ -67,8 +67,17 @@ struct Work {
     width: u32,
     /// Of a sample.
     steps: Option<u32>,
-    /// Of a job from a prompt: the decode's family, and true if the vae is quantized.
-    decode: Option<(String, bool)>,
+    /// Of a job from a prompt.
+    around: Option<Around>,
+}
+
+/// The stages around the sample of a job from a prompt.
+struct Around {
+    /// True if a text encoder is quantized.
+    quantized_text: bool,
+    /// The vae's family, and true if it is quantized.
+    family: String,
+    quantized_vae: bool,
 }
 
 /// The reason that a job is not accepted.
@@ -255,11 +264,14 @@ impl ServerState {
         };
         let assignment = self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)))?;
         check(&format!("route {}: its memory-limit", assignment.route), assignment.memory_limit)?;
-        let decode = work.decode.as_ref().map(|(family, quantized)| {
-            let case = Case { stage: Stage::Decode, family, quantized: *quantized, ..case };
-            self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)))
+        // Text encoders are of no family: the transformer's stands for theirs.
+        let admit = |case: Case<'_>| self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)));
+        let around = work.around.as_ref().map(|Around { quantized_text, family, quantized_vae }| {
+            let text = admit(Case { stage: Stage::Text, quantized: *quantized_text, ..case })?;
+            let decode = admit(Case { stage: Stage::Decode, family, quantized: *quantized_vae, ..case })?;
+            Ok::<_, Refusal>((text, decode))
         });
-        let decode = decode.transpose()?;
+        let (text, decode) = around.transpose()?.unzip();
         let id = Uuid::now_v7().to_string();
         let now = clock::now_ms();
         let seconds = request.deadline_s.unwrap_or(longest_s);
@@ -296,8 +308,9 @@ impl ServerState {
         let pinned = StoredAssignment::from(&assignment);
         let tag = request.tag.clone().unwrap_or_default();
         let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
-        let pinned_decode = decode.as_ref().map(StoredAssignment::from);
-        let stored = StoredJob { job, request, pinned, pinned_decode, deadline_ms, starts: 0, crashes: 0 };
+        let [pinned_text, pinned_decode] = [text, decode].map(|of| of.as_ref().map(StoredAssignment::from));
+        let (starts, crashes) = (0, 0);
+        let stored = StoredJob { job, request, pinned, pinned_text, pinned_decode, deadline_ms, starts, crashes };
         // Announced before it is stored, so that a caller who finds it can follow and cancel it.
         self.jobs.announce(&id, assignment);
         let accepted = self.jobs.files.adopt(&id, uploads).and_then(|()| self.jobs.store.insert(&stored, key));

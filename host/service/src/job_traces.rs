@@ -7,7 +7,7 @@ use std::{
     time::SystemTime,
 };
 
-use tilewright_plan::{Candidate, Denoise, LogLine, Record, Vae, Work};
+use tilewright_plan::{Candidate, Denoise, LogLine, Record, Text, Vae, Work};
 
 /// The most jobs with a trace.
 const KEPT: usize = 200;
@@ -46,6 +46,8 @@ pub enum AnyJobTrace {
     Vae(Box<JobTrace>),
     /// Of a sample.
     Denoise(Box<JobTrace<Denoise>>),
+    /// Of an encoder's run.
+    Text(Box<JobTrace<Text>>),
 }
 
 /// Traces of the last jobs, and decision times of the last revisions.

@@ -11,7 +11,7 @@ use prometheus::{
     TextEncoder,
 };
 use tilewright_engine::{Usage, WeightStore};
-use tilewright_plan::{DenoiseRecord, FallbackReason, PoolStatistics, Record};
+use tilewright_plan::{DenoiseRecord, FallbackReason, PoolStatistics, Record, TextRecord};
 use tilewright_rollout::Event;
 use tilewright_service_api::JobState;
 
@@ -71,6 +71,8 @@ pub struct Metrics {
     samples: HistogramVec,
     steps: HistogramVec,
     sample_peaks: GaugeVec,
+    texts: HistogramVec,
+    text_peaks: GaugeVec,
     moved: IntCounterVec,
     reused: IntCounterVec,
     waits: Histogram,
@@ -134,6 +136,11 @@ impl Metrics {
             &DECIDED,
         )?;
         registry.register(Box::new(sample_peaks.clone()))?;
+        let text_peaks = GaugeVec::new(
+            Opts::new("tilewright_text_peak_bytes", "Peak memory of the last text encoder's run, weights included."),
+            &DECIDED,
+        )?;
+        registry.register(Box::new(text_peaks.clone()))?;
         let followers = IntGauge::new("tilewright_followers", "Connections that follow a job or the dashboard.")?;
         registry.register(Box::new(followers.clone()))?;
         Ok(Self {
@@ -163,6 +170,13 @@ impl Metrics {
             )?,
             steps: histogram("tilewright_sample_step_seconds", "Time of a sample's step.", &WORK, &DECIDED)?,
             sample_peaks,
+            texts: histogram(
+                "tilewright_text_seconds",
+                "Time of text encoders' runs that ended well, loading weights aside.",
+                &WORK,
+                &DECIDED,
+            )?,
+            text_peaks,
             moved: counter(
                 "tilewright_sample_moved_bytes_total",
                 "Bytes of weights that were read again while samples ran.",
@@ -298,10 +312,10 @@ impl Metrics {
         {
             let labels = oldest.each_ref().map(String::as_str);
             // A series that was never counted does not exist.
-            for histogram in [&self.decisions, &self.decodes, &self.samples, &self.steps] {
+            for histogram in [&self.decisions, &self.decodes, &self.samples, &self.steps, &self.texts] {
                 let _ = histogram.remove_label_values(&labels);
             }
-            for gauge in [&self.peaks, &self.sample_peaks] {
+            for gauge in [&self.peaks, &self.sample_peaks, &self.text_peaks] {
                 let _ = gauge.remove_label_values(&labels);
             }
             let [route, policy, revision, _] = labels;
@@ -328,6 +342,15 @@ impl Metrics {
         self.sample_peaks.with_label_values(&values).set(outcome.held_bytes() as f64);
         self.moved.with_label_values(&[device]).inc_by(outcome.moved_bytes);
         self.reused.with_label_values(&[device]).inc_by(u64::from(outcome.reused));
+        self.record_pool(device, outcome.pool);
+    }
+
+    /// Records an encoder's run that ended well.
+    pub fn record_text(&self, labels: &Labels<'_>, device: &str, record: &TextRecord) {
+        let Some(outcome) = &record.outcome else { return };
+        let values = self.tracked(labels);
+        self.texts.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
+        self.text_peaks.with_label_values(&values).set(outcome.held_bytes() as f64);
         self.record_pool(device, outcome.pool);
     }
 

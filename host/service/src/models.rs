@@ -50,6 +50,8 @@ pub struct OpenText {
     pub paths: Vec<PathBuf>,
     /// The tokens that T5 reads, if the model says so.
     pub tokens: Option<u32>,
+    /// True if one of them is quantized.
+    pub quantized: bool,
 }
 
 impl OpenText {
@@ -219,7 +221,8 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
                     encoders.check(transformer)?;
                     Ok(transformer.text_tokens()?)
                 });
-                Some(OpenText { paths: paths.to_vec(), tokens: tokens.transpose()?.flatten() })
+                let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
+                Some(OpenText { paths: paths.to_vec(), tokens, quantized })
             }
         };
         let opened = OpenModel {

@@ -118,7 +118,8 @@ impl ServerState {
         self.jobs.forget_ended_before(clock::now_ms().saturating_sub(keep))?;
         self.rollout.forget_modules(|| {
             let unfinished = self.jobs.store.unfinished_jobs()?;
-            Ok::<_, crate::Error>(unfinished.iter().map(|(stored, _)| stored.pinned.digest().to_owned()).collect())
+            let pins = unfinished.iter().flat_map(|(stored, _)| stored.pins());
+            Ok::<_, crate::Error>(pins.map(|pinned| pinned.digest().to_owned()).collect())
         })?;
         tracing::debug!(elapsed_ms = started.elapsed().as_millis() as u64, "cleaned");
         Ok(())

@@ -90,6 +90,11 @@ const ROWS: [Row; 34] = [
 ];
 
 impl Stored {
+    /// True of a type that products can't take as it is.
+    pub const fn is_quantized(self) -> bool {
+        !matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::Bf16)
+    }
+
     /// Every type.
     pub fn all() -> impl Iterator<Item = Self> {
         ROWS.into_iter().map(|row| row.0)

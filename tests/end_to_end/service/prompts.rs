@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fs};
 use serde_json::{Value, json};
 
 use super::server::Server;
+use crate::generate::fresh_prompt;
 use crate::program::{Place, fixture, sample};
 
 fn config() -> String {
@@ -57,22 +58,31 @@ fn made(place: &Place, server: &Server, id: &str) -> (Vec<usize>, Vec<f32>) {
     sample(&place.path("result.safetensors"))
 }
 
+fn decision(server: &Server, id: &str) -> Value {
+    server.get(&format!("/v1/jobs/{id}/decision")).with(200)
+}
+
+fn stages_of(server: &Server, id: &str) -> Vec<String> {
+    let name = |record: &Value| record["stage"].as_str().unwrap().to_owned();
+    decision(server, id)["stages"].as_array().unwrap().iter().map(name).collect()
+}
+
 #[test]
 fn a_prompt_becomes_the_pixels_of_the_command_line() {
     let place = Place::new();
     let server = Server::start(&place, &config());
     for model in ["flux", "wan"] {
-        let (request, words) = asked(model, "a (red:1.3) cat", 7);
+        let (request, words) = asked(model, &format!("a (red:1.3) cat, {}", fresh_prompt()), 7);
         let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
         assert!(made(&place, &server, &id) == by_hand(&place, &words), "{model}: other pixels");
         let job = server.job(&id);
         assert_eq!((&job["stage"], &job["steps"], &job["at"]), (&json!("generate"), &json!(3), &Value::Null), "{job}");
-        let decision = server.get(&format!("/v1/jobs/{id}/decision")).with(200);
-        let stages: Vec<&Value> =
-            decision["stages"].as_array().unwrap().iter().map(|record| &record["stage"]).collect();
-        assert_eq!(stages, ["denoise", "decode"], "{decision}");
+        let decision = decision(&server, &id);
+        let stages = stages_of(&server, &id);
+        let encoders = if model == "flux" { 2 } else { 1 };
+        assert_eq!(stages, [&["text"; 2][..encoders], &["denoise", "decode"]].concat(), "{decision}");
         let page = String::from_utf8(server.get(&format!("/jobs/{id}")).body).unwrap();
-        assert_eq!(page.matches("How it was decided").count(), 2, "{page}");
+        assert_eq!(page.matches("How it was decided").count(), encoders + 2, "{page}");
         let names = fs::read_dir(place.path(&format!("data/jobs/{id}"))).unwrap();
         let names: Vec<String> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         assert_eq!(names, ["result.safetensors"]);
@@ -116,6 +126,54 @@ fn what_is_no_prompts_job_is_refused() {
     let (request, _) = asked("flux", "a cat", 1);
     let line = server.submit_files(&request, &[("latent", b"x")]).problem(422);
     assert!(line.contains("latent: a prompt is the whole input"), "{line}");
+}
+
+/// A route of text encoders has a policy of its own, which is swapped, watched and recorded as any
+/// other.
+#[test]
+fn encoders_are_run_as_their_routes_policy_says() {
+    let place = Place::new();
+    let text = config().replace(
+        "[policies.own]",
+        "[policies.words]\nsource = \"fixed\"\nset = { precision = \"mixed-bf16\" }\n\
+         [[routes]]\nname = \"words\"\nstage = \"text\"\nfamily = \"flux\"\npolicy = \"words\"\n[policies.own]",
+    );
+    let mut server = Server::start(&place, &text);
+    let (mut request, mut words) = asked("flux", &fresh_prompt(), 7);
+    let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
+    words.extend(["--policy", "text=fixed", "--set", "text.precision=mixed-bf16"].map(str::to_owned));
+    assert!(made(&place, &server, &id) == by_hand(&place, &words), "other pixels");
+    let records = decision(&server, &id)["stages"].as_array().unwrap().clone();
+    for record in &records[..2] {
+        assert_eq!(record["policy"]["name"], "fixed", "{record}");
+        assert_eq!(record["plan"]["precision"], json!({ "dtype": "bf16", "kind": "mixed" }), "{record}");
+        assert!(record["outcome"]["peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{record}");
+    }
+    assert_eq!(records[3]["policy"]["name"], "adaptive");
+    let page = String::from_utf8(server.get(&format!("/jobs/{id}")).body).unwrap();
+    assert!(page.contains("words") && page.contains("mixed bf16, weights as stored"), "{page}");
+    let counted = "tilewright_text_seconds_count{canary=\"false\",policy=\"words\",revision=\"1\",route=\"words\"} 2";
+    let metrics = String::from_utf8(server.get("/metrics").body).unwrap();
+    assert!(metrics.contains(counted), "{metrics}");
+    // Clips are of another family, and go to the next route.
+    let (clip, _) = asked("wan", &fresh_prompt(), 7);
+    let clip = server.post("/v1/jobs", &clip).with(202)["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.ended(&clip)["state"], "done");
+    assert_eq!(decision(&server, &clip)["stages"][0]["policy"]["name"], "adaptive");
+    // The next job has the new revision.
+    server.post("/v1/policies/words/swap", &json!({ "settings": { "precision": "f32" } })).with(200);
+    request["prompt"] = json!(fresh_prompt());
+    let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.ended(&id)["state"], "done");
+    assert_eq!(decision(&server, &id)["stages"][0]["plan"]["precision"], json!({ "dtype": "f32", "kind": "uniform" }));
+    // Conditionings that are kept need no encoder.
+    let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.ended(&id)["state"], "done");
+    assert_eq!(stages_of(&server, &id), ["denoise", "decode"]);
+    server.kill();
+    server = Server::start(&place, &text);
+    assert_eq!(stages_of(&server, &id), ["denoise", "decode"]);
+    assert_eq!(server.end(), 0);
 }
 
 /// 200 jobs of two models, 20 swaps and 5 kills: none is lost, none ends twice, and each has the

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use tilewright_config::{Conditions, Role};
-use tilewright_plan::{Candidate, Denoise, LogLine, Record, Vae, Work};
+use tilewright_plan::{Candidate, Denoise, LogLine, Record, Text, Vae, Work};
 use tilewright_service_api::{EventBody, JobState};
 
 use super::{Charts, DeviceView, JobView, LatencySamples, PolicyView, RouteView, WatchdogView};
@@ -151,6 +151,8 @@ pub enum AnyTrace {
     Vae(Box<DecisionTrace>),
     /// About a sample.
     Denoise(Box<DecisionTrace<Denoise>>),
+    /// About an encoder's run.
+    Text(Box<DecisionTrace<Text>>),
 }
 
 /// The trace of a decision: the question, the policy, the answer and the outcome.

@@ -9,7 +9,7 @@ use std::{
 use tch::Tensor;
 use tilewright_engine::EncoderSlot;
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
-use tilewright_plan::{Candidate, Exchange, Text, TextRecord};
+use tilewright_plan::TextRecord;
 use tilewright_text::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
 
 use super::{EmbeddingFolder, EncoderRun, TextRequest};
@@ -104,15 +104,10 @@ impl TextEncoder {
     }
 
     /// A decision about the encoder's run.
-    pub fn run(
-        &self,
-        tokens: usize,
-        record: TextRecord,
-        exchange: Option<Exchange<Text>>,
-        candidates: Vec<Candidate<Text>>,
-    ) -> EncoderRun {
+    pub fn run(&self, tokens: usize, record: TextRecord) -> EncoderRun {
         let path = self.file.file().file().path().to_owned();
-        EncoderRun { path, model: self.file.config.model(), tokens, record, exchange, candidates }
+        let model = self.file.config.model();
+        EncoderRun { path, model, tokens, record, exchange: None, log: Vec::new(), candidates: Vec::new() }
     }
 
     /// The encoder as the reader of prompts knows it.
@@ -258,6 +253,11 @@ impl TextEncoders {
     /// The encoders, each in words, with their files.
     pub fn models(&self) -> Vec<(String, &Path)> {
         self.encoders.iter().map(|encoder| (encoder.file.config.model(), encoder.file.file().file().path())).collect()
+    }
+
+    /// True if most bytes of an encoder are stored in a type that products can't take as it is.
+    pub fn is_quantized(&self) -> bool {
+        self.encoders.iter().any(|encoder| encoder.file.stored().is_quantized())
     }
 
     pub(super) fn encoders(&self) -> &[TextEncoder] {

@@ -76,7 +76,7 @@ pub fn inspect(
         height: shape.height,
         width: shape.width,
         steps: None,
-        decode: None,
+        around: None,
     };
     Ok(Inspection { work, latent: Some(latent), format, least_bytes, counts_weights })
 }

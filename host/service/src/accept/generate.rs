@@ -12,7 +12,7 @@ use tilewright_sampling::Convention;
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
 
 use super::{
-    Inspection, Refusal, Work,
+    Around, Inspection, Refusal, Work,
     decode::{check_format, replace_advice},
     internal, invalid, rate,
     sample::{describe, sample_request},
@@ -136,7 +136,11 @@ pub fn inspect(
             height,
             width,
             steps: Some(steps),
-            decode: Some((facts.family.clone(), facts.quantized)),
+            around: Some(Around {
+                quantized_text: text.quantized,
+                family: facts.family.clone(),
+                quantized_vae: facts.quantized,
+            }),
         },
         latent: None,
         format,
@@ -151,6 +155,7 @@ pub fn text_request<'a>(
     prompts: &'a [String],
     convention: Convention,
     memory_limit: u64,
+    objective: Objective,
 ) -> TextRequest<'a> {
     TextRequest {
         prompts,
@@ -160,6 +165,6 @@ pub fn text_request<'a>(
         host: None,
         comes_again: false,
         memory_limit,
-        objective: Objective::Balanced,
+        objective,
     }
 }

@@ -93,7 +93,7 @@ pub fn inspect(
             height,
             width,
             steps: Some(sampling.sigmas.len() as u32 - 1),
-            decode: None,
+            around: None,
         },
         latent: None,
         format,

@@ -1,6 +1,7 @@
 //! A job as the database has it.
 
 use serde::{Deserialize, Serialize};
+use tilewright_plan::Stage;
 use tilewright_rollout::StoredAssignment;
 use tilewright_service_api::{Job, JobRequest};
 
@@ -11,8 +12,11 @@ pub struct StoredJob {
     pub job: Job,
     /// The request.
     pub request: JobRequest,
-    /// The revision that decides.
+    /// The revision that decides; of a job from a prompt, on the sample.
     pub pinned: StoredAssignment,
+    /// The revision that decides on the encoders' runs, of a job from a prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_text: Option<StoredAssignment>,
     /// The revision that decides on the decode, of a job from a prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_decode: Option<StoredAssignment>,
@@ -23,4 +27,21 @@ pub struct StoredJob {
     /// The server's crashes in the middle of it; kills and power failures don't count.
     #[serde(default)]
     pub crashes: u32,
+}
+
+impl StoredJob {
+    /// The revision that decides on a stage.
+    pub fn pinned_of(&self, stage: Stage) -> &StoredAssignment {
+        let of_stage = match stage {
+            Stage::Text => &self.pinned_text,
+            Stage::Decode => &self.pinned_decode,
+            Stage::Denoise | Stage::Encode => &None,
+        };
+        of_stage.as_ref().unwrap_or(&self.pinned)
+    }
+
+    /// The revisions of all stages.
+    pub fn pins(&self) -> impl Iterator<Item = &StoredAssignment> {
+        [Some(&self.pinned), self.pinned_text.as_ref(), self.pinned_decode.as_ref()].into_iter().flatten()
+    }
 }

@@ -10,7 +10,8 @@ use tilewright_dashboard::views::{
     JobView, JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage,
     PromptPage, RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
 };
-use tilewright_plan::{AnyPlan, Backend, Record, Work, records::AnyRecord};
+use tilewright_pipeline::Kept;
+use tilewright_plan::{AnyPlan, Backend, Record, records::AnyRecord};
 use tilewright_rollout::{CanaryFacts, CanaryState, RULE, ShadowFacts, SlotFacts};
 use tilewright_service_api::{JobState, PlanGrid};
 
@@ -282,7 +283,9 @@ pub fn job_page(app: &App, headers: &HeaderMap, id: &str, notice: Option<&str>) 
     let Some(stored) = server.jobs.store.get(id)? else { return Ok(None) };
     let json = server.jobs.store.record(id)?;
     let records = json.as_deref().map(stages).unwrap_or_default();
-    let traces = records.iter().filter_map(|(record, json)| any_trace(server, &stored, record.clone(), json)).collect();
+    let mut kept = server.traces.get(&stored.job.id);
+    let traces = records.iter().map(|(record, json)| any_trace(server, &stored, &mut kept, record.clone(), json));
+    let traces = traces.collect();
     let job = job_view(server, stored, records.last().map(|(record, _)| record));
     Ok(Some(JobPage { frame: frame(app, headers, notice), job, traces }))
 }
@@ -292,42 +295,43 @@ fn stages(json: &str) -> Vec<(AnyRecord, String)> {
     split_stages(json).into_iter().filter_map(|json| Some((AnyRecord::from_json(json)?, json.to_owned()))).collect()
 }
 
-/// The trace of a stage's decision; none of a text encoder's, which is not kept.
-fn any_trace(server: &ServerState, stored: &StoredJob, record: AnyRecord, json: &str) -> Option<AnyTrace> {
-    let is_same = |trace: &AnyJobTrace| match record {
-        AnyRecord::Vae(_) => matches!(trace, AnyJobTrace::Vae(_)),
-        AnyRecord::Denoise(_) => matches!(trace, AnyJobTrace::Denoise(_)),
-        AnyRecord::Text(_) => false,
-    };
-    let trace = server.traces.get(&stored.job.id).into_iter().find(is_same);
-    Some(match (record, trace) {
-        (AnyRecord::Vae(record), Some(AnyJobTrace::Vae(trace))) => {
-            AnyTrace::Vae(Box::new(decision_trace(server, stored, *record, *trace, json)))
-        }
-        (AnyRecord::Denoise(record), Some(AnyJobTrace::Denoise(trace))) => {
-            AnyTrace::Denoise(Box::new(decision_trace(server, stored, *record, *trace, json)))
-        }
-        // Its trace is no longer kept.
-        (AnyRecord::Vae(record), _) => {
-            AnyTrace::Vae(Box::new(decision_trace(server, stored, *record, JobTrace::default(), json)))
-        }
-        (AnyRecord::Denoise(record), _) => {
-            AnyTrace::Denoise(Box::new(decision_trace(server, stored, *record, JobTrace::default(), json)))
-        }
-        (AnyRecord::Text(_), _) => return None,
-    })
+/// The trace of a stage's decision: the first of its kind that is kept, which it takes out. Without
+/// one the record says what it can.
+fn any_trace(
+    server: &ServerState,
+    stored: &StoredJob,
+    kept: &mut Vec<AnyJobTrace>,
+    record: AnyRecord,
+    json: &str,
+) -> AnyTrace {
+    macro_rules! of_kind {
+        ($kind:ident, $record:expr) => {{
+            let place = kept.iter().position(|trace| matches!(trace, AnyJobTrace::$kind(_)));
+            let trace = match place.map(|place| kept.remove(place)) {
+                Some(AnyJobTrace::$kind(trace)) => *trace,
+                _ => JobTrace::default(),
+            };
+            AnyTrace::$kind(Box::new(decision_trace(server, stored, *$record, trace, json)))
+        }};
+    }
+    match record {
+        AnyRecord::Vae(record) => of_kind!(Vae, record),
+        AnyRecord::Denoise(record) => of_kind!(Denoise, record),
+        AnyRecord::Text(record) => of_kind!(Text, record),
+    }
 }
 
-fn decision_trace<W: Work>(
+fn decision_trace<W: Kept>(
     server: &ServerState,
     stored: &StoredJob,
     record: Record<W>,
     trace: JobTrace<W>,
     json: &str,
 ) -> DecisionTrace<W> {
-    let job = &stored.job;
+    let pinned = stored.pinned_of(W::stage(&record));
+    let (policy, revision) = pinned.revision();
     let routes = server.rollout.routes();
-    let route = routes.iter().find(|(route, ..)| route.name == job.route).map(|(route, ..)| route);
+    let route = routes.iter().find(|(route, ..)| route.name == pinned.route()).map(|(route, ..)| route);
     let pretty = serde_json::from_str::<serde_json::Value>(json)
         .ok()
         .and_then(|value| serde_json::to_string_pretty(&value).ok());
@@ -335,11 +339,14 @@ fn decision_trace<W: Work>(
     let paused = record.fallback.as_ref().is_some_and(|fallback| fallback.detail.ends_with("is paused"));
     DecisionTrace {
         chosen: RouteChoice {
-            route: job.route.clone(),
+            route: pinned.route().to_owned(),
             conditions: route.map(|route| route.conditions.clone()).unwrap_or_default(),
-            policy: job.policy.clone(),
-            revision: job.revision,
-            canary: route.and_then(|route| route.canary.as_ref()).filter(|_| job.canary).map(|canary| canary.share),
+            policy: policy.to_owned(),
+            revision,
+            canary: route
+                .and_then(|route| route.canary.as_ref())
+                .filter(|_| pinned.is_canary())
+                .map(|canary| canary.share),
             paused,
         },
         record,

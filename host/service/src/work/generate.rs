@@ -2,23 +2,20 @@
 //! it. What a stage has made is kept in the job's folder, so that the job goes on from there after
 //! an end of the server.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+mod text;
 
-use tilewright_pipeline::{ConditioningOutput, KeptConditionings, TextPlanning, Trials};
-use tilewright_plan::{Denoise, PolicyIdentity, Recorder, Vae};
-use tilewright_policy::FallbackPlanner;
+use std::sync::Arc;
+
+use tilewright_pipeline::Trials;
+use tilewright_plan::{Denoise, Stage, Vae, records::AnyRecord};
 use tilewright_rollout::Assignment;
 use tilewright_service_api::{JobState, StageAtWork};
 
 use super::{
     JobEnd, JobEnded,
-    executed::Execution,
-    memory_limit,
-    observer::{CancelOnly, StopSignal},
-    stages::join_stages,
+    stages::{join_stages, split_stages},
 };
 use crate::{
-    accept,
     device::Worker,
     error::one_line,
     jobs::{
@@ -28,9 +25,6 @@ use crate::{
     },
     state::ServerState,
 };
-
-/// The inputs that the text stage makes.
-const CONDITIONINGS: [Input; 2] = [Input::Conditioning, Input::Negative];
 
 /// Carries a job out, stage by stage; none if it begins anew after the next start.
 pub fn carry_out(
@@ -43,124 +37,66 @@ pub fn carry_out(
 ) -> Option<JobEnded> {
     let id = stored.job.id.clone();
     let input = |input: Input| server.jobs.files.input(&id, input);
-    let mut records = Vec::new();
-    let mut note = |ended: &mut JobEnded| {
-        records.extend(ended.record.take());
-        ended.record = Some(join_stages(&records));
-        ended.state == JobState::Done
+    // Those of stages that were done before the server ended, too.
+    let mut records: Vec<String> = match server.retry_until_written("a job's records", || server.jobs.store.record(&id))
+    {
+        Ok(before) => before.as_deref().map(split_stages).unwrap_or_default().into_iter().map(str::to_owned).collect(),
+        Err(error) => return Some(failed(one_line(&error))),
     };
     if !input(Input::Latent).is_file() {
         if !input(Input::Conditioning).is_file() {
-            begin(server, stored, handle, StageAtWork::Text);
-            let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
-            let execution = Execution { server, worker, stored };
-            let encoded = tracing::info_span!("text").in_scope(|| execution.encode(history, assignment, &stop));
-            if let Err(end) = encoded {
-                let (state, error) = end.state("text stage");
-                return Some(JobEnded { state, error, record: None });
+            records.clear();
+            let ended = text::carry_out(server, worker, history, stored, handle, &mut records)?;
+            if ended.state != JobState::Done {
+                return Some(ended);
             }
         }
-        begin(server, stored, handle, StageAtWork::Denoise);
-        let mut ended = super::carry_out::<Denoise>(server, worker, history, stored, assignment, handle)?;
-        if !note(&mut ended) {
+        records.retain(|record| is_of(record, Stage::Text));
+        begin(server, stored, handle, StageAtWork::Denoise, &records);
+        let ended = super::carry_out::<Denoise>(server, worker, history, stored, assignment, handle)?;
+        let ended = ended.after(&mut records);
+        if ended.state != JobState::Done {
             return Some(ended);
         }
     }
-    begin(server, stored, handle, StageAtWork::Decode);
-    let decode = stored.pinned_decode.as_ref().map(|pinned| server.rollout.revive_assignment(pinned));
-    let decode = match decode {
-        Some(Ok(decode)) => decode,
-        Some(Err(error)) => {
-            return Some(JobEnded { state: JobState::Failed, error: Some(error.for_callers()), record: None });
-        }
-        None => assignment.clone(),
+    begin(server, stored, handle, StageAtWork::Decode, &records);
+    let decode = match server.rollout.revive_assignment(stored.pinned_of(Stage::Decode)) {
+        Ok(decode) => decode,
+        Err(error) => return Some(failed(error.for_callers())),
     };
-    let mut ended = super::carry_out::<Vae>(server, worker, history, stored, &decode, handle)?;
-    note(&mut ended);
+    let ended = super::carry_out::<Vae>(server, worker, history, stored, &decode, handle)?;
     stored.job.at = None;
-    Some(ended)
+    Some(ended.after(&mut records))
 }
 
-/// Tells followers of the stage that begins.
-fn begin(server: &ServerState, stored: &mut StoredJob, handle: &JobHandle, stage: StageAtWork) {
+fn failed(line: String) -> JobEnded {
+    JobEnded { state: JobState::Failed, error: Some(line), record: None }
+}
+
+fn is_of(record: &str, stage: Stage) -> bool {
+    AnyRecord::from_json(record).is_some_and(|record| match record {
+        AnyRecord::Text(_) => stage == Stage::Text,
+        AnyRecord::Denoise(_) => stage == Stage::Denoise,
+        AnyRecord::Vae(record) => stage == record.stage(),
+    })
+}
+
+impl JobEnded {
+    /// The end of a job whose last stage this was; its record comes after those before.
+    fn after(self, records: &mut Vec<String>) -> Self {
+        records.extend(self.record);
+        Self { record: Some(join_stages(records)), ..self }
+    }
+}
+
+/// Tells followers of the stage that begins, and keeps the records of those before.
+fn begin(server: &ServerState, stored: &mut StoredJob, handle: &JobHandle, stage: StageAtWork, records: &[String]) {
     stored.job.at = Some(stage);
-    let kept = server.retry_until_written("a job's stage", || server.jobs.store.update(stored, None, None));
+    let record = (!records.is_empty()).then(|| join_stages(records));
+    let update = || server.jobs.store.update(stored, record.as_deref(), None);
+    let kept = server.retry_until_written("a job's stage", update);
     if let Err(error) = kept {
         tracing::error!(error = one_line(&error), "the stage of a job can't be written");
     }
     handle.send(JobUpdate::Job(Box::new(stored.job.clone())));
-}
-
-impl Execution<'_> {
-    /// Makes the conditionings of the job's prompts, or takes those that an earlier job has left.
-    fn encode(&self, history: &mut Trials, assignment: &Assignment, stop: &StopSignal) -> Result<(), JobEnd> {
-        let Self { server, worker, stored } = *self;
-        let failed = |error: tilewright_pipeline::Error| match error {
-            tilewright_pipeline::Error::Engine(tilewright_engine::Error::Interrupted) => stop.end(),
-            tilewright_pipeline::Error::Engine(error) if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
-            error => JobEnd::Failed(one_line(&error)),
-        };
-        let model = server.models.of_job(&stored.job).map_err(JobEnd::Failed)?;
-        let (text, transformer, _) = model.for_prompts().map_err(JobEnd::Failed)?;
-        let fields = accept::fields_of(&stored.request, transformer);
-        let prompts = accept::prompts_of(&stored.request, &fields);
-        let convention = fields.convention.as_deref().map(str::parse).transpose();
-        let convention = convention.map_err(JobEnd::Failed)?.unwrap_or_default();
-        let limit = memory_limit(worker, stored, assignment).bytes;
-        let kept = KeptConditionings::open().ok().flatten();
-        // No route is of the text stage: the host's own plan is carried out.
-        let nobody = PolicyIdentity {
-            name: "host".into(),
-            version: String::new(),
-            digest: String::new(),
-            settings: BTreeMap::new(),
-        };
-        let wish = |prompts| accept::text_request(text, prompts, convention, limit);
-        let mut found = Vec::new();
-        for prompt in &prompts {
-            let one = wish(std::slice::from_ref(prompt));
-            found.push(kept.as_ref().map(|kept| kept.find(&text.paths, &one, &nobody)).transpose().map_err(failed)?);
-        }
-        let is_missing = |found: &Option<(String, Option<std::path::PathBuf>)>| {
-            found.as_ref().is_none_or(|(_, path)| path.is_none())
-        };
-        let missing: Vec<usize> = (0..found.len()).filter(|index| is_missing(&found[*index])).collect();
-        let wanted: Vec<String> = missing.iter().map(|index| prompts[*index].clone()).collect();
-        let mut made = Vec::new();
-        if !wanted.is_empty() {
-            let machine = &worker.device.machine;
-            let planner = FallbackPlanner::new(nobody.clone(), "text is encoded without a policy");
-            let mut planner = Recorder::new(Box::new(planner), false);
-            let mut planning = TextPlanning { planner: &mut planner, trials: history };
-            let encoders = text.open().map_err(failed)?;
-            let encoded = encoders.encode_each(machine, &wish(&wanted), &mut planning, &mut CancelOnly(stop));
-            made = encoded.map_err(failed)?.0;
-        }
-        // The first one comes last: it says that all are there.
-        for (index, input) in CONDITIONINGS.into_iter().enumerate().take(prompts.len()).rev() {
-            let place = server.jobs.files.input(&stored.job.id, input);
-            let written = place.with_extension("safetensors");
-            match found[index].as_ref().and_then(|(_, path)| path.as_ref()) {
-                Some(path) => copy(path, &written),
-                None => {
-                    let conditioning = made.pop().ok_or_else(|| JobEnd::Failed("no conditioning".into()))?;
-                    if let (Some(kept), Some((key, _))) = (&kept, &found[index])
-                        && let Err(error) = kept.keep(key, &conditioning)
-                    {
-                        tracing::warn!(error = one_line(&error), "a conditioning is not kept");
-                    }
-                    let output = ConditioningOutput::new(&written, false).map_err(failed)?;
-                    output.write(&conditioning).map(drop).map_err(std::io::Error::other)
-                }
-            }
-            .and_then(|()| fs::File::open(&written)?.sync_all())
-            .and_then(|()| fs::rename(&written, &place))
-            .map_err(|error| self.classify_write_error(&error))?;
-        }
-        Ok(())
-    }
-}
-
-fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    fs::copy(from, to).map(drop)
 }

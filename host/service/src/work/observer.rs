@@ -14,7 +14,8 @@ use tilewright_engine::{Cancelled, Error, FinishedStep, Next, Observer};
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentMap};
 use tilewright_plan::{
-    AnyPlan, Candidate, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Failure, LogLine, Vae, Work,
+    AnyPlan, Candidate, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Failure, LogLine, Text, TextCost,
+    TextPlan, Vae, Work,
 };
 use tilewright_rollout::Assignment;
 use tilewright_service_api::{PlanGrid, SamplingProgress};
@@ -281,6 +282,31 @@ impl Observer for JobObserver<'_, Vae> {
 
     fn between_chunks(&mut self) -> Next {
         self.next()
+    }
+}
+
+impl Observer for JobObserver<'_, Text> {
+    fn text_decided(&mut self, decision: &Decision<Text>, _: Option<&TextCost>) {
+        self.note_decision(decision, Some(step_grid(1)));
+        log_decision!(decision, plan = %decision.plan);
+        self.server.jobs.live.notify_change();
+    }
+
+    fn text_failed(&mut self, attempt: &FailedAttempt<Text>, _: &TextPlan) {
+        tracing::warn!(failure = %attempt.failure, plan = %attempt.plan, "an attempt failed");
+        self.note_failure(attempt.plan.clone().into(), attempt.failure);
+    }
+
+    fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+        self.note_loading(share)
+    }
+
+    fn loaded(&mut self) {
+        self.note_loaded();
+    }
+
+    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+        self.note_progress(share)
     }
 }
 

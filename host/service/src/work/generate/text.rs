@@ -1,0 +1,199 @@
+//! The text stage of a job from a prompt.
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use tilewright_engine::Error as EngineError;
+use tilewright_pipeline::{
+    Conditioning, ConditioningOutput, EncoderRun, Error, KeptConditionings, TextPlanning, Trials, UnfinishedRun,
+};
+use tilewright_plan::{Exchange, Text, TextRecord};
+use tilewright_rollout::{Assignment, Decider, EndedJob};
+use tilewright_service_api::{JobState, StageAtWork};
+
+use super::{JobEnd, JobEnded, begin, failed};
+use crate::{
+    accept,
+    device::Worker,
+    error::one_line,
+    job_traces::{AnyJobTrace, JobTrace},
+    jobs::{StoredJob, inputs::Input, live::JobHandle},
+    metrics::Labels,
+    state::ServerState,
+    work::{
+        executed::Execution,
+        memory_limit,
+        observer::{JobObserver, StopSignal},
+    },
+};
+
+/// The inputs of the sample that this stage makes.
+const CONDITIONINGS: [Input; 2] = [Input::Conditioning, Input::Negative];
+
+/// Makes the conditionings of a job's prompts, or takes those that an earlier job has left; adds
+/// the records of encoders that ran. None if the job begins anew after the next start.
+pub fn carry_out(
+    server: &ServerState,
+    worker: &Worker,
+    history: &mut Trials,
+    stored: &mut StoredJob,
+    handle: &Arc<JobHandle>,
+    records: &mut Vec<String>,
+) -> Option<JobEnded> {
+    begin(server, stored, handle, StageAtWork::Text, records);
+    let assignment = match server.rollout.revive_assignment(stored.pinned_of(tilewright_plan::Stage::Text)) {
+        Ok(assignment) => assignment,
+        Err(error) => return Some(failed(error.for_callers())),
+    };
+    let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+    let stage = TextStage { execution: Execution { server, worker, stored }, assignment: &assignment };
+    let made = tracing::info_span!("text").in_scope(|| stage.encode(history, handle, &stop, records));
+    let (state, error) = match made {
+        Ok(()) => (JobState::Done, None),
+        Err(JobEnd::LostDevice(reason)) => {
+            server.lost.report(&worker.device.name, &reason);
+            stored.crashes += 1;
+            let kept = server.retry_until_written("a job's end", || server.jobs.store.update(stored, None, None));
+            if let Err(error) = kept {
+                tracing::error!(error = one_line(&error), "a job on a lost device can't be written");
+            }
+            return None;
+        }
+        Err(end) => end.state("text stage"),
+    };
+    Some(JobEnded { state, error, record: None }.after(records))
+}
+
+/// The text stage of a job, and the revision that decides on it.
+struct TextStage<'a> {
+    execution: Execution<'a>,
+    assignment: &'a Assignment,
+}
+
+impl TextStage<'_> {
+    fn encode(
+        &self,
+        history: &mut Trials,
+        handle: &Arc<JobHandle>,
+        stop: &StopSignal,
+        records: &mut Vec<String>,
+    ) -> Result<(), JobEnd> {
+        let Execution { server, worker, stored } = self.execution;
+        let model = server.models.of_job(&stored.job).map_err(JobEnd::Failed)?;
+        let (text, transformer, _) = model.for_prompts().map_err(JobEnd::Failed)?;
+        let fields = accept::fields_of(&stored.request, transformer);
+        let prompts = accept::prompts_of(&stored.request, &fields);
+        let convention = fields.convention.as_deref().map(str::parse).transpose();
+        let convention = convention.map_err(JobEnd::Failed)?.unwrap_or_default();
+        let limit = memory_limit(worker, stored, self.assignment).bytes;
+        let objective = self.execution.objective(self.assignment);
+        let wish = |prompts| accept::text_request(text, prompts, convention, limit, objective);
+        let failed = |error: Error| self.ended(error, stop);
+        let kept = KeptConditionings::open().ok().flatten();
+        let identity = &self.assignment.revision.identity;
+        let mut found = Vec::new();
+        for prompt in &prompts {
+            let one = wish(std::slice::from_ref(prompt));
+            found.push(kept.as_ref().map(|kept| kept.find(&text.paths, &one, identity)).transpose().map_err(failed)?);
+        }
+        let is_missing = |index: &usize| found[*index].as_ref().is_none_or(|(_, path)| path.is_none());
+        let missing: Vec<String> = (0..found.len()).filter(is_missing).map(|index| prompts[index].clone()).collect();
+        let mut made = Vec::new();
+        if !missing.is_empty() {
+            let mut decider = Decider::<Text>::new(server.rollout.clone(), self.assignment.clone());
+            let mut observer = JobObserver::<Text>::new(
+                server,
+                &worker.device,
+                self.assignment,
+                handle.clone(),
+                stop.clone(),
+                decider.successor(),
+                decider.current(),
+            );
+            let mut planning = TextPlanning { planner: &mut decider, trials: history };
+            let encoders = text.open().map_err(failed)?;
+            let encoded = encoders.encode_each(&worker.device.machine, &wish(&missing), &mut planning, &mut observer);
+            let runs = match encoded {
+                Ok((conditionings, runs)) => {
+                    made = conditionings;
+                    runs
+                }
+                Err(Error::Encoder(unfinished)) => {
+                    let UnfinishedRun { error, record, exchange } = *unfinished;
+                    let end = failed(Error::Engine(error));
+                    if let Some(record) = record.filter(|_| !matches!(end, JobEnd::Cancelled)) {
+                        records.extend(serde_json::to_string(&record).ok());
+                        self.learn(*record, exchange, true);
+                    }
+                    return Err(end);
+                }
+                Err(error) => return Err(failed(error)),
+            };
+            for run in runs {
+                records.extend(serde_json::to_string(&run.record).ok());
+                history.keep(&run.record);
+                self.note(run);
+            }
+        }
+        // The first one comes last: it says that all are there.
+        for (index, input) in CONDITIONINGS.into_iter().enumerate().take(prompts.len()).rev() {
+            let place = server.jobs.files.input(&stored.job.id, input);
+            let written = place.with_extension("safetensors");
+            match found[index].as_ref().and_then(|(_, path)| path.as_ref()) {
+                Some(path) => copy(path, &written),
+                None => {
+                    let conditioning = made.pop().ok_or_else(|| JobEnd::Failed("no conditioning".into()))?;
+                    if let (Some(kept), Some((key, _))) = (&kept, &found[index])
+                        && let Err(error) = kept.keep(key, &conditioning)
+                    {
+                        tracing::warn!(error = one_line(&error), "a conditioning is not kept");
+                    }
+                    write(&conditioning, &written).map_err(failed)?
+                }
+            }
+            .and_then(|()| fs::File::open(&written)?.sync_all())
+            .and_then(|()| fs::rename(&written, &place))
+            .map_err(|error| self.execution.classify_write_error(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The end of a job by an error.
+    fn ended(&self, error: Error, stop: &StopSignal) -> JobEnd {
+        match error {
+            Error::Engine(EngineError::Interrupted) => stop.end(),
+            Error::Engine(error) if error.is_lost_device() => JobEnd::LostDevice(one_line(&error)),
+            error => JobEnd::Failed(one_line(&error)),
+        }
+    }
+
+    /// Counts an encoder's run that ended well, and keeps its trace.
+    fn note(&self, run: EncoderRun) {
+        let Execution { server, stored, .. } = self.execution;
+        let Assignment { route, revision, canary, .. } = self.assignment;
+        let EncoderRun { record, exchange, log, candidates, .. } = run;
+        let labels = Labels { route, policy: &revision.policy, revision: revision.number, canary: *canary };
+        server.metrics.record_text(&labels, &stored.job.device, &record);
+        if let Some(outcome) = &record.outcome {
+            server.traces.record_work_time(route, outcome.elapsed.as_secs_f64());
+        }
+        let trace = JobTrace { candidates, log, incumbent: None };
+        server.traces.insert(&stored.job.id, AnyJobTrace::Text(Box::new(trace)));
+        self.learn(record, exchange, false);
+    }
+
+    /// Tells the rollout of a run.
+    fn learn(&self, mut record: TextRecord, exchange: Option<Exchange<Text>>, is_lost: bool) {
+        record.exchange = exchange;
+        let ended = EndedJob { record, is_mixed: false, is_lost, psnr: None };
+        self.execution.server.rollout.record_result(self.assignment, ended);
+    }
+}
+
+fn write(conditioning: &Conditioning, place: &Path) -> Result<io::Result<()>, Error> {
+    let output = ConditioningOutput::new(place, false)?;
+    Ok(output.write(conditioning).map(drop).map_err(io::Error::other))
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to).map(drop)
+}
