@@ -2,7 +2,7 @@
 //! candidate that is worse than another in time and in memory for the whole picture is worse in
 //! bands and tiles too, so one price per candidate saves a dozen.
 
-use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Plan, Precision, Time};
+use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Objective, Plan, Precision, Time};
 
 use crate::search::{Search, with_margin};
 
@@ -82,10 +82,10 @@ impl Search<'_> {
     /// first fits.
     ///
     /// The first has f32 and the types that are faster; the second has the other narrow types. On a
-    /// CPU those are hardly faster, so all of them wait: accuracy first.
+    /// CPU all of them wait, accuracy first, unless the objective is `fastest`.
     pub(crate) fn precisions(&self, is_first: bool) -> Vec<Precision> {
         let mut precisions = Vec::with_capacity(6);
-        let is_cpu = self.request.device.backend == Backend::Cpu;
+        let is_accurate = self.request.device.backend == Backend::Cpu && self.request.objective != Objective::Fastest;
         match self.wishes.precision {
             Some(precision) if is_first => precisions.push(precision),
             Some(_) => {}
@@ -98,7 +98,7 @@ impl Search<'_> {
                     precisions.push(Precision::Mixed(Dtype::Tf32));
                 }
                 self.narrow(&mut precisions, |dtype| {
-                    self.request.offers(dtype) && is_first == (!is_cpu && self.request.is_fast(dtype))
+                    self.request.offers(dtype) && is_first == (!is_accurate && self.request.is_fast(dtype))
                 });
             }
         }

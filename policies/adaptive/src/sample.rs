@@ -1,7 +1,7 @@
 //! The search for a sample's plan.
 //!
 //! The first round prices the whole sample at once: every type that the device is fast in (on a CPU
-//! f32 alone), weights as stored and expanded, passes together and in turn. If one of these plans
+//! f32 alone, unless the objective is `fastest`), weights as stored and expanded, passes together and in turn. If one of these plans
 //! fits, the best of them is taken. The second round divides them: weights streamed or on the host,
 //! samples one by one, feed-forward layers in parts. Memory is short then, so `balanced` takes the
 //! fastest that fits. `leanest` goes through both rounds. If nothing fits, a third round tries the
@@ -202,7 +202,8 @@ impl Search<'_> {
             None => {}
         }
         let is_wanted = |dtype: &Dtype| {
-            let is_fast = self.request.has_gpu() && self.request.is_fast(*dtype);
+            let is_accurate = !self.request.has_gpu() && self.request.objective != Objective::Fastest;
+            let is_fast = !is_accurate && self.request.is_fast(*dtype);
             self.request.offers(*dtype) && is_first == is_fast
         };
         let mut precisions = if is_first { vec![Precision::Uniform(Dtype::F32)] } else { Vec::new() };
@@ -419,6 +420,8 @@ mod tests {
         assert_eq!(plan.precision, Precision::Mixed(Dtype::Bf16));
         let plan = decide(&auto(), &request(Backend::Cpu, 60 * GIB), &[]).unwrap();
         assert_eq!(plan.precision, Precision::Uniform(Dtype::F32), "accuracy first");
+        let request = Request { objective: Objective::Fastest, ..request(Backend::Cpu, 60 * GIB) };
+        assert_eq!(decide(&auto(), &request, &[]).unwrap().precision, Precision::Mixed(Dtype::Bf16));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The search for a text encoder's plan.
 //!
-//! The first round prices f32 and the types that the device is fast in (on a processor f32 alone),
-//! with sums in f32, on the device, and f32 on the host; weights as stored and expanded. If none of
+//! The first round prices f32 and the types that the device is fast in (on a processor f32 alone,
+//! unless the objective is `fastest`), with sums in f32, on the device, and f32 on the host; weights as stored and expanded. If none of
 //! these plans fits, the other narrow types are tried, and after that the leanest of all is taken:
 //! estimates may be too high.
 //!
@@ -102,16 +102,16 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Precisions: f32 and what is faster, and for the last round the other narrow types. On a
-    /// processor all of them wait: accuracy first.
+    /// processor all of them wait, accuracy first, unless the objective is `fastest`.
     fn precisions(&self, is_first: bool) -> Vec<Precision> {
         match self.precision {
             Some(precision) if is_first => return vec![precision],
             Some(_) => return Vec::new(),
             None => {}
         }
-        let has_gpu = self.request.device.backend != Backend::Cpu;
+        let is_accurate = self.request.device.backend == Backend::Cpu && self.request.objective != Objective::Fastest;
         let is_wanted =
-            |dtype: &Dtype| self.request.offers(*dtype) && is_first == (has_gpu && self.request.is_fast(*dtype));
+            |dtype: &Dtype| self.request.offers(*dtype) && is_first == (!is_accurate && self.request.is_fast(*dtype));
         let mut precisions = if is_first { vec![Precision::Uniform(Dtype::F32)] } else { Vec::new() };
         for dtype in [Dtype::Bf16, Dtype::F16].iter().filter(|dtype| is_wanted(dtype)) {
             // T5's values overflow in f16 where bf16, as fast, has room for them.
@@ -130,9 +130,9 @@ impl Search<'_> {
         let mut wished: Vec<Plan> = Vec::with_capacity(12);
         for precision in self.precisions(is_first) {
             for place in &capabilities.places {
-                // The types that the device is fast in are not the processor's.
+                // The types that a device is fast in are not those of the processor beside it.
                 let is_narrow = precision.dtype() != Dtype::F32;
-                if is_first && is_narrow && *place == Place::Host && self.precision.is_none() {
+                if is_first && is_narrow && self.is_beside(*place) && self.precision.is_none() {
                     continue;
                 }
                 for weights in &capabilities.weights {
@@ -176,8 +176,12 @@ impl Search<'_> {
     /// chose, is not weighed against others.
     fn factor(&self, plan: &Plan) -> f64 {
         let rounding = if plan.precision.dtype() == Dtype::F32 { 1.0 } else { NARROW };
-        let is_beside = plan.place == Place::Host && self.request.usual_place() == Place::Device;
-        rounding * if is_beside { BESIDE } else { 1.0 }
+        rounding * if self.is_beside(plan.place) { BESIDE } else { 1.0 }
+    }
+
+    /// True of the processor beside a device of its own.
+    fn is_beside(&self, place: Place) -> bool {
+        place == Place::Host && self.request.usual_place() == Place::Device
     }
 
     /// True if a plan is within the limit and within what is free on the host, and holds less than
@@ -307,6 +311,24 @@ mod tests {
         assert_eq!(at(40 * GIB).precision, wide);
         assert_eq!(at(9 * GIB + GIB / 2).precision, mixed);
         assert!(at(GIB).reason.contains("leanest"));
+    }
+
+    #[test]
+    fn a_processor_that_is_fast_in_a_narrow_type_uses_it_if_time_is_all_that_counts() {
+        let estimate = |plan: &Plan| {
+            let elapsed_ns = if plan.precision.dtype() == Dtype::F32 { 1_000_000_000 } else { 500_000_000 };
+            Ok(Cost { elapsed_ns, load_ns: 0, peak_bytes: GIB, weights_bytes: GIB, host_bytes: 0 })
+        };
+        Stub { estimate: Box::new(estimate), trials: vec![] }.install();
+        let precision = |objective, fast: &[Dtype]| {
+            let mut request = Request { objective, ..request(Backend::Cpu, 40 * GIB) };
+            request.device.fast_dtypes = fast.to_vec();
+            decide(&auto(), &request, &[]).unwrap().precision
+        };
+        let (wide, mixed) = (Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16));
+        assert_eq!(precision(Objective::Fastest, &[Dtype::Bf16, Dtype::F32]), mixed);
+        assert_eq!(precision(Objective::Fastest, &[Dtype::F32]), wide);
+        assert_eq!(precision(Objective::Balanced, &[Dtype::Bf16, Dtype::F32]), wide);
     }
 
     #[test]
