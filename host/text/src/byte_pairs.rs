@@ -60,6 +60,13 @@ impl BytePairs {
         Ok(Self { letters, merges, start: id(START)?, end: id(END)? })
     }
 
+    /// One more than the largest id that a text can have.
+    pub(crate) fn size(&self) -> usize {
+        let merged = self.merges.values().map(|(_, id)| *id);
+        let ids = self.letters.iter().flatten().copied().chain(merged).chain(self.ends());
+        ids.max().map_or(0, |id| id as usize + 1)
+    }
+
     /// The ids of the special tokens at a text's start and end.
     pub(crate) fn ends(&self) -> [u32; 2] {
         [self.start, self.end]
@@ -194,6 +201,22 @@ mod tests {
     fn reads_the_special_tokens_from_the_text() {
         assert_eq!(ids("<|startoftext|>a<|StartOfText|> <|endoftext|>b"), [517, 320, 517, 518, 321]);
         assert!(!ids("<|EndOfText|>").contains(&518));
+    }
+
+    #[test]
+    fn the_size_counts_every_id_wherever_the_special_tokens_are() {
+        let pairs = [("a", "b</w>")];
+        let all = BytePairs::from_merges("a b</w>\n").unwrap();
+        assert_eq!(all.size(), 515);
+        // The vocabulary of a stranger: a merge's id is beyond the special tokens'.
+        let own = |name: &str| match name {
+            "ab</w>" => Some(958),
+            START => Some(912),
+            END => Some(913),
+            _ => Some(1),
+        };
+        let far = BytePairs::new(own, &pairs).unwrap();
+        assert_eq!(far.size(), 959);
     }
 
     #[test]

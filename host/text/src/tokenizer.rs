@@ -269,7 +269,7 @@ impl Tokenizer {
     #[must_use]
     pub fn size(&self) -> usize {
         match &*self.0 {
-            Model::BytePairs(model) => model.ends().into_iter().max().map_or(0, |id| id as usize + 1),
+            Model::BytePairs(model) => model.size(),
             Model::Unigram(pieces) => pieces.count,
         }
     }
