@@ -31,6 +31,7 @@ fn main() {
         .file("shim/noise.cpp")
         .file("shim/winograd.cpp")
         .file("shim/product.cpp")
+        .file("shim/product_int8.cpp")
         .file("shim/tokens.cpp")
         .file("shim/multi_head.cpp")
         .file("shim/attention.cpp")

@@ -124,6 +124,43 @@ fn every_case_agrees_with_diffusers() {
     cases.iter().for_each(agrees);
 }
 
+/// Products in 8-bit integers round activations, and nothing else: about as far from f32 as bf16.
+#[test]
+fn products_in_integers_are_near_those_in_f32() {
+    let place = Place::new();
+    let transformer = fixture("lora/flux-tiny.gguf");
+    let conditioning = fixture("sample-flux-original/conditioning.safetensors");
+    let sampled = |settings: &[&str]| {
+        let mut words =
+            vec!["sample", "--device", "cpu", "--transformer", &transformer, "--conditioning", &conditioning];
+        words.extend(["--size", "128x96", "--steps", "4", "--policy", "fixed", "--json", "-o", "out.safetensors"]);
+        words.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
+        let run = place.run(&words);
+        let (record, (_, latent)) = (run.json(), tensor(&place.path("out.safetensors"), "latent"));
+        fs::remove_file(place.path("out.safetensors")).unwrap();
+        (record, latent)
+    };
+    let (record, exact) = sampled(&["precision=f32"]);
+    if record["capabilities"]["int8_products"] == false {
+        // Products that a processor has not are brought into bounds, with a note.
+        let (record, latent) = sampled(&["precision=f32", "products=int8"]);
+        assert!(record["adjusted"].to_string().contains("INT8 needs a processor that has it"), "{record}");
+        assert!(latent == exact);
+        return;
+    }
+    let rms = |values: &mut dyn Iterator<Item = f32>| values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt();
+    let apart = |latent: &[f32]| {
+        rms(&mut latent.iter().zip(&exact).map(|(one, other)| one - other)) / rms(&mut exact.iter().copied())
+    };
+    let (record, integers) = sampled(&["precision=f32", "products=int8"]);
+    assert_eq!(record["plan"]["products"], "int8", "{record}");
+    let (_, narrow) = sampled(&["precision=bf16"]);
+    let (_, both) = sampled(&["precision=mixed-bf16", "products=int8"]);
+    let shares = [apart(&integers), apart(&narrow), apart(&both)];
+    println!("INT8 {:.2e}, bf16 {:.2e}, INT8 beside mixed bf16 {:.2e}", shares[0], shares[1], shares[2]);
+    assert!(shares[0] > 0.0 && shares.iter().all(|share| *share < 0.03), "{shares:?}");
+}
+
 #[test]
 fn estimates_are_what_is_held() {
     let place = Place::new();
@@ -156,14 +193,24 @@ fn estimates_are_what_is_held() {
     ];
     let mut combinations = 0;
     for (transformer, conditioning, more) in &networks {
-        for precision in ["f32", "bf16", "mixed-bf16"] {
+        for (precision, products) in [
+            ("f32", "precision"),
+            ("bf16", "precision"),
+            ("mixed-bf16", "precision"),
+            ("f32", "int8"),
+            ("bf16", "int8"),
+        ] {
+            if products == "int8" && !transformer.ends_with(".gguf") {
+                continue;
+            }
             for (weights, size, steps) in [("packed", "256x192", "2"), ("expanded", "160x224", "1")] {
                 let (precision, weights) = (format!("precision={precision}"), format!("weights={weights}"));
+                let products = format!("products={products}");
                 let arguments =
                     ["sample", "--device", "cpu", "--transformer", transformer, "--conditioning", conditioning]
                         .into_iter()
                         .chain(["--size", size, "--steps", steps, "--json", "-o", "out.latent"])
-                        .chain(["--set", &precision, "--set", &weights])
+                        .chain(["--set", &precision, "--set", &weights, "--set", &products])
                         .chain(more.iter().map(String::as_str));
                 let arguments: Vec<_> = arguments.collect();
                 let mut commands = vec![place.command(&arguments)];
@@ -176,10 +223,10 @@ fn estimates_are_what_is_held() {
                     let record = Run(command.output().unwrap()).json();
                     let bytes = |value: &Value| value["peak_bytes"].as_f64().unwrap();
                     let share = bytes(&record["estimate"]) / bytes(&record["outcome"]);
-                    println!("{transformer} {precision} {weights} {size}: {share:.4}");
+                    println!("{transformer} {precision} {weights} {products} {size}: {share:.4}");
                     assert!(
                         (0.98..1.05).contains(&share),
-                        "{transformer} {precision} {weights} {size} {more:?}: {share}"
+                        "{transformer} {precision} {weights} {products} {size} {more:?}: {share}"
                     );
                     combinations += 1;
                 }

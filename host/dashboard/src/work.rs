@@ -147,6 +147,7 @@ impl Shown for Denoise {
         vec![
             ("dtypes", names(&of.dtypes)),
             ("fp8_products", of.fp8_products.to_string()),
+            ("int8_products", of.int8_products.to_string()),
             ("fused_attention", of.fused_attention.to_string()),
             ("queries_least", of.queries_least.to_string()),
             ("ahead_most", of.ahead_most.to_string()),

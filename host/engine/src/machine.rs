@@ -191,6 +191,9 @@ const SETTINGS: [&str; 11] = [
     "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL",
 ];
 
+/// The number of the probe's version: measurements of another one are made anew.
+const PROBE: u32 = 2;
+
 fn fingerprint(device: Device, facts: &Facts) -> String {
     let first_line = |path| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));
     let driver = match facts.backend {
@@ -207,7 +210,7 @@ fn fingerprint(device: Device, facts: &Facts) -> String {
         .collect();
     let settings = SETTINGS.iter().filter_map(|name| Some(format!(", {name}={}", env::var_os(name)?.display())));
     format!(
-        "{} ({:?}, {}, {} units), {} threads, tilewright {}, libtorch {}, {}{}{}",
+        "{} ({:?}, {}, {} units), {} threads, tilewright {} (probe {PROBE}), libtorch {}, {}{}{}",
         facts.name,
         facts.backend,
         facts.arch,

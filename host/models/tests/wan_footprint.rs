@@ -30,7 +30,14 @@ fn device() -> Measured {
     };
     let both = |dtype| [Layout::ChannelsLast, Layout::ChannelsFirst].map(|layout| speed(dtype, layout));
     let speeds = [both(Dtype::F32), both(Dtype::Bf16)].concat();
-    Measured { speeds, bytes_per_second: 1e10, transfer_bytes_per_second: None, backend: Backend::Cpu, hurried: false }
+    Measured {
+        speeds,
+        bytes_per_second: 1e10,
+        transfer_bytes_per_second: None,
+        backend: Backend::Cpu,
+        hurried: false,
+        int8_per_product: None,
+    }
 }
 
 #[test]

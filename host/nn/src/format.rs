@@ -1,7 +1,7 @@
 //! [`ComputeFormat`].
 
 use tch::{Device, Kind};
-use tilewright_plan::{Dtype, Layout, Precision};
+use tilewright_plan::{Dtype, Layout, Precision, Products};
 use tilewright_torch::{Error, Result, attention, winograd};
 
 /// The types and the memory order that a network is loaded for.
@@ -11,9 +11,9 @@ pub struct ComputeFormat {
     pub convolution: Kind,
     /// True if convolutions of f32 round their operands to TF32.
     pub tf32: bool,
-    /// Products of weights that are stored in FP8 (E4M3) have operands in FP8, and `convolution` is
-    /// the type of their results.
-    pub fp8_products: bool,
+    /// The operands of products with weights that are stored in a type for them; `convolution` is
+    /// the type of all others.
+    pub products: Products,
     /// The queries that attention of several heads has in memory at once, with their scores; none
     /// if it is fused where the device can.
     pub queries: Option<i64>,
@@ -31,7 +31,7 @@ impl ComputeFormat {
         Self {
             convolution: Kind::Float,
             tf32: false,
-            fp8_products: false,
+            products: Products::Precision,
             queries: None,
             feed_forward: 1,
             rest: Kind::Float,

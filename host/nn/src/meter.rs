@@ -43,6 +43,8 @@ pub struct Costs {
     pub plain: Rate,
     /// The time of convolutions by Winograd's filtering, if these are used.
     pub winograd: Option<Rate>,
+    /// Seconds of a product of two channels and a token in 8-bit integers.
+    pub integers: f64,
     /// The rate of attention.
     pub attention_flops_per_second: f64,
     /// True if attention is fused; else it goes in pieces.
@@ -67,6 +69,7 @@ impl Default for Costs {
             scratch: Scratch::default(),
             plain: Rate::default(),
             winograd: None,
+            integers: 0.0,
             attention_flops_per_second: f64::INFINITY,
             fused_attention: true,
             expands_rows: true,
@@ -87,6 +90,7 @@ impl Costs {
             scratch,
             plain,
             winograd,
+            integers: measured.int8_per_product.unwrap_or(plain.per_product),
             attention_flops_per_second,
             fused_attention,
             expands_rows: true,
@@ -243,6 +247,13 @@ impl Meter {
         let (into, out, rate) = (into as f64, out as f64, &self.costs.plain);
         let each = rate.per_product * into * reordered::whole_blocks(out) + rate.per_value * (into + out);
         self.spend(each * pixels as f64 * taps as f64);
+    }
+
+    /// The time of products in 8-bit integers, likewise.
+    fn multiplies_integers(&self, into: i64, out: i64, tokens: i64) {
+        let (into, out) = (into as f64, out as f64);
+        let each = self.costs.integers * into * out + self.costs.plain.per_value * (into + out);
+        self.spend(each * tokens as f64);
     }
 
     fn convolved_by_libtorch(

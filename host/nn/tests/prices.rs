@@ -17,7 +17,14 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
         norm_bytes_per_second: None,
         scratch: Scratch::default(),
     };
-    Measured { speeds: vec![speed], bytes_per_second: 2e11, transfer_bytes_per_second: None, backend, hurried: false }
+    Measured {
+        speeds: vec![speed],
+        bytes_per_second: 2e11,
+        transfer_bytes_per_second: None,
+        backend,
+        hurried: false,
+        int8_per_product: None,
+    }
 }
 
 fn meter(measured: &Measured) -> Meter {

@@ -111,6 +111,9 @@ pub enum Products {
     /// In FP8 (E4M3) where the weights are stored so: activations are rounded to it by one scale
     /// for each product.
     Fp8,
+    /// In 8-bit integers where the weights are stored in blocks of integers: activations are
+    /// rounded to them by one scale for each 32, and the sums of a block are exact.
+    Int8,
 }
 
 /// The order of a step's passes.
@@ -204,6 +207,10 @@ pub struct DenoiseCapabilities {
     pub dtypes: Vec<Dtype>,
     /// Products in FP8 can be run: the device has them and the weights are stored so.
     pub fp8_products: bool,
+    /// Products in 8-bit integers can be run: the device has them and the weights are stored in
+    /// blocks of integers.
+    #[serde(default)]
+    pub int8_products: bool,
     /// Attention runs in a fused kernel without scores in memory.
     pub fused_attention: bool,
     /// The fewest queries of a piece of attention.
@@ -268,8 +275,8 @@ const SETTINGS: [Setting; 10] = [
     ("precision", "f32, bf16, f16, mixed-bf16 or mixed-f16", |plan, value| {
         put(&mut plan.precision, Precision::of_tokens(value))
     }),
-    ("products", "precision or fp8", |plan, value| {
-        put(&mut plan.products, named(value, [("precision", Products::Precision), ("fp8", Products::Fp8)]))
+    ("products", "precision, fp8 or int8", |plan, value| {
+        put(&mut plan.products, Products::ALL.into_iter().find(|products| products.name() == value))
     }),
     ("weights", "packed or expanded", |plan, value| {
         put(&mut plan.weights, named(value, [("packed", WeightForm::Packed), ("expanded", WeightForm::Expanded)]))
@@ -368,12 +375,23 @@ impl DenoisePlan {
     }
 }
 
-impl fmt::Display for Products {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Products {
+    /// Every kind of operands.
+    pub const ALL: [Products; 3] = [Products::Precision, Products::Fp8, Products::Int8];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
             Products::Precision => "precision",
             Products::Fp8 => "fp8",
-        })
+            Products::Int8 => "int8",
+        }
+    }
+}
+
+impl fmt::Display for Products {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -392,7 +410,11 @@ impl fmt::Display for DenoisePlan {
             WeightForm::Packed => "weights as stored",
             WeightForm::Expanded => "weights expanded",
         };
-        let products = if self.products == Products::Fp8 { ", products in FP8" } else { "" };
+        let products = match self.products {
+            Products::Precision => "",
+            Products::Fp8 => ", products in FP8",
+            Products::Int8 => ", products in INT8",
+        };
         write!(f, "{}{products}, {weights}", self.precision)?;
         match self.ahead {
             None => Ok(()),

@@ -114,8 +114,14 @@ pub fn find_sample_breaches(plan: &DenoisePlan, question: &Question<'_, Denoise>
         ("the type is offered", dtype == Dtype::F32 || capabilities.dtypes.contains(&dtype)),
         ("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32)),
         (
-            "products in FP8 are offered and possible",
-            plan.products == Products::Precision || capabilities.fp8_products && is_narrow && is_resident,
+            "products in FP8 or INT8 are offered and possible",
+            match plan.products {
+                Products::Precision => true,
+                Products::Fp8 => capabilities.fp8_products && is_narrow && is_resident,
+                Products::Int8 => {
+                    capabilities.int8_products && plan.weights == WeightForm::Packed && dtype != Dtype::F16
+                }
+            },
         ),
         ("expanded weights stay", plan.weights == WeightForm::Packed || plan.ahead.is_none()),
         ("no more blocks are read ahead than offered", plan.ahead.is_none_or(|ahead| ahead <= capabilities.ahead_most)),

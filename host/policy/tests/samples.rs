@@ -108,6 +108,7 @@ fn capabilities() -> DenoiseCapabilities {
     DenoiseCapabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16],
         fp8_products: false,
+        int8_products: false,
         fused_attention: true,
         queries_least: 16,
         ahead_most: 64,
@@ -172,7 +173,7 @@ fn answers_that_mean_harm_or_nothing_fall_back_to_the_host() {
         ("wants all memory", "(drop (memory.grow (i32.const 30000)))".into(), OutOfMemory),
         ("no precision", byte(0, 2), Trap),
         ("no type", byte(1, 99), Trap),
-        ("no products", byte(2, 2), Trap),
+        ("no products", byte(2, 3), Trap),
         ("no form of weights", byte(3, 2), Trap),
         ("no residency", byte(4, 3), Trap),
         ("no attention", byte(12, 2), Trap),
@@ -304,13 +305,14 @@ fn what_a_policy_learns_from_samples_reaches_it_and_a_trap_costs_no_more() {
 fn any_plan() -> impl Strategy<Value = DenoisePlan> {
     let dtype = prop::sample::select(Dtype::NAMES.map(|(dtype, _)| dtype).to_vec());
     let number = || prop_oneof![0_u32..70, Just(u32::MAX), any::<u32>()];
-    let form = (any::<bool>(), prop::option::of(number()), any::<bool>(), any::<bool>());
+    let products = prop::sample::select(Products::ALL.to_vec());
+    let form = (any::<bool>(), prop::option::of(number()), products, any::<bool>());
     let work = (prop::option::of(number()), prop::option::of(number()), number(), any::<f64>(), any::<bool>());
-    (dtype, any::<bool>(), form, work).prop_map(|(dtype, mixed, (packed, ahead, fp8, together), work)| {
+    (dtype, any::<bool>(), form, work).prop_map(|(dtype, mixed, (packed, ahead, products, together), work)| {
         let (queries, samples, feed_forward, threshold, reuses) = work;
         DenoisePlan {
             precision: if mixed { Precision::Mixed(dtype) } else { Precision::Uniform(dtype) },
-            products: if fp8 { Products::Fp8 } else { Products::Precision },
+            products,
             weights: if packed { WeightForm::Packed } else { WeightForm::Expanded },
             ahead,
             attention: queries.map_or(Attention::Fused, |queries| Attention::Pieces { queries }),
@@ -334,9 +336,11 @@ proptest! {
         passes in 1_u32..3,
         reuse_most in prop_oneof![Just(0.0), 0.01_f64..0.5],
         fp8_products: bool,
+        int8_products: bool,
     ) {
         let request = DenoiseRequest { batch, passes, ..request(ROOM) };
-        let (device, capabilities) = (device(), DenoiseCapabilities { reuse_most, fp8_products, ..capabilities() });
+        let capabilities = DenoiseCapabilities { reuse_most, fp8_products, int8_products, ..capabilities() };
+        let device = device();
         let question = Question::denoise(&request, &device, &capabilities);
         let mut legal = plan;
         if oracle::check_sample_answer(&mut legal, &question).is_ok() {

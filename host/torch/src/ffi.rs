@@ -198,6 +198,10 @@ unsafe extern "C" {
     pub safe fn tw_product_available(bf16: i32) -> c_int;
     pub safe fn tw_product_scratch(columns: i64) -> i64;
     pub fn tw_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
+    pub safe fn tw_int8_available() -> c_int;
+    pub safe fn tw_int8_packing(packing: i32) -> c_int;
+    pub safe fn tw_int8_scratch(rows_of_left: i64, columns: i64, threads: i64) -> i64;
+    pub fn tw_int8_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_layer_norm_rows(norm: *const RawLayerNorm);
     pub fn tw_norm_heads(norm: *const RawHeadNorm);
     pub fn tw_gelu_rows(gelu: *const RawGelu);

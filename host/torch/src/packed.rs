@@ -1,7 +1,12 @@
 //! Matrices that stay in the type that their file stores them in. Their values are expanded where
 //! they are needed: a panel at a time within a product on the CPU, a few rows at a time elsewhere.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{
+    ffi::{c_char, c_int},
+    fmt,
+    ops::Range,
+    sync::Arc,
+};
 
 use tch::{Device, Kind, Tensor};
 
@@ -97,6 +102,9 @@ const PACKINGS: [Stored; 19] = [
     Stored::Iq4Xs,
 ];
 
+/// Columns that share a scale of the left side of a product in 8-bit integers.
+pub const INT8_COLUMNS: usize = 32;
+
 impl Packed {
     /// True if values of a type can be expanded.
     pub fn expands(stored: Stored) -> bool {
@@ -149,6 +157,11 @@ impl Packed {
     /// The factors of its values.
     pub fn scales(&self) -> &Scales {
         &self.scales
+    }
+
+    /// True if this processor multiplies the matrix in 8-bit integers ([`multiply_int8`]).
+    pub fn has_int8_products(&self) -> bool {
+        has_int8_products(self.stored) && self.columns.is_multiple_of(INT8_COLUMNS) && self.scales.groups.is_none()
     }
 
     /// Some of the rows, which stay packed; none if they are not there.
@@ -223,12 +236,47 @@ pub fn product_scratch_bytes(columns: i64) -> u64 {
     threads * ffi::tw_product_scratch(columns).max(0) as u64
 }
 
+/// True if this processor multiplies matrices of a type in 8-bit integers.
+pub fn has_int8_products(stored: Stored) -> bool {
+    let packing = PACKINGS.iter().position(|of| *of == stored);
+    ffi::tw_int8_available() != 0 && packing.is_some_and(|packing| ffi::tw_int8_packing(packing as i32) != 0)
+}
+
+/// Bytes of scratch that a product in 8-bit integers holds, all threads together: the left side,
+/// rounded, and the part of the matrix that each thread works on.
+pub fn int8_scratch_bytes(left_rows: i64, columns: i64) -> u64 {
+    let threads = i64::from(tch::get_num_threads().max(1));
+    ffi::tw_int8_scratch(left_rows, columns, threads).max(0) as u64
+}
+
 /// `left` [M, columns] · matrixᵀ + `bias`, written to `output` [M, rows], which may be part of
 /// wider rows. Each is f32 or bf16, on the CPU; `bias` is f32. Sums are f32.
 ///
 /// # Errors
 /// Shapes or types do not fit, or the processor has no such products ([`has_products`]).
 pub fn multiply(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
+    match has_products(left.f_kind()?) {
+        true => multiply_by(ffi::tw_multiply, left, matrix, bias, output),
+        false => Err(Error::Torch(format!("a product in {:?}", left.f_kind()?))),
+    }
+}
+
+/// The same with operands in 8-bit integers: those of the matrix as they are stored, and the left
+/// side's rounded to them by a scale for each 32 columns, of their largest magnitude over 127.
+/// Sums of 32 products are exact.
+///
+/// # Errors
+/// As [`multiply`], or the matrix has no such products ([`Packed::has_int8_products`]).
+pub fn multiply_int8(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
+    match matrix.has_int8_products() && [Kind::Float, Kind::BFloat16].contains(&left.f_kind()?) {
+        true => multiply_by(ffi::tw_int8_multiply, left, matrix, bias, output),
+        false => Err(Error::Torch(format!("a product in 8-bit integers with {}", matrix.stored))),
+    }
+}
+
+type Multiply = unsafe extern "C" fn(*const ffi::RawProduct, *mut c_char, usize) -> c_int;
+
+fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
     let kind = left.f_kind()?;
     let (shape, into) = (left.size(), output.size());
     let [rows, columns] = matrix.shape().map(|extent| extent as i64);
@@ -248,7 +296,7 @@ pub fn multiply(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &
                 && bias.is_contiguous()
         }
     };
-    if !fits || !biased || !has_products(kind) {
+    if !fits || !biased {
         return Err(Error::Torch(format!("a product of {shape:?} and {rows}×{columns} into {into:?} in {kind:?}")));
     }
     if shape[0] == 0 || rows == 0 {
@@ -267,7 +315,7 @@ pub fn multiply(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &
     };
     // SAFETY: every address is of as many values as the shapes and strides checked above say, and
     // lives through the call.
-    ffi::call(|error, length| unsafe { ffi::tw_multiply(&raw, error, length) })
+    ffi::call(|error, length| unsafe { by(&raw, error, length) })
 }
 
 #[cfg(test)]
@@ -321,6 +369,109 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Finite values of order one in any type that is multiplied in 8-bit integers: the scales of a
+    /// block, wherever they are, are small numbers.
+    fn quantized(stored: Stored, [rows, columns]: [usize; 2], seed: u64) -> Packed {
+        let mut bytes = packed(stored, [rows, columns], seed).bytes().to_vec();
+        let small = 0x2000_u16.to_le_bytes();
+        let (block, halves): (usize, &[usize]) = match stored {
+            Stored::Q8_0 => (34, &[0]),
+            Stored::Q4_0 | Stored::Iq4Nl => (18, &[0]),
+            Stored::Q4_1 => (20, &[0, 2]),
+            Stored::Q5_0 => (22, &[0]),
+            Stored::Q5_1 => (24, &[0, 2]),
+            Stored::Q4K => (144, &[0, 2]),
+            Stored::Q5K => (176, &[0, 2]),
+            Stored::Q6K => (210, &[208]),
+            Stored::Iq4Xs => (136, &[0]),
+            _ => (1, &[]),
+        };
+        for block in bytes.chunks_mut(block) {
+            halves.iter().for_each(|half| block[*half..half + 2].copy_from_slice(&small));
+        }
+        Packed::new(bytes.into(), stored, [rows, columns], Scales::default()).unwrap()
+    }
+
+    const INTEGERS: [Stored; 11] = [
+        Stored::I8,
+        Stored::Q8_0,
+        Stored::Q4_0,
+        Stored::Q4_1,
+        Stored::Q5_0,
+        Stored::Q5_1,
+        Stored::Q4K,
+        Stored::Q5K,
+        Stored::Q6K,
+        Stored::Iq4Nl,
+        Stored::Iq4Xs,
+    ];
+
+    /// The left side as it is rounded, in f64: to whole multiples of the largest magnitude of 32
+    /// columns over 127.
+    fn rounded(left: &Tensor) -> Tensor {
+        let (rows, columns) = left.size2().unwrap();
+        let blocks = left.to_kind(Kind::Float).view([rows, columns / 32, 32]);
+        let scales = blocks.abs().amax([2].as_slice(), true) / 127.0;
+        let inverse = scales.reciprocal();
+        let codes = (&blocks * &inverse).round();
+        (codes.to_kind(Kind::Double) * scales.to_kind(Kind::Double)).view([rows, columns])
+    }
+
+    #[test]
+    fn products_in_integers_are_those_of_the_rounded_left_side() {
+        let _no_grad = tch::no_grad_guard();
+        if !has_int8_products(Stored::Q8_0) {
+            return;
+        }
+        for (index, stored) in INTEGERS.into_iter().enumerate() {
+            assert!(has_int8_products(stored), "{stored}");
+            for (rows, left_rows, columns) in [(1, 1, 256), (64, 3, 512), (131, 65, 768), (70, 1030, 256)] {
+                let matrix = quantized(stored, [rows, columns], index as u64 + 1);
+                let kind = if rows % 2 == 0 { Kind::BFloat16 } else { Kind::Float };
+                let left = Tensor::randn([left_rows, columns as i64], (Kind::Float, Device::Cpu)).to_kind(kind);
+                let bias = Tensor::randn([rows as i64], (Kind::Float, Device::Cpu));
+                let wide = Tensor::zeros([left_rows, rows as i64 + 5], (Kind::Float, Device::Cpu));
+                let output = wide.narrow(1, 2, rows as i64);
+                multiply_int8(&left, &matrix, Some(&bias), &output).unwrap();
+                let expanded = matrix.expand(0..rows, Kind::Float).unwrap().to_kind(Kind::Double);
+                let expected = rounded(&left).matmul(&expanded.tr()) + bias.to_kind(Kind::Double);
+                let difference = f64::try_from((output.to_kind(Kind::Double) - &expected).abs().max()).unwrap();
+                let most = f64::try_from(expected.abs().max()).unwrap();
+                assert!(difference < 1e-5 * most, "{stored} {rows}×{columns} {kind:?}: {difference} of {most}");
+                let around = f64::try_from(wide.narrow(1, 0, 2).abs().sum(Kind::Float)).unwrap();
+                assert_eq!(around, 0.0, "written beside its place");
+            }
+        }
+    }
+
+    #[test]
+    fn products_in_integers_keep_what_is_not_finite_in_its_row() {
+        let _no_grad = tch::no_grad_guard();
+        if !has_int8_products(Stored::Q8_0) {
+            return;
+        }
+        let matrix = quantized(Stored::Q8_0, [9, 64], 3);
+        let left = Tensor::zeros([4, 64], (Kind::Float, Device::Cpu));
+        let _ = left.get(1).get(40).fill_(f64::NAN);
+        let _ = left.get(2).get(0).fill_(f64::NEG_INFINITY);
+        let output = Tensor::ones([4, 9], (Kind::Float, Device::Cpu));
+        multiply_int8(&left, &matrix, None, &output).unwrap();
+        let nan = |row| i64::try_from(output.get(row).isnan().sum(Kind::Int64)).unwrap();
+        assert_eq!([0, 1, 2, 3].map(nan), [0, 9, 9, 0]);
+        assert_eq!(f64::try_from(output.get(0).abs().sum(Kind::Float)).unwrap(), 0.0);
+    }
+
+    #[test]
+    fn types_without_products_in_integers_are_refused() {
+        let left = Tensor::zeros([3, 64], (Kind::Float, Device::Cpu));
+        let output = Tensor::zeros([3, 2], (Kind::Float, Device::Cpu));
+        let narrow = packed(Stored::Bf16, [2, 64], 1);
+        assert!(!narrow.has_int8_products() && multiply_int8(&left, &narrow, None, &output).is_err());
+        let odd = packed(Stored::I8, [2, 33], 1);
+        let left = Tensor::zeros([3, 33], (Kind::Float, Device::Cpu));
+        assert!(!odd.has_int8_products() && multiply_int8(&left, &odd, None, &output).is_err());
     }
 
     #[test]

@@ -139,6 +139,10 @@ pub struct Measured {
     /// True if there was too little time to measure f32 properly: the device was busy, or is slow.
     #[serde(default)]
     pub hurried: bool,
+    /// Seconds of a product of two channels and a token in 8-bit integers, with a matrix in Q8_0;
+    /// none if the device has no such products.
+    #[serde(default)]
+    pub int8_per_product: Option<f64>,
 }
 
 impl Measured {
@@ -238,6 +242,7 @@ mod tests {
             transfer_bytes_per_second: None,
             backend: Backend::Cpu,
             hurried: false,
+            int8_per_product: None,
         };
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
         // After a hurried measurement, small differences may be noise.

@@ -27,7 +27,8 @@
 //! | bands | none: they give the whole picture's output |
 //! | blended tiles | t counts 5 % more |
 //! | narrow types | t and m count a few percent more, since they round |
-//! | narrow types that the device is not fast in, and on a CPU all of them unless `fastest` | considered only if nothing else fits |
+//! | narrow types that the device is not fast in | considered only if nothing else fits |
+//! | all narrow types on a CPU, unless `fastest` | considered only if nothing else fits |
 //! | tiles under 256 pixels | considered last of all |
 //! | several convolution shapes, on ROCm | t counts 1 s more per further shape, until it has run |
 //!

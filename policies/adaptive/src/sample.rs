@@ -1,12 +1,13 @@
 //! The search for a sample's plan.
 //!
 //! The first round prices the whole sample at once: every type that the device is fast in (on a CPU
-//! f32 alone, unless the objective is `fastest`), weights as stored and expanded, passes together and in turn. If one of these plans
-//! fits, the best of them is taken. The second round divides them: weights streamed or on the host,
-//! samples one by one, feed-forward layers in parts. Memory is short then, so `balanced` takes the
-//! fastest that fits. `leanest` goes through both rounds. If nothing fits, a third round tries the
-//! other narrow types, and after that the leanest of all is taken: estimates may be too high. At
-//! last, a plan with feed-forward layers in parts is tried with fewer of them.
+//! f32 alone, unless the objective is `fastest`), weights as stored and expanded, passes together
+//! and in turn. If one of these plans fits, the best of them is taken. The second round divides
+//! them: weights streamed or on the host, samples one by one, feed-forward layers in parts. Memory
+//! is short then, so `balanced` takes the fastest that fits. `leanest` goes through both rounds. If
+//! nothing fits, a third round tries the other narrow types, and after that the leanest of all is
+//! taken: estimates may be too high. At last, a plan with feed-forward layers in parts is tried
+//! with fewer of them.
 //!
 //! The host's trials correct the prices of plans that ran: the fastest run's ratio of measured to
 //! priced time, over the median of all such plans' ratios, which is the machine's. It counts after
@@ -19,12 +20,15 @@
 
 use tilewright_sdk::{
     Dtype, Objective, Precision, Release,
-    denoise::{self, Attempt, Attention, Choice, Cost, Guidance, Plan, Request, Residency, Trial, WeightForm},
+    denoise::{
+        self, Attempt, Attention, Choice, Cost, Guidance, Plan, Products, Request, Residency, Trial, WeightForm,
+    },
 };
 
 /// The factors on the price of narrow types, since they round.
 const MIXED: f64 = 1.02;
 const UNIFORM: f64 = 1.05;
+const INTEGERS: f64 = 1.05;
 
 /// The factors on the price of divisions.
 const ONE_BY_ONE: f64 = 1.02;
@@ -146,9 +150,12 @@ impl Search<'_> {
             for weights in [WeightForm::Packed, WeightForm::Expanded] {
                 for guidance in self.orders() {
                     let plan = Plan { weights, guidance: *guidance, ..plain.clone() };
-                    plans.extend(
-                        self.attentions().iter().map(|attention| Plan { attention: *attention, ..plan.clone() }),
-                    );
+                    for products in self.products(weights) {
+                        let plan = Plan { products: *products, ..plan.clone() };
+                        plans.extend(
+                            self.attentions().iter().map(|attention| Plan { attention: *attention, ..plan.clone() }),
+                        );
+                    }
                 }
             }
         }
@@ -167,7 +174,9 @@ impl Search<'_> {
         }
         let samples: &[Option<u32>] = if self.request.batch > 1 { &[None, Some(1)] } else { &[None] };
         for precision in all {
-            let plain = Plan::plain(precision).reusing(self.request);
+            // Integers hold about as much.
+            let products = self.products(WeightForm::Packed).last().copied().unwrap_or(Products::Precision);
+            let plain = Plan { products, ..Plan::plain(precision) }.reusing(self.request);
             for residency in [Residency::Resident, Residency::Streamed(1), Residency::Host] {
                 for samples in samples {
                     for feed_forward in PARTS {
@@ -267,7 +276,7 @@ impl Search<'_> {
         let machine = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(1.0);
         let priced = costed.into_iter().zip(ran).map(|((plan, cost), ran)| {
             let own = if ran.runs >= KNOWN { ran.time / machine } else { 1.0 };
-            let factor = self.rounding(plan.precision) * division(&plan) * own;
+            let factor = self.rounding(&plan) * division(&plan) * own;
             let held = cost.peak_bytes as f64 * ran.memory + cost.weights_bytes as f64;
             Priced { plan, time: cost.step_ns as f64 * factor / 1e9, held }
         });
@@ -288,11 +297,23 @@ impl Search<'_> {
 
     /// The factor on a price for rounding. One type alone, or one that the user chose, is not
     /// weighed against others.
-    fn rounding(&self, precision: Precision) -> f64 {
-        match precision {
+    fn rounding(&self, plan: &Plan) -> f64 {
+        let operands = if plan.products == Products::Precision { 1.0 } else { INTEGERS };
+        let precision = match plan.precision {
             Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 1.0,
             Precision::Mixed(_) => MIXED,
             Precision::Uniform(_) => UNIFORM,
+        };
+        operands * precision
+    }
+
+    /// The operands of products in a form of weights: 8-bit integers only if time is all that
+    /// counts, where the host has them.
+    fn products(&self, weights: WeightForm) -> &'static [Products] {
+        let has_integers = self.request.capabilities.int8_products && weights == WeightForm::Packed;
+        match has_integers && self.request.objective == Objective::Fastest {
+            true => &[Products::Precision, Products::Int8],
+            false => &[Products::Precision],
         }
     }
 
@@ -370,6 +391,7 @@ mod tests {
             capabilities: Capabilities {
                 dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
                 fp8_products: false,
+                int8_products: false,
                 fused_attention: true,
                 queries_least: 16,
                 ahead_most: 64,
@@ -422,6 +444,32 @@ mod tests {
         assert_eq!(plan.precision, Precision::Uniform(Dtype::F32), "accuracy first");
         let request = Request { objective: Objective::Fastest, ..request(Backend::Cpu, 60 * GIB) };
         assert_eq!(decide(&auto(), &request, &[]).unwrap().precision, Precision::Mixed(Dtype::Bf16));
+    }
+
+    #[test]
+    fn integers_are_multiplied_if_time_is_all_that_counts() {
+        let estimate = |plan: &Plan| {
+            let integers = plan.products == Products::Int8;
+            let narrow = plan.precision.dtype() != Dtype::F32;
+            let seconds = if integers { 0.7 } else { 1.2 } - if narrow { 0.2 } else { 0.0 };
+            let step_ns = (seconds * 1e9) as u64;
+            let weights_bytes = if plan.residency == Residency::Resident { 12 * GIB } else { GIB };
+            Ok(Cost { peak_bytes: GIB, weights_bytes, moved_bytes: 0, step_ns })
+        };
+        Stub { estimate: Box::new(estimate), trials: vec![] }.install();
+        let decided = |objective, int8_products| {
+            let mut request = Request { objective, ..request(Backend::Cpu, 60 * GIB) };
+            request.capabilities.int8_products = int8_products;
+            let plan = decide(&auto(), &request, &[]).unwrap();
+            (plan.products, plan.weights, plan.precision)
+        };
+        let (wide, mixed) = (Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16));
+        assert_eq!(decided(Objective::Fastest, true), (Products::Int8, WeightForm::Packed, mixed));
+        assert_eq!(decided(Objective::Fastest, false).0, Products::Precision);
+        assert_eq!(decided(Objective::Balanced, true), (Products::Precision, WeightForm::Packed, wide));
+        let mut short = Request { objective: Objective::Fastest, ..request(Backend::Cpu, 6 * GIB) };
+        short.capabilities.int8_products = true;
+        assert_eq!(decide(&auto(), &short, &[]).unwrap().products, Products::Int8);
     }
 
     #[test]

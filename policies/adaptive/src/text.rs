@@ -1,9 +1,9 @@
 //! The search for a text encoder's plan.
 //!
 //! The first round prices f32 and the types that the device is fast in (on a processor f32 alone,
-//! unless the objective is `fastest`), with sums in f32, on the device, and f32 on the host; weights as stored and expanded. If none of
-//! these plans fits, the other narrow types are tried, and after that the leanest of all is taken:
-//! estimates may be too high.
+//! unless the objective is `fastest`), with sums in f32, on the device, and f32 on the host;
+//! weights as stored and expanded. If none of these plans fits, the other narrow types are tried,
+//! and after that the leanest of all is taken: estimates may be too high.
 //!
 //! The time is that of loading and running together, since most encoders run once. It counts half
 //! as much again for narrow types, since every step of a sample follows the conditioning, and on

@@ -73,8 +73,8 @@ pub fn spelling(plan: &DenoisePlan) -> Spelling {
             Precision::Mixed(dtype) => format!("mixed-{dtype}"),
         },
     );
-    if plan.products == Products::Fp8 {
-        set("products", "fp8".into());
+    if plan.products != Products::Precision {
+        set("products", plan.products.to_string());
     }
     set("weights", if plan.weights == WeightForm::Packed { "packed" } else { "expanded" }.into());
     set("ahead", plan.ahead.map_or_else(|| "all".into(), |blocks| blocks.to_string()));

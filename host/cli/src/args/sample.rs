@@ -172,8 +172,8 @@ pub struct Sample {
     #[arg(long, value_name = "[denoise=]NAME|FILE.wasm", default_value = "adaptive")]
     pub policy: String,
     /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them. adaptive
-    /// and fixed have: precision (f32, bf16, f16, mixed-bf16, mixed-f16), products (precision,
-    /// fp8), weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
+    /// and fixed have: precision (f32, bf16, f16, mixed-bf16, mixed-f16), products (precision, fp8,
+    /// int8), weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
     /// in-turn), samples (all, or a number at once), attention (fused, or a number of queries),
     /// feed-forward (a number of parts), reuse (off, output, first-block), release (keep, at-end,
     /// each-step)

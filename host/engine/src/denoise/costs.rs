@@ -14,7 +14,7 @@ use tilewright_plan::{
     DenoiserModel, Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, StepReuse, Trial,
     WeightForm,
 };
-use tilewright_torch::{device, packed, probe::Measured};
+use tilewright_torch::{Stored, device, packed, probe::Measured};
 
 use super::{
     Denoiser, Sampling, filled,
@@ -107,6 +107,7 @@ impl DenoiseCosts {
         DenoiseCapabilities {
             dtypes: DTYPES.into_iter().filter(is_measured).collect(),
             fp8_products: self.has_fp8_products().is_ok(),
+            int8_products: self.has_int8_products().is_ok(),
             fused_attention: fused.is_ok_and(|format| format.fuses_attention(self.device, self.config().head_width())),
             queries_least: LEAST_QUERIES,
             ahead_most: MOST_BLOCKS_AHEAD,
@@ -192,16 +193,45 @@ impl DenoiseCosts {
         let feed_forward = plan.feed_forward.into();
         let format =
             ComputeFormat { queries, feed_forward, ..ComputeFormat::new(plan.precision, Layout::ChannelsFirst)? };
-        if plan.products == Products::Precision {
-            return Ok(format);
+        let refused = |reason: &str| Err(Error::NotOffered(reason.into()));
+        match plan.products {
+            Products::Precision => {}
+            Products::Fp8 => {
+                self.has_fp8_products()?;
+                let narrow = matches!(plan.precision.dtype(), Dtype::Bf16 | Dtype::F16);
+                if !narrow || plan.weights != WeightForm::Packed || plan.ahead.is_some() {
+                    return refused(
+                        "products=fp8: its results are in 16 bits, of weights as stored and on the device: set precision=bf16 and weights=packed",
+                    );
+                }
+            }
+            Products::Int8 => {
+                self.has_int8_products()?;
+                if plan.weights != WeightForm::Packed || plan.precision.dtype() == Dtype::F16 {
+                    return refused("products=int8: takes weights as stored, beside f32 or bf16: set weights=packed");
+                }
+            }
         }
-        self.has_fp8_products()?;
-        let refused = |reason: String| Err(Error::NotOffered(reason));
-        let narrow = matches!(plan.precision.dtype(), Dtype::Bf16 | Dtype::F16);
-        if !narrow || plan.weights != WeightForm::Packed || plan.ahead.is_some() {
-            return refused("products=fp8: its results are in 16 bits, of weights as stored and on the device: set precision=bf16 and weights=packed".into());
+        Ok(ComputeFormat { products: plan.products, ..format })
+    }
+
+    /// Refuses products in 8-bit integers where the processor or the weights have none.
+    fn has_int8_products(&self) -> Result<()> {
+        let stored = &self.model.stored;
+        if self.device != Device::Cpu || !packed::has_int8_products(Stored::Q8_0) {
+            let needed = "a processor with AVX-512 VNNI has them";
+            return Err(Error::NotOffered(format!(
+                "products=int8: {} has no products in INT8: {needed}",
+                self.device_name
+            )));
         }
-        Ok(ComputeFormat { fp8_products: true, ..format })
+        let is_stored_so = Stored::all().any(|of| of.name() == stored && packed::has_int8_products(of));
+        if !is_stored_so {
+            return Err(Error::NotOffered(format!(
+                "products=int8: the weights are stored as {stored}, and blocks of integers are needed, as q8_0 and q4_k have"
+            )));
+        }
+        Ok(())
     }
 
     /// Refuses products in FP8 where the device or the weights have none.

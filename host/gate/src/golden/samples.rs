@@ -260,6 +260,7 @@ impl GoldenRequest<Denoise> {
         let capabilities = DenoiseCapabilities {
             dtypes,
             fp8_products: machine.arch == "sm_90" && network.stored.starts_with("f8"),
+            int8_products: !is_gpu && network.stored.starts_with('q'),
             fused_attention: machine.arch != "gfx1030",
             queries_least: LEAST_QUERIES,
             ahead_most: MOST_BLOCKS_AHEAD,

@@ -91,8 +91,8 @@ def sample(limit_bytes):
     model = denoise.Model("flux", 12_000_000_000, 24 << 30, [denoise.StoredType("bf16", 24 << 30)], 57, 512 * MIB, 1)
     device = Device(Backend.ROCM, "AMD Radeon 8060S", "gfx1151", 40, 65536 * MIB, 65536 * MIB, True, [Dtype.BF16])
     capabilities = denoise.Capabilities(
-        dtypes=[Dtype.F32, Dtype.BF16], fp8_products=False, fused_attention=True, queries_least=16, ahead_most=64,
-        parts_most=64, reuse_most=0.0)
+        dtypes=[Dtype.F32, Dtype.BF16], fp8_products=False, int8_products=False, fused_attention=True, queries_least=16,
+        ahead_most=64, parts_most=64, reuse_most=0.0)
     return denoise.Request(
         model, device, denoise.HostMemory(0, 0, 0), limit_bytes, Objective.BALANCED, batch=2, frames=1, height=128, width=128,
         text_tokens=512, image_tokens=4096, steps=20, passes=2, sampler="euler", capabilities=capabilities, under_way=None,

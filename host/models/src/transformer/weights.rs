@@ -11,7 +11,7 @@ use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape,
 use tilewright_nn::{ComputeFormat, Matrix, Meter, MeterMatrix, Needed, Piece, TokenSource, Torch};
 use tilewright_torch::{
     device_packed::DevicePacked,
-    packed::Packed,
+    packed::{self, Packed},
     streamed::{self, Streamed},
 };
 
@@ -470,6 +470,13 @@ impl TokenSource<Meter> for TransformerFile {
         let (parts, join) = self.parts(name);
         let stored = parts.iter().filter_map(|part| self.file.matrix_shape(part)?.first().copied()).max();
         let most = stored.map_or(shape[0], |rows| rows as i64) / if join == Join::Swapped { 2 } else { 1 };
-        Ok(MeterMatrix { extents: shape, piece: most.min(shape[0]), beside: self.changes.extents_beside(name) })
+        // As the matrices are multiplied that are loaded from here.
+        let has_integers = |part: &String| {
+            let stored = self.file.find_stored(part);
+            stored.is_some_and(packed::has_int8_products) && shape[1] % packed::INT8_COLUMNS as i64 == 0
+        };
+        let integers = [true, false].map(|wanted| parts.iter().any(|part| has_integers(part) == wanted));
+        let beside = self.changes.extents_beside(name);
+        Ok(MeterMatrix { extents: shape, piece: most.min(shape[0]), integers, beside })
     }
 }

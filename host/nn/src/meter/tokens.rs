@@ -1,6 +1,7 @@
 //! Operations on tokens, counted.
 
 use tch::Kind;
+use tilewright_plan::Products;
 use tilewright_torch::{attention, device_packed, multi_head, packed};
 
 use super::{Axes, Meter, MeterTensor, shape_error};
@@ -15,6 +16,9 @@ pub struct MeterMatrix {
     pub extents: [i64; 2],
     /// The most rows of one of the matrices that it is made of: each is multiplied by itself.
     pub piece: i64,
+    /// Some of these matrices are stored in a type that has products in 8-bit integers, and some in
+    /// one that has none.
+    pub integers: [bool; 2],
     /// Rows and rank of each change; a rank of 0 is a whole matrix.
     pub beside: Vec<[i64; 2]>,
 }
@@ -27,7 +31,7 @@ impl TokenSource<Meter> for TokenListing {
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<MeterMatrix> {
         self.add(name, &shape);
-        Ok(MeterMatrix { extents: shape, piece: shape[0], beside: Vec::new() })
+        Ok(MeterMatrix { extents: shape, piece: shape[0], integers: [false, true], beside: Vec::new() })
     }
 }
 
@@ -109,13 +113,24 @@ impl TokenOps for Meter {
         }
         let kind = self.format.convolution;
         let left = self.contiguous(&self.to_kind(tokens.clone(), kind)?)?;
-        self.multiplies(columns, rows, (left.axes.count() as i64) / columns.max(1), 1);
         let count = left.axes.count() / columns.max(1) as u64;
+        let has_integers = self.format.products == Products::Int8 && matrix.integers[0];
+        if has_integers && !matrix.integers[1] {
+            self.multiplies_integers(columns, rows, count as i64);
+        } else {
+            self.multiplies(columns, rows, count as i64, 1);
+        }
         for [changed, rank] in &matrix.beside {
             let inner = if *rank > 0 { *rank } else { 0 };
             self.multiplies(columns, if inner > 0 { inner } else { *changed }, count as i64, 1);
             self.multiplies(inner, *changed, count as i64, 1);
             self.touch(count * (changed + inner) as u64 * kind.elt_size_in_bytes() as u64);
+        }
+        if has_integers {
+            self.touch(packed::int8_scratch_bytes(count as i64, columns));
+            if !matrix.integers[1] {
+                return Ok(());
+            }
         }
         if self.on_cpu() && packed::has_products(kind) {
             self.touch(packed::product_scratch_bytes(columns));

@@ -3,6 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use tch::{Device, Kind, Tensor};
+use tilewright_plan::Products;
 use tilewright_torch::{
     Error as TorchError,
     device_packed::DevicePacked,
@@ -97,6 +98,9 @@ impl Torch {
             let part = output.f_narrow(1, first, rows)?;
             let bias = bias.map(|bias| bias.f_narrow(0, first, rows)).transpose()?;
             match piece {
+                Piece::Packed(packed) if self.format.products == Products::Int8 && packed.has_int8_products() => {
+                    packed::multiply_int8(left, packed, bias.as_ref(), &part)?;
+                }
                 Piece::Packed(packed) => multiply_packed(&part, left, packed, bias.as_ref())?,
                 Piece::OnDevice(packed) => self.multiply_on_device(&part, left, packed, bias.as_ref())?,
                 Piece::Streamed(streamed) => {
@@ -130,7 +134,7 @@ impl Torch {
         packed: &DevicePacked,
         bias: Option<&Tensor>,
     ) -> Result<()> {
-        if self.format.fp8_products && multiply_fp8(output, left, packed, bias)? {
+        if self.format.products == Products::Fp8 && multiply_fp8(output, left, packed, bias)? {
             return Ok(());
         }
         multiply_rows_of(output, left, packed.shape(), bias, &|rows, kind| packed.expand(rows, kind))

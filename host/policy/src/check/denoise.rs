@@ -49,7 +49,18 @@ static RULES: &[Rule<Denoise>] = &[
     Rule {
         subject: "products",
         because: "FP8 needs a device that has it, and weights in f8_e4m3",
-        fit: |plan, bounds| named(&mut plan.products, Products::Precision, |_| !bounds.capabilities.fp8_products),
+        fit: |plan, bounds| {
+            let is_there = plan.products != Products::Fp8 || bounds.capabilities.fp8_products;
+            named(&mut plan.products, Products::Precision, |_| !is_there)
+        },
+    },
+    Rule {
+        subject: "products",
+        because: "INT8 needs a processor that has it, and weights in blocks of integers",
+        fit: |plan, bounds| {
+            let is_there = plan.products != Products::Int8 || bounds.capabilities.int8_products;
+            named(&mut plan.products, Products::Precision, |_| !is_there)
+        },
     },
     Rule {
         subject: "products",
@@ -57,7 +68,15 @@ static RULES: &[Rule<Denoise>] = &[
         fit: |plan, _| {
             let is_narrow = matches!(plan.precision.dtype(), Dtype::Bf16 | Dtype::F16);
             let fits = is_narrow && plan.weights == WeightForm::Packed && plan.ahead.is_none();
-            named(&mut plan.products, Products::Precision, |_| !fits)
+            named(&mut plan.products, Products::Precision, |products| products == Products::Fp8 && !fits)
+        },
+    },
+    Rule {
+        subject: "products",
+        because: "INT8 takes weights as stored, beside f32 or bf16",
+        fit: |plan, _| {
+            let fits = plan.weights == WeightForm::Packed && plan.precision.dtype() != Dtype::F16;
+            named(&mut plan.products, Products::Precision, |products| products == Products::Int8 && !fits)
         },
     },
     Rule {
@@ -213,6 +232,7 @@ mod tests {
         let capabilities = DenoiseCapabilities {
             dtypes: vec![Dtype::F32, Dtype::Bf16],
             fp8_products: true,
+            int8_products: true,
             fused_attention: true,
             queries_least: 16,
             ahead_most: 64,
@@ -258,6 +278,10 @@ mod tests {
             ]
         );
         assert_eq!(checked(&plan, &bounds()), Ok((plan, Vec::new())), "a checked plan is legal");
+        let integers = DenoisePlan { products: Products::Int8, ..plain.clone() };
+        assert_eq!(checked(&integers, &bounds()), Ok((integers.clone(), Vec::new())));
+        let (plan, notes) = checked(&DenoisePlan { weights: WeightForm::Expanded, ..integers }, &bounds()).unwrap();
+        assert_eq!((plan.products, notes.len()), (Products::Precision, 1), "{notes:?}");
         let alone = DenoiseBounds { passes: 1, ..bounds() };
         let forbidden = DenoiseCapabilities { reuse_most: 0.0, fp8_products: false, ..bounds().capabilities };
         let (plan, notes) = checked(&wild, &DenoiseBounds { capabilities: forbidden, ..alone }).unwrap();

@@ -14,9 +14,11 @@ use super::{
     measurement::{Bench, Trial},
 };
 use crate::{
-    Result, attention, conv2d, copy,
+    Result, Stored, attention, conv2d, copy,
     device::{self, synchronize},
-    group_norm, group_norm_passes, kind, memory, scalar, to_layout, transfer,
+    group_norm, group_norm_passes, kind, memory,
+    packed::{self, Packed, Scales},
+    scalar, to_layout, transfer,
     winograd::{self, Affine, Rows, Sums, Winograd},
 };
 
@@ -144,6 +146,16 @@ impl OnDevice {
                 Box::new(move || group_norm(&picture, &weight, &weight, NORM_GROUPS, NORM_EPSILON))
             }
             Trial::Transfer => Box::new(transfer::trial(device)?),
+            Trial::Integers { tokens, side } => {
+                let bytes = Stored::Q8_0.bytes(&[side as usize; 2]).unwrap_or_default();
+                let matrix = Packed::new(vec![1; bytes].into(), Stored::Q8_0, [side as usize; 2], Scales::default())?;
+                let left = fill(device, &[tokens, side], Dtype::F32)?;
+                Box::new(move || {
+                    let output = left.f_empty_like()?;
+                    packed::multiply_int8(&left, &matrix, None, &output)?;
+                    Ok(output)
+                })
+            }
             Trial::Elementwise => {
                 let values = fill(device, &[self.values], Dtype::F32)?;
                 Box::new(move || Ok(values.f_silu()?))
@@ -153,6 +165,10 @@ impl OnDevice {
 }
 
 impl Bench for OnDevice {
+    fn has_integers(&self) -> bool {
+        self.device == Device::Cpu && packed::has_int8_products(Stored::Q8_0)
+    }
+
     fn now(&self) -> Duration {
         self.started.elapsed()
     }

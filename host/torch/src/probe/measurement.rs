@@ -26,6 +26,10 @@ const RUNS: usize = 3;
 /// Runs of a large trial that there has to be time for: one that warms up and one that counts.
 const LEAST_RUNS: f64 = 2.0;
 
+/// The product in 8-bit integers: 4 ms on two cores of 2023; and the time that is left for it.
+const INTEGERS: Trial = Trial::Integers { tokens: 256, side: 2048 };
+const INTEGERS_TIME: Duration = Duration::from_millis(100);
+
 /// One piece of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Trial {
@@ -41,6 +45,8 @@ pub(super) enum Trial {
     Norm { dtype: Dtype, layout: Layout, side: i64 },
     /// Tensors to the host and others back.
     Transfer,
+    /// A product of tokens with a square matrix in 8-bit integers.
+    Integers { tokens: i64, side: i64 },
 }
 
 impl Trial {
@@ -50,6 +56,7 @@ impl Trial {
             Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,
             Trial::Winograd { channels, side, .. } => (8 * channels * channels * side * side) as f64,
             Trial::Attention { tokens, .. } => (4 * tokens * tokens * super::ATTENTION_WIDTH) as f64,
+            Trial::Integers { tokens, side } => (2 * tokens * side * side) as f64,
             Trial::Elementwise | Trial::Norm { .. } | Trial::Transfer => 0.0,
         }
     }
@@ -71,6 +78,10 @@ pub(super) trait Bench {
     /// are as fast as other elementwise operations.
     fn norm(&self, _dtype: Dtype) -> Option<(i64, f64)> {
         None
+    }
+    /// True if the device has products in 8-bit integers.
+    fn has_integers(&self) -> bool {
+        false
     }
     /// Bytes that [`Trial::Transfer`] moves each way; none if the host's memory is the device's.
     fn transfer_bytes(&self) -> Option<f64> {
@@ -227,8 +238,17 @@ impl<'a, B: Bench> Measurement<'a, B> {
                 speeds.push(self.speed(climb, single, winograd, attention));
             }
         }
+        let int8_per_product = match self.bench.has_integers() {
+            true => {
+                let until = self.bench.now() + INTEGERS_TIME;
+                let (seconds, _) = self.least(INTEGERS, f64::INFINITY, until)?;
+                Some(2.0 * seconds / INTEGERS.operations())
+            }
+            false => None,
+        };
         Ok(Measured {
             speeds,
+            int8_per_product,
             bytes_per_second,
             transfer_bytes_per_second,
             backend: self.backend,

@@ -38,7 +38,7 @@ impl Choice {
             .setting("guidance", "Samples: the passes of guidance together, in-turn, or auto.", "auto")
             .setting("samples", "Samples: how many go through the network at once, all or auto.", "auto")
             .setting("feed-forward", "Samples: parts of a feed-forward layer, a number or auto.", "auto")
-            .setting("products", "Samples: products in the precision or in fp8, or auto.", "auto")
+            .setting("products", "Samples: products in the precision, in fp8 or in int8, or auto.", "auto")
             .setting(
                 "reuse",
                 "Samples: what is reused where --reuse allows it: output, first-block, off or auto.",
@@ -54,7 +54,12 @@ impl Choice {
         Ok(Self {
             products: settings.word(
                 "products",
-                &[("auto", None), ("precision", Some(Products::Precision)), ("fp8", Some(Products::Fp8))],
+                &[
+                    ("auto", None),
+                    ("precision", Some(Products::Precision)),
+                    ("fp8", Some(Products::Fp8)),
+                    ("int8", Some(Products::Int8)),
+                ],
             )?,
             weights: settings.word(
                 "weights",

@@ -98,6 +98,7 @@ mod tests {
             capabilities: Capabilities {
                 dtypes: vec![Dtype::F32, Dtype::Bf16],
                 fp8_products: false,
+                int8_products: false,
                 fused_attention: true,
                 queries_least: 16,
                 ahead_most: 64,

@@ -7,7 +7,7 @@ use super::bindings::tilewright::policy::{denoise, types, vae};
 use crate::contract::conversions::{alike, nanoseconds};
 
 alike!(denoise::WeightForm, plan::WeightForm, Packed = Packed, Expanded = Expanded);
-alike!(denoise::Products, plan::Products, Precision = Precision, Fp8 = Fp8);
+alike!(denoise::Products, plan::Products, Precision = Precision, Fp8 = Fp8, Int8 = Int8);
 alike!(denoise::Guidance, plan::GuidanceOrder, Together = Together, InTurn = InTurn);
 
 /// A question about a sample in the contract's form: the parts that can't be lent as they are.
@@ -78,6 +78,7 @@ impl<'a> SampleRequest<'a> {
             capabilities: denoise::Capabilities {
                 dtypes: &self.dtypes,
                 fp8_products: capabilities.fp8_products,
+                int8_products: capabilities.int8_products,
                 fused_attention: capabilities.fused_attention,
                 queries_least: capabilities.queries_least,
                 ahead_most: capabilities.ahead_most,
