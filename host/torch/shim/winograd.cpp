@@ -44,11 +44,10 @@ constexpr int64_t rows_of(int64_t into, int32_t taps) {
 }
 
 // x / (1 + exp(-x))
-TW_INLINE void silu(float* value) {
-  const Lanes x = lanes(value);
+TW_INLINE Lanes silu(const Lanes& x) {
   Lanes power = -x;
   exponential(power);
-  lanes(value) = x / (1.0f + power);
+  return x / (1.0f + power);
 }
 
 // A pixel's channels after scale, shift and SiLU; `to` has room for padded(channels).
@@ -59,11 +58,14 @@ TW_VECTORS void prepare(float* __restrict to, const float* __restrict from, cons
     std::fill(to + channels, to + padded(channels), 0.0f);
   } else if (scale == nullptr) {
     std::copy_n(from, channels, to);
+  } else if (activate) {
+    for (int64_t c = 0; c < channels; c += kLanes) lanes(to + c) = silu(lanes(from + c) * lanes(scale + c) + lanes(shift + c));
+    return;
   } else {
     for (int64_t c = 0; c < channels; c += kLanes) lanes(to + c) = lanes(from + c) * lanes(scale + c) + lanes(shift + c);
   }
   if (activate)
-    for (int64_t c = 0; c < channels; c += kLanes) silu(to + c);
+    for (int64_t c = 0; c < channels; c += kLanes) lanes(to + c) = silu(lanes(to + c));
 }
 
 // One direction of the input's transform.
@@ -159,6 +161,40 @@ TW_VECTORS void finish(float* __restrict value, const float* __restrict bias, co
   }
 }
 
+// The same of a tile's four pixels, which are `across` and `down` values apart. Four are added in f32 before they are counted: sums travel
+// through memory for each tile, not for each pixel.
+TW_VECTORS void finish_tile(const float* pixels, const float* __restrict bias, const float* add, float* output, int64_t across,
+                            int64_t down, double* __restrict sum, double* __restrict squares, int64_t channels) {
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) {
+    Lanes all = {}, squared = {};
+#pragma GCC unroll 4
+    for (int pixel = 0; pixel < 4; ++pixel) {
+      const int64_t at = pixel / 2 * down + pixel % 2 * across + c;
+      Lanes total = lanes(pixels + pixel * TW_BLOCK + c) + lanes(bias + c);
+      if (add != nullptr) total += lanes(add + at);
+      if (output != nullptr) lanes(output + at) = total;
+      all += total;
+      squared += total * total;
+    }
+    if (sum != nullptr) {
+      reinterpret_cast<Wide&>(sum[c]) += __builtin_convertvector(all, Wide);
+      reinterpret_cast<Wide&>(squares[c]) += __builtin_convertvector(squared, Wide);
+    }
+  }
+  for (; c < channels; ++c) {
+    for (int pixel = 0; pixel < 4; ++pixel) {
+      const int64_t at = pixel / 2 * down + pixel % 2 * across + c;
+      const float total = pixels[pixel * TW_BLOCK + c] + bias[c] + (add == nullptr ? 0.0f : add[at]);
+      if (output != nullptr) output[at] = total;
+      if (sum != nullptr) {
+        sum[c] += total;
+        squares[c] += static_cast<double>(total) * total;
+      }
+    }
+  }
+}
+
 // [kTiles, depth], its rows `apart`, times [depth, columns]; `laid` has rows of TW_BLOCK, and so has the product.
 template <typename Value>
 void multiply(const Value* tiles, const Value* laid, float* product, int64_t depth, int64_t apart, int64_t columns) {
@@ -247,6 +283,13 @@ class Blocks {
         const int64_t row = 2 * (tile_row + tile / kTilesAcross), column = 2 * (tile_column + tile % kTilesAcross);
         if (row >= last || column >= out_width) continue;
         gathered(product + tile * TW_BLOCK, pixels, channels);
+        if (row >= conv.out_first && row + 2 <= last && column + 2 <= out_width) {
+          const int64_t at = ((row - conv.out_first) * out_width + column) * conv.out + channel;
+          finish_tile(pixels, conv.bias + channel, conv.add == nullptr ? nullptr : conv.add + sample * conv.add_stride + at,
+                      conv.output == nullptr ? nullptr : conv.output + sample * conv.output_stride + at, conv.out, out_width * conv.out,
+                      sum, sum + conv.out, channels);
+          continue;
+        }
         for (int64_t pixel = 0; pixel < 4; ++pixel) {
           const int64_t y = row + pixel / 2, x = column + pixel % 2;
           if (y < conv.out_first || y >= last || x >= out_width) continue;
