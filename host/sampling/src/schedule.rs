@@ -20,6 +20,14 @@ pub enum Error {
     /// A number of steps that none can have.
     #[error("{0} steps: 1 to {MOST_STEPS} can be taken")]
     Steps(u32),
+    /// A denoise strength that leaves no step.
+    #[error("a denoise strength of {strength} leaves none of {steps} steps, as diffusers counts them: raise either")]
+    NoStep {
+        /// The steps of the whole way.
+        steps: u32,
+        /// The strength.
+        strength: f64,
+    },
     /// A denoise strength outside of its range.
     #[error("a denoise strength of {0}: above 0 and at most 1 was expected")]
     Strength(f64),
@@ -212,6 +220,17 @@ fn all_steps(steps: u32, strength: f64) -> Result<u32> {
     if all > MOST_STEPS { Err(Error::Steps(all)) } else { Ok(all) }
 }
 
+/// The first of so many steps that a denoise strength leaves, as diffusers' pipelines count
+/// (`get_timesteps`).
+fn first_step(steps: u32, strength: f64) -> Result<u32> {
+    let all = all_steps(steps, 1.0)?;
+    if !(strength > 0.0 && strength <= 1.0) {
+        return Err(Error::Strength(strength));
+    }
+    let first = (f64::from(all) - (f64::from(all) * strength).min(f64::from(all))) as u32;
+    if first < all { Ok(first) } else { Err(Error::NoStep { steps, strength }) }
+}
+
 /// The giver of the times that a scheduler of diffusers shifts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
@@ -222,13 +241,13 @@ pub enum Times {
 }
 
 /// The sigmas of so many steps as diffusers' pipelines with `FlowMatchEulerDiscreteScheduler` have
-/// them.
+/// them; with a denoise `strength` below 1, the last ones of these steps.
 ///
 /// # Errors
 /// There can be no such steps, strength or shift.
 fn flow_match_sigmas(shift: Shift, tokens: u64, steps: u32, strength: f64, times: Times) -> Result<Vec<f64>> {
     shift.check()?;
-    let all = all_steps(steps, strength)?;
+    let (first, all) = (first_step(steps, strength)?, steps);
     let last = match (times, shift) {
         (Times::Scheduler, Shift::Flow(shift)) => shifted(shift, 1.0 / f64::from(FLOW_TIMES)),
         (Times::Scheduler, _) => 1.0 / f64::from(FLOW_TIMES),
@@ -239,7 +258,7 @@ fn flow_match_sigmas(shift: Shift, tokens: u64, steps: u32, strength: f64, times
         _ => 1.0 + (last - 1.0) * f64::from(step) / f64::from(all - 1),
     };
     let sigma = |step| f64::from(shift.sigma(time(step), tokens) as f32);
-    Ok((all - steps..all).map(sigma).chain([0.0]).collect())
+    Ok((first..all).map(sigma).chain([0.0]).collect())
 }
 
 /// A scheduler of diffusers, for models of flows.
@@ -285,7 +304,8 @@ impl FlowScheduler {
         self != Self::Euler
     }
 
-    /// The sigmas of so many steps.
+    /// The sigmas of so many steps; with a denoise `strength` below 1, of those of them that
+    /// diffusers' pipelines begin with a picture at.
     ///
     /// # Errors
     /// There can be no such steps, strength or shift.
@@ -300,7 +320,7 @@ impl FlowScheduler {
         if self == Self::Euler {
             return flow_match_sigmas(shift, tokens, steps, strength, times);
         }
-        let all = all_steps(steps, strength)?;
+        let (start, all) = (first_step(steps, strength)?, steps);
         let least = 1.0 / f64::from(FLOW_TIMES);
         // Evenly from 1 down to the least time, or from what that leaves of 1 down to 0; the end is
         // left out.
@@ -310,12 +330,7 @@ impl FlowScheduler {
         if self == Self::UniPc && (sigmas[0] - 1.0).abs() < LOWERED {
             sigmas[0] -= LOWERED;
         }
-        Ok(sigmas
-            .split_off((all - steps) as usize)
-            .into_iter()
-            .map(|sigma| f64::from(sigma as f32))
-            .chain([0.0])
-            .collect())
+        Ok(sigmas.split_off(start as usize).into_iter().map(|sigma| f64::from(sigma as f32)).chain([0.0]).collect())
     }
 }
 
@@ -435,6 +450,20 @@ mod tests {
         // FlowMatchEulerDiscreteScheduler(shift=3).set_timesteps(sigmas=[1, 0.75, 0.5, 0.25])
         let found = flow_match_sigmas(Shift::Flow(3.0), 9, 4, 1.0, Times::Pipeline).unwrap();
         assert_close(&found, &[1.0, 0.9, 0.75, 0.5, 0.0]);
+    }
+
+    #[test]
+    fn diffusers_leaves_the_first_of_the_steps_out() {
+        // FluxImg2ImgPipeline.get_timesteps: of 10 steps, int(10 − 10 · strength) are left out.
+        let all = flow_match_sigmas(Shift::BySize, 256, 10, 1.0, Times::Pipeline).unwrap();
+        for (strength, left_out) in [(0.6, 4), (0.95, 0), (0.35, 6), (0.1, 9), (0.01, 9)] {
+            let found = flow_match_sigmas(Shift::BySize, 256, 10, strength, Times::Pipeline).unwrap();
+            assert_eq!(found, all[left_out..], "{strength}");
+        }
+        let unipc = |strength| FlowScheduler::UniPc.sigmas(Shift::Flow(3.0), 9, 8, strength, Times::Scheduler).unwrap();
+        assert_eq!(unipc(0.5), unipc(1.0)[4..]);
+        let none = flow_match_sigmas(Shift::BySize, 256, 10, 1e-17, Times::Pipeline);
+        assert!(matches!(none, Err(Error::NoStep { steps: 10, .. })), "{none:?}");
     }
 
     #[test]

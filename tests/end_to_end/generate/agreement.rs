@@ -35,6 +35,29 @@ fn pictures_and_clips_are_diffusers() {
 }
 
 #[test]
+fn pictures_begun_with_a_picture_are_diffusers() {
+    let (place, name) = (Place::new(), "generate-flux-image");
+    let (model, picture) = (fixture("generate-flux"), fixture(&format!("{name}/picture.png")));
+    let cases = cases(name);
+    assert!(cases.len() >= 3);
+    for (index, case) in cases.iter().enumerate() {
+        let number = |key: &str| case[key].to_string();
+        let [strength, steps] = ["strength", "num_inference_steps"].map(number);
+        let [guidance, seed] = ["guidance_scale", "seed"].map(number);
+        let mut words = vec!["generate", case["prompt"].as_str().unwrap(), "--model", &model, "--as", "diffusers"];
+        words.extend(["--image", &picture, "--denoise", &strength, "--steps", &steps, "--guidance", &guidance]);
+        words.extend(["--seed", &seed, "--device", "cpu", "--set", "precision=f32", "-o", "out.safetensors"]);
+        place.run(&words).succeeded();
+        let mut found = tensor(&place.path("out.safetensors"), "sample").1;
+        found.iter_mut().for_each(|value| *value = value.clamp(-1.0, 1.0));
+        assert_near(&found, &expected(name, index, "sample"), 1e-4, &format!("{name} {index}"));
+    }
+    let words = ["generate", "", "--model", &model, "--as", "diffusers", "--image", &picture];
+    let none = ["--denoise", "1e-17", "--steps", "4", "--device", "cpu", "-o", "none.png"];
+    place.run(&[&words[..], &none].concat()).failed(2, "leaves none of 4 steps");
+}
+
+#[test]
 fn pictures_are_comfyuis() {
     let place = Place::new();
     let vae = root().join("examples/models/flux-tiny/ae.safetensors");
