@@ -45,7 +45,6 @@ pub fn carry_out(
     };
     if !input(Input::Latent).is_file() {
         if !input(Input::Conditioning).is_file() {
-            records.clear();
             let ended = text::carry_out(server, worker, history, stored, handle, &mut records)?;
             if ended.state != JobState::Done {
                 return Some(ended);

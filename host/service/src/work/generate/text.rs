@@ -23,6 +23,7 @@ use crate::{
         executed::Execution,
         memory_limit,
         observer::{JobObserver, StopSignal},
+        wait_for_room,
     },
 };
 
@@ -45,8 +46,19 @@ pub fn carry_out(
         Err(error) => return Some(failed(error.for_callers())),
     };
     let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
-    let stage = TextStage { execution: Execution { server, worker, stored }, assignment: &assignment };
-    let made = tracing::info_span!("text").in_scope(|| stage.encode(history, handle, &stop, records));
+    let made = loop {
+        records.clear();
+        let stage = TextStage { execution: Execution { server, worker, stored }, assignment: &assignment };
+        let made = tracing::info_span!("text").in_scope(|| stage.encode(history, handle, &stop, records));
+        let Err(JobEnd::Unwritten(line)) = made else { break made };
+        tracing::error!(error = line, "there is no room for a conditioning: prompts are encoded again once there is");
+        match wait_for_room(server, &stop) {
+            Ok(true) => {}
+            // The job begins anew after the next start.
+            Ok(false) => return None,
+            Err(end) => break Err(end),
+        }
+    };
     let (state, error) = match made {
         Ok(()) => (JobState::Done, None),
         Err(JobEnd::LostDevice(reason)) => {
