@@ -255,7 +255,8 @@ fn the_suite_lists_what_was_published() {
     assert_eq!(frames, clips.map(|(samples, frames)| (Some(samples), Some(frames))));
     let smooth = cases.iter().find(|case| case["id"] == "video-320x10-17").unwrap();
     let share = |name: &str| smooth["transitions"][name].as_f64().unwrap();
-    assert!(share("carried") > 0.999, "carried chunks don't show: {smooth}");
+    // `fastest` decodes in bf16 where the processor is fast in it.
+    assert!(share("carried") > 0.99, "carried chunks don't show: {smooth}");
     assert!(share("alone") < share("carried"), "chunks decoded alone do: {smooth}");
     let claims = report["claims"].as_array().unwrap();
     for claim in claims {
@@ -266,7 +267,8 @@ fn the_suite_lists_what_was_published() {
         );
     }
     let claim = claims.iter().find(|claim| claim["claim"] == "smooth frame transitions").unwrap();
-    assert_eq!((&claim["verdict"], &claim["measured"]), (&"met".into(), &"100.0 %".into()));
+    let percent = claim["measured"].as_str().unwrap().trim_end_matches(" %").parse::<f64>().unwrap();
+    assert!(claim["verdict"] == "met" && percent > 99.0, "{claim}");
     assert!(fs::read_to_string(place.path("suite.html")).unwrap().contains("WAN 320×320, 17 frames"));
 }
 

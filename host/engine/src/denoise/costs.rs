@@ -161,7 +161,11 @@ impl DenoiseCosts {
             return 0.0;
         }
         let share = stored as f64 / self.model.stored_bytes.max(1) as f64;
-        let bytes = if format.convolution == Kind::Float { 4.0 } else { 2.0 };
+        let bytes = match (plan.products, format.convolution) {
+            (Products::Int8, _) => 1.0,
+            (_, Kind::Float) => 4.0,
+            _ => 2.0,
+        };
         let computed = self.model.parameters as f64 * share * bytes;
         let once = match plan.weights {
             WeightForm::Packed => stored as f64 + 2.0 * computed,

@@ -358,10 +358,11 @@ impl Observer for JobObserver<'_, Denoise> {
             },
             _ => false,
         };
+        // A step that followers see outlives the server.
+        let kept = self.kept.as_ref().map(|kept| kept.keep(step.state, step.plan));
         let progress = self.pace.progress(step.state.steps, step.steps);
         self.handle.update_sampling(SamplingProgress { preview, ..progress });
         self.server.jobs.live.notify_change();
-        let kept = self.kept.as_ref().map(|kept| kept.keep(step.state, step.plan));
         self.pace.begin_step();
         kept.transpose().map(drop).map_err(|error| Error::Sink(Box::new(error)))
     }
