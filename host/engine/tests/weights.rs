@@ -222,6 +222,16 @@ fn what_was_measured_with_weights_says_as_much_as_without() {
 fn weights_take_the_bytes_that_are_estimated() {
     let _alone = alone();
     let latents = latent([1, 16, 8, 8]);
+    let by_type = |dtype| {
+        let (vae, plan) = (flux(), plan(Space::Whole, 1, Precision::Uniform(dtype), Layout::ChannelsFirst));
+        let peak = |limit| {
+            let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
+            job.estimate(&plan).ok().map(|cost| cost.peak_bytes)
+        };
+        Some(peak(MemoryLimit { bytes: 1 << 32, counts_weights: true })? - peak(MemoryLimit::from(1 << 32))?)
+    };
+    let wide = by_type(Dtype::F32).unwrap();
+    assert!(by_type(Dtype::Bf16).is_none_or(|narrow| wide == 2 * narrow), "{wide}");
     let held = || memory::of(Device::Cpu).unwrap().in_use as f64;
     let types = [Dtype::F32, Dtype::Bf16];
     let precisions = types.into_iter().flat_map(|dtype| [Precision::Uniform(dtype), Precision::Mixed(dtype)]);
