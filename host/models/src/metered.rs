@@ -44,6 +44,41 @@ pub(crate) fn build<N>(meter: &Meter, build: impl FnOnce(&Scope<'_, Meter>) -> R
     Ok(Built { network, weight_bytes: listing.bytes().saturating_add_signed(meter.weights_grown()) })
 }
 
+/// A network in one format, built when it is first asked for.
+#[derive(Debug)]
+pub(crate) struct Lazily<N>(Arc<Mutex<Option<Built<N>>>>);
+
+impl<N> Clone for Lazily<N> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<N> Default for Lazily<N> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<N> Lazily<N> {
+    /// Looks at the network, which is built on this meter if it is not there.
+    ///
+    /// # Errors
+    /// As [`build`], and those of the look.
+    pub fn with<T>(
+        &self,
+        meter: &Meter,
+        network: impl FnOnce(&Scope<'_, Meter>) -> Result<N>,
+        look: impl FnOnce(&Built<N>) -> Result<T>,
+    ) -> Result<T> {
+        let mut built = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *built {
+            Some(built) => look(built),
+            none => look(none.insert(build(meter, network)?)),
+        }
+    }
+}
+
 /// Bytes of a network's weights, as they are laid out in a format on a device.
 ///
 /// # Errors

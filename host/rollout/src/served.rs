@@ -66,6 +66,28 @@ fn suffix(counts_weights: bool) -> &'static str {
     if counts_weights { " with weights" } else { "" }
 }
 
+/// The planners of a kind of work, its warm instances, and its records among all: alike but for
+/// their types.
+macro_rules! asks_policies {
+    ($warm:ident, $any:ident) => {
+        fn planner(policy: Policy) -> Box<dyn Planner<Self> + Send> {
+            Box::new(policy)
+        }
+
+        fn standby(identity: PolicyIdentity, why: String) -> Box<dyn Planner<Self> + Send> {
+            Box::new(FallbackPlanner::new(identity, why))
+        }
+
+        fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder<Self>>> {
+            lock(&warm.$warm)
+        }
+
+        fn any(record: Record<Self>) -> AnyRecord {
+            AnyRecord::$any(Box::new(record))
+        }
+    };
+}
+
 impl Served for Vae {
     fn kind(request: &Request, device: &Device) -> Kind {
         let Request { model, batch, frames, height, width, memory_limit, objective, .. } = request;
@@ -88,21 +110,7 @@ impl Served for Vae {
         outcome.attempts
     }
 
-    fn planner(policy: Policy) -> Box<dyn Planner + Send> {
-        Box::new(policy)
-    }
-
-    fn standby(identity: PolicyIdentity, why: String) -> Box<dyn Planner + Send> {
-        Box::new(FallbackPlanner::new(identity, why))
-    }
-
-    fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder>> {
-        lock(&warm.vae)
-    }
-
-    fn any(record: Record) -> AnyRecord {
-        AnyRecord::Vae(Box::new(record))
-    }
+    asks_policies!(vae, Vae);
 }
 
 impl Served for Denoise {
@@ -127,21 +135,7 @@ impl Served for Denoise {
         outcome.attempts
     }
 
-    fn planner(policy: Policy) -> Box<dyn Planner<Self> + Send> {
-        Box::new(policy)
-    }
-
-    fn standby(identity: PolicyIdentity, why: String) -> Box<dyn Planner<Self> + Send> {
-        Box::new(FallbackPlanner::new(identity, why))
-    }
-
-    fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder<Self>>> {
-        lock(&warm.denoise)
-    }
-
-    fn any(record: Record<Self>) -> AnyRecord {
-        AnyRecord::Denoise(Box::new(record))
-    }
+    asks_policies!(denoise, Denoise);
 }
 
 impl Served for Text {
@@ -162,19 +156,5 @@ impl Served for Text {
         outcome.attempts
     }
 
-    fn planner(policy: Policy) -> Box<dyn Planner<Self> + Send> {
-        Box::new(policy)
-    }
-
-    fn standby(identity: PolicyIdentity, why: String) -> Box<dyn Planner<Self> + Send> {
-        Box::new(FallbackPlanner::new(identity, why))
-    }
-
-    fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder<Self>>> {
-        lock(&warm.text)
-    }
-
-    fn any(record: Record<Self>) -> AnyRecord {
-        AnyRecord::Text(Box::new(record))
-    }
+    asks_policies!(text, Text);
 }

@@ -243,13 +243,7 @@ where
         let mut outcome = W::execute(execution, history, &input, &mut decider, &mut observer);
         let JobObserver { candidates, log, .. } = observer;
         if let Err(JobEnd::LostDevice(reason)) = &outcome.end {
-            server.lost.report(&worker.device.name, reason);
-            server.jobs.files.forget_results(&id);
-            stored.crashes += 1;
-            let kept = server.retry_until_written("a job's end", || server.jobs.store.update(stored, None, None));
-            if let Err(error) = kept {
-                tracing::error!(error = one_line(&error), "a job on a lost device can't be written");
-            }
+            give_back(server, worker, stored, reason);
             return None;
         }
         if let Err(JobEnd::Unwritten(line)) = &outcome.end {
@@ -313,6 +307,17 @@ where
     }
     server.traces.insert(&id, W::trace(trace));
     Some(JobEnded { state, error, record: text })
+}
+
+/// Leaves a job on a lost device to the next start, where it is a suspect.
+fn give_back(server: &ServerState, worker: &Worker, stored: &mut StoredJob, reason: &str) {
+    server.lost.report(&worker.device.name, reason);
+    server.jobs.files.forget_results(&stored.job.id);
+    stored.crashes += 1;
+    let kept = server.retry_until_written("a job's end", || server.jobs.store.update(stored, None, None));
+    if let Err(error) = kept {
+        tracing::error!(error = one_line(&error), "a job on a lost device can't be written");
+    }
 }
 
 /// Waits until there is room for results again; false if the server ends before.

@@ -173,14 +173,19 @@ TW_VNNI inline void scatter(__m128i bytes, float factor, float* to) {
   for (int64_t i = 0; i < kBlocks; ++i) to[i * kPanel] = values[i];
 }
 
+// The factors of a block of 256 values, which has one for all scales, one for all minima, and 6 bits for each.
+TW_VNNI inline void unpack_factors(const uint8_t* block, float* scales, float* minima) {
+  const __m128i factors = scales_and_minima(block + 4);
+  scatter(factors, half(block), scales);
+  scatter(_mm_unpackhi_epi64(factors, factors), half(block + 2), minima);
+}
+
 struct Q4K {
   static constexpr int64_t kValues = 256, kBytes = 144, kGroup = 32;
   static constexpr int32_t kOffset = 0;
   static constexpr bool kMinima = true;
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
-    const __m128i factors = scales_and_minima(block + 4);
-    scatter(factors, half(block), scales);
-    scatter(_mm_unpackhi_epi64(factors, factors), half(block + 2), minima);
+    unpack_factors(block, scales, minima);
 #pragma GCC unroll 4
     for (int pair = 0; pair < 4; ++pair) {
       const __m256i bytes = bytes32(block + 16 + pair * 32);
@@ -195,9 +200,7 @@ struct Q5K {
   static constexpr int32_t kOffset = 0;
   static constexpr bool kMinima = true;
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
-    const __m128i factors = scales_and_minima(block + 4);
-    scatter(factors, half(block), scales);
-    scatter(_mm_unpackhi_epi64(factors, factors), half(block + 2), minima);
+    unpack_factors(block, scales, minima);
     const __m256i bits = bytes32(block + 16), sixteen = _mm256_set1_epi8(16);
 #pragma GCC unroll 4
     for (int pair = 0; pair < 4; ++pair) {

@@ -221,7 +221,7 @@ impl DenoiseCosts {
 
     /// Refuses products in 8-bit integers where the processor or the weights have none.
     fn has_int8_products(&self) -> Result<()> {
-        let stored = &self.model.stored;
+        let stored = self.experts[0].stored();
         if self.device != Device::Cpu || !packed::has_int8_products(Stored::Q8_0) {
             let needed = "a processor with AVX-512 VNNI has them";
             return Err(Error::NotOffered(format!(
@@ -229,10 +229,10 @@ impl DenoiseCosts {
                 self.device_name
             )));
         }
-        let is_stored_so = Stored::all().any(|of| of.name() == stored && packed::has_int8_products(of));
-        if !is_stored_so {
+        if !packed::has_int8_products(stored) {
             return Err(Error::NotOffered(format!(
-                "products=int8: the weights are stored as {stored}, and blocks of integers are needed, as q8_0 and q4_k have"
+                "products=int8: the weights are stored as {}, and blocks of integers are needed, as q8_0 and q4_k have",
+                stored.name()
             )));
         }
         Ok(())

@@ -1,20 +1,17 @@
 //! The cost of a clip's decode: the network runs on a meter, push by push, and its state, the most
 //! bytes held and the time are read off.
 
-use std::{
-    cell::RefCell,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{cell::RefCell, sync::Arc};
 
 use tch::Kind;
-use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor, Ops};
+use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor, Ops, Scope};
 use tilewright_plan::{Layout, Precision};
 use tilewright_torch::probe::Measured;
 
 use super::{Config, Spread, clip::Clip, network::Network};
 use crate::{
     Result,
-    metered::{self, Built, Remembered},
+    metered::{self, Lazily, Remembered},
 };
 
 /// A clip that is decoded.
@@ -71,8 +68,7 @@ pub struct ClipCosts {
     config: Arc<Config>,
     format: ComputeFormat,
     costs: Costs,
-    /// Built when it is first asked.
-    network: Arc<Mutex<Option<Built<Network<Meter>>>>>,
+    network: Lazily<Network<Meter>>,
     known: Remembered<Extent, ClipCost>,
 }
 
@@ -90,26 +86,14 @@ impl ClipCosts {
     /// # Errors
     /// As [`Self::of`].
     pub fn weight_bytes(&self) -> Result<u64> {
-        let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(self.built(&mut built, &Meter::new(self.format, self.costs))?.weight_bytes)
-    }
-
-    fn built<'a>(
-        &self,
-        built: &'a mut Option<Built<Network<Meter>>>,
-        meter: &Meter,
-    ) -> Result<&'a Built<Network<Meter>>> {
-        Ok(match built {
-            Some(network) => network,
-            None => built.insert(metered::build(meter, |scope| Network::build(scope, &self.config))?),
-        })
+        let meter = Meter::new(self.format, self.costs);
+        self.network.with(&meter, |scope| Network::build(scope, &self.config), |built| Ok(built.weight_bytes))
     }
 
     fn meter(&self, extent: &Extent) -> Result<ClipCost> {
         let meter = Meter::new(self.format, self.costs);
-        let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        let network = &self.built(&mut built, &meter)?.network;
-        Decode::new(&self.config, network, &meter, extent)?.cost()
+        let build = |scope: &Scope<'_, Meter>| Network::build(scope, &self.config);
+        self.network.with(&meter, build, |built| Decode::new(&self.config, &built.network, &meter, extent)?.cost())
     }
 }
 
@@ -248,7 +232,7 @@ impl Config {
             config: Arc::new(self.clone()),
             format: ComputeFormat::new(precision, layout).ok()?,
             costs: Costs::new(speed, measured),
-            network: Arc::default(),
+            network: Lazily::default(),
             known: Remembered::default(),
         })
     }

@@ -1,16 +1,16 @@
 //! The cost of a clip's encode: the network runs on a meter, push by push.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tch::Kind;
-use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops};
+use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, Scope};
 use tilewright_plan::{Layout, Precision};
 use tilewright_torch::probe::Measured;
 
 use super::{ClipCost, EncoderConfig, encoder::EncoderNetwork, encoder_layers::Past};
 use crate::{
     Result,
-    metered::{self, Built, Remembered},
+    metered::{self, Lazily, Remembered},
 };
 
 /// A clip that is encoded.
@@ -33,8 +33,7 @@ pub struct EncodeCosts {
     config: Arc<EncoderConfig>,
     format: ComputeFormat,
     costs: Costs,
-    /// Built when it is first asked.
-    network: Arc<Mutex<Option<Built<EncoderNetwork<Meter>>>>>,
+    network: Lazily<EncoderNetwork<Meter>>,
     known: Remembered<EncoderExtent, ClipCost>,
 }
 
@@ -53,36 +52,28 @@ impl EncodeCosts {
     /// # Errors
     /// As [`Self::of`].
     pub fn weight_bytes(&self) -> Result<u64> {
-        let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(self.built(&mut built, &Meter::new(self.format, self.costs))?.weight_bytes)
-    }
-
-    fn built<'a>(
-        &self,
-        built: &'a mut Option<Built<EncoderNetwork<Meter>>>,
-        meter: &Meter,
-    ) -> Result<&'a Built<EncoderNetwork<Meter>>> {
-        Ok(match built {
-            Some(network) => network,
-            None => built.insert(metered::build(meter, |scope| EncoderNetwork::build(scope, &self.config))?),
-        })
+        let meter = Meter::new(self.format, self.costs);
+        self.network.with(&meter, |scope| EncoderNetwork::build(scope, &self.config), |built| Ok(built.weight_bytes))
     }
 
     fn meter(&self, extent: &EncoderExtent) -> Result<ClipCost> {
         let meter = Meter::new(self.format, self.costs);
-        let mut built = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        let network = &self.built(&mut built, &meter)?.network;
+        let build = |scope: &Scope<'_, Meter>| EncoderNetwork::build(scope, &self.config);
+        self.network.with(&meter, build, |built| self.push_by_push(&built.network, &meter, extent))
+    }
+
+    fn push_by_push(&self, network: &EncoderNetwork<Meter>, meter: &Meter, extent: &EncoderExtent) -> Result<ClipCost> {
         let scale = self.config.temporal_scale().max(1);
         let later = extent.frames.saturating_sub(1) / scale;
         let (mut past, mut cost) = (Past::default(), ClipCost::default());
         let mut last = 0.0;
         for push in 0..=later.min(SETTLED) {
             let count = if push == 0 { 1 } else { i64::from(scale) };
-            let frames = self.config.frames_on(&meter, count, [extent.height, extent.width])?;
+            let frames = self.config.frames_on(meter, count, [extent.height, extent.width])?;
             meter.reset_peak();
             let before = meter.seconds();
             let mut next = past.snapshot(MeterTensor::clone);
-            network.push(&meter, &mut next, &frames, count, &[], &mut |_| Ok(()))?;
+            network.push(meter, &mut next, &frames, count, &[], &mut |_| Ok(()))?;
             past = next;
             cost.peak_bytes = cost.peak_bytes.max(meter.peak_bytes());
             last = meter.seconds() - before;
@@ -109,7 +100,7 @@ impl EncoderConfig {
             config: Arc::new(self.clone()),
             format: ComputeFormat::new(precision, layout).ok()?,
             costs: Costs::new(speed, measured),
-            network: Arc::default(),
+            network: Lazily::default(),
             known: Remembered::default(),
         })
     }

@@ -49,18 +49,12 @@ static RULES: &[Rule<Denoise>] = &[
     Rule {
         subject: "products",
         because: "FP8 needs a device that has it, and weights in f8_e4m3",
-        fit: |plan, bounds| {
-            let is_there = plan.products != Products::Fp8 || bounds.capabilities.fp8_products;
-            named(&mut plan.products, Products::Precision, |_| !is_there)
-        },
+        fit: |plan, bounds| only_if(plan, Products::Fp8, bounds.capabilities.fp8_products),
     },
     Rule {
         subject: "products",
         because: "INT8 needs a processor that has it, and weights in blocks of integers",
-        fit: |plan, bounds| {
-            let is_there = plan.products != Products::Int8 || bounds.capabilities.int8_products;
-            named(&mut plan.products, Products::Precision, |_| !is_there)
-        },
+        fit: |plan, bounds| only_if(plan, Products::Int8, bounds.capabilities.int8_products),
     },
     Rule {
         subject: "products",
@@ -68,7 +62,7 @@ static RULES: &[Rule<Denoise>] = &[
         fit: |plan, _| {
             let is_narrow = matches!(plan.precision.dtype(), Dtype::Bf16 | Dtype::F16);
             let fits = is_narrow && plan.weights == WeightForm::Packed && plan.ahead.is_none();
-            named(&mut plan.products, Products::Precision, |products| products == Products::Fp8 && !fits)
+            only_if(plan, Products::Fp8, fits)
         },
     },
     Rule {
@@ -76,7 +70,7 @@ static RULES: &[Rule<Denoise>] = &[
         because: "INT8 takes weights as stored, beside f32 or bf16",
         fit: |plan, _| {
             let fits = plan.weights == WeightForm::Packed && plan.precision.dtype() != Dtype::F16;
-            named(&mut plan.products, Products::Precision, |products| products == Products::Int8 && !fits)
+            only_if(plan, Products::Int8, fits)
         },
     },
     Rule {
@@ -193,6 +187,11 @@ fn named<T: Copy + PartialEq + Display>(place: &mut T, to: T, applies: impl FnOn
         return None;
     }
     change(place, to)
+}
+
+/// Takes products back to the precision if they are these and don't fit.
+fn only_if(plan: &mut DenoisePlan, products: Products, fits: bool) -> Option<Change> {
+    named(&mut plan.products, Products::Precision, |asked| asked == products && !fits)
 }
 
 fn ahead(plan: &mut DenoisePlan, to: Option<u32>) -> Option<Change> {

@@ -255,6 +255,23 @@ macro_rules! log_decision {
     }};
 }
 
+/// The shares of a load and of the work, for followers.
+macro_rules! notes_progress {
+    () => {
+        fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+            self.note_loading(share)
+        }
+
+        fn loaded(&mut self) {
+            self.note_loaded();
+        }
+
+        fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
+            self.note_progress(share)
+        }
+    };
+}
+
 impl Observer for JobObserver<'_, Vae> {
     fn decided(&mut self, decision: &Decision) {
         let grid = self.request.as_ref().map(|request| plan_grid(request, &decision.plan));
@@ -268,17 +285,7 @@ impl Observer for JobObserver<'_, Vae> {
         self.note_failure(attempt.plan.clone().into(), attempt.failure);
     }
 
-    fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        self.note_loading(share)
-    }
-
-    fn loaded(&mut self) {
-        self.note_loaded();
-    }
-
-    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        self.note_progress(share)
-    }
+    notes_progress!();
 
     fn between_chunks(&mut self) -> Next {
         self.next()
@@ -297,17 +304,7 @@ impl Observer for JobObserver<'_, Text> {
         self.note_failure(attempt.plan.clone().into(), attempt.failure);
     }
 
-    fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        self.note_loading(share)
-    }
-
-    fn loaded(&mut self) {
-        self.note_loaded();
-    }
-
-    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        self.note_progress(share)
-    }
+    notes_progress!();
 }
 
 impl Observer for JobObserver<'_, Denoise> {

@@ -6,7 +6,7 @@ use tilewright_engine::Error as EngineError;
 use tilewright_pipeline::{
     Conditioning, ConditioningOutput, EncoderRun, Error, KeptConditionings, TextPlanning, Trials, UnfinishedRun,
 };
-use tilewright_plan::{Exchange, Text, TextRecord};
+use tilewright_plan::{Exchange, Stage, Text, TextRecord};
 use tilewright_rollout::{Assignment, Decider, EndedJob};
 use tilewright_service_api::{JobState, StageAtWork};
 
@@ -21,7 +21,7 @@ use crate::{
     state::ServerState,
     work::{
         executed::Execution,
-        memory_limit,
+        give_back, memory_limit,
         observer::{JobObserver, StopSignal},
         wait_for_room,
     },
@@ -41,7 +41,7 @@ pub fn carry_out(
     records: &mut Vec<String>,
 ) -> Option<JobEnded> {
     begin(server, stored, handle, StageAtWork::Text, records);
-    let assignment = match server.rollout.revive_assignment(stored.pinned_of(tilewright_plan::Stage::Text)) {
+    let assignment = match server.rollout.revive_assignment(stored.pinned_of(Stage::Text)) {
         Ok(assignment) => assignment,
         Err(error) => return Some(failed(error.for_callers())),
     };
@@ -62,12 +62,7 @@ pub fn carry_out(
     let (state, error) = match made {
         Ok(()) => (JobState::Done, None),
         Err(JobEnd::LostDevice(reason)) => {
-            server.lost.report(&worker.device.name, &reason);
-            stored.crashes += 1;
-            let kept = server.retry_until_written("a job's end", || server.jobs.store.update(stored, None, None));
-            if let Err(error) = kept {
-                tracing::error!(error = one_line(&error), "a job on a lost device can't be written");
-            }
+            give_back(server, worker, stored, &reason);
             return None;
         }
         Err(end) => end.state("text stage"),

@@ -1,0 +1,85 @@
+//! The costs of operations on a device that was measured.
+
+use tilewright_plan::{Backend, Dtype};
+use tilewright_torch::probe::{Measured, Rate, Scratch, Speed};
+
+/// The bytes of a convolution's input, once for each of its taps, from which MIOpen has no kernel
+/// but its naive one: its products' workspaces end there (ROCm/MIOpen issues 148 and 3081,
+/// ROCm/TheRock issue 5845).
+const MIOPEN_MOST: u64 = 1 << 31;
+
+/// The costs of a format's operations on a device, as far as they are measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// Bytes that convolutions hold beside their results.
+    pub scratch: Scratch,
+    /// The time of libtorch's convolutions and products.
+    pub plain: Rate,
+    /// The time of convolutions by Winograd's filtering, if these are used.
+    pub winograd: Option<Rate>,
+    /// Seconds of a product of two channels and a token in 8-bit integers.
+    pub integers: f64,
+    /// The rate of attention.
+    pub attention_flops_per_second: f64,
+    /// True if attention is fused; else it goes in pieces.
+    pub fused_attention: bool,
+    /// True if a product expands the rows of a matrix for its turn where it has no kernel for rows
+    /// as they are stored; else they are expanded already.
+    pub expands_rows: bool,
+    /// The rate at which elementwise operations read and write.
+    pub bytes_per_second: f64,
+    /// The same of group norms, in f32 and in the type of convolutions.
+    pub norm_bytes_per_second: [f64; 2],
+    /// True if tensors are in host memory.
+    pub on_cpu: bool,
+    /// The bytes of a convolution's input, once for each of its taps, from which the library has no
+    /// quick kernel; none if it always has one.
+    pub slow_from: Option<u64>,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            scratch: Scratch::default(),
+            plain: Rate::default(),
+            winograd: None,
+            integers: 0.0,
+            attention_flops_per_second: f64::INFINITY,
+            fused_attention: true,
+            expands_rows: true,
+            bytes_per_second: f64::INFINITY,
+            norm_bytes_per_second: [f64::INFINITY; 2],
+            on_cpu: true,
+            slow_from: None,
+        }
+    }
+}
+
+impl Costs {
+    /// The costs in a type and memory order on a device that was measured.
+    pub fn new(speed: &Speed, measured: &Measured) -> Self {
+        let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
+        let single = measured.speeds.iter().find(|of| of.dtype == Dtype::F32 && of.layout == speed.layout);
+        Self {
+            scratch,
+            plain,
+            winograd,
+            integers: measured.int8_per_product.unwrap_or(plain.per_product),
+            attention_flops_per_second,
+            fused_attention,
+            expands_rows: true,
+            bytes_per_second: measured.bytes_per_second,
+            norm_bytes_per_second: [single, Some(speed)]
+                .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),
+            on_cpu: measured.backend == Backend::Cpu,
+            slow_from: (measured.backend == Backend::Rocm).then_some(MIOPEN_MOST),
+        }
+    }
+}
+
+impl From<&Speed> for Costs {
+    fn from(speed: &Speed) -> Self {
+        let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
+        Self { scratch, plain, winograd, attention_flops_per_second, fused_attention, ..Self::default() }
+    }
+}
