@@ -2,6 +2,8 @@
 //! a reason and in little memory, the compiling process included, and the next command works.
 
 use std::{
+    ffi::OsStr,
+    fmt::Debug,
     fs,
     process::Stdio,
     thread,
@@ -13,8 +15,13 @@ use crate::{
     program::{Place, fixture},
 };
 
-/// Seconds of processor time that a command may take.
+/// Seconds of processor time that a command may take: more than the limits of the compiling process
+/// and of the gate together, which are the same on every machine.
 const MOST_SECONDS: f64 = 5.0;
+
+/// On a slow machine the program's own work counts for more: as many times what it takes here for a
+/// healthy module.
+const TIMES_HEALTHY: f64 = 4.0;
 
 /// Bytes that a command and the processes that it starts may hold together.
 const MOST_BYTES: u64 = 512 << 20;
@@ -87,7 +94,7 @@ fn resident(process: &str) -> u64 {
 
 /// A command's standard error, its processor seconds and its peak of resident bytes, its children
 /// included.
-fn measured(place: &Place, arguments: &[&str]) -> (String, f64, u64) {
+pub fn measured<S: AsRef<OsStr> + Debug>(place: &Place, arguments: &[S]) -> (String, f64, u64) {
     let program = place.command(&[] as &[&str]);
     // The shell's builtin `times` knows the processor time of all that it waited for.
     let mut shell = std::process::Command::new("bash");
@@ -99,7 +106,7 @@ fn measured(place: &Place, arguments: &[&str]) -> (String, f64, u64) {
     let (mut most, started) = (0, Instant::now());
     while child.try_wait().unwrap().is_none() {
         most = most.max(resident(&id));
-        assert!(started.elapsed() < Duration::from_secs(300), "{arguments:?} does not end");
+        assert!(started.elapsed() < Duration::from_secs(900), "{arguments:?} does not end");
         thread::sleep(Duration::from_millis(4));
     }
     let output = child.wait_with_output().unwrap();
@@ -116,19 +123,28 @@ fn every_verb_ends_soon_whatever_a_module_costs_to_compile() {
     let place = Place::new();
     let (latent, vae) = (fixture("flux-bfl/latent.safetensors"), fixture("flux-bfl/ae.safetensors"));
     let healthy = place.write("healthy.wasm", with_fields(""));
+    let verbs = |module: &str| -> [Vec<String>; 5] {
+        let decode = ["decode", &latent, "--vae", &vae, "--device", "cpu", "-o", "x.png", "--policy", module];
+        [
+            &["policy", "inspect", module][..],
+            &["policy", "check", module],
+            &["policy", "bench", module, "--iterations", "10"],
+            &["policy", "diff", "fixed", module],
+            &decode,
+        ]
+        .map(|words| words.iter().map(|&word| word.to_owned()).collect())
+    };
+    let usual = verbs(&healthy).map(|verb| {
+        let seconds = measured(&place, &verb).1;
+        println!("healthy {}: {seconds:.2} s", verb[..2].join(" "));
+        seconds
+    });
     for (name, module, reason) in modules() {
         let module = place.write(name, module);
-        let verbs: [&[&str]; 5] = [
-            &["policy", "inspect", &module],
-            &["policy", "check", &module],
-            &["policy", "bench", &module, "--iterations", "10"],
-            &["policy", "diff", "fixed", &module],
-            &["decode", &latent, "--vae", &vae, "--device", "cpu", "-o", "x.png", "--policy", &module],
-        ];
-        for verb in verbs {
+        for (verb, usual) in verbs(&module).iter().zip(usual) {
             let (said, seconds, bytes) = measured(&place, verb);
             println!("{name} {}: {seconds:.2} s, {} MiB", verb[..2].join(" "), bytes >> 20);
-            assert!(seconds < MOST_SECONDS, "{verb:?}: {seconds} s");
+            assert!(seconds < MOST_SECONDS.max(TIMES_HEALTHY * usual), "{verb:?}: {seconds} s, {usual} s usually");
             assert!(bytes < MOST_BYTES, "{verb:?}: {} MiB", bytes >> 20);
             if let Some(reason) = reason {
                 assert!(said.contains(reason), "{verb:?}: {said}");

@@ -287,22 +287,24 @@ fn a_lost_device_ends_the_program_with_one_line() {
 }
 
 #[test]
-fn an_interrupt_ends_a_slow_device_within_a_second() {
+fn an_interrupt_ends_a_slow_device_before_its_queue() {
     let place = Place::new();
     decode(&place, ONE, &tiny(), &["--device", "cuda", "-o", "out.png"]).succeeded();
     let [latent, vae, model] = bundled();
-    // Each convolution takes 200 ms: 30 of them are in a decode.
+    // Each convolution takes 3 s by the device's own clock, which no load moves: the 30 of a decode
+    // take a minute and a half, and the two that may be queued a few seconds.
     let arguments = ["decode", &latent, &vae, &model, "--device", "cuda", "-o", "slow.png"];
-    let mut child = command(&place, &format!("{ONE};delay=200"), &arguments);
+    let mut child = command(&place, &format!("{ONE};delay=3000"), &arguments);
     let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    thread::sleep(Duration::from_secs(3));
+    // Long enough for the first of them on most machines; where it is not yet at work, the end is
+    // as soon.
+    thread::sleep(Duration::from_secs(4));
     assert!(child.try_wait().unwrap().is_none(), "it has ended already");
     Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
     let start = Instant::now();
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130));
-    // A second, and some more for a busy machine.
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(45), "{:?}", start.elapsed());
     assert_eq!(place.files(), ["out.png"]);
 }
 

@@ -72,7 +72,7 @@ fn a_policy_that_fails_in_a_decision_is_replaced_and_the_picture_comes() {
         let place = Place::new();
         let policy = place.write("p.wasm", guest("", body));
         let record = place.decode(&inputs(), &["--policy", &policy, "--json", "-o", "out.png"]).json();
-        // On a busy machine, the time ends before the fuel.
+        // On a slow processor, the time ends before the fuel.
         let said = record["fallback"]["reason"].as_str();
         assert!(said == reason || (body == LOOP && said == Some("timeout")), "{body}: {record}");
         assert_eq!(record["answer"].is_null(), reason.is_some(), "{body}");

@@ -23,7 +23,7 @@ use crate::{
 const PASSWORDS: &str = "ada:$2y$04$BpiTsF76nbK1YhYhw8kPw.qROwFzxAj2uiRG6OIaVr8C4/2xt4AsO\n";
 
 /// The longest wait for a registry to begin.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 pub struct Registry {
     server: Child,

@@ -14,6 +14,10 @@ use crate::{
 /// Kills of the test, if the environment asks for no other number (TILEWRIGHT_KILLS).
 const KILLS: usize = 8;
 
+/// The environment variable by which a sample waits so many milliseconds after each step: on a fast
+/// machine it would be done before it is killed.
+const SLOW: &str = "TILEWRIGHT_SLOW_STEP_MS";
+
 /// A tiny WAN, its conditioning, and a size.
 fn wan() -> Vec<String> {
     let file = |name: &str| fixture(&format!("sample-wan-t2v-original/{name}.safetensors"));
@@ -238,7 +242,9 @@ fn a_killed_sample_goes_on_from_its_last_step_to_the_same_bits() {
         let step = place.path("out.safetensors.partial").join("step.safetensors");
         let mut last = Vec::new();
         for _ in 0..3 {
-            let mut child = place.command(&arguments).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+            let mut command = place.command(&arguments);
+            command.env(SLOW, "30").stderr(Stdio::null()).stdout(Stdio::null());
+            let mut child = command.spawn().unwrap();
             // Until another step is kept than the last time.
             while child.try_wait().unwrap().is_none() && fs::read(&step).unwrap_or_default() == last {
                 thread::sleep(Duration::from_millis(2));
@@ -265,7 +271,8 @@ fn a_kept_step_is_gone_on_from_by_its_own_run_alone() {
     let place = Place::new();
     let base = with(&wan(), &["--device", "cpu", "--steps", "200", "--resume", "-o", "out.safetensors"]);
     let step = place.path("out.safetensors.partial").join("step.safetensors");
-    let mut child = place.command(&base).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let mut command = place.command(&base);
+    let mut child = command.env(SLOW, "3000").stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     while child.try_wait().unwrap().is_none() && !step.is_file() {
         thread::sleep(Duration::from_millis(2));
     }

@@ -34,7 +34,7 @@ pub struct Policy {
     /// Instructions that a call may take, roughly; by default the limit of every policy.
     #[serde(default, deserialize_with = "values::large::<_, _, MOST_FUEL>")]
     pub fuel: Option<u64>,
-    /// Wall clock that a call may take, 1 ms to 1 min; by default the limit of every policy.
+    /// Processor time that a call may take, 1 ms to 1 min; by default the limit of every policy.
     #[serde(default, deserialize_with = "values::time::<_, _, 1, 60_000>")]
     pub time: Option<Duration>,
     /// The part of WASI that it gets.

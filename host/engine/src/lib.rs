@@ -18,6 +18,7 @@ mod limit;
 mod machine;
 mod observer;
 mod offload;
+mod pause;
 mod picture;
 mod record;
 mod run;

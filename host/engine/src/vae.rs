@@ -10,7 +10,7 @@ use tilewright_plan::Model;
 use tilewright_torch::{device::synchronize, memory};
 
 use crate::{
-    Autoencoder, Kl, Overrides, Result, Wan,
+    Autoencoder, Kl, Overrides, Result, Wan, pause,
     weights::{Budget, Lease, Part, WeightKey, WeightStore},
 };
 
@@ -101,7 +101,7 @@ impl<A: Autoencoder> Vae<A> {
     ) -> Result<(Lease<N>, Duration)> {
         let key = WeightKey { file: self.file.id().clone(), part, device, format };
         let mut step = |share| {
-            hold_up();
+            pause::pause(pause::LOAD);
             step(share)
         };
         let leased = self.weights.lease(&key, bytes, || {
@@ -158,14 +158,5 @@ impl Vae<Kl> {
     /// The family, and another one that the file may be of as far as its names and shapes tell.
     pub fn families(&self) -> (Family, Option<Family>) {
         (self.config.family, self.identity.or_family.filter(|_| self.config.family == self.identity.family))
-    }
-}
-
-/// Holds a load up before each tensor by the milliseconds that a test's environment asks for: the
-/// time that a disk takes is nothing to rely on.
-fn hold_up() {
-    #[cfg(debug_assertions)]
-    if let Some(milliseconds) = std::env::var("TILEWRIGHT_SLOW_LOAD_MS").ok().and_then(|text| text.parse().ok()) {
-        std::thread::sleep(Duration::from_millis(milliseconds));
     }
 }

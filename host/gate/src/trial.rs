@@ -238,12 +238,16 @@ where
     Policy: Planner<W>,
 {
     let mut calls = Vec::new();
+    let mut before = policy.time_taken();
     golden.play(policy, |policy, result| {
         let decision = result.decision.as_ref();
         let fuel = decision.map_or(result.report.fuel, |decision| decision.fuel);
         let learn_failure = result.report.failure.clone().map(|failure| (failure.reason, failure.detail));
         let memory_bytes = policy.memory_bytes();
-        let elapsed = decision.map_or(Duration::ZERO, |decision| decision.elapsed);
+        // The processor's time, since the wall's says more about the machine than about the policy.
+        let taken = policy.time_taken();
+        let elapsed = if decision.is_some() { taken.saturating_sub(before) } else { Duration::ZERO };
+        before = taken;
         calls.push(MeasuredCall { learn_failure, fuel, elapsed, memory_bytes, result });
     });
     *spent = calls.iter().fold(*spent, |spent, call| spent.saturating_add(call.fuel_spent()));
@@ -301,8 +305,8 @@ fn find_difference<W: Judged>(one: &MeasuredCall<W>, other: &MeasuredCall<W>) ->
     Some((one.result.call, by_answer.or_else(by_fuel)?))
 }
 
-/// The highest cost of a call. The lower of two times counts: other work on the machine makes one
-/// longer.
+/// The highest cost of a call. The lower of two times counts: one may have found its data in the
+/// processor's cache, and the other not.
 fn measure<W: Judged>(
     golden: &GoldenRequest<W>,
     first: &[MeasuredCall<W>],

@@ -1,12 +1,18 @@
 //! The gate: the shipped policies pass it, and each kind of problem is found.
 
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use tilewright_gate::{
     Admission, AdmittedPolicy, Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict, admit, golden,
 };
 use tilewright_plan::Planner;
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_names};
+
+#[path = "../../policy/tests/hostile/clock.rs"]
+#[allow(dead_code, reason = "the hostile tests use the rest")]
+mod clock;
+
+use clock::OwnClock;
 
 /// A guest in the canonical ABI by hand. Its memory: at 256 the description, at 384 configure's
 /// result, at 1024 decide's (whole, f32, batch 1), at 1200 an error, from 8192 the heap.
@@ -25,9 +31,6 @@ struct Guest {
 
 /// Answers whole in f32 to every request, and gives up after a failure.
 const HEALTHY: Guest = Guest { fields: "", describe: "", configure: "", decide: "", recover: "", learn: "" };
-
-/// The problems that an endless loop may end by: the fuel, or the clock if the machine is busy.
-const EXHAUSTED: [Problem; 2] = [Problem::OutOfFuel, Problem::Timeout];
 
 /// Abbreviations for longer texts in guests.
 const WORDS: [(&str, &str); 3] = [
@@ -90,8 +93,17 @@ impl Guest {
     }
 }
 
+/// Picoseconds that a unit of fuel takes by these tests' clock, so that a verdict is the same on
+/// every machine.
+const FUEL_PS: u64 = 250;
+
 fn host() -> PolicyHost {
-    PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap()
+    host_at(FUEL_PS)
+}
+
+/// A host whose processor takes so many picoseconds for a unit of fuel.
+fn host_at(fuel_ps: u64) -> PolicyHost {
+    PolicyHost::with_clock(Limits::default(), &CacheDir::Off, OwnClock::by_fuel(fuel_ps)).unwrap()
 }
 
 /// A folder with one policy in it.
@@ -112,8 +124,12 @@ impl Place {
 }
 
 fn check(guest: Guest) -> Verdict {
+    check_at(FUEL_PS, guest)
+}
+
+fn check_at(fuel_ps: u64, guest: Guest) -> Verdict {
     let (_place, path) = Place::with(&guest);
-    tilewright_gate::check(&host(), &path, &[], None).unwrap()
+    tilewright_gate::check(&host_at(fuel_ps), &path, &[], None).unwrap()
 }
 
 fn of(verdict: &Verdict, problem: Problem) -> Vec<&Finding> {
@@ -196,12 +212,15 @@ fn instances_that_are_slow_to_begin_are_cut_short_as_well() {
     // No call uses up much fuel, and each question has an instance of its own.
     let slow = "(local.set 0 (i32.const 8000000))
         (loop $more (br_if $more (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))";
-    let started = std::time::Instant::now();
-    let verdict = check(Guest { configure: slow, ..HEALTHY });
-    let told = found(&verdict, Problem::CutShort, Severity::Error, Step::Golden);
-    assert!(told[0].found.starts_with("more than 1.26 s of processor time for "), "{told:?}");
-    assert!(verdict.golden.tried < verdict.golden.requests && !verdict.passes(), "{verdict:#?}");
-    assert!(started.elapsed().as_secs() < 60);
+    // A processor twice as fast, one as fast, and one half as fast.
+    let tried = [FUEL_PS / 2, FUEL_PS, FUEL_PS * 2].map(|fuel_ps| {
+        let verdict = check_at(fuel_ps, Guest { configure: slow, ..HEALTHY });
+        let told = found(&verdict, Problem::CutShort, Severity::Error, Step::Golden);
+        assert!(told[0].found.starts_with("more than 1.26 s of processor time for "), "{told:?}");
+        assert!(verdict.golden.tried < verdict.golden.requests && !verdict.passes(), "{verdict:#?}");
+        verdict.golden.tried
+    });
+    assert!(tried[0] > tried[1] && tried[1] > tried[2], "{tried:?}");
 }
 
 #[test]
@@ -222,7 +241,8 @@ fn a_trap_on_clips_is_told_of_clips() {
 #[test]
 fn fuel_and_memory_are_told() {
     let once = check(Guest { decide: "(if HAS_16 (then (loop $for_ever (br $for_ever))))", ..HEALTHY });
-    let is_exhausted = |finding: &&Finding| finding.severity == Severity::Error && EXHAUSTED.contains(&finding.problem);
+    let is_exhausted =
+        |finding: &&Finding| finding.severity == Severity::Error && finding.problem == Problem::OutOfFuel;
     assert_eq!(once.findings.iter().filter(is_exhausted).count(), 1, "{once:#?}");
     assert_eq!(once.golden.tried, once.golden.requests);
     let always = check(Guest { decide: FOR_EVER, recover: FOR_EVER, ..HEALTHY });
@@ -401,7 +421,7 @@ fn an_outcome_that_cannot_be_learnt_from_is_an_error() {
     let findings = found(&verdict, Problem::Trap, Severity::Error, Step::Golden);
     assert!(findings.iter().all(|finding| finding.call == Some(Call::Learn)), "{findings:?}");
     let endless = check(Guest { learn: FOR_EVER, ..HEALTHY });
-    assert!(endless.findings.iter().any(|finding| EXHAUSTED.contains(&finding.problem)), "{endless:#?}");
+    assert!(endless.findings.iter().any(|finding| finding.problem == Problem::OutOfFuel), "{endless:#?}");
 }
 
 #[test]
@@ -524,8 +544,9 @@ fn a_verdict_of_a_slow_day_is_not_kept_and_a_check_renews_it() {
     let late = format!("(if IS_CLIP (then {FOR_EVER}))");
     let (place, path) = Place::with(&Guest { decide: Box::leak(late.into_boxed_str()), ..HEALTHY });
     // So much fuel that the clock comes first.
-    let limits = Limits { fuel: u64::MAX >> 8, wall_ms: 20, failures: 1, ..Limits::default() };
-    let host = PolicyHost::new(limits, &CacheDir::At(place.cache())).unwrap();
+    let limits = Limits { fuel: u64::MAX >> 8, wall_ms: 3, failures: 1, ..Limits::default() };
+    let clock = OwnClock::passing(Duration::from_millis(1), Duration::from_micros(300));
+    let host = PolicyHost::with_clock(limits, &CacheDir::At(place.cache()), clock).unwrap();
     let admitted = admitted_by(&host, &path, &[], Admission::default()).unwrap();
     only(admitted.verdict.as_ref().unwrap(), Problem::Timeout);
     let verdicts = || -> Vec<PathBuf> {

@@ -71,7 +71,7 @@ pub fn measure(
     // Five functions, and decisions in an instance that lasts; each runs at most as often again to
     // warm up.
     let runs = 12 * options.iterations.unwrap_or(0) as usize;
-    let time_budget = TimeBudget::new(budget + options.limits.time_budget(runs));
+    let time_budget = loaded.time_budget(budget + options.limits.time_budget(runs));
     let stages = &loaded.description().stages;
     let asked: &[BenchRequest] =
         &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();

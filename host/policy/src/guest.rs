@@ -1,10 +1,6 @@
 //! The state behind a policy's imports, and its use of its limits. One struct per store.
 
-use std::{
-    fmt, fs,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 pub(crate) use tilewright_plan::terminal::blank_unprintable as clean;
 use tilewright_plan::{Candidate, CostModel, Denoise, LogLevel, LogLine, Text, Trial, Vae, Work};
@@ -12,6 +8,7 @@ use wasmtime::{ResourceLimiter, Result, Trap};
 
 use crate::{
     check::{self, Bounded},
+    clock::Clock,
     limits::Limits,
 };
 
@@ -162,22 +159,16 @@ pub(crate) struct Guest {
     is_ending: bool,
     random: u64,
     limits: Limits,
-    started: Instant,
-    /// Processor time of this thread at the clock's first tick in this call, and at its last.
-    ran: Option<(Duration, Duration)>,
-}
-
-/// Processor time of this thread; `None` if the kernel does not say.
-fn processor_time() -> Option<Duration> {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+    clock: Arc<dyn Clock>,
+    /// The wall clock and this thread's processor time at the beginning of the call.
+    began: (Duration, Duration),
 }
 
 /// The seed of a guest's random numbers, in every call.
 const SEED: u64 = 0x7469_6c65_7772_6967;
 
 impl Guest {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, clock: Arc<dyn Clock>) -> Self {
         let usage = Usage { limits, memory_bytes: 0, table_elements: 0, granted: (0, 0) };
         Self {
             usage,
@@ -192,8 +183,8 @@ impl Guest {
             is_ending: false,
             random: SEED,
             limits,
-            started: Instant::now(),
-            ran: None,
+            clock,
+            began: (Duration::ZERO, Duration::ZERO),
         }
     }
 
@@ -209,31 +200,25 @@ impl Guest {
         self.complaint = None;
         self.is_ending = false;
         self.random = SEED;
-        self.started = Instant::now();
-        self.ran = None;
+        self.began = (self.clock.wall(), self.clock.processor());
     }
 
-    /// Handles a tick of the sandbox's clock during a call. True if the call's time has run out.
+    /// True if the call's time has run out, asked at a tick of the sandbox's clock and before each
+    /// price of a list.
     ///
     /// The number of ticks means nothing: on a busy machine some come late and some not at all. So
-    /// a tick is only the occasion to read the time. A call that did not get the processor ends as
-    /// well, since a user waits for it, but is not to blame.
-    pub fn is_late(&mut self) -> bool {
-        if let Some(now) = processor_time() {
-            let first = self.ran.map_or(now, |(first, _)| first);
-            self.ran = Some((first, now));
-        }
-        self.is_over()
+    /// a tick is only the occasion to read the time. The same decision has to come out of a busy
+    /// machine as of a quiet one, so the time is the processor's. A call that does not get the
+    /// processor ends as well, since a user waits for it, but is not to blame.
+    pub fn is_late(&self) -> bool {
+        let (wall, most) = (self.clock.wall().saturating_sub(self.began.0), self.limits.call_time());
+        // The processor's clock takes a system call, and is never ahead of the wall's.
+        wall >= most && (self.ran() >= most || wall >= most * Limits::PATIENCE)
     }
 
-    /// True if the call's time has run out.
-    fn is_over(&self) -> bool {
-        self.started.elapsed() >= self.limits.wall()
-    }
-
-    /// Processor time of the call since the clock's first tick; `None` if that is not known.
-    pub fn processor_time(&self) -> Option<Duration> {
-        self.ran.map(|(first, last)| last.saturating_sub(first))
+    /// Processor time of the call so far.
+    pub fn ran(&self) -> Duration {
+        self.clock.processor().saturating_sub(self.began.1)
     }
 
     /// The last line that the guest printed on standard error in this call: a language's runtime
@@ -327,9 +312,7 @@ impl Guest {
         // beginning takes less time than a hash.
         let mut known = (plans.len() > 1).then(|| Vec::with_capacity(plans.len().min(self.limits.candidates)));
         for mut plan in plans {
-            if self.is_over() {
-                // The processor time of the call so far is noted here.
-                self.is_late();
+            if self.is_late() {
                 return Err(Trap::Interrupt.into());
             }
             self.count_bytes(W::reason_mut(&mut plan).len())?;
@@ -394,10 +377,11 @@ const TRIALS: u32 = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::MachineClock;
 
     #[test]
     fn memories_count_together() {
-        let mut usage = Guest::new(Limits { memory_bytes: 3 << 16, ..Limits::default() }).usage;
+        let mut usage = Guest::new(Limits { memory_bytes: 3 << 16, ..Limits::default() }, Arc::new(MachineClock)).usage;
         assert!(usage.memory_growing(0, 1 << 16, None).unwrap());
         assert!(usage.memory_growing(0, 2 << 16, None).unwrap());
         assert!(usage.memory_growing(1 << 16, 2 << 16, None).is_err());

@@ -8,6 +8,7 @@ use tilewright_plan::{PolicyIdentity, Stage, Value};
 use crate::{
     PolicyError,
     cache::{Cache, CacheDir, compiler},
+    clock::{Clock, MachineClock},
     guest::clean,
     limits::Limits,
     load::{self, LinkedComponent, ModuleKind},
@@ -100,7 +101,16 @@ impl PolicyHost {
     /// [`PolicyError::Sandbox`] if the machine does not allow it. A cache that can't be used is no
     /// error: the log says so.
     pub fn new(limits: Limits, cache: &CacheDir) -> Result<Self, PolicyError> {
-        Ok(Self { sandbox: Arc::new(Sandbox::new(&limits)?), limits, cache: Cache::open(cache) })
+        Self::with_clock(limits, cache, Arc::new(MachineClock))
+    }
+
+    /// The same with other clocks than the machine's, for tests: all limits of time on calls are
+    /// those clocks', but for compiling.
+    ///
+    /// # Errors
+    /// As [`PolicyHost::new`].
+    pub fn with_clock(limits: Limits, cache: &CacheDir, clock: Arc<dyn Clock>) -> Result<Self, PolicyError> {
+        Ok(Self { sandbox: Arc::new(Sandbox::new(&limits, clock)?), limits, cache: Cache::open(cache) })
     }
 
     /// Loads a policy by a user's word: a shipped policy by its name, or a file, recognised by its
@@ -243,7 +253,12 @@ impl LoadedPolicy {
     /// now on. After that it is no longer asked.
     #[must_use]
     pub fn with_time_budget(self, most: Duration) -> Self {
-        Self { time_budget: Some(Arc::new(TimeBudget::new(most))), ..self }
+        Self { time_budget: Some(Arc::new(self.time_budget(most))), ..self }
+    }
+
+    /// A budget of processor time by the clock that the policy's calls are timed by.
+    pub fn time_budget(&self, most: Duration) -> TimeBudget {
+        TimeBudget::new(most, self.loaded.sandbox.clock.clone())
     }
 
     /// Checks that [`LoadedPolicy::with_time_budget`]'s time was enough, since later answers are

@@ -9,6 +9,7 @@
 
 mod cache;
 pub mod check;
+mod clock;
 mod code;
 mod compile;
 mod contract;
@@ -31,6 +32,7 @@ mod time_budget;
 mod wasi;
 
 pub use cache::CacheDir;
+pub use clock::{Clock, MachineClock};
 pub use error::{Fault, PolicyError};
 pub use fallback_planner::FallbackPlanner;
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};

@@ -24,7 +24,9 @@ const KEPT_BYTES: usize = 2 << 20;
 pub struct Limits {
     /// Instructions, roughly, per call; deterministic.
     pub fuel: u64,
-    /// Wall clock per call, in milliseconds; the backstop behind the fuel.
+    /// Milliseconds per call, without those in which others had the processor; the backstop behind
+    /// the fuel. A call that waits for the processor [`Limits::PATIENCE`] times as long ends as
+    /// well.
     pub wall_ms: u64,
     /// Bytes of all linear memories together.
     pub memory_bytes: usize,
@@ -195,6 +197,10 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The wall clock of a call as a multiple of its own time: a user waits for it, however busy
+    /// the machine is.
+    pub const PATIENCE: u32 = 20;
+
     /// Bytes of the largest file that any grant allows.
     pub const MOST_FILE_BYTES: usize = 64 << 20;
 
@@ -288,14 +294,14 @@ impl Limits {
         store.limiter(|guest| &mut guest.usage);
         store.set_hostcall_fuel(self.copied_bytes);
         store.set_max_component_handles(64);
-        store.epoch_deadline_callback(|mut store| match store.data_mut().is_late() {
+        store.epoch_deadline_callback(|store| match store.data().is_late() {
             true => Err(Trap::Interrupt.into()),
             false => Ok(UpdateDeadline::Continue(1)),
         });
     }
 
-    /// The wall-clock limit of a call.
-    pub(crate) fn wall(&self) -> Duration {
+    /// The time that a call has on the processor.
+    pub(crate) fn call_time(&self) -> Duration {
         Duration::from_millis(self.wall_ms)
     }
 

@@ -24,7 +24,10 @@ mod decided;
 mod failures;
 mod instance;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tilewright_plan::{
     Candidate, CostModel, Decision, Denoise, DenoiseOutcome, DenoisePlan, Fallback, FallbackReason, LearnReport,
@@ -143,6 +146,11 @@ impl Policy {
 
     fn is_over_time_budget(&self) -> bool {
         self.time_budget.as_ref().is_some_and(|time_budget| time_budget.is_spent())
+    }
+
+    /// Processor time that all copies of the policy have taken of its budget; none without one.
+    pub fn time_taken(&self) -> Duration {
+        self.time_budget.as_ref().map_or(Duration::ZERO, |time_budget| time_budget.taken())
     }
 
     /// Bytes of linear memory that the last call left its instance with; 0 if the call failed.

@@ -1,7 +1,10 @@
-//! The engine that all policies of a host share, and its clock.
+//! The engine that all policies of a host share, and its clocks.
 
 use std::{
-    sync::mpsc::{self, RecvTimeoutError, Sender},
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
     thread::{self, JoinHandle},
     time::Instant,
 };
@@ -10,6 +13,7 @@ use wasmtime::{Config, Engine};
 
 use crate::{
     PolicyError,
+    clock::Clock,
     limits::{Limits, TICK},
 };
 
@@ -17,12 +21,14 @@ use crate::{
 /// ends with it.
 pub(crate) struct Sandbox {
     pub engine: Engine,
+    /// The clocks that calls are timed by.
+    pub clock: Arc<dyn Clock>,
     stop: Option<Sender<()>>,
     ticker: Option<JoinHandle<()>>,
 }
 
 impl Sandbox {
-    pub fn new(limits: &Limits) -> Result<Self, PolicyError> {
+    pub fn new(limits: &Limits, clock: Arc<dyn Clock>) -> Result<Self, PolicyError> {
         let sandbox = |detail: String| PolicyError::Sandbox { detail };
         let mut config = Config::new();
         limits.configure(&mut config);
@@ -34,20 +40,20 @@ impl Sandbox {
             Some(Err(_)) | None => Engine::new(&config).map_err(|error| sandbox(format!("{error:#}")))?,
         };
         let (stop, stopped) = mpsc::channel();
-        let clock = engine.clone();
+        let ticking = engine.clone();
         let tick = move || {
             let mut next = Instant::now() + TICK;
             while let Err(RecvTimeoutError::Timeout) =
                 stopped.recv_timeout(next.saturating_duration_since(Instant::now()))
             {
-                clock.increment_epoch();
+                ticking.increment_epoch();
                 // Missed ticks are skipped: at each tick a call checks its own time.
                 next = Instant::now().max(next) + TICK;
             }
         };
         let ticker = thread::Builder::new().name("policy-clock".into()).spawn(tick);
         let ticker = ticker.map_err(|error| sandbox(format!("no thread for its clock: {error}")))?;
-        Ok(Self { engine, stop: Some(stop), ticker: Some(ticker) })
+        Ok(Self { engine, clock, stop: Some(stop), ticker: Some(ticker) })
     }
 }
 

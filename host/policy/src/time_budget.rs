@@ -3,17 +3,18 @@
 //! about time, and each question costs a new instance with its start function.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use rustix::time::{ClockId, clock_gettime};
-
-use crate::PolicyError;
+use crate::{Clock, PolicyError};
 
 /// The processor time that is left, shared by all instances of a policy.
-#[derive(Debug)]
 pub struct TimeBudget {
+    clock: Arc<dyn Clock>,
     /// The most in all.
     most: Duration,
     /// Nanoseconds taken.
@@ -22,13 +23,18 @@ pub struct TimeBudget {
 
 impl TimeBudget {
     /// A budget of which nothing is taken yet.
-    pub fn new(most: Duration) -> Self {
-        Self { most, taken: AtomicU64::new(0) }
+    pub fn new(most: Duration, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, most, taken: AtomicU64::new(0) }
+    }
+
+    /// The time taken so far.
+    pub fn taken(&self) -> Duration {
+        Duration::from_nanos(self.taken.load(Ordering::Relaxed))
     }
 
     /// True if the budget is used up.
     pub fn is_spent(&self) -> bool {
-        u128::from(self.taken.load(Ordering::Relaxed)) >= self.most.as_nanos()
+        self.taken() >= self.most
     }
 
     /// Checks that the budget was enough, since answers after its end are the fallback's.
@@ -45,33 +51,47 @@ impl TimeBudget {
     /// Runs a function, and counts this thread's processor time meanwhile if there is a budget.
     pub fn count<R>(time_budget: Option<&Self>, run: impl FnOnce() -> R) -> R {
         let Some(time_budget) = time_budget else { return run() };
-        let before = thread_time();
+        let before = time_budget.clock.processor();
         let result = run();
-        let took = thread_time().saturating_sub(before).as_nanos() as u64;
+        let took = time_budget.clock.processor().saturating_sub(before).as_nanos() as u64;
         time_budget.taken.fetch_add(took, Ordering::Relaxed);
         result
     }
-}
-
-fn thread_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Moves on by the fuel that it is told of, a unit being a nanosecond.
+    #[derive(Default)]
+    struct ByFuel(AtomicU64);
+
+    impl Clock for ByFuel {
+        fn wall(&self) -> Duration {
+            self.processor()
+        }
+
+        fn processor(&self) -> Duration {
+            Duration::from_nanos(self.0.load(Ordering::Relaxed))
+        }
+
+        fn burn(&self, fuel: u64) {
+            self.0.fetch_add(fuel, Ordering::Relaxed);
+        }
+    }
+
     #[test]
     fn what_was_taken_adds_up() {
-        let time_budget = TimeBudget::new(Duration::from_millis(20));
-        let burn = || {
-            let before = thread_time();
-            while thread_time() < before + Duration::from_millis(15) {}
-        };
-        TimeBudget::count(Some(&time_budget), burn);
+        let clock = Arc::new(ByFuel::default());
+        let time_budget = TimeBudget::new(Duration::from_nanos(20), clock.clone());
+        TimeBudget::count(Some(&time_budget), || clock.burn(15));
         assert!(!time_budget.is_spent());
-        TimeBudget::count(Some(&time_budget), burn);
+        clock.burn(15);
+        assert!(!time_budget.is_spent(), "between the runs");
+        TimeBudget::count(Some(&time_budget), || clock.burn(5));
         assert!(time_budget.is_spent());
+        assert!(matches!(time_budget.check("x"), Err(PolicyError::TooSlow { .. })));
         assert_eq!(TimeBudget::count(None, || 5), 5);
     }
 }

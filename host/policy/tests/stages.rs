@@ -6,8 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tilewright_plan::{
@@ -17,6 +16,12 @@ use tilewright_plan::{
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyError, PolicyHost};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
+
+#[path = "hostile/clock.rs"]
+#[allow(dead_code, reason = "the hostile tests use the rest")]
+mod clock;
+
+use clock::OwnClock;
 
 /// A guest by hand: at 256 the description, at 384 configure's result, at 1024 decide's result,
 /// which is whole, f32, batch 1; the heap begins at 8192. Plans to price lie from 1 MiB on, 52
@@ -64,18 +69,16 @@ const DECODE: u8 = 2;
 const ENCODE: u8 = 3;
 const BOTH: &[u8] = &[DECODE, ENCODE];
 
-/// 100 bytes per sample; counts the questions, each of which takes a while.
+/// 100 bytes per sample; counts the questions.
 #[derive(Default)]
 struct Prices {
     asked: AtomicU32,
-    takes: Duration,
 }
 
 impl CostModel for Prices {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         let price = |plan: &Plan| {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            thread::sleep(self.takes);
             let peak_bytes = u64::from(plan.batch) * 100;
             Ok(Cost { peak_bytes, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0 })
         };
@@ -236,12 +239,34 @@ fn an_empty_list_has_no_prices() {
 
 #[test]
 fn the_clock_is_looked_at_within_a_list() {
-    let limits = Limits { wall_ms: 50, ..Limits::default() };
-    let mut policy = put_to_work(limits, &guest(BOTH, &priced(200, 60, &[]), ""));
-    let prices = Arc::new(Prices { takes: Duration::from_millis(5), ..Prices::default() });
-    let started = Instant::now();
-    let fallback = ask(&mut policy, Stage::Decode, &prices).fallback.unwrap();
-    assert_eq!(fallback.reason, FallbackReason::Timeout, "{}", fallback.detail);
-    // Sixty plans would take six times as long.
-    assert!(prices.asked.load(Ordering::Relaxed) < 60 && started.elapsed() < Duration::from_secs(5));
+    // 200 plans, and before each of them so many milliseconds pass on the processor, of ten. The
+    // sandbox's own ticks may read the clock a few times besides.
+    let after = |processor_ms: u64| {
+        let clock = OwnClock::passing(Duration::from_millis(10), Duration::from_millis(processor_ms));
+        let limits = Limits { wall_ms: 100, ..Limits::default() };
+        let host = PolicyHost::with_clock(limits, &CacheDir::Off, clock).unwrap();
+        let mut policy = host.load("guest", &guest(BOTH, &priced(200, 200, &[]), "")).unwrap().configure(&[]).unwrap();
+        let prices = Arc::new(Prices::default());
+        let decision = ask(&mut policy, Stage::Decode, &prices);
+        let fallback = decision.fallback.unwrap();
+        assert_eq!(fallback.reason, FallbackReason::Timeout, "{}", fallback.detail);
+        (fallback.detail, decision.candidates.len())
+    };
+    let (said, priced) = after(10);
+    assert!(said == "no answer within 100 ms" && (1..10).contains(&priced), "{said}: {priced}");
+    let (said, priced) = after(5);
+    assert!(said == "no answer within 100 ms" && (10..20).contains(&priced), "{said}: {priced}");
+    let (said, priced) = after(0);
+    let busy = "no answer within 2000 ms: the machine was busy, and the policy had the processor for 0 ms of them";
+    assert!(said == busy && (20..200).contains(&priced), "{said}: {priced}");
+}
+
+#[test]
+fn a_list_is_priced_to_its_end_on_a_machine_that_is_busy() {
+    let clock = OwnClock::passing(Duration::from_millis(10), Duration::from_millis(1));
+    let limits = Limits { wall_ms: 100, ..Limits::default() };
+    let host = PolicyHost::with_clock(limits, &CacheDir::Off, clock).unwrap();
+    let mut policy = host.load("guest", &guest(BOTH, &priced(60, 60, &[(59, 0)]), "")).unwrap().configure(&[]).unwrap();
+    let decision = ask(&mut policy, Stage::Decode, &Arc::new(Prices::default()));
+    assert_eq!((decision.fallback, decision.candidates.len()), (None, 60));
 }

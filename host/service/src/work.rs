@@ -55,6 +55,11 @@ const ROOM_CHECK: Duration = Duration::from_millis(100);
 #[cfg(debug_assertions)]
 const CRASH: &str = "TILEWRIGHT_CRASH_AT";
 
+/// The environment variable by which tests name the tag of jobs that are at work until somebody
+/// ends them: how long real work takes is nothing to rely on.
+#[cfg(debug_assertions)]
+const HOLD: &str = "TILEWRIGHT_HOLD_AT";
+
 /// The reason that there is no result.
 pub(crate) enum JobEnd {
     Failed(String),
@@ -188,6 +193,13 @@ fn run_job(
     #[cfg(debug_assertions)]
     if stored.job.tag.is_some() && stored.job.tag == std::env::var(CRASH).ok() {
         std::process::abort();
+    }
+    #[cfg(debug_assertions)]
+    if stored.job.tag.is_some() && stored.job.tag == std::env::var(HOLD).ok() {
+        let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+        while stop.goes_on() && !server.is_draining() {
+            thread::sleep(ROOM_CHECK / 10);
+        }
     }
     let work = match stored.job.stage {
         JobStage::Decode => carry_out::<Vae>,

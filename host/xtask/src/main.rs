@@ -11,6 +11,7 @@ mod program;
 mod project;
 #[cfg(test)]
 mod prose;
+mod suite;
 mod tools;
 mod wasm;
 mod wheels;
@@ -65,7 +66,7 @@ enum Step {
     /// Generate a picture of a prompt, decode the bundled picture and clip, and show what was
     /// decided (after build)
     Demo,
-    /// Run every test (after setup)
+    /// Run every test, also after failures, and name those that failed at the end (after setup)
     Test {
         /// Passed on to cargo, as in -p tilewright-engine
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -141,8 +142,9 @@ fn run(step: Step) -> Result<()> {
             tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
             let everything = (!names_packages(&arguments)).then_some("--workspace");
             let mut tests = project.cargo();
-            tests.arg("test").args(everything).args(arguments).envs(missing.iter().map(|variable| (variable, "1")));
-            tools::run(&mut tests)?;
+            tests.envs(missing.iter().map(|variable| (variable, "1")));
+            let everything = everything.into_iter().map(str::to_owned);
+            suite::run(&mut tests, &everything.chain(arguments).collect::<Vec<_>>())?;
             if !missing.is_empty() {
                 tools::say(&format!("passed, but for what can't be had here, see above: {}", missing.join(", ")));
             }

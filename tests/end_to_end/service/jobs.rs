@@ -9,9 +9,9 @@ use std::{
     thread,
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::server::Server;
+use super::server::{HELD, Server};
 use crate::program::{Place, fixture, largest_difference, latent, root, sample};
 
 /// A model of pictures, one of clips, and a folder of latents that paths may lead into.
@@ -228,27 +228,30 @@ fn the_same_key_gives_the_same_job() {
     assert_eq!(server.get("/v1/jobs").with(200)["jobs"].as_array().unwrap().len(), 2);
 }
 
-/// Work that takes some seconds, until it is cancelled.
-pub fn long() -> Vec<u8> {
-    latent(&[16, 16, 64, 64], 0.1)
+/// A request for work that a server started by [`Server::holding`] is at until it is ended.
+pub fn held() -> Value {
+    json!({ "model": "picture", "format": "safetensors", "tag": HELD })
 }
 
 #[test]
 fn jobs_can_be_cancelled_wherever_they_are_and_pass_their_deadline() {
     let place = Place::new();
-    let server = Server::start(&place, &config(""));
+    let server = Server::holding(&place, &config(""));
     let request = json!({ "model": "picture", "format": "safetensors" });
-    let running = server.accepted(&request, &long());
+    let running = server.accepted(&held(), &small(4, 4));
     server.until(|| (server.job(&running)["state"] == "running").then_some(()));
     let waiting = server.accepted(&request, &small(4, 4));
     let late = server.accepted(&json!({ "model": "picture", "deadline_s": 1 }), &small(4, 4));
     assert_eq!(server.job(&waiting)["position"], 0);
     let cancel = |id: &str| server.ask("DELETE", &format!("/v1/jobs/{id}"), &[], b"");
     assert_eq!(cancel(&waiting).with(200)["state"], "cancelled");
-    thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(server.ended(&late)["state"], "expired", "while it waits");
+    assert_eq!(server.job(&running)["state"], "running");
     cancel(&running).with(200);
     assert_eq!(server.ended(&running)["state"], "cancelled");
-    assert_eq!(server.ended(&late)["state"], "expired");
+    let mut late = held();
+    late["deadline_s"] = 1.into();
+    assert_eq!(server.ended(&server.accepted(&late, &small(4, 4)))["state"], "expired", "at work");
     assert!(cancel(&running).problem(409).contains("cancelled"));
     assert!(server.get(&format!("/v1/jobs/{running}/result")).problem(409).contains("cancelled"));
     cancel("nothing").problem(404);
@@ -259,9 +262,9 @@ fn jobs_can_be_cancelled_wherever_they_are_and_pass_their_deadline() {
 #[test]
 fn a_full_queue_says_when_to_come_again() {
     let place = Place::new();
-    let server = Server::start(&place, &config("queue = 2"));
+    let server = Server::holding(&place, &config("queue = 2"));
     let request = json!({ "model": "picture" });
-    let running = server.accepted(&request, &long());
+    let running = server.accepted(&held(), &small(4, 4));
     server.until(|| (server.job(&running)["state"] == "running").then_some(()));
     let waiting = [server.accepted(&request, &small(4, 4)), server.accepted(&request, &small(4, 4))];
     let refused = server.submit(&request, &small(4, 4), &[]);
@@ -277,8 +280,8 @@ fn a_full_queue_says_when_to_come_again() {
 #[test]
 fn whoever_follows_is_let_go_when_the_server_ends() {
     let place = Place::new();
-    let server = Server::start(&place, &config(""));
-    let id = server.accepted(&json!({ "model": "picture" }), &long());
+    let server = Server::holding(&place, &config(""));
+    let id = server.accepted(&held(), &small(4, 4));
     server.until(|| (server.job(&id)["state"] == "running").then_some(()));
     let mut follower = TcpStream::connect(server.address()).unwrap();
     write!(follower, "GET /v1/jobs/{id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -299,15 +302,15 @@ fn whoever_follows_is_let_go_when_the_server_ends() {
 #[test]
 fn what_was_accepted_is_done_after_a_restart_and_results_go_in_time() {
     let place = Place::new();
-    let server = Server::start(&place, &config(""));
+    let server = Server::holding(&place, &config(""));
     let request = json!({ "model": "picture", "format": "safetensors" });
     let done = server.accepted(&request, &small(4, 4));
     server.ended(&done);
-    let running = server.accepted(&request, &long());
+    let running = server.accepted(&held(), &small(4, 4));
     server.until(|| (server.job(&running)["state"] == "running").then_some(()));
     let waiting = server.accepted(&request, &small(4, 8));
     server.kill();
-    let server = Server::start(&place, &config(""));
+    let server = Server::holding(&place, &config(""));
     assert_eq!(server.job(&done)["state"], "done");
     server.ask("DELETE", &format!("/v1/jobs/{running}"), &[], b"").with(200);
     assert_eq!(server.ended(&waiting)["state"], "done");

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use super::{
     endurance::sized,
-    jobs::{config, long, small},
-    server::{Server, form},
+    jobs::{config, held, small},
+    server::{HOLDING, Server, form},
 };
-use crate::program::{Place, latent};
+use crate::program::Place;
 
 /// The revision behind a number: the module and its settings.
 type Meaning = (String, Value);
@@ -105,7 +105,9 @@ fn no_number_is_used_twice_and_every_job_is_decided_as_it_was_accepted() {
     let (answers, turns) = (Answers::default(), AtomicUsize::new(0));
     let mut pinned = 0;
     for kill in 0..kills {
-        let server = Server::start(&place, &text);
+        // Every other time a job is held up at work, so that others wait for it while revisions go.
+        let holds = kill % 2 == 0;
+        let server = if holds { Server::holding(&place, &text) } else { Server::start(&place, &text) };
         let policy = server.get("/v1/policies/own").with(200);
         answers.hear_policy(&policy);
         let now = number_of(&policy["in_force"]);
@@ -123,6 +125,9 @@ fn no_number_is_used_twice_and_every_job_is_decided_as_it_was_accepted() {
             ["queued", "running"].contains(&job["state"].as_str().unwrap()) && job["revision"].as_u64() != Some(now)
         };
         pinned += jobs["jobs"].as_array().unwrap().iter().filter(is_pinned).count();
+        if holds {
+            submit(&server, &answers, &held(), &latents[0]).unwrap();
+        }
         let is_over = AtomicBool::new(false);
         let goes_on = || !is_over.load(Ordering::Relaxed);
         thread::scope(|scope| {
@@ -139,8 +144,13 @@ fn no_number_is_used_twice_and_every_job_is_decided_as_it_was_accepted() {
                     thread::sleep(Duration::from_millis(25));
                 }
             });
-            // At a different moment each time, of a swap or of a restart's recovery.
-            thread::sleep(Duration::from_millis(120 + 37 * (kill as u64 % 11)));
+            // At a different moment each time, of a swap or of a restart's recovery, after a few jobs
+            // and as many changes.
+            let before = lock(&answers.jobs).len();
+            server.until(|| (lock(&answers.jobs).len() > before + 2).then_some(()));
+            let before = turns.load(Ordering::Relaxed);
+            server.until(|| (turns.load(Ordering::Relaxed) > before + 2).then_some(()));
+            thread::sleep(Duration::from_millis(37 * (kill as u64 % 11)));
             server.kill_now();
             is_over.store(true, Ordering::Relaxed);
         });
@@ -170,26 +180,25 @@ fn attempts_that_kills_cut_off_dont_fail_a_job() {
     let kills = sized(40, 4);
     let place = Place::new();
     let text = config("") + "[[routes]]\npolicy = \"fixed\"\n";
-    let mut server = Server::start(&place, &text);
-    // Just long enough to be caught at work: the machine may be busy.
-    let work = latent(&[4, 16, 48, 48], 0.1);
-    let id = server.accepted(&json!({ "model": "picture", "format": "safetensors" }), &work);
+    let mut server = Server::holding(&place, &text);
+    let id = server.accepted(&held(), &small(4, 4));
     for _ in 0..kills {
         server.until(|| (server.job(&id)["state"] == "running").then_some(()));
         server.kill();
-        server = Server::start(&place, &text);
+        server = Server::holding(&place, &text);
     }
-    assert_eq!(server.ended(&id)["state"], "done");
+    server.kill();
+    assert_eq!(Server::start(&place, &text).ended(&id)["state"], "done");
 }
 
 #[test]
 fn a_job_that_crashes_the_server_every_time_is_given_up_and_others_are_done() {
     let place = Place::new();
     let text = config("") + "[[routes]]\npolicy = \"fixed\"\n";
-    let crashing = || Server::started(&place, &text, &[("TILEWRIGHT_CRASH_AT", "bad")]);
+    let crashing = || Server::started(&place, &text, &[("TILEWRIGHT_CRASH_AT", "bad"), HOLDING]);
     let request = |tag: &str| json!({ "model": "picture", "format": "safetensors", "tag": tag });
     let mut server = crashing();
-    let long = server.accepted(&request("good"), &long());
+    let long = server.accepted(&held(), &small(4, 4));
     let bad = server.accepted(&request("bad"), &small(4, 4));
     let good = server.accepted(&request("good"), &small(4, 4));
     server.ask("DELETE", &format!("/v1/jobs/{long}"), &[], b"").with(200);

@@ -217,19 +217,22 @@ fn the_watchdog_takes_back_what_is_clearly_slower() {
     let server =
         Server::start(&place, &with_route("[policies.own]\nsource = \"fixed\"\n[[routes]]\npolicy = \"own\"\n"));
     let latent = small(16, 16);
-    for _ in 0..8 {
-        decoded(&server, "picture", &latent);
-    }
-    // A sixteenth of the picture at a time, each with as much overlap as there may be.
-    let slow = json!({ "source": "fixed", "settings": { "space": "blended", "tile": 64, "overlap": 16, "batch": 1 } });
-    assert_eq!(server.post("/v1/policies/own/swap", &slow).with(200)["in_force"]["number"], 2);
-    for _ in 0..40 {
-        decoded(&server, "picture", &latent);
-        if server.in_force("own") == 1 {
-            break;
-        }
-    }
-    assert_eq!(server.in_force("own"), 1, "{}", server.get("/v1/policies/own").with(200));
+    let swap = |settings: Value| {
+        let swapped = server.post("/v1/policies/own/swap", &json!({ "source": "fixed", "settings": settings }));
+        swapped.with(200)["in_force"]["number"].as_u64().unwrap()
+    };
+    // A machine that is busy during the eight and quiet afterwards hides the difference: then anew.
+    let is_taken_back = || {
+        let quick = swap(json!({ "space": "whole" }));
+        (0..8).for_each(|_| drop(decoded(&server, "picture", &latent)));
+        // A sixteenth of the picture at a time, each with as much overlap as there may be.
+        swap(json!({ "space": "blended", "tile": 64, "overlap": 16, "batch": 1 }));
+        (0..40).any(|_| {
+            decoded(&server, "picture", &latent);
+            server.in_force("own") == quick
+        })
+    };
+    assert!((0..20).any(|_| is_taken_back()), "{}", server.get("/v1/policies/own").with(200));
     let why = server.get("/v1/events").with(200)["events"][0]["detail"].as_str().unwrap().to_owned();
     assert!(why.contains("worse than the revision before"), "{why}");
 }

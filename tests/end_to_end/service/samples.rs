@@ -14,6 +14,10 @@ use crate::{
 /// Steps enough for something to happen in the middle.
 const MANY: u32 = 200;
 
+/// Milliseconds that a server waits after each step where a sample has to be under way: on a fast
+/// machine it would be done before anybody looks.
+const SLOW: (&str, &str) = ("TILEWRIGHT_SLOW_STEP_MS", "25");
+
 fn flux(name: &str) -> String {
     fixture(&format!("sample-flux-original/{name}"))
 }
@@ -113,7 +117,7 @@ fn a_policy_takes_over_between_two_steps_where_the_route_says_so() {
     let place = Place::new();
     let route = "[policies.own]\nsource = \"fixed\"\n\
                  [[routes]]\nstage = \"denoise\"\npolicy = \"own\"\ntake-over = \"next-chunk\"\n";
-    let server = Server::start(&place, &config(route));
+    let server = Server::started(&place, &config(route), &[SLOW]);
     let expected = by_hand(&place, MANY);
     let id = accepted(&server, &request(MANY), &[("conditioning", &conditioning())]);
     let step = |id: &str| server.job(id)["sampling"]["step"].as_u64().unwrap_or(0);
@@ -142,7 +146,7 @@ fn a_policy_takes_over_between_two_steps_where_the_route_says_so() {
 fn a_sample_goes_on_from_its_last_step_whatever_ended_the_server() {
     let place = Place::new();
     let expected = by_hand(&place, MANY);
-    let mut server = Server::start(&place, &config(""));
+    let mut server = Server::started(&place, &config(""), &[SLOW]);
     let id = accepted(&server, &request(MANY), &[("conditioning", &conditioning())]);
     let mut last = 0;
     for _ in 0..4 {
@@ -153,7 +157,7 @@ fn a_sample_goes_on_from_its_last_step_whatever_ended_the_server() {
         });
         server.kill();
         last = reached.max(last);
-        server = Server::start(&place, &config(""));
+        server = Server::started(&place, &config(""), &[SLOW]);
     }
     assert!(latents(&place, &server, &id) == expected, "other bits");
     let record = server.get(&format!("/v1/jobs/{id}/decision")).with(200);

@@ -14,8 +14,15 @@ use ureq::{Agent, http::Request};
 
 use crate::program::{Place, Run};
 
-/// For whatever is waited for: the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+/// Ends a test that hangs, and nothing else: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(900);
+
+/// The tag of jobs that are at work until they are cancelled, the server ends, or their deadline
+/// passes.
+pub const HELD: &str = "held";
+
+/// The environment of a server that holds them up.
+pub const HOLDING: (&str, &str) = ("TILEWRIGHT_HOLD_AT", HELD);
 
 /// A server at work; killed when it is dropped.
 pub struct Server {
@@ -60,6 +67,11 @@ impl Server {
     /// waits until it listens.
     pub fn start(place: &Place, config: &str) -> Self {
         Self::started(place, config, &[])
+    }
+
+    /// Jobs tagged [`HELD`] are held up at work.
+    pub fn holding(place: &Place, config: &str) -> Self {
+        Self::started(place, config, &[HOLDING])
     }
 
     /// With further environment.

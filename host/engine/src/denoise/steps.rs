@@ -22,6 +22,7 @@ use super::{
 use crate::{
     Error, Observer,
     observer::{FinishedStep, Next},
+    pause,
     task::{AttemptError, trim_between},
 };
 
@@ -153,6 +154,7 @@ impl<'a> Walk<'a> {
             };
             let told = Instant::now();
             observer.stepped(&finished).map_err(AttemptError::Broken)?;
+            pause::pause(pause::STEP);
             self.aside += told.elapsed();
             keep(copy);
             if !course.is_done(state) && observer.between_steps() == Next::AskAgain {

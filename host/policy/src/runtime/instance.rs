@@ -8,13 +8,10 @@ use crate::{
     contract::Instance,
     guest::{Guest, LimitExceeded, clean},
     host::PolicyParts,
+    limits::Limits,
     load::one_line,
     outcome_memory::{AnyOutcome, OutcomeMemory, PastOutcome},
 };
-
-/// A call that had the processor for less than one part in this many of its time is not to blame
-/// for running out of it.
-const FAIR: u32 = 10;
 
 /// An instance with its store. After a failed call it is dropped: wasmtime promises nothing about
 /// its state.
@@ -37,10 +34,12 @@ impl RunningInstance {
     /// Instantiates; the module's start function runs under the same limits as a call.
     pub fn new(loaded: &PolicyParts) -> Result<Self, CallFailure> {
         let limits = &loaded.limits;
-        let mut store = Store::new(&loaded.sandbox.engine, Guest::new(*limits));
+        let mut store = Store::new(&loaded.sandbox.engine, Guest::new(*limits, loaded.sandbox.clock.clone()));
         limits.apply(&mut store);
         let guest = limits.reset_allowance(&mut store).and_then(|()| loaded.linked.component.instantiate(&mut store));
-        let guest = guest.map_err(|error| CallFailure::new(&error, loaded))?;
+        let guest = guest.map_err(|error| CallFailure::new(&error, loaded, store.data()));
+        loaded.sandbox.clock.burn(limits.fuel - store.get_fuel().unwrap_or(0));
+        let guest = guest?;
         Ok(Self { store, guest })
     }
 
@@ -110,26 +109,16 @@ impl RunningInstance {
         call: impl FnOnce(&dyn Instance, &mut Store<Guest>) -> wasmtime::Result<R>,
     ) -> (Result<R, CallFailure>, u64) {
         let answer = loaded.limits.reset_allowance(&mut self.store).and_then(|()| call(&*self.guest, &mut self.store));
-        let left = self.store.get_fuel().unwrap_or(0);
+        let fuel = loaded.limits.fuel - self.store.get_fuel().unwrap_or(0);
         let answer = answer.map_err(|error| {
-            let mut failure = CallFailure::new(&error, loaded);
-            if let Some(ran) = self.store.data().processor_time().filter(|_| failure.reason == FallbackReason::Timeout)
-            {
-                failure.is_starved = ran < loaded.limits.wall() / FAIR;
-                if failure.is_starved {
-                    let ran = ran.as_millis();
-                    failure.detail = format!(
-                        "{}: the machine was busy, and the policy had the processor for {ran} ms of them",
-                        failure.detail
-                    );
-                }
-            }
+            let mut failure = CallFailure::new(&error, loaded, self.store.data());
             if let Some(complaint) = self.store.data().complaint() {
                 failure.detail = format!("{}; it said: {complaint}", failure.detail);
             }
             failure
         });
-        (answer, loaded.limits.fuel - left)
+        loaded.sandbox.clock.burn(fuel);
+        (answer, fuel)
     }
 
     pub fn configure(
@@ -143,7 +132,9 @@ impl RunningInstance {
 }
 
 impl CallFailure {
-    fn new(error: &wasmtime::Error, loaded: &PolicyParts) -> Self {
+    /// The failure of a guest's call that has just ended.
+    fn new(error: &wasmtime::Error, loaded: &PolicyParts, guest: &Guest) -> Self {
+        let most = loaded.limits.call_time();
         let (reason, detail) = match (error.downcast_ref::<LimitExceeded>(), error.downcast_ref::<Trap>()) {
             (Some(exceeded @ (LimitExceeded::Memory { .. } | LimitExceeded::Table { .. })), _) => {
                 (FallbackReason::OutOfMemory, exceeded.to_string())
@@ -152,8 +143,14 @@ impl CallFailure {
             (_, Some(Trap::OutOfFuel)) => {
                 (FallbackReason::OutOfFuel, format!("all {} units of fuel used up", loaded.limits.fuel))
             }
+            (_, Some(Trap::Interrupt)) if guest.ran() < most => {
+                let (most, ran) = ((most * Limits::PATIENCE).as_millis(), guest.ran().as_millis());
+                let busy = "the machine was busy, and the policy had the processor for";
+                let detail = format!("no answer within {most} ms: {busy} {ran} ms of them");
+                return Self { reason: FallbackReason::Timeout, detail, is_starved: true };
+            }
             (_, Some(Trap::Interrupt)) => {
-                (FallbackReason::Timeout, format!("no answer within {} ms", loaded.limits.wall_ms))
+                (FallbackReason::Timeout, format!("no answer within {} ms", most.as_millis()))
             }
             (_, Some(trap)) => (FallbackReason::Trap, one_line(trap.to_string().trim_start_matches("wasm trap: "))),
             (None, None) => (FallbackReason::Trap, one_line(&error.root_cause().to_string())),

@@ -8,7 +8,10 @@ use tilewright_plan::{
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost};
 
-use crate::guest::{Guest, HOSTILE_BATCH, HOSTILE_FAMILY};
+use crate::{
+    clock::OwnClock,
+    guest::{Guest, HOSTILE_BATCH, HOSTILE_FAMILY},
+};
 
 pub struct Prices;
 
@@ -92,9 +95,10 @@ pub fn outcome() -> Outcome {
     }
 }
 
-/// A host under the design's limits that keeps nothing on disk.
+/// A host under the design's limits that keeps nothing on disk, and whose clocks stand still: a
+/// guest that has to be stopped is stopped by another limit, on every machine.
 pub fn host() -> PolicyHost {
-    PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap()
+    PolicyHost::with_clock(Limits::default(), &CacheDir::Off, OwnClock::still()).unwrap()
 }
 
 pub fn put_to_work(host: &PolicyHost, guest: &Guest) -> Policy {
