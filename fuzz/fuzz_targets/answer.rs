@@ -76,6 +76,7 @@ impl<'a> Arbitrary<'a> for Case {
             width: at_least_one(u.arbitrary()?),
             memory_limit: 0,
             limit_counts_weights: false,
+            allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
         };

@@ -31,6 +31,7 @@ static REQUEST: LazyLock<(Request, Device, Capabilities)> = LazyLock::new(|| {
         width: 1024,
         memory_limit: 1 << 30,
         limit_counts_weights: false,
+        allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
     };

@@ -219,6 +219,55 @@ fn a_third_of_what_whole_needs_still_ends_in_a_picture() {
 }
 
 #[test]
+fn blended_tiles_are_decided_where_they_are_allowed_or_nothing_exact_fits() {
+    let place = Place::new();
+    let decide = |options: &[&str]| {
+        let record = place.decode(&bundled(), &[&["--dry-run", "--json", "--no-history"], options].concat()).json();
+        let bytes = record["estimate"]["peak_bytes"].as_u64().unwrap();
+        (record["plan"]["space"]["kind"].as_str().unwrap().to_owned(), bytes, record)
+    };
+    let (_, whole, _) = decide(&["--policy", "fixed", "--set", "space=whole", "--set", "precision=f32"]);
+    let bands = ["--policy", "fixed", "--set", "space=exact", "--set", "tile=64", "--set", "precision=f32"];
+    let (_, bands, _) = decide(&bands);
+    assert!(bands < whole);
+    for objective in ["fastest", "balanced", "leanest"] {
+        let within = |limit: u64, more: &[&str]| {
+            let limit = limit.to_string();
+            let options = ["--objective", objective, "--memory-limit", &limit, "--set", "precision=f32"];
+            let (kind, held, record) = decide(&[&options[..], more].concat());
+            assert!(held <= limit.parse().unwrap(), "{record}");
+            (kind, record)
+        };
+        // As much room as 18 GiB are for a picture that takes 4.5 GiB.
+        for limit in [4 * whole, whole, bands + bands / 50] {
+            let (kind, record) = within(limit, &[]);
+            assert_ne!(kind, "blended", "{objective} within {limit}: {record}");
+            assert_eq!(record["request"]["allows_blended"], false);
+        }
+        let (kind, record) = within(bands - bands / 20, &[]);
+        assert_eq!(kind, "blended", "{objective}, where no bands fit: {record}");
+        assert!(record["plan"]["reason"].as_str().unwrap().contains("nothing exact fits"), "{record}");
+    }
+    let leanest = ["--objective", "leanest", "--set", "precision=f32"];
+    let (kind, _, record) = decide(&[&leanest[..], &["--allow", "blended"]].concat());
+    assert_eq!((kind.as_str(), &record["request"]["allows_blended"]), ("blended", &Value::Bool(true)), "{record}");
+    // Policies that tile by their own rules are held to it.
+    for (policy, set) in [("comfyui", "tiled=true"), ("diffusers", "sample-size=256")] {
+        let options = ["--policy", policy, "--set", set];
+        let (kind, _, record) = decide(&options);
+        assert_ne!(kind, "blended", "{policy}: {record}");
+        let (kind, _, record) = decide(&[&options[..], &["--allow", "blended"]].concat());
+        assert_eq!(kind, "blended", "{policy}: {record}");
+    }
+    // A setting that names it is enough.
+    let (kind, _, record) = decide(&["--policy", "fixed", "--set", "space=blended", "--set", "tile=256"]);
+    assert_eq!((kind.as_str(), record["adjusted"].as_array().unwrap().len()), ("blended", 0), "{record}");
+    for wrong in ["tiles", "reuse=0.2", ""] {
+        place.decode(&bundled(), &["--dry-run", "--allow", wrong]).failed(2, "expected blended");
+    }
+}
+
+#[test]
 fn sixteen_bit_overflow_is_decoded_again_in_a_wider_type() {
     // Latents far outside what the model was trained on: f16 overflows, f32 does not.
     let place = Place::new();

@@ -3,7 +3,7 @@
 
 use std::{fs, process::Stdio, thread, time::Duration};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tilewright_fake_gpu::{LIBTORCH, SCRIPT};
 
 use crate::{
@@ -136,6 +136,11 @@ fn steps_are_reused_if_the_user_allows_it() {
         last = (reused, deviation);
     }
     assert!((1..20).contains(&last.0), "{last:?}");
+    // Both ways to allow it are one.
+    let allowed = place.run(&with(&base, &["20", "--allow", "reuse=0.4"])).json();
+    assert_eq!((allowed["outcome"]["reused"].as_u64(), &allowed["request"]["reuse"]), (Some(last.0), &json!(0.4)));
+    place.run(&with(&base, &["20", "--allow", "blended"])).failed(2, "expected reuse=0.2");
+    place.run(&with(&base, &["20", "--allow", "reuse=0.4", "--reuse", "0.4"])).failed(2, "cannot be used with");
     // Few steps are never reused.
     let few = place.run(&with(&base, &["8", "--reuse", "0.4"])).json();
     assert_eq!(few["outcome"]["reused"], 0);

@@ -36,6 +36,8 @@ pub struct Contest<'a> {
     pub against: Option<Spelling>,
     /// The number of runs.
     pub rounds: Rounds,
+    /// The user allows blended tiles and chunks where an exact plan fits.
+    pub allows_blended: bool,
 }
 
 /// A contest's report, and the pictures behind it.
@@ -115,7 +117,8 @@ impl Contest<'_> {
     }
 
     fn job(&self, memory_limit: u64, objective: Objective) -> std::result::Result<Decode<'_>, String> {
-        Decode::new(self.machine, self.model, self.latents, memory_limit, objective).map_err(|error| error.to_string())
+        let job = Decode::new(self.machine, self.model, self.latents, memory_limit, objective);
+        job.map(|job| job.allowing_blended(self.allows_blended)).map_err(|error| error.to_string())
     }
 
     /// Decodes the reference once, within all free memory.

@@ -298,6 +298,7 @@ impl Suite<'_> {
             entries: [baseline].into_iter().chain(self.policies.iter().map(entry)).collect(),
             against: Some(Spelling::whole()),
             rounds: *rounds,
+            allows_blended: false,
         };
         let ContestResult { mut report, pictures } = contest.run_keeping_pictures(planners, watch)?;
         let mut transitions = None;

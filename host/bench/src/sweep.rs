@@ -78,6 +78,8 @@ pub struct Sweep<'a> {
     pub plans: Option<usize>,
     /// Narrow types count on a CPU too, where the default policy never trades accuracy.
     pub any_precision: bool,
+    /// The user allows blended tiles where an exact plan fits.
+    pub allows_blended: bool,
     /// Of the latents.
     pub seed: u64,
 }
@@ -273,6 +275,7 @@ impl Sweep<'_> {
             objective: case.objective,
             memory_limit: case.memory_limit,
             wide_only: on_cpu && !self.any_precision,
+            allows_blended: self.allows_blended,
         }
     }
 
@@ -286,7 +289,8 @@ impl Sweep<'_> {
     ) -> std::result::Result<Option<Plan>, Stop> {
         let made = Decode::new(self.machine, self.model, latents, case.memory_limit, case.objective);
         let planner = planners(&self.policy).map_err(|error| error.to_string());
-        let (job, mut planner) = match made.map_err(|error| error.to_string()).and_then(|job| Ok((job, planner?))) {
+        let made = made.map(|job| job.allowing_blended(self.allows_blended)).map_err(|error| error.to_string());
+        let (job, mut planner) = match made.and_then(|job| Ok((job, planner?))) {
             Ok(made) => made,
             Err(error) => {
                 case.note = error;

@@ -143,6 +143,7 @@ fn a_policy_that_fails_is_a_row_and_the_others_go_on() {
         entries: vec![entry("whole", 1 << 32), entry("f16", 1 << 32), entry("nobody", 1 << 32), entry("whole", 1)],
         against: Some("whole".parse().unwrap()),
         rounds: ROUNDS,
+        allows_blended: false,
     };
     let report = contest.run(&planner, &mut Patience(PATIENT)).unwrap();
     let errors: Vec<Option<&str>> = report.runs.iter().map(|row| row.error.as_deref()).collect();
@@ -170,6 +171,7 @@ fn an_interruption_leaves_what_was_measured() {
         entries: entries.clone(),
         against,
         rounds: Rounds { first_apart: true, warmup: 0, iterations: 50 },
+        allows_blended: false,
     };
     let report = contest(None).run(&planner, &mut Patience(200)).unwrap();
     let measured: Vec<usize> = report.runs.iter().map(|row| row.samples_ms.len()).collect();
@@ -230,6 +232,7 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
         entries: entries.to_vec(),
         against: against.map(|name| name.parse().unwrap()),
         rounds,
+        allows_blended: false,
     };
     let rounds = Rounds { first_apart: true, warmup: 0, iterations: 1 };
     let report = contest(Some("whole"), rounds).run(&planner, &mut Patience(PATIENT)).unwrap();

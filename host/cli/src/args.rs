@@ -19,7 +19,7 @@ use std::{path::PathBuf, time::SystemTime};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tilewright_media::Rate;
 use tilewright_models::Family;
-use tilewright_plan::{Objective, bytes};
+use tilewright_plan::{Loss, Objective, bytes};
 use tilewright_torch::device::Choice;
 
 use crate::failure::{Failure, Outcome};
@@ -178,6 +178,9 @@ pub struct Decode {
     /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,
+    /// Losses that are allowed.
+    #[command(flatten)]
+    pub allow: AllowBlended,
     /// Processor threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -399,6 +402,31 @@ pub struct HistoryFilters {
     /// Only those that ended without a picture
     #[arg(long)]
     pub failed: bool,
+}
+
+/// Losses of decodes and encodes that are allowed.
+#[derive(Args, Debug)]
+pub struct AllowBlended {
+    /// Allow what is not quite the output that was asked for: blended, tiles and chunks that run
+    /// alone and are cross-faded, where the whole or exact bands fit, too. Otherwise they are the
+    /// last resort; a setting that names them, as space=blended of fixed, allows them as well
+    #[arg(long = "allow", value_name = "blended", value_parser = blended)]
+    allow: Vec<Loss>,
+}
+
+impl AllowBlended {
+    /// True if blended tiles and chunks are allowed where an exact plan fits.
+    pub const fn blended(&self) -> bool {
+        !self.allow.is_empty()
+    }
+}
+
+fn reuse(text: &str) -> Result<Loss, String> {
+    text.parse().ok().filter(|loss| matches!(loss, Loss::Reuse(_))).ok_or_else(|| "expected reuse=0.2".to_owned())
+}
+
+fn blended(text: &str) -> Result<Loss, String> {
+    text.parse().ok().filter(|loss| *loss == Loss::Blended(None)).ok_or_else(|| "expected blended".to_owned())
 }
 
 /// The objective.

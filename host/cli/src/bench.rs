@@ -87,6 +87,7 @@ fn contest(arguments: &Bench) -> Outcome {
         entries: arguments.policies.iter().map(entry).collect(),
         against,
         rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
+        allows_blended: arguments.allow.blended(),
     };
     let mut waiting = Waiting::new();
     let report = contest.run(&policies.planner(), &mut waiting)?;
@@ -172,6 +173,7 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
         policy: arguments.policy.clone(),
         plans: arguments.plans,
         any_precision: arguments.any_precision,
+        allows_blended: arguments.allow.blended(),
         seed: arguments.seed,
     };
     let mut waiting = Waiting::new();

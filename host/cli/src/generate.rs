@@ -18,7 +18,7 @@ use tilewright_pipeline::{
     self as pipeline, LatentMap, LatentOutput, Model, Parts, PromptRequest, SampleModel, SampleRequest, Size, Steps,
     Workflow,
 };
-use tilewright_plan::{Denoise, Recorder, Stage, Text, words::with_noun};
+use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text, words::with_noun};
 use tilewright_sampling::{Convention, Span};
 
 use self::{
@@ -40,6 +40,13 @@ use crate::{
 
 /// Makes pictures or clips.
 pub fn run(mut arguments: Generate) -> Outcome {
+    if let Some(reuse) = Loss::reuse(&arguments.allow) {
+        if arguments.resume || arguments.reuse.is_some() {
+            let other = if arguments.resume { "--resume" } else { "--reuse" };
+            return Err(Failure::input(format!("--allow reuse={reuse} and {other}: leave one of them out")));
+        }
+        arguments.reuse = Some(reuse);
+    }
     if let Some(path) = arguments.like.clone() {
         Recipe::fill(&mut arguments, &path)?;
     }

@@ -11,7 +11,7 @@ use std::{
 use tilewright_engine::DenoiseJob;
 use tilewright_media::{Preview, STANDARD};
 use tilewright_pipeline::{self as pipeline, LatentOutput, SampleModel, SampleRequest, Size, Steps};
-use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Recorder, Stage, StepReuse, bytes, words::with_noun};
+use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Loss, Recorder, Stage, StepReuse, bytes, words::with_noun};
 use tilewright_sampling::Span;
 
 use self::work::{Resumption, SampleWork};
@@ -146,7 +146,7 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         adds_noise: !arguments.no_add_noise,
         guidance: arguments.way.guidance,
         cfg: arguments.cfg.unwrap_or(1.0),
-        reuse: arguments.reuse,
+        reuse: arguments.reuse.or(Loss::reuse(arguments.allow.as_slice())),
         convention: arguments.way.convention.unwrap_or_default(),
         most_values: SampleRequest::MOST_VALUES,
         most_samples: u64::MAX,

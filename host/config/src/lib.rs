@@ -205,12 +205,14 @@ impl Config {
     fn from_written(written: RawConfig, origin: Origin) -> Self {
         let RawConfig { server, models, devices, policies, routes } = written;
         let routes: Vec<_> = routes.into_iter().enumerate().map(|(place, route)| route.at(place)).collect();
+        let mut routes = if routes.is_empty() { routes::default_routes() } else { routes };
+        routes.iter_mut().for_each(|route| route.allows_blended |= server.allows_blended);
         let mut config = Self {
             server,
             models,
             policies,
             devices: if devices.is_empty() { devices::default_devices() } else { devices },
-            routes: if routes.is_empty() { routes::default_routes() } else { routes },
+            routes,
             origin,
         };
         config.resolve();

@@ -26,6 +26,8 @@ pub struct Route {
     pub canary: Option<Canary>,
     /// The objective of jobs that state none.
     pub objective: Option<Objective>,
+    /// Blended tiles and chunks are allowed where an exact plan fits.
+    pub allows_blended: bool,
     /// The most memory that a job may hold at once, without weights, in bytes.
     pub memory_limit_bytes: Option<u64>,
     /// The moment when a job takes a new revision.
@@ -82,6 +84,7 @@ pub(crate) fn default_routes() -> Vec<Route> {
         shadow: None,
         canary: None,
         objective: None,
+        allows_blended: false,
         memory_limit_bytes: None,
         take_over: TakeOver::default(),
     }]
@@ -112,6 +115,8 @@ pub(crate) struct RawRoute {
     shadow: Option<Name>,
     canary: Option<Canary>,
     objective: Option<Objective>,
+    #[serde(default, rename = "allow", deserialize_with = "values::allows_blended")]
+    allows_blended: bool,
     #[serde(default, deserialize_with = "values::memory_limit")]
     memory_limit: Option<u64>,
     #[serde(default)]
@@ -140,6 +145,7 @@ impl RawRoute {
             shadow: self.shadow.map(|Name(name)| name),
             canary: self.canary,
             objective: self.objective,
+            allows_blended: self.allows_blended,
             memory_limit_bytes: self.memory_limit,
             take_over: self.take_over,
         }

@@ -52,6 +52,9 @@ pub struct Server {
     /// Further host names of requests, in lower case and without a port.
     #[serde(deserialize_with = "hosts")]
     pub hosts: Vec<String>,
+    /// Blended tiles and chunks are allowed where an exact plan fits, on every route.
+    #[serde(rename = "allow", deserialize_with = "values::allows_blended")]
+    pub allows_blended: bool,
     /// True if a proxy in front of the service ends TLS; the service may then listen beyond
     /// loopback with a token alone.
     pub behind_proxy: bool,
@@ -172,6 +175,7 @@ impl Default for Server {
             registries: Vec::new(),
             audit: None,
             hosts: Vec::new(),
+            allows_blended: false,
             behind_proxy: false,
             tls: None,
             limits: ServerLimits::default(),

@@ -75,6 +75,7 @@ fn every_key_says_what_it_says() {
         registries: vec!["registry.example".into()],
         audit: Some("/var/log/tilewright/audit.log".into()),
         hosts: vec!["tiles.example".into()],
+        allows_blended: false,
         behind_proxy: true,
         tls: Some(tls),
         limits,
@@ -147,12 +148,26 @@ fn every_key_says_what_it_says() {
         shadow: Some("candidate".into()),
         canary: Some(Canary { policy: "candidate".into(), share: 0.1, sample: 0.5, psnr_db: 40.0 }),
         objective: Some(Objective::Fastest),
+        allows_blended: true,
         memory_limit_bytes: Some(6 << 30),
         take_over: TakeOver::NextChunk,
     };
     let [first, second] = config.routes() else { panic!("{config:?}") };
     assert_eq!(first, &video);
     assert_eq!(second, &Route { name: "route-2".into(), ..Config::default().routes()[0].clone() });
+}
+
+#[test]
+fn blended_plans_are_allowed_on_a_route_or_on_all() {
+    let allowed = |text: &str| {
+        let config = Config::parse(text, "config.toml".as_ref()).unwrap();
+        config.routes().iter().map(|route| route.allows_blended).collect::<Vec<_>>()
+    };
+    let routes =
+        "[[routes]]\npolicy = \"adaptive\"\ntag = \"a\"\nallow = [\"blended\"]\n[[routes]]\npolicy = \"fixed\"\n";
+    assert_eq!(allowed(routes), [true, false]);
+    assert_eq!(allowed(&format!("[server]\nallow = [\"blended\"]\n{routes}")), [true, true]);
+    assert_eq!((allowed(""), allowed("[server]\nallow = [\"blended\"]")), (vec![false], vec![true]));
 }
 
 #[test]
@@ -252,6 +267,8 @@ fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
             "unknown field `require_signed`, expected one of `require-signed`, `require-checked`, `trusted`",
         ),
         ("[policies]\nrequire_signed = true", 2, " (did you mean require-signed?)"),
+        ("[[routes]]\npolicy = \"fixed\"\nallow = [\"reuse=0.2\"]", 3, "'reuse=0.2': allowed is \"blended\""),
+        ("[server]\nallow = [\"tiles\"]", 2, "'tiles': allowed is \"blended\""),
         ("[[routes]]\npolicy = \"fixed\"\nobjektive = \"fastest\"", 3, " (did you mean objective?)"),
         (
             "[models.flux]\nvae = \"a\"\n[[routes]]\npolicy = \"fixed\"\nmodel = \"fluks\"",

@@ -9,7 +9,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{Error, SeqAccess, Unexpected, Visitor, value::StrDeserializer},
 };
-use tilewright_plan::bytes;
+use tilewright_plan::{Loss, bytes};
 
 /// Characters of the longest name or word.
 const LONGEST: usize = 64;
@@ -201,6 +201,16 @@ impl Visitor<'_> for Whole {
             Ok(count) if (1..=self.most).contains(&count) => Ok(count),
             _ => Err(E::invalid_value(Unexpected::Signed(number), &self)),
         }
+    }
+}
+
+/// True if a list of losses allows blended plans. It has no other word: reuse is a job's to allow.
+pub(crate) fn allows_blended<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let words = Vec::<String>::deserialize(deserializer)?;
+    let is_blended = |word: &String| word.parse() == Ok(Loss::Blended(None));
+    match words.iter().find(|word| !is_blended(word)) {
+        Some(word) => Err(D::Error::custom(format!("'{}': allowed is \"blended\"", word.escape_debug()))),
+        None => Ok(!words.is_empty()),
     }
 }
 

@@ -59,7 +59,8 @@ impl Shown for Vae {
 
     fn work(request: &Request) -> String {
         let work = extent(request.width, request.height, request.frames, request.batch);
-        format!("{work}, {}", phrases::objective(request.objective))
+        let allowed = if request.allows_blended { ", blended tiles allowed" } else { "" };
+        format!("{work}, {}{allowed}", phrases::objective(request.objective))
     }
 
     fn model(request: &Request) -> String {

@@ -61,6 +61,7 @@ impl<'a> ClipJob<'a> {
             memory_limit: limit.bytes,
             limit_counts_weights: limit.counts_weights,
             objective,
+            allows_blended: false,
             hints: Vec::new(),
         };
         let prices = ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured);

@@ -71,9 +71,18 @@ impl<'a> ClipEncodeJob<'a> {
             return Err(tilewright_models::Error::Clip { reason }.into());
         }
         let MemoryLimit { bytes: memory_limit, counts_weights: limit_counts_weights } = memory_limit.into();
-        let (batch, hints) = (1, Vec::new());
-        let request =
-            Request { model, batch, frames, height, width, memory_limit, limit_counts_weights, objective, hints };
+        let request = Request {
+            model,
+            batch: 1,
+            frames,
+            height,
+            width,
+            memory_limit,
+            limit_counts_weights,
+            objective,
+            allows_blended: false,
+            hints: Vec::new(),
+        };
         let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured);
         let capabilities = Capabilities {
             dtypes: prices.dtypes(),

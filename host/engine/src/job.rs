@@ -85,6 +85,13 @@ impl<'a, I> Job<'a, I> {
         self
     }
 
+    /// The same job, with blended tiles and chunks allowed where an exact plan fits, or not.
+    #[must_use]
+    pub fn allowing_blended(mut self, allows: bool) -> Self {
+        self.request.allows_blended = allows;
+        self
+    }
+
     /// The kind of work.
     pub const fn stage(&self) -> Stage {
         self.stage

@@ -151,6 +151,7 @@ impl<'a> DecodeJob<'a> {
             memory_limit: limit.bytes,
             limit_counts_weights: limit.counts_weights,
             objective,
+            allows_blended: false,
             hints: hints(vae),
         };
         let prices = Estimator::new(&vae.config, &request, &machine.measured);
@@ -185,6 +186,7 @@ impl<'a> EncodeJob<'a> {
             memory_limit: limit.bytes,
             limit_counts_weights: limit.counts_weights,
             objective,
+            allows_blended: false,
             hints: hints(vae),
         };
         let prices = Estimator::encoding(&config, &request, &machine.measured);

@@ -131,6 +131,8 @@ problems! {
     Declines "declines" "the host's default decides instead; answer with the leanest plan if nothing better fits"
     /// An answer that the host has to change.
     Adjusted "adjusted" "keep to the offer: see the hints offer.* in the contract"
+    /// A blended plan that the user does not allow, although an exact one fits.
+    Blends "blends" "answer exact bands or the whole picture while they fit, unless request.allows-blended is true"
     /// An answer that the host can't price.
     Unpriced "unpriced" "answer only plans that estimate has a price for"
     /// A plan after out of memory that is not expected to hold less.

@@ -97,6 +97,8 @@ struct Row {
     stage: Stage,
     /// The host can run f32 only.
     is_bare: bool,
+    /// The user allows blended tiles where an exact plan fits.
+    may_blend: bool,
     /// Earlier measurements: the plan, and the ratios of its time and memory to its price.
     tried: &'static [(Shape, f64, f64)],
     then: FollowUp,
@@ -199,6 +201,7 @@ impl GoldenRequest {
             memory_limit: device.free_bytes / 10 * 8,
             limit_counts_weights: false,
             objective: row.objective,
+            allows_blended: row.may_blend,
             hints: Vec::new(),
         };
         let prices = Prices::new(row.stage, &request, &device, &capabilities);
@@ -284,6 +287,9 @@ impl Row {
         }
         if self.is_bare {
             name += ", bare offer";
+        }
+        if self.may_blend {
+            name += ", may blend";
         }
         if !self.tried.is_empty() {
             name += ", measured";

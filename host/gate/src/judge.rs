@@ -84,6 +84,11 @@ impl<W: Judged> Judge<'_, W> {
         for adjusted in &decision.adjusted {
             self.find(Severity::Note, Problem::Adjusted, adjusted.clone());
         }
+        if let Some(answer) = decision.answer.as_ref().filter(|answer| W::is_replaced(answer, self.golden, self.result))
+        {
+            let found = format!("{} where {} fits", W::show(answer), W::show(&decision.plan));
+            self.find(Severity::Warning, Problem::Blends, found);
+        }
         let (facts, plan) = (self.golden.costs(), &decision.plan);
         let limit = W::limit(&self.golden.request);
         match facts.estimate_one(plan) {

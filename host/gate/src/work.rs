@@ -9,7 +9,7 @@ use tilewright_plan::{
 };
 use tilewright_policy::oracle;
 
-use crate::golden::GoldenRequest;
+use crate::golden::{CallResult, GoldenRequest};
 
 /// Work whose plans are judged.
 pub trait Judged: Work {
@@ -39,6 +39,12 @@ pub trait Judged: Work {
 
     /// A plan after checking; none if it makes no sense.
     fn legal(plan: Self::Plan, golden: &GoldenRequest<Self>, under_way: Option<&UnderWay<Self>>) -> Option<Self::Plan>;
+
+    /// True if the host carries out an exact plan in this answer's place, since the user does not
+    /// allow blended ones.
+    fn is_replaced(_answer: &Self::Plan, _golden: &GoldenRequest<Self>, _result: &CallResult<Self>) -> bool {
+        false
+    }
 
     /// The outcome of a plan of this price: a third more time and 5 % more memory.
     fn outcome(cost: Option<Self::Cost>) -> Self::Outcome;
@@ -111,6 +117,18 @@ impl Judged for Vae {
 
     fn legal(mut plan: Plan, golden: &GoldenRequest, under_way: Option<&UnderWay>) -> Option<Plan> {
         oracle::check_answer(&mut plan, &golden.request, &golden.capabilities, under_way).ok().map(|_| plan)
+    }
+
+    fn is_replaced(answer: &Plan, golden: &GoldenRequest, result: &CallResult) -> bool {
+        let under_way = result.under_way.as_ref();
+        let question = golden.question().going_on(under_way).after(&result.attempts);
+        let legal = Self::legal(answer.clone(), golden, under_way);
+        let carried_out = result.decision.as_ref().map(|decision| &decision.plan);
+        // Settings may allow what the request does not: then the answer stands.
+        legal.is_some_and(|legal| {
+            let exact = oracle::exact_in_place_of(&legal, &question, &*golden.costs());
+            exact.is_some() && exact.as_ref() == carried_out
+        })
     }
 
     fn outcome(cost: Option<Cost>) -> Outcome {

@@ -180,6 +180,31 @@ fn what_ships_passes() {
 }
 
 #[test]
+fn what_ships_blends_nowhere_that_an_exact_plan_fits() {
+    let host = host();
+    for name in shipped_names() {
+        for seed in 0..3 {
+            let verdict = tilewright_gate::check(&host, name, &[], Some(seed)).unwrap();
+            assert_eq!(of(&verdict, Problem::Blends), Vec::<&Finding>::new(), "{name}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_blends_where_an_exact_plan_fits_is_told() {
+    // Tiles of 256 with an overlap of 32, whatever the request.
+    let tiles = "(i32.store8 (i32.const 1028) (i32.const 1)) (i32.store (i32.const 1032) (i32.const 256))
+        (i32.store (i32.const 1036) (i32.const 256)) (i32.store (i32.const 1040) (i32.const 32))";
+    let verdict = check(Guest { decide: tiles, ..HEALTHY });
+    let findings = found(&verdict, Problem::Blends, Severity::Warning, Step::Golden);
+    assert!(verdict.passes(), "{verdict:#?}");
+    let of_request = |words: &str| findings.iter().filter(|finding| finding.request.as_ref().unwrap().contains(words));
+    assert!(findings[0].found.starts_with("blended 256×256/32, f32 where "), "{}", findings[0].found);
+    assert!(of_request("1536×1536 365%").count() >= 6);
+    assert_eq!((of_request("may blend").count(), of_request("hopeless").count()), (0, 0));
+}
+
+#[test]
 fn a_rule_of_thumb_passes_with_warnings() {
     let verdict = check(HEALTHY);
     assert!(verdict.passes(), "{verdict:#?}");

@@ -51,6 +51,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             width,
             memory_limit: 1 << 30,
             limit_counts_weights: false,
+            allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
         },

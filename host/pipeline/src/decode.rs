@@ -66,6 +66,15 @@ impl<'a> Decode<'a> {
         }
     }
 
+    /// The same, with blended tiles and chunks allowed where an exact plan fits, or not.
+    #[must_use]
+    pub fn allowing_blended(self, allows: bool) -> Self {
+        match self {
+            Decode::Pictures(job) => Decode::Pictures(job.allowing_blended(allows)),
+            Decode::Clips(job) => Decode::Clips(job.allowing_blended(allows)),
+        }
+    }
+
     /// The kind of work.
     pub fn stage(&self) -> Stage {
         of_job!(self, job => job.stage())

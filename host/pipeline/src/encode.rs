@@ -135,6 +135,15 @@ impl<'a> Encode<'a> {
         }
     }
 
+    /// The same, with blended tiles and chunks allowed where an exact plan fits, or not.
+    #[must_use]
+    pub fn allowing_blended(self, allows: bool) -> Self {
+        match self {
+            Encode::Pictures(job) => Encode::Pictures(job.allowing_blended(allows)),
+            Encode::Clip(job) => Encode::Clip(job.allowing_blended(allows)),
+        }
+    }
+
     /// The kind of work.
     pub fn stage(&self) -> Stage {
         of_job!(self, job => job.stage())

@@ -12,6 +12,7 @@ mod denoise;
 mod exact;
 pub mod exchange;
 mod expectation;
+mod loss;
 mod milliseconds;
 mod outcome;
 mod plan;
@@ -37,6 +38,7 @@ pub use denoise::{
 };
 pub use exchange::Exchange;
 pub use expectation::{Expected, predict_cost};
+pub use loss::Loss;
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};

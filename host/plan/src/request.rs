@@ -182,6 +182,10 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+const fn is_allowed() -> bool {
+    true
+}
+
 /// A request for a decode or an encode. Extents are pixels and frames of the frames' side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Request {
@@ -203,6 +207,10 @@ pub struct Request {
     pub limit_counts_weights: bool,
     /// The user's priority.
     pub objective: Objective,
+    /// The user allows blended tiles and chunks where an exact plan fits; otherwise they are the
+    /// last resort. Records of earlier programs lack it: there they were allowed.
+    #[serde(default = "is_allowed")]
+    pub allows_blended: bool,
     /// Facts that have no field.
     pub hints: Vec<Hint>,
 }

@@ -69,6 +69,7 @@ fn record() -> Record {
             width: 1024,
             memory_limit: 1 << 33,
             limit_counts_weights: false,
+            allows_blended: true,
             objective: Objective::Leanest,
             hints: vec![Hint { name: "sample-size".into(), value: "1024".into() }],
         },

@@ -153,6 +153,7 @@ fn request(frames: u32) -> Request {
         width: 2048,
         memory_limit: 1 << 31,
         limit_counts_weights: false,
+        allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

@@ -1,7 +1,8 @@
 //! The host's own plan, for requests without a usable answer of a policy: whole if that fits, else
-//! the largest tiles that do, in a type that loses nothing unless the device is known to be fast in
-//! bf16. A clip that carries its causal cache is decoded a latent frame at a time, whole or in
-//! bands. Only if not even its cache fits, it runs in tiles over the whole clip.
+//! in exact bands, else in the largest tiles that fit; tiles before bands if the user allows them. In
+//! a type that loses nothing unless the device is known to be fast in bf16. A clip that carries its
+//! causal cache is decoded a latent frame at a time, whole or in bands. Only if not even its cache
+//! fits, it runs in tiles over the whole clip.
 
 mod denoise;
 mod text;
@@ -11,7 +12,10 @@ use tilewright_plan::{
     Request, Space, Tile, Time, Vae,
 };
 
-use crate::check::{self, Bounded, Bounds, rank_precision};
+use crate::{
+    check::{self, Bounded, Bounds, rank_precision},
+    exact,
+};
 
 /// Work that the host has plans of its own for.
 pub(crate) trait HostPlans: Bounded {
@@ -22,6 +26,16 @@ pub(crate) trait HostPlans: Bounded {
     /// The host's own plan for a request after the attempts of a policy are used up. `None` if no
     /// plan is left that has not failed.
     fn last_resort(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> Option<Self::Plan>;
+
+    /// The plan that replaces one whose output is not quite what was asked for, since the user does
+    /// not allow that and another plan fits; and a note of each change.
+    fn allowed(
+        _plan: &Self::Plan,
+        _question: &Question<'_, Self>,
+        _costs: &dyn CostModel<Self>,
+    ) -> Option<(Self::Plan, Vec<String>)> {
+        None
+    }
 }
 
 impl HostPlans for Vae {
@@ -32,17 +46,16 @@ impl HostPlans for Vae {
     fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
         last_resort(question, costs)
     }
+
+    fn allowed(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<(Plan, Vec<String>)> {
+        let exact = exact::in_place_of(plan, question, costs)?;
+        let notes = exact::notes(plan, &exact);
+        Some((exact, notes))
+    }
 }
 
 /// Sides of tiles to try, in output pixels, largest first.
 const SIDES: [u32; 11] = [2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64];
-
-/// Heights of a clip's exact bands to try, in output pixels, largest first.
-const BANDS: [u32; 3] = [256, 128, 64];
-
-/// Chunks below a latent frame, for when memory is short: frames that run through the largest
-/// layers at once.
-const SHORT: [u32; 2] = [2, 1];
 
 /// The plan of a request that has no usable answer: the first one, or the next one after its
 /// attempts failed.
@@ -170,35 +183,22 @@ impl Fitting<'_> {
     }
 }
 
-/// Ways to divide the request, most memory first.
+/// Ways to divide the request: exact ones, most memory first, then tiles.
 fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(Space, Time)> {
     let tile =
         |side: u32| Space::Blended(Tile { height: side, width: side, overlap: (side / 8).max(32).min(side / 4) });
-    let pictures = || std::iter::once(Space::Whole).chain(SIDES.iter().map(|side| tile(*side)));
-    if request.frames <= 1 || !capabilities.carried {
-        return pictures().map(|space| (space, Time::Whole)).collect();
+    let mut divisions = exact::divisions(request, capabilities);
+    // Where tiles are allowed, a picture's largest take less time than bands. A clip can't go on in
+    // tiles that it did not begin in, so they come last there in any case.
+    let is_carried = request.frames > 1 && capabilities.carried;
+    if request.allows_blended && !is_carried {
+        divisions.truncate(1);
     }
-    let latent_frame = request.model.temporal_scale.max(1);
-    let chunks = std::iter::once(latent_frame).chain(SHORT.into_iter().filter(|frames| *frames < latent_frame));
-    let heights = BANDS.iter().filter(|_| capabilities.exact);
-    let bands: Vec<Space> =
-        heights.map(|height| Space::Exact(Tile { height: *height, width: request.width, overlap: 0 })).collect();
-    let mut divisions: Vec<(Space, Time)> = Vec::new();
-    for (index, frames) in chunks.enumerate() {
-        // Bands save more than shorter chunks do: those only come with the smallest.
-        let spaces = match (index, bands.last()) {
-            (0, _) => [&[Space::Whole], bands.as_slice()].concat(),
-            (_, smallest) => vec![smallest.copied().unwrap_or(Space::Whole)],
-        };
-        divisions.extend(spaces.into_iter().map(|space| (space, Time::Carried { frames })));
-    }
-    // A clip can't go on in tiles that it did not begin in; checking keeps a clip that runs in
-    // tiles in those.
     divisions.extend(SIDES.iter().map(|side| (tile(*side), Time::Whole)));
     divisions
 }
 
-fn make_legal(mut plan: Plan, bounds: &Bounds) -> Option<Plan> {
+pub(crate) fn make_legal(mut plan: Plan, bounds: &Bounds) -> Option<Plan> {
     check::fit::<Vae>(&mut plan, bounds, &mut |_| {}).ok().map(|()| plan)
 }
 
@@ -318,6 +318,7 @@ mod tests {
             width: 832,
             memory_limit,
             limit_counts_weights: false,
+            allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
         }

@@ -285,8 +285,8 @@ impl LoadedPolicy {
             digest: self.inspection.digest.clone(),
             settings,
         };
-        let stages = description.stages.clone();
-        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity, stages, self.time_budget.clone())
+        let time_budget = self.time_budget.clone();
+        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity, description, time_budget)
     }
 
     /// A new instance for measurements, with these settings to pass.

@@ -14,6 +14,7 @@ mod code;
 mod compile;
 mod contract;
 mod error;
+mod exact;
 mod fallback;
 mod fallback_planner;
 mod guest;

@@ -4,11 +4,14 @@
 use std::mem::discriminant;
 
 use tilewright_plan::{
-    Attention, Capabilities, Denoise, DenoisePlan, Dtype, GuidanceOrder, Place, Plan, Precision, Products, Question,
-    Request, Space, Text, TextPlan, Time, UnderWay, Vae, WeightForm,
+    Attention, Capabilities, CostModel, Denoise, DenoisePlan, Dtype, GuidanceOrder, Place, Plan, Precision, Products,
+    Question, Request, Space, Text, TextPlan, Time, UnderWay, Vae, WeightForm,
 };
 
-use crate::check::{self, Bounded, Bounds, rank_precision};
+use crate::{
+    check::{self, Bounded, Bounds, rank_precision},
+    exact,
+};
 
 /// Checks an answer as a decision does: returns the changes.
 ///
@@ -24,6 +27,12 @@ pub fn check_answer(
     let bounds = Bounds::new(request, capabilities, under_way);
     check::fit::<Vae>(plan, &bounds, &mut |note| notes.push(note.to_string()))?;
     Ok(notes)
+}
+
+/// The exact plan that replaces a blended one which was checked; `None` if the blended one may
+/// stand: the request allows it, no exact plan fits, or a clip is under way in it.
+pub fn exact_in_place_of(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
+    exact::in_place_of(plan, question, costs)
 }
 
 /// The illegal parts of a plan that was checked; empty if the checker is right.

@@ -175,6 +175,7 @@ mod tests {
             width: 1024,
             memory_limit: 8 << 30,
             limit_counts_weights: false,
+            allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
         };

@@ -40,10 +40,10 @@ use self::{
     failures::Failures,
 };
 use crate::{
-    PolicyError, check,
+    PolicyError, check, exact,
     fallback_planner::fallback_decision,
     guest::{Prices, clean},
-    host::PolicyParts,
+    host::{Description, PolicyParts},
     outcome_memory::{OutcomeMemory, PastOutcome},
     time_budget::TimeBudget,
 };
@@ -55,6 +55,8 @@ pub struct Policy {
     identity: PolicyIdentity,
     /// The stages that it answers.
     stages: Vec<Stage>,
+    /// Its settings ask for blended parts by name, which allows them.
+    asks_for_blended: bool,
     /// The instance that answers the next question: configured, and with every earlier outcome
     /// learned.
     live: Option<RunningInstance>,
@@ -90,14 +92,17 @@ impl Policy {
         loaded: Arc<PolicyParts>,
         settings: Vec<(String, Value)>,
         identity: PolicyIdentity,
-        stages: Vec<Stage>,
+        description: &Description,
         time_budget: Option<Arc<TimeBudget>>,
     ) -> Result<Self, PolicyError> {
+        let stages = description.stages.clone();
+        let asks_for_blended = exact::asks_for_blended(&identity, &description.settings);
         let mut policy = Self {
             loaded,
             settings,
             identity,
             stages,
+            asks_for_blended,
             live: None,
             lasts: false,
             memory_bytes: 0,
@@ -213,6 +218,7 @@ impl Policy {
         };
         let mut adjusted = Vec::new();
         let mut answered = None;
+        let asks_for_blended = self.asks_for_blended;
         let checked = answer.and_then(|answer| {
             let mut plan = answer.clone();
             answered = Some(answer);
@@ -224,6 +230,10 @@ impl Policy {
             check::fit::<W>(&mut plan, bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
             if attempts.iter().any(|attempt| W::repeats(&plan, attempt)) {
                 return Err(nonsense(check::REPEATED));
+            }
+            if !asks_for_blended && let Some((allowed, notes)) = W::allowed(&plan, question, &**costs) {
+                adjusted.extend(notes);
+                return Ok(allowed);
             }
             Ok(plan)
         });

@@ -85,6 +85,7 @@ fn cases() -> Vec<Case> {
         width,
         memory_limit,
         limit_counts_weights: false,
+        allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
     };

@@ -126,6 +126,7 @@ fn request(side: u32, memory_limit: u64) -> Request {
         width: side + 64,
         memory_limit,
         limit_counts_weights: false,
+        allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

@@ -179,6 +179,7 @@ fn request(frames: u32, height: u32, width: u32) -> Request {
         width,
         memory_limit: 3 << 29,
         limit_counts_weights: false,
+        allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

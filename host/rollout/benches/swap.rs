@@ -259,6 +259,7 @@ fn request() -> Request {
         width,
         memory_limit,
         limit_counts_weights: false,
+        allows_blended: true,
         objective,
         hints: Vec::new(),
     }

@@ -20,6 +20,8 @@ pub struct Assignment {
     pub compare: Option<Arc<Revision>>,
     /// The objective, if the route sets one.
     pub objective: Option<Objective>,
+    /// True if the route allows blended tiles and chunks where an exact plan fits.
+    pub allows_blended: bool,
     /// The memory limit in bytes, if the route sets one.
     pub memory_limit: Option<u64>,
     /// True if a clip takes a new revision at its next chunk, and a sample at its next step.
@@ -41,8 +43,15 @@ pub struct StoredAssignment {
     pub(crate) grants: Grants,
     pub(crate) canary: bool,
     pub(crate) objective: Option<Objective>,
+    /// Jobs that an earlier program stored were allowed it.
+    #[serde(default = "is_allowed")]
+    pub(crate) allows_blended: bool,
     pub(crate) memory_limit: Option<u64>,
     pub(crate) takes_over: bool,
+}
+
+const fn is_allowed() -> bool {
+    true
 }
 
 impl StoredAssignment {
@@ -69,7 +78,8 @@ impl StoredAssignment {
 
 impl From<&Assignment> for StoredAssignment {
     fn from(assignment: &Assignment) -> Self {
-        let Assignment { route, revision, canary, objective, memory_limit, takes_over, .. } = assignment;
+        let Assignment { route, revision, canary, objective, allows_blended, memory_limit, takes_over, .. } =
+            assignment;
         Self {
             route: route.clone(),
             policy: revision.policy.clone(),
@@ -81,6 +91,7 @@ impl From<&Assignment> for StoredAssignment {
             grants: revision.grants,
             canary: *canary,
             objective: *objective,
+            allows_blended: *allows_blended,
             memory_limit: *memory_limit,
             takes_over: *takes_over,
         }

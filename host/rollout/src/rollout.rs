@@ -154,6 +154,7 @@ impl Rollout {
             canary: on_trial,
             compare,
             objective: route.objective,
+            allows_blended: route.allows_blended,
             memory_limit: route.memory_limit_bytes,
             takes_over: route.take_over == TakeOver::NextChunk,
             slot,

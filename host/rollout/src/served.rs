@@ -92,8 +92,9 @@ impl Served for Vae {
     fn kind(request: &Request, device: &Device) -> Kind {
         let Request { model, batch, frames, height, width, memory_limit, objective, .. } = request;
         let weights = suffix(request.limit_counts_weights);
+        let blended = if request.allows_blended { " blended" } else { "" };
         format!(
-            "{model:?} {batch} {frames} {height} {width} {memory_limit}{weights} {objective:?} {} {}",
+            "{model:?} {batch} {frames} {height} {width} {memory_limit}{weights} {objective:?}{blended} {} {}",
             device.name, device.arch
         )
     }

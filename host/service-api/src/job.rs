@@ -1,7 +1,7 @@
 //! A job: its request, its state and its results.
 
 use serde::{Deserialize, Serialize};
-use tilewright_plan::Objective;
+use tilewright_plan::{Loss, Objective};
 use utoipa::ToSchema;
 
 use crate::SampleFields;
@@ -33,6 +33,12 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ObjectiveName>)]
     pub objective: Option<Objective>,
+    /// Losses that plans may make, beside those that the route allows: `blended`, tiles and chunks
+    /// that are cross-faded, where the whole or exact bands fit, too; `reuse=0.2`, as
+    /// `sample.reuse`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>, max_items = 8)]
+    pub allow: Vec<Loss>,
     /// The most to hold at once, in bytes: of decodes weights aside if `count_weights` does not say
     /// otherwise, of samples with the weights. No more than the route's or the device's. A limit
     /// below the leanest plan for the latent is refused.

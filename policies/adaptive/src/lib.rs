@@ -1,6 +1,9 @@
-//! The default policy. It prices the picture whole, in exact bands and in blended tiles, over
-//! precisions, memory orders and batches. It asks the host for the prices, corrects them by earlier
-//! measurements, and takes the best plan that fits the memory limit.
+//! The default policy. It prices the picture whole and in exact bands, over precisions, memory
+//! orders and batches. It asks the host for the prices, corrects them by earlier measurements, and
+//! takes the best plan that fits the memory limit.
+//!
+//! **Blended tiles** are priced if the user allows them; otherwise only if nothing exact fits, in
+//! any type. Before them comes even the exact plan that fits without the margin below.
 //!
 //! **Clips** that carry their causal cache are priced in chunks of one frame up to four latent
 //! frames, and as a whole, with the whole picture and with bands. If prices are within 2 %, the
@@ -25,7 +28,7 @@
 //! | plan | rule |
 //! |---|---|
 //! | bands | none: they give the whole picture's output |
-//! | blended tiles | t counts 5 % more |
+//! | blended tiles that the user allows | t counts 5 % more |
 //! | narrow types | t and m count a few percent more, since they round |
 //! | narrow types that the device is not fast in | considered only if nothing else fits |
 //! | all narrow types on a CPU, unless `fastest` | considered only if nothing else fits |
@@ -51,7 +54,8 @@
 //! | the third one | the leanest of all |
 //! | values not finite | a wider type in the same space, else in any space that fits |
 //!
-//! With less memory, shorter chunks of a clip come first, then exact bands, then blended tiles.
+//! With less memory, shorter chunks of a clip come first, then exact bands, then blended tiles,
+//! allowed or not.
 //!
 //! A plan that was tried is never answered again. A clip under way goes on as its causal cache
 //! allows: no tiles, no narrower type, no other memory order.

@@ -1,6 +1,6 @@
 //! The reason for a plan, in a few words for the person who reads the decision.
 
-use tilewright_sdk::{Objective, Plan, Space, Time};
+use tilewright_sdk::{Kind, Objective, Plan, Space, Time};
 
 use crate::search::{Priced, Search, with_margin};
 
@@ -50,6 +50,10 @@ fn against_whole(search: &Search<'_>, best: &Priced) -> String {
         less => [" in ", &less.unsigned_abs().to_string(), " % less time"].concat(),
     };
     let fits = with_margin(whole.1, &correction) <= search.request.memory.limit_bytes as f64;
-    let missed = if fits { "" } else { " as whole does not fit" };
+    let missed = match best.plan.kind() {
+        Kind::Blended if !search.may_blend() => " as nothing exact fits",
+        _ if fits => "",
+        _ => " as whole does not fit",
+    };
     [missed, ": ", &percent(best.peak, whole.1).to_string(), " % of whole's memory", &time].concat()
 }

@@ -96,6 +96,8 @@ pub struct Search<'a> {
     bounds: Bounds,
     /// The leanest plan that is smaller than the failed one, though not by the required factor.
     spare: Option<Priced>,
+    /// The leanest exact plan that fits, though not with its margin.
+    tight: Option<Priced>,
     estimates: u32,
 }
 
@@ -116,6 +118,7 @@ impl<'a> Search<'a> {
             tried,
             bounds,
             spare: None,
+            tight: None,
             estimates,
         };
         let mut peaks = Vec::new();
@@ -156,7 +159,7 @@ impl<'a> Search<'a> {
             return self.best_clip();
         }
         let mut fitting = Vec::new();
-        let mut candidates = Vec::new();
+        let mut rounds: Vec<Vec<Candidate>> = Vec::with_capacity(2);
         let bands = divide::bands(self.request);
         // The leanest plan of all is among the smallest tiles, whatever lies between.
         let tiles = match self.bounds.leanest {
@@ -166,16 +169,27 @@ impl<'a> Search<'a> {
         for is_first in [true, false] {
             let round = self.find_candidates(is_first);
             for candidate in &round {
-                self.enumerate(candidate, &bands, &tiles, &mut fitting);
+                self.enumerate(candidate, &bands, &mut fitting);
+                if self.may_blend() {
+                    self.ascend(candidate, &tiles, &mut fitting);
+                }
             }
-            candidates.extend(round);
+            rounds.push(round);
             if !self.bounds.leanest && !fitting.is_empty() {
                 break;
             }
         }
+        if !self.may_blend() {
+            fitting.extend(self.tight.take().filter(|_| fitting.is_empty()));
+            for round in &rounds {
+                if fitting.is_empty() {
+                    round.iter().for_each(|candidate| self.ascend(candidate, &tiles, &mut fitting));
+                }
+            }
+        }
         if fitting.is_empty() && !self.bounds.leanest {
             let small = divide::small_tiles(self.request, &self.wishes);
-            for candidate in &candidates {
+            for candidate in rounds.iter().flatten() {
                 self.ascend(candidate, &small, &mut fitting);
             }
         }
@@ -186,6 +200,12 @@ impl<'a> Search<'a> {
             Some(best) => Some(self.enlarge_batch(best, fitting.len())),
             None => self.spare.take().map(|spare| self.add_reason(spare, 1)),
         }
+    }
+
+    /// True if tiles compete with exact plans: the user allows it, or memory ran out so often that
+    /// nothing else can be relied on.
+    pub(crate) fn may_blend(&self) -> bool {
+        self.request.allows_blended || self.bounds.leanest
     }
 
     /// The last plan's space in the best of the wider types, if one of those fits.
@@ -232,14 +252,19 @@ impl<'a> Search<'a> {
         host::estimate_one(plan).ok()
     }
 
-    /// Whole, every band and, from the smallest up, every tile, one at a time.
-    fn enumerate(&mut self, candidate: &Candidate, bands: &[u32], tiles: &[Tile], fitting: &mut Vec<Priced>) {
+    /// Whole and every band. Larger bands need no price if the smallest is too much.
+    fn enumerate(&mut self, candidate: &Candidate, bands: &[u32], fitting: &mut Vec<Priced>) {
         if let Answer::Fits(whole) = self.judge(candidate.plan(), candidate.cost) {
             fitting.push(whole);
         }
-        let bands = bands.iter().map(|height| candidate.plan().exact(self.request, *height)).collect();
-        self.price_all(bands, fitting);
-        self.ascend(candidate, tiles, fitting);
+        let mut bands = bands.iter().map(|height| candidate.plan().exact(self.request, *height));
+        let Some(smallest) = bands.next() else { return };
+        match self.price(smallest) {
+            Answer::Fits(priced) => fitting.push(priced),
+            Answer::TooMuch => return,
+            Answer::Passed => {}
+        }
+        self.price_all(bands.collect(), fitting);
     }
 
     /// Tiles from the smallest up, as far as they fit.
@@ -283,7 +308,13 @@ impl<'a> Search<'a> {
         let peak = cost.peak_bytes as f64 * correction.memory;
         let tried = self.tried.iter().any(|attempt| plan.repeats(attempt));
         let priced = Priced { plan, time, peak };
-        if with_margin(peak, &correction) > self.request.memory.limit_bytes as f64 {
+        let limit = self.request.memory.limit_bytes as f64;
+        if with_margin(peak, &correction) > limit {
+            let is_below = peak <= limit && self.bounds.ceiling.is_none_or(|ceiling| peak <= ceiling);
+            let is_leaner = self.tight.as_ref().is_none_or(|tight| peak < tight.peak);
+            if is_exact(&priced) && is_below && is_leaner && !tried {
+                self.tight = Some(priced);
+            }
             return Answer::TooMuch;
         }
         if tried {

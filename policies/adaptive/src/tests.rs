@@ -1,6 +1,7 @@
 //! The search against a host whose prices are known.
 
 mod clips;
+mod exact;
 mod noise;
 mod prices;
 mod properties;

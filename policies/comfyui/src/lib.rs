@@ -1,5 +1,6 @@
 //! ComfyUI's rules: its formulas for the memory of a decode and an encode, whole while that fits,
-//! and tiles when memory runs out.
+//! and tiles when memory runs out. Tiles are blended: if the user does not allow that, exact bands
+//! of the tile's height come in their place as long as they fit.
 //!
 //! Sources: `comfy/sd.py` of ComfyUI (`VAE.__init__`'s `memory_used_decode` and
 //! `memory_used_encode`, `decode`, `encode`, `decode_tiled_`, `encode_tiled_`, `decode_tiled_3d`,
@@ -43,7 +44,7 @@
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Direction, Dtype, Failure, Overlapped, Plan, Policy, Precision, Request, Settings,
-    Space, Stage, Tile, Time, denoise,
+    Space, Stage, Tile, Time, denoise, host,
 };
 
 mod sample;
@@ -108,32 +109,11 @@ impl Policy for ComfyUi {
     }
 
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
-        if let Some(last) = attempts.last() {
-            return recover(request, last);
-        }
-        let plan = Plan::whole(precision(request));
-        let used = memory_used(request, plan.precision.dtype()).max(1);
-        let free = request.device.free_bytes.min(request.activations_limit());
-        let is_clip = request.frames > 1;
-        if self.always {
-            let time = if is_clip { Time::Blended(self.chunk) } else { Time::Whole };
-            return Ok(Plan { space: Space::Blended(self.tile), time, ..plan }.because("tiled, as set"));
-        }
-        if used > free {
-            let reason = "its formula says that whole needs more than is free";
-            return Ok(match is_clip {
-                true => video_tiles(request, plan),
-                false => Plan { space: Space::Blended(self.tile), ..plan },
-            }
-            .because(reason));
-        }
-        if is_clip {
-            let latent_frame = Time::Carried(request.temporal_scale.max(1));
-            let time = if request.offers_carried() { latent_frame } else { Time::Whole };
-            return Ok(Plan { time, ..plan }.because("whole by its memory formula, a latent frame at a time"));
-        }
-        let batch = u32::try_from(free / used).unwrap_or(u32::MAX).clamp(1, request.batch.max(1));
-        Ok(Plan { batch, ..plan }.because("whole, by its memory formula"))
+        let plan = match attempts.last() {
+            Some(last) => recover(request, last)?,
+            None => self.first(request),
+        };
+        Ok(host::allowed(plan, request, attempts))
     }
 
     fn decide_denoise(
@@ -146,6 +126,35 @@ impl Policy for ComfyUi {
 }
 
 tilewright_sdk::export!(ComfyUi);
+
+impl ComfyUi {
+    /// The plan before any attempt.
+    fn first(&self, request: &Request) -> Plan {
+        let plan = Plan::whole(precision(request));
+        let used = memory_used(request, plan.precision.dtype()).max(1);
+        let free = request.device.free_bytes.min(request.activations_limit());
+        let is_clip = request.frames > 1;
+        if self.always {
+            let time = if is_clip { Time::Blended(self.chunk) } else { Time::Whole };
+            return Plan { space: Space::Blended(self.tile), time, ..plan }.because("tiled, as set");
+        }
+        if used > free {
+            let reason = "its formula says that whole needs more than is free";
+            return match is_clip {
+                true => video_tiles(request, plan),
+                false => Plan { space: Space::Blended(self.tile), ..plan },
+            }
+            .because(reason);
+        }
+        if is_clip {
+            let latent_frame = Time::Carried(request.temporal_scale.max(1));
+            let time = if request.offers_carried() { latent_frame } else { Time::Whole };
+            return Plan { time, ..plan }.because("whole by its memory formula, a latent frame at a time");
+        }
+        let batch = u32::try_from(free / used).unwrap_or(u32::MAX).clamp(1, request.batch.max(1));
+        Plan { batch, ..plan }.because("whole, by its memory formula")
+    }
+}
 
 /// The plan after an attempt failed.
 fn recover(request: &Request, last: &Attempt) -> Result<Plan, String> {
@@ -262,6 +271,7 @@ mod tests {
             },
             memory: Memory { limit_bytes: 1 << 40, counts_weights: false },
             objective: Objective::Fastest,
+            allows_blended: true,
             batch: 4,
             frames: 1,
             height: side,

@@ -1,5 +1,6 @@
 //! diffusers' rules with tiling on: tiles at the model's sample size with a quarter overlap,
-//! linearly blended.
+//! linearly blended. If the user does not allow that, exact bands of the tile's height come in
+//! their place as long as they fit.
 //!
 //! Sources: diffusers' `AutoencoderKL` (`tile_sample_min_size = config.sample_size`,
 //! `tile_overlap_factor = 0.25`; `_encode` and `_decode` tile pictures that are larger than one
@@ -18,6 +19,7 @@ use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Stage, Tile,
     Time,
     denoise::{self, Residency, WeightForm},
+    host,
 };
 
 /// `sample_size` of the published configurations.
@@ -88,14 +90,14 @@ impl Policy for Diffusers {
             let tiled = self.tiled && request.longest() > WAN.height;
             let space = if tiled { Space::Blended(WAN) } else { Space::Whole };
             let reason = if tiled { "as AutoencoderKLWan: tiles of 256" } else { "as AutoencoderKLWan: whole" };
-            return Ok(Plan { space, time, ..plan }.because(reason));
+            return Ok(host::allowed(Plan { space, time, ..plan }.because(reason), request, attempts));
         }
         let size = self.sample_size(request);
         if !self.tiled || request.longest() <= size {
             return Ok(plan.because("no larger than the sample size"));
         }
-        Ok(Plan { space: Space::Blended(Tile::square(size, size / 4)), ..plan }
-            .because("tiles of the model's sample size"))
+        let tiles = Plan { space: Space::Blended(Tile::square(size, size / 4)), ..plan };
+        Ok(host::allowed(tiles.because("tiles of the model's sample size"), request, attempts))
     }
 
     fn decide_denoise(
@@ -175,6 +177,7 @@ mod tests {
             },
             memory: Memory { limit_bytes: 1 << 40, counts_weights: false },
             objective: Objective::Fastest,
+            allows_blended: true,
             batch: 1,
             frames,
             height: side,

@@ -16,6 +16,9 @@
 //! of them are about decodes: rocm-ninodes has no node that encodes, so encodes are left to the
 //! host's fallback.
 //!
+//! Tiles are blended: if the user does not allow that, exact bands of the tile's height come in
+//! their place as long as they fit.
+//!
 //! **Samples** go by the options of its sampler nodes:
 //!
 //! - **Type**: f32, for stability; bf16 if f32 does not fit, since f16 accumulation made bands and
@@ -84,6 +87,23 @@ impl Policy for Gfx1151 {
     }
 
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+        Ok(host::allowed(self.published(request, attempts)?, request, attempts))
+    }
+
+    fn decide_denoise(
+        &mut self,
+        request: &denoise::Request,
+        attempts: &[denoise::Attempt],
+    ) -> Result<denoise::Plan, String> {
+        sample::decide(request, attempts, self.share)
+    }
+}
+
+tilewright_sdk::export!(Gfx1151);
+
+impl Gfx1151 {
+    /// The published plan.
+    fn published(&self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
         let Some(last) = attempts.last() else {
             let plan = self.largest(request, precision(request), self.limit(request), &[]);
             return plan.ok_or_else(|| "no tile fits into its share of memory".into());
@@ -119,18 +139,6 @@ impl Policy for Gfx1151 {
         }
     }
 
-    fn decide_denoise(
-        &mut self,
-        request: &denoise::Request,
-        attempts: &[denoise::Attempt],
-    ) -> Result<denoise::Plan, String> {
-        sample::decide(request, attempts, self.share)
-    }
-}
-
-tilewright_sdk::export!(Gfx1151);
-
-impl Gfx1151 {
     fn limit(&self, request: &Request) -> u64 {
         request.memory.limit_bytes.min((request.device.total_bytes as f64 * self.share) as u64)
     }

@@ -45,6 +45,7 @@ fn request(width: u32, height: u32, frames: u32) -> Request {
         },
         memory: Memory { limit_bytes: 100 << 30, counts_weights: false },
         objective: Objective::Balanced,
+        allows_blended: true,
         batch: 1,
         frames,
         height,

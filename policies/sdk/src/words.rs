@@ -63,6 +63,11 @@ impl Plan {
         }
     }
 
+    /// True if parts of the output are cross-faded, in space or in time.
+    pub const fn is_blended(&self) -> bool {
+        matches!(self.space, Space::Blended(_)) || matches!(self.time, Time::Blended(_))
+    }
+
     /// The tile, if there is one.
     pub const fn tile(&self) -> Option<Tile> {
         match self.space {
@@ -237,6 +242,7 @@ mod tests {
             },
             memory: Memory { limit_bytes: 300, counts_weights: false },
             objective: Objective::Balanced,
+            allows_blended: false,
             batch: 1,
             frames: 1,
             height: 512,

@@ -120,6 +120,34 @@ fn a_policy_is_swapped_and_rolled_back_from_the_command_line() {
 }
 
 #[test]
+fn blended_tiles_are_allowed_by_a_job_a_route_or_the_server() {
+    let tiling = "[policies.tiling]\nsource = \"comfyui\"\nset = { tile = 64, overlap = 16, tiled = true }\n";
+    let route = |more: &str| format!("{tiling}[[routes]]\npolicy = \"tiling\"\n{more}");
+    let decide = |server: &Server, more: Value| {
+        let mut request = json!({ "model": "picture" });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let id = server.accepted(&request, &small(16, 16));
+        assert_eq!(server.ended(&id)["state"], "done");
+        let record = server.get(&format!("/v1/jobs/{id}/decision")).with(200);
+        let is_blended = record["plan"]["space"]["kind"] == "blended";
+        assert_eq!(record["request"]["allows_blended"].as_bool(), Some(is_blended), "{record}");
+        is_blended
+    };
+    let place = Place::new();
+    let server = Server::start(&place, &with_route(&route("")));
+    assert!(!decide(&server, json!({})));
+    assert!(decide(&server, json!({ "allow": ["blended"] })));
+    assert!(!decide(&server, json!({ "allow": ["encode.blended"] })));
+    let refused = server.submit(&json!({ "model": "picture", "allow": ["tiles"] }), &small(16, 16), &[]).problem(400);
+    assert!(refused.contains("'tiles': expected blended"), "{refused}");
+    assert_eq!(server.end(), 0);
+    let place = Place::new();
+    let server = Server::start(&place, &with_route(&route("allow = [\"blended\"]\n")));
+    assert!(decide(&server, json!({})));
+    assert_eq!(server.end(), 0);
+}
+
+#[test]
 fn a_file_that_changes_takes_over_through_the_gate_and_a_broken_one_never_does() {
     let place = Place::new();
     place.write("own.wasm", careful(""));

@@ -24,6 +24,8 @@ pub struct Judge {
     pub memory_limit: u64,
     /// Plans in f32 alone count where any of them fits.
     pub wide_only: bool,
+    /// Blended plans count where exact ones fit.
+    pub allows_blended: bool,
 }
 
 impl Judge {
@@ -40,6 +42,9 @@ impl Judge {
         fitting.retain(|choice| choice.peak_bytes <= self.memory_limit);
         let is_wide = |choice: &Choice| choice.plan.precision == Precision::Uniform(Dtype::F32);
         // Seams show more than the rounding of a narrow type.
+        if !self.allows_blended && fitting.iter().any(is_exact) {
+            fitting.retain(is_exact);
+        }
         if fitting.iter().any(is_sound) {
             fitting.retain(is_sound);
         }
@@ -67,6 +72,10 @@ fn is_sound(choice: &Choice) -> bool {
         Space::Blended(tile) => tile.height.min(tile.width) >= LEAST_TILE,
         Space::Whole | Space::Exact(_) => true,
     }
+}
+
+fn is_exact(choice: &Choice) -> bool {
+    !choice.plan.is_blended()
 }
 
 fn quickest(choices: &[Choice]) -> Option<f64> {
@@ -186,7 +195,7 @@ mod tests {
 
     #[test]
     fn each_objective_has_its_best() {
-        let judge = |objective, memory_limit| Judge { objective, memory_limit, wide_only: true };
+        let judge = |objective, memory_limit| Judge { objective, memory_limit, wide_only: true, allows_blended: true };
         let best = |objective, limit| judge(objective, limit).best(&rows()).map(|best| best.elapsed_ms);
         assert_eq!(best(Objective::Fastest, 1000), Some(100.0));
         assert_eq!(best(Objective::Fastest, 300), Some(300.0));
@@ -198,6 +207,21 @@ mod tests {
         assert_eq!(best(Objective::Fastest, 50), None);
         let any = Judge { wide_only: false, ..judge(Objective::Fastest, 1000) };
         assert_eq!(any.best(&rows()).unwrap().elapsed_ms, 50.0);
+    }
+
+    #[test]
+    fn only_plans_that_are_allowed_compete() {
+        let best = |objective, memory_limit| {
+            let judge = Judge { objective, memory_limit, wide_only: true, allows_blended: false };
+            judge.best(&rows()).map(|best| best.elapsed_ms)
+        };
+        // Tiles hold less than half, and bf16 less than f32: neither is the output that was asked
+        // for.
+        assert_eq!(best(Objective::Leanest, 1000), Some(100.0));
+        assert_eq!(best(Objective::Balanced, 1000), Some(100.0));
+        // The whole picture in bf16 comes before tiles in f32, and tiles where nothing else fits.
+        assert_eq!(best(Objective::Fastest, 500), Some(50.0));
+        assert_eq!(best(Objective::Fastest, 440), Some(150.0));
     }
 
     #[test]

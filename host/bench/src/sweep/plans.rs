@@ -101,6 +101,7 @@ mod tests {
             width: 512,
             memory_limit: 1 << 30,
             limit_counts_weights: false,
+            allows_blended: false,
             objective: Objective::Fastest,
             hints: Vec::new(),
         };

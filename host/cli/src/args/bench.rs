@@ -8,7 +8,7 @@ use tilewright_models::Family;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
 
-use super::{BenchSample, ObjectiveArgument, PolicyGrants, device, factor, finite};
+use super::{AllowBlended, BenchSample, ObjectiveArgument, PolicyGrants, device, factor, finite};
 
 /// `tilewright bench`
 #[derive(Args, Debug)]
@@ -44,6 +44,9 @@ pub struct Bench {
     /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,
+    /// Losses that are allowed.
+    #[command(flatten)]
+    pub allow: AllowBlended,
     /// The tensor to decode, where the file holds several
     #[arg(long, value_name = "NAME")]
     pub tensor: Option<String>,
@@ -151,6 +154,9 @@ pub struct Sweep {
     /// Objectives
     #[arg(long, value_name = "OBJECTIVES", value_enum, value_delimiter = ',', default_value = "fastest,leanest")]
     pub objectives: Vec<ObjectiveArgument>,
+    /// Losses that are allowed.
+    #[command(flatten)]
+    pub allow: AllowBlended,
     /// Runs of each plan
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = iterations)]
     pub iterations: usize,

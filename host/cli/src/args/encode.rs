@@ -8,7 +8,7 @@ use tilewright_pipeline::LatentKind;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
+use super::{AllowBlended, ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
 
 /// The help of -o, with an escape sequence in `{n}` as in that of `decode`.
 const OUTPUT: &str = "\
@@ -67,6 +67,9 @@ pub struct Encode {
     /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,
+    /// Losses that are allowed.
+    #[command(flatten)]
+    pub allow: AllowBlended,
     /// Processor threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

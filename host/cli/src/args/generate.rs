@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tilewright_media::Rate;
 use tilewright_pipeline::LoraRequest;
-use tilewright_plan::bytes;
+use tilewright_plan::{Loss, bytes};
 use tilewright_torch::device::Choice;
 
 use super::{
@@ -137,6 +137,11 @@ pub struct Generate {
     /// Processor threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Allow what is not quite the output that was asked for, several separated by commas: blended
+    /// (tiles and chunks that are cross-faded, where the whole or exact bands fit, too), or that of
+    /// one stage, as decode.blended; reuse=X, as --reuse X
+    #[arg(long, value_name = "LOSS,…", value_delimiter = ',')]
+    pub allow: Vec<Loss>,
     /// Let the network's last output serve once more where it would change by less than this part
     #[arg(long, value_name = "X", value_parser = finite, conflicts_with = "resume")]
     pub reuse: Option<f64>,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use tilewright_bench::Spelling;
 
+use super::AllowBlended;
+
 /// `tilewright policy replay`
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -47,7 +49,7 @@ One that was not measured takes those of the nearest plan of its kind, precision
 an eighth; where there is none, nothing is known of it. Each is counted.
 
 An attempt fails where the plan's peak is over the limit, and its time counts in full. The best plan is chosen as 'tilewright bench sweep' does: blended \
-tiles below 256 pixels and, on a CPU, narrow types count only where nothing else fits. Regret is the objective's cost over the best plan's, less 1; of a request that failed, the time that it lost over the best plan's, and 1.")]
+tiles that are not allowed count only where nothing exact fits; those below 256 pixels and, on a CPU, narrow types only where nothing else does. Regret is the objective's cost over the best plan's, less 1; of a request that failed, the time that it lost over the best plan's, and 1.")]
 pub struct Simulate {
     /// The device: a table that 'tilewright policy table' wrote
     #[arg(long, value_name = "TABLE.json")]
@@ -62,6 +64,9 @@ pub struct Simulate {
     /// comfyui, diffusers]
     #[arg(long = "policy", value_name = "P")]
     pub policies: Vec<Spelling>,
+    /// Losses that are allowed.
+    #[command(flatten)]
+    pub allow: AllowBlended,
     /// Let no measured plan stand for one that was not measured
     #[arg(long)]
     pub exact_only: bool,

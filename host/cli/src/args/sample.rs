@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tilewright_pipeline::{LoraRequest, PromptRequest};
-use tilewright_plan::bytes;
+use tilewright_plan::{Loss, bytes};
 use tilewright_sampling::{Convention, MOST_STEPS, Sampler, Scheduler, parse_sigmas};
 use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, PolicyGrants, Recording, device, finite};
+use super::{ObjectiveArgument, PolicyGrants, Recording, device, finite, reuse};
 
 /// Sigmas as one argument.
 #[derive(Clone, Debug, PartialEq)]
@@ -199,6 +199,9 @@ pub struct Sample {
     /// as 0.2 (EasyCache's rule): faster, and not quite the same. Never for 8 steps or fewer
     #[arg(long, value_name = "X", value_parser = finite, conflicts_with = "resume")]
     pub reuse: Option<f64>,
+    /// Allow what is not quite the output that was asked for: reuse=X, as --reuse X
+    #[arg(long, value_name = "reuse=X", value_parser = reuse, conflicts_with_all = ["reuse", "resume"])]
+    pub allow: Option<Loss>,
     /// Keep each finished step beside OUT, and go on after the last one that an earlier run kept,
     /// interrupted or killed, to the same bits
     #[arg(long)]

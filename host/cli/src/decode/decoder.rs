@@ -78,6 +78,7 @@ impl Work for Decoder<'_> {
         let bytes = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
         let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
         let job = Decode::new(machine, model, &latents, limit, arguments.objective.into())?;
+        let job = job.allowing_blended(arguments.allow.blended());
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.dry_run {

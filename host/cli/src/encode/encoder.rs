@@ -70,6 +70,7 @@ impl Work for Encoder<'_> {
         let bytes = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
         let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
         let job = Encode::new(machine, model, &frames, limit, arguments.objective.into())?;
+        let job = job.allowing_blended(arguments.allow.blended());
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.dry_run {

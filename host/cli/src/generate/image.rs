@@ -10,7 +10,7 @@ use tilewright_pipeline::{
     Conditioning, ConditioningOutput, Encode, EncodeInput, EncodeSource, LatentOutput, MASK, Model, Parts, SampleModel,
     StartImage, TextPlanning, Trials, VisionEncoder,
 };
-use tilewright_plan::{Record, Recorder, Stage, Text};
+use tilewright_plan::{Loss, Record, Recorder, Stage, Text};
 
 use super::{
     conditioning::{self, Conditionings},
@@ -173,6 +173,7 @@ impl Wish<'_> {
         let shown = path.display().to_string();
         let frames = EncodeInput::of(vae, &mut source, &shown, &mut note)?;
         let job = Encode::new(machine, vae, &frames, limit(self.memory_limit), arguments.objective.into())?;
+        let job = job.allowing_blended(Loss::allows_blended(&arguments.allow, job.stage()));
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
         let mut progress = Progress::new();

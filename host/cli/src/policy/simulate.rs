@@ -52,7 +52,8 @@ pub fn run(arguments: &Simulate) -> Outcome {
         entrants.push(Entrant { label, planner, samples, texts });
         policies.push(loaded);
     }
-    let report = simulated(&device, &workload, entrants, Options { nearest: !arguments.exact_only });
+    let options = Options { nearest: !arguments.exact_only, allows_blended: arguments.allow.blended() };
+    let report = simulated(&device, &workload, entrants, options);
     policies.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         super::print(&report)?;

@@ -97,8 +97,8 @@ fn row(numbers: &mut Numbers) -> Row {
         _ => &[],
     };
     let objective = *numbers.of(&[Objective::Fastest, Objective::Balanced, Objective::Leanest]);
-    let machine = numbers.of(MACHINES);
-    Row { machine, weights, width, height, frames, batch, room, objective, stage, is_bare, tried, then }
+    let (machine, may_blend) = (numbers.of(MACHINES), numbers.below(4) == 0);
+    Row { machine, weights, width, height, frames, batch, room, objective, stage, is_bare, may_blend, tried, then }
 }
 
 /// A random number generator that is the same everywhere: splitmix64.

@@ -35,6 +35,7 @@ const fn ask(
         objective,
         stage,
         is_bare: false,
+        may_blend: false,
         tried: &[],
         then,
     }
@@ -57,6 +58,10 @@ impl Row {
         Self { is_bare: true, ..self }
     }
 
+    const fn blending(self) -> Self {
+        Self { may_blend: true, ..self }
+    }
+
     const fn trials(self, tried: &'static [(Shape, f64, f64)]) -> Self {
         Self { tried, ..self }
     }
@@ -72,6 +77,7 @@ const fn shape(form: Form, precision: Precision, chunk: u32) -> Shape {
 
 const HD: (u32, u32) = (1664, 928);
 const K1: (u32, u32) = (1024, 1024);
+const BIG: (u32, u32) = (1536, 1536);
 const K2: (u32, u32) = (2048, 2048);
 const UHD: (u32, u32) = (4096, 2160);
 /// Latents of 17 × 23.
@@ -159,6 +165,23 @@ pub(super) static ROWS: &[Row] = &[
     ask(&SM_89,   &FLUX_BF16, K2,  Hopeless,    Balanced).encode(),
     ask(&X86_V3,  &SD_F16,    K1,  Percent(50), Balanced).bare(),
     ask(&GFX1100, &FLUX_BF16, HD,  Plenty,      Fastest).bare(),
+    // Exact bands and the whole fit where tiles would take less time, or less memory: at 1536×1536
+    // within 18 GiB, and with hardly enough for bands.
+    ask(&SM_90,   &FLUX_BF16, BIG, Percent(365), Fastest),
+    ask(&SM_90,   &FLUX_BF16, BIG, Percent(365), Balanced),
+    ask(&SM_90,   &FLUX_BF16, BIG, Percent(365), Leanest),
+    ask(&X86_V4,  &FLUX_F32,  BIG, Percent(365), Fastest),
+    ask(&X86_V4,  &FLUX_F32,  BIG, Percent(365), Balanced),
+    ask(&X86_V4,  &FLUX_F32,  BIG, Percent(365), Leanest),
+    ask(&GFX1151, &FLUX_BF16, BIG, Percent(90),  Fastest),
+    ask(&X86_V4,  &FLUX_F32,  BIG, Percent(79),  Balanced),
+    ask(&X86_V4,  &FLUX_F32,  BIG, Percent(38),  Leanest),
+    ask(&SM_89,   &SDXL_F16,  BIG, Percent(10),  Balanced),
+    // The user allows blended tiles.
+    ask(&SM_90,   &FLUX_BF16, BIG, Percent(365), Balanced).blending(),
+    ask(&X86_V4,  &FLUX_F32,  BIG, Percent(365), Leanest).blending(),
+    ask(&GFX1151, &FLUX_BF16, HD,  Plenty,       Balanced).blending(),
+    ask(&X86_V3,  &SD_F16,    K1,  Percent(60),  Fastest).blending(),
     // Clips.
     ask(&GFX1151, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81),
     ask(&GFX1151, &WAN21_BF16, (320, 320), Plenty,      Fastest).frames(17),
@@ -181,6 +204,7 @@ pub(super) static ROWS: &[Row] = &[
     ask(&SM_90,   &WAN22_BF16, W720,       Plenty,      Fastest).frames(81).encode(),
     ask(&X86_V4,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).encode(),
     ask(&X86_V3,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).bare(),
+    ask(&X86_V3,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).bare().blending(),
     // With measurements.
     ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).trials(SLOW_WHOLE),
     ask(&X86_V4,  &FLUX_F32,   K1,   Percent(95), Fastest).trials(DEARER),

@@ -122,6 +122,7 @@ fn request() -> Request {
         width: 1024,
         memory_limit: 1 << 30,
         limit_counts_weights: false,
+        allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

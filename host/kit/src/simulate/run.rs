@@ -34,6 +34,8 @@ pub struct Entrant {
 pub struct Options {
     /// A measured plan stands in for one near it: [`Case::nearest`].
     pub nearest: bool,
+    /// The requests allow blended tiles and chunks where an exact plan fits.
+    pub allows_blended: bool,
 }
 
 /// Runs every policy through the workload on its own: each learns only from its own choices.
@@ -95,10 +97,12 @@ impl<'a, W: Simulated> PolicyRun<'a, W> {
 
     /// Runs a request of a case, whose number in the report is `place`.
     fn request(&mut self, item: &Item, place: usize, case: &Arc<Case<W>>) -> RequestRow {
+        let allows_blended = self.options.allows_blended;
         let request = W::limited(&case.request, item.memory_limit, item.objective);
+        let request = W::allowing_blended(request, allows_blended);
         let costs = TableCostModel::new(case.clone(), &self.past);
         let question = Question::first(case.stage(), &request, self.device, &case.capabilities);
-        let best = case.best(self.device, item.objective, item.memory_limit);
+        let best = case.best(self.device, item.objective, item.memory_limit, allows_blended);
         let mut decision = self.planner.decide(&question, costs.clone());
         let mut attempts: Vec<Attempt<W>> = Vec::new();
         let mut lost_ms = 0.0;

@@ -29,6 +29,17 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned {
     /// A request with another limit and objective.
     fn limited(request: &Self::Request, memory_limit: u64, objective: Objective) -> Self::Request;
 
+    /// The same request, with blended plans allowed where exact ones fit, or not.
+    fn allowing_blended(request: Self::Request, _allows: bool) -> Self::Request {
+        request
+    }
+
+    /// True if a plan's output is the one that was asked for, but for its types: others count as
+    /// best only if they are allowed, or if nothing exact fits.
+    fn is_exact(_plan: &Self::Plan) -> bool {
+        true
+    }
+
     /// The objective of a request.
     fn objective(request: &Self::Request) -> Objective;
 
@@ -96,6 +107,14 @@ fn in_words([width, height, frames, batch]: [u32; 4], family: &str) -> String {
 impl Simulated for Vae {
     fn limited(request: &Request, memory_limit: u64, objective: Objective) -> Request {
         Request { memory_limit, objective, ..request.clone() }
+    }
+
+    fn allowing_blended(request: Request, allows: bool) -> Request {
+        Request { allows_blended: allows, ..request }
+    }
+
+    fn is_exact(plan: &Plan) -> bool {
+        !plan.is_blended()
     }
 
     fn objective(request: &Request) -> Objective {

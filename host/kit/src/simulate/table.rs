@@ -159,10 +159,17 @@ impl<W: Simulated> Case<W> {
 
     /// The best measured plan within a limit, by the rules of `tilewright bench sweep`:
     ///
+    /// - blended tiles and chunks count if they are allowed; otherwise only if nothing exact fits;
     /// - blended tiles below 256 pixels and, on a CPU, narrow types count only if nothing else
     ///   fits;
     /// - under `leanest` a plan may take at most four times as long as the fastest.
-    pub fn best(&self, device: &Device, objective: Objective, memory_limit: u64) -> Option<Choice> {
+    pub fn best(
+        &self,
+        device: &Device,
+        objective: Objective,
+        memory_limit: u64,
+        allows_blended: bool,
+    ) -> Option<Choice> {
         let most = memory_limit.min(device.total_bytes);
         let question = Question::first(self.stage(), &self.request, device, &self.capabilities);
         // A policy's answer is checked against the capabilities and the device: an impossible plan
@@ -172,6 +179,10 @@ impl<W: Simulated> Case<W> {
         let mut fitting: Vec<_> = measured.filter(|(_, choice)| choice.peak_bytes <= most).collect();
         let is_sound = |(entry, _): &(&Entry<W>, Choice)| W::is_sound(&entry.plan);
         let is_wide = |(entry, _): &(&Entry<W>, Choice)| W::precision(&entry.plan) == Precision::Uniform(Dtype::F32);
+        let is_exact = |(entry, _): &(&Entry<W>, Choice)| W::is_exact(&entry.plan);
+        if !allows_blended && fitting.iter().any(is_exact) {
+            fitting.retain(is_exact);
+        }
         if fitting.iter().any(is_sound) {
             fitting.retain(is_sound);
         }

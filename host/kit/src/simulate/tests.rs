@@ -53,6 +53,7 @@ fn table() -> Table {
         width: 1024,
         memory_limit: 1 << 30,
         limit_counts_weights: false,
+        allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
     };
@@ -142,7 +143,7 @@ fn simulated(table: &Table, plans: &[Plan], limits: &[u64], nearest: bool) -> Po
         .iter()
         .map(|limit| Item { case: CaseIndex::Vae(0), memory_limit: *limit, objective: Objective::Fastest })
         .collect();
-    run(table, &items, vec![entrant(plans).0], Options { nearest }).policies.remove(0)
+    run(table, &items, vec![entrant(plans).0], Options { nearest, allows_blended: true }).policies.remove(0)
 }
 
 #[test]
@@ -209,19 +210,24 @@ fn earlier_choices_are_told_as_trials() {
     let table = table();
     let (entrant, trials) = entrant(&[plan(0)]);
     let item = Item { case: CaseIndex::Vae(0), memory_limit: 4000, objective: Objective::Fastest };
-    run(&table, &[item; 3], vec![entrant], Options { nearest: true });
+    run(&table, &[item; 3], vec![entrant], Options { nearest: true, allows_blended: true });
     assert_eq!(*trials.borrow(), [0, 1, 2]);
 }
 
 #[test]
 fn the_best_plan_is_the_sweeps() {
     let table = table();
-    let best = |objective, limit| table.cases[0].best(&table.device, objective, limit).map(|best| best.plan);
+    let of = |objective, limit, allows_blended| table.cases[0].best(&table.device, objective, limit, allows_blended);
+    let best = |objective, limit| of(objective, limit, true).map(|best| best.plan);
     assert_eq!(best(Objective::Fastest, 4000), Some(plan(0).into()));
     assert_eq!(best(Objective::Fastest, 1000), Some(plan(256).into()), "smaller tiles show seams");
     assert_eq!(best(Objective::Fastest, 200), Some(plan(64).into()), "and are better than nothing");
     assert_eq!(best(Objective::Leanest, 4000), Some(plan(256).into()), "within four times the quickest");
     assert_eq!(best(Objective::Fastest, 50), None);
+    // Only plans that are allowed compete.
+    let exact = |objective, limit| of(objective, limit, false).map(|best| best.plan);
+    assert_eq!(exact(Objective::Leanest, 4000), Some(plan(0).into()));
+    assert_eq!(exact(Objective::Leanest, 1000), Some(plan(256).into()), "where nothing exact fits");
 }
 
 #[test]
@@ -315,7 +321,7 @@ fn a_policy_is_simulated_on_a_table_of_samples() {
     let entrant = Entrant { label: "adaptive".into(), planner: policy(), samples: policy(), texts: policy() };
     let workload = builtin(&table);
     assert_eq!(workload.len(), 27);
-    let report = run(&table, &workload, vec![entrant], Options { nearest: true });
+    let report = run(&table, &workload, vec![entrant], Options { nearest: true, allows_blended: true });
     let row = &report.policies[0];
     assert!(row.done >= 9, "{row:?}");
     assert!(report.cases[0].starts_with("latent "), "{:?}", report.cases);
@@ -358,7 +364,7 @@ fn a_policy_is_simulated_on_a_table_of_text_encoders() {
     let entrant = Entrant { label: "adaptive".into(), planner: policy(), samples: policy(), texts: policy() };
     let workload = builtin(&table);
     assert_eq!(workload.len(), 27);
-    let report = run(&table, &workload, vec![entrant], Options { nearest: true });
+    let report = run(&table, &workload, vec![entrant], Options { nearest: true, allows_blended: true });
     let row = &report.policies[0];
     assert!(row.done == 27 && row.fallbacks == 0, "{row:?}");
     assert!(row.requests.iter().all(|row| matches!(row.plan, tilewright_plan::AnyPlan::Text(_))));

@@ -1,5 +1,5 @@
-// {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Samples
-// are in sample.c.
+// {{name}}: decodes and encodes whole if that fits into memory, in exact bands if it doesn't, and
+// in tiles if nothing else fits. Samples are in sample.c.
 //
 // The host asks tw_decide for a plan, and again after each plan that failed. It checks and clamps
 // the answer: a policy advises, and can't break anything. sdk/policy.wit explains every field;
@@ -10,8 +10,8 @@
 // The smallest tile, in pixels of the decoded picture.
 #define LEAST 64
 
-// The most plans to ask the price of: whole, and tiles down to the smallest.
-#define PLANS 8
+// The most plans to ask the price of: whole, bands and tiles down to the smallest.
+#define PLANS 16
 
 // The settings that a user may change, with their defaults. When tw_configure is called, `integer`
 // (or flag, number, text) holds the user's value.
@@ -61,6 +61,13 @@ static tw_plan tiles(tw_plan plan, uint32_t side) {
     return plan;
 }
 
+// The same plan in bands of this height, which give the whole picture's output.
+static tw_plan bands(tw_plan plan, const tw_request *request, uint32_t height) {
+    plan.space.tag = TW_EXACT;
+    plan.space.val.exact = (tw_tile){.height = height, .width = request->width};
+    return plan;
+}
+
 // The whole picture, or a few frames of a clip at once, in one type and memory order.
 static tw_plan whole(const tw_request *request, tw_dtype dtype, uint8_t layout) {
     tw_plan plan = tw_whole(dtype);
@@ -97,20 +104,21 @@ static tw_plan best(const tw_request *request, tw_dtype dtype) {
     tw_plan plans[PLANS];
     tw_cost costs[PLANS];
     size_t count = 0;
-    uint32_t side = longest(request);
     plans[count++] = quickest(request, dtype);
-    while (count < PLANS && (side = smaller(side)) != 0) {
-        plans[count] = tiles(plans[0], side);
-        count++;
-    }
+    // Bands, where the host can run them, then tiles.
+    for (int is_tiled = !request->capabilities.exact; is_tiled <= 1; is_tiled++)
+        for (uint32_t side = smaller(longest(request)); side != 0 && count < PLANS; side = smaller(side))
+            if (is_tiled || side < request->height)
+                plans[count++] = is_tiled ? tiles(plans[0], side) : bands(plans[0], request, side);
     tw_estimate(plans, count, costs);
 
-    // The user's objective. Balanced takes the first that fits: fewer tiles come closer to the
-    // whole picture's output.
+    // The user's objective. Balanced takes the first that fits: larger parts are computed faster.
+    // Tiles are cross-faded: unless the user allows that, they are the last resort.
     size_t best = count;
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < count; i++) {
         if (costs[i].peak_bytes > budget) continue;
+        if (plans[i].space.tag == TW_BLENDED && !request->allows_blended && best < count && plans[best].space.tag != TW_BLENDED) continue;
         uint64_t price = request->objective == TW_FASTEST ? costs[i].elapsed_ns
                        : request->objective == TW_LEANEST ? costs[i].peak_bytes
                                                           : i;

@@ -56,7 +56,13 @@ int main(void) {
     tw_request roomy = request(2048 * MIB), tight = request(300 * MIB);
     CHECK(tw_decide(&roomy, NULL, 0, &plan) == TW_OK && plan.space.tag == TW_WHOLE && plan.layout == TW_CHANNELS_LAST);
     CHECK(tw_decide(&tight, NULL, 0, &plan) == TW_OK && plan.space.tag == TW_BLENDED && plan.space.val.blended.height == 512);
+    // Bands come first where the host can run them, and tiles where they are allowed.
+    tight.capabilities.exact = true;
+    CHECK(tw_decide(&tight, NULL, 0, &plan) == TW_OK && plan.space.tag == TW_EXACT && plan.space.val.exact.height == 512);
+    tight.capabilities.exact = false;
     roomy.objective = TW_LEANEST;
+    CHECK(tw_decide(&roomy, NULL, 0, &plan) == TW_OK && plan.space.tag == TW_WHOLE);
+    roomy.allows_blended = true;
     CHECK(tw_decide(&roomy, NULL, 0, &plan) == TW_OK && plan.space.val.blended.height == 64);
 
     // Tiles shrink until there is nothing smaller.

@@ -1,5 +1,5 @@
-// Decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Plain functions,
-// so that `npm test` runs them without WebAssembly.
+// Decodes and encodes whole if that fits into memory, in exact bands if it doesn't, and in tiles if
+// nothing else fits. Plain functions, so that `npm test` runs them without WebAssembly.
 //
 // The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps
 // the answer: a policy advises, and can't break anything.
@@ -40,15 +40,22 @@ function best(request, dtypes, tile, price) {
     // The memory limit of the user, and at most the memory that is free now.
     const budget = Math.min(request.memory.limitBytes, request.device.freeBytes);
 
-    const plans = [quickest(dtypes, request, price)];
-    for (let side; (side = smaller(plans.at(-1), request, tile)); ) plans.push(tiles(plans.at(-1), side));
+    const whole = quickest(dtypes, request, price);
+    const tiled = [whole];
+    for (let side; (side = smaller(tiled.at(-1), request, tile)); ) tiled.push(tiles(tiled.at(-1), side));
+    // Bands give the whole picture's output, where the host can run them.
+    const heights = request.capabilities.exact ? tiled.slice(1).map((plan) => plan.space.val.height) : [];
+    const bands = heights.filter((height) => height < request.height).map((height) => exact(whole, height, request));
+    const plans = [whole, ...bands, ...tiled.slice(1)];
     const costs = price(plans);
     const priced = plans.map((plan, number) => ({ plan, cost: costs[number] }));
-    const fitting = priced.filter(({ cost }) => cost && cost.peakBytes <= budget);
+    let fitting = priced.filter(({ cost }) => cost && cost.peakBytes <= budget);
     if (fitting.length === 0) return { ...plans.at(-1), reason: "nothing is expected to fit: the smallest tiles" };
+    // Tiles are cross-faded: unless the user allows that, they are the last resort.
+    const unblended = fitting.filter(({ plan }) => plan.space.tag !== "blended");
+    if (unblended.length > 0 && !request.allowsBlended) fitting = unblended;
 
-    // The user's objective. Balanced takes the first that fits: fewer tiles come closer to
-    // the whole picture's output.
+    // The user's objective. Balanced takes the first that fits: larger parts are computed faster.
     const least = (figure) => fitting.reduce((best, next) => (figure(next.cost) < figure(best.cost) ? next : best));
     const chosen = {
         fastest: () => least((cost) => cost.elapsedNs),
@@ -90,6 +97,11 @@ function whole(dtype, layout, request) {
 function tiles(plan, side) {
     const tile = { height: side, width: side, overlap: Math.floor(side / 8) };
     return { ...plan, space: { tag: "blended", val: tile } };
+}
+
+/** The same plan in bands that give the whole picture's output. */
+function exact(plan, height, request) {
+    return { ...plan, space: { tag: "exact", val: { height, width: request.width, overlap: 0 } } };
 }
 
 /**

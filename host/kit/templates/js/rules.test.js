@@ -21,14 +21,24 @@ function request(limitBytes) {
     const device = { backend: "rocm", arch: "gfx1151", freeBytes: 65536 * MIB, fastDtypes: [] };
     const memory = { limitBytes, countsWeights: false };
     const extents = { batch: 1, frames: 1, height: 1024, width: 1024, spatialScale: 8, temporalScale: 1 };
-    return { direction: "decode", model: { family: "flux" }, device, memory, objective: "balanced", ...extents, hints: [] };
+    const wishes = { objective: "balanced", allowsBlended: false };
+    const capabilities = { exact: true };
+    return { direction: "decode", model: { family: "flux" }, device, memory, ...wishes, ...extents, capabilities, hints: [] };
 }
+
+/** The same, on a host that can't run exact bands. */
+const withoutBands = (limitBytes) => ({ ...request(limitBytes), capabilities: { exact: false } });
 
 test("whole if it fits, and tiles if it does not", () => {
     assert.equal(decide(request(2048 * MIB), [], 512, price).space.tag, "whole");
-    assert.deepEqual(decide(request(300 * MIB), [], 512, price).space.val, { height: 512, width: 512, overlap: 64 });
-    const leanest = { ...request(2048 * MIB), objective: "leanest" };
-    assert.equal(decide(leanest, [], 512, price).space.val.height, 64);
+    const bands = { tag: "exact", val: { height: 512, width: 1024, overlap: 0 } };
+    assert.deepEqual(decide(request(300 * MIB), [], 512, price).space, bands);
+    // Tiles are the last resort, or allowed.
+    const tile = { tag: "blended", val: { height: 512, width: 512, overlap: 64 } };
+    assert.deepEqual(decide(withoutBands(300 * MIB), [], 512, price).space, tile);
+    const leanest = { ...withoutBands(2048 * MIB), objective: "leanest" };
+    assert.equal(decide(leanest, [], 512, price).space.tag, "whole");
+    assert.equal(decide({ ...leanest, allowsBlended: true }, [], 512, price).space.val.height, 64);
 });
 
 test("the quickest memory order is taken", () => {
@@ -41,8 +51,8 @@ test("the quickest memory order is taken", () => {
 
 test("tiles shrink until there is nothing smaller", () => {
     const sides = [];
-    let plan = decide(request(300 * MIB), [], 512, price);
-    const next = () => decide(request(300 * MIB), [{ plan, failure: { tag: "out-of-memory", val: MIB } }], 512, price);
+    let plan = decide(withoutBands(300 * MIB), [], 512, price);
+    const next = () => decide(withoutBands(300 * MIB), [{ plan, failure: { tag: "out-of-memory", val: MIB } }], 512, price);
     assert.throws(() => {
         for (;;) {
             plan = next();

@@ -1,4 +1,5 @@
-"""{{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Samples are in sample.py.
+"""{{name}}: decodes and encodes whole if that fits into memory, in exact bands if it doesn't, and in tiles if nothing else
+fits. Samples are in sample.py.
 
 The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps what it is answered: a policy
 advises, and can't break anything. wit/policy.wit explains every field; bindings/ has the same as Python, for your editor.
@@ -11,7 +12,8 @@ from sample import DenoisePolicy
 from wit_world.exports import lifecycle
 from wit_world.imports import vae_host
 from wit_world.imports.vae import (
-    Failure_NonFinite, Layout, Plan, Precision_Uniform, Release, Space_Blended, Space_Whole, Tile, Time_Carried, Time_Whole,
+    Failure_NonFinite, Layout, Plan, Precision_Uniform, Release, Space_Blended, Space_Exact, Space_Whole, Tile,
+    Time_Carried, Time_Whole,
 )
 from wit_world.imports.types import Dtype, Objective, Stage
 
@@ -86,18 +88,27 @@ def best(request, dtypes):
     budget = min(request.memory.limit_bytes, request.device.free_bytes)
 
     # One question for all plans takes less time than one for each.
-    plans = [quickest(dtypes, request)]
-    while side := smaller(plans[-1], request):
-        plans.append(tiles(plans[-1], side))
+    whole = quickest(dtypes, request)
+    tiled = [whole]
+    while side := smaller(tiled[-1], request):
+        tiled.append(tiles(tiled[-1], side))
+    # Bands give the whole picture's output, where the host can run them.
+    heights = [plan.space.value.height for plan in tiled[1:] if request.capabilities.exact]
+    bands = [exact(whole, height, request) for height in heights if height < request.height]
+    plans = [whole, *bands, *tiled[1:]]
     fitting = [(plan, cost) for plan, cost in zip(plans, price(plans)) if cost is not None and cost.peak_bytes <= budget]
     if not fitting:
         return replace(plans[-1], reason="nothing is expected to fit: the smallest tiles")
+    # Tiles are cross-faded: unless the user allows that, they are the last resort.
+    unblended = [(plan, cost) for plan, cost in fitting if not isinstance(plan.space, Space_Blended)]
+    if unblended and not request.allows_blended:
+        fitting = unblended
 
     # The user's objective.
     plan, cost = {
         Objective.FASTEST: lambda: min(fitting, key=lambda each: each[1].elapsed_ns),
         Objective.LEANEST: lambda: min(fitting, key=lambda each: each[1].peak_bytes),
-        # The first that fits: fewer tiles come closer to the whole picture's output.
+        # The first that fits: larger parts are computed faster.
         Objective.BALANCED: lambda: fitting[0],
     }[request.objective]()
     return replace(plan, reason=f"the best that fits, {cost.tiles} tiles")
@@ -121,6 +132,11 @@ def whole(dtype, layout, request):
 def tiles(plan, side):
     """The same plan in tiles that are cross-faded over an eighth of their side."""
     return replace(plan, space=Space_Blended(Tile(side, side, side // 8)))
+
+
+def exact(plan, height, request):
+    """The same plan in bands that give the whole picture's output."""
+    return replace(plan, space=Space_Exact(Tile(height, request.width, 0)))
 
 
 def smaller(plan, request):

@@ -14,8 +14,8 @@ from wit_world.exports.lifecycle import Value_Integer
 from wit_world.imports import denoise, denoise_host, vae_host
 from wit_world.imports.types import Backend, Device, Dtype, Memory, Model, Objective
 from wit_world.imports.vae import (
-    Attempt, Capabilities, Cost, Direction, Failure_NonFinite, Failure_OutOfMemory, Failure_OverLimit, Layout, Request, Space_Blended, Space_Whole,
-    Tile, Time_Carried,
+    Attempt, Capabilities, Cost, Direction, Failure_NonFinite, Failure_OutOfMemory, Failure_OverLimit, Layout, Request, Space_Blended, Space_Exact,
+    Space_Whole, Tile, Time_Carried,
 )
 
 MIB = 1 << 20
@@ -35,8 +35,14 @@ def request(limit_bytes):
         dtypes=[Dtype.F32, Dtype.BF16], tile_unit=8, tile_least=64, batch_most=16, prefetch_most=2, exact=True, carried=True,
         offload=False)
     return Request(
-        Direction.DECODE, model, device, Memory(limit_bytes, False), Objective.BALANCED, batch=1, frames=1, height=1024,
-        width=1024, spatial_scale=8, temporal_scale=1, capabilities=capabilities, under_way=None, hints=[])
+        Direction.DECODE, model, device, Memory(limit_bytes, False), Objective.BALANCED, allows_blended=False, batch=1,
+        frames=1, height=1024, width=1024, spatial_scale=8, temporal_scale=1, capabilities=capabilities, under_way=None, hints=[])
+
+
+def without_bands(limit_bytes):
+    """The same, on a host that can't run exact bands."""
+    whole = request(limit_bytes)
+    return replace(whole, capabilities=replace(whole.capabilities, exact=False))
 
 
 class Decisions(unittest.TestCase):
@@ -47,9 +53,13 @@ class Decisions(unittest.TestCase):
 
     def test_whole_if_it_fits_and_tiles_if_it_does_not(self):
         self.assertEqual(self.policy.decide(request(2048 * MIB), []).space, Space_Whole())
-        self.assertEqual(self.policy.decide(request(300 * MIB), []).space, Space_Blended(Tile(512, 512, 64)))
-        leanest = replace(request(2048 * MIB), objective=Objective.LEANEST)
-        self.assertEqual(self.policy.decide(leanest, []).space, Space_Blended(Tile(64, 64, 8)))
+        self.assertEqual(self.policy.decide(request(300 * MIB), []).space, Space_Exact(Tile(512, 1024, 0)))
+        # Tiles are the last resort, or allowed.
+        self.assertEqual(self.policy.decide(without_bands(300 * MIB), []).space, Space_Blended(Tile(512, 512, 64)))
+        leanest = replace(without_bands(2048 * MIB), objective=Objective.LEANEST)
+        self.assertEqual(self.policy.decide(leanest, []).space, Space_Whole())
+        allowed = replace(leanest, allows_blended=True)
+        self.assertEqual(self.policy.decide(allowed, []).space, Space_Blended(Tile(64, 64, 8)))
 
     def test_the_quickest_memory_order_is_taken(self):
         def last_is_quick(plan):
@@ -59,10 +69,10 @@ class Decisions(unittest.TestCase):
         self.assertEqual(self.policy.decide(request(2048 * MIB), []).layout, Layout.CHANNELS_LAST)
 
     def test_tiles_shrink_until_there_is_nothing_smaller(self):
-        plan, sides = self.policy.decide(request(300 * MIB), []), []
+        plan, sides = self.policy.decide(without_bands(300 * MIB), []), []
         with self.assertRaises(Err):
             while True:
-                plan = self.policy.decide(request(300 * MIB), [Attempt(plan, Failure_OutOfMemory(MIB))])
+                plan = self.policy.decide(without_bands(300 * MIB), [Attempt(plan, Failure_OutOfMemory(MIB))])
                 sides.append(plan.space.value.height)
         self.assertEqual(sides, [256, 128, 64])
 

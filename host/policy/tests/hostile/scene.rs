@@ -46,6 +46,7 @@ pub fn request() -> Request {
         width: 1024,
         memory_limit: 1 << 33,
         limit_counts_weights: false,
+        allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

@@ -202,13 +202,15 @@ impl Rollout {
                 Arc::new(Slot::new(&pinned.policy, forces, changing, PauseState::default()))
             }
         };
-        let StoredAssignment { route, canary, objective, memory_limit, takes_over, .. } = pinned.clone();
+        let StoredAssignment { route, canary, objective, allows_blended, memory_limit, takes_over, .. } =
+            pinned.clone();
         Ok(Assignment {
             route,
             revision,
             canary,
             compare: None,
             objective,
+            allows_blended,
             memory_limit,
             takes_over,
             slot,

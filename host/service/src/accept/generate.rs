@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 use tilewright_engine::DenoiseJob;
 use tilewright_media::{Format, Shape};
 use tilewright_pipeline::{Decode, LatentMap, SampleModel, Size, TextRequest};
-use tilewright_plan::{Objective, Stage};
+use tilewright_plan::{Loss, Objective, Stage};
 use tilewright_sampling::Convention;
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
 
@@ -41,7 +41,8 @@ const OF_DECODES: [Alone; 3] = [
 /// The fields of a request's sample. Those of a job from a prompt have the model's defaults where
 /// nothing is given.
 pub fn fields_of(request: &JobRequest, transformer: &SampleModel) -> SampleFields {
-    let fields = request.sample.as_deref().cloned().unwrap_or_default();
+    let mut fields = request.sample.as_deref().cloned().unwrap_or_default();
+    fields.reuse = fields.reuse.or(Loss::reuse(&request.allow));
     if request.prompt.is_none() {
         return fields;
     }

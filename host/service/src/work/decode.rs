@@ -97,7 +97,7 @@ impl Executed for Vae {
         let compares = assignment.compare.is_some() && fits_buffer(stored);
         let (limit, objective) = (memory_limit(worker, stored, assignment), execution.objective(assignment));
         let job = match Decode::new(&worker.device.machine, &vae.model, &input.tensor, limit, objective) {
-            Ok(job) => job,
+            Ok(job) => job.allowing_blended(execution.allows_blended(assignment)),
             Err(error) => return failed(JobEnd::Failed(one_line(&error))),
         };
         let before = history.before(job.stage(), job.request());
@@ -129,7 +129,7 @@ impl Executed for Vae {
         let (limit, objective) = (memory_limit(worker, stored, assignment), execution.objective(assignment));
         let vae = vae_of(&input.model)?;
         let job = Decode::new(&worker.device.machine, &vae.model, &input.tensor, limit, objective);
-        let job = job.map_err(|error| one_line(&error))?;
+        let job = job.map_err(|error| one_line(&error))?.allowing_blended(execution.allows_blended(assignment));
         let mut incumbents = FrameStore::new(true);
         let done = vec![0; stored.job.batch as usize];
         let mut planner = UntrackedPlanner::new(incumbent);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tilewright_engine::Unfinished;
 use tilewright_pipeline::{Kept, Trials};
-use tilewright_plan::{Objective, Record};
+use tilewright_plan::{Loss, Objective, Record, Stage};
 use tilewright_rollout::{Assignment, Decider, Revision, Served};
 use tilewright_service_api::JobResult;
 
@@ -102,5 +102,10 @@ impl Execution<'_> {
     /// The objective of the job: its own, or its route's.
     pub fn objective(&self, assignment: &Assignment) -> Objective {
         self.stored.request.objective.or(assignment.objective).unwrap_or(Objective::Balanced)
+    }
+
+    /// True if the job, or its route, allows blended tiles and chunks where an exact plan fits.
+    pub fn allows_blended(&self, assignment: &Assignment) -> bool {
+        assignment.allows_blended || Loss::allows_blended(&self.stored.request.allow, Stage::Decode)
     }
 }

@@ -47,6 +47,9 @@ impl Search<'_> {
             self.wishes.chunk = 0;
             return self.best_clip();
         }
+        if !self.may_blend() && fitting.is_empty() {
+            fitting.extend(self.tight.take());
+        }
         if begun.is_none() && (fitting.is_empty() || self.bounds.leanest) {
             let large = UserBounds { max_tile: self.wishes.max_tile.min(CLIP_TILE), ..self.wishes };
             for is_small in [self.bounds.leanest, true] {

@@ -44,6 +44,8 @@ pub struct Case {
     /// A share of whole's memory in f32, channels first; of a clip a latent frame at a time.
     pub limit: f64,
     pub objective: Objective,
+    /// The user allows blended tiles where exact plans fit.
+    pub blended: bool,
     pub family: &'static str,
     pub exact: bool,
     pub fast: Vec<Dtype>,
@@ -65,6 +67,7 @@ impl Case {
             offload: None,
             limit,
             objective,
+            blended: true,
             family: "flux",
             exact: true,
             fast: if backend == Backend::Cpu { vec![] } else { vec![Dtype::Bf16, Dtype::F16] },
@@ -81,6 +84,11 @@ impl Case {
     /// Whole in f32, channels first, in the chunks that limits refer to.
     pub fn natural(&self) -> Plan {
         Plan { time: if self.frames > 1 { Time::Carried(LATENT_FRAME) } else { Time::Whole }, ..f32() }
+    }
+
+    /// True of an exact plan where blended ones are not allowed: it may come without its margin.
+    pub fn may_be_tight(&self, plan: &Plan) -> bool {
+        !self.blended && plan.kind() != Kind::Blended
     }
 
     pub fn request(&self) -> Request {
@@ -113,6 +121,7 @@ impl Case {
                 counts_weights: false,
             },
             objective: self.objective,
+            allows_blended: self.blended,
             batch: self.batch,
             frames: self.frames,
             height: self.height,

@@ -1,5 +1,5 @@
-//! {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
-//! Samples are in `sample.rs`.
+//! {{name}}: decodes and encodes whole if that fits into memory, in exact bands if it doesn't, and
+//! in tiles if nothing else fits. Samples are in `sample.rs`.
 //!
 //! The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps
 //! the answer: a policy advises, and can't break anything. `sdk/wit/policy.wit` explains every
@@ -89,20 +89,26 @@ impl Tiles {
         let budget = request.memory.limit_bytes.min(request.device.free_bytes);
 
         let whole = whole(request, dtypes);
-        let sides = successors(self.smaller(request.longest()), |side| self.smaller(*side));
-        let tiled = sides.map(|side| tiles(&whole, request, side));
-        let plans: Vec<Plan> = once(whole.clone()).chain(tiled).collect();
+        let sides = || successors(self.smaller(request.longest()), |side| self.smaller(*side));
+        // Bands give the whole picture's output, where the host can run them.
+        let bands = sides().filter(|_| request.capabilities.exact).map(|side| whole.clone().exact(request, side));
+        let tiled = sides().map(|side| tiles(&whole, request, side));
+        let plans: Vec<Plan> = once(whole.clone()).chain(bands).chain(tiled).collect();
 
         // A plan that the host can't run has an error instead of a cost, and is left out.
         let costs = host::estimate(&plans);
         let priced = plans.iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?)));
-        let fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.peak_bytes <= budget).collect();
+        let mut fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.peak_bytes <= budget).collect();
+        // Tiles are cross-faded: unless the user allows that, they are the last resort.
+        if !request.allows_blended && fitting.iter().any(|(plan, _)| !plan.is_blended()) {
+            fitting.retain(|(plan, _)| !plan.is_blended());
+        }
 
         // The user's objective.
         let best = match request.objective {
             Objective::Fastest => fitting.iter().min_by_key(|(_, cost)| cost.elapsed_ns),
             Objective::Leanest => fitting.iter().min_by_key(|(_, cost)| cost.peak_bytes),
-            // The first that fits: fewer tiles come closer to the whole picture's output.
+            // The first that fits: larger parts are computed faster.
             Objective::Balanced => fitting.first(),
         };
         match best {

@@ -29,6 +29,7 @@ fn request(limit_bytes: u64) -> Request {
         },
         memory: Memory { limit_bytes, counts_weights: false },
         objective: Objective::Balanced,
+        allows_blended: false,
         batch: 1,
         frames: 1,
         height: 1024,
@@ -65,9 +66,16 @@ fn policy() -> Tiles {
 #[test]
 fn whole_if_it_fits_and_tiles_if_it_does_not() {
     assert_eq!(policy().decide(&request(2048 * MIB), &[]).unwrap().space, Space::Whole);
-    let tiled = policy().decide(&request(300 * MIB), &[]).unwrap();
-    assert_eq!(tiled.space, Space::Blended(Tile::square(512, 64)));
-    let leanest = Request { objective: Objective::Leanest, ..request(2048 * MIB) };
+    let mut tight = request(300 * MIB);
+    let bands = policy().decide(&tight, &[]).unwrap();
+    assert_eq!(bands.space, Space::Exact(Tile { height: 512, width: 1024, overlap: 0 }));
+    // Tiles are the last resort, or allowed.
+    tight.capabilities.exact = false;
+    assert_eq!(policy().decide(&tight, &[]).unwrap().space, Space::Blended(Tile::square(512, 64)));
+    let mut leanest = Request { objective: Objective::Leanest, ..request(2048 * MIB) };
+    leanest.capabilities.exact = false;
+    assert_eq!(policy().decide(&leanest, &[]).unwrap().space, Space::Whole);
+    leanest.allows_blended = true;
     assert_eq!(policy().decide(&leanest, &[]).unwrap().space, Space::Blended(Tile::square(64, 8)));
 }
 
@@ -88,7 +96,8 @@ fn the_quickest_type_and_memory_order_are_taken() {
 #[test]
 fn tiles_shrink_until_there_is_nothing_smaller() {
     let mut policy = policy();
-    let request = request(300 * MIB);
+    let mut request = request(300 * MIB);
+    request.capabilities.exact = false;
     let mut plan = policy.decide(&request, &[]).unwrap();
     let mut sides = vec![];
     while let Ok(next) = policy.decide(&request, &[Attempt { plan, failure: Failure::OutOfMemory(MIB) }]) {

@@ -204,6 +204,7 @@ mod tests {
             width: 832,
             memory_limit: 1 << 30,
             limit_counts_weights: false,
+            allows_blended: true,
             objective,
             hints,
         }

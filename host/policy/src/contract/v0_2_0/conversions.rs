@@ -91,6 +91,7 @@ impl<'a> GuestRequest<'a> {
             },
             memory: types::Memory { limit_bytes: request.memory_limit, counts_weights: request.limit_counts_weights },
             objective: request.objective.into(),
+            allows_blended: request.allows_blended,
             batch: request.batch,
             frames: request.frames,
             height: request.height,
