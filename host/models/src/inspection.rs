@@ -172,8 +172,14 @@ pub struct LoraInspection {
     pub layers: usize,
     /// The smallest and the largest rank.
     pub ranks: Option<[usize; 2]>,
+    /// The smallest and the largest factor of a layer's change at a strength of 1.
+    pub scales: Option<[f64; 2]>,
     /// Keys of text encoders.
     pub text_keys: usize,
+    /// Keys of a second expert's layers.
+    pub second_keys: usize,
+    /// What is to be said about its factors.
+    pub notes: Vec<String>,
     /// The reason that it can't be applied, if it can't.
     pub problem: Option<String>,
 }
@@ -184,8 +190,24 @@ impl LoraInspection {
         Part::of(file).into_iter().find(|part| part.role == Role::Lora)?;
         let lora = Checkpoint::open(file.path()).map_err(Error::from).and_then(|file| Lora::read(file, 1.0));
         Some(match lora {
-            Ok(lora) => Self { layers: lora.layers(), ranks: lora.ranks(), text_keys: lora.text_keys, problem: None },
-            Err(error) => Self { layers: 0, ranks: None, text_keys: 0, problem: Some(in_words(file, &error)) },
+            Ok(lora) => Self {
+                layers: lora.layers(),
+                ranks: lora.ranks(),
+                scales: lora.scales(),
+                text_keys: lora.text_keys,
+                second_keys: lora.second_keys(),
+                notes: lora.notes,
+                problem: None,
+            },
+            Err(error) => Self {
+                layers: 0,
+                ranks: None,
+                scales: None,
+                text_keys: 0,
+                second_keys: 0,
+                notes: Vec::new(),
+                problem: Some(in_words(file, &error)),
+            },
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Flux and WAN against diffusers (`tests/fixtures/make_transformer_fixtures.py`): one forward, and
-//! four steps of Euler. The same with LoRAs, and on GGUF files (`make_lora_fixtures.py`).
+//! four steps of Euler. The same with LoRAs, and on GGUF files (`make_lora_fixtures.py`), and with
+//! LoRAs whose factors stand in settings (`make_lora_settings_fixtures.py`).
 
 use std::path::PathBuf;
 
@@ -46,12 +47,19 @@ struct Case {
 
 impl Case {
     fn new(case: &Value, residency: Residency) -> Self {
-        let load = |path: &Value| {
+        let load = |path: &Value, expert: usize| {
             let mut file = DenoiserFile::open(open(path)).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(Some(file.parameters), case["parameters"].as_u64(), "{}", case["name"]);
             for lora in case["loras"].as_array().into_iter().flatten() {
-                let fit = file.add(Lora::read(open(&lora["path"]), lora["strength"].as_f64().unwrap()).unwrap());
+                let path = fixtures().join(lora["path"].as_str().unwrap());
+                let opened = Lora::open(&path, lora["strength"].as_f64().unwrap()).unwrap();
+                assert!(opened.notes.is_empty(), "{}: {:?}", case["name"], opened.notes);
+                let fit = file.add(opened.for_expert(expert).unwrap());
                 let fit = fit.unwrap_or_else(|error| panic!("{}: {error}", case["name"]));
+                if lora["keys_in_file"].is_null() {
+                    assert_eq!((fit.fitting, fit.first_without), (fit.keys, None), "{}", case["name"]);
+                    continue;
+                }
                 let count = |what: &str| lora[what].as_u64().unwrap() as usize;
                 let without = strings(&lora["keys_that_do_not_fit"]);
                 let expected = LoraFit {
@@ -79,8 +87,8 @@ impl Case {
         };
         let held = case["held"].as_str().map(|_| open(&case["held"]));
         Self {
-            high: load(&case["transformer"]),
-            low: case["low_noise"].as_str().map(|_| load(&case["low_noise"])),
+            high: load(&case["transformer"], 0),
+            low: case["low_noise"].as_str().map(|_| load(&case["low_noise"], 1)),
             boundary: case["boundary"].as_f64().unwrap_or(0.0),
             conditioning: open(&case["conditioning"]),
             guidance: case["guidance"].as_f64().map(|guidance| guidance as f32),
@@ -175,6 +183,37 @@ fn loras_in_every_layout_lead_where_diffusers_and_comfyui_say() {
             println!("{} {residency:?}: velocity {found:.3} of the tolerance", case["name"]);
             assert!(found < 1.0, "{}: {found} of the tolerance", case["name"]);
         }
+    }
+}
+
+#[test]
+fn factors_in_settings_lead_where_diffusers_and_peft_do() {
+    let _no_grad = tch::no_grad_guard();
+    let cases = list("lora_settings_cases.json", "cases");
+    assert!(cases.len() >= 9);
+    for residency in [Residency::Packed, Residency::Expanded] {
+        for case in &cases {
+            let of = Case::new(case, residency);
+            let expected = tensor(&open(&case["reference"]), "velocity").unwrap();
+            let found = share(&of.velocity(&of.noise, case["sigmas"][0].as_f64().unwrap()), &expected, 1e-4);
+            println!("{} {residency:?}: velocity {found:.3} of the tolerance", case["name"]);
+            assert!(found < 1.0, "{}: {found} of the tolerance", case["name"]);
+        }
+    }
+}
+
+#[test]
+fn each_expert_gets_its_own_half_of_a_file_for_both() {
+    let _no_grad = tch::no_grad_guard();
+    let text = std::fs::read_to_string(fixtures().join("lora_settings_cases.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let case = &all["experts"];
+    let (of, reference) = (Case::new(case, Residency::Mapped), open(&case["reference"]));
+    for (name, step) in [("velocity", 0), ("low", 2)] {
+        let sigma = case["sigmas"][step].as_f64().unwrap();
+        assert_eq!(sigma < of.boundary, name == "low");
+        let found = share(&of.velocity(&of.noise, sigma), &tensor(&reference, name).unwrap(), 1e-4);
+        assert!(found < 1.0, "{name}: {found} of the tolerance");
     }
 }
 

@@ -107,6 +107,69 @@ fn whole_clips_agree_with_diffusers_in_both_memory_orders() {
     }
 }
 
+/// WAN 2.1's decoder with the last convolution's channels four times each, as those of twice the
+/// size have them, and with another bias for each pixel of a square.
+fn upscaling(path: &Path, offsets: [f32; 4]) {
+    let file = std::fs::read(fixtures().join("wan21-original/Wan2.1_VAE.safetensors")).unwrap();
+    let length = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+    let mut header: serde_json::Map<String, Value> = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let mut data = Vec::new();
+    for (name, tensor) in header.iter_mut().filter(|(name, _)| *name != "__metadata__") {
+        let at = |place: usize| 8 + length + tensor["data_offsets"][place].as_u64().unwrap() as usize;
+        let bytes = &file[at(0)..at(1)];
+        let start = data.len();
+        match name.as_str() {
+            "decoder.head.2.weight" => bytes.chunks(bytes.len() / 3).for_each(|channel| data.extend(channel.repeat(4))),
+            "decoder.head.2.bias" => {
+                // In f32, where sums are exact.
+                let biases = bytes.as_chunks().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32());
+                let biases = biases.flat_map(|bias| offsets.map(|offset| bias + offset));
+                biases.for_each(|bias| data.extend(bias.to_le_bytes()));
+                tensor["dtype"] = "F32".into();
+            }
+            _ => data.extend(bytes),
+        }
+        if name.starts_with("decoder.head.2.") {
+            tensor["shape"][0] = 12.into();
+        }
+        tensor["data_offsets"] = vec![start, data.len()].into();
+    }
+    let header = Value::from(header).to_string();
+    std::fs::write(path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()).unwrap();
+}
+
+#[test]
+fn a_decoder_of_twice_the_size_lays_its_squares_out_as_pixel_shuffle() {
+    let _no_grad = tch::no_grad_guard();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("Wan2.1_VAE_upscale2x.safetensors");
+    let offsets = [-0.3, -0.1, 0.15, 0.4];
+    upscaling(&path, offsets);
+    let mut case = cases().into_iter().find(|case| case["name"] == "wan21-original-17").unwrap();
+    let plain = Case::open(&case, F32, Layout::ChannelsFirst);
+    let plain = plain.decode(i64::MAX, &plain.spread(u32::MAX, None));
+    case["vae"] = path.to_str().unwrap().into();
+    let large = Case::open(&case, F32, Layout::ChannelsFirst);
+    assert_eq!((large.decoder.config().spatial_scale(), large.decoder.config().image_channels), (16, 3));
+    let pixels = offsets.map(|offset| &plain + f64::from(offset));
+    // [N, 3, T, H, W] four times → [N · T, 12, H, W] → [N, 3, T, 2 · H, 2 · W]
+    let channels = Tensor::stack(&pixels, 2).permute([0, 3, 1, 2, 4, 5]).flatten(2, 3).flatten(0, 1);
+    let mut size = plain.size();
+    size[3] *= 2;
+    size[4] *= 2;
+    let expected = channels.pixel_shuffle(2).clamp(-1.0, 1.0);
+    let expected = expected.reshape([size[0], size[2], size[1], size[3], size[4]]).transpose(1, 2);
+    // Where the plain one was cut off at its ends, nothing is known.
+    let known = plain.abs().lt(1.0).repeat_interleave_self_int(2, 3, None).repeat_interleave_self_int(2, 4, None);
+    assert!(f64::try_from(known.to_kind(Kind::Float).mean(Kind::Float)).unwrap() > 0.5);
+    for (chunk, frames, band) in [(i64::MAX, u32::MAX, None), (2, 3, Some(16))] {
+        let found = large.decode(chunk, &Spread { frames, band, height: size[3] as u32 });
+        assert_eq!(found.size(), size);
+        let apart = largest(&((&found - &expected) * &known));
+        assert!(apart < 1e-5, "chunks of {chunk}: {apart}");
+    }
+}
+
 #[test]
 fn chunks_and_bands_of_any_size_give_the_whole_clip() {
     let _no_grad = tch::no_grad_guard();

@@ -92,6 +92,18 @@ impl Model {
         }
     }
 
+    /// Pixels of a picture to be encoded per latent pixel, along one side: those of a decoder that
+    /// makes larger ones are more.
+    ///
+    /// # Errors
+    /// The file has no encoder.
+    pub fn encoded_scale(&self) -> Result<u32> {
+        Ok(match self {
+            Model::Picture(vae) => vae.encoding()?.0.spatial_scale(),
+            Model::Clip(vae) => vae.encoding()?.0.spatial_scale(),
+        })
+    }
+
     /// Frames per latent frame after the first; 1 for pictures.
     pub fn temporal_scale(&self) -> u32 {
         match self {

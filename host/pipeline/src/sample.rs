@@ -118,23 +118,41 @@ impl SampleModel {
     /// # Errors
     /// The file is unsound or no LoRA, or for another model.
     pub fn add(&mut self, request: &LoraRequest) -> Result<Option<String>> {
+        let count = self.denoiser.files().len();
         let experts = match request.expert {
             Some(expert) => expert..expert + 1,
-            None => 0..self.denoiser.files().len(),
+            None => 0..count,
         };
-        let mut fit = None;
+        let (mut fits, mut notes, mut second_keys) = (Vec::<LoraFit>::new(), Vec::new(), 0);
         for expert in experts {
-            let file = Checkpoint::open(&request.path).map_err(ModelError::from)?;
-            fit = Some(self.denoiser.add(expert, Lora::read(file, request.strength)?)?);
+            let lora = Lora::open(&request.path, request.strength)?;
+            (notes, second_keys) = (lora.notes.clone(), lora.second_keys());
+            let Some(lora) = lora.for_expert(expert) else { continue };
+            let fit = self.denoiser.add(expert, lora)?;
+            if !fits.contains(&fit) {
+                fits.push(fit);
+            }
         }
-        let Some(LoraFit { fitting, keys, first_without, text_keys }) = fit else { return Ok(None) };
-        let path = request.path.display();
-        let without = first_without.map(|first| {
-            format!("{} of its {keys} keys have no place in the transformer, such as {first}", keys - fitting)
+        let Some(text_keys) = fits.first().map(|fit| fit.text_keys) else {
+            let reason = match count {
+                1 => "a LoRA for the expert of low noise alone (transformer_2), and there is one transformer",
+                _ => "nothing in this LoRA is for the expert that it is given to: its keys are for the other one",
+            };
+            return Err(Error::Input { path: request.path.clone(), reason: reason.to_owned() });
+        };
+        let without = fits.into_iter().filter_map(|LoraFit { fitting, keys, first_without, .. }| {
+            let first = first_without?;
+            Some(format!("{} of its {keys} keys have no place in the transformer, such as {first}", keys - fitting))
         });
-        let text = (text_keys > 0).then(|| format!("{text_keys} keys are a text encoder's and left out"));
-        let lines: Vec<String> = without.into_iter().chain(text).collect();
-        Ok((!lines.is_empty()).then(|| format!("{path}: {}", lines.join("; "))))
+        let mut lines: Vec<String> = without.collect();
+        if text_keys > 0 {
+            lines.push(format!("{text_keys} keys are a text encoder's and left out"));
+        }
+        if second_keys > 0 && count == 1 {
+            lines.push(format!("{second_keys} keys are for a second expert (transformer_2) and left out"));
+        }
+        lines.extend(notes);
+        Ok((!lines.is_empty()).then(|| format!("{}: {}", request.path.display(), lines.join("; "))))
     }
 
     /// The same with the scaling that its VAE tells, where it tells one: it goes before that of the

@@ -16,6 +16,7 @@
 mod brownian;
 mod latents;
 mod model_sampling;
+mod rehearsal;
 mod sampler;
 mod schedule;
 mod scheduler;
@@ -24,6 +25,7 @@ mod tensors;
 pub use brownian::{BrownianNoise, BrownianTree, SigmaError, Source};
 pub use latents::{Latents, Real};
 pub use model_sampling::{ModelSampling, Prediction};
+pub use rehearsal::check_finite;
 pub use sampler::{Course, Denoised, Denoiser, Noise, NoiseKind, Sampler, State};
 pub use schedule::{
     Convention, Error, FlowScheduler, MOST_STEPS, Result, Schedule, Shift, Span, Times, check_sigmas, parse_sigmas,

@@ -60,6 +60,21 @@ pub enum Error {
         /// All steps.
         steps: u32,
     },
+    /// Sigmas of which a sampler makes no numbers.
+    #[error(
+        "{sampler} comes to no numbers in step {step} of {steps}{}: take fewer steps, or another scheduler or sampler",
+        repetition(.repeated)
+    )]
+    NotFinite {
+        /// The sampler.
+        sampler: Sampler,
+        /// The step, from 1.
+        step: usize,
+        /// All steps.
+        steps: usize,
+        /// The place of a sigma that is that of the place before it, from 1, and its value.
+        repeated: Option<(usize, f32)>,
+    },
     /// A sigma outside of its range.
     #[error("sigma {number} is {sigma}: a flow model's are from 1 to 0")]
     OutOfRange {
@@ -78,6 +93,13 @@ pub enum Error {
         /// The one before.
         before: f64,
     },
+}
+
+/// The cause of numbers that are none, in words.
+fn repetition(repeated: &Option<(usize, f32)>) -> String {
+    repeated.map_or_else(String::new, |(place, sigma)| {
+        format!(": sigmas {} and {place} are both {sigma}, and it divides by their difference", place - 1)
+    })
 }
 
 /// The reference whose choices are followed where references differ.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::prompt::{Embeddings, Piece, pieces};
 use crate::tokenizer::{Family, PADDING, Reading, Tokenizer};
 
-/// CLIP's length.
+/// The length of published CLIPs.
 const CLIP_LENGTH: usize = 77;
 /// ComfyUI's least lengths, and diffusers' lengths.
 const T5_LEAST: usize = 256;
@@ -20,9 +20,9 @@ const LONG_PIECE: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoder {
-    /// CLIP-L: chunks of 77, padded with the end's id.
+    /// CLIP-L: chunks of 77, or of as many as it has positions, padded with the end's id.
     ClipL,
-    /// OpenCLIP's bigG: chunks of 77, padded with 0.
+    /// OpenCLIP's bigG: likewise, padded with 0.
     ClipG,
     /// T5 as Flux has it: padded with 0, to 256 at least (ComfyUI) or to 512 (diffusers).
     T5,
@@ -102,8 +102,8 @@ impl Encoder {
     }
 
     /// A prompt's tokens. `embeddings` is asked for the names that the prompt has; without it,
-    /// and for diffusers, `embedding:name` is text. `length` is the encoder's own where it is
-    /// shorter than the published one's.
+    /// and for diffusers, `embedding:name` is text. `length` is the encoder's own: CLIP's positions,
+    /// of which the long ones have 248, or fewer tokens than the published ones of T5 read.
     ///
     /// # Errors
     /// [`Error::Mismatch`], [`Error::TooLong`], [`Error::TooDeep`].
@@ -135,7 +135,7 @@ impl Encoder {
         reading: Reading,
         length: Option<usize>,
     ) -> Result<Tokens> {
-        let mut filling = Filling::new(self.ends(tokenizer)?, self.length(reading).within(length));
+        let mut filling = Filling::new(self.ends(tokenizer)?, self.length(reading, length));
         for piece in pieces {
             let (mut row, weight) = row(piece);
             if reading == Reading::Diffusers {
@@ -184,12 +184,19 @@ impl Encoder {
         Ok(Ends { start, end, padding: if self == Self::ClipL { end } else { PADDING } })
     }
 
-    fn length(self, reading: Reading) -> Length {
+    fn length(self, reading: Reading, own: Option<usize>) -> Length {
+        // A start, an end and a token between them are the least that a prompt takes.
+        let own = own.map(|own| own.max(3));
+        let within = |usual: usize| own.map_or(usual, |own| own.min(usual));
         match (self, reading) {
-            (Self::ClipL | Self::ClipG, _) => Length { most: Some(CLIP_LENGTH), least: CLIP_LENGTH },
-            (_, Reading::Diffusers) => Length { most: Some(SENTENCE_LENGTH), least: SENTENCE_LENGTH },
-            (Self::T5, _) => Length { most: None, least: T5_LEAST },
-            (Self::Umt5, _) => Length { most: None, least: SENTENCE_LENGTH },
+            // Each position is a row that it was trained with.
+            (Self::ClipL | Self::ClipG, _) => {
+                let length = own.unwrap_or(CLIP_LENGTH);
+                Length { most: Some(length), least: length }
+            }
+            (_, Reading::Diffusers) => Length { most: Some(within(SENTENCE_LENGTH)), least: within(SENTENCE_LENGTH) },
+            (Self::T5, _) => Length { most: None, least: within(T5_LEAST) },
+            (Self::Umt5, _) => Length { most: None, least: within(SENTENCE_LENGTH) },
         }
     }
 }
@@ -231,15 +238,6 @@ struct Ends {
 struct Length {
     most: Option<usize>,
     least: usize,
-}
-
-impl Length {
-    /// The same, or an encoder's own length if that is shorter.
-    fn within(self, own: Option<usize>) -> Self {
-        // A start, an end and a token between them are the least that a prompt takes.
-        let own = own.map_or(usize::MAX, |own| own.max(3));
-        Self { most: self.most.map(|most| most.min(own)), least: self.least.min(own) }
-    }
 }
 
 /// Chunks, and the one that is being filled.
@@ -353,8 +351,18 @@ mod tests {
     }
 
     #[test]
-    fn an_encoder_may_be_shorter() {
+    fn an_encoder_may_be_shorter_or_longer() {
         let tokenizer = Tokenizer::bundled(Family::Clip).unwrap();
+        let long = |encoder: Encoder, count: usize, reading| {
+            let tokens = encoder.tokens(&tokenizer, &"cat ".repeat(count), reading, None, Some(248)).unwrap();
+            tokens.chunks.iter().map(|chunk| [chunk.tokens.len(), chunk.used, chunk.end]).collect::<Vec<_>>()
+        };
+        for encoder in [Encoder::ClipL, Encoder::ClipG] {
+            assert_eq!(long(encoder, 100, Reading::ComfyUi), [[248, 102, 101]]);
+            assert_eq!(long(encoder, 246, Reading::ComfyUi), [[248, 248, 247]]);
+            assert_eq!(long(encoder, 247, Reading::ComfyUi), [[248, 248, 247], [248, 3, 2]]);
+            assert_eq!(long(encoder, 300, Reading::Diffusers), [[248, 248, 247]]);
+        }
         let of = |reading| Encoder::ClipL.tokens(&tokenizer, &"cat ".repeat(40), reading, None, Some(32)).unwrap();
         let lengths = |tokens: Tokens| tokens.chunks.iter().map(|chunk| chunk.tokens.len()).collect::<Vec<_>>();
         assert_eq!(lengths(of(Reading::ComfyUi)), [32, 32]);

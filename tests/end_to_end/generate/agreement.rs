@@ -137,3 +137,49 @@ fn embed_reads_prompts_as_comfyui_and_diffusers_do() {
         }
     }
 }
+
+#[test]
+fn a_clip_of_more_positions_reads_as_many_tokens_as_transformers_gives_it() {
+    let place = Place::new();
+    let folder = |name: &str| {
+        fs::create_dir(place.path(name)).unwrap();
+        for entry in fs::read_dir(fixture("text-long-clip")).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, place.path(name).join(path.file_name().unwrap())).unwrap();
+        }
+        place.path(name).join("tokenizer_config.json")
+    };
+    folder("long");
+    fs::write(folder("published"), r#"{"model_max_length": 77}"#).unwrap();
+    fs::write(folder("endless"), r#"{"model_max_length": 1e30}"#).unwrap();
+    fs::remove_file(folder("none")).unwrap();
+    let prompts: Value =
+        serde_json::from_str(&fs::read_to_string(fixture("text-long-clip/prompts.json")).unwrap()).unwrap();
+    let reference = fixture("text-long-clip/reference.safetensors");
+    // Folders, conventions, and the length that these read prompts of more than 77 tokens with.
+    let cases = [
+        (["long", "published", "none", "endless"].as_slice(), "comfyui", 248),
+        (["long", "none", "endless"].as_slice(), "diffusers", 248),
+        (["published"].as_slice(), "diffusers", 77),
+    ];
+    for (folders, convention, length) in cases {
+        for (folder, name) in folders.iter().flat_map(|folder| ["short", "long", "beyond"].map(|name| (folder, name))) {
+            let prompt = prompts[name].as_str().unwrap();
+            let model = place.path(folder).display().to_string();
+            let words =
+                ["embed", "--device", "cpu", "--as", convention, "--text-encoder", &model, "-o", "o.safetensors"];
+            place.run(&[&words[..], &[prompt]].concat()).succeeded();
+            let (shape, found) = tensor(&place.path("o.safetensors"), "prompt_embeds");
+            // ComfyUI goes on in a second chunk.
+            let chunks = if name == "beyond" && convention == "comfyui" { 2 } else { 1 };
+            assert_eq!(shape, [1, chunks * length, 16], "{folder} {name} {convention}");
+            if chunks == 2 {
+                continue;
+            }
+            let (_, pooled) = tensor(&place.path("o.safetensors"), "pooled_prompt_embeds");
+            for (what, found) in [(format!("{name}-{length}"), found), (format!("{name}-{length}-pooled"), pooled)] {
+                assert_near(&found, &tensor(reference.as_ref(), &what).1, 1e-4, &format!("{folder} {what}"));
+            }
+        }
+    }
+}

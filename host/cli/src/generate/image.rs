@@ -92,7 +92,7 @@ impl Beginning {
 /// Width and height of what is encoded of a picture.
 pub fn size(path: &Path, vae: &Model) -> Outcome<[u32; 2]> {
     let mut source = EncodeSource::open(path, Some(1))?;
-    source.crop(vae.spatial_scale(), &mut |_| {})?;
+    source.crop(vae.encoded_scale()?, &mut |_| {})?;
     let (height, width) = source.size();
     Ok([width, height])
 }

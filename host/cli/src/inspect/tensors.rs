@@ -260,7 +260,7 @@ fn transformer(inspected: &DenoiserInspection) -> Vec<(&'static str, String)> {
 
 /// The facts about a LoRA.
 fn lora(inspected: &LoraInspection) -> Vec<(&'static str, String)> {
-    let LoraInspection { layers, ranks, text_keys, problem } = inspected;
+    let LoraInspection { layers, ranks, scales, text_keys, second_keys, notes, problem } = inspected;
     let mut rows = Vec::new();
     if problem.is_none() {
         let ranks = match ranks {
@@ -268,11 +268,21 @@ fn lora(inspected: &LoraInspection) -> Vec<(&'static str, String)> {
             Some([least, most]) if least == most => format!(" of rank {least}"),
             Some([least, most]) => format!(" of ranks {least} to {most}"),
         };
-        rows.push(("changes", format!("{}{ranks}", with_noun(*layers as u64, "layer"))));
+        let scales = match scales {
+            Some([least, most]) if least == most && *least != 1.0 => format!(", times {least}"),
+            Some([least, most]) if least != most => format!(", times {least} to {most}"),
+            _ => String::new(),
+        };
+        rows.push(("changes", format!("{}{ranks}{scales}", with_noun(*layers as u64, "layer"))));
+    }
+    if *second_keys > 0 {
+        let keys = with_noun(*second_keys as u64, "key");
+        rows.push(("experts", format!("{keys} of the one for low noise (transformer_2)")));
     }
     if *text_keys > 0 {
         rows.push(("left out", format!("{} of text encoders", with_noun(*text_keys as u64, "key"))));
     }
+    rows.extend(notes.iter().map(|note| ("note", note.clone())));
     rows.extend(problem.iter().map(|problem| ("can't run", problem.clone())));
     rows
 }

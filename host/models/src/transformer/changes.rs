@@ -113,20 +113,25 @@ impl Changes {
     /// Adds a LoRA's changes to a network whose weights may be called by the names of `layouts`.
     ///
     /// # Errors
-    /// No layer fits, a tensor has another shape than the network's, or a factor is not finite.
+    /// No layer fits, or a tensor has another shape than the network's.
     pub fn add(&mut self, lora: Lora, layouts: &[&[Row]], needed: &[Needed]) -> Result<LoraFit> {
         let modules = modules(layouts, needed);
         let path = lora.file().path().to_owned();
         let index = self.loras.len();
-        let (mut changes, mut fitting, mut without) = (Vec::new(), 0, lora.other_keys.clone());
+        let (mut changes, mut fitting, mut without) = (Vec::new(), 0, lora.changes.other_keys.clone());
         let mut misfits: Option<String> = None;
-        for (name, layer) in &lora.layers {
+        for (name, layer) in &lora.changes.layers {
             let Module { weight, bias } = modules.get(name).cloned().unwrap_or_default();
             let matrix = weight.clone().filter(|place| place.columns > 1);
-            let pieces =
-                [(&layer.up, layer.down.as_ref(), matrix), (&layer.weight, None, weight), (&layer.bias, None, bias)];
+            let (factor, whole) = (lora.factor(layer), lora.strength);
+            let pieces = [
+                (&layer.up, layer.down.as_ref(), matrix, factor),
+                (&layer.up_bias, None, bias.clone(), factor),
+                (&layer.weight, None, weight, whole),
+                (&layer.bias, None, bias, whole),
+            ];
             let before = changes.len();
-            for (up, down, place) in pieces {
+            for (up, down, place, factor) in pieces {
                 let (Some(up), place) = (up, place) else { continue };
                 let Some(place) = place else {
                     without.extend(down.into_iter().chain([up]).cloned());
@@ -138,9 +143,8 @@ impl Changes {
                     continue;
                 }
                 for name in down.into_iter().chain([up]) {
-                    drop(lora.file().matrix(name)?);
+                    lora.check(name)?;
                 }
-                let factor = if down.is_some() { lora.factor(name, layer)? } else { lora.strength };
                 fitting += 1 + usize::from(down.is_some());
                 let change = Change {
                     lora: index,

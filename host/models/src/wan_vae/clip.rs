@@ -215,7 +215,7 @@ impl<O: CausalOps> Network<O> {
                 continue;
             }
             let Some(placed) = self.steps.get(piece.layer) else {
-                let frames = unpatch(ops, ops.share(&piece.frames), self.patch)?;
+                let frames = unpatch(ops, ops.share(&piece.frames), self.patch, self.order)?;
                 let frames = ops.clamp(&ops.in_f32(&frames)?)?;
                 clip.pieces.pop();
                 emit(frames)?;

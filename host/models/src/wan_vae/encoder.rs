@@ -6,6 +6,7 @@ use tilewright_nn::{CausalOps, Ops, Scope, Torch};
 use super::{
     EncoderConfig, EncoderState, encoder_cost,
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, patches},
+    layers::SquareOrder,
 };
 use crate::{
     Checkpoint, ComputeFormat, Destination, Error, Identity, Result,
@@ -32,6 +33,8 @@ pub(super) struct EncoderNetwork<O: Ops> {
     /// The means' rows of `quant_conv`: the deviations are not computed.
     quant: Conv<O>,
     patch: i64,
+    /// The order of a square's pixels among the first convolution's channels.
+    order: SquareOrder,
 }
 
 impl<O: CausalOps> EncoderNetwork<O> {
@@ -72,6 +75,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
             conv_out: Causal::build(&encoder.at("conv_out"), middle, 2 * latent, 3)?,
             quant: Conv::first_half(&root.at("quant_conv"), latent)?,
             patch: config.patch as i64,
+            order: config.order(),
         })
     }
 
@@ -114,7 +118,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
         track: &mut Track<'_>,
     ) -> Result<O::Tensor> {
         past.rewind();
-        let frames = patches(ops, &ops.to_kind(ops.share(frames), ops.format().rest)?, self.patch)?;
+        let frames = patches(ops, &ops.to_kind(ops.share(frames), ops.format().rest)?, self.patch, self.order)?;
         let mut hidden = self.conv_in.forward(ops, frames, past)?;
         track(Step::Layer)?;
         for down in &self.downs {

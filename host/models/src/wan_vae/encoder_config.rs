@@ -7,6 +7,7 @@ use tilewright_plan::Model;
 use super::{
     config::{at, patch},
     encoder::EncoderNetwork,
+    layers::SquareOrder,
 };
 use crate::{
     Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result,
@@ -200,6 +201,13 @@ impl EncoderConfig {
     pub fn temporal_scale(&self) -> u32 {
         let temporal = |block: &&DownBlock| block.downsample.is_some_and(|downsample| downsample.temporal);
         1 << self.down_blocks.iter().filter(temporal).count().min(16)
+    }
+}
+
+impl EncoderConfig {
+    /// The order of a square's pixels among channels: only WAN 2.2's blocks average.
+    pub(super) fn order(&self) -> SquareOrder {
+        SquareOrder::of(self.down_blocks.iter().any(|block| block.averaged))
     }
 }
 

@@ -5,7 +5,7 @@
 use tch::Kind;
 use tilewright_nn::{CausalOps, Ops, Scope};
 
-use super::layers::gamma;
+use super::layers::{SquareOrder, gamma};
 use crate::Result;
 
 /// The last frames that each layer has seen, in the order in which the layers run. Tensors are
@@ -288,14 +288,18 @@ impl Average {
     }
 }
 
-/// Squares of `side` pixels become channels: [T, C, H, W] to [T, C·side², H/side, W/side]
-/// (diffusers' `patchify`).
-pub(super) fn patches<O: CausalOps>(ops: &O, frames: &O::Tensor, side: i64) -> Result<O::Tensor> {
+/// Squares of `side` pixels become channels: [T, C, H, W] to [T, C·side², H/side, W/side], as
+/// PyTorch's `pixel_unshuffle` or diffusers' `patchify` has them.
+pub(super) fn patches<O: CausalOps>(ops: &O, frames: &O::Tensor, side: i64, order: SquareOrder) -> Result<O::Tensor> {
     if side == 1 {
         return Ok(ops.share(frames));
     }
     let [count, channels, height, width] = ops.extents(frames)?;
     let apart = ops.reshape(frames, &[count, channels, height / side, side, width / side, side])?;
-    let apart = ops.permute(&apart, &[0, 1, 5, 3, 2, 4])?;
+    let axes = match order {
+        SquareOrder::Rows => [0, 1, 3, 5, 2, 4],
+        SquareOrder::Columns => [0, 1, 5, 3, 2, 4],
+    };
+    let apart = ops.permute(&apart, &axes)?;
     Ok(ops.reshape(&apart, &[count, channels * side * side, height / side, width / side])?)
 }

@@ -350,20 +350,67 @@ pub(super) struct Origin<T> {
     pub phase: i64,
 }
 
-/// Squares of channels become squares of pixels (diffusers' `unpatchify`): [T, C · p · p, H, W] →
-/// [T, C, H · p, W · p].
-pub(super) fn unpatch<O: CausalOps>(ops: &O, frames: O::Tensor, patch: i64) -> Result<O::Tensor> {
+/// The order of a square's pixels among channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SquareOrder {
+    /// Row after row, as PyTorch's `pixel_shuffle` has it: WAN 2.1's decoders of twice the size.
+    Rows,
+    /// Column after column, as diffusers' `unpatchify` has it: WAN 2.2.
+    Columns,
+}
+
+impl SquareOrder {
+    /// The order in which a family of autoencoders has it.
+    pub fn of(is_wan22: bool) -> Self {
+        if is_wan22 { Self::Columns } else { Self::Rows }
+    }
+}
+
+/// Squares of channels become squares of pixels: [T, C · p · p, H, W] → [T, C, H · p, W · p].
+pub(super) fn unpatch<O: CausalOps>(ops: &O, frames: O::Tensor, patch: i64, order: SquareOrder) -> Result<O::Tensor> {
     if patch == 1 {
         return Ok(frames);
     }
     let [count, channels, height, width] = ops.extents(&frames)?;
     let image = channels / (patch * patch);
     let squares = ops.reshape(&frames, &[count, image, patch, patch, height, width])?;
-    let squares = ops.permute(&squares, &[0, 1, 4, 3, 5, 2])?;
+    let axes = match order {
+        SquareOrder::Rows => [0, 1, 4, 2, 5, 3],
+        SquareOrder::Columns => [0, 1, 4, 3, 5, 2],
+    };
+    let squares = ops.permute(&squares, &axes)?;
     Ok(ops.reshape(&squares, &[count, image, height * patch, width * patch])?)
 }
 
 /// Frames in the type and memory order for the first layer.
 pub(super) fn prepare<O: CausalOps>(ops: &O, frames: &O::Tensor) -> Result<O::Tensor> {
     Ok(ops.to_memory_order(&ops.to_kind(ops.share(frames), ops.format().rest)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+    use tilewright_nn::{ComputeFormat, Torch};
+
+    use super::{
+        super::encoder_layers::patches,
+        SquareOrder::{Columns, Rows},
+        unpatch,
+    };
+
+    #[test]
+    fn squares_are_laid_out_as_pytorch_and_as_diffusers_have_them() {
+        let _no_grad = tch::no_grad_guard();
+        let ops = Torch::new(ComputeFormat::single(), Device::Cpu, None);
+        let channels = Tensor::arange(2 * 12 * 3 * 5, (Kind::Float, Device::Cpu)).reshape([2, 12, 3, 5]);
+        let shuffled = unpatch(&ops, channels.shallow_clone(), 2, Rows).unwrap();
+        assert_eq!(shuffled, channels.pixel_shuffle(2));
+        assert_eq!(patches(&ops, &shuffled, 2, Rows).unwrap(), shuffled.pixel_unshuffle(2));
+        let columns = unpatch(&ops, channels.shallow_clone(), 2, Columns).unwrap();
+        assert_ne!(columns, shuffled);
+        // Each square is the other one's, turned over its diagonal.
+        let squares = |of: &Tensor| of.reshape([2, 3, 3, 2, 5, 2]);
+        assert_eq!(squares(&columns), squares(&shuffled).transpose(3, 5));
+        assert_eq!(patches(&ops, &columns, 2, Columns).unwrap(), channels);
+    }
 }

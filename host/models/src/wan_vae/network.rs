@@ -6,10 +6,10 @@ use tilewright_torch::winograd::TAPS;
 use super::{
     Config, Spread,
     clip::Piece,
-    layers::{Past, UnitNorm, pointwise},
+    layers::{Past, SquareOrder, UnitNorm, pointwise},
     steps::{Attention, Begin, Double, End, Stem, Step, Still, residual},
 };
-use crate::Result;
+use crate::{Family, Result};
 
 /// A step at its place.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub(super) struct Network<O: CausalOps> {
     pub scale: u32,
     /// Output pixels along a side of a patch.
     pub patch: i64,
+    /// The order of its pixels among the last convolution's channels.
+    pub order: SquareOrder,
 }
 
 /// Steps as they are added.
@@ -112,7 +114,8 @@ impl<O: CausalOps> Network<O> {
         let out = config.out_channels as i64;
         line.add(Stem::build(&decoder.at("conv_out"), Some(norm), last, out)?);
         let (scale, patch) = (config.temporal_scale().max(1), config.patch as i64);
-        Ok(Self { steps: line.steps, products: Vec::new(), scale, patch })
+        let order = SquareOrder::of(config.family == Family::Wan22);
+        Ok(Self { steps: line.steps, products: Vec::new(), scale, patch, order })
     }
 
     /// For each step the first frame of its input that output frames from `frame` on depend on, and
@@ -134,7 +137,6 @@ impl<O: CausalOps> Network<O> {
 mod tests {
     use super::*;
     use crate::{
-        Family,
         metered::list_weights,
         wan_vae::{UpBlock, Upsample, cost::step_products},
     };

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tch::Tensor;
 use tilewright_engine::{SampleState, Sampling};
+use tilewright_models::Lora;
 use tilewright_outputs::OwnFolder;
 use tilewright_plan::DenoisePlan;
 
@@ -216,9 +217,11 @@ pub(super) fn fingerprint(
         digest.update(format!("{:?}", file.file().file().id()));
     }
     for lora in loras {
-        let facts = std::fs::metadata(&lora.path).and_then(|facts| Ok((facts.len(), facts.modified()?)));
-        digest
-            .update(format!("{:?} {lora:?}", facts.map_err(|source| Error::Read { path: lora.path.clone(), source })?));
+        digest.update(format!("{lora:?}"));
+        for path in Lora::files(&lora.path)? {
+            let facts = std::fs::metadata(&path).and_then(|facts| Ok((facts.len(), facts.modified()?)));
+            digest.update(format!("{:?}", facts.map_err(|source| Error::Read { path, source })?));
+        }
     }
     let Sampling { positive, negative, sigmas, sampler, cfg, guidance, seeds, .. } = sampling;
     digest.update(format!(

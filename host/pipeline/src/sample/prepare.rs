@@ -7,7 +7,7 @@ use tch::Tensor;
 use tilewright_engine::{Kept, Prompt, Sampling};
 use tilewright_models::{DenoiserConfig, Family, LatentFile};
 use tilewright_sampling::{
-    Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Shift, Times, check_sigmas, noise_of,
+    Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Shift, Times, check_finite, check_sigmas, noise_of,
 };
 
 use super::{
@@ -207,6 +207,7 @@ impl SampleModel {
         let patch = config.patch();
         let Way { sampler, sigmas, model, whole_timesteps } =
             self.way(request, (frames * ((height + patch - 1) / patch) * ((width + patch - 1) / patch)) as u64)?;
+        check_finite(sampler, &model, &sigmas)?;
         let kept = latent.map(|latent| latent.f_expand(&shape, false)?.f_contiguous()).transpose()?;
         let [mut new, old] = model.noise_factors(sigmas.first().copied().unwrap_or(1.0), true);
         let begins =

@@ -6,10 +6,12 @@ use std::{
     sync::Arc,
 };
 
+use serde::Deserialize;
 use tch::Tensor;
 use tilewright_engine::EncoderSlot;
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
 use tilewright_plan::TextRecord;
+use tilewright_sampling::Convention;
 use tilewright_text::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
 
 use super::{EmbeddingFolder, EncoderRun, TextRequest};
@@ -24,6 +26,10 @@ const JSON: &str = "tokenizer.json";
 const SENTENCEPIECE: &str = "spiece.model";
 const TOKENS: &str = "vocab.json";
 const MERGES: &str = "merges.txt";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// The largest configuration of a tokenizer.
+const LARGEST_CONFIG: u64 = 1 << 20;
 
 /// The tensor of a checkpoint that holds its tokenizer.
 const OWN: &str = "spiece_model";
@@ -85,6 +91,8 @@ impl Purpose {
 pub(super) struct TextEncoder {
     pub file: Arc<EncoderFile>,
     pub tokenizer: Tokenizer,
+    /// The tokens that its tokenizer is configured to give at most, as diffusers reads them.
+    configured: Option<usize>,
     /// The encoder, while it is kept loaded.
     pub slot: EncoderSlot,
 }
@@ -93,7 +101,8 @@ impl TextEncoder {
     fn new(file: EncoderFile, tokenizers: &[PathBuf]) -> Result<Self> {
         file.check()?;
         let (tokenizer, source) = tokenizer(&file, tokenizers)?;
-        let encoder = Self { file: Arc::new(file), tokenizer, slot: EncoderSlot::default() };
+        let configured = configured_length(tokenizers)?;
+        let encoder = Self { file: Arc::new(file), tokenizer, configured, slot: EncoderSlot::default() };
         let (rows, tokens) = (encoder.file.config.vocabulary(), encoder.tokenizer.size());
         if (rows as usize) < tokens {
             return Err(encoder.refused(format!(
@@ -120,10 +129,14 @@ impl TextEncoder {
         }
     }
 
-    /// The most tokens of a chunk, where they are fewer than the published encoder's.
+    /// The tokens of a chunk, where they are others than the published encoder's: as many as there
+    /// are positions, or for diffusers as its tokenizer is configured to give.
     pub fn length(&self, request: &TextRequest<'_>) -> Option<usize> {
-        let own = self.file.config.positions().map(|positions| positions as usize);
-        own.or(request.tokens.map(|tokens| tokens as usize))
+        let Some(positions) = self.file.config.positions().map(|positions| positions as usize) else {
+            return request.tokens.map(|tokens| tokens as usize);
+        };
+        let configured = self.configured.filter(|_| request.convention == Convention::Diffusers);
+        Some(configured.map_or(positions, |configured| configured.min(positions)))
     }
 
     pub fn width(&self) -> i64 {
@@ -302,6 +315,23 @@ pub(super) fn files(path: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let beside =
         FOLDERS.iter().find(|[model, _]| name == *model).map(|[_, tokenizer]| folder.with_file_name(tokenizer));
     vec![(path.to_owned(), beside.into_iter().chain([folder.to_owned()]).collect())]
+}
+
+/// `model_max_length` of a tokenizer in one of these folders. transformers writes 1e30 for none.
+fn configured_length(folders: &[PathBuf]) -> Result<Option<usize>> {
+    #[derive(Deserialize)]
+    struct Configured {
+        model_max_length: Option<f64>,
+    }
+    let Some(path) = folders.iter().map(|folder| folder.join(TOKENIZER_CONFIG)).find(|path| path.is_file()) else {
+        return Ok(None);
+    };
+    let text =
+        tilewright_files::read(&path, LARGEST_CONFIG).map_err(|source| Error::Read { path: path.clone(), source })?;
+    let broken = |error: serde_json::Error| Error::Input { path: path.clone(), reason: format!("is broken: {error}") };
+    let configured: Configured = serde_json::from_slice(&text).map_err(broken)?;
+    let length = configured.model_max_length.filter(|length| *length >= 1.0);
+    Ok(length.map(|length| length as usize))
 }
 
 /// The tokenizer of an encoder: the file's own, one beside it, or the bundled one.

@@ -1,0 +1,33 @@
+//! The file of a LoRA in a folder, as peft and diffusers save it.
+
+use std::path::{Path, PathBuf};
+
+use super::settings::{self, PEFT_FILE};
+use crate::{Lora, Result};
+
+/// Names of files in a folder: peft's, and diffusers'. Pickles come last.
+const FILES: [&str; 4] =
+    [PEFT_FILE, "pytorch_lora_weights.safetensors", "adapter_model.bin", "pytorch_lora_weights.bin"];
+
+/// The file of a LoRA: the path itself, or the file in the folder that it is.
+///
+/// # Errors
+/// The folder holds no such file, or several that might be it.
+pub(super) fn find(path: &Path) -> Result<PathBuf> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let usual = FILES.iter().map(|name| path.join(name)).find(|file| file.is_file());
+    Ok(usual.map_or_else(|| tilewright_checkpoint::find_part(path, &[]), Ok)?)
+}
+
+impl Lora {
+    /// The files that a LoRA is read from: its tensors', and that of its settings if there is one.
+    ///
+    /// # Errors
+    /// The path is of a folder that holds no LoRA, or several.
+    pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
+        let file = find(path)?;
+        Ok(settings::path_beside(&file).into_iter().chain([file]).collect())
+    }
+}
