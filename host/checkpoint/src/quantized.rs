@@ -28,7 +28,8 @@ const OLD_MARK: &str = "scaled_fp8";
 const BESIDE: [&str; 7] =
     [".comfy_quant", ".weight_scale", ".weight_scale_2", ".input_scale", ".scale_weight", ".scale_input", OLD_MARK];
 
-/// Ends of names that tell a quantization that can't be expanded, and its name.
+/// Ends of names that tell a quantization that can't be expanded, and its name; the first that is
+/// there counts.
 const REFUSED: [(&str, &str); 10] = [
     (".wscales", "SVDQuant (Nunchaku)"),
     (".smooth_factor", "SVDQuant (Nunchaku)"),
@@ -147,8 +148,11 @@ impl Checkpoint {
     pub fn refused_quantization(&self) -> Option<&'static str> {
         let is_undescribed =
             |name: &str| name.strip_suffix(BLOCK_FACTOR).is_some_and(|layer| self.quantization().of(layer).is_none());
-        let refused = |name: &str| REFUSED.iter().find(|(end, _)| name.ends_with(end)).map(|(_, name)| *name);
-        self.names().find_map(|name| if is_undescribed(name) { Some(UNDESCRIBED) } else { refused(name) })
+        if self.names().any(is_undescribed) {
+            return Some(UNDESCRIBED);
+        }
+        let mut rows = REFUSED.iter();
+        rows.find(|(end, _)| self.names().any(|name| name.ends_with(end))).map(|(_, how)| *how)
     }
 
     /// The same in words: the fault, and what to do.

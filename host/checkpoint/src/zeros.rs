@@ -11,6 +11,8 @@ const MOST: usize = 1 << 30;
 /// Bytes that are compared at once.
 const BLOCK: usize = 1 << 16;
 
+const ZEROS: &[u8] = &[0; BLOCK];
+
 /// Ends of names of weights; a matrix of them that is all zero makes nothing of its input.
 const WEIGHTS: [&str; 3] = ["weight", ".lora_A", ".lora_A.default"];
 
@@ -47,7 +49,6 @@ impl Tail {
     /// The zeros at the end of a file, if there are so many that they say anything. Of a file that
     /// ends in other bytes only the last page is read.
     pub fn of(file: &[u8]) -> Option<Self> {
-        const ZEROS: &[u8] = &[0; BLOCK];
         let first = file.len().saturating_sub(MOST);
         let mut start = file.len();
         // A page first, then larger blocks.
@@ -65,13 +66,29 @@ impl Tail {
         (file.len() - start >= FEWEST).then_some(Self { start, is_cut })
     }
 
-    /// The tensors that are all zero, if there is a weight among them that can't be by design.
-    pub fn accuse<'a>(self, tensors: impl Iterator<Item = (&'a str, &'a Entry)>) -> Option<usize> {
+    /// The zeros at the end of a file whose download broke off, and the number of tensors that are
+    /// all zero: among them is a weight that can't be so by design.
+    pub fn of_broken<'a>(file: &[u8], tensors: impl Iterator<Item = (&'a str, &'a Entry)>) -> Option<(Self, usize)> {
+        if !file.ends_with(&ZEROS[..FEWEST]) {
+            return None;
+        }
+        let tensors: Vec<_> = tensors.collect();
+        // Latents and masks may end in any number of zeros.
+        if !tensors.iter().any(|(name, entry)| is_weight(name, entry)) {
+            return None;
+        }
+        let tail = Self::of(file)?;
+        Some((tail, tail.accuse(&tensors)?))
+    }
+
+    /// The number of tensors that are all zero, if there is a weight among them that can't be so by
+    /// design.
+    fn accuse(self, tensors: &[(&str, &Entry)]) -> Option<usize> {
         let is_within = |entry: &Entry| {
             let range = &entry.range;
             !range.is_empty() && (range.start >= self.start || self.is_cut && range.end > self.start)
         };
-        let zeros: Vec<_> = tensors.filter(|(_, entry)| is_within(entry)).collect();
+        let zeros: Vec<_> = tensors.iter().filter(|(_, entry)| is_within(entry)).collect();
         zeros.iter().any(|(name, entry)| is_weight(name, entry)).then_some(zeros.len())
     }
 
@@ -122,7 +139,9 @@ mod tests {
     #[test]
     fn weights_that_can_not_be_zero_tell_a_download_that_broke_off() {
         let tail = Tail { start: 1000, is_cut: false };
-        let accused = |tensors: &[(&str, Entry)]| tail.accuse(tensors.iter().map(|(name, entry)| (*name, entry)));
+        let accused = |tensors: &[(&str, Entry)]| {
+            tail.accuse(&tensors.iter().map(|(name, entry)| (*name, entry)).collect::<Vec<_>>())
+        };
         let matrix = || entry(&[64, 64], 5000);
         assert_eq!(accused(&[("a.weight", matrix()), ("a.bias", entry(&[64], 13192))]), Some(2));
         for name in ["x.lora_A.weight", "lora_unet_x.lora_down.weight", "x.lora_A", "attn.in_proj_weight"] {
@@ -153,6 +172,6 @@ mod tests {
         assert_eq!(accused(&[("a.weight", entry(&[32, 32], 5000))]), None);
         // A tail that was not followed to its beginning.
         let cut = Tail { start: 1000, is_cut: true };
-        assert_eq!(cut.accuse([("a.weight", &entry(&[64, 64], 0))].into_iter()), Some(1));
+        assert_eq!(cut.accuse(&[("a.weight", &entry(&[64, 64], 0))]), Some(1));
     }
 }

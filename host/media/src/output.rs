@@ -12,8 +12,8 @@ use std::{
 use tempfile::{NamedTempFile, TempDir};
 use tilewright_outputs::{destination, folder_of, place, place_new, temporary, temporary_in};
 
-pub use self::names::{NUMBER, Numbering, find_number};
 pub(crate) use self::names::frame_name;
+pub use self::names::{NUMBER, Numbering, find_number};
 use self::names::{frame_number, insert_number, name_of, next_number};
 use crate::{
     error::{Error, Result},

@@ -57,7 +57,9 @@ fn kind(inspection: &Inspection) -> String {
             .as_ref()
             .map_or("transformer".into(), |found| format!("transformer: {}", found.model)),
         Kind::Conditioning => "conditioning: what text encoders hand to a transformer".into(),
-        Kind::Other if inspection.lora.is_some() => Part::list_names(&inspection.parts),
+        Kind::Other if inspection.lora.is_some() || inspection.vision_encoder.is_some() => {
+            Part::list_names(&inspection.parts)
+        }
         Kind::Other if !inspection.text_encoders.is_empty() && !inspection.parts.is_empty() => {
             Part::list_names(&inspection.parts)
         }
