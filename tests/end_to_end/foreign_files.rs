@@ -53,8 +53,11 @@ fn pickles_are_listed_among_models_and_found_in_folders() {
     fs::create_dir_all(place.path("models/vae")).unwrap();
     place.write("models/vae/ae.pth", vae().pickled(&["state_dict"]));
     place.write("models/vae/other.bin", b"some other program's");
-    let text = place.run(&["models", "models", "--files"]).succeeded().stdout();
-    assert!(text.contains("ae.pth") && text.contains("VAE of pictures") && !text.contains("other.bin"), "{text}");
+    let report = place.run(&["models", "models", "--files", "--json"]).json();
+    let files = report["files"].as_array().unwrap();
+    assert_eq!(files.len(), 1, "{report}");
+    assert!(files[0]["path"].as_str().unwrap().ends_with("vae/ae.pth"), "{report}");
+    assert_eq!((&files[0]["name"], &files[0]["contents"][0]["part"]), (&"ae".into(), &"vae".into()), "{report}");
     fs::create_dir_all(place.path("folder")).unwrap();
     place.write("folder/diffusion_pytorch_model.bin", vae().pickled(&[]));
     let latent = fixture("flux-bfl/latent.safetensors");
@@ -71,7 +74,7 @@ fn a_pickle_runs_nothing() {
             .concat();
     let file = place.write("x.pth", weights::archive(&[("x/data.pkl".into(), call)]));
     let latent = fixture("flux-bfl/latent.safetensors");
-    for run in [place.run(&["inspect", &file]), place.decode(&[&latent, "--vae", &file], &["-o", "out.png"])] {
+    for run in [place.run(&["inspect", &file]), place.decode(&[latent.as_str(), "--vae", &file], &["-o", "out.png"])] {
         run.failed(2, "posix.system is not read: of a pickle only tensors");
     }
     assert_eq!(place.files(), ["x.pth"]);

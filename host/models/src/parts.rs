@@ -538,5 +538,24 @@ mod tests {
         ];
         assert_eq!(roles(&control), ["a ControlNet (original)"]);
         assert_eq!(roles(&[("something.else", &[1])]), [""; 0]);
+        // Files that look like others, of which one tensor tells them.
+        let flux = |inputs: usize| {
+            let width = [3072, inputs];
+            roles(&[
+                ("img_in.weight", &width),
+                ("double_blocks.0.img_attn.qkv.weight", &[1]),
+                ("single_blocks.0.linear1.weight", &[1]),
+            ])
+        };
+        assert_eq!(flux(64), ["Flux.1's transformer"]);
+        assert_eq!(flux(384), ["Flux.1 Fill's transformer, which paints a part of a picture"]);
+        assert!(flux(128)[0].starts_with("Flux.1 Depth's or Canny's transformer"));
+        let wan: [(&str, &[usize]); 3] = [
+            ("blocks.0.cross_attn.k_img.weight", &[1]),
+            ("blocks.0.self_attn.norm_k.weight", &[1]),
+            ("img_emb.emb_pos", &[1, 514]),
+        ];
+        assert_eq!(roles(&wan), ["WAN's transformer, first and last frame to video (FLF2V)"]);
+        assert_eq!(roles(&wan[..2]), ["WAN's transformer, image to video"]);
     }
 }
