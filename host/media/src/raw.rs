@@ -271,7 +271,7 @@ mod tests {
             (file("[]", 0), "no JSON"),
             (file("{}", 0), "no tensor sample"),
             (file(r#"{"sample":{}}"#, 0), "lacks facts"),
-            (file(&entry("F64", "[1,3,1,1]", "[0,24]"), 24), "stored as F64"),
+            (file(&entry("I64", "[1,3,1,1]", "[0,24]"), 24), "stored as I64"),
             (file(&entry("F32", "[1,2,1,1]", "[0,8]"), 8), "has shape [1, 2, 1, 1]"),
             (file(&entry("F32", "[1,3,1]", "[0,12]"), 12), "has shape"),
             (file(&entry("F32", "[1,3,1,0]", "[0,0]"), 0), "no pixels"),
