@@ -6,6 +6,8 @@ mod bad_input;
 mod bench;
 #[path = "end_to_end/book.rs"]
 mod book;
+#[path = "end_to_end/changing_files.rs"]
+mod changing_files;
 #[path = "end_to_end/check.rs"]
 mod check;
 #[path = "end_to_end/commands.rs"]

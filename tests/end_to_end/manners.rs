@@ -345,6 +345,13 @@ fn a_first_decode_says_what_it_waits_for() {
         Run(place.command(&arguments).env("XDG_CACHE_HOME", cache.path()).output().unwrap())
     };
     assert!(run(&[]).succeeded().stderr().contains(note));
+    let files = walk(cache.path());
+    // As on a quiet machine, whatever this one is: others are measured once more when they are quiet.
+    let kept = cache.path().join("tilewright").join(files.iter().find(|name| name.starts_with("probe-")).unwrap());
+    let mut probe: serde_json::Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
+    probe["measured"]["disturbed"] = false.into();
+    probe["was_quiet"] = true.into();
+    std::fs::write(&kept, probe.to_string()).unwrap();
     assert!(!run(&[]).succeeded().stderr().contains(note));
     let files = walk(cache.path());
     assert!(files.iter().all(|name| !name.starts_with(".tilewright-")), "{files:?}");

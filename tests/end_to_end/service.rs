@@ -2,6 +2,8 @@
 
 #[path = "service/access.rs"]
 mod access;
+#[path = "service/changes.rs"]
+mod changes;
 #[path = "service/endurance.rs"]
 mod endurance;
 #[path = "service/full_disk.rs"]

@@ -4,15 +4,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     io::{ErrorKind, Read},
     ops::Range,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
-    time::SystemTime,
 };
 
-use memmap2::{Advice, Mmap, UncheckedAdvice};
 use tch::{Device, Tensor};
 use tilewright_files::{Format, LOOKED_AT};
+use tilewright_mapped::{Identity, MappedFile, meeting};
 use tilewright_torch::{
     Stored,
     packed::{Bytes, Packed},
@@ -29,26 +27,11 @@ use crate::{
     zeros::Tail,
 };
 
-/// The identity of files' contents as far as the file system tells: a file that was replaced or
-/// written to since has another one. Names do not matter.
+/// The identity of the contents of one file or of several.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FileId(Vec<Facts>);
-
-/// The file system's facts about one file.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Facts {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    modified: Option<SystemTime>,
-}
+pub struct FileId(Vec<Identity>);
 
 impl FileId {
-    fn of(metadata: &std::fs::Metadata) -> Self {
-        let (device, inode) = (metadata.dev(), metadata.ino());
-        Self(vec![Facts { device, inode, bytes: metadata.len(), modified: metadata.modified().ok() }])
-    }
-
     /// The identity of both together.
     #[must_use]
     pub fn with(mut self, other: &Self) -> Self {
@@ -59,7 +42,7 @@ impl FileId {
     /// A file that is nowhere, for tests: a number for each.
     #[doc(hidden)]
     pub fn for_tests(number: u64) -> Self {
-        Self(vec![Facts { device: 0, inode: number, bytes: 0, modified: None }])
+        Self(vec![Identity::for_tests(number)])
     }
 }
 
@@ -82,18 +65,6 @@ impl Container {
             Self::Gguf => "gguf",
             Self::Pickle => "pickle",
         }
-    }
-}
-
-/// A mapped file.
-struct Mapped {
-    path: PathBuf,
-    map: Mmap,
-}
-
-impl AsRef<[u8]> for Mapped {
-    fn as_ref(&self) -> &[u8] {
-        &self.map
     }
 }
 
@@ -122,7 +93,7 @@ pub struct Checkpoint {
     path: PathBuf,
     id: FileId,
     container: Container,
-    files: Vec<Arc<Mapped>>,
+    files: Vec<Arc<MappedFile>>,
     tensors: BTreeMap<String, Place>,
     texts: HashMap<String, String>,
     arrays: HashMap<String, Range<usize>>,
@@ -137,9 +108,8 @@ impl std::fmt::Debug for Checkpoint {
 
 /// One file, opened and checked.
 struct Opened {
-    id: FileId,
     container: Container,
-    mapped: Mapped,
+    mapped: MappedFile,
     contents: Contents,
 }
 
@@ -163,12 +133,11 @@ fn open_file(path: &Path) -> Result<Opened> {
     if container == Container::Safetensors {
         safetensors_file::check_start(&start, metadata.len()).map_err(format)?;
     }
-    // SAFETY: the map is only read, and every read goes through offsets checked against its length
-    // below. A file that another process cuts short meanwhile ends this process with SIGBUS, as
-    // with every reader that maps files.
-    let map = unsafe { Mmap::map(&file) }.map_err(read)?;
-    let contents = reader(&map).map_err(|reason| format(Tail::of(&map).map_or(reason, Tail::in_words)))?;
-    Ok(Opened { id: FileId::of(&metadata), container, mapped: Mapped { path: path.to_owned(), map }, contents })
+    let mapped = MappedFile::new(path, file).map_err(read)?;
+    let contents = reader(&mapped).map_err(|reason| format(Tail::of(&mapped).map_or(reason, Tail::in_words)));
+    // Before what was found: of a file that changes meanwhile it means nothing.
+    mapped.check()?;
+    Ok(Opened { container, mapped, contents: contents? })
 }
 
 impl Checkpoint {
@@ -202,12 +171,12 @@ impl Checkpoint {
     fn of_files(path: &Path, opened: Vec<Opened>, shards: Option<&Shards>) -> Result<Self> {
         let (mut tensors, mut texts, mut files) = (BTreeMap::new(), HashMap::new(), Vec::new());
         let mut arrays = HashMap::new();
-        let (mut id, mut container): (Option<FileId>, _) = (None, Container::Safetensors);
+        let (mut id, mut container) = (FileId(Vec::new()), Container::Safetensors);
         for (index, file) in opened.into_iter().enumerate() {
             if let Some(shards) = shards {
                 shards.check(index, &file.contents)?;
             }
-            id = Some(id.map_or_else(|| file.id.clone(), |id| id.with(&file.id)));
+            id.0.push(file.mapped.identity().clone());
             container = file.container;
             texts.extend(file.contents.texts);
             // GGUF files have no shards.
@@ -216,7 +185,6 @@ impl Checkpoint {
             tensors.extend(file.contents.tensors.into_iter().map(|(name, entry)| (name, place(entry))));
             files.push(Arc::new(file.mapped));
         }
-        let id = id.unwrap_or(FileId(Vec::new()));
         let mut file = Self {
             path: path.to_owned(),
             id,
@@ -227,8 +195,11 @@ impl Checkpoint {
             arrays,
             quantization: Quantization::default(),
         };
-        file.quantization = Quantization::read(&file)?;
-        file.check_ends()?;
+        let quantization = Quantization::read(&file);
+        let ends = file.check_ends();
+        file.check_unchanged()?;
+        file.quantization = quantization?;
+        ends?;
         Ok(file)
     }
 
@@ -250,7 +221,7 @@ impl Checkpoint {
 
     /// The bytes of a tokenizer's array under a key of a GGUF file.
     pub(crate) fn array_bytes(&self, key: &str) -> Option<&[u8]> {
-        self.files.first()?.map.get(self.arrays.get(key)?.clone())
+        self.files.first()?.get(self.arrays.get(key)?.clone())
     }
 
     /// Path of the file, or of the shards' index.
@@ -280,7 +251,7 @@ impl Checkpoint {
 
     /// Bytes of all its files.
     pub fn file_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.map.len() as u64).sum()
+        self.files.iter().map(|file| file.len() as u64).sum()
     }
 
     /// The tensors' names, sorted.
@@ -312,24 +283,32 @@ impl Checkpoint {
         }
     }
 
+    /// Checks that the files are as they were when they were opened: that all that was read of them
+    /// until now counts. [`Self::load`] checks the file that it reads; whoever reads
+    /// [`Self::bytes`] or [`Self::shared_bytes`] calls this afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] names the first file that is not; [`Error::Read`] if the disk failed.
+    pub fn check_unchanged(&self) -> Result<()> {
+        Ok(self.files.iter().try_for_each(|file| file.check())?)
+    }
+
+    /// True if the files are as they were, and their paths still lead to them.
+    pub fn is_current(&self) -> bool {
+        self.files.iter().all(|file| file.is_current())
+    }
+
     /// Asks the system to read a tensor's bytes ahead of their use.
     pub fn read_ahead(&self, name: &str) {
-        self.advise(name, |map, start, length| drop(map.advise_range(Advice::WillNeed, start, length)));
+        if let Some(Place { file, entry, .. }) = self.tensors.get(name) {
+            self.files[*file].read_ahead(&entry.range);
+        }
     }
 
     /// Gives the memory of a tensor's bytes back; they are read again when they are used.
     pub fn give_back(&self, name: &str) {
-        self.advise(name, |map, start, length| {
-            // SAFETY: the map is of a file and is only read, so that its pages come back as they
-            // were.
-            drop(unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, length) });
-        });
-    }
-
-    /// Tells the system about a tensor's pages. It is free to do nothing.
-    fn advise(&self, name: &str, advise: impl Fn(&Mmap, usize, usize)) {
         if let Some(Place { file, entry, .. }) = self.tensors.get(name) {
-            advise(&self.files[*file].map, entry.range.start, entry.range.len());
+            self.files[*file].give_back(&entry.range);
         }
     }
 
@@ -346,14 +325,14 @@ impl Checkpoint {
     /// The path of the file that a tensor is in.
     pub(crate) fn path_of(&self, name: &str) -> PathBuf {
         let place = self.tensors.get(name);
-        place.map_or_else(|| self.path.clone(), |place| self.files[place.file].path.clone())
+        place.map_or_else(|| self.path.clone(), |place| self.files[place.file].path().to_owned())
     }
 
     /// Loads a tensor as `kind` on `device`, copied once; FP8 and GGUF's types are expanded.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] if the file does not hold it as
-    /// expected; libtorch's failures.
+    /// expected; [`Error::Changed`] if it has changed since it was opened; libtorch's failures.
     pub fn load(&self, name: &str, expected: &[usize], kind: tch::Kind, device: Device) -> Result<Tensor> {
         let shape = || Shape(expected.to_vec());
         let found = self.shape(name);
@@ -369,13 +348,30 @@ impl Checkpoint {
             });
         }
         let extents: Vec<i64> = expected.iter().map(|&extent| extent as i64).collect();
+        let file = &self.files[self.tensors[name].file];
+        meeting::at(format_args!("load {}", file.path().display()));
+        let loaded = self.load_values(name, bytes, stored, &extents, kind, device);
+        file.check()?;
+        loaded
+    }
+
+    /// A tensor's values of the extents that it was found to have; FP8 and GGUF's types expanded.
+    fn load_values(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        stored: Stored,
+        extents: &[i64],
+        kind: tch::Kind,
+        device: Device,
+    ) -> Result<Tensor> {
         if let Some(stored) = plain_kind(stored) {
-            return Ok(tilewright_torch::from_bytes(bytes, &extents, stored, kind, device)?);
+            return Ok(tilewright_torch::from_bytes(bytes, extents, stored, kind, device)?);
         }
         if !self.can_load(name) {
             return Err(Error::Stored { path: self.path.clone(), name: name.to_owned(), found: stored.to_string() });
         }
-        let packed = if expected.len() > 1 { self.matrix(name)? } else { self.packed_vector(name)? };
+        let packed = if extents.len() > 1 { self.matrix(name)? } else { self.packed_vector(name)? };
         let values = packed.expand(0..packed.shape()[0], tch::Kind::Float)?;
         let shaped = values.f_reshape(extents).and_then(|values| values.f_to_kind(kind)?.f_to_device(device));
         Ok(shaped.map_err(tilewright_torch::Error::from)?)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
+use tilewright_mapped::Fault;
 
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -18,6 +19,9 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The file was cut short or written over while it was read.
+    #[error(transparent)]
+    Changed(Fault),
     /// The file is there but is of no kind that holds weights, or is damaged.
     #[error("{path}: {reason}")]
     Format {
@@ -73,6 +77,15 @@ pub enum Error {
     /// libtorch failed, out of memory included.
     #[error(transparent)]
     Torch(#[from] tilewright_torch::Error),
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Changed(_) => Self::Changed(fault),
+            Fault::Unreadable { path, source } => Self::Read { path, source },
+        }
+    }
 }
 
 /// A tensor's extents, written as `[512, 16, 3, 3]`.

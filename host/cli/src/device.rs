@@ -65,9 +65,16 @@ struct Attention {
 /// Explains the wait if a device has not been measured yet.
 pub fn say_what_is_measured() {
     announce_probe(|facts, measured| match measured {
-        None => tell!("note: measuring {} once, for about 3 s", facts.name),
+        None => tell!("note: measuring {}, for about 3 s", facts.name),
+        Some(measured) if measured.disturbed => {
+            tell!(
+                "note: other programs used the processor meanwhile, so times may be estimated wrong: it is measured again when it is quiet"
+            );
+        }
         Some(measured) if measured.hurried => {
-            tell!("note: it is slow or was busy, so estimates may be off: 'tilewright device' measures it again");
+            tell!(
+                "note: it is slow or was busy, so times may be estimated wrong: 'tilewright device' measures it again"
+            );
         }
         Some(_) => {}
     });

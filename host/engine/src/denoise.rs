@@ -82,6 +82,16 @@ impl Denoiser {
         &self.experts
     }
 
+    /// Checks that the files, and those of LoRAs, are as they were when they were opened.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        Ok(self.experts.iter().try_for_each(|file| file.file().check_unchanged())?)
+    }
+
+    /// True if the files are as they were, and are still in their places.
+    pub fn is_current(&self) -> bool {
+        self.experts.iter().all(|file| file.file().file().is_current())
+    }
+
     /// The index of the expert for a sigma.
     pub(crate) fn expert(&self, sigma: f64) -> usize {
         // Samplers have sigmas in f32.

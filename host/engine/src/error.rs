@@ -130,6 +130,8 @@ impl Error {
         match self {
             // A device that is not there was asked for.
             Error::Torch(tilewright_torch::Error::Device { .. }) => true,
+            // It was right when the work began.
+            Error::Model(error) if error.is_of_changed_file() => false,
             Error::Model(tilewright_models::Error::Torch(_) | tilewright_models::Error::Cancelled)
             | Error::Torch(_) => false,
             Error::Model(_)

@@ -25,7 +25,8 @@ use crate::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Earlier measurements of the same device with the same libtorch and number of threads, so
-    /// that the same request gets the same answer in every process.
+    /// that the same request gets the same answer in every process. Those of a busy machine serve
+    /// until it is quiet.
     Kept,
     /// Measured now, and kept.
     Fresh,
@@ -156,21 +157,14 @@ impl Found {
         let Self { device, mut facts, .. } = self;
         let fingerprint = fingerprint(device, &facts);
         let place = place(device, &facts);
-        let measured = match read_measurements(place.as_deref(), &fingerprint).filter(|_| probe == Probe::Kept) {
-            Some(measured) => measured,
-            None => {
-                announce(&facts, None);
-                let measured = probe::measure(device)?;
-                announce(&facts, Some(&measured));
-                // Memory that the probe took must not serve the first job.
-                memory::trim(device)?;
-                keep(
-                    place.as_deref(),
-                    &StoredMeasurements { fingerprint: fingerprint.clone(), measured: measured.clone() },
-                );
-                measured
-            }
-        };
+        let measured = kept_or_measured(place.as_deref(), &fingerprint, probe, is_quiet(), || {
+            announce(&facts, None);
+            let measured = probe::measure(device)?;
+            announce(&facts, Some(&measured));
+            // Memory that the probe took must not serve the first job.
+            memory::trim(device)?;
+            Ok(measured)
+        })?;
         facts.fast_dtypes = measured.fast_dtypes();
         Ok(Machine::new(device, facts, measured, fingerprint))
     }
@@ -229,6 +223,69 @@ fn fingerprint(device: Device, facts: &Facts) -> String {
 struct StoredMeasurements {
     fingerprint: String,
     measured: Measured,
+    /// The machine was quiet before.
+    #[serde(default)]
+    was_quiet: bool,
+    /// Measurements so far.
+    #[serde(default)]
+    times: u32,
+}
+
+/// The most measurements of a machine that is never quiet for long enough.
+const MOST_TIMES: u32 = 3;
+
+impl StoredMeasurements {
+    /// True if a quiet machine may well be another one: a slow one is slow when it is quiet, too.
+    fn is_provisional(&self) -> bool {
+        self.times < MOST_TIMES && (self.measured.disturbed || self.measured.hurried && !self.was_quiet)
+    }
+}
+
+/// The measurements that are kept, or new ones, which are kept from then on: if there are none, if
+/// fresh ones are asked for, and if the machine is quiet and was busy before.
+fn kept_or_measured(
+    place: Option<&Path>,
+    fingerprint: &str,
+    probe: Probe,
+    is_quiet: bool,
+    measure: impl FnOnce() -> Result<Measured>,
+) -> Result<Measured> {
+    let kept = read_measurements(place, fingerprint).filter(|_| probe == Probe::Kept);
+    let before = match kept {
+        Some(kept) if !kept.is_provisional() || !is_quiet => return Ok(kept.measured),
+        before => before,
+    };
+    let times = before.as_ref().map_or(0, |before| before.times) + 1;
+    let mut measured = measure()?;
+    // Others only ever slow a device down.
+    let speed = |measured: &Measured| measured.best(Dtype::F32).unwrap_or(0.0);
+    if let Some(before) = before.filter(|before| measured.disturbed && speed(&before.measured) > speed(&measured)) {
+        measured = before.measured;
+    }
+    let fingerprint = fingerprint.to_owned();
+    keep(place, &StoredMeasurements { fingerprint, measured: measured.clone(), was_quiet: is_quiet, times });
+    Ok(measured)
+}
+
+/// The share of the processor's cores that may be in use, now and on average over a minute.
+const QUIET: f64 = 0.25;
+
+/// True if other programs leave the processor alone, as far as the system tells.
+fn is_quiet() -> bool {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    fs::read_to_string("/proc/loadavg")
+        .ok()
+        .and_then(|text| loads(&text))
+        .is_none_or(|loads| loads.into_iter().all(|load| load <= QUIET * cores as f64))
+}
+
+/// The threads that ran over the last minute, and those that run now beside this one, as Linux
+/// tells them: `0.20 0.18 0.12 1/80 11206`.
+fn loads(text: &str) -> Option<[f64; 2]> {
+    let mut words = text.split_whitespace();
+    let average = words.next()?.parse().ok()?;
+    let (running, _) = words.nth(2)?.split_once('/')?;
+    Some([average, running.parse::<f64>().ok()? - 1.0])
 }
 
 /// The file of this user's measurements of a device with so many threads. Two cards of one kind
@@ -243,13 +300,14 @@ fn place(device: Device, facts: &Facts) -> Option<PathBuf> {
 /// The longest file of measurements that is read, in bytes.
 const MOST_KEPT: u64 = 1 << 20;
 
-fn read_measurements(place: Option<&Path>, fingerprint: &str) -> Option<Measured> {
+fn read_measurements(place: Option<&Path>, fingerprint: &str) -> Option<StoredMeasurements> {
     let kept: StoredMeasurements = serde_json::from_slice(&tilewright_files::read(place?, MOST_KEPT).ok()?).ok()?;
-    let measured = kept.measured;
+    let measured = &kept.measured;
     let sound = |rate: f64| rate.is_finite() && rate > 0.0;
     let rates = measured.speeds.iter().flat_map(|speed| [speed.flops_per_second, speed.attention_flops_per_second]);
     let all = rates.chain([measured.bytes_per_second]).all(sound);
-    (kept.fingerprint == fingerprint && all && measured.best(Dtype::F32).is_some()).then_some(measured)
+    let is_sound = kept.fingerprint == fingerprint && all && measured.best(Dtype::F32).is_some();
+    is_sound.then_some(kept)
 }
 
 /// A cache that can't be written is no failure: the next process measures again.
@@ -264,5 +322,82 @@ fn keep(place: Option<&Path>, kept: &StoredMeasurements) {
     };
     if write().is_none() {
         tracing::debug!("the device's measurements can't be kept");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(rate: f64, hurried: bool, disturbed: bool) -> Measured {
+        let speed = serde_json::json!({
+            "dtype": "f32", "layout": "channels-first", "flops_per_second": rate,
+            "plain": { "per_product": 1e-12, "per_value": 0.0 }, "winograd": null,
+            "attention_flops_per_second": rate, "fused_attention": true,
+            "scratch": { "inputs": 0.0, "weights": 0.0, "small": 0 },
+        });
+        let (bytes, backend) = (1e9, "cpu");
+        serde_json::from_value(serde_json::json!({
+            "speeds": [speed], "bytes_per_second": bytes, "backend": backend, "hurried": hurried, "disturbed": disturbed,
+        }))
+        .unwrap()
+    }
+
+    /// A machine in a series of processes: it is quiet or not, its probe finds something, and is
+    /// counted.
+    struct Processes {
+        folder: tempfile::TempDir,
+        probes: u32,
+    }
+
+    impl Processes {
+        fn new() -> Self {
+            Self { folder: tempfile::tempdir().unwrap(), probes: 0 }
+        }
+
+        fn run(&mut self, is_quiet: bool, found: &Measured) -> f64 {
+            let place = self.folder.path().join("probe.json");
+            let measured = kept_or_measured(Some(&place), "machine", Probe::Kept, is_quiet, || {
+                self.probes += 1;
+                Ok(found.clone())
+            });
+            measured.unwrap().best(Dtype::F32).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_busy_machine_is_measured_again_when_it_is_quiet() {
+        for busy in [measured(40.0, false, true), measured(40.0, true, false), measured(40.0, true, true)] {
+            let (mut processes, right) = (Processes::new(), measured(100.0, false, false));
+            assert_eq!(processes.run(false, &busy), 40.0);
+            assert_eq!((processes.run(false, &right), processes.probes), (40.0, 1), "no wait while it is busy");
+            assert_eq!((processes.run(true, &right), processes.probes), (100.0, 2));
+            assert_eq!((processes.run(true, &busy), processes.probes), (100.0, 2), "for good");
+        }
+    }
+
+    #[test]
+    fn a_quiet_machine_is_measured_once_even_if_it_is_slow() {
+        let mut processes = Processes::new();
+        for _ in 0..3 {
+            assert_eq!(processes.run(true, &measured(1.0, true, false)), 1.0);
+        }
+        assert_eq!(processes.probes, 1);
+    }
+
+    #[test]
+    fn what_others_slowed_down_replaces_nothing_faster() {
+        let mut processes = Processes::new();
+        processes.run(false, &measured(60.0, false, true));
+        assert_eq!(processes.run(true, &measured(40.0, false, true)), 60.0);
+        assert_eq!(processes.run(true, &measured(80.0, false, true)), 80.0);
+        assert_eq!((processes.run(true, &measured(90.0, false, false)), processes.probes), (80.0, 3), "enough");
+    }
+
+    #[test]
+    fn the_load_is_that_of_others() {
+        assert_eq!(loads("0.20 0.18 0.12 1/80 11206\n"), Some([0.2, 0.0]));
+        assert_eq!(loads("9.50 0.18 0.12 5/80 11206\n"), Some([9.5, 4.0]));
+        assert_eq!(loads("0.2"), None);
     }
 }

@@ -46,6 +46,8 @@ pub struct Pictures<'a> {
 trait Direction {
     type Network: Network + Send + 'static;
 
+    fn vae(&self) -> &Vae;
+
     fn input(&self) -> &Tensor;
 
     /// The weights, leased until they are dropped, and the time that loading them took.
@@ -60,6 +62,10 @@ trait Direction {
 impl Direction for Latents<'_> {
     type Network = Decoder;
 
+    fn vae(&self) -> &Vae {
+        self.vae
+    }
+
     fn input(&self) -> &Tensor {
         self.latents
     }
@@ -71,6 +77,10 @@ impl Direction for Latents<'_> {
 
 impl Direction for Pictures<'_> {
     type Network = Encoder;
+
+    fn vae(&self) -> &Vae {
+        self.vae
+    }
 
     fn input(&self) -> &Tensor {
         self.pictures
@@ -104,6 +114,10 @@ impl<D: Direction> Task for Picture<'_, D> {
         let pass = || Pass { network: &*network, input: &self.input, plan, device, context }.carry_out();
         let (output, outcome) = measure(device, self.job.request.memory_limit, weights, 0, pass)?;
         Ok((output.f_to_device(Device::Cpu)?.f_contiguous()?, outcome))
+    }
+
+    fn check_files(&self) -> Result<()> {
+        self.job.input.vae().check_unchanged()
     }
 }
 

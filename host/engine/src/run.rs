@@ -8,7 +8,7 @@ use tilewright_torch::{Error::Torch, Pace};
 
 use crate::{
     Error, Finished, Job, Observer, Unfinished,
-    task::{AttemptContext, AttemptError, Task},
+    task::{AttemptContext, AttemptError, Task, of_sound_files},
 };
 
 /// The most plans of the planner that are tried. A policy gives advice, so the attempts after them
@@ -53,7 +53,8 @@ pub(crate) fn run<I, T: Task>(
         };
         let pace = Pace::new(job.machine.device);
         let mut context = AttemptContext { observer, pace, load: &mut load, learn: &mut learn };
-        let failure = match task.attempt(&decision.plan, &mut context) {
+        let ended = task.attempt(&decision.plan, &mut context);
+        let failure = match of_sound_files(ended, || task.check_files()) {
             Ok((output, outcome)) => {
                 let cold = job.machine.note_run(&decision.plan);
                 let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, cold, ..outcome };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use tch::Device;
+use tilewright_mapped::meeting;
 use tilewright_models::{Error as ModelError, LoadStep};
 use tilewright_plan::{Failure, Outcome, Plan, PoolStatistics, Release, UnderWay};
 use tilewright_torch::{Error as TorchError, Pace, memory};
@@ -23,6 +24,9 @@ pub(crate) trait Task {
         plan: &Plan,
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(Self::Output, Outcome), AttemptError>;
+
+    /// Checks that the files that the work reads are as they were when they were opened.
+    fn check_files(&self) -> Result<()>;
 
     /// The clip that the next attempt goes on with.
     fn under_way(&self) -> Option<UnderWay> {
@@ -45,6 +49,7 @@ impl AttemptContext<'_> {
     /// Tells the observer the share that is done, from 0 to 1, and ends the network's run if it
     /// cancels.
     pub fn progress(&mut self, share: f64) -> tilewright_models::Result<()> {
+        meeting::at(format_args!("progress"));
         self.pace.keep()?;
         match self.observer.progress(share) {
             ControlFlow::Continue(()) => Ok(()),
@@ -85,6 +90,20 @@ impl<E: Into<Error>> From<E> for AttemptError {
             other => Self::Broken(other),
         }
     }
+}
+
+/// The end of an attempt, of which nothing counts if a file that it read has changed meanwhile:
+/// neither its result nor its failure.
+pub(crate) fn of_sound_files<T>(
+    ended: std::result::Result<T, AttemptError>,
+    check: impl FnOnce() -> Result<()>,
+) -> std::result::Result<T, AttemptError> {
+    match &ended {
+        Err(AttemptError::Cancelled) => {}
+        Err(AttemptError::Broken(error)) if error.is_lost_device() => {}
+        _ => check().map_err(AttemptError::Broken)?,
+    }
+    ended
 }
 
 /// Carries out what `attempt` says under a memory limit and measures it. Of the limit, `held` bytes

@@ -23,7 +23,7 @@ use crate::{
     Cancelled, Error, Machine, Observer, Result, Unfinished,
     record::record,
     run::{ASKED, MOST_WITH_OWN, is_torch, one_line},
-    task::{AttemptError, measure, settle},
+    task::{AttemptError, measure, of_sound_files, settle},
 };
 
 /// Texts for one encoder.
@@ -201,7 +201,8 @@ impl<'a> TextJob<'a> {
             let expected = tilewright_plan::predict_cost(&*self.costs, &decision.plan);
             let expected = expected.or_else(|| self.estimate(&decision.plan).ok());
             observer.text_decided(&decision, expected.as_ref());
-            let failure = match self.attempt(&decision.plan, observer) {
+            let ended = self.attempt(&decision.plan, observer);
+            let failure = match of_sound_files(ended, || Ok(self.texts.encoder.file().check_unchanged()?)) {
                 Ok((states, outcome)) => {
                     let outcome = TextOutcome { attempts: attempts.len() as u32 + 1, ..outcome };
                     planner.learn(&self.question(), &decision.plan, &outcome);

@@ -116,6 +116,16 @@ impl<A: Autoencoder> Vae<A> {
         leased
     }
 
+    /// Checks that the file is as it was when it was opened.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        Ok(self.file.check_unchanged().map_err(tilewright_models::Error::from)?)
+    }
+
+    /// True if the file is as it was, and is still in its place.
+    pub fn is_current(&self) -> bool {
+        self.file.is_current()
+    }
+
     /// Frees the weights that no task uses.
     pub fn release(&self) {
         self.weights.forget(self.file.id());

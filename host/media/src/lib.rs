@@ -14,6 +14,7 @@ mod format;
 mod frame;
 mod info;
 mod journal;
+mod jpeg;
 mod output;
 mod picture;
 mod preview;

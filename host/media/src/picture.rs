@@ -2,8 +2,9 @@
 
 use std::{
     fs::File,
-    io::{BufReader, ErrorKind, Read, Seek},
+    io::{BufRead, BufReader, Cursor, ErrorKind, Read, Seek},
     path::Path,
+    sync::Arc,
 };
 
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, metadata::Orientation};
@@ -14,6 +15,7 @@ use crate::{
     budget,
     error::{Error, Result},
     frame::{Frame, Pixels},
+    jpeg,
 };
 
 /// A file's texts beside its pixels, by keyword: text chunks of a PNG, EXIF of a JPEG or WebP, tags
@@ -35,7 +37,10 @@ pub fn is_keyword(text: &str) -> bool {
 /// [`Error::Read`] or [`Error::Input`], also for a picture that would take more than 1.25 GiB to
 /// read.
 pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
-    let Opened { decoder, orientation, .. } = open_picture(path)?;
+    let Opened { decoder, orientation, jpeg, .. } = open_picture(path)?;
+    if let Some(bytes) = jpeg {
+        jpeg::check(&bytes[..bytes.len() - jpeg::END.len()]).map_err(|fault| Error::read(path, fault.reason()))?;
+    }
     let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| Error::read(path, one_line(&error)))?;
     picture.apply_orientation(orientation);
     let mut notes = Vec::new();
@@ -50,7 +55,7 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
 /// # Errors
 /// As [`read_picture`].
 pub fn picture_bytes(path: &Path) -> Result<u64> {
-    let Opened { decoder, format, orientation } = open_picture(path)?;
+    let Opened { decoder, format, orientation, .. } = open_picture(path)?;
     let (width, height) = decoder.dimensions();
     let pixel = bytes_per_pixel(decoder.color_type(), format, orientation);
     Ok(u64::from(width).saturating_mul(height.into()).saturating_mul(pixel))
@@ -61,7 +66,14 @@ struct Opened<D> {
     decoder: D,
     format: ImageFormat,
     orientation: Orientation,
+    /// The bytes of a JPEG, with an end marker behind them.
+    jpeg: Option<Arc<[u8]>>,
 }
+
+/// A source of a picture's bytes.
+trait Source: BufRead + Seek {}
+
+impl<S: BufRead + Seek> Source for S {}
 
 fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     let mut file = open(path)?;
@@ -69,7 +81,18 @@ fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     budget::check_file(path, length)?;
     let format = sniff(path, &mut file)?;
     let damaged = |error| Error::read(path, one_line(&error));
-    let mut reader = ImageReader::with_format(file, format);
+    let mut jpeg: Option<Arc<[u8]>> = None;
+    let source: Box<dyn Source> = match format {
+        ImageFormat::Jpeg => {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).map_err(|error| Error::read(path, error))?;
+            // Without an end marker, the decoder leaves the last data out.
+            bytes.extend(jpeg::END);
+            Box::new(Cursor::new(jpeg.insert(bytes.into()).clone()))
+        }
+        _ => Box::new(file),
+    };
+    let mut reader = ImageReader::with_format(source, format);
     let mut limits = Limits::default();
     // A PNG's limit is for the data beside the pixels; the pixels are checked against the budget
     // below.
@@ -79,7 +102,7 @@ fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     let (width, height) = decoder.dimensions();
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     budget::check(path, width, height, bytes_per_pixel(decoder.color_type(), format, orientation))?;
-    Ok(Opened { decoder, format, orientation })
+    Ok(Opened { decoder, format, orientation, jpeg })
 }
 
 /// The most bytes that a reader holds beside the picture, such as a GIF's frame that is no larger
@@ -115,6 +138,10 @@ pub(crate) fn sniff(path: &Path, file: &mut BufReader<File>) -> Result<ImageForm
     let mut start = Vec::new();
     file.by_ref().take(LOOKED_AT).read_to_end(&mut start).map_err(failed)?;
     file.rewind().map_err(failed)?;
+    let length = file.get_ref().metadata().map_err(failed)?.len();
+    if riff_is_cut(&start, length) {
+        return Err(Error::read(path, TOO_SHORT));
+    }
     let expected = "a PNG, JPEG, WebP or GIF is expected";
     match files::Format::of(&start) {
         Some(files::Format::Png) => Ok(ImageFormat::Png),
@@ -126,15 +153,33 @@ pub(crate) fn sniff(path: &Path, file: &mut BufReader<File>) -> Result<ImageForm
     }
 }
 
+/// True if a file of RIFF's kind, such as WebP and AVI, is shorter than it says itself, as libwebp
+/// has it. A length of ones stands for one that was not known.
+pub(crate) fn riff_is_cut(start: &[u8], length: u64) -> bool {
+    let said = start.strip_prefix(b"RIFF").and_then(|rest| rest.first_chunk());
+    said.map(|bytes| u32::from_le_bytes(*bytes)).is_some_and(|said| said != u32::MAX && u64::from(said) + 8 > length)
+}
+
+/// The reason of a file that is cut short, and what to do.
+pub(crate) const TOO_SHORT: &str = "it ends too early: copy or download it again";
+
 /// Phrases of codecs for a truncated file, in lower case.
-const CUT_SHORT: [&str; 3] = ["unexpected end of file", "failed to fill whole buffer", "not enough bytes"];
+const CUT_SHORT: [&str; 7] = [
+    "unexpected end of file",
+    "failed to fill whole buffer",
+    "not enough bytes",
+    "exhausted data",
+    "image truncated",
+    "no more bytes",
+    "unexpected eof",
+];
 
 /// An error of a codec in one line.
 pub(crate) fn one_line(error: &dyn std::fmt::Display) -> String {
     let text = error.to_string();
     let small = text.to_lowercase();
     if CUT_SHORT.iter().any(|words| small.contains(words)) {
-        return "it ends too early: copy or download it again".to_owned();
+        return TOO_SHORT.to_owned();
     }
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
 }

@@ -65,6 +65,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if a file was cut short or written over while it was read: what it was a fault of is no
+    /// longer there.
+    pub fn is_of_changed_file(&self) -> bool {
+        matches!(self, Error::File(FileError::Changed(_)))
+    }
+
     /// [`Error::LeftOver`] if there are such tensors.
     pub(crate) fn refuse_left_over(path: &std::path::Path, network: &'static str, names: &[String]) -> Result<()> {
         let Some(name) = names.first() else { return Ok(()) };

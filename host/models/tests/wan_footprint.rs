@@ -36,6 +36,7 @@ fn device() -> Measured {
         transfer_bytes_per_second: None,
         backend: Backend::Cpu,
         hurried: false,
+        disturbed: false,
         int8_per_product: None,
     }
 }

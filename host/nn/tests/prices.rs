@@ -23,6 +23,7 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
         transfer_bytes_per_second: None,
         backend,
         hurried: false,
+        disturbed: false,
         int8_per_product: None,
     }
 }

@@ -66,6 +66,14 @@ impl Model {
         }
     }
 
+    /// True if its file is as it was when it was opened, and is still in its place.
+    pub fn is_current(&self) -> bool {
+        match self {
+            Model::Picture(vae) => vae.is_current(),
+            Model::Clip(vae) => vae.is_current(),
+        }
+    }
+
     /// The facts that policies receive.
     pub fn facts(&self) -> &tilewright_plan::Model {
         match self {

@@ -348,7 +348,7 @@ impl ServerState {
             true => "model: none is configured: add one to [models]".to_owned(),
             false => format!("model: no '{}' is configured: there are {}", shorten(name), known()),
         };
-        models.get(name).cloned().ok_or_else(|| invalid(missing()))
+        self.models.of_request(name).ok_or_else(|| invalid(missing()))
     }
 
     /// The device asked for, or the one with the fewest jobs.

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use arc_swap::{ArcSwap, Guard};
@@ -102,6 +102,13 @@ impl OpenModel {
         fit().map(|colours| self.colours.get_or_init(|| colours))
     }
 
+    /// True if its files are as they were when it was opened, and still in their places. Text
+    /// encoders are opened for each job.
+    fn is_current(&self) -> bool {
+        self.vae.as_ref().is_none_or(|vae| vae.model.is_current())
+            && self.transformer.as_ref().is_none_or(|transformer| transformer.denoiser.is_current())
+    }
+
     /// The files of the transformer.
     pub fn transformer_paths(&self) -> &[PathBuf] {
         &self.configured.transformer
@@ -126,6 +133,8 @@ pub type ModelMap = BTreeMap<String, Arc<OpenModel>>;
 pub struct Models {
     open: ArcSwap<ModelMap>,
     weights: WeightStore,
+    /// One model is opened anew at a time.
+    opening: Mutex<()>,
 }
 
 impl Models {
@@ -138,16 +147,51 @@ impl Models {
         // `set_budgets` replaces this once the devices are open, before the first job.
         let weights = WeightStore::new(Budget::Last);
         let open = ArcSwap::from_pointee(open_all(config, &ModelMap::new(), &weights)?);
-        Ok(Self { open, weights })
+        Ok(Self { open, weights, opening: Mutex::default() })
     }
 
-    /// The model of a job.
+    /// The model of a job that begins, for all of its stages. It is opened anew if its files are
+    /// others than when it was opened.
     ///
     /// # Errors
-    /// One line: a reload has removed it.
+    /// One line: a reload has removed it, or what is in the place of its files can't be opened.
     pub fn of_job(&self, job: &Job) -> std::result::Result<Arc<OpenModel>, String> {
-        let found = self.open.load().get(&job.model).cloned();
+        let found = self.refresh(&job.model).map_err(|error| one_line(&error))?;
         found.ok_or_else(|| format!("model {} is no longer configured", job.model))
+    }
+
+    /// The model of a request, opened anew as that of a job. If that fails, the request is checked
+    /// against the one before: its files may be whole again when the job begins.
+    pub fn of_request(&self, name: &str) -> Option<Arc<OpenModel>> {
+        self.refresh(name).unwrap_or_else(|error| {
+            tracing::warn!(model = name, error = one_line(&error), "its files have changed and can't be opened");
+            self.open.load().get(name).cloned()
+        })
+    }
+
+    /// A model, opened anew if its files have changed; none if none is configured by the name.
+    fn refresh(&self, name: &str) -> Result<Option<Arc<OpenModel>>> {
+        let find = || self.open.load().get(name).cloned();
+        if let Some(open) = find().filter(|open| open.is_current()) {
+            return Ok(Some(open));
+        }
+        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another job may have been quicker.
+        let before = match find() {
+            Some(before) if !before.is_current() => before,
+            found => return Ok(found),
+        };
+        tracing::info!(model = name, "its files have changed: it is opened anew");
+        let opened = Arc::new(open(name, &before.configured, &self.weights)?);
+        self.open.rcu(|models| {
+            let mut models = ModelMap::clone(models);
+            // A reload may have put another one there meanwhile.
+            if let Some(place) = models.get_mut(name).filter(|place| Arc::ptr_eq(place, &before)) {
+                *place = opened.clone();
+            }
+            models
+        });
+        Ok(Some(opened))
     }
 
     /// The weights of all models.
@@ -196,46 +240,51 @@ impl Models {
 
 fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result<ModelMap> {
     let models = config.models.iter().map(|(name, configured)| {
-        if let Some(same) = before.get(name).filter(|known| known.configured == *configured) {
-            return Ok((name.clone(), same.clone()));
-        }
-        let vae = configured.vae.as_ref().map(|path| -> Result<OpenVae> {
-            let model = Model::open(path, overrides(name, path, configured)?)?.sharing(weights);
-            Ok(OpenVae { path: path.clone(), model })
-        });
-        let transformer = match configured.transformer.is_empty() {
-            true => None,
-            false => Some(SampleModel::open(&configured.transformer, configured.boundary)?),
+        let same = before.get(name).filter(|known| known.configured == *configured);
+        let opened = match same {
+            Some(same) => same.clone(),
+            None => Arc::new(open(name, configured, weights)?),
         };
-        let vae = vae.transpose()?;
-        // Its latents are those of its own vae.
-        let transformer = match &vae {
-            Some(vae) => transformer.map(|transformer: SampleModel| transformer.scaled_for(&vae.model)),
-            None => transformer,
-        };
-        let text = match (&configured.text_encoder[..], &transformer) {
-            ([], _) => None,
-            (paths, transformer) => {
-                let encoders = TextEncoders::open(paths)?;
-                let tokens = transformer.as_ref().map(|transformer| -> Result<Option<u32>> {
-                    encoders.check(transformer)?;
-                    Ok(transformer.text_tokens()?)
-                });
-                let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
-                Some(OpenText { paths: paths.to_vec(), tokens, quantized })
-            }
-        };
-        let opened = OpenModel {
-            name: name.clone(),
-            vae,
-            transformer,
-            text,
-            colours: OnceLock::new(),
-            configured: configured.clone(),
-        };
-        Ok((name.clone(), Arc::new(opened)))
+        Ok((name.clone(), opened))
     });
     models.collect()
+}
+
+fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore) -> Result<OpenModel> {
+    let vae = configured.vae.as_ref().map(|path| -> Result<OpenVae> {
+        let model = Model::open(path, overrides(name, path, configured)?)?.sharing(weights);
+        Ok(OpenVae { path: path.clone(), model })
+    });
+    let transformer = match configured.transformer.is_empty() {
+        true => None,
+        false => Some(SampleModel::open(&configured.transformer, configured.boundary)?),
+    };
+    let vae = vae.transpose()?;
+    // Its latents are those of its own vae.
+    let transformer = match &vae {
+        Some(vae) => transformer.map(|transformer: SampleModel| transformer.scaled_for(&vae.model)),
+        None => transformer,
+    };
+    let text = match (&configured.text_encoder[..], &transformer) {
+        ([], _) => None,
+        (paths, transformer) => {
+            let encoders = TextEncoders::open(paths)?;
+            let tokens = transformer.as_ref().map(|transformer| -> Result<Option<u32>> {
+                encoders.check(transformer)?;
+                Ok(transformer.text_tokens()?)
+            });
+            let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
+            Some(OpenText { paths: paths.to_vec(), tokens, quantized })
+        }
+    };
+    Ok(OpenModel {
+        name: name.to_owned(),
+        vae,
+        transformer,
+        text,
+        colours: OnceLock::new(),
+        configured: configured.clone(),
+    })
 }
 
 fn overrides(name: &str, path: &Path, configured: &tilewright_config::Model) -> Result<Overrides> {

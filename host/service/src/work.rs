@@ -37,6 +37,7 @@ use crate::{
         live::{JobHandle, JobUpdate},
     },
     metrics::Labels,
+    models::OpenModel,
     state::ServerState,
 };
 
@@ -201,12 +202,18 @@ fn run_job(
             thread::sleep(ROOM_CHECK / 10);
         }
     }
+    // One model for all stages: a job goes on with the files that it began with.
+    let model = match server.models.of_job(&stored.job) {
+        Ok(model) => model,
+        Err(error) => return finish(&mut stored, JobState::Failed, Some(error), None),
+    };
     let work = match stored.job.stage {
         JobStage::Decode => carry_out::<Vae>,
         JobStage::Denoise => carry_out::<Denoise>,
         JobStage::Generate => generate::carry_out,
     };
-    let Some(JobEnded { state, error, record }) = work(server, worker, history, &mut stored, &assignment, &handle)
+    let Some(JobEnded { state, error, record }) =
+        work(server, worker, history, &mut stored, &model, &assignment, &handle)
     else {
         return Ok(());
     };
@@ -228,6 +235,7 @@ fn carry_out<W: Executed>(
     worker: &Worker,
     history: &mut Trials,
     stored: &mut StoredJob,
+    model: &Arc<OpenModel>,
     assignment: &Assignment,
     handle: &Arc<JobHandle>,
 ) -> Option<JobEnded>
@@ -235,7 +243,7 @@ where
     for<'a> JobObserver<'a, W>: tilewright_engine::Observer,
 {
     let id = stored.job.id.clone();
-    let input = match W::read(server, stored) {
+    let input = match W::read(server, stored, model) {
         Ok(input) => input,
         Err(error) => return Some(JobEnded { state: JobState::Failed, error: Some(error), record: None }),
     };

@@ -139,6 +139,10 @@ pub struct Measured {
     /// True if there was too little time to measure f32 properly: the device was busy, or is slow.
     #[serde(default)]
     pub hurried: bool,
+    /// True if other programs kept the processor for a good part of the time: what is shared, such
+    /// as memory and caches, was slower than it is.
+    #[serde(default)]
+    pub disturbed: bool,
     /// Seconds of a product of two channels and a token in 8-bit integers, with a matrix in Q8_0;
     /// none if the device has no such products.
     #[serde(default)]
@@ -242,6 +246,7 @@ mod tests {
             transfer_bytes_per_second: None,
             backend: Backend::Cpu,
             hurried: false,
+            disturbed: false,
             int8_per_product: None,
         };
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);

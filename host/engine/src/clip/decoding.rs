@@ -390,6 +390,10 @@ impl Task for ClipDecoding<'_> {
         Ok(((), Outcome { elapsed: self.elapsed, ..outcome }))
     }
 
+    fn check_files(&self) -> Result<()> {
+        self.job.input.vae.check_unchanged()
+    }
+
     fn under_way(&self) -> Option<UnderWay> {
         // The first rounds show what a plan takes: what fails there may begin anew in any way.
         let live = self.live.as_ref().filter(|live| live.rounds > 1)?;

@@ -16,7 +16,7 @@ use crate::{
     Error, Machine, Observer, Result, Unfinished,
     record::record,
     run::{ASKED, MOST_WITH_OWN, is_torch, one_line},
-    task::{AttemptError, measure, settle},
+    task::{AttemptError, measure, of_sound_files, settle},
 };
 
 /// The parts of a feed-forward layer in the plan that holds least: with more, attention holds the
@@ -214,7 +214,8 @@ impl<'a> DenoiseJob<'a> {
             if !std::mem::take(&mut is_told) {
                 observer.sample_decided(&decision, expected.as_ref(), steps_done);
             }
-            let failure = match self.attempt(&decision.plan, &mut from, &mut spent, observer) {
+            let ended = self.attempt(&decision.plan, &mut from, &mut spent, observer);
+            let failure = match of_sound_files(ended, || self.denoiser.check_unchanged()) {
                 Ok((latents, noisy, outcome)) => {
                     // The outcome of several plans says little of one of them.
                     if attempts.is_empty() && !was_changed {

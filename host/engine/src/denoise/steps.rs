@@ -6,6 +6,7 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
+use tilewright_mapped::meeting;
 use tilewright_models::{Blocks, ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser};
 use tilewright_plan::{DenoisePlan, Failure, WeightForm};
 use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
@@ -143,6 +144,9 @@ impl<'a> Walk<'a> {
             if values > 0 {
                 return Err(AttemptError::Failed(Failure::NonFinite { values }));
             }
+            meeting::at(format_args!("step"));
+            // Before the step counts, and is kept for a later run.
+            self.job.denoiser.check_unchanged().map_err(AttemptError::Broken)?;
             *state = next;
             trim_between(device, self.plan.release)?;
             let copy = SampleState::of(state)?;

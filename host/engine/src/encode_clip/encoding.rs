@@ -337,4 +337,8 @@ impl Task for ClipEncoding<'_> {
         let (latents, outcome) = outcome?;
         Ok((EncodedClip { latents, frames: self.encoded }, Outcome { elapsed: self.elapsed, ..outcome }))
     }
+
+    fn check_files(&self) -> Result<()> {
+        self.job.input.vae.check_unchanged()
+    }
 }

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{ErrorKind, Read},
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -17,7 +18,7 @@ use crate::{
     budget,
     error::{Error, Result},
     frame::{Frame, Pixels, Rate, Shape},
-    picture::{self, Texts},
+    picture::{self, TOO_SHORT, Texts},
 };
 
 /// Options that restrict ffmpeg: no playlists and nothing from the network.
@@ -31,6 +32,9 @@ const INPUT: &str = "file:/proc/self/fd/0";
 /// hundredths, and seconds of processor time, which have no bound if a whole video is read.
 const PROBING: [(Resource, u64); 2] = [(Resource::As, 4 << 30), (Resource::Cpu, 20)];
 const DECODING: [(Resource, u64); 1] = [(Resource::As, 16 << 30)];
+
+/// Phrases of ffmpeg's for a file that lacks its end.
+const CUT_SHORT: [&str; 3] = ["partial file", "ended prematurely", "moov atom not found"];
 
 /// The purpose of ffmpeg, in the message if it is missing.
 const NEED: &str = "to read videos";
@@ -69,7 +73,7 @@ struct SideData {
 }
 
 impl Decoder {
-    /// Looks into the file and starts decoding it.
+    /// Looks into the file and starts decoding it. A file that lacks its end is refused.
     pub fn open(path: &Path) -> Result<Self> {
         let input = picture::open(path)?.into_inner();
         let again = |file: &File| file.try_clone().map_err(|error| Error::read(path, error));
@@ -159,31 +163,50 @@ struct Container {
 pub(crate) fn tags(path: &Path) -> Result<Texts> {
     let mut command = quiet(&find("ffprobe", NEED)?);
     command.args(GUARD).args(["-of", "json", "-show_entries", "format_tags", INPUT]);
-    let text = read_output(path, picture::open(path)?.into_inner(), &mut command, 32 << 20)?;
+    let (text, _) = read_output(path, picture::open(path)?.into_inner(), &mut command, 32 << 20)?;
     let found: TagsDocument =
         serde_json::from_slice(&text).map_err(|_| Error::input(path, "has no tags that can be read"))?;
     // Matroska does not keep the case of a keyword.
     Ok(found.format.tags.into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
 }
 
-/// The output of ffprobe for an open file, cut off after `most` bytes.
-fn read_output(path: &Path, input: File, command: &mut Command, most: u64) -> Result<Vec<u8>> {
+/// The output of ffprobe for an open file, cut off after `most` bytes, and its last message.
+fn read_output(path: &Path, input: File, command: &mut Command, most: u64) -> Result<(Vec<u8>, Option<String>)> {
     let mut process = Process::spawn_limited(command.stdin(input).stdout(Stdio::piped()), path, &PROBING)?;
     let mut text = Vec::new();
     if let Some(pipe) = process.child.stdout.take() {
         pipe.take(most).read_to_end(&mut text).map_err(|error| Error::read(path, error))?;
     }
-    let failed = |reason| Error::Ffmpeg { path: path.to_owned(), reason: strip_name(reason), reading: true };
-    process.end().map_err(failed)?;
-    Ok(text)
+    let failed = |reason: String| match is_of_cut(&reason) {
+        true => Error::read(path, TOO_SHORT),
+        false => Error::Ffmpeg { path: path.to_owned(), reason: strip_name(reason), reading: true },
+    };
+    let said = process.end().map_err(failed)?;
+    Ok((text, said))
+}
+
+fn is_of_cut(said: &str) -> bool {
+    CUT_SHORT.iter().any(|words| said.contains(words))
+}
+
+/// Refuses an AVI that is shorter than it says itself: ffmpeg reads what is there.
+fn check_riff(path: &Path, input: &File) -> Result<()> {
+    let mut start = [0; 8];
+    let length = input.metadata().map_err(|error| Error::read(path, error))?.len();
+    let is_cut = input.read_exact_at(&mut start, 0).is_ok() && picture::riff_is_cut(&start, length);
+    if is_cut { Err(Error::read(path, TOO_SHORT)) } else { Ok(()) }
 }
 
 fn probe(path: &Path, input: File) -> Result<(Shape, Rate)> {
+    check_riff(path, &input)?;
     let mut command = quiet(&find("ffprobe", NEED)?);
     command.args(GUARD).args(["-select_streams", "v:0", "-count_packets", "-of", "json", "-show_entries"]);
     command.arg("stream=width,height,avg_frame_rate,r_frame_rate,nb_read_packets:stream_side_data=rotation");
     command.arg(INPUT);
-    let text = read_output(path, input, &mut command, 1 << 20)?;
+    let (text, said) = read_output(path, input, &mut command, 1 << 20)?;
+    if said.is_some_and(|said| is_of_cut(&said)) {
+        return Err(Error::read(path, TOO_SHORT));
+    }
     let found: Probe = serde_json::from_slice(&text).map_err(|_| Error::input(path, "holds no video"))?;
     let stream = found.streams.into_iter().next().ok_or_else(|| Error::input(path, "holds no video"))?;
     let (mut width, mut height) = (stream.width, stream.height);

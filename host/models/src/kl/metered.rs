@@ -312,6 +312,7 @@ mod tests {
             transfer_bytes_per_second: None,
             backend: Backend::Cpu,
             hurried: false,
+            disturbed: false,
             int8_per_product: None,
         }
     }

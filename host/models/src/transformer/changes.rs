@@ -12,7 +12,7 @@ use tilewright_nn::{Beside, Needed};
 
 use super::names::{self, Join, Row};
 use crate::{
-    Error, Result,
+    Checkpoint, Error, Result,
     lora::{Lora, LoraFit},
 };
 
@@ -110,6 +110,11 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// The files of all LoRAs.
+    pub fn files(&self) -> impl Iterator<Item = &Checkpoint> {
+        self.loras.iter().map(Lora::file)
+    }
+
     /// Adds a LoRA's changes to a network whose weights may be called by the names of `layouts`.
     ///
     /// # Errors

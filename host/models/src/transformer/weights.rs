@@ -70,6 +70,14 @@ impl TransformerFile {
         &self.file
     }
 
+    /// Checks that the file and those of its LoRAs are as they were when they were opened.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<()> {
+        Ok([self.file()].into_iter().chain(self.changes.files()).try_for_each(Checkpoint::check_unchanged)?)
+    }
+
     /// Adds a LoRA's changes, whose layers may be called by the names of any of `layouts`.
     ///
     /// # Errors

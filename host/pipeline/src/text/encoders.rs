@@ -210,7 +210,10 @@ impl TextEncoders {
             for (file, tokenizers) in files(path) {
                 let checkpoint = Arc::new(Checkpoint::open_part(&file, &[]).map_err(ModelError::from)?);
                 for file in EncoderFile::find_all(&checkpoint)? {
-                    let encoder = TextEncoder::new(file, &tokenizers)?;
+                    let encoder = TextEncoder::new(file, &tokenizers);
+                    // Before what was found: of a file that changes meanwhile it means nothing.
+                    checkpoint.check_unchanged().map_err(ModelError::from)?;
+                    let encoder = encoder?;
                     let kind = encoder.file.config.kind();
                     if let Some(other) = encoders.iter().find(|other| other.file.config.kind() == kind) {
                         let first = other.file.file().file().path().display();

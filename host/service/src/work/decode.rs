@@ -58,9 +58,8 @@ impl Executed for Vae {
 
     /// The latent of a job in its model's own space: as it was read when the job was accepted, or
     /// read again after a restart.
-    fn read(server: &ServerState, stored: &StoredJob) -> Result<DecodeInput, String> {
-        let model = server.models.of_job(&stored.job)?;
-        let vae = vae_of(&model)?;
+    fn read(server: &ServerState, stored: &StoredJob, model: &Arc<OpenModel>) -> Result<DecodeInput, String> {
+        let vae = vae_of(model)?;
         let read = || -> tilewright_pipeline::Result<(Latent, Tensor)> {
             let path = server.jobs.files.input(&stored.job.id, Input::Latent);
             let waiting = server.jobs.latents.take(&stored.job.id);
@@ -77,7 +76,7 @@ impl Executed for Vae {
             Ok((latent, tensor))
         };
         let (latent, tensor) = read().map_err(|error| one_line(&error))?;
-        Ok(DecodeInput { model, latent, tensor })
+        Ok(DecodeInput { model: model.clone(), latent, tensor })
     }
 
     fn execute<'a>(

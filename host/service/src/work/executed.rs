@@ -18,6 +18,7 @@ use crate::{
     job_traces::{AnyJobTrace, JobTrace},
     jobs::StoredJob,
     metrics::Labels,
+    models::OpenModel,
     state::ServerState,
 };
 
@@ -48,7 +49,7 @@ pub trait Executed: Served + Kept {
     ///
     /// # Errors
     /// One line.
-    fn read(server: &ServerState, stored: &StoredJob) -> Result<Self::Input, String>;
+    fn read(server: &ServerState, stored: &StoredJob, model: &Arc<OpenModel>) -> Result<Self::Input, String>;
 
     /// Carries a job out and writes its results.
     fn execute<'a>(

@@ -23,6 +23,7 @@ use crate::{
         inputs::Input,
         live::{JobHandle, JobUpdate},
     },
+    models::OpenModel,
     state::ServerState,
 };
 
@@ -32,6 +33,7 @@ pub fn carry_out(
     worker: &Worker,
     history: &mut Trials,
     stored: &mut StoredJob,
+    model: &Arc<OpenModel>,
     assignment: &Assignment,
     handle: &Arc<JobHandle>,
 ) -> Option<JobEnded> {
@@ -45,14 +47,14 @@ pub fn carry_out(
     };
     if !input(Input::Latent).is_file() {
         if !input(Input::Conditioning).is_file() {
-            let ended = text::carry_out(server, worker, history, stored, handle, &mut records)?;
+            let ended = text::carry_out(server, worker, history, stored, model, handle, &mut records)?;
             if ended.state != JobState::Done {
                 return Some(ended);
             }
         }
         records.retain(|record| is_of(record, Stage::Text));
         begin(server, stored, handle, StageAtWork::Denoise, &records);
-        let ended = super::carry_out::<Denoise>(server, worker, history, stored, assignment, handle)?;
+        let ended = super::carry_out::<Denoise>(server, worker, history, stored, model, assignment, handle)?;
         let ended = ended.after(&mut records);
         if ended.state != JobState::Done {
             return Some(ended);
@@ -63,7 +65,7 @@ pub fn carry_out(
         Ok(decode) => decode,
         Err(error) => return Some(failed(error.for_callers())),
     };
-    let ended = super::carry_out::<Vae>(server, worker, history, stored, &decode, handle)?;
+    let ended = super::carry_out::<Vae>(server, worker, history, stored, model, &decode, handle)?;
     stored.job.at = None;
     Some(ended.after(&mut records))
 }

@@ -43,14 +43,13 @@ impl Executed for Denoise {
 
     const NAME: &'static str = "sampling";
 
-    fn read(server: &ServerState, stored: &StoredJob) -> Result<SampleInput, String> {
-        let model = server.models.of_job(&stored.job)?;
-        let transformer = transformer_of(&model)?;
+    fn read(server: &ServerState, stored: &StoredJob, model: &Arc<OpenModel>) -> Result<SampleInput, String> {
+        let transformer = transformer_of(model)?;
         let path = |input: Input| Some(server.jobs.files.input(&stored.job.id, input)).filter(|path| path.is_file());
         let fields = accept::fields_of(&stored.request, transformer);
         let request = accept::sample_request(transformer, &fields, path)?;
-        let sampling = transformer.prepare(&request).map_err(|error| accept::describe(&error, &model, path))?;
-        Ok(SampleInput { model, sampling })
+        let sampling = transformer.prepare(&request).map_err(|error| accept::describe(&error, model, path))?;
+        Ok(SampleInput { model: model.clone(), sampling })
     }
 
     fn execute<'a>(

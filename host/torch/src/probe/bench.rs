@@ -91,6 +91,7 @@ pub(super) struct OnDevice {
     device: Device,
     values: i64,
     started: Instant,
+    taken: Duration,
     /// The last trial and its work, which is usually run again.
     prepared: Option<(Trial, Work)>,
 }
@@ -102,14 +103,14 @@ impl OnDevice {
             Device::Cuda(index) => gpu_values(memory::free_and_total(index)?.0),
             _ => VALUES,
         };
-        let mut bench = Self { device, values, started: Instant::now(), prepared: None };
+        let mut bench = Self { device, values, started: Instant::now(), taken: Duration::ZERO, prepared: None };
         bench.run(Trial::Convolution { dtype: Dtype::F32, layout: Layout::ChannelsFirst, channels: 16, side: 16 })?;
-        bench.started = Instant::now();
+        (bench.started, bench.taken) = (Instant::now(), Duration::ZERO);
         Ok(bench)
     }
 
     /// The time of each of so many runs.
-    fn time(&self, work: &Work, times: u32) -> Result<Duration> {
+    fn time(&mut self, work: &Work, times: u32) -> Result<Duration> {
         synchronize(self.device)?;
         let waited = ThreadWaits::now(self.device);
         let start = Instant::now();
@@ -122,6 +123,7 @@ impl OnDevice {
         let elapsed = start.elapsed();
         let stolen = waited.since(self.device);
         drop(results);
+        self.taken += stolen.min(elapsed);
         Ok(elapsed.saturating_sub(stolen).max(elapsed / MOST_STOLEN) / times)
     }
 
@@ -184,6 +186,10 @@ impl Bench for OnDevice {
         }
         self.prepared = Some((trial, work));
         Ok(elapsed)
+    }
+
+    fn taken(&self) -> Duration {
+        self.taken
     }
 
     fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch> {

@@ -23,6 +23,9 @@ const OBTAINED: f64 = 0.25;
 /// Runs that are counted, after one that warms up, if there is time.
 const RUNS: usize = 3;
 
+/// The share of the time that other programs may have the processor for.
+const MOST_TAKEN: f64 = 0.1;
+
 /// Runs of a large trial that there has to be time for: one that warms up and one that counts.
 const LEAST_RUNS: f64 = 2.0;
 
@@ -68,6 +71,10 @@ pub(super) trait Bench {
     fn now(&self) -> Duration;
     /// Does a piece of work once; its preparation is not counted, but takes time.
     fn run(&mut self, trial: Trial) -> Result<Duration>;
+    /// Time within runs so far in which other programs had the processor.
+    fn taken(&self) -> Duration {
+        Duration::ZERO
+    }
     /// The memory that a convolution holds besides its input and output.
     fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch>;
     /// True if Winograd's filtering is used with products of a type.
@@ -173,12 +180,13 @@ impl<'a, B: Bench> Measurement<'a, B> {
 
     /// Measures everything within about the time given.
     pub fn run(mut self, most: Duration) -> Result<Measured> {
+        let begun = self.bench.now();
         let layouts = self.bench.layouts();
         let tried: Vec<Dtype> = TRIED.into_iter().filter(|dtype| self.bench.has(*dtype)).collect();
         let narrow = tried.iter().filter(|dtype| **dtype != Dtype::F32 && self.bench.has_winograd(**dtype)).count();
         let others = (tried.len() - 1) as f64 * (2.0 * CONVOLUTION + ATTENTION) + narrow as f64 * WINOGRAD_NARROW;
         let weights = 2.0 * CONVOLUTION_F32 + WINOGRAD + ATTENTION_F32 + ELEMENTWISE + others;
-        let mut budget = TimeBudget { ends: self.bench.now() + most, weights };
+        let mut budget = TimeBudget { ends: begun + most, weights };
 
         let mut single = Vec::new();
         for layout in layouts {
@@ -246,6 +254,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             }
             false => None,
         };
+        let whole = self.bench.now().saturating_sub(begun);
         Ok(Measured {
             speeds,
             int8_per_product,
@@ -253,6 +262,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             transfer_bytes_per_second,
             backend: self.backend,
             hurried: self.hurried,
+            disturbed: self.bench.taken() > whole.mul_f64(MOST_TAKEN),
         })
     }
 

@@ -18,6 +18,7 @@ use crate::{
     job_traces::{AnyJobTrace, JobTrace},
     jobs::{StoredJob, inputs::Input, live::JobHandle},
     metrics::Labels,
+    models::OpenModel,
     state::ServerState,
     work::{
         executed::Execution,
@@ -37,6 +38,7 @@ pub fn carry_out(
     worker: &Worker,
     history: &mut Trials,
     stored: &mut StoredJob,
+    model: &OpenModel,
     handle: &Arc<JobHandle>,
     records: &mut Vec<String>,
 ) -> Option<JobEnded> {
@@ -48,7 +50,7 @@ pub fn carry_out(
     let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
     let made = loop {
         records.clear();
-        let stage = TextStage { execution: Execution { server, worker, stored }, assignment: &assignment };
+        let stage = TextStage { execution: Execution { server, worker, stored }, model, assignment: &assignment };
         let made = tracing::info_span!("text").in_scope(|| stage.encode(history, handle, &stop, records));
         let Err(JobEnd::Unwritten(line)) = made else { break made };
         tracing::error!(error = line, "there is no room for a conditioning: prompts are encoded again once there is");
@@ -70,9 +72,10 @@ pub fn carry_out(
     Some(JobEnded { state, error, record: None }.after(records))
 }
 
-/// The text stage of a job, and the revision that decides on it.
+/// The text stage of a job, its model, and the revision that decides on it.
 struct TextStage<'a> {
     execution: Execution<'a>,
+    model: &'a OpenModel,
     assignment: &'a Assignment,
 }
 
@@ -85,8 +88,7 @@ impl TextStage<'_> {
         records: &mut Vec<String>,
     ) -> Result<(), JobEnd> {
         let Execution { server, worker, stored } = self.execution;
-        let model = server.models.of_job(&stored.job).map_err(JobEnd::Failed)?;
-        let (text, transformer, _) = model.for_prompts().map_err(JobEnd::Failed)?;
+        let (text, transformer, _) = self.model.for_prompts().map_err(JobEnd::Failed)?;
         let fields = accept::fields_of(&stored.request, transformer);
         let prompts = accept::prompts_of(&stored.request, &fields);
         let convention = fields.convention.as_deref().map(str::parse).transpose();

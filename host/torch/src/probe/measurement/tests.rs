@@ -11,6 +11,9 @@ struct FakeDevice {
     speed: fn(Dtype) -> Option<f64>,
     /// The factor by which everything takes longer, by the number of runs so far.
     busy: fn(usize) -> f64,
+    /// The share of each run in which other programs have the processor.
+    taken: f64,
+    taken_so_far: Duration,
     /// The run at which it is lost.
     lost: usize,
 }
@@ -24,12 +27,22 @@ const OBTAINING: f64 = 0.1;
 
 impl FakeDevice {
     fn new(speed: fn(Dtype) -> Option<f64>, busy: fn(usize) -> f64) -> Self {
-        Self { clock: Duration::ZERO, runs: Vec::new(), speed, busy, lost: usize::MAX }
+        Self {
+            clock: Duration::ZERO,
+            runs: Vec::new(),
+            speed,
+            busy,
+            taken: 0.0,
+            taken_so_far: Duration::ZERO,
+            lost: usize::MAX,
+        }
     }
 
     fn pass(&mut self, seconds: f64) -> Duration {
         let elapsed = Duration::from_secs_f64(seconds * (self.busy)(self.runs.len()));
-        self.clock += elapsed;
+        let taken = elapsed.mul_f64(self.taken / (1.0 - self.taken));
+        self.clock += elapsed + taken;
+        self.taken_so_far += taken;
         elapsed
     }
 
@@ -69,6 +82,10 @@ impl Bench for FakeDevice {
             _ => trial.operations() / speed,
         };
         Ok(self.pass(seconds + WAITING))
+    }
+
+    fn taken(&self) -> Duration {
+        self.taken_so_far
     }
 
     fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch> {
@@ -117,6 +134,20 @@ fn a_quiet_machine_is_measured_right_and_in_time() {
         }
     }
     assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
+}
+
+#[test]
+fn a_machine_that_others_use_is_told_from_a_slow_one() {
+    let slow: fn(Dtype) -> Option<f64> = |dtype| two_cores(dtype).map(|speed| speed / 40.0);
+    for (speed, taken, disturbed) in [
+        (two_cores as fn(Dtype) -> Option<f64>, 0.0, false),
+        (two_cores, 0.05, false),
+        (two_cores, 0.3, true),
+        (slow, 0.0, false),
+    ] {
+        let mut made = FakeDevice { taken, ..FakeDevice::new(speed, quiet) };
+        assert_eq!(made.run_measurement(2.6).unwrap().disturbed, disturbed, "{taken}");
+    }
 }
 
 #[test]

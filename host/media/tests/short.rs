@@ -1,0 +1,123 @@
+//! Pictures and clips that were cut short: each is refused, or is what the whole file is.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tilewright_media::{ClipReader, read_picture};
+
+fn fixture(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/cut").join(name)).unwrap()
+}
+
+fn names(ending: &str) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/cut");
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(ending)).collect()
+}
+
+/// A file that is written anew again and again.
+struct Place {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        Self { _folder: folder, path }
+    }
+
+    fn picture(&self, bytes: &[u8]) -> Result<Vec<f32>, String> {
+        fs::write(&self.path, bytes).unwrap();
+        read_picture(&self.path).map(|(frame, _)| frame.values).map_err(|error| error.to_string())
+    }
+
+    /// All frames of a clip; it may be opened and fail later.
+    fn frames(&self, bytes: &[u8]) -> Result<Vec<Vec<f32>>, String> {
+        fs::write(&self.path, bytes).unwrap();
+        let mut frames = Vec::new();
+        let mut reader = ClipReader::open(&self.path).map_err(|error| error.to_string())?;
+        while let Some(frame) = reader.next_frame().map_err(|error| error.to_string())? {
+            frames.push(frame.values);
+        }
+        Ok(frames)
+    }
+}
+
+#[test]
+fn a_picture_that_is_cut_anywhere_is_refused_or_whole() {
+    for name in [names(".jpg"), names(".png"), names(".gif"), names(".webp")].concat() {
+        let (place, bytes) = (Place::new(&name), fixture(&name));
+        let whole = place.picture(&bytes).unwrap();
+        let mut refused = 0;
+        for length in 0..bytes.len() {
+            match place.picture(&bytes[..length]) {
+                Ok(found) => assert!(found == whole, "{name}: {length} of {} bytes make another picture", bytes.len()),
+                Err(line) => {
+                    assert!(line.starts_with(&place.path.display().to_string()) && !line.contains('\n'), "{line}");
+                    refused += 1;
+                }
+            }
+        }
+        // Of an animation, the first frame is the picture.
+        assert!(refused > bytes.len() / 4, "{name}: {refused} of {} are refused", bytes.len());
+    }
+}
+
+#[test]
+fn an_animation_that_is_cut_anywhere_is_refused_or_whole() {
+    for name in ["moving.gif", "moving.webp"] {
+        let (place, bytes) = (Place::new(name), fixture(name));
+        let whole = place.frames(&bytes).unwrap();
+        assert_eq!(whole.len(), 3);
+        for length in 0..bytes.len() {
+            if let Ok(found) = place.frames(&bytes[..length]) {
+                assert!(found == whole, "{name}: {length} of {} bytes make {} frames", bytes.len(), found.len());
+                // A missing end marker, and no more.
+                assert!(length + 2 > bytes.len(), "{name}: {length} of {}", bytes.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
+    for name in names(".jpg") {
+        let (place, bytes) = (Place::new(&name), fixture(&name));
+        let whole = place.picture(&bytes).unwrap();
+        let data = bytes.len() - 2;
+        for length in 2..bytes.len() {
+            let found = place.picture(&bytes[..length]);
+            assert_eq!(found.is_ok(), length >= data, "{name}: {length} of {} bytes", bytes.len());
+            if length < data {
+                let line = found.unwrap_err();
+                assert!(line.ends_with(": it ends too early: copy or download it again") || length < 700, "{line}");
+                // An end marker put behind what is there mends nothing, unless scans of a progressive
+                // one are whole: such a picture may be meant.
+                if !name.contains("progressive") {
+                    assert!(place.picture(&[&bytes[..length], &[0xff, 0xd9]].concat()).is_err(), "{name}: {length}");
+                }
+            }
+        }
+        // As phones do it: a second picture or a video behind the first.
+        for behind in [&bytes[..], b"\0\0\0\x18ftypmp42\0\0\0\0", &[0; 5000], &[0xff; 9]] {
+            assert!(place.picture(&[&bytes, behind].concat()).unwrap() == whole, "{name}");
+        }
+    }
+}
+
+#[test]
+fn data_that_are_no_codes_are_said() {
+    let (place, mut bytes) = (Place::new("a.jpg"), fixture("baseline-444.jpg"));
+    let scan = bytes.windows(2).position(|pair| pair == [0xff, 0xda]).unwrap() + 14;
+    // Ones alone are a prefix of no code.
+    for place in (scan + 20..scan + 60).step_by(2) {
+        bytes[place] = 0xff;
+        bytes[place + 1] = 0;
+    }
+    let line = place.picture(&bytes).unwrap_err();
+    assert!(line.ends_with("its data are damaged: copy or download it again"), "{line}");
+}
