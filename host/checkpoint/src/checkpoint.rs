@@ -178,7 +178,7 @@ impl Checkpoint {
 
     fn join(shards: &Shards) -> Result<Self> {
         let opened = shards.files.iter().map(|path| open_file(path)).collect::<Result<Vec<_>>>()?;
-        Self::of_files(&shards.index, opened, Some(shards))
+        Self::of_files(&shards.path, opened, Some(shards))
     }
 
     fn of_files(path: &Path, opened: Vec<Opened>, shards: Option<&Shards>) -> Result<Self> {
@@ -194,8 +194,17 @@ impl Checkpoint {
             texts.extend(file.contents.texts);
             // GGUF files have no shards.
             arrays.extend(file.contents.arrays);
-            let places = file.contents.tensors.into_iter().map(|(name, entry)| (name, Place { file: index, entry }));
-            tensors.extend(places);
+            for (name, entry) in file.contents.tensors {
+                if let Some(Place { file: other, .. }) = tensors.get(&name) {
+                    let other: &Arc<Mapped> = &files[*other];
+                    let reason = format!(
+                        "tensor {name} is in this shard and in {}: they are of two downloads, get both again",
+                        other.path.display()
+                    );
+                    return Err(Error::Format { path: file.mapped.path, reason });
+                }
+                tensors.insert(name, Place { file: index, entry });
+            }
             files.push(Arc::new(file.mapped));
         }
         let id = id.unwrap_or(FileId(Vec::new()));
@@ -218,7 +227,7 @@ impl Checkpoint {
         self.files.first()?.map.get(self.arrays.get(key)?.clone())
     }
 
-    /// Path of the file, or of the shards' index.
+    /// Path of the file; of shards that of the index, or of the first.
     pub fn path(&self) -> &Path {
         &self.path
     }
