@@ -132,6 +132,57 @@ fn steps_are_read_off_a_page() {
     assert_eq!(read(text), page);
 }
 
+/// The texts between backticks of a line.
+fn code(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn the_page_for_those_who_come_from_elsewhere_names_what_there_is() {
+    let text = fs::read_to_string(root().join("docs/src/coming-from.md")).unwrap();
+    let place = Place::new();
+    let commands = ["generate", "sample", "embed", "decode", "encode", "models"];
+    let helps = commands.map(|command| place.run(&[command, "--help"]).succeeded().stdout()).concat();
+    let [downloads, others]: [Vec<&str>; 2] =
+        [true, false].map(|is| text.lines().filter(|line| line.contains("hf download") == is).collect());
+    let options = others.iter().flat_map(|line| code(line)).flat_map(str::split_whitespace);
+    let options: Vec<&str> = options.filter(|word| word.starts_with("--") && !word.starts_with("--local-dir")).collect();
+    assert!(options.len() > 40, "{options:?}");
+    for option in options {
+        assert!(helps.contains(&format!("{} ", option.trim_end_matches(','))), "{option} is no option");
+    }
+
+    // The names of samplers and schedulers, in the second and fourth columns of their table.
+    let of = |option: &str| {
+        let run = place.run(&["sample", option, "nothing"]).stderr();
+        run.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (samplers, schedulers) = (of("--sampler"), of("--scheduler"));
+    let rows = text.lines().skip_while(|line| !line.starts_with("| Sampling method")).skip(2);
+    let rows: Vec<Vec<&str>> = rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|').collect()).collect();
+    assert!(rows.len() > 10);
+    for (column, known) in [(2, &samplers), (4, &schedulers)] {
+        for name in rows.iter().flat_map(|row| code(row[column])) {
+            assert!(known.iter().any(|one| one == name), "{name} is not among {known:?}");
+        }
+    }
+
+    // Each download is of one repository, into a folder or the cache.
+    let table = downloads.iter().filter(|line| line.starts_with('|')).flat_map(|line| code(line));
+    let plain = downloads.iter().filter(|line| line.starts_with("hf ")).copied();
+    let lines: Vec<&str> = table.filter(|span| span.starts_with("hf download")).chain(plain).collect();
+    assert!(lines.len() > 15);
+    for line in lines {
+        let words: Vec<&str> = line.split_whitespace().skip(2).collect();
+        assert_eq!(words[0].matches('/').count(), 1, "{line}");
+        let files = words[1..].iter().position(|word| word.starts_with("--")).unwrap_or(words.len() - 1);
+        let ends = [".safetensors", ".gguf"];
+        assert!(words[1..=files].iter().all(|file| ends.iter().any(|end| file.ends_with(end))), "{line}");
+        let rest: Vec<&str> = words[files + 1..].to_vec();
+        assert!(matches!(rest[..], [] | ["--local-dir", _] | ["--exclude", _]), "{line}");
+    }
+}
+
 #[test]
 fn every_command_in_the_book_does_what_it_says() {
     let mut found = Vec::new();

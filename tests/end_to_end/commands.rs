@@ -1,5 +1,7 @@
 //! The commands beside `decode`.
 
+use std::{path::Path, process::Command};
+
 use crate::program::{Place, bundled, fixture};
 
 #[test]
@@ -17,6 +19,32 @@ fn help_is_as_published() {
         let run = place.run(arguments);
         insta::assert_snapshot!(name, run.succeeded().stdout());
     }
+}
+
+/// The commands of the first paragraph of examples at the end of a help.
+fn first_examples(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| !line.starts_with("  tilewright "));
+    lines.map_while(|line| line.strip_prefix("  ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_first_examples_of_help_work_where_nothing_is_prepared() {
+    let place = Place::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_tilewright")).parent().unwrap().display().to_string();
+    for arguments in [&["--help"][..], &["generate", "--help"]] {
+        let examples = first_examples(&place.run(arguments).succeeded().stdout());
+        assert!(examples.len() > 1 && examples[0].starts_with("tilewright generate '"), "{examples:?}");
+        for line in examples {
+            let mut command = place.command::<&str>(&[]);
+            let environment: Vec<_> = command.get_envs().map(|(key, value)| (key.to_owned(), value.unwrap().to_owned())).collect();
+            command = Command::new("bash");
+            command.current_dir(place.path("")).env_clear().envs(environment);
+            command.env("PATH", format!("{program}:/usr/bin:/bin")).args(["-c", &line]);
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    assert_eq!(place.files(), ["out.png", "out.webp"]);
 }
 
 #[test]

@@ -401,15 +401,43 @@ fn a_pipelines_folder_names_the_boundary_of_its_experts() {
 }
 
 #[test]
-fn a_shard_without_its_index_is_refused_by_name() {
+fn shards_without_an_index_are_taken_where_all_are_there() {
     let place = Place::new();
     let case = case("flux-original");
     let of = case.arguments.iter().position(|of| of == "--transformer").unwrap();
-    fs::copy(&case.arguments[of + 1], place.path("model-00001-of-00002.safetensors")).unwrap();
-    let mut arguments = case.arguments.clone();
-    arguments[of + 1] = "model-00001-of-00002.safetensors".into();
-    arguments.extend(["-o".into(), "out.latent".into()]);
-    place.run(&arguments).failed(2, "one of 2 shards, without their index model.safetensors.index.json beside it");
+    let whole = fs::read(&case.arguments[of + 1]).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    let mut names = tensors.names();
+    names.sort();
+    let write = |name: &str, names: &[&str]| {
+        let of = names.iter().map(|name| (*name, tensors.tensor(name).unwrap()));
+        fs::write(place.path(name), safetensors::serialize(of, None).unwrap()).unwrap();
+    };
+    let [first, second] = [1, 2].map(|number| format!("model/flux-0000{number}-of-00002.safetensors"));
+    let sample = |transformer: &str| {
+        let mut arguments = case.arguments.clone();
+        arguments[of + 1] = transformer.into();
+        arguments.extend(["-o".into(), "out.safetensors".into()]);
+        place.run(&arguments)
+    };
+    sample(&case.arguments[of + 1]).succeeded();
+    let expected = tensor(&place.path("out.safetensors"), "latent").1;
+
+    fs::create_dir(place.path("model")).unwrap();
+    write(&first, &names[..20]);
+    for path in [&first, "model"] {
+        sample(path).failed(2, "one of 2 shards, of which flux-00002-of-00002.safetensors is missing: download it, too");
+    }
+    write(&second, &names[20..]);
+    for path in [&first, &second, "model"] {
+        sample(path).succeeded();
+        assert_eq!(tensor(&place.path("out.safetensors"), "latent").1, expected, "{path}");
+    }
+    // A tensor that is in both, or in none.
+    write(&second, &names[19..]);
+    sample(&second).failed(2, &format!("tensor {} is in this shard and in model/flux-00001-of-00002", names[19]));
+    write(&second, &names[21..]);
+    sample(&second).failed(2, "missing");
 }
 
 #[test]

@@ -78,7 +78,7 @@ struct Place {
 }
 
 impl Place {
-    fn bytes<'a>(&'a self, files: &'a [Arc<Mapped>]) -> Option<&'a [u8]> {
+    fn bytes<'a>(&'a self, files: &'a [Arc<MappedFile>]) -> Option<&'a [u8]> {
         let bytes = (*files[self.file]).as_ref().get(self.entry.range.clone())?;
         match self.entry.strides {
             None => Some(bytes),
@@ -165,7 +165,7 @@ impl Checkpoint {
 
     fn join(shards: &Shards) -> Result<Self> {
         let opened = shards.files.iter().map(|path| open_file(path)).collect::<Result<Vec<_>>>()?;
-        Self::of_files(&shards.index, opened, Some(shards))
+        Self::of_files(&shards.path, opened, Some(shards))
     }
 
     fn of_files(path: &Path, opened: Vec<Opened>, shards: Option<&Shards>) -> Result<Self> {
@@ -181,8 +181,17 @@ impl Checkpoint {
             texts.extend(file.contents.texts);
             // GGUF files have no shards.
             arrays.extend(file.contents.arrays);
-            let place = |entry| Place { file: index, entry, gathered: OnceLock::new() };
-            tensors.extend(file.contents.tensors.into_iter().map(|(name, entry)| (name, place(entry))));
+            for (name, entry) in file.contents.tensors {
+                if let Some(Place { file: other, .. }) = tensors.get(&name) {
+                    let other: &Arc<MappedFile> = &files[*other];
+                    let reason = format!(
+                        "tensor {name} is in this shard and in {}: they are of two downloads, get both again",
+                        other.path().display()
+                    );
+                    return Err(Error::Format { path: file.mapped.path().to_owned(), reason });
+                }
+                tensors.insert(name, Place { file: index, entry, gathered: OnceLock::new() });
+            }
             files.push(Arc::new(file.mapped));
         }
         let mut file = Self {
@@ -213,7 +222,7 @@ impl Checkpoint {
             let within = self.tensors.iter().filter(|(_, place)| place.file == index);
             let within = within.map(|(name, place)| (name.as_str(), &place.entry));
             if let Some((tail, count)) = Tail::of_broken((**file).as_ref(), within) {
-                return Err(Error::Format { path: file.path.clone(), reason: tail.in_words_of(count) });
+                return Err(Error::Format { path: file.path().to_owned(), reason: tail.in_words_of(count) });
             }
         }
         Ok(())
@@ -224,7 +233,7 @@ impl Checkpoint {
         self.files.first()?.get(self.arrays.get(key)?.clone())
     }
 
-    /// Path of the file, or of the shards' index.
+    /// Path of the file; of shards that of the index, or of the first.
     pub fn path(&self) -> &Path {
         &self.path
     }

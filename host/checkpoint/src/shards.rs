@@ -23,6 +23,12 @@ const MOST_SHARDS: usize = 1 << 10;
 const INDEX: &str = ".safetensors.index.json";
 const VARIANT: [&str; 2] = [".safetensors.index.", ".json"];
 
+/// The end of a shard's name.
+const SHARD: &str = ".safetensors";
+
+/// The ends of names of files of weights, besides pickles'.
+const ENDINGS: [&str; 3] = [SHARD, ".sft", ".gguf"];
+
 /// The names that diffusers and transformers give a model's file in its folder, the usual one
 /// first.
 const FILES: [&str; 5] = [
@@ -45,35 +51,29 @@ struct Index {
 /// The files of a model, and the tensors that its index says are in each.
 #[derive(Debug)]
 pub struct Shards {
-    /// The index.
-    pub index: PathBuf,
+    /// The index, or the first shard where there is none.
+    pub path: PathBuf,
     /// The files, in the order of their names.
     pub files: Vec<PathBuf>,
-    tensors: Vec<BTreeSet<String>>,
+    /// The tensors of each file; none without an index.
+    tensors: Option<Vec<BTreeSet<String>>>,
 }
 
 impl Shards {
-    /// The shards that a path stands for: it is an index, or a shard whose index is beside it.
+    /// The shards that a path stands for: it is an index, or a shard whose index is beside it, or
+    /// one of as many as their names say.
     ///
     /// # Errors
-    /// The index can't be read or is unsound; a file that it names is not there.
+    /// The index can't be read or is unsound; a shard is not there.
     pub fn of(path: &Path) -> Result<Option<Self>> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = file_name(path);
         if is_index(&name) && path.is_file() {
             return Self::read(path).map(Some);
         }
-        let Some((whole, of)) = whole_name(&name) else { return Ok(None) };
-        let mut indices = vec![path.with_file_name(format!("{whole}{INDEX}"))];
-        if let Some((whole, variant)) = whole.rsplit_once('.') {
-            indices.push(path.with_file_name(format!("{whole}{}{variant}{}", VARIANT[0], VARIANT[1])));
-        }
-        match indices.iter().find(|index| index.is_file()) {
-            Some(index) => Self::read(index).map(Some),
-            None if of > 1 && path.is_file() => {
-                let index = indices[0].file_name().unwrap_or_default().to_string_lossy();
-                let reason = format!("one of {of} shards, without their index {index} beside it: download it, too");
-                Err(Error::Format { path: path.to_owned(), reason })
-            }
+        let Some(shard) = ShardName::of(&name) else { return Ok(None) };
+        match shard.indices().into_iter().map(|index| path.with_file_name(index)).find(|index| index.is_file()) {
+            Some(index) => Self::read(&index).map(Some),
+            None if shard.of > 1 && path.is_file() => Self::by_names(path, &shard).map(Some),
             None => Ok(None),
         }
     }
@@ -96,14 +96,33 @@ impl Shards {
                 return Err(format(format!("names the file {name:?}: shards stand beside their index")));
             }
             let file = path.with_file_name(name);
-            if !file.exists() {
+            if !is_there(&file) {
                 return Err(format(format!("names the shard {name}, which is missing: download it, too")));
             }
             let within = index.weight_map.iter().filter(|(_, shard)| *shard == name);
             tensors.push(within.map(|(tensor, _)| tensor.clone()).collect());
             files.push(file);
         }
-        Ok(Self { index: path.to_owned(), files, tensors })
+        Ok(Self { path: path.to_owned(), files, tensors: Some(tensors) })
+    }
+
+    /// The shards that one without an index belongs to. Their names say how many there are.
+    fn by_names(path: &Path, shard: &ShardName<'_>) -> Result<Self> {
+        let format = |reason: String| Err(Error::Format { path: path.to_owned(), reason });
+        if shard.of > MOST_SHARDS {
+            return format(format!("one of {} shards: at most {MOST_SHARDS} were expected", shard.of));
+        }
+        let files: Vec<PathBuf> = (1..=shard.of).map(|number| path.with_file_name(shard.sibling(number))).collect();
+        let missing: Vec<String> = files.iter().filter(|file| !is_there(file)).map(|file| file_name(file)).collect();
+        match &missing[..] {
+            [] => Ok(Self { path: files[0].clone(), files, tensors: None }),
+            [only] => format(format!("one of {} shards, of which {only} is missing: download it, too", shard.of)),
+            [first, others @ ..] => format(format!(
+                "one of {} shards, of which {first} and {} more are missing: download them, too",
+                shard.of,
+                others.len()
+            )),
+        }
     }
 
     /// Checks that a shard holds the tensors that the index says, and no others.
@@ -111,10 +130,10 @@ impl Shards {
     /// # Errors
     /// [`Error::Format`] with the first tensor that is missing or too many.
     pub fn check(&self, shard: usize, contents: &Contents) -> Result<()> {
-        let path = &self.files[shard];
-        let expected = &self.tensors[shard];
+        let Some(tensors) = &self.tensors else { return Ok(()) };
+        let (path, expected) = (&self.files[shard], &tensors[shard]);
         let refuse = |fault: String| {
-            let reason = format!("{fault}: it does not belong to {}", self.index.display());
+            let reason = format!("{fault}: it does not belong to {}", self.path.display());
             Err(Error::Format { path: path.clone(), reason })
         };
         if let Some(name) = expected.iter().find(|name| !contents.tensors.contains_key(*name)) {
@@ -127,19 +146,83 @@ impl Shards {
     }
 }
 
+/// The name of a shard in its parts: `model`, `00001` and 3 of `model-00001-of-00003.safetensors`.
+struct ShardName<'a> {
+    whole: &'a str,
+    number: &'a str,
+    written_of: &'a str,
+    of: usize,
+}
+
+impl<'a> ShardName<'a> {
+    fn of(name: &'a str) -> Option<Self> {
+        let (rest, written_of) = name.strip_suffix(SHARD)?.rsplit_once("-of-")?;
+        let (whole, number) = rest.rsplit_once('-')?;
+        let read = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<usize>().ok())?;
+        let (place, of) = (read(number)?, read(written_of)?);
+        (1..=of).contains(&place).then_some(Self { whole, number, written_of, of })
+    }
+
+    /// The names that the index may have.
+    fn indices(&self) -> Vec<String> {
+        let plain = format!("{}{INDEX}", self.whole);
+        let variant = self.whole.rsplit_once('.');
+        let of_variant = variant.map(|(whole, variant)| format!("{whole}{}{variant}{}", VARIANT[0], VARIANT[1]));
+        [plain].into_iter().chain(of_variant).collect()
+    }
+
+    /// The name of another shard of the same whole.
+    fn sibling(&self, number: usize) -> String {
+        let (whole, width) = (self.whole, self.number.len());
+        format!("{whole}-{number:0width$}-of-{}{SHARD}", self.written_of)
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 fn is_index(name: &str) -> bool {
     let [start, end] = VARIANT;
     name.ends_with(INDEX) || name.split_once(start).is_some_and(|(_, rest)| rest.ends_with(end))
 }
 
-/// The name of the whole that a shard is of, and the number of its shards: `model` and 3 of
-/// `model-00001-of-00003.safetensors`.
-fn whole_name(name: &str) -> Option<(&str, usize)> {
-    let (rest, of) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
-    let (whole, number) = rest.rsplit_once('-')?;
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number(number).then_some(())?;
-    is_number(of).then(|| Some((whole, of.parse().ok()?)))?
+/// True for a file, and for a link that leads nowhere: to open it says what is missing.
+fn is_there(path: &Path) -> bool {
+    path.is_file() || tilewright_files::is_broken(path)
+}
+
+/// The files that a path stands for: the shards of an index or of a shard, or else itself.
+pub fn files_of(path: &Path) -> Vec<PathBuf> {
+    match Shards::of(path) {
+        Ok(Some(shards)) => shards.files,
+        Ok(None) | Err(_) => vec![path.to_owned()],
+    }
+}
+
+/// The paths among those of a folder that stand for a model: files of weights, and of shards the
+/// index, or else the first.
+pub fn models_among(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
+    let mut wholes = BTreeSet::new();
+    let mut stands = |path: &Path, name: &String| {
+        if is_index(name) {
+            return true;
+        }
+        match ShardName::of(name).filter(|shard| shard.of > 1) {
+            Some(shard) => {
+                let has_index = shard.indices().iter().any(|index| names.contains(index));
+                !has_index && wholes.insert((shard.whole.to_owned(), shard.of))
+            }
+            None => {
+                let ends = |ending: &&str| name.ends_with(ending);
+                // Optimizers' states and much else have these names, too.
+                ENDINGS.iter().any(|ending| ends(&ending))
+                    || PICKLE_ENDINGS.iter().any(|ending| ends(&ending)) && is_pickle(path)
+            }
+        }
+    };
+    paths.iter().zip(&names).filter(|(path, name)| stands(path, name)).map(|(path, _)| path.clone()).collect()
 }
 
 /// The file of a part in a folder: that of a model, or of a whole pipeline.
@@ -156,20 +239,15 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
         }
         None => folder.to_owned(),
     };
-    let usual = FILES.iter().flat_map(|name| [folder.join(name), folder.join(name.replace(".safetensors", INDEX))]);
-    if let Some(file) = usual.into_iter().find(|file| file.is_file()) {
-        return Ok(file);
-    }
     let entries = std::fs::read_dir(&folder).map_err(|source| Error::Read { path: folder.clone(), source })?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| is_there(path)).collect();
     files.sort();
-    for end in [INDEX, ".safetensors", ".gguf"].into_iter().chain(PICKLE_ENDINGS) {
-        let fits = |path: &&PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let is_named = name.ends_with(end) || end == INDEX && is_index(&name);
-            is_named && (!PICKLE_ENDINGS.contains(&end) || is_pickle(path))
+    for end in [INDEX, SHARD, ".gguf"].into_iter().chain(PICKLE_ENDINGS) {
+        let fits = |path: &&PathBuf| match is_index(&file_name(path)) {
+            true => end == INDEX,
+            false => file_name(path).ends_with(end),
         };
-        let found: Vec<&PathBuf> = files.iter().filter(fits).collect();
+        let found: Vec<&PathBuf> = models.iter().filter(fits).collect();
         match found[..] {
             [] => {}
             [only] => return Ok(only.clone()),

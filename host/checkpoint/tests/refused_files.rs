@@ -171,3 +171,36 @@ fn shards_that_do_not_belong_together_are_refused() {
         assert!(refusal(&index).contains(words), "{words}");
     }
 }
+
+#[test]
+fn shards_without_an_index_are_taken_by_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let names: Vec<String> = (1..=12).map(|number| format!("model.fp16-{number:05}-of-00012.safetensors")).collect();
+    fs::write(at(&names[4]), one_tensor("t4")).unwrap();
+    assert!(
+        refusal(&at(&names[4])).contains(&format!("one of 12 shards, of which {} and 10 more are missing", names[0]))
+    );
+    for (number, name) in names.iter().enumerate() {
+        fs::write(at(name), one_tensor(&format!("t{number}"))).unwrap();
+    }
+    let file = Checkpoint::open(&at(&names[4])).unwrap();
+    assert_eq!((file.shards(), file.names().len(), file.path()), (12, 12, at(&names[0]).as_path()));
+    assert_eq!(Checkpoint::open_part(folder.path(), &[]).unwrap().shards(), 12);
+    assert_eq!(tilewright_checkpoint::files_of(&at(&names[9])), names.iter().map(|name| at(name)).collect::<Vec<_>>());
+    // A link that leads nowhere says so, and is not called missing.
+    fs::remove_file(at(&names[7])).unwrap();
+    std::os::unix::fs::symlink("../blobs/gone", at(&names[7])).unwrap();
+    assert!(refusal(&at(&names[4])).contains(&format!("{}: can't be read", at(&names[7]).display())));
+    fs::remove_file(at(&names[7])).unwrap();
+    fs::write(at(&names[7]), one_tensor("t3")).unwrap();
+    assert!(refusal(&at(&names[4])).contains("tensor t3 is in this shard and in"));
+    // Names that say nonsense: a shard of none, and more than any model has.
+    for name in ["x-00003-of-00002.safetensors", "x-00000-of-00002.safetensors", "x-1-of-.safetensors"] {
+        fs::write(at(name), one_tensor("a")).unwrap();
+        assert_eq!(Checkpoint::open(&at(name)).unwrap().shards(), 1, "{name}");
+    }
+    let many = at("y-1-of-99999999999.safetensors");
+    fs::write(&many, one_tensor("a")).unwrap();
+    assert!(refusal(&many).contains("at most 1024 were expected"));
+}

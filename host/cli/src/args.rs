@@ -45,10 +45,14 @@ const LAST: usize = 1000;
 /// The end of --help.
 const BEGINNING: &str = "\
 To begin with:
-  tilewright generate 'a cat on a roof' --model FLUX.1-dev -o out.png
+  tilewright generate 'a red circle on a blue square' -o out.png
+  tilewright models
+  tilewright help generate
+
+With files of your own:
+  tilewright generate 'a cat on a roof' --model FLUX.1-dev -o cat.png
   tilewright decode ComfyUI_00001_.latent --vae ae.safetensors -o out.png
-  tilewright inspect ae.safetensors           what a file is, and what it lacks
-  tilewright help decode                      all that a command takes";
+  tilewright inspect ae.safetensors";
 
 /// The help of -o. clap reads a plain `{n}` as the end of a line: the escape sequence inside, which
 /// resets nothing, keeps it whole, and is dropped unless the output is a terminal. The name is not

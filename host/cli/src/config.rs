@@ -6,6 +6,7 @@ pub mod start;
 use std::{io::Write, path::PathBuf, sync::OnceLock};
 
 use tilewright_config::{Config, ConfigSource};
+use tilewright_pipeline::Parts;
 use tilewright_plan::bytes;
 
 use crate::{
@@ -91,14 +92,20 @@ fn describe_server(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     rows.extend(server.registries.iter().map(|registry| ("registry", registry.clone())));
     rows.extend(server.audit.iter().map(|path| ("writes changes to", path.display().to_string())));
     for (name, model) in &config.models {
-        if let Some(vae) = &model.vae {
-            let opened = start::vae(config, name, model, vae)?;
-            rows.push(("model", format!("{name}: {} ({})", opened.facts().family, vae.display())));
+        let opened = start::open_model(config, name, model)?;
+        let shown = |paths: &[PathBuf]| {
+            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let Parts { text_encoders, transformers, vae, .. } = &opened.parts;
+        if let Some(of) = &opened.vae {
+            rows.push(("model", format!("{name}: {} ({})", of.facts().family, shown(vae.as_slice()))));
         }
-        if let Some(opened) = start::transformer(config, name, model)? {
-            let family = opened.denoiser.config().family().name();
-            let paths: Vec<String> = model.transformer.iter().map(|path| path.display().to_string()).collect();
-            rows.push(("model", format!("{name}: {family} transformer ({})", paths.join(", "))));
+        if let Some(of) = &opened.transformer {
+            let family = of.denoiser.config().family().name();
+            rows.push(("model", format!("{name}: {family} transformer ({})", shown(transformers))));
+        }
+        if !text_encoders.is_empty() {
+            rows.push(("model", format!("{name}: text encoders ({})", shown(text_encoders))));
         }
     }
     for (name, device) in config.devices() {

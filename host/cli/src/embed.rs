@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::{
-    self as pipeline, ConditioningOutput, EmbeddingFolder, EncoderRun, TextEncoders, TextPlanning, TextRequest,
+    self as pipeline, ConditioningOutput, EmbeddingFolder, EncoderRun, Parts, TextEncoders, TextPlanning, TextRequest,
 };
 use tilewright_plan::{Recorder, Stage, Text, TextRecord, bytes, words::with_noun};
 use tilewright_sampling::Convention;
@@ -31,8 +31,15 @@ pub fn run(arguments: &Embed) -> Outcome {
     if arguments.output.as_os_str() == STANDARD {
         return Err(Failure::input("-o -: conditioning is written to a file, which ends in .safetensors"));
     }
+    let found = arguments.model.as_deref().map(|model| Parts::find_text_encoders(model, &arguments.folders.models));
+    let (parts, told) = found.transpose()?.unwrap_or_else(|| {
+        (Parts { text_encoders: arguments.text_encoder.clone(), ..Parts::default() }, Vec::new())
+    });
+    if !printer::is_quiet() {
+        told.iter().for_each(|line| tell!("{line}"));
+    }
     let mut roles = files::roles();
-    for path in &arguments.text_encoder {
+    for path in &parts.text_encoders {
         roles = roles.reads("the text encoder", path);
     }
     if let Some(folder) = &arguments.embeddings {
@@ -49,7 +56,7 @@ pub fn run(arguments: &Embed) -> Outcome {
     let mut planner: Recorder<Text> =
         policy::configure(Stage::Text, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
     let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
-    let encoders = TextEncoders::open(&arguments.text_encoder)?;
+    let encoders = TextEncoders::open(&parts.text_encoders)?;
     let embeddings = arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
     if arguments.prompts.iter().filter(|prompt| *prompt == STANDARD).count() > 1 {
         return Err(Failure::input("- and -: standard input is one prompt: give the others in words"));
@@ -60,7 +67,7 @@ pub fn run(arguments: &Embed) -> Outcome {
     let request = TextRequest {
         prompts: &prompts,
         convention: arguments.convention,
-        tokens: arguments.text_tokens,
+        tokens: arguments.text_tokens.or(parts.text_tokens),
         embeddings: embeddings.as_ref(),
         host: host.as_ref(),
         comes_again: false,

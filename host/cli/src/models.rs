@@ -1,7 +1,7 @@
 //! `tilewright models`: what lies in the folders in which people keep models, what goes together,
 //! and what is missing.
 
-use std::{io::Write, path::Path};
+use std::{io::Write, iter, path::Path};
 
 use serde::Serialize;
 use tilewright_pipeline::{Content, Item, Library, LibraryModel, Need, Place};
@@ -38,9 +38,11 @@ pub fn run(arguments: &Models) -> Outcome {
         return Ok(writeln!(printer::stdout(), "{text}")?);
     }
     let mut out = printer::stdout();
-    let searched: Vec<(&str, String)> =
-        library.places().iter().map(|place| (place.keeping.name(), place.path.display().to_string())).collect();
-    writeln!(out, "{}", table::facts(searched))?;
+    let searched = library.places().iter().flat_map(|place| {
+        let extra = place.extra.iter().map(|extra| ("extra_model_paths.yaml", &extra.path));
+        iter::once((place.keeping.name(), &place.path)).chain(extra)
+    });
+    writeln!(out, "{}", table::facts(searched.map(|(name, path)| (name, path.display().to_string()))))?;
     match models.is_empty() {
         true => writeln!(out, "\nno transformer that can be run: Flux.1's and WAN's can")?,
         false => {
@@ -92,6 +94,8 @@ fn file_row(library: &Library, item: &Item) -> Vec<String> {
         None if item.contents.is_empty() => "nothing that is known".into(),
         None => item.contents.iter().map(Content::in_words).collect::<Vec<_>>().join("; "),
     };
+    let also: Vec<String> = item.also.iter().map(|other| short(place, &other.path)).collect();
+    let is = if also.is_empty() { is } else { format!("{is}; also {}", also.join(", ")) };
     vec![short(place, &item.path), is, item.stored.clone(), bytes::display(item.bytes)]
 }
 
@@ -101,7 +105,7 @@ fn serves(models: &[LibraryModel], item: &Item) -> bool {
         let parts = &model.parts;
         let mut own =
             parts.transformers.iter().chain(&parts.text_encoders).chain(&parts.vision_encoder).chain(&parts.vae);
-        own.any(|path| *path == item.path || Some(path) == item.pipeline.as_ref())
+        own.any(|path| item.paths().any(|own| own == path) || Some(path) == item.pipeline.as_ref())
     };
     models.iter().any(is_part)
 }

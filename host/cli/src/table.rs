@@ -8,9 +8,6 @@ use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Tab
 
 use crate::printer;
 
-/// The columns of a table in a file or a pipe.
-const USUAL_WIDTH: u16 = 100;
-
 /// The fewest columns, however narrow the terminal: the cells of a narrower table would be torn to
 /// single words.
 const LEAST_WIDTH: u16 = 60;
@@ -35,10 +32,14 @@ pub fn listing(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item 
     trim_lines(&build_table(heading, numbers, rows))
 }
 
-/// A table that is at most as wide as the terminal: longer texts wrap within their columns.
+/// A table that is at most as wide as the terminal: longer texts wrap within their columns. In a
+/// file or a pipe each row is one line, for those who search or cut it.
 pub fn wrap(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let width = printer::stdout_width().unwrap_or(USUAL_WIDTH).max(LEAST_WIDTH);
-    fit_width(build_table(heading, numbers, rows), width)
+    let table = build_table(heading, numbers, rows);
+    match printer::stdout_width() {
+        Some(width) => fit_width(table, width.max(LEAST_WIDTH)),
+        None => trim_lines(&table),
+    }
 }
 
 fn fit_width(mut table: Table, width: u16) -> String {

@@ -21,15 +21,15 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
     }
     for (name, model) in &config.models {
         let at = |key: &str| format!("models/{name}{key}");
-        if model.vae.is_none() && model.transformer.is_empty() {
-            return fault(at(""), "neither a vae nor a transformer: name one of them, or both");
+        if model.model.is_none() && model.vae.is_none() && model.transformer.is_empty() {
+            return fault(at(""), "none of model, vae and transformer: name one of them, or more");
         }
         let of_vae = [
             ("family", model.family.is_some()),
             ("scaling-factor", model.scaling_factor.is_some()),
             ("shift-factor", model.shift_factor.is_some()),
         ];
-        if let Some((key, _)) = of_vae.iter().find(|(_, given)| *given && model.vae.is_none()) {
+        if let Some((key, _)) = of_vae.iter().find(|(_, given)| *given && model.vae.is_none() && model.model.is_none()) {
             return fault(at(&format!("/{key}")), format!("{key} is for a vae, and there is none: leave it out"));
         }
     }

@@ -41,7 +41,7 @@ use serde::Deserialize;
 pub use conditions::{Between, Case, Conditions};
 pub use devices::{Choice, Device};
 pub use error::{Error, Result};
-pub use models::Model;
+pub use models::{Model, ModelSource};
 pub use policies::Policies;
 pub use policy::{Policy, Source, Wasi};
 pub use routes::{Canary, Route, TakeOver};
@@ -220,7 +220,9 @@ impl Config {
     }
 
     fn resolve(&mut self) {
-        let models = self.models.values_mut().flat_map(|model| model.vae.iter_mut().chain(&mut model.transformer));
+        let folder = self.origin.folder();
+        self.models.values_mut().filter_map(|model| model.model.as_mut()).for_each(|model| model.resolve(folder));
+        let models = self.models.values_mut().flat_map(Model::paths_mut);
         let files = self.policies.named.values_mut().filter_map(|policy| match &mut policy.source {
             Source::File(path) => Some(path),
             Source::Shipped(_) | Source::Oci(_) => None,

@@ -40,12 +40,14 @@ pub(crate) fn check(config: &Config) -> Result<(), Fault> {
         }
     }
     for (name, model) in &config.models {
-        if let Some(vae) = &model.vae {
-            expect(&format!("models/{name}/vae"), vae, Kind::File, false)?;
-        }
-        for path in &model.transformer {
+        let parts = [
+            ("vae", model.vae.as_slice()),
+            ("transformer", &model.transformer[..]),
+            ("text-encoder", &model.text_encoder[..]),
+        ];
+        for (key, path) in parts.into_iter().flat_map(|(key, paths)| paths.iter().map(move |path| (key, path))) {
             let kind = if path.is_dir() { Kind::Folder } else { Kind::File };
-            expect(&format!("models/{name}/transformer"), path, kind, false)?;
+            expect(&format!("models/{name}/{key}"), path, kind, false)?;
         }
     }
     Ok(())
@@ -106,13 +108,14 @@ mod tests {
             ("[server]\naudit = \"folder\"", 2, "folder: is not a file"),
             ("[server.tls]\ncertificate = \"file\"\nkey = \"folder\"", 3, "folder: is not a file"),
             ("[models.a]\nvae = \"missing\"", 2, "is not there: name a file that is"),
+            ("[models.a]\nvae = \"file\"\ntext-encoder = [\"file\", \"none\"]", 3, "none: is not there"),
             ("[policies.own]\n\nsource = \"./missing.wasm\"", 3, "is not there: name a file that is"),
         ] {
             let message = check(text).unwrap_err().to_string();
             assert!(message.starts_with(&format!("{}:{line}: ", path.display())), "{message}");
             assert!(message.contains(words) && message.lines().count() == 1, "{message}");
         }
-        let whole = "[server]\ndata = \"folder/new\"\nroots = [\"folder\"]\ntoken-file = \"file\"\naudit = \"new.log\"\n[models.a]\nvae = \"file\"";
+        let whole = "[server]\ndata = \"folder/new\"\nroots = [\"folder\"]\ntoken-file = \"file\"\naudit = \"new.log\"\n[models.a]\nvae = \"file\"\n[models.b]\nmodel = \"a-name\"\nvae = \"folder\"";
         check(whole).unwrap();
     }
 }

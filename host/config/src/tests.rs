@@ -84,6 +84,7 @@ fn every_key_says_what_it_says() {
     assert_eq!(config.server, server);
     assert_eq!(config.server.data_folder(), Some("/var/lib/tilewright".into()));
     let flux = Model {
+        model: None,
         vae: Some(below("ae.safetensors")),
         transformer: Vec::new(),
         text_encoder: Vec::new(),
@@ -178,6 +179,8 @@ fn the_example_that_ships_is_right() {
     assert!(
         config.models["astronaut"].vae.as_ref().is_some_and(|vae| vae.is_file()) && config.server.roots[0].is_dir()
     );
+    let shapes = config.models["shapes"].model.clone().unwrap();
+    assert_eq!(shapes.path_or_name(), Path::new("flux-shapes"), "a name, which holds for an installed program, too");
     assert!(!config.server.is_exposed());
 }
 

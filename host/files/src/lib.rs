@@ -17,9 +17,11 @@
 pub mod digest;
 mod format;
 pub mod header;
+mod link;
 mod open;
 mod user_folder;
 
 pub use format::{Format, LOOKED_AT};
+pub use link::is_broken;
 pub use open::{append, open, read, read_text, regular};
 pub use user_folder::UserFolder;

@@ -10,6 +10,8 @@ use std::{
 
 use rustix::fs::OFlags;
 
+use crate::link;
+
 /// A test of a file's type.
 type Is = fn(&FileType) -> bool;
 
@@ -26,10 +28,10 @@ const OTHERS: [(Is, &str); 4] = [
 ///
 /// # Errors
 /// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets,
-/// devices and what is below `/proc`; the system's own.
+/// devices and what is below `/proc`; the system's own, where a link that leads nowhere says so.
 pub fn open(path: &Path) -> io::Result<File> {
     // Checked before opening: to open a device may rewind a tape or start a watchdog.
-    regular(&fs::metadata(path)?)?;
+    regular(&fs::metadata(path).map_err(|error| link::explain(path, error))?)?;
     let file = OpenOptions::new().read(true).custom_flags(at_once()).open(path)?;
     // Checked again after opening: the path may lead elsewhere by now.
     regular(&file.metadata()?)?;

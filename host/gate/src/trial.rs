@@ -359,6 +359,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_book_counts_the_golden_set() {
+        let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src");
+        let page = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap().replace('\n', " ");
+        let all = all_requests(7);
+        let count = |stages: &[Stage], drawn: bool| {
+            let is_counted = |golden: &&AnyRequest| {
+                stages.contains(&golden.stage()) && golden::is_drawn(golden.name()) == drawn
+            };
+            all.iter().filter(is_counted).count()
+        };
+        let [decode, encode, denoise, text] = [Stage::Decode, Stage::Encode, Stage::Denoise, Stage::Text];
+        let whole = [decode, encode, denoise, text];
+        let [decodes, encodes, samples, texts] = whole.map(|stage| count(&[stage], false));
+        let (fixed, drawn) = (count(&whole, false), count(&whole, true));
+        let contains = |page: &str, words: String| assert!(page.contains(&words), "{words}");
+        let checking = page("checking.md");
+        contains(
+            &checking,
+            format!(
+                "{fixed} fixed requests ({decodes} decodes, {encodes} encodes, {samples} samples and {texts} texts), \
+                 and {drawn} that are drawn"
+            ),
+        );
+        contains(&checking, format!("for all {}", fixed + drawn));
+        // A new project answers no texts, and the page's own policy no samples.
+        let first = page("first-policy.md");
+        let [fixed, drawn] = [false, true].map(|drawn| count(&[decode, encode, denoise], drawn));
+        contains(&first, format!("asks the policy {} questions", fixed + drawn));
+        contains(&first, format!("{fixed} are fixed and {drawn} are drawn"));
+        let pictures: usize = [false, true].map(|drawn| count(&[decode, encode], drawn)).iter().sum();
+        contains(&first, format!("now asks {pictures} questions"));
+    }
+
+    #[test]
     fn a_warning_does_not_count_against_a_drawn_request() {
         let found = |severity, problem, number: usize| Finding {
             request: Some(format!("drawn {number}: x")),

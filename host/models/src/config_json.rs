@@ -41,7 +41,8 @@ pub(crate) fn read<T: DeserializeOwned>(
 /// [`FileError`] if it is broken.
 pub(crate) fn beside<T: DeserializeOwned>(file: &Checkpoint, classes: &[&str]) -> Result<Option<(PathBuf, T)>> {
     let path = file.config_path();
-    if fs::metadata(&path).is_err() {
+    // A link that leads nowhere is no configuration that is left out.
+    if fs::symlink_metadata(&path).is_err() {
         return Ok(None);
     }
     let broken = |reason: String| FileError::Format { path: path.clone(), reason };

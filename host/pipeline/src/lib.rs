@@ -47,7 +47,7 @@ pub use frames::{FrameStore, frame};
 pub use history::{HistoryFault, Trials};
 pub use latent_map::LatentMap;
 pub use latent_output::{LatentKind, LatentOutput};
-pub use library::{Content, Item, Keeping, Library, LibraryModel, Need, Parts, Place};
+pub use library::{Content, ExtraFolder, Item, Keeping, Library, LibraryModel, Need, OtherName, Parts, Place};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
 pub use resume::{KeptPlan, fingerprint};

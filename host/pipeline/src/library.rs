@@ -4,30 +4,38 @@
 //! | module | purpose |
 //! |---|---|
 //! | `places` | the folders that are searched |
+//! | `extra_paths` | further ones, which ComfyUI is configured to search |
+//! | `walk` | the way through them |
 //! | `items` | the files in them, by what they are |
 //! | `needs` | what a transformer needs, and what serves it |
+//! | `experts` | the two transformers of one model |
 //! | `parts` | the parts of one model |
 
+mod experts;
+mod extra_paths;
 mod items;
 mod needs;
 mod parts;
 mod places;
+mod walk;
 
-use std::path::{Path, PathBuf};
+use std::{
+    cmp::Reverse,
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 use tilewright_plan::words::did_you_mean;
 
 pub use self::{
+    extra_paths::ExtraFolder,
     items::{Content, Item},
     needs::Need,
     parts::Parts,
     places::{Keeping, Place},
+    walk::OtherName,
 };
 use crate::{Error, Result};
-
-/// The words of the two experts' names.
-const EXPERTS: [&str; 2] = ["high", "low"];
 
 /// The files in some places.
 #[derive(Debug, Default)]
@@ -41,6 +49,9 @@ pub struct Library {
 pub struct LibraryModel {
     /// The name by which --model takes it.
     pub name: String,
+    /// Further names of its transformer's file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<OtherName>,
     /// The published model that its transformer is of.
     pub model: String,
     /// True if it makes clips.
@@ -57,8 +68,9 @@ pub struct LibraryModel {
 
 impl Library {
     /// Looks into the files of some places, of which only the descriptions of tensors are read.
+    /// Each is one item, whatever number of names it has.
     pub fn open(places: Vec<Place>) -> Self {
-        let items = places.iter().enumerate().flat_map(|(index, place)| items::within(index, place)).collect();
+        let items = items::within(&places);
         Self { places, items }
     }
 
@@ -76,7 +88,7 @@ impl Library {
     pub fn models(&self) -> Vec<LibraryModel> {
         let mut models: Vec<LibraryModel> = Vec::new();
         for item in &self.items {
-            if item.problem.is_some() || self.is_second_expert(item) || self.is_listed(item, &models) {
+            if item.problem.is_some() || self.first_expert(item).is_some() || self.is_listed(item, &models) {
                 continue;
             }
             let denoisers = item.contents.iter().filter_map(|content| match content {
@@ -96,6 +108,7 @@ impl Library {
             let (parts, lacks) = self.fill(parts, &needs::of(config), Some(item));
             models.push(LibraryModel {
                 name: item.name.clone(),
+                also: item.also.clone(),
                 model: model.clone(),
                 is_video: config.is_video(),
                 place: place.path.clone(),
@@ -115,40 +128,56 @@ impl Library {
     }
 
     /// The model of a name: that of its transformer's file with or without the ending, of its
-    /// pipeline's folder, or of its repository.
+    /// pipeline's folder, or of its repository. A file with several names has all of them. Of
+    /// several files of ComfyUI's, the one in the folder that it searches first is taken.
     ///
     /// # Errors
     /// No model has the name, or several have it.
     pub fn model(&self, name: &str) -> Result<LibraryModel> {
         let models = self.models();
-        let is_named = |model: &&LibraryModel| {
-            let file = model.parts.transformers.first();
-            model.name == name
-                || model.name.rsplit('/').next() == Some(name)
-                || file.and_then(|path| path.file_name()).is_some_and(|file| file == name)
+        let is_called = |own: &str, path: Option<&Path>| {
+            own == name
+                || own.rsplit('/').next() == Some(name)
+                || path.and_then(Path::file_name).is_some_and(|file| file == name)
         };
-        let found: Vec<&LibraryModel> = models.iter().filter(is_named).collect();
+        let is_named = |model: &&LibraryModel| {
+            let also = model.also.iter().any(|other| is_called(&other.name, Some(&other.path)));
+            also || is_called(&model.name, model.transformer())
+        };
+        let found: Vec<&LibraryModel> = self.searched_first(models.iter().filter(is_named).collect());
         let refused = |reason: String| Err(Error::Input { path: PathBuf::from(name), reason });
         match found[..] {
             [only] => Ok(only.clone()),
             [] => {
+                let of_name = |item: &&Item| item.paths().any(|path| is_called(&item.name, Some(path)));
+                let broken = self.items.iter().filter(of_name).find_map(|item| Some((item, item.problem.clone()?)));
+                if let Some((item, reason)) = broken {
+                    return Err(Error::Input { path: item.path.clone(), reason });
+                }
                 let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
                 let advice = did_you_mean(name, names.iter().copied());
-                let known = match advice {
-                    advice if !advice.is_empty() => advice,
-                    _ => String::new(),
-                };
                 refused(format!(
-                    "no such file, and no model of that name{known}: tilewright models lists what is there"
+                    "no such file, and no model of that name{advice}: tilewright models lists what is there"
                 ))
             }
             [first, second, ..] => {
                 let path = |model: &LibraryModel| {
-                    model.parts.transformers.first().map(|path| path.display().to_string()).unwrap_or_default()
+                    model.transformer().map(|path| path.display().to_string()).unwrap_or_default()
                 };
                 refused(format!("several models of that name: give the path, {} or {}", path(first), path(second)))
             }
         }
+    }
+
+    /// Of models of one name in several folders of ComfyUI's, those of the folder that comes first.
+    fn searched_first<'a>(&self, found: Vec<&'a LibraryModel>) -> Vec<&'a LibraryModel> {
+        let item = |model: &LibraryModel| model.transformer().and_then(|path| self.item(path));
+        let Some(of) = found.iter().map(|model| item(model)).collect::<Option<Vec<&Item>>>() else { return found };
+        let first = of.iter().map(|item| item.folder).min();
+        if of.iter().any(|item| item.place != of[0].place) {
+            return found;
+        }
+        found.into_iter().zip(of).filter(|(_, item)| Some(item.folder) == first).map(|(model, _)| model).collect()
     }
 
     /// Fills in the parts that are missing by what a transformer needs, from the files that serve
@@ -179,9 +208,10 @@ impl Library {
         (parts, lacks)
     }
 
-    /// The item of a path.
+    /// The item of a path, whatever it is called there.
     pub fn item(&self, path: &Path) -> Option<&Item> {
-        self.items.iter().find(|item| item.path == path)
+        let is_called = |item: &&Item| item.paths().any(|own| own == path);
+        self.items.iter().find(is_called).or_else(|| self.items.iter().find(|item| item.is_at(path)))
     }
 
     /// The file that serves a need best: beside the transformer, then in its place, then with the
@@ -197,30 +227,20 @@ impl Library {
         let rank = |item: &&Item| {
             let is_near =
                 of.is_some_and(|of| of.path == item.path || item.pipeline.is_some() && of.pipeline == item.pipeline);
-            let is_in_place = of.is_some_and(|of| of.place == item.place);
+            let is_in_place = of.is_some_and(|of| {
+                of.place == item.place || item.also.iter().any(|other| self.places[of.place].holds(&other.path))
+            });
             let is_family = item.contents.iter().any(|content| need.is_surely_served_by(content));
-            (is_near, is_in_place, is_family, item.bytes, std::cmp::Reverse(item.path.clone()))
+            let in_order = (Reverse(item.folder), Reverse(item.path.clone()));
+            (is_near, is_in_place, is_family, item.bytes, in_order)
         };
         self.items.iter().filter(serves).max_by_key(rank)
     }
+}
 
-    /// The expert for low noise that goes with that for high noise, by their names.
-    fn second_expert(&self, first: &Item) -> Option<&Item> {
-        let name = first.path.file_name()?.to_str()?;
-        if first.pipeline.is_some() || !name.to_lowercase().contains(EXPERTS[0]) {
-            return None;
-        }
-        let other =
-            first.path.with_file_name(name.replace("high", "low").replace("High", "Low").replace("HIGH", "LOW"));
-        self.item(&other).filter(|item| item.problem.is_none() && *item.path != *first.path)
-    }
-
-    fn is_second_expert(&self, item: &Item) -> bool {
-        let Some(name) = item.path.file_name().and_then(|name| name.to_str()) else { return false };
-        if item.pipeline.is_some() || !name.to_lowercase().contains(EXPERTS[1]) {
-            return false;
-        }
-        let other = item.path.with_file_name(name.replace("low", "high").replace("Low", "High").replace("LOW", "HIGH"));
-        self.item(&other).is_some_and(|first| first.path != item.path && first.problem.is_none())
+impl LibraryModel {
+    /// Its transformer, or the first of two; of a pipeline the folder.
+    pub fn transformer(&self) -> Option<&Path> {
+        self.parts.transformers.first().map(PathBuf::as_path)
     }
 }

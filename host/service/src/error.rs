@@ -71,6 +71,14 @@ pub enum Error {
         /// The newest version that this program knows.
         known: i64,
     },
+    /// A configured model, or a part of it, is not to be found.
+    #[error("[models.{model}]: {}", in_keys(source))]
+    Model {
+        /// The model's name.
+        model: String,
+        /// The cause.
+        source: tilewright_pipeline::Error,
+    },
     /// A model's configured family is unknown.
     #[error("{}: [models.{model}] family: {reason}", path.display())]
     Family {
@@ -128,6 +136,7 @@ impl Error {
             | Error::Family { .. }
             | Error::NoHome
             | Error::Traces { .. } => true,
+            Error::Model { source, .. } => source.is_input(),
             Error::Rollout(error) => error.is_input(),
             Error::Pipeline(error) => error.is_input(),
             Error::Media(error) => error.is_input(),
@@ -154,6 +163,11 @@ pub(crate) fn decode_line(error: &tilewright_engine::Error) -> String {
         }
     };
     format!("gave up after {}, the last: {last}: {advice}", with_noun(*attempts, "attempt"))
+}
+
+/// An error of a model's parts as a configuration has them: keys have no dashes before them.
+pub fn in_keys(error: &tilewright_pipeline::Error) -> String {
+    one_line(error).replace(" --", " ")
 }
 
 /// An error and its causes, in one line.

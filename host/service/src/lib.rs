@@ -35,6 +35,7 @@ mod telemetry;
 mod watch;
 mod work;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, in_keys};
+pub use models::find_parts;
 pub use server::{Options, serve};
 pub use telemetry::{TelemetryGuard, begin as begin_telemetry};

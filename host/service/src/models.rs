@@ -11,12 +11,15 @@ use arc_swap::{ArcSwap, Guard};
 use tilewright_config::Config;
 use tilewright_engine::{Budget, Machine, Overrides, WeightStore};
 use tilewright_models::Family;
-use tilewright_pipeline::{LatentMap, Model, SampleModel, TextEncoders};
+use tilewright_pipeline::{LatentMap, Model, Parts, SampleModel, TextEncoders};
 use tilewright_plan::PolicyIdentity;
 use tilewright_policy::FallbackPlanner;
 use tilewright_service_api::Job;
 
 use crate::{Error, Result, device::Devices, error::one_line};
+
+/// A VAE's folder within that of a pipeline.
+const VAE: &str = "vae";
 
 /// A configured model: an autoencoder, a transformer, text encoders, or all of them.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub struct OpenModel {
     pub text: Option<OpenText>,
     /// The colours of its latents, once a preview has asked for them; none if they can't be fitted.
     colours: OnceLock<LatentMap>,
+    parts: Parts,
     configured: tilewright_config::Model,
 }
 
@@ -71,7 +75,7 @@ impl OpenModel {
     /// One line: the model lacks one.
     pub fn for_prompts(&self) -> std::result::Result<(&OpenText, &SampleModel, &OpenVae), String> {
         let lacks =
-            |part: &str| format!("model: {} has no {part}: prompts need text-encoder, transformer and vae", self.name);
+            |part: &str| format!("model: {} has no {part}: prompts need a model, or text-encoder, transformer and vae", self.name);
         let text = self.text.as_ref().ok_or_else(|| lacks("text-encoder"))?;
         let transformer = self.transformer.as_ref().ok_or_else(|| lacks("transformer"))?;
         Ok((text, transformer, self.vae.as_ref().ok_or_else(|| lacks("vae"))?))
@@ -111,7 +115,7 @@ impl OpenModel {
 
     /// The files of the transformer.
     pub fn transformer_paths(&self) -> &[PathBuf] {
-        &self.configured.transformer
+        &self.parts.transformers
     }
 }
 
@@ -238,6 +242,33 @@ impl Models {
     }
 }
 
+/// The parts of a configured model: those that are named, and the others from its `model`, as
+/// `tilewright generate` finds them. The VAE is a file.
+///
+/// # Errors
+/// There is no such model; it lacks a part.
+pub fn find_parts(configured: &tilewright_config::Model) -> tilewright_pipeline::Result<Parts> {
+    let named = Parts {
+        text_encoders: configured.text_encoder.clone(),
+        transformers: configured.transformer.clone(),
+        vision_encoder: None,
+        vae: configured.vae.clone(),
+        text_tokens: None,
+    };
+    let mut parts = match &configured.model {
+        None => named,
+        Some(model) => {
+            let (parts, found) = named.find(Some(model.path_or_name()), &[], false)?;
+            found.iter().for_each(|line| tracing::info!("{}: {line}", model.path_or_name().display()));
+            parts
+        }
+    };
+    if let Some(vae) = &mut parts.vae {
+        *vae = tilewright_models::find_part(vae, &[VAE]).map_err(tilewright_models::Error::from)?;
+    }
+    Ok(parts)
+}
+
 fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result<ModelMap> {
     let models = config.models.iter().map(|(name, configured)| {
         let same = before.get(name).filter(|known| known.configured == *configured);
@@ -251,13 +282,15 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
 }
 
 fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore) -> Result<OpenModel> {
-    let vae = configured.vae.as_ref().map(|path| -> Result<OpenVae> {
+    let refused = |source| Error::Model { model: name.to_owned(), source };
+    let parts = find_parts(configured).map_err(refused)?;
+    let vae = parts.vae.as_ref().map(|path| -> Result<OpenVae> {
         let model = Model::open(path, overrides(name, path, configured)?)?.sharing(weights);
         Ok(OpenVae { path: path.clone(), model })
     });
-    let transformer = match configured.transformer.is_empty() {
+    let transformer = match parts.transformers.is_empty() {
         true => None,
-        false => Some(SampleModel::open(&configured.transformer, configured.boundary)?),
+        false => Some(SampleModel::open(&parts.transformers, configured.boundary)?),
     };
     let vae = vae.transpose()?;
     // Its latents are those of its own vae.
@@ -265,7 +298,7 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
         Some(vae) => transformer.map(|transformer: SampleModel| transformer.scaled_for(&vae.model)),
         None => transformer,
     };
-    let text = match (&configured.text_encoder[..], &transformer) {
+    let text = match (&parts.text_encoders[..], &transformer) {
         ([], _) => None,
         (paths, transformer) => {
             let encoders = TextEncoders::open(paths)?;
@@ -274,6 +307,7 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
                 Ok(transformer.text_tokens()?)
             });
             let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
+            let tokens = tokens.or(parts.text_tokens);
             Some(OpenText { paths: paths.to_vec(), tokens, quantized })
         }
     };
@@ -283,6 +317,7 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
         transformer,
         text,
         colours: OnceLock::new(),
+        parts,
         configured: configured.clone(),
     })
 }

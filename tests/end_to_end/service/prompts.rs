@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 use crate::generate::fresh_prompt;
-use crate::program::{Place, fixture, sample};
+use crate::program::{Place, Run, fixture, sample};
 
 fn config() -> String {
     let model = |name: &str| {
@@ -98,6 +98,51 @@ fn a_prompt_becomes_the_pixels_of_the_command_line() {
     let id = server.post("/v1/jobs", &plain).with(202)["id"].as_str().unwrap().to_owned();
     assert_eq!(server.ended(&id)["results"][0]["content_type"], "image/png");
     assert_eq!(server.end(), 0);
+}
+
+/// `model` in the configuration is what `generate --model` takes; parts beside it go first.
+#[test]
+fn a_model_is_named_as_on_the_command_line() {
+    let place = Place::new();
+    let folder = fixture("generate-flux");
+    fs::create_dir(place.path("models")).unwrap();
+    std::os::unix::fs::symlink(&folder, place.path("models/tiny")).unwrap();
+    let models = "[models.named]\nmodel = \"tiny\"\n[models.relative]\nmodel = \"models/tiny\"\n\
+                  [models.part]\nmodel = \"tiny\"\nvae = \"models/tiny/vae\"\ntext-encoder = \"models/tiny\"\n\
+                  [models.decoder]\nvae = \"models/tiny/vae\"\n[devices.main]";
+    let text = config().replace("[devices.main]", models);
+    let folders = place.path("models").display().to_string();
+    let server = Server::started(&place, &text, &[("TILEWRIGHT_MODELS", &folders)]);
+    let (mut request, _) = asked("flux", "a cat", 7);
+    let mut pixels = Vec::new();
+    for model in ["flux", "named", "relative", "part"] {
+        request["model"] = json!(model);
+        let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
+        pixels.push(made(&place, &server, &id));
+    }
+    assert!(pixels.iter().all(|one| *one == pixels[0]));
+    let listed = server.get("/v1/models").with(200);
+    let decoder = listed["models"].as_array().unwrap().iter().find(|model| model["name"] == "decoder").unwrap().clone();
+    assert_eq!(decoder["stages"], json!(["decode"]), "{decoder}");
+    assert_eq!(server.end(), 0);
+
+    let checked = |text: &str| {
+        place.write("tilewright.toml", text);
+        let mut command = place.command(&["config", "check", "--config", "tilewright.toml"]);
+        Run(command.env("TILEWRIGHT_MODELS", &folders).output().unwrap())
+    };
+    let said = checked(&text).succeeded().stdout();
+    assert!(said.contains("part: text encoders (") && said.contains("named: flux transformer ("), "{said}");
+    let wrong = text.replace("model = \"tiny\"", "model = \"tine\"");
+    let line = wrong.lines().position(|line| line == "model = \"tine\"").unwrap() + 1;
+    checked(&wrong).failed(2, &format!("tilewright.toml:{line}: tine: no such file, and no model of that name (did you mean tiny?)"));
+    let refused = Server::refused(&place, "[server]\nlisten = \"127.0.0.1:0\"\n[models.a]\nmodel = \"nowhere\"\n");
+    refused.failed(2, "[models.a]: nowhere: no such file, and no model of that name");
+    fs::create_dir(place.path("alone")).unwrap();
+    fs::copy(format!("{folder}/transformer/diffusion_pytorch_model.safetensors"), place.path("alone/x.safetensors")).unwrap();
+    fs::copy(format!("{folder}/transformer/config.json"), place.path("alone/config.json")).unwrap();
+    let refused = Server::refused(&place, "[server]\nlisten = \"127.0.0.1:0\"\n[models.a]\nmodel = \"alone\"\n");
+    refused.failed(2, "and no file that was found is one: give text-encoder");
 }
 
 #[test]

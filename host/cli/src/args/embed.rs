@@ -7,7 +7,7 @@ use tilewright_plan::bytes;
 use tilewright_sampling::Convention;
 use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, PolicyGrants, Recording, device};
+use super::{ModelFolders, ObjectiveArgument, PolicyGrants, Recording, device};
 
 /// `tilewright embed`
 #[derive(Args, Debug)]
@@ -19,8 +19,15 @@ pub struct Embed {
     /// A text encoder, repeatable, in any order: a file (.safetensors, .gguf, .pth, or the index of
     /// shards), a folder of transformers', a pipeline's folder or a whole checkpoint. CLIP and T5
     /// for Flux, UMT5 for WAN, CLIP and OpenCLIP for SDXL
-    #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]
+    #[arg(long, value_name = "FILE|FOLDER", required_unless_present = "model", num_args = 1)]
     pub text_encoder: Vec<PathBuf>,
+    /// A model whose text encoders are taken, as `tilewright generate` takes them: a transformer, a
+    /// checkpoint, a folder, or a name that `tilewright models` lists
+    #[arg(long, value_name = "FILE|FOLDER|NAME", conflicts_with = "text_encoder")]
+    pub model: Option<PathBuf>,
+    /// Further folders with models.
+    #[command(flatten)]
+    pub folders: ModelFolders,
     /// The path of the output: .safetensors with prompt_embeds [N, tokens, width], and with CLIP
     /// pooled_prompt_embeds [N, width]
     #[arg(short, long, value_name = "OUT.safetensors")]
@@ -29,7 +36,7 @@ pub struct Embed {
     #[arg(long)]
     pub no_clobber: bool,
     /// The tokens that T5 reads at least, and as diffusers at most: for a model that was trained
-    /// with fewer [default: 256 as ComfyUI, 512 as diffusers]
+    /// with fewer [default: the model's, or 256 as ComfyUI, 512 as diffusers]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=512))]
     pub text_tokens: Option<u32>,
     /// A folder of embeddings (textual inversion) that prompts may name

@@ -13,8 +13,18 @@ use super::{
     sample::{Way, lora, size},
 };
 
+/// The end of --help.
+const EXAMPLES: &str = "\
+With the models that ship with the program:
+  tilewright generate 'a red circle on a blue square' -o out.png
+  tilewright generate 'a green triangle moving left' --model wan-shapes -o out.webp
+
+With a model of your own, such as `tilewright models` lists:
+  tilewright generate 'a red fox in the snow' --model FLUX.1-dev -o fox.png";
+
 /// `tilewright generate`
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Generate {
     /// The prompt, with weights as (word:1.2) and embedding:NAME as ComfyUI has them; - is standard
     /// input

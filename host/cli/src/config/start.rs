@@ -8,9 +8,10 @@ use tilewright_engine::{Machine, Overrides};
 use tilewright_files::digest::sha256;
 use tilewright_gate::Admission;
 use tilewright_models::Family;
-use tilewright_pipeline::{Model, SampleModel};
+use tilewright_pipeline::{Error as PipelineError, Model, Parts, SampleModel, TextEncoders};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tilewright_registry::Reference;
+use tilewright_service::{find_parts, in_keys};
 use tilewright_torch::device;
 use ureq::http::Uri;
 
@@ -41,10 +42,7 @@ fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
         data(config)?;
     }
     for (name, configured) in &config.models {
-        if let Some(path) = &configured.vae {
-            vae(config, name, configured, path)?;
-        }
-        transformer(config, name, configured)?;
+        open_model(config, name, configured)?;
     }
     for (name, configured) in &config.policies.named {
         policy(config, name, configured, cache)?;
@@ -52,19 +50,40 @@ fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
     Ok(())
 }
 
-/// Opens the transformer of a model as the service does, if it has one.
-pub fn transformer(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Option<SampleModel>> {
-    if configured.transformer.is_empty() {
-        return Ok(None);
-    }
-    SampleModel::open(&configured.transformer, configured.boundary).map(Some).map_err(|error| {
-        let detail = Failure::from(error).to_string();
-        config.error_at(&format!("models/{name}/transformer"), detail).into()
-    })
+/// A model's parts, opened as the service opens them.
+pub struct Opened {
+    /// The paths.
+    pub parts: Parts,
+    /// The VAE, if it has one.
+    pub vae: Option<Model>,
+    /// The transformer, if it has one.
+    pub transformer: Option<SampleModel>,
 }
 
-/// Opens the VAE of a model as the service does.
-pub fn vae(config: &Config, name: &str, configured: &tilewright_config::Model, path: &Path) -> Outcome<Model> {
+/// Opens the parts of a model as the service does.
+pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Opened> {
+    let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("models/{name}/{key}"), detail));
+    let wrong = &wrong;
+    let parts = find_parts(configured).map_err(|error| wrong("model", in_keys(&error)))?;
+    let vae = parts.vae.as_deref().map(|path| vae(config, name, configured, path)).transpose()?;
+    let refused = |key: &'static str| {
+        move |error: PipelineError| wrong(key, Failure::from(error).to_string())
+    };
+    let transformer = match parts.transformers.is_empty() {
+        true => None,
+        false => Some(SampleModel::open(&parts.transformers, configured.boundary).map_err(refused("transformer"))?),
+    };
+    if !parts.text_encoders.is_empty() {
+        let encoders = TextEncoders::open(&parts.text_encoders).map_err(refused("text-encoder"))?;
+        if let Some(transformer) = &transformer {
+            encoders.check(transformer).map_err(refused("text-encoder"))?;
+        }
+    }
+    Ok(Opened { parts, vae, transformer })
+}
+
+/// Opens the VAE of a model.
+fn vae(config: &Config, name: &str, configured: &tilewright_config::Model, path: &Path) -> Outcome<Model> {
     let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("models/{name}/{key}"), detail));
     let family = configured.family.as_deref().map(str::parse::<Family>).transpose();
     let family = family.map_err(|error| wrong("family", error))?;

@@ -1,27 +1,20 @@
 //! The files of a place, by what they are and never by their names.
 
 use std::{
-    collections::BTreeSet,
-    fs,
+    error::Error,
+    fs, iter,
     path::{Path, PathBuf},
 };
 
 use serde::Serialize;
 use tilewright_models::{
-    Architecture, Checkpoint, DenoiserConfig, EncoderKind, Family, Inspection, PICKLE_ENDINGS, Role, is_pickle,
+    Architecture, Checkpoint, DenoiserConfig, EncoderKind, Family, Inspection, Role,
 };
 
-use super::places::{Keeping, Place, REPOSITORY};
-
-/// The most files of a place that are looked into, and the depth of its folders.
-const MOST_FILES: usize = 4096;
-const DEEPEST: usize = 6;
-
-/// The description of a pipeline in its folder.
-const PIPELINE: &str = "model_index.json";
-
-const INDEX: &str = ".safetensors.index.json";
-const ENDINGS: [&str; 3] = [".safetensors", ".sft", ".gguf"];
+use super::{
+    places::Place,
+    walk::{self, Candidate, Inode, OtherName},
+};
 
 /// A file with networks.
 #[derive(Clone, Debug, Serialize)]
@@ -29,10 +22,20 @@ pub struct Item {
     /// The number of its place.
     #[serde(skip)]
     pub place: usize,
+    /// The number of the folder of its place that it was found in: earlier ones go before later
+    /// ones, as ComfyUI searches them.
+    #[serde(skip)]
+    pub folder: usize,
+    /// The file and its path, whatever they are called.
+    #[serde(skip)]
+    pub(super) inodes: Vec<Inode>,
     /// The name that it goes by: its own without the ending, or that of its pipeline or repository.
     pub name: String,
     /// The file; of a pipeline's part the folder.
     pub path: PathBuf,
+    /// Further names of the same file: links to it, and paths through other folders.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<OtherName>,
     /// The folder of its pipeline, if it is of one.
     pub pipeline: Option<PathBuf>,
     /// The networks in it.
@@ -43,6 +46,18 @@ pub struct Item {
     pub bytes: u64,
     /// The reason that it can't be used, if it can't.
     pub problem: Option<String>,
+}
+
+impl Item {
+    /// The paths that lead to it, its own first.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        iter::once(self.path.as_path()).chain(self.also.iter().map(|other| other.path.as_path()))
+    }
+
+    /// True if a path leads to it, under whatever name.
+    pub fn is_at(&self, path: &Path) -> bool {
+        self.path == path || Inode::of(path).is_some_and(|inode| self.inodes.contains(&inode))
+    }
 }
 
 /// A network in a file.
@@ -89,6 +104,14 @@ pub enum Content {
 }
 
 impl Content {
+    /// The architecture of a transformer of clips.
+    pub(super) fn clips(&self) -> Option<&DenoiserConfig> {
+        match self {
+            Content::Transformer { config, .. } if config.is_video() => Some(config),
+            _ => None,
+        }
+    }
+
     /// The network in words.
     pub fn in_words(&self) -> String {
         match self {
@@ -104,107 +127,34 @@ impl Content {
     }
 }
 
-/// The items of a place, in the order of their paths.
-pub(super) fn within(index: usize, place: &Place) -> Vec<Item> {
-    let mut found = Vec::new();
-    match place.keeping {
-        Keeping::HuggingFace => {
-            for repository in folders(&place.path) {
-                let name = file_name(&repository);
-                let (Some(name), Some(snapshot)) = (name.strip_prefix(REPOSITORY), snapshot(&repository)) else {
-                    continue;
-                };
-                walk(&snapshot, Some(&name.replace("--", "/")), 0, &mut found);
-            }
-        }
-        Keeping::ComfyUi | Keeping::Bundled | Keeping::Folder => walk(&place.path, None, 0, &mut found),
-    }
-    if found.len() >= MOST_FILES {
-        tracing::warn!("{}: more than {MOST_FILES} files: the others are left out", place.path.display());
-    }
-    found.into_iter().map(|file| file.look(index)).collect()
-}
-
-/// A file to look into.
-struct Candidate {
-    /// The file itself.
-    file: PathBuf,
-    /// The path by which it is opened.
-    path: PathBuf,
-    name: String,
-    pipeline: Option<PathBuf>,
-}
-
-/// The snapshot of a repository that `main` names, or the newest one.
-fn snapshot(repository: &Path) -> Option<PathBuf> {
-    let snapshots = repository.join("snapshots");
-    let main = tilewright_files::read_text(&repository.join("refs/main"), 256).ok();
-    let main =
-        main.map(|text| snapshots.join(text.trim())).filter(|path| path.starts_with(&snapshots) && path.is_dir());
-    main.or_else(|| {
-        let changed = |path: &PathBuf| fs::metadata(path).and_then(|facts| facts.modified()).ok();
-        folders(&snapshots).into_iter().max_by_key(changed)
-    })
-}
-
-/// Collects the files below a folder. `repository` names everything in it.
-fn walk(folder: &Path, repository: Option<&str>, depth: usize, found: &mut Vec<Candidate>) {
-    let is_pipeline = folder.join(PIPELINE).is_file();
-    let name = |own: String| repository.map_or(own, str::to_owned);
-    if is_pipeline {
-        for part in folders(folder) {
-            let file = tilewright_models::find_part(&part, &[]);
-            let Ok(file) = file else { continue };
-            let (name, pipeline) = (name(file_name(folder)), Some(folder.to_owned()));
-            found.push(Candidate { file, path: part, name, pipeline });
-        }
-        return;
-    }
-    let mut entries: Vec<PathBuf> = entries(folder);
-    entries.sort();
-    let wholes: BTreeSet<String> = entries
-        .iter()
-        .map(|path| file_name(path))
-        .filter_map(|name| name.strip_suffix(INDEX).map(str::to_owned))
-        .collect();
-    for path in entries {
-        if found.len() >= MOST_FILES {
-            return;
-        }
-        let own = file_name(&path);
-        if own.starts_with('.') {
-            continue;
-        }
-        if path.is_dir() {
-            if depth < DEEPEST {
-                walk(&path, repository, depth + 1, found);
-            }
-            continue;
-        }
-        let is_index = own.ends_with(INDEX);
-        let pickled = PICKLE_ENDINGS.iter().find(|ending| own.ends_with(**ending) && is_pickle(&path));
-        let ending = ENDINGS.iter().find(|ending| own.ends_with(**ending)).or(pickled);
-        let is_shard = own.rsplit_once("-of-").and_then(|(start, _)| start.rsplit_once('-'));
-        let is_shard = is_shard.is_some_and(|(whole, _)| wholes.contains(whole));
-        let (false, Some(end)) = (is_shard, if is_index { Some(&INDEX) } else { ending }) else { continue };
-        let own = own.strip_suffix(end).unwrap_or(&own).to_owned();
-        found.push(Candidate { file: path.clone(), path, name: name(own), pipeline: None });
-    }
+/// The items of places, in the order of places and paths.
+pub(super) fn within(places: &[Place]) -> Vec<Item> {
+    walk::collect(places).into_iter().map(Candidate::look).collect()
 }
 
 impl Candidate {
-    fn look(self, place: usize) -> Item {
-        let Self { file, path, name, pipeline } = self;
-        let bytes = |path: &Path| fs::metadata(path).map_or(0, |facts| facts.len());
-        let item =
-            |contents, stored, bytes, problem| Item { place, name, path, pipeline, contents, stored, bytes, problem };
+    /// Looks into a file, of which only the descriptions of tensors are read.
+    fn look(self) -> Item {
+        let Self { place, folder, name, file, path, pipeline, also } = self;
+        let files = tilewright_models::files_of(&file);
+        let inodes = files.iter().chain([&path]).filter_map(|path| Inode::of(path)).collect();
+        let bytes = fs::metadata(&file).map_or(0, |facts| facts.len());
+        let item = |contents, stored, bytes, problem| Item {
+            place,
+            folder,
+            inodes,
+            name,
+            path,
+            also,
+            pipeline,
+            contents,
+            stored,
+            bytes,
+            problem,
+        };
         let opened = match Checkpoint::open(&file) {
             Ok(opened) => opened,
-            Err(error) => {
-                let words = error.to_string();
-                let words = words.strip_prefix(&format!("{}: ", file.display())).map_or(words.clone(), str::to_owned);
-                return item(Vec::new(), String::new(), bytes(&file), Some(words));
-            }
+            Err(error) => return item(Vec::new(), String::new(), bytes, Some(reason(&error, &file))),
         };
         let inspection = Inspection::of(&opened);
         let mut problem = inspection.problem.clone();
@@ -252,17 +202,10 @@ impl Candidate {
     }
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-}
-
-/// The folders in a folder, in order.
-fn folders(folder: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = entries(folder).into_iter().filter(|path| path.is_dir()).collect();
-    found.sort();
-    found
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+/// The reason that a file can't be opened, without its name where that is given beside it.
+fn reason(error: &dyn Error, file: &Path) -> String {
+    let words = error.to_string();
+    let words = words.strip_prefix(&format!("{}: ", file.display())).unwrap_or(&words);
+    let causes = iter::successors(error.source(), |cause| cause.source());
+    causes.fold(words.to_owned(), |words, cause| format!("{words}: {cause}"))
 }

@@ -1,6 +1,9 @@
 //! The parts of a model: encoders, transformers and a VAE, each in a file or a folder.
 
-use std::path::{Path, PathBuf};
+use std::{
+    cell::LazyCell,
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 use tilewright_models::{Checkpoint, DenoiserFile, Error as ModelError, Part, Role};
@@ -48,11 +51,40 @@ impl Parts {
     /// # Errors
     /// There is no such model; a part of it is missing.
     pub fn find(self, model: Option<&Path>, named: &[PathBuf], is_video: bool) -> Result<(Self, Vec<String>)> {
+        let (parts, told) = self.find_wanted(model, named, is_video, |_| true)?;
+        if parts.transformers.is_empty() {
+            parts.check()?;
+        }
+        Ok((parts, told))
+    }
+
+    /// The text encoders of a model as [`Self::find`] finds them, and no other parts.
+    ///
+    /// # Errors
+    /// There is no such model; an encoder of it is missing.
+    pub fn find_text_encoders(model: &Path, named: &[PathBuf]) -> Result<(Self, Vec<String>)> {
+        let is_wanted = |need: &Need| matches!(need, Need::TextEncoder { .. });
+        let (parts, mut told) = Self::default().find_wanted(Some(model), named, false, is_wanted)?;
+        told.retain(|line| line.starts_with(NO_TEXT_ENCODER.1));
+        match parts.text_encoders.is_empty() {
+            true => Err(NO_TEXT_ENCODER.into_error()),
+            false => Ok((parts, told)),
+        }
+    }
+
+    fn find_wanted(
+        self,
+        model: Option<&Path>,
+        named: &[PathBuf],
+        is_video: bool,
+        is_wanted: impl Fn(&Need) -> bool,
+    ) -> Result<(Self, Vec<String>)> {
         let mut told = Vec::new();
+        let usual = LazyCell::new(|| Place::usual(named));
         // The parts that need no word.
         let mut known = self.clone();
         let mut parts = match model {
-            Some(model) if model.exists() => match Self::listed_in(model)? {
+            Some(model) if model.exists() || tilewright_files::is_broken(model) => match Self::listed_in(model)? {
                 Some(listed) => self.over(listed),
                 None => {
                     known = self.from_model(model)?;
@@ -60,7 +92,7 @@ impl Parts {
                 }
             },
             Some(name) => {
-                let library = Library::open(Place::usual(named));
+                let library = Library::open(usual.clone());
                 self.over(library.model(&name.to_string_lossy())?.parts)
             }
             None if self.transformers.is_empty() => {
@@ -74,23 +106,21 @@ impl Parts {
             }
             None => self,
         };
-        let Some(transformer) = parts.transformers.first().cloned() else {
-            return parts.check().map(drop).map(|()| (parts, told));
-        };
-        let file = Checkpoint::open_part(&transformer, &OF_TRANSFORMER).map_err(ModelError::from)?;
-        let needs = needs::of(&DenoiserFile::find(file)?.config);
+        let Some(transformer) = parts.transformers.first().cloned() else { return Ok((parts, told)) };
         let is_lacking = |need: &Need| match need {
             Need::Vae { .. } => parts.vae.is_none(),
             Need::TextEncoder { .. } => parts.text_encoders.is_empty(),
             Need::VisionEncoder { .. } => parts.vision_encoder.is_none(),
         };
+        let file = Checkpoint::open_part(&transformer, &OF_TRANSFORMER).map_err(ModelError::from)?;
+        let mut needs = needs::of(&DenoiserFile::find(file)?.config);
+        needs.retain(is_wanted);
         if needs.iter().any(is_lacking) {
-            let around = Place::around(&transformer);
-            let others = Place::usual(named).into_iter().filter(|place| place.path != around.path);
+            let around = Place::around(&transformer, &usual);
+            let others = usual.iter().filter(|place| place.path != around.path).cloned();
             let library = Library::open([around.clone()].into_iter().chain(others).collect());
-            let of = library.item(&transformer.canonicalize().unwrap_or_else(|_| transformer.clone()));
             let lacks;
-            (parts, lacks) = library.fill(parts, &needs, of.or_else(|| library.item(&transformer)));
+            (parts, lacks) = library.fill(parts, &needs, library.item(&transformer));
             // A picture to begin from may be missing: its encoder is asked for when there is one.
             if let Some(need) = lacks.into_iter().find(|need| !matches!(need, Need::VisionEncoder { .. })) {
                 return Err(Error::Lacks { transformer, need });
@@ -159,25 +189,32 @@ impl Parts {
     /// # Errors
     /// [`Error::Part`] names the first that is missing.
     pub fn check(&self) -> Result<&Path> {
-        let missing = |part, option, files| Err(Error::Part { part, option, files });
         if self.transformers.is_empty() {
-            return missing(
-                "transformer",
-                "--transformer",
-                "flux1-dev.safetensors or wan2.1_t2v_1.3B_fp16.safetensors",
-            );
+            return Err(NO_TRANSFORMER.into_error());
         }
         if self.text_encoders.is_empty() {
-            return missing(
-                "text encoder",
-                "--text-encoder",
-                "clip_l.safetensors and t5xxl_fp16.safetensors for Flux, umt5_xxl_fp16.safetensors for WAN",
-            );
+            return Err(NO_TEXT_ENCODER.into_error());
         }
-        match &self.vae {
-            Some(vae) => Ok(vae),
-            None => missing("VAE", "--vae", "ae.safetensors for Flux, wan_2.1_vae.safetensors for WAN"),
-        }
+        self.vae.as_deref().ok_or_else(|| NO_VAE.into_error())
+    }
+}
+
+/// A part that is missing: its name, the option that names it, and files that it comes in.
+struct Missing(&'static str, &'static str, &'static str);
+
+const NO_TRANSFORMER: Missing =
+    Missing("transformer", "--transformer", "flux1-dev.safetensors or wan2.1_t2v_1.3B_fp16.safetensors");
+const NO_TEXT_ENCODER: Missing = Missing(
+    "text encoder",
+    "--text-encoder",
+    "clip_l.safetensors and t5xxl_fp16.safetensors for Flux, umt5_xxl_fp16.safetensors for WAN",
+);
+const NO_VAE: Missing = Missing("VAE", "--vae", "ae.safetensors for Flux, wan_2.1_vae.safetensors for WAN");
+
+impl Missing {
+    fn into_error(self) -> Error {
+        let Self(part, option, files) = self;
+        Error::Part { part, option, files }
     }
 }
 
