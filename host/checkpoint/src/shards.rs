@@ -242,6 +242,17 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
     let entries = std::fs::read_dir(&folder).map_err(|source| Error::Read { path: folder.clone(), source })?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| is_there(path)).collect();
     files.sort();
+    let models = models_among(&files);
+    // A model's file, its index, or its first shard.
+    let usual = FILES.iter().flat_map(|file| {
+        let whole = file.strip_suffix(SHARD).unwrap_or(file);
+        let of_shards = models.iter().find(|path| ShardName::of(&file_name(path)).is_some_and(|of| of.whole == whole));
+        let named = |name: String| models.iter().find(|path| file_name(path) == name);
+        [named((*file).to_owned()), named(format!("{whole}{INDEX}")), of_shards]
+    });
+    if let Some(file) = usual.flatten().next() {
+        return Ok(file.clone());
+    }
     for end in [INDEX, SHARD, ".gguf"].into_iter().chain(PICKLE_ENDINGS) {
         let fits = |path: &&PathBuf| match is_index(&file_name(path)) {
             true => end == INDEX,
