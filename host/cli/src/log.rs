@@ -32,7 +32,7 @@ pub fn begin(verbose: u8) {
     let details = Format::default().without_time().with_ansi(false);
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(printer::Log::default).with_ansi(false);
     // Otherwise it would be reported on standard error, too.
-    log.event_format(Lines { details }).log_internal_errors(false).init();
+    log.log_internal_errors(false).event_format(Lines { details }).init();
 }
 
 /// The form of an event: a sentence for warnings and errors, all details for the rest.

@@ -11,7 +11,11 @@ fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() { copy(&path, &name) } else { drop(fs::copy(&path, &name).unwrap()) }
+        if path.is_dir() {
+            copy(&path, &name);
+        } else {
+            fs::copy(&path, &name).unwrap();
+        }
     }
 }
 

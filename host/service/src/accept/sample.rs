@@ -1,7 +1,7 @@
 //! The inspection of a sample before its job is accepted: what it makes, and the least memory for
 //! it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tilewright_engine::DenoiseJob;
 use tilewright_pipeline::{LatentMap, PromptRequest, SampleModel, SampleRequest, Size, Steps};
@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     device::DeviceState,
-    error::one_line,
     jobs::inputs::{Input, Uploads},
     models::OpenModel,
 };
