@@ -85,7 +85,7 @@ pub(crate) fn in_words(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Tile};
+    use tilewright_plan::{Dtype, Precision, Release, Tile};
 
     use super::*;
 
