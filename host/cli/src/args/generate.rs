@@ -26,7 +26,7 @@ pub struct Generate {
     #[arg(long, value_name = "FILE")]
     pub like: Option<PathBuf>,
     /// The path of the output: a picture (.png, .jpg, .webp, .safetensors) or a clip (.mp4, .webm,
-    /// .gif, .png, …), by its ending
+    /// .gif, .png, …), by its ending; - for standard output
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
     /// Options of the output's format.
