@@ -7,6 +7,7 @@ use crate::decision_trace::any_trace;
 use crate::frame::page;
 use crate::grid::grid;
 use crate::lists::{cancel, decider, share, stage};
+use crate::settings::settings;
 use crate::units::{between, coarse, extent, moment, parse, size, span, when};
 use crate::views::{JobPage, JobView};
 use crate::work::any_plan;
@@ -50,6 +51,7 @@ fn part(view: &JobPage) -> Markup {
                 h2 #about-title { "Job" }
                 (about(view))
             }
+            @if let Some(of) = &job.request { (settings(of)) }
             @for (stage, trace) in view.traces.iter().enumerate() { (any_trace(job, stage, trace)) }
             @if view.traces.is_empty() {
                 section.panel.story aria-labelledby="story-title" {

@@ -33,6 +33,7 @@ mod policies;
 mod policy;
 mod prompt;
 mod routes;
+mod settings;
 mod standalone;
 mod submit;
 mod table;

@@ -85,6 +85,11 @@ impl Format {
         VIDEOS.iter().any(|(known, _)| *known == ending)
     }
 
+    /// True if it holds clips alone.
+    pub fn is_video(self) -> bool {
+        VIDEOS.iter().any(|(_, format)| *format == self)
+    }
+
     /// True if it can hold this kind of output.
     pub(crate) fn serves(self, kind: Kind) -> bool {
         kind == Kind::Clip || PICTURES.iter().any(|(_, format)| *format == self)

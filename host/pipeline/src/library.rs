@@ -7,6 +7,7 @@
 //! | `extra_paths` | further ones, which ComfyUI is configured to search |
 //! | `walk` | the way through them |
 //! | `items` | the files in them, by what they are |
+//! | `likeness` | the model of a picture, found again |
 //! | `needs` | what a transformer needs, and what serves it |
 //! | `experts` | the two transformers of one model |
 //! | `parts` | the parts of one model |
@@ -14,6 +15,7 @@
 mod experts;
 mod extra_paths;
 mod items;
+mod likeness;
 mod needs;
 mod parts;
 mod places;
@@ -64,6 +66,22 @@ pub struct LibraryModel {
     pub parts: Parts,
     /// The parts that are missing.
     pub lacks: Vec<Need>,
+}
+
+impl LibraryModel {
+    /// True if it goes by a name: that of its transformer's file with or without the ending, of its
+    /// pipeline's folder, or of its repository. A file with several names has all of them.
+    fn is_named(&self, name: &str) -> bool {
+        let also = self.also.iter().any(|other| is_called(name, &other.name, Some(&other.path)));
+        also || is_called(name, &self.name, self.transformer())
+    }
+}
+
+/// True if a file of this own name and path is meant by a name.
+fn is_called(name: &str, own: &str, path: Option<&Path>) -> bool {
+    own == name
+        || own.rsplit('/').next() == Some(name)
+        || path.and_then(Path::file_name).is_some_and(|file| file == name)
 }
 
 impl Library {
@@ -135,21 +153,12 @@ impl Library {
     /// No model has the name, or several have it.
     pub fn model(&self, name: &str) -> Result<LibraryModel> {
         let models = self.models();
-        let is_called = |own: &str, path: Option<&Path>| {
-            own == name
-                || own.rsplit('/').next() == Some(name)
-                || path.and_then(Path::file_name).is_some_and(|file| file == name)
-        };
-        let is_named = |model: &&LibraryModel| {
-            let also = model.also.iter().any(|other| is_called(&other.name, Some(&other.path)));
-            also || is_called(&model.name, model.transformer())
-        };
-        let found: Vec<&LibraryModel> = self.searched_first(models.iter().filter(is_named).collect());
+        let found = self.searched_first(models.iter().filter(|model| model.is_named(name)).collect());
         let refused = |reason: String| Err(Error::Input { path: PathBuf::from(name), reason });
         match found[..] {
             [only] => Ok(only.clone()),
             [] => {
-                let of_name = |item: &&Item| item.paths().any(|path| is_called(&item.name, Some(path)));
+                let of_name = |item: &&Item| item.paths().any(|path| is_called(name, &item.name, Some(path)));
                 let broken = self.items.iter().filter(of_name).find_map(|item| Some((item, item.problem.clone()?)));
                 if let Some((item, reason)) = broken {
                     return Err(Error::Input { path: item.path.clone(), reason });

@@ -11,12 +11,13 @@ use arc_swap::{ArcSwap, Guard};
 use tilewright_config::Config;
 use tilewright_engine::{Budget, Machine, Overrides, WeightStore};
 use tilewright_models::Family;
-use tilewright_pipeline::{LatentMap, Model, Parts, SampleModel, TextEncoders};
+use tilewright_pipeline::{LatentMap, Model, ModelIdentity, Parts, SampleModel, TextEncoders};
 use tilewright_plan::PolicyIdentity;
 use tilewright_policy::FallbackPlanner;
-use tilewright_service_api::Job;
+use tilewright_sampling::Convention;
+use tilewright_service_api::{Job, JobSettings};
 
-use crate::{Error, Result, device::Devices, error::one_line};
+use crate::{Error, Result, accept, device::Devices, error::one_line};
 
 /// A VAE's folder within that of a pipeline.
 const VAE: &str = "vae";
@@ -32,6 +33,8 @@ pub struct OpenModel {
     pub transformer: Option<SampleModel>,
     /// The text encoders, which read prompts.
     pub text: Option<OpenText>,
+    /// The names and digests of its files, once a job has asked for them.
+    identity: OnceLock<ModelIdentity>,
     /// The colours of its latents, once a preview has asked for them; none if they can't be fitted.
     colours: OnceLock<LatentMap>,
     parts: Parts,
@@ -111,6 +114,41 @@ impl OpenModel {
     fn is_current(&self) -> bool {
         self.vae.as_ref().is_none_or(|vae| vae.model.is_current())
             && self.transformer.as_ref().is_none_or(|transformer| transformer.denoiser.is_current())
+    }
+
+    /// The names and digests of its files.
+    ///
+    /// # Errors
+    /// A file can't be read.
+    pub fn identity(&self) -> tilewright_pipeline::Result<&ModelIdentity> {
+        if let Some(known) = self.identity.get() {
+            return Ok(known);
+        }
+        let found = match &self.transformer {
+            Some(transformer) => ModelIdentity::of(&self.name, transformer, &self.parts)?,
+            None => ModelIdentity { name: self.name.clone(), ..ModelIdentity::default() },
+        };
+        Ok(self.identity.get_or_init(|| found))
+    }
+
+    /// The settings of a job from a prompt that asks for nothing; none if it takes no prompts.
+    pub fn usual_settings(&self) -> Option<JobSettings> {
+        let (_, transformer, vae) = self.for_prompts().ok()?;
+        let mut settings = accept::body_of(transformer.usual_settings().ok()?);
+        settings.text_tokens = transformer.text_tokens_of(None, Convention::default()).ok();
+        let rate = accept::rate(None, &vae.model.facts().family).ok();
+        settings.fps = rate.filter(|_| vae.model.is_video()).map(|rate| rate.to_string());
+        Some(settings)
+    }
+
+    /// The files of its parts.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// The sigma at which two experts change, if the configuration says it.
+    pub fn boundary(&self) -> Option<f64> {
+        self.configured.boundary
     }
 
     /// The files of the transformer.
@@ -253,7 +291,7 @@ pub fn find_parts(configured: &tilewright_config::Model) -> tilewright_pipeline:
         transformers: configured.transformer.clone(),
         vision_encoder: None,
         vae: configured.vae.clone(),
-        text_tokens: None,
+        pipeline: None,
     };
     let mut parts = match &configured.model {
         None => named,
@@ -290,7 +328,7 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
     });
     let transformer = match parts.transformers.is_empty() {
         true => None,
-        false => Some(SampleModel::open(&parts.transformers, configured.boundary)?),
+        false => Some(SampleModel::of_parts(&parts, configured.boundary)?),
     };
     let vae = vae.transpose()?;
     // Its latents are those of its own vae.
@@ -307,7 +345,6 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
                 Ok(transformer.text_tokens()?)
             });
             let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
-            let tokens = tokens.or(parts.text_tokens);
             Some(OpenText { paths: paths.to_vec(), tokens, quantized })
         }
     };
@@ -316,6 +353,7 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
         vae,
         transformer,
         text,
+        identity: OnceLock::new(),
         colours: OnceLock::new(),
         parts,
         configured: configured.clone(),
