@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tilewright_config::Role;
+use tilewright_plan::Stage;
 use tilewright_service_api::{JobResult, JobState};
 
 use crate::fixture::{Fixture, now};
 use crate::views::{
-    AnyTrace, Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, TimeSeries, Tone,
+    AnyTrace, Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, PromptPage,
+    TimeSeries, Tone,
 };
-use crate::{OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, prompt, status_part};
+use crate::{
+    OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, prompt, prompt_parts, status_part,
+};
 
 const PLAIN: Fixture = Fixture(str::to_owned);
 const HOSTILE: Fixture = Fixture(hostile);
@@ -88,6 +92,12 @@ fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
     vec![
         ("overview", overview(&fixture.overview())),
         ("prompt", prompt(&fixture.prompt_page())),
+        ("prompt under way", prompt(&fixture.prompt_under_way())),
+        ("no prompts", prompt(&PromptPage { shown: None, gallery: vec![], ..fixture.prompt_page() })),
+        (
+            "a prompt's job",
+            job(&JobPage { job: fixture.painted("one", JobState::Done, "a cat"), ..fixture.job_page() }),
+        ),
         ("noticed", overview(&noticed)),
         ("empty", overview(&fixture.empty())),
         ("bare", overview(&bare)),
@@ -211,7 +221,7 @@ fn every_field_has_a_label_and_every_button_a_form_with_its_token() {
 
 #[test]
 fn forms_lead_to_what_the_service_answers() {
-    const JOB: [&str; 1] = ["cancel"];
+    const JOB: [&str; 2] = ["cancel", "again"];
     const POLICY: [&str; 4] = ["swap", "rollback", "pause", "resume"];
     const ROUTE: [&str; 2] = ["promote", "stop"];
     let mut found = BTreeSet::new();
@@ -267,6 +277,9 @@ fn pages_name_themselves_for_live_updates() {
     assert_eq!(page(&job(&PLAIN.job_page())).as_deref(), Some("/jobs/0199a2f0-job"));
     assert_eq!(page(&policy(&PLAIN.policy_page())).as_deref(), Some("/policies/fast"));
     assert_eq!(page(&login(&PLAIN.login())), None);
+    assert_eq!(page(&prompt(&PLAIN.prompt_page())).as_deref(), Some("/prompt"));
+    let under_way = page(&prompt(&PLAIN.prompt_under_way()));
+    assert_eq!(under_way.as_deref(), Some("/prompt?job=0199a2f0-paint-e"));
 }
 
 #[test]
@@ -307,6 +320,89 @@ fn there_are_buttons_for_what_one_may_do_alone() {
     assert_eq!(actions(Role::Read), of(&["logout"]));
     assert_eq!(actions(Role::Submit), of(&["logout", "submit", "cancel"]));
     assert!(actions(Role::Operate).is_superset(&of(&["swap", "pause", "promote", "cancel", "submit"])));
+}
+
+/// The attributes of the element with an id.
+fn element<'a>(html: &'a str, id: &str) -> BTreeMap<&'a str, &'a str> {
+    let found = tags(html).into_iter().find(|tag| tag.attribute("id") == Some(id));
+    found.unwrap_or_else(|| panic!("no element {id}")).attributes
+}
+
+/// The text of the element with an id, which has no others in it.
+fn text_of<'a>(html: &'a str, id: &str) -> &'a str {
+    let rest = html.split_once(&format!("id=\"{id}\"")).expect("the element").1;
+    rest.split_once('>').and_then(|(_, rest)| rest.split_once('<')).expect("its text").0
+}
+
+#[test]
+fn a_prompts_form_shows_what_the_model_takes_and_what_was_asked_for() {
+    let html = prompt(&PLAIN.prompt_page());
+    for (id, usual) in [("width", "1024"), ("steps", "20"), ("cfg", "1"), ("guidance", "3.5"), ("seed", "random")] {
+        let field = element(&html, &format!("prompt-{id}"));
+        assert_eq!((field.get("placeholder"), field.get("value")), (Some(&usual), None), "{id}");
+    }
+    assert_eq!(element(&html, "prompt-frames").get("placeholder"), None, "a picture has no frames");
+    assert!(html.contains("euler, the model’s own") && html.contains("data-frames=\"81\""), "{html}");
+    // A picture comes first, and the prompt and the size come first in the form.
+    let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text}"));
+    let order = ["id=\"shown\"", "id=\"prompt-text\"", "id=\"prompt-width\"", "id=\"prompt-model\"", "id=\"gallery\""];
+    assert!(order.windows(2).all(|pair| place(pair[0]) < place(pair[1])));
+
+    let html = prompt(&PLAIN.prompt_under_way());
+    for (id, usual, given) in
+        [("width", "832", "768"), ("steps", "20", "28"), ("cfg", "6", "2.5"), ("seed", "random", "4103775")]
+    {
+        let field = element(&html, &format!("prompt-{id}"));
+        assert_eq!((field.get("placeholder"), field.get("value")), (Some(&usual), Some(&given)), "{id}");
+    }
+    assert_eq!(text_of(&html, "prompt-text"), "\na harbour in the morning, oil on canvas");
+    assert_eq!(text_of(&html, "prompt-negative"), "\npeople");
+    for chosen in ["dpmpp_2m", "karras", "webp"] {
+        assert!(html.contains(&format!("<option value=\"{chosen}\" selected>")), "{chosen}");
+    }
+    assert!(html.contains("<option value=\"wan-14b\" selected"), "{html}");
+}
+
+#[test]
+fn what_came_of_prompts_leads_to_the_next() {
+    let view = PLAIN.prompt_page();
+    let html = prompt(&view);
+    for words in ["a lighthouse at dusk", "seed 4103775", "alt=\"a red circle on a blue square\""] {
+        assert!(html.contains(words), "{words}");
+    }
+    for address in [
+        "action=\"/actions/jobs/0199a2f0-paint-a/again\"",
+        "href=\"/prompt?from=0199a2f0-paint-a#prompt\"",
+        "src=\"/jobs/0199a2f0-paint-a/thumbnail\"",
+        "src=\"/v1/jobs/0199a2f0-paint-d/result?sample=0\"",
+    ] {
+        assert!(html.contains(address), "{address}");
+    }
+    let under_way = prompt(&PLAIN.prompt_under_way());
+    assert!(under_way.contains("step 6 of 20") && under_way.contains("/preview?step=6"), "{under_way}");
+    for (id, part) in prompt_parts(&view) {
+        assert!(html.contains(&part) && tags(&part)[0].attribute("id") == Some(id), "{id}");
+    }
+    let mut reader = view;
+    reader.frame.role = Role::Read;
+    let html = prompt(&reader);
+    assert!(!html.contains("/again") && !html.contains("?from=") && html.contains("a lighthouse at dusk"), "{html}");
+}
+
+#[test]
+fn lists_of_jobs_show_pictures_and_prompts() {
+    let made = PLAIN.painted("one", JobState::Done, "a cat\nin the sun");
+    let mut clip = PLAIN.painted("two", JobState::Done, "a cat");
+    clip.job.results[0].content_type = "video/mp4".into();
+    let view = vec![made, clip];
+    let [all, recent] = [
+        jobs(&JobsPage { jobs: view.clone(), ..PLAIN.jobs_page() }),
+        OverviewPart::Recent.html(&OverviewPage { recent: view, ..PLAIN.overview() }),
+    ];
+    for html in [all, recent] {
+        assert!(html.contains("src=\"/jobs/one/thumbnail\" alt=\"a cat in the sun\""), "{html}");
+        assert!(!html.contains("/jobs/two/thumbnail"), "a clip has none");
+    }
 }
 
 #[test]
@@ -354,7 +450,8 @@ fn charts_survive_any_numbers() {
                 TimeSeries { name: "two".into(), points: points(now()) },
             ];
             let latency = LatencySamples { policy: "p".into(), revision: 1, samples_us: values.clone() };
-            let charts = Charts { latency: vec![latency; 9], decode: series.clone(), regret: series };
+            let work = vec![(Stage::Decode, series.clone()), (Stage::Text, series.clone())];
+            let charts = Charts { latency: vec![latency; 9], work, regret: series };
             let html = OverviewPart::Charts.html(&OverviewPage { charts, ..PLAIN.empty() });
             tags(&html);
             assert!(!html.contains("NaN") && !html.contains("inf"), "{values:?}: {html}");
@@ -363,9 +460,10 @@ fn charts_survive_any_numbers() {
     let empty = OverviewPart::Charts.html(&PLAIN.empty());
     assert!(!empty.contains("<svg") && empty.matches("class=\"empty\"").count() == 3);
     let full = OverviewPart::Charts.html(&PLAIN.overview());
-    assert_eq!(full.matches("class=\"plot\"").count(), 3);
+    assert_eq!(full.matches("class=\"plot\"").count(), 4);
+    assert!(full.contains("Sampling time") && full.contains("Decode time"), "a chart per stage");
     assert_eq!(full.matches("class=\"median\"").count(), 3, "a row per revision");
-    assert_eq!(full.matches("<li>").count(), 5, "a line per route is in the legends");
+    assert_eq!(full.matches("<li>").count(), 6, "a line per route is in the legends");
 }
 
 #[test]
@@ -407,6 +505,13 @@ fn a_trace_shows_what_it_holds() {
     }
     view.traces.clear();
     assert!(job(&view).contains("no longer kept"));
+    view.job = PLAIN.job("one", JobState::Running, 0.4);
+    let html = job(&view);
+    assert!(html.contains("Under way") && html.contains("decided by") && !html.contains("ot decided yet"), "{html}");
+    (view.job.plan, view.job.decided_by) = (None, None);
+    assert!(job(&view).contains("Its policy has not answered yet"));
+    view.job = PLAIN.job("one", JobState::Queued, 0.0);
+    assert!(job(&view).contains("Not decided yet"));
 }
 
 #[test]

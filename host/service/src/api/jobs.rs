@@ -40,8 +40,9 @@ const PARTS: usize = 24;
 
 /// A job to submit, with its files.
 #[derive(ToSchema)]
+#[schema(as = Submission)]
 #[allow(dead_code, reason = "describes the form's parts")]
-pub struct Submission {
+pub struct SubmissionForm {
     /// The request; without paths.
     request: JobRequest,
     /// A ComfyUI .latent, or a .safetensors with one tensor. A sample without one begins from noise
@@ -70,7 +71,7 @@ pub struct Submission {
 #[utoipa::path(
     post, path = "/v1/jobs", operation_id = "submitJob",
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same job, however often it is sent: 1 to 128 printable ASCII characters", min_length = 1, max_length = 128, pattern = "^[!-~]+$")),
-    request_body(content((JobRequest = "application/json"), (Submission = "multipart/form-data"))),
+    request_body(content((JobRequest = "application/json"), (SubmissionForm = "multipart/form-data"))),
     responses(
         (status = 202, description = "Accepted", body = Job, headers(("Location" = String, description = "The job"))),
         (status = 400, description = "No such body"),
@@ -84,7 +85,8 @@ pub struct Submission {
 )]
 pub async fn submit(State(app): State<App>, request: Request) -> ApiResult<Response> {
     let key = idempotency_key(request.headers())?;
-    let job = submit_job(&app, request, key, false).await?;
+    let submission = read_submission(&app, request, key, false).await?;
+    let job = accept_submission(&app, submission).await?;
     let location = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)).map_err(|error| Problem::internal(&error))?;
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
 }
@@ -104,9 +106,30 @@ fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
     sound.map(|key| Some(key.to_owned())).ok_or_else(wrong)
 }
 
-/// Reads a submission of either kind and accepts it. A form from one of this server's pages carries
-/// the page's token.
-pub async fn submit_job(app: &App, request: Request, key: Option<String>, from_page: bool) -> ApiResult<Job> {
+/// A submission whose body has been read.
+pub struct Submission {
+    /// The request.
+    pub job: JobRequest,
+    uploads: Uploads,
+    key: Option<String>,
+    caller: String,
+}
+
+impl Submission {
+    /// A submission without files of its own.
+    pub fn of(job: JobRequest, caller: String) -> Self {
+        Self { job, uploads: Uploads::new(), key: None, caller }
+    }
+}
+
+/// Reads a submission of either kind. A form from one of this server's pages carries the page's
+/// token.
+pub async fn read_submission(
+    app: &App,
+    request: Request,
+    key: Option<String>,
+    from_page: bool,
+) -> ApiResult<Submission> {
     let server = app.server.clone();
     let caller = app.auth.caller_name(&request);
     let is_known = match key.clone() {
@@ -162,6 +185,12 @@ pub async fn submit_job(app: &App, request: Request, key: Option<String>, from_p
             "expected application/json or multipart/form-data",
         ));
     };
+    Ok(Submission { job, uploads, key, caller })
+}
+
+/// Accepts a submission.
+pub async fn accept_submission(app: &App, submission: Submission) -> ApiResult<Job> {
+    let (server, Submission { job, uploads, key, caller }) = (app.server.clone(), submission);
     let (job, uploads, bytes) = spawn_blocking(move || {
         let bytes = inspected_bytes(&job, &uploads);
         bytes.map(|bytes| (job, uploads, bytes))
@@ -193,8 +222,14 @@ fn paths(job: &JobRequest) -> impl Iterator<Item = (Input, String, &str)> {
     std::iter::once(latent).chain(sample).filter_map(|(input, field, path)| Some((input, field, path?)))
 }
 
-/// Fields of a sample in the dashboard's form.
-const SAMPLE_FIELDS: [&str; 7] = ["width", "height", "frames", "steps", "seed", "batch", "cfg"];
+/// Numbers of a sample in the dashboard's form, and names.
+const SAMPLE_FIELDS: [&str; 8] = ["width", "height", "frames", "steps", "seed", "batch", "cfg", "guidance"];
+const SAMPLE_NAMES: [&str; 2] = ["sampler", "scheduler"];
+
+/// A seed at random that browsers send back exactly.
+pub fn random_seed() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1)
+}
 
 async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
     let most = app.server.config.in_force().server.limits.upload_bytes;
@@ -217,7 +252,9 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
                 fields.push((name, part.read_text(256).await?));
             }
             ("prompt" | "negative_prompt", _) => fields.push((name, part.read_text(TEXTS).await?)),
-            (known, _) if SAMPLE_FIELDS.contains(&known) => fields.push((name, part.read_text(64).await?)),
+            (known, _) if SAMPLE_FIELDS.contains(&known) || SAMPLE_NAMES.contains(&known) => {
+                fields.push((name, part.read_text(64).await?));
+            }
             _ => {
                 let names: Vec<&str> = Input::ALL.iter().map(|(_, name)| *name).collect();
                 return Err(Problem::invalid(format!(
@@ -258,6 +295,7 @@ fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
             // An empty prompt is one, too.
             "prompt" => drop(object.insert(name.clone(), text.clone().into())),
             _ if text.is_empty() => {}
+            name if SAMPLE_NAMES.contains(&name) => drop(sample.insert(name.to_owned(), text.clone().into())),
             _ if is_sample => {
                 let number = serde_json::from_str::<serde_json::Number>(text.trim());
                 let number = number.map_err(|_| Problem::invalid(format!("sample.{name}: expected a number")))?;
@@ -268,6 +306,8 @@ fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
     }
     if object.contains_key("prompt") {
         sample.insert("preview".into(), true.into());
+        // The form is for people, who expect another picture each time; the request keeps the seed.
+        sample.entry("seed").or_insert_with(|| random_seed().into());
     }
     if !sample.is_empty() {
         object.insert("sample".into(), sample.into());
@@ -310,7 +350,7 @@ pub struct JobListQuery {
     /// Jobs on this route.
     #[param(max_length = 64)]
     route: Option<String>,
-    /// Jobs with this text in the id, model, device, tag, route, policy, format or error.
+    /// Jobs with this text in the id, model, device, tag, route, policy, format, prompt or error.
     #[param(max_length = 64)]
     q: Option<String>,
     /// The most jobs to list.
@@ -365,7 +405,7 @@ pub async fn list(State(app): State<App>, QueryParams(query): QueryParams<JobLis
     ])?;
     check_before(before.as_deref())?;
     let filter = JobFilter { state, tag, policy, route, limit, before, ..JobFilter::default() };
-    let search = JobSearch { model, device, text: q.filter(|text| !text.is_empty()) };
+    let search = JobSearch { model, device, text: q.filter(|text| !text.is_empty()), ..JobSearch::default() };
     let found = spawn_blocking(move || {
         let (found, next) = app.server.jobs.store.search(&filter, &search)?;
         let jobs = found.into_iter().map(|stored| app.server.jobs.view(stored)).collect();

@@ -14,6 +14,9 @@ use crate::{Error, Result};
 /// The name of a sample's preview.
 const PREVIEW: &str = "preview.png";
 
+/// The name of a small picture of a job's result.
+const THUMBNAIL: &str = "thumbnail.png";
+
 /// The names of a sample's result; of a job from a prompt it is the input of the decode.
 const LATENTS: [&str; 3] = ["result.latent", "result.safetensors", "latent"];
 
@@ -156,6 +159,11 @@ impl JobFiles {
     /// The picture of a sample so far.
     pub fn preview(&self, id: &str) -> PathBuf {
         self.job_folder(id).join(PREVIEW)
+    }
+
+    /// The small picture of a job's first result.
+    pub fn thumbnail(&self, id: &str) -> PathBuf {
+        self.job_folder(id).join(THUMBNAIL)
     }
 
     /// Removes everything written of a job's results, but for the steps that a sample goes on from.
