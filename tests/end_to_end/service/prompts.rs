@@ -8,7 +8,7 @@ use super::server::Server;
 use crate::generate::fresh_prompt;
 use crate::program::{Place, fixture, sample};
 
-fn config() -> String {
+pub fn config() -> String {
     let model = |name: &str| {
         let folder = fixture(&format!("generate-{name}"));
         format!(
