@@ -55,7 +55,8 @@ fn has(model: &Model, stage: Stage) -> bool {
         Stage::Text => !model.text_encoder.is_empty(),
         Stage::Denoise => !model.transformer.is_empty(),
         Stage::Decode => model.vae.is_some(),
-        Stage::Encode => false,
+        // A picture that a prompt's picture begins with.
+        Stage::Encode => model.vae.is_some() && !model.transformer.is_empty() && !model.text_encoder.is_empty(),
     }
 }
 
@@ -90,11 +91,11 @@ mod tests {
         };
         let whole = "[models.a]\nvae = '/v'\ntransformer = '/t'\ntext-encoder = '/e'\n";
         let all = "[[routes]]\nname = 'all'\npolicy = 'fixed'\n";
-        let both = "policy fixed (own) does not answer the stages text and denoise of route all: the native default decides there";
+        let both = "policy fixed (own) does not answer the stages text and denoise and encode of route all: the native default decides there";
         assert_eq!(lines(whole, all, &[Stage::Decode]), [both]);
-        assert_eq!(lines(whole, all, &[Stage::Decode, Stage::Denoise, Stage::Text]), [""; 0]);
+        assert_eq!(lines(whole, all, &[Stage::Decode, Stage::Denoise, Stage::Text, Stage::Encode]), [""; 0]);
         assert_eq!(lines("[models.a]\nvae = '/v'\n", all, &[Stage::Decode]), [""; 0], "its jobs are decodes");
-        let before = "[[routes]]\nstage = ['denoise', 'text']\npolicy = 'adaptive'\n";
+        let before = "[[routes]]\nstage = ['denoise', 'text', 'encode']\npolicy = 'adaptive'\n";
         assert_eq!(lines(whole, &format!("{before}{all}"), &[Stage::Decode]), [""; 0], "the route before takes them");
         let some = "[[routes]]\nstage = 'denoise'\ntag = 'x'\npolicy = 'adaptive'\n";
         assert_eq!(lines(whole, &format!("{some}{all}"), &[Stage::Decode]), [both], "the route before takes some");

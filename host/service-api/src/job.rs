@@ -93,6 +93,8 @@ pub enum JobStage {
 pub enum StageAtWork {
     /// Text encoders read the prompt.
     Text,
+    /// The vae encodes the picture that the job begins with.
+    Encode,
     /// The transformer samples.
     Denoise,
     /// The vae decodes.
@@ -104,6 +106,7 @@ impl StageAtWork {
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
+            Self::Encode => "encode",
             Self::Denoise => "denoise",
             Self::Decode => "decode",
         }

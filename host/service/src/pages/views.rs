@@ -231,7 +231,7 @@ fn is_of(plan: &AnyPlan, stage: StageAtWork) -> bool {
     match plan {
         AnyPlan::Text(_) => stage == StageAtWork::Text,
         AnyPlan::Denoise(_) => stage == StageAtWork::Denoise,
-        AnyPlan::Vae(_) => stage == StageAtWork::Decode,
+        AnyPlan::Vae(_) => matches!(stage, StageAtWork::Encode | StageAtWork::Decode),
     }
 }
 
