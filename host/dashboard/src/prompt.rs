@@ -1,7 +1,7 @@
 //! The page at `/prompt`: a picture first, beside it the form that makes the next one, and below
 //! them the pictures and clips that came of prompts before.
 
-use maud::{Markup, html};
+use maud::html;
 use tilewright_config::Role;
 
 use crate::frame::{page, section};

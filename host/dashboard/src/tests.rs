@@ -14,7 +14,7 @@ use crate::views::{
     TimeSeries, Tone,
 };
 use crate::{
-    OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, prompt, prompt_parts, status_part,
+    OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, prompt, status_part,
 };
 
 const PLAIN: Fixture = Fixture(str::to_owned);
