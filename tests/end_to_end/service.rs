@@ -2,6 +2,8 @@
 
 #[path = "service/access.rs"]
 mod access;
+#[path = "service/defaults.rs"]
+mod defaults;
 #[path = "service/endurance.rs"]
 mod endurance;
 #[path = "service/full_disk.rs"]

@@ -21,7 +21,6 @@ use crate::{
 };
 
 pub use self::judge::{SampleCase, SampleSweep, SampleSweepReport};
-pub(crate) use self::plans::spelling;
 
 /// Makes the planner of samples that a spelling names.
 ///

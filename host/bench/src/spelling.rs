@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use tilewright_plan::{DenoisePlan, Layout, Plan, Precision, Release, Space, Time};
+use tilewright_plan::{DenoisePlan, Layout, Plan, Space, Time};
 
 use crate::Error;
 
@@ -56,60 +56,12 @@ impl fmt::Display for Spelling {
 impl Spelling {
     /// The `fixed` policy's settings that make exactly this plan.
     pub fn fixed(plan: &Plan) -> Self {
-        let mut settings = Vec::new();
-        let mut set = |key: &str, value: String| settings.push((key.to_owned(), value));
-        set("space", plan.space.to_string().split(' ').next().unwrap_or_default().to_owned());
-        if let Some(tile) = plan.space.tile() {
-            set(
-                "tile",
-                if tile.width == tile.height {
-                    tile.width.to_string()
-                } else {
-                    format!("{}x{}", tile.width, tile.height)
-                },
-            );
-            set("overlap", tile.overlap.to_string());
-        }
-        set(
-            "precision",
-            match plan.precision {
-                Precision::Uniform(dtype) => dtype.to_string(),
-                Precision::Mixed(dtype) => format!("mixed-{dtype}"),
-            },
-        );
-        set("layout", plan.layout.to_string());
-        if plan.batch != 1 {
-            set("batch", plan.batch.to_string());
-        }
-        match plan.release {
-            Release::Keep => {}
-            Release::AtEnd => set("release", "at-end".into()),
-            Release::EachStep => set("release", "each-step".into()),
-        }
-        if plan.offload {
-            set("offload", "true".into());
-        }
-        if plan.prefetch != 0 {
-            set("prefetch", plan.prefetch.to_string());
-        }
-        match plan.time {
-            Time::Whole => {}
-            Time::Carried { frames } => {
-                set("time", "carried".into());
-                set("chunk", frames.to_string());
-            }
-            Time::Blended { frames, overlap } => {
-                set("time", "blended".into());
-                set("chunk", frames.to_string());
-                set("time-overlap", overlap.to_string());
-            }
-        }
-        Self { policy: "fixed".into(), settings }
+        Self { policy: "fixed".into(), settings: plan.settings() }
     }
 
     /// The `fixed` policy's settings that make exactly this plan of a sample.
     pub fn fixed_sample(plan: &DenoisePlan) -> Self {
-        crate::samples::spelling(plan)
+        Self { policy: "fixed".into(), settings: plan.settings() }
     }
 
     /// The plain whole decode in f32 that differences are taken against.

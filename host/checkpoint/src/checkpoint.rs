@@ -243,6 +243,11 @@ impl Checkpoint {
         self.files.len()
     }
 
+    /// The paths of its files, in their order.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|file| file.path.as_path())
+    }
+
     /// Bytes of all its files.
     pub fn file_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.map.len() as u64).sum()

@@ -33,7 +33,7 @@ pub use models::{ModelFolders, Models};
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
-pub use sample::{Sample, Sigmas};
+pub use sample::{Sample, Seed, Sigmas};
 pub use serve::{Rollback, Serve, ServerArguments, Swap};
 pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
 pub use writing::Writing;

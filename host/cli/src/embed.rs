@@ -9,6 +9,7 @@ use serde::Serialize;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::{
     self as pipeline, ConditioningOutput, EmbeddingFolder, EncoderRun, TextEncoders, TextPlanning, TextRequest,
+    prompt_notes,
 };
 use tilewright_plan::{Recorder, Stage, Text, TextRecord, bytes, words::with_noun};
 use tilewright_sampling::Convention;
@@ -19,7 +20,7 @@ use crate::{
     files, history, policy, printer,
     progress::Progress,
     table,
-    tell::tell,
+    tell::{note, tell},
     text::{self, Row},
 };
 
@@ -67,7 +68,7 @@ pub fn run(arguments: &Embed) -> Outcome {
         memory_limit: arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine)),
         objective: arguments.objective.into(),
     };
-    check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.convention)?;
+    check_prompts(&prompts, arguments.embeddings.is_some(), arguments.convention)?;
     if arguments.dry_run {
         encoders.check_lengths(&request)?;
         let mut planning = TextPlanning { planner: &mut planner, trials };
@@ -101,8 +102,9 @@ pub fn read_prompt(prompt: &str) -> Outcome<String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Refuses embeddings that nobody would read, and warns of names that nobody looks for.
-pub fn check_embeddings(prompts: &[String], has_folder: bool, convention: Convention) -> Outcome {
+/// Refuses embeddings that nobody would read, warns of names that nobody looks for, and notes what
+/// else is read as words.
+pub fn check_prompts(prompts: &[String], has_folder: bool, convention: Convention) -> Outcome {
     if has_folder && convention == Convention::Diffusers {
         return Err(Failure::input(
             "--embeddings and --as diffusers: its pipelines read no names of embeddings: leave one out",
@@ -112,6 +114,9 @@ pub fn check_embeddings(prompts: &[String], has_folder: bool, convention: Conven
     if names && !has_folder && convention == Convention::ComfyUi {
         tell!("warning: embedding: is read as words: --embeddings names the folder of embeddings");
     }
+    let mut told: Vec<String> = prompts.iter().flat_map(|prompt| prompt_notes(prompt, convention)).collect();
+    told.dedup();
+    told.iter().for_each(|line| note(line));
     Ok(())
 }
 

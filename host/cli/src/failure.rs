@@ -2,6 +2,8 @@
 
 use std::{fmt, process::ExitCode};
 
+use tilewright_pipeline::Setting;
+
 use crate::tell::tell;
 
 /// The reason why a command failed.
@@ -87,9 +89,31 @@ impl From<tilewright_models::Error> for Failure {
     }
 }
 
+/// The option by which a setting is given.
+fn option(setting: Setting) -> &'static str {
+    match setting {
+        Setting::Width | Setting::Height => "--size",
+        Setting::Frames => "--frames",
+        Setting::Batch => "--batch",
+        Setting::Steps => "--steps",
+        Setting::Sigmas => "--sigmas",
+        Setting::Span => "--start-step and --end-step",
+        Setting::Sampler => "--sampler",
+        Setting::Scheduler => "--scheduler",
+        Setting::Shift => "--shift",
+        Setting::Cfg => "--cfg",
+        Setting::Guidance => "--guidance",
+        Setting::Denoise => "--denoise",
+        Setting::Reuse => "--reuse",
+    }
+}
+
 impl From<tilewright_pipeline::Error> for Failure {
     fn from(error: tilewright_pipeline::Error) -> Self {
         use tilewright_pipeline::Error;
+        if let Some((setting, reason)) = error.setting() {
+            return Failure::input(format!("{}: {reason}", option(setting)));
+        }
         match error {
             Error::Engine(error) => error.into(),
             Error::Media(error) => error.into(),

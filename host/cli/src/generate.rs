@@ -8,54 +8,68 @@ mod pictures;
 mod policies;
 mod report;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tilewright_engine::{DenoiseJob, Overrides, Sampled};
 use tilewright_media::{Format, Output, Preview, Rate, STANDARD, Shape};
 use tilewright_models::Extents;
-use tilewright_outputs::Roles;
+use tilewright_outputs::{Roles, folder_of};
 use tilewright_pipeline::{
-    self as pipeline, LatentMap, LatentOutput, Model, Parts, PromptRequest, SampleModel, SampleRequest, Size, Steps,
-    Workflow,
+    self as pipeline, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts, SampleModel,
+    Size, Workflow,
 };
 use tilewright_plan::{Denoise, Recorder, Stage, Text, words::with_noun};
-use tilewright_sampling::{Convention, Span};
 
 use self::{
     conditioning::Conditionings,
     image::Beginning,
-    like::Recipe,
     pictures::decode,
     report::{Memory, Report},
 };
 use crate::{
     args::Generate,
-    embed::check_embeddings,
+    embed::check_prompts,
     failure::{Failure, Outcome},
     files, history, model, printer,
     report::{Shown, fail, keep},
-    sample::work::{Resumption, SampleWork},
-    tell::tell,
+    sample::{
+        self,
+        work::{Resumption, SampleWork},
+    },
+    tell::{note, tell},
 };
 
 /// Makes pictures or clips.
 pub fn run(mut arguments: Generate) -> Outcome {
-    if let Some(path) = arguments.like.clone() {
-        Recipe::fill(&mut arguments, &path)?;
-    }
+    let like = arguments.like.clone().map(|path| like::fill(&mut arguments, &path)).transpose()?;
     let arguments = &arguments;
-    if arguments.output.as_os_str() == STANDARD {
-        return Err(Failure::input("-o -: a picture of a prompt is written to a file: give its name"));
+    sample::tell_drawn(&arguments.seed);
+    let aside = arguments.output.as_os_str() == STANDARD;
+    for (option, is_given, words) in [
+        ("--json", arguments.json && !arguments.dry_run, "standard output is the picture or the report"),
+        ("--resume", arguments.resume, "steps are kept beside a file"),
+    ] {
+        if aside && is_given {
+            return Err(Failure::input(format!("-o - and {option}: {words}: write the picture into a file")));
+        }
     }
     let parts = Parts {
         text_encoders: arguments.text_encoder.clone(),
         transformers: arguments.transformer.clone(),
         vision_encoder: arguments.vision_encoder.clone(),
         vae: arguments.vae.clone(),
-        text_tokens: arguments.text_tokens,
+        pipeline: None,
     };
-    let wants_clip = arguments.frames.is_some() || Format::is_of_clips(&arguments.output);
-    let (parts, found) = parts.find(arguments.model.as_deref(), &arguments.folders.models, wants_clip)?;
+    let wants_clip = arguments.frames.is_some_and(|frames| frames > 1)
+        || arguments.writing.format.map_or(Format::is_of_clips(&arguments.output), Format::is_video);
+    let folders = &arguments.folders.models;
+    let before = like.as_ref().and_then(|recipe| recipe.model.as_ref());
+    let (parts, found) = match before {
+        Some(identity) if arguments.model.is_none() && parts.transformers.is_empty() => {
+            parts.like(identity, folders)?
+        }
+        _ => parts.find(arguments.model.as_deref(), folders, wants_clip)?,
+    };
     if !printer::is_quiet() {
         found.iter().for_each(|line| tell!("{line}"));
     }
@@ -71,11 +85,15 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let mut planner: Recorder<Denoise> = policies::configure(arguments, Stage::Denoise)?;
     let mut decoding: Recorder = policies::configure(arguments, Stage::Decode)?;
     let mut encoding: Recorder = policies::configure(arguments, Stage::Encode)?;
-    let mut transformer = SampleModel::open(&parts.transformers, arguments.boundary)?;
+    let mut transformer = SampleModel::of_parts(&parts, arguments.boundary)?;
     for lora in &arguments.lora {
         if let Some(line) = transformer.add(lora)? {
             tracing::warn!("{line}");
         }
+    }
+    let identity = ModelIdentity::of(&like::model_name(arguments, &parts), &transformer, &parts)?;
+    if let (Some(before), Some(path)) = (before, &arguments.like) {
+        identity.differences(before).iter().for_each(|line| note(&format!("{}: {line}", path.display())));
     }
     let vae = Model::open(&vae_path, Overrides::default())?;
     vae.check_weights()?;
@@ -85,35 +103,50 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
     let (machine, trials) = session.ready()?;
     let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
-    let shown = Shown { json: arguments.json, explain: arguments.explain, several: false, aside: false };
+    let shown = Shown { json: arguments.json, explain: arguments.explain, several: false, aside };
 
-    let cfg = arguments.cfg.unwrap_or_else(|| transformer.usual_cfg());
-    let prompts = conditioning::read_prompts(arguments, cfg != 1.0)?;
-    check_embeddings(&prompts, arguments.embeddings.is_some(), arguments.way.convention.unwrap_or_default())?;
+    let mut request = transformer.choose(&like::asked(arguments));
+    let prompts = conditioning::read_prompts(arguments, request.cfg != 1.0)?;
+    check_prompts(&prompts, arguments.embeddings.is_some(), request.convention)?;
+    let text_tokens = match arguments.text_tokens {
+        Some(tokens) => Some(tokens),
+        None => transformer.text_tokens()?,
+    };
     let host = std::cell::OnceCell::new();
-    let wish = conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts, host };
+    let wish =
+        conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts, text_tokens, host };
     let beginning = arguments.image.as_ref().map(|_| Beginning::of(&transformer, arguments)).transpose()?;
+    let usual = request.size.unwrap_or(Size { width: 0, height: 0, frames: 1 });
     let size = match (&arguments.image, beginning) {
         (Some(_), Some(Beginning::Latent)) if arguments.size.is_some() => {
             return Err(Failure::input("--size: a picture of --image has its size: leave one of them out"));
         }
-        (Some(path), Some(Beginning::Latent)) => image::size(path, &vae)?,
-        _ => arguments.size.unwrap_or_else(|| transformer.usual_size()),
+        (Some(path), Some(Beginning::Latent)) => {
+            let [width, height] = image::size(path, &vae)?;
+            Size { width, height, ..usual }
+        }
+        _ => usual,
     };
+    request.size = Some(size);
     if arguments.dry_run {
         let planners = (&mut reading, &mut planner, &mut decoding);
-        return dry_run::dry_run(&wish, &transformer, &vae, size, trials, planners, |conditionings| {
-            request(arguments, &transformer, conditionings, size, None, cfg)
-        });
+        return dry_run::dry_run(&wish, &transformer, &vae, request, trials, planners);
     }
     // Refused before encoders run.
-    let [width, height] = size;
-    let frames = arguments.frames.unwrap_or_else(|| transformer.usual_frames());
-    transformer.check_size(Size { width, height, frames })?;
-    transformer.check_guidance(arguments.way.guidance)?;
+    let Size { width, height, frames } = size;
+    transformer.check_size(size)?;
+    transformer.check_guidance(request.guidance)?;
     let one = vae.shape_of(extents(&[1, 1, 1, 1]));
     output.check(&Shape { frames: frames as usize, width, height, ..one })?;
-    roles.clone().occupies("-o", &arguments.output).check()?;
+    let roles = match aside {
+        true => roles.occupies_open("-o", "standard output", printer::raw_stdout()),
+        false => roles,
+    };
+    if aside {
+        roles.check()?
+    } else {
+        roles.clone().occupies("-o", &arguments.output).check()?
+    }
     let rate = pictures::rate(arguments, &vae)?;
     let mut memory = Memory::new(machine.device);
     memory.begins(Stage::Text)?;
@@ -130,15 +163,16 @@ pub fn run(mut arguments: Generate) -> Outcome {
         }
         _ => None,
     };
-    let begun = image.as_ref().and_then(|image| image.latent.as_deref());
-    let mut request = request(arguments, &transformer, &conditionings, size, begun, cfg);
-    if let Some(mask) = image.as_ref().and_then(|image| image.mask.clone()) {
-        request.mask = Some(mask);
+    conditionings.put_into(&mut request);
+    if let Some(image) = &image {
+        image.put_into(&mut request, arguments.mask.as_deref());
     }
     let sampling = transformer.prepare(&request)?;
     let shape = vae.shape_of(extents(&sampling.latents.size()));
     output.check(&shape)?;
-    output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
+    if !aside {
+        output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
+    }
 
     let job = DenoiseJob::new(machine, &transformer.denoiser, &sampling, limit, arguments.objective.into())?;
     let before = trials.before(Stage::Denoise, job.request());
@@ -159,29 +193,36 @@ pub fn run(mut arguments: Generate) -> Outcome {
         trials.keep(&sampled.record);
     }
     keep(&arguments.record, &sampled.record, &mut planner)?;
+    let description = Description {
+        workflow: Workflow {
+            parts: &parts,
+            loras: &arguments.lora,
+            prompts: &wish.prompts,
+            model: &transformer,
+            request: &request,
+            sampling: &sampling,
+            size: [width, height, frames],
+            rate: rate.map(Rate::per_second),
+            text_tokens: transformer.text_tokens_of(text_tokens, request.convention)?,
+            image: arguments.image.as_deref(),
+            mask: arguments.mask.as_deref(),
+        },
+        rate,
+        identity: &identity,
+        loras: arguments.lora.iter().map(LoraIdentity::of).collect::<pipeline::Result<_>>()?,
+        text_tokens,
+        has_embeddings: arguments.embeddings.is_some(),
+        boundary: arguments.boundary,
+        text_settings: like::text_settings(&arguments.set),
+        plan: &sampled.record.plan,
+    };
+    let (texts, settings) = (description.texts()?, description.settings()?);
     let mut outputs = Vec::new();
     if let Some(place) = &keep_latent {
-        outputs.push(transformer.write(place, &sampled)?);
+        outputs.push(transformer.write(place, &sampled, &texts)?);
     }
     let Sampled { latents, record, candidates, .. } = sampled;
     let latents = transformer.to_vae(&latents)?;
-    let recipe = Recipe::new(arguments, (&wish.prompts, parts.text_tokens), &request, size, &record);
-    let parameters = report::parameters(&wish.prompts, &request, shape, &record);
-    let workflow = Workflow {
-        parts: &parts,
-        loras: &arguments.lora,
-        prompts: &wish.prompts,
-        model: &transformer,
-        request: &request,
-        sampling: &sampling,
-        size: [size[0], size[1], frames],
-        rate: rate.map(Rate::per_second),
-        image: arguments.image.as_deref(),
-        mask: arguments.mask.as_deref(),
-    };
-    // ComfyUI and A1111 take the first text that they know.
-    let mut texts = workflow.texts();
-    texts.extend([("parameters".to_owned(), parameters), recipe.text()?]);
     drop((sampling, transformer));
     memory.begins(Stage::Decode)?;
     let decoded = decode(
@@ -204,6 +245,7 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let encode = image.as_ref().map(|image| &image.record);
     let memory = &memory.ends()?;
     Report {
+        settings: &settings,
         memory,
         text: &conditionings,
         encode,
@@ -212,6 +254,14 @@ pub fn run(mut arguments: Generate) -> Outcome {
         outputs: &outputs,
     }
     .show(shown)
+}
+
+/// The folder for files of the run's own, beside the output.
+fn folder_beside(arguments: &Generate) -> PathBuf {
+    match arguments.output.as_os_str() == STANDARD {
+        true => std::env::temp_dir(),
+        false => folder_of(&arguments.output).to_owned(),
+    }
 }
 
 /// The extents of latents [N, C, (T,) h, w].
@@ -262,49 +312,6 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--keep", arguments.keep.as_deref())?;
     files::check_file(roles, "--record", arguments.record.file())
-}
-
-fn request(
-    arguments: &Generate,
-    model: &SampleModel,
-    conditionings: &Conditionings,
-    [width, height]: [u32; 2],
-    latent: Option<&Path>,
-    cfg: f64,
-) -> SampleRequest {
-    let way = &arguments.way;
-    let frames = arguments.frames.unwrap_or_else(|| model.usual_frames());
-    let prompt = |path: &PathBuf| PromptRequest { path: path.clone(), within: None };
-    let convention = way.convention.unwrap_or_default();
-    let usual_sampler = || if convention == Convention::ComfyUi { model.usual_sampler() } else { None };
-    SampleRequest {
-        conditioning: vec![prompt(&conditionings.positive)],
-        negative: conditionings.negative.iter().map(prompt).collect(),
-        size: latent.is_none().then_some(Size { width, height, frames }),
-        latent: latent.map(Path::to_owned),
-        noise: None,
-        batch: arguments.batch,
-        mask: latent.and(arguments.mask.clone()),
-        seeds: if arguments.seed.is_empty() { vec![0] } else { arguments.seed.clone() },
-        steps: match &way.sigmas {
-            Some(sigmas) => Steps::Sigmas(sigmas.0.clone()),
-            None => Steps::Count {
-                steps: way.steps,
-                strength: arguments.denoise.filter(|_| latent.is_some()).unwrap_or(1.0),
-                scheduler: way.scheduler,
-                span: Span::default(),
-            },
-        },
-        shift: way.shift,
-        sampler: way.sampler.or_else(usual_sampler),
-        adds_noise: true,
-        guidance: way.guidance,
-        cfg,
-        reuse: arguments.reuse,
-        convention,
-        most_values: SampleRequest::MOST_VALUES,
-        most_samples: u64::MAX,
-    }
 }
 
 /// A note of a stage that is done.

@@ -9,10 +9,11 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::Value;
 use tilewright_files::{Format, LOOKED_AT};
 use tilewright_media::MediaInfo;
 use tilewright_models::{Checkpoint, Inspection};
-use tilewright_pipeline::RECORD_KEYWORD;
+use tilewright_pipeline::{RECORD_KEYWORD, Told};
 use tilewright_plan::{Record, bytes, terminal::shorten, words::with_noun};
 
 use crate::{
@@ -26,6 +27,9 @@ use tensors::Tensor;
 /// The most texts of a file that are listed before the rest is only counted: a PNG may have any
 /// number.
 const MOST_TEXTS: usize = 64;
+
+/// Characters of a setting that are shown; --json has all.
+const LONGEST: usize = 2000;
 
 /// The facts known about a file.
 #[derive(Serialize)]
@@ -47,6 +51,9 @@ enum FileFacts {
         undecodable: Option<String>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         listing: Vec<Tensor>,
+        /// The settings that it was made with, if its texts tell them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parameters: Option<Box<Told>>,
     },
     /// A picture or a clip.
     Pixels {
@@ -56,6 +63,9 @@ enum FileFacts {
         look: Box<MediaInfo>,
         /// The record of the decision that made it, if tilewright wrote one.
         decision: Option<Box<Record>>,
+        /// The settings that it was made with, if its texts tell them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parameters: Option<Box<Told>>,
     },
     /// Records of decisions.
     Records {
@@ -115,6 +125,7 @@ impl Report {
                 let decision = text.and_then(|(_, text)| tilewright_plan::records::parse(1, text.as_bytes()).ok());
                 let kind = if look.shape.frames > 1 { "clip" } else { "picture" };
                 report(FileFacts::Pixels {
+                    parameters: Told::of(&look.texts).map(Box::new),
                     kind,
                     format: format.name(),
                     look: Box::new(look),
@@ -127,21 +138,26 @@ impl Report {
                 let inspection = Box::new(Inspection::of(&file));
                 let undecodable = tensors::refusal(path, &inspection);
                 let listing = if listed { tensors::listing(&file) } else { Vec::new() };
-                report(FileFacts::Tensors { inspection, undecodable, listing })
+                let texts = file.texts().iter().map(|(name, text)| (name.clone(), text.clone())).collect();
+                let parameters = Told::of(&texts).map(Box::new);
+                report(FileFacts::Tensors { inspection, undecodable, listing, parameters })
             }
         }
     }
 
     fn write(&self, to: &mut impl Write, after_another: bool) -> Outcome {
-        let mut rows = vec![("file", self.file.clone())];
+        let mut rows: Vec<(&str, String)> = vec![("file", self.file.clone())];
         let mut tensors: &[Tensor] = &[];
         match &self.found {
-            FileFacts::Tensors { inspection, undecodable, listing } => {
+            FileFacts::Tensors { inspection, undecodable, listing, parameters } => {
                 rows.extend(tensors::rows(inspection));
+                rows.extend(parameters.iter().flat_map(|told| settings(told)));
                 rows.extend(undecodable.iter().map(|reason| ("can't decode", reason.clone())));
                 tensors = listing;
             }
-            FileFacts::Pixels { format, look, decision, .. } => rows.extend(pixels(format, look, decision.as_deref())),
+            FileFacts::Pixels { format, look, decision, parameters, .. } => {
+                rows.extend(pixels(format, look, (decision.as_deref(), parameters.as_deref())));
+            }
             FileFacts::Records { recorded, .. } => rows.extend(recorded.rows()),
         }
         let blank = if after_another { "\n" } else { "" };
@@ -179,7 +195,22 @@ fn texts<'a>(mut found: impl Iterator<Item = (&'a str, usize)>) -> Vec<(&'static
     rows
 }
 
-fn pixels(format: &str, look: &MediaInfo, decision: Option<&Record>) -> Vec<(&'static str, String)> {
+/// The settings that a file tells, row by row.
+fn settings(told: &Told) -> Vec<(&str, String)> {
+    let value = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Array(all) => all.iter().map(Value::to_string).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    };
+    let rows = told.settings.iter().map(|(name, of)| (name.as_str(), shorten(&value(of), LONGEST)));
+    [("made by", told.written_by.to_owned())].into_iter().chain(rows).collect()
+}
+
+fn pixels<'a>(
+    format: &str,
+    look: &'a MediaInfo,
+    (decision, told): (Option<&'a Record>, Option<&'a Told>),
+) -> Vec<(&'a str, String)> {
     let shape = look.shape;
     let mut rows = vec![("kind", format.to_owned())];
     let size = format!("{}×{}", shape.width, shape.height);
@@ -189,6 +220,7 @@ fn pixels(format: &str, look: &MediaInfo, decision: Option<&Record>) -> Vec<(&'s
         (frames, None) => ("size", format!("{size}, {frames} frames")),
     });
     rows.extend(look.unencodable.iter().map(|reason| ("can't encode", reason.clone())));
+    rows.extend(told.into_iter().flat_map(settings));
     let found = look.texts.iter().filter(|(keyword, _)| keyword != RECORD_KEYWORD || decision.is_none());
     rows.extend(texts(found.map(|(keyword, text)| (keyword.as_str(), text.len()))));
     if let Some(record) = decision {

@@ -19,6 +19,7 @@ mod history;
 mod inputs;
 mod inspect;
 mod libtorch;
+mod log;
 mod man;
 mod model;
 mod models;
@@ -40,7 +41,6 @@ use std::{io::Write, process::ExitCode};
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use tilewright_torch::backend;
-use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Arguments, Command},
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     backend::set_environment();
     // A server logs and ends as its configuration says.
     if !matches!(arguments.command, Command::Serve(_)) {
-        log_to_standard_error(arguments.global.verbose);
+        log::begin(arguments.global.verbose);
         signals::listen();
         device::say_what_is_measured();
     }
@@ -75,7 +75,10 @@ fn main() -> ExitCode {
         (Ok(()), _) => ExitCode::SUCCESS,
         (Err(failure), None) => failure.report(),
         (Err(failure), Some(status)) => {
-            failure.report();
+            match signals::advice() {
+                Some(advice) => failure.and(advice).report(),
+                None => failure.report(),
+            };
             ExitCode::from(status)
         }
     }
@@ -121,16 +124,4 @@ fn completions(shell: clap_complete::Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "tilewright", &mut script);
     Ok(printer::raw_stdout().write_all(&script)?)
-}
-
-fn log_to_standard_error(verbose: u8) {
-    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
-    let from_environment = EnvFilter::try_from_env("TILEWRIGHT_LOG").ok().filter(|_| verbose == 0);
-    // The sandbox's compiler logs every function that it compiles.
-    let filter = from_environment
-        .unwrap_or_else(|| EnvFilter::new(format!("{level},cranelift=warn,wasmtime=warn,regalloc2=warn")));
-    // Colours would be escaped like every other control sequence.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(printer::Log::default).with_ansi(false);
-    // Otherwise it would be reported on standard error, too.
-    log.without_time().log_internal_errors(false).init();
 }

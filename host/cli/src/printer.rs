@@ -4,9 +4,13 @@
 #![allow(clippy::disallowed_methods, reason = "everything that is printed goes through here")]
 
 use std::{
+    collections::BTreeSet,
     fmt,
     io::{self, IsTerminal, StderrLock, Stdout, StdoutLock, Write},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tilewright_outputs::terminal_width;
@@ -14,6 +18,25 @@ use tilewright_plan::terminal::{Clean, one_line};
 
 /// Set once, from the command line.
 static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Warnings that were printed: the same one is printed once, however many files or stages it is of.
+static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// The most warnings that are remembered.
+const MOST_WARNINGS: usize = 1000;
+
+/// True if a line is a warning that was printed before.
+fn is_repeated(line: &str) -> bool {
+    if !line.starts_with("warning: ") {
+        return false;
+    }
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_repeated = warned.contains(line);
+    if warned.len() < MOST_WARNINGS {
+        warned.insert(line.to_owned());
+    }
+    is_repeated
+}
 
 /// Prints only errors, warnings and results from now on.
 pub fn be_quiet() {
@@ -53,7 +76,10 @@ pub fn line(text: fmt::Arguments<'_>) {
     if is_quiet() && !["error: ", "warning: "].iter().any(|kind| text.starts_with(kind)) {
         return;
     }
-    let _ = io::stderr().lock().write_all(format!("{}\n", one_line(&text)).as_bytes());
+    let text = one_line(&text);
+    if !is_repeated(&text) {
+        let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+    }
 }
 
 /// Prints lines of a result on standard error, even with --quiet.
@@ -83,11 +109,26 @@ pub struct Log;
 impl Write for Log {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        io::stderr().lock().write_all(format!("{}\n", one_line(text.trim_end())).as_bytes())?;
+        let text = one_line(text.trim_end());
+        if !is_repeated(&text) {
+            io::stderr().lock().write_all(format!("{text}\n").as_bytes())?;
+        }
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_printed_once_and_an_error_each_time() {
+        let lines = ["warning: once", "warning: once", "warning: other", "error: once", "error: once", "note: once"];
+        let repeated: Vec<&str> = lines.into_iter().filter(|line| is_repeated(line)).collect();
+        assert_eq!(repeated, ["warning: once"]);
     }
 }

@@ -16,11 +16,12 @@ use tilewright_sampling::Span;
 
 use self::work::{Resumption, SampleWork};
 use crate::{
-    args::Sample,
+    args::{Sample, Seed},
     failure::{Failure, Outcome},
     files, history, policy, printer,
     report::{Shown, fail, keep, print_json, unique_plans},
     table,
+    tell::note,
 };
 
 /// Samples one batch.
@@ -35,6 +36,7 @@ pub fn run(arguments: &Sample) -> Outcome {
         ));
     }
     check_files(arguments)?;
+    tell_drawn(&arguments.seed);
     arguments.record.check()?;
     let preview = arguments.preview.as_deref().map(Preview::new).transpose()?;
     let output = LatentOutput::new(&arguments.output, None, arguments.no_clobber, false)?;
@@ -74,7 +76,7 @@ pub fn run(arguments: &Sample) -> Outcome {
         Ok(sampled) => sampled,
         Err(unfinished) => return Err(fail(&arguments.record, shown, trials, &mut planner, unfinished)),
     };
-    let path = model.write(&output, &sampled)?;
+    let path = model.write(&output, &sampled, &Vec::new())?;
     resumption.remove()?;
     if sampled.record.resumed_frames == 0 {
         // A resumed sample takes less time than its whole, so the history leaves it out.
@@ -82,6 +84,14 @@ pub fn run(arguments: &Sample) -> Outcome {
     }
     keep(&arguments.record, &sampled.record, &mut planner)?;
     report(shown, &sampled.record, &sampled.candidates, Some(path))
+}
+
+/// Says which seeds were drawn, so that the same sample can be made again.
+pub fn tell_drawn(seeds: &[Seed]) {
+    let drawn: Vec<String> = seeds.iter().filter(|seed| seed.is_drawn).map(Seed::to_string).collect();
+    if !drawn.is_empty() {
+        note(&format!("--seed {}, drawn at random", drawn.join(",")));
+    }
 }
 
 /// Refuses an output that would replace an input.
@@ -131,7 +141,7 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         noise: arguments.noise.clone(),
         batch: arguments.batch,
         mask: arguments.mask.clone(),
-        seeds: arguments.seed.clone(),
+        seeds: arguments.seed.iter().map(|seed| seed.number).collect(),
         steps: match &arguments.way.sigmas {
             Some(sigmas) => Steps::Sigmas(sigmas.0.clone()),
             None => Steps::Count {

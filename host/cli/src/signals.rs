@@ -33,6 +33,9 @@ const UNFINISHED: &[u8] = b".tilewright-";
 /// The first signal that came; 0 before.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
+/// Advice about what is kept of the work, for the line that says that it was interrupted.
+static ADVICE: Mutex<Option<String>> = Mutex::new(None);
+
 /// The present effect of a signal. The thread that ends the program holds the lock until the end.
 static STATE: Mutex<State> = Mutex::new(State { manner: StopMode::AtOnce, abandon: None });
 
@@ -98,6 +101,21 @@ pub fn on_abandon(abandon: impl FnOnce() + Send + 'static) {
     state().abandon = Some(Box::new(abandon));
 }
 
+/// Says from now on, if a signal ends the work, what is kept of it and how to go on.
+pub fn advise(advice: String) {
+    *ADVICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(advice);
+}
+
+/// Says nothing of what is kept from now on.
+pub fn advise_nothing() {
+    ADVICE.lock().unwrap_or_else(PoisonError::into_inner).take();
+}
+
+/// The advice, if there is any.
+pub fn advice() -> Option<String> {
+    ADVICE.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -122,7 +140,10 @@ fn end_at(signals: &Receiver<i32>) {
     remove_unfinished(Path::new("/"));
     // Other threads that would print after this line wait until the program has ended.
     let _alone = printer::alone();
-    tell!("error: interrupted");
+    match advice() {
+        Some(advice) => tell!("error: interrupted; {advice}"),
+        None => tell!("error: interrupted"),
+    }
     // Not `process::exit`: it would run libtorch's destructors while the main thread still
     // computes. Nothing is left to flush: standard output has each line already, and standard error
     // has no buffer.

@@ -140,6 +140,7 @@ impl Fixture {
             height: 1088,
             width: 1920,
             steps: None,
+            request: None,
             created: stamp(64.0),
             started: is_started.then(|| stamp(41.0)),
             finished: state.is_end().then(|| stamp(12.0)),

@@ -130,7 +130,7 @@ fn caption(view: &JobView) -> Markup {
 }
 
 /// Seeds in words.
-pub(crate) fn seeds(seeds: &[u64]) -> String {
+fn seeds(seeds: &[u64]) -> String {
     seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 

@@ -5,12 +5,13 @@ use tilewright_service_api::JobState;
 
 use crate::decision_trace::any_trace;
 use crate::frame::page;
-use crate::gallery::{next, results, seeds};
+use crate::gallery::{next, results};
 use crate::grid::grid;
 use crate::lists::{cancel, decider, share, stage};
 use crate::routes::policy;
+use crate::settings::settings;
 use crate::units::{between, coarse, extent, moment, parse, size, span, when};
-use crate::views::{JobPage, JobView};
+use crate::views::{JobPage, JobView, PageFrame};
 use crate::work::any_plan;
 use crate::{address, phrases};
 
@@ -37,20 +38,13 @@ fn part(view: &JobPage) -> Markup {
             }
             section.panel.result aria-labelledby="result-title" {
                 h2 #result-title { @if job.state == JobState::Done { "Result" } @else { "Progress" } }
-                (result(&view.job))
+                (result(&view.frame, &view.job))
             }
             section.panel.about aria-labelledby="about-title" {
                 h2 #about-title { "Job" }
                 (about(view))
             }
-            @if let Some(prompt) = &view.job.prompt {
-                section.panel.story aria-labelledby="prompt-title" {
-                    h2 #prompt-title { "Prompt" }
-                    p.words { (prompt) }
-                    @if !view.job.seeds.is_empty() { p.quiet { "seed " (seeds(&view.job.seeds)) } }
-                    div.buttons { (next(&view.frame, &view.job)) }
-                }
-            }
+            @if let Some(of) = &job.request { (settings(of)) }
             @for (stage, trace) in view.traces.iter().enumerate() { (any_trace(job, stage, trace)) }
             @match job.state {
                 JobState::Queued if view.traces.is_empty() => (untold("Not decided yet: a policy is asked when the job’s turn comes.")),
@@ -94,7 +88,7 @@ fn under_way(JobView { job, plan, decided_by, .. }: &JobView) -> Markup {
     }
 }
 
-fn result(view: &JobView) -> Markup {
+fn result(frame: &PageFrame, view: &JobView) -> Markup {
     let job = &view.job;
     html! {
         (results(view))
@@ -120,6 +114,7 @@ fn result(view: &JobView) -> Markup {
         @if let Some(sampling) = job.sampling.filter(|sampling| sampling.preview) {
             img.preview src=(address::preview(&job.id, sampling.step)) alt="The sample so far";
         }
+        @if view.prompt.is_some() { div.buttons { (next(frame, view)) } }
         @if job.state == JobState::Running {
             @let share = share(job);
             div.progress {

@@ -36,6 +36,7 @@ mod policy;
 mod prompt;
 mod prompt_form;
 mod routes;
+mod settings;
 mod standalone;
 mod submit;
 mod table;

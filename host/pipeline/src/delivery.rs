@@ -169,7 +169,8 @@ impl Delivery {
     /// The output can't be written, or the journal not read. [`Delivery::leave`] cleans up.
     pub fn begin(&mut self, note: &mut dyn FnMut(&str)) -> Result<()> {
         let folder = Journal::folder_of(&self.output);
-        if self.journal.is_none() && self.rate.is_some() && folder.exists() {
+        // A sample's steps are kept in a folder of the same name.
+        if self.journal.is_none() && self.rate.is_some() && Journal::is_begun(&folder) {
             note(&format!("{}: frames of an interrupted decode are kept here: {GOING_ON}", folder.display()));
         }
         {

@@ -34,6 +34,14 @@ pub enum Error {
     /// Sigmas that can't be sampled along.
     #[error(transparent)]
     Sigmas(#[from] tilewright_sampling::Error),
+    /// A setting that the model can't be run with.
+    #[error("{reason}")]
+    Setting {
+        /// The setting.
+        setting: crate::Setting,
+        /// The fault, and what to do.
+        reason: String,
+    },
     /// The input does not suit the model.
     #[error("{}: {reason}", path.display())]
     Input {
@@ -122,6 +130,7 @@ impl Error {
             | Error::Unscaled(_)
             | Error::NoScaling { .. }
             | Error::Input { .. }
+            | Error::Setting { .. }
             | Error::KeptPlan { .. } => true,
         }
     }

@@ -12,6 +12,9 @@
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
 //! | [`Workflow`] | the graph with which ComfyUI makes the same |
+//! | [`Description`], [`Recipe`] | the texts of a picture, from which it can be made again |
+//! | [`Told`] | the settings that texts tell, of other programs too |
+//! | [`ModelIdentity`] | a name and digests by which a model is found again |
 //! | [`OutputWriter`] | writes one output: a clip or pictures |
 //! | [`KeptPlan`] | the plan under which an interrupted decode continues |
 //! | [`FrameStore`] | frames kept in memory, to be compared |
@@ -21,48 +24,58 @@
 
 mod decode;
 mod delivery;
+mod description;
 mod encode;
 mod error;
 mod frames;
 mod history;
+mod identity;
 mod latent_map;
 mod latent_output;
 mod library;
 mod model;
 mod output;
+mod recipe;
 mod resume;
 mod sample;
 mod session;
+mod setting;
 mod source;
 mod start_image;
 mod text;
 mod texts;
+mod told;
 mod workflow;
 
 pub use decode::Decode;
 pub use delivery::{Delivery, Writing};
+pub use description::Description;
 pub use encode::{Encode, EncodeInput, Encoded};
 pub use error::{Error, Result};
 pub use frames::{FrameStore, frame};
 pub use history::{HistoryFault, Trials};
+pub use identity::{LoraIdentity, ModelIdentity, PartIdentity};
 pub use latent_map::LatentMap;
 pub use latent_output::{LatentKind, LatentOutput};
 pub use library::{Content, Item, Keeping, Library, LibraryModel, Need, Parts, Place};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
+pub use recipe::{NoRecipe, PARAMETERS_KEYWORD, RECIPE_KEYWORD, Recipe};
 pub use resume::{KeptPlan, fingerprint};
 pub use sample::{
-    KeptSample, LoraRequest, MASK, NOISY, NOISY_SIGMA, PromptRequest, SampleModel, SampleRequest, Size, Steps,
+    Asked, KeptSample, LoraRequest, MASK, NOISY, NOISY_SIGMA, PacedSteps, PromptRequest, SampleModel, SampleRequest,
+    Settings, Size, Steps, random_seed,
 };
 pub use session::Session;
+pub use setting::Setting;
 pub use source::EncodeSource;
 pub use start_image::{StartImage, VisionEncoder};
 pub use text::{
     Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings, Purpose,
-    TextEncoders, TextPlanning, TextRequest, UnfinishedRun,
+    TextEncoders, TextPlanning, TextRequest, UnfinishedRun, prompt_notes,
 };
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
-
+pub use told::Told;
 pub use workflow::Workflow;
 
 pub use tilewright_history::Kept;

@@ -5,10 +5,12 @@
 //! |---|---|
 //! | `places` | the folders that are searched |
 //! | `items` | the files in them, by what they are |
+//! | `likeness` | the model of a picture, found again |
 //! | `needs` | what a transformer needs, and what serves it |
 //! | `parts` | the parts of one model |
 
 mod items;
+mod likeness;
 mod needs;
 mod parts;
 mod places;
@@ -53,6 +55,17 @@ pub struct LibraryModel {
     pub parts: Parts,
     /// The parts that are missing.
     pub lacks: Vec<Need>,
+}
+
+impl LibraryModel {
+    /// True if it goes by a name: that of its transformer's file with or without the ending, of its
+    /// pipeline's folder, or of its repository.
+    fn is_named(&self, name: &str) -> bool {
+        let file = self.parts.transformers.first();
+        self.name == name
+            || self.name.rsplit('/').next() == Some(name)
+            || file.and_then(|path| path.file_name()).is_some_and(|file| file == name)
+    }
 }
 
 impl Library {
@@ -121,13 +134,7 @@ impl Library {
     /// No model has the name, or several have it.
     pub fn model(&self, name: &str) -> Result<LibraryModel> {
         let models = self.models();
-        let is_named = |model: &&LibraryModel| {
-            let file = model.parts.transformers.first();
-            model.name == name
-                || model.name.rsplit('/').next() == Some(name)
-                || file.and_then(|path| path.file_name()).is_some_and(|file| file == name)
-        };
-        let found: Vec<&LibraryModel> = models.iter().filter(is_named).collect();
+        let found: Vec<&LibraryModel> = models.iter().filter(|model| model.is_named(name)).collect();
         let refused = |reason: String| Err(Error::Input { path: PathBuf::from(name), reason });
         match found[..] {
             [only] => Ok(only.clone()),

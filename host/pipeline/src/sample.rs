@@ -1,32 +1,35 @@
 //! A sample: from files of a transformer, conditioning, noise and latents to a latent's file.
 
+mod defaults;
 mod generated;
 mod inputs;
 mod kept;
+mod paced;
 mod prepare;
 mod request;
 mod saved;
+mod settings;
 
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 use tilewright_engine::{Denoiser, Sampled, Sampling};
+use tilewright_media::Texts;
 use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, Lora, LoraFit, Scaling,
 };
-use tilewright_sampling::Sampler;
 
+pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, image_width, read};
 use self::saved::Defaults;
-pub(crate) use self::{
-    inputs::{CONDITION, IMAGE, POOLED, TEXT, image_width, read},
-    saved::text_tokens,
-};
 pub use self::{
+    defaults::random_seed,
     inputs::{MASK, NOISY, NOISY_SIGMA},
     kept::KeptSample,
-    request::{PromptRequest, SampleRequest, Size, Steps},
+    paced::PacedSteps,
+    request::{Asked, PromptRequest, SampleRequest, Size, Steps},
+    settings::Settings,
 };
-use crate::{Error, LatentOutput, Model, Result};
+use crate::{Error, LatentOutput, Model, Parts, Result};
 
 /// The folders of a denoiser in a pipeline's, and that of its second expert.
 const FOLDERS: [&str; 2] = ["transformer", "unet"];
@@ -36,19 +39,6 @@ const SECOND: &str = "transformer_2";
 /// (github.com/Wan-Video/Wan2.2, wan/configs).
 const BOUNDARY: f64 = 0.875;
 const IMAGE_BOUNDARY: f64 = 0.9;
-
-/// Frames of a clip if nobody says how many: of WAN 2.1's models, and of 2.2's own.
-const FRAMES: u32 = 81;
-const FRAMES_22: u32 = 121;
-
-/// Sizes in pixels, and factors of guidance, of ComfyUI's published workflows: of Flux, of WAN 2.1,
-/// of WAN 2.2's own, and of its two experts.
-const PICTURE: [u32; 2] = [1024, 1024];
-const CLIP: [u32; 2] = [832, 480];
-const CLIP_22: [u32; 2] = [1280, 704];
-const CFG: f64 = 6.0;
-const CFG_22: f64 = 5.0;
-const CFG_EXPERTS: f64 = 3.5;
 
 /// A LoRA that is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +59,8 @@ pub struct SampleModel {
     scaling: Scaling,
     /// The folder or file of the first transformer.
     path: PathBuf,
+    /// The folder of its pipeline, if it is in one.
+    pipeline: Option<PathBuf>,
     /// The settings with which its pipeline is meant to be run.
     defaults: Defaults,
 }
@@ -80,11 +72,24 @@ impl SampleModel {
     /// # Errors
     /// A file is unsound or holds no denoiser; the experts don't go together.
     pub fn open(paths: &[PathBuf], boundary: Option<f64>) -> Result<Self> {
+        Self::open_with(paths, None, boundary)
+    }
+
+    /// The same of a model's parts, with the defaults of its pipeline.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of_parts(parts: &Parts, boundary: Option<f64>) -> Result<Self> {
+        Self::open_with(&parts.transformers, parts.pipeline.clone(), boundary)
+    }
+
+    fn open_with(paths: &[PathBuf], pipeline: Option<PathBuf>, boundary: Option<f64>) -> Result<Self> {
         let open = |path: &Path, folders: &[&str]| -> Result<DenoiserFile> {
             let file = Checkpoint::open_part(path, folders).map_err(ModelError::from)?;
             Ok(DenoiserFile::open(file)?)
         };
         let path = paths.first().cloned().unwrap_or_default();
+        let pipeline = pipeline.or_else(|| saved::pipeline_of(&path, &FOLDERS));
         let refused = |reason: String| Err(Error::Input { path: path.clone(), reason });
         let second = match paths {
             [folder] if folder.join(SECOND).is_dir() => Some((folder.clone(), vec![SECOND])),
@@ -106,11 +111,15 @@ impl SampleModel {
                     return refused("the expert for low noise, by its name: give the one for high noise first".into());
                 }
                 let usual = if first.config.condition_channels() > 0 { IMAGE_BOUNDARY } else { BOUNDARY };
-                let saved = if boundary.is_none() { saved::boundary(&path)? } else { None };
+                let saved = match &pipeline {
+                    Some(folder) if boundary.is_none() => saved::boundary(folder)?,
+                    _ => None,
+                };
                 Denoiser::experts(first, open(&low, &folders)?, boundary.or(saved).unwrap_or(usual))?
             }
         };
-        Ok(Self { denoiser, scaling, defaults: Defaults::open(&path)?, path })
+        let defaults = pipeline.as_deref().map(Defaults::open).transpose()?.unwrap_or_default();
+        Ok(Self { denoiser, scaling, defaults, path, pipeline })
     }
 
     /// Adds a LoRA. Returns a line on what of it has no place in the denoiser, if anything.
@@ -147,14 +156,6 @@ impl SampleModel {
         }
     }
 
-    /// The tokens that the model's text encoder without positions reads, if its pipeline says so.
-    ///
-    /// # Errors
-    /// The pipeline's description is damaged.
-    pub fn text_tokens(&self) -> Result<Option<u32>> {
-        saved::text_tokens(&self.path)
-    }
-
     fn config(&self) -> &DenoiserConfig {
         self.denoiser.config()
     }
@@ -167,43 +168,6 @@ impl SampleModel {
             Family::Wan21 => [8, 4],
             _ => [8, 1],
         }
-    }
-
-    /// The frames that are usual for the model: 1 of a picture.
-    pub fn usual_frames(&self) -> u32 {
-        match (self.config().is_video(), self.defaults.frames, self.config().family()) {
-            (false, ..) => 1,
-            (true, Some(frames), _) => frames,
-            (true, None, Family::Wan22) => FRAMES_22,
-            (true, None, _) => FRAMES,
-        }
-    }
-
-    /// The size in pixels that is usual for the model.
-    pub fn usual_size(&self) -> [u32; 2] {
-        self.defaults.size.unwrap_or_else(|| match (self.config().is_video(), self.config().family()) {
-            (false, _) => PICTURE,
-            (true, Family::Wan22) => CLIP_22,
-            (true, _) => CLIP,
-        })
-    }
-
-    /// The factor of guidance that is usual for the model: 1, without a negative conditioning, if
-    /// the network has the guidance as an input.
-    pub fn usual_cfg(&self) -> f64 {
-        self.defaults.cfg.unwrap_or_else(|| {
-            match (self.config().is_video(), self.config().family(), self.denoiser.files().len()) {
-                (false, ..) => 1.0,
-                (true, Family::Wan22, _) => CFG_22,
-                (true, _, 1) => CFG,
-                (true, ..) => CFG_EXPERTS,
-            }
-        })
-    }
-
-    /// The sampler that is usual for the model in ComfyUI's workflows.
-    pub fn usual_sampler(&self) -> Option<Sampler> {
-        if self.config().is_video() && self.denoiser.files().len() == 1 { "uni_pc".parse().ok() } else { None }
     }
 
     /// Frames, height and width in pixels of what latents [N, C, (T,) h, w] become.
@@ -244,12 +208,12 @@ impl SampleModel {
         Ok(self.scaling.apply(latents)?)
     }
 
-    /// Writes a sample's latents in the VAE's space with its record among the texts, and the noise
-    /// that the last sigma leaves in them, if there is any. Returns the file's name.
+    /// Writes a sample's latents in the VAE's space with texts and its record, and the noise that
+    /// the last sigma leaves in them, if there is any. Returns the file's name.
     ///
     /// # Errors
     /// Memory is out, or the file can't be written.
-    pub fn write(&self, output: &LatentOutput, sampled: &Sampled) -> Result<PathBuf> {
+    pub fn write(&self, output: &LatentOutput, sampled: &Sampled, texts: &Texts) -> Result<PathBuf> {
         let noisy = sampled.noisy.as_ref().map(|(noisy, sigma)| -> Result<_> {
             Ok([(NOISY, noisy.shallow_clone()), (NOISY_SIGMA, Tensor::f_from_slice(&[*sigma])?)])
         });
@@ -257,7 +221,7 @@ impl SampleModel {
         output.write_with(
             &self.to_vae(&sampled.latents)?,
             noisy.as_ref().map_or(&[], |noisy| noisy),
-            &Vec::new(),
+            texts,
             &sampled.record,
         )
     }

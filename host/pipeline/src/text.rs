@@ -4,6 +4,7 @@ mod conditioning;
 mod embeddings;
 mod encoders;
 mod kept;
+mod notes;
 mod weigh;
 
 use std::path::PathBuf;
@@ -16,11 +17,13 @@ use tilewright_sampling::Convention;
 use tilewright_text::{Chunk, Reading, Tokens};
 
 use self::encoders::TextEncoder;
+pub(crate) use self::encoders::files as encoder_files;
 pub use self::{
     conditioning::{Conditioning, ConditioningOutput},
     embeddings::EmbeddingFolder,
     encoders::{Purpose, TextEncoders},
     kept::KeptConditionings,
+    notes::prompt_notes,
 };
 use crate::{Error, Result, Trials};
 

@@ -1,6 +1,7 @@
 //! The workflow with which ComfyUI makes the same: a graph of its own nodes (version 0.30.0), as it
 //! keeps them in the texts of a PNG.
 
+mod differences;
 mod graph;
 
 use std::path::Path;
@@ -22,6 +23,10 @@ const MOST_SEEDS: usize = 16;
 
 /// A text by which ComfyUI names what it saves.
 const PREFIX: &str = "tilewright";
+
+/// The tokens that ComfyUI pads prompts to for T5 and UMT5.
+const FLUX_TOKENS: u32 = 256;
+const WAN_TOKENS: u32 = 512;
 
 /// The last step of a sampler that goes to the end.
 const LAST_STEP: usize = 10_000;
@@ -45,6 +50,8 @@ pub struct Workflow<'a> {
     pub size: [u32; 3],
     /// Frames per second of a clip.
     pub rate: Option<f64>,
+    /// The tokens of the text encoder without positions.
+    pub text_tokens: u32,
     /// The picture that it began from, and the part of it that was made anew.
     pub image: Option<&'a Path>,
     /// The mask.
@@ -99,6 +106,14 @@ impl Workflow<'_> {
         }
         let mut graph = Graph::default();
         let (loaded, clip, vae) = self.load(&mut graph)?;
+        let usual = if model.denoiser.config().is_video() { WAN_TOKENS } else { FLUX_TOKENS };
+        let clip = match self.text_tokens {
+            tokens if tokens == usual => clip,
+            tokens => {
+                let fields = vec![plain("min_padding", json!(0)), plain("min_length", json!(tokens))];
+                graph.add("T5TokenizerOptions", vec![("clip", "CLIP", clip)], fields, CLIP)
+            }
+        };
         // Sigmas by hand are past every shift.
         let models: Vec<Link> = match self.scheduler() {
             Some(_) => loaded.into_iter().map(|model| self.shift(&mut graph, model)).collect(),
@@ -129,6 +144,10 @@ impl Workflow<'_> {
                     graph.add("SaveVideo", vec![("video", "VIDEO", video)], fields, SAVED_VIDEO)
                 }
             };
+        }
+        let differences = self.differences();
+        if !differences.is_empty() {
+            graph.note(format!("Not quite as it was made:\n\n{}", differences.join("\n")));
         }
         Some(graph)
     }

@@ -20,6 +20,7 @@ mod record;
 mod recorder;
 pub mod records;
 mod request;
+mod settings;
 mod stage;
 pub mod terminal;
 mod text;

@@ -143,6 +143,14 @@ impl Shift {
         }
     }
 
+    /// Its number, for so many tokens of the image.
+    pub fn number(self, tokens: u64) -> f64 {
+        match self {
+            Shift::Flow(number) | Shift::Exponential(number) => number,
+            Shift::BySize => by_size(tokens),
+        }
+    }
+
     /// Checks that there is such a shift.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tilewright_plan::Objective;
 use utoipa::ToSchema;
 
-use crate::SampleFields;
+use crate::{JobSettings, SampleFields};
 
 /// A request for a decode; with `sample`, for a sample; with `prompt`, for a picture or clip of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -69,6 +69,11 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 100000)]
     pub negative_prompt: Option<String>,
+    /// The tokens that T5 reads at least, and as diffusers at most, for a prompt; the model's own if
+    /// left out, or 256 as ComfyUI and 512 as diffusers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 3, maximum = 512)]
+    pub text_tokens: Option<u32>,
     /// Sampling, by the model's transformer: without a prompt, the result is a latent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Box<SampleFields>>,
@@ -291,6 +296,10 @@ pub struct Job {
     /// Steps of a sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
+    /// The prompt and the settings of a job from a prompt, or the settings of a sample, as they are
+    /// carried out; null of decodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Box<JobSettings>>,
     /// The time of acceptance.
     pub created: String,
     /// The time when work on it last began.

@@ -9,6 +9,7 @@ mod grid;
 mod job;
 mod policy;
 mod sample;
+mod settings;
 
 pub use device::DeviceBody;
 pub use event::EventBody;
@@ -17,4 +18,5 @@ pub use job::{
     Job, JobRequest, JobResult, JobStage, JobState, ObjectiveName, OutputFormat, SamplingProgress, StageAtWork,
 };
 pub use policy::{PolicyBody, RefusedBody, RevisionBody};
-pub use sample::{SampleFields, SamplePaths, Seeds};
+pub use sample::{Draw, SampleFields, SamplePaths, Seeds};
+pub use settings::{JobSettings, LoraSetting, ModelPart};

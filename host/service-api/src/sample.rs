@@ -27,7 +27,7 @@ pub struct SampleFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1024)]
     pub batch: Option<u32>,
-    /// The seed of the noise, or one for each sample.
+    /// The seed of the noise, or one for each sample; `random` draws one, which the job tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<Seeds>,
     /// Steps; the model's usual number if left out.
@@ -120,14 +120,25 @@ pub enum Seeds {
     Whole(u64),
     /// Of each sample.
     Each(Vec<u64>),
+    /// Of the whole batch, drawn when the job is accepted.
+    Drawn(Draw),
+}
+
+/// A seed that is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Draw {
+    /// Any.
+    Random,
 }
 
 impl Seeds {
-    /// One, or as many as samples.
+    /// One, or as many as samples; none if it is still to be drawn.
     pub fn list(&self) -> Vec<u64> {
         match self {
             Self::Whole(seed) => vec![*seed],
             Self::Each(seeds) => seeds.clone(),
+            Self::Drawn(Draw::Random) => Vec::new(),
         }
     }
 }

@@ -2,8 +2,10 @@
 //! the job outlives the server.
 
 mod decode;
+mod describe;
 mod generate;
 mod sample;
+mod settings;
 
 use std::{io, path::Path};
 
@@ -18,13 +20,15 @@ use tilewright_media::Rate;
 use tilewright_models::Latent;
 use tilewright_plan::bytes;
 use tilewright_rollout::StoredAssignment;
-use tilewright_service_api::{Job, JobRequest, JobStage, JobState, OutputFormat};
+use tilewright_service_api::{Job, JobRequest, JobSettings, JobStage, JobState, OutputFormat};
 use uuid::Uuid;
 
 use self::sample::sampled_bytes;
 pub use self::{
+    describe::describe,
     generate::{fields_of, prompts_of, text_request},
-    sample::{describe, sample_request},
+    sample::sample_request,
+    settings::body_of,
 };
 use crate::{
     clock,
@@ -45,6 +49,8 @@ const LONGEST_PATH: usize = 4096;
 /// The result of an inspection.
 struct Inspection {
     work: Work,
+    /// The settings of a job that samples.
+    settings: Option<JobSettings>,
     /// The latent of a decode.
     latent: Option<Latent>,
     /// The format of the output.
@@ -245,7 +251,7 @@ impl ServerState {
             (None, None) => decode::inspect(&model, device, &request, &uploads)?,
             (None, Some(fields)) => sample::inspect(&model, device, &request, fields, &uploads)?,
         };
-        let Inspection { work, latent, format, least_bytes, counts_weights } = inspected;
+        let Inspection { work, settings, latent, format, least_bytes, counts_weights } = inspected;
         // The job's own limit comes last: another one would not help against the device's.
         let check =
             |whose: &str, limit: Option<u64>| check_memory(whose, limit, (work.job, least_bytes, counts_weights));
@@ -294,6 +300,7 @@ impl ServerState {
             height: work.height,
             width: work.width,
             steps: work.steps,
+            request: settings.map(Box::new),
             created: clock::format_ms(now),
             started: None,
             finished: None,

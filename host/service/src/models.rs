@@ -11,12 +11,13 @@ use arc_swap::{ArcSwap, Guard};
 use tilewright_config::Config;
 use tilewright_engine::{Budget, Machine, Overrides, WeightStore};
 use tilewright_models::Family;
-use tilewright_pipeline::{LatentMap, Model, SampleModel, TextEncoders};
+use tilewright_pipeline::{LatentMap, Model, ModelIdentity, Parts, SampleModel, TextEncoders};
 use tilewright_plan::PolicyIdentity;
 use tilewright_policy::FallbackPlanner;
-use tilewright_service_api::Job;
+use tilewright_sampling::Convention;
+use tilewright_service_api::{Job, JobSettings};
 
-use crate::{Error, Result, device::Devices, error::one_line};
+use crate::{Error, Result, accept, device::Devices, error::one_line};
 
 /// A configured model: an autoencoder, a transformer, text encoders, or all of them.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct OpenModel {
     pub transformer: Option<SampleModel>,
     /// The text encoders, which read prompts.
     pub text: Option<OpenText>,
+    /// The names and digests of its files, once a job has asked for them.
+    identity: OnceLock<ModelIdentity>,
     /// The colours of its latents, once a preview has asked for them; none if they can't be fitted.
     colours: OnceLock<LatentMap>,
     configured: tilewright_config::Model,
@@ -100,6 +103,47 @@ impl OpenModel {
         };
         // A failure is not kept: the next job may have more memory.
         fit().map(|colours| self.colours.get_or_init(|| colours))
+    }
+
+    /// The names and digests of its files.
+    ///
+    /// # Errors
+    /// A file can't be read.
+    pub fn identity(&self) -> tilewright_pipeline::Result<&ModelIdentity> {
+        if let Some(known) = self.identity.get() {
+            return Ok(known);
+        }
+        let found = match &self.transformer {
+            Some(transformer) => ModelIdentity::of(&self.name, transformer, &self.parts())?,
+            None => ModelIdentity { name: self.name.clone(), ..ModelIdentity::default() },
+        };
+        Ok(self.identity.get_or_init(|| found))
+    }
+
+    /// The settings of a job from a prompt that asks for nothing; none if it takes no prompts.
+    pub fn usual_settings(&self) -> Option<JobSettings> {
+        let (_, transformer, vae) = self.for_prompts().ok()?;
+        let mut settings = accept::body_of(transformer.usual_settings().ok()?);
+        settings.text_tokens = transformer.text_tokens_of(None, Convention::default()).ok();
+        let rate = accept::rate(None, &vae.model.facts().family).ok();
+        settings.fps = rate.filter(|_| vae.model.is_video()).map(|rate| rate.to_string());
+        Some(settings)
+    }
+
+    /// The files of its parts.
+    pub fn parts(&self) -> Parts {
+        Parts {
+            text_encoders: self.text.as_ref().map_or_else(Vec::new, |text| text.paths.clone()),
+            transformers: self.configured.transformer.clone(),
+            vision_encoder: None,
+            vae: self.vae.as_ref().map(|vae| vae.path.clone()),
+            pipeline: None,
+        }
+    }
+
+    /// The sigma at which two experts change, if the configuration says it.
+    pub fn boundary(&self) -> Option<f64> {
+        self.configured.boundary
     }
 
     /// The files of the transformer.
@@ -230,6 +274,7 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
             vae,
             transformer,
             text,
+            identity: OnceLock::new(),
             colours: OnceLock::new(),
             configured: configured.clone(),
         };

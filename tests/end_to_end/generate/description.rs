@@ -26,9 +26,10 @@ fn graph(path: &Path) -> Value {
     let read = |name: &str| -> Value { serde_json::from_str(&texts[name]).unwrap() };
     let (prompt, workflow) = (read("prompt"), read("workflow"));
     assert!(texts["workflow"].is_ascii() && workflow["version"] == 0.4);
-    let nodes = workflow["nodes"].as_array().unwrap();
+    let nodes: Vec<&Value> =
+        workflow["nodes"].as_array().unwrap().iter().filter(|node| node["type"] != "Note").collect();
     assert_eq!(nodes.len(), prompt.as_object().unwrap().len());
-    for node in nodes {
+    for &node in &nodes {
         let own = &prompt[node["id"].to_string()];
         assert_eq!(node["type"], own["class_type"]);
         for (slot, input) in node["inputs"].as_array().unwrap().iter().enumerate() {
@@ -45,6 +46,13 @@ fn graph(path: &Path) -> Value {
         }
     }
     prompt
+}
+
+/// The words beside a picture's graph.
+fn notes(path: &Path) -> String {
+    let workflow: Value = serde_json::from_str(&texts(path)["workflow"]).unwrap();
+    let notes = workflow["nodes"].as_array().unwrap().iter().filter(|node| node["type"] == "Note");
+    notes.map(|note| note["widgets_values"][0].as_str().unwrap().to_owned()).collect()
 }
 
 /// The inputs of a graph's nodes of a class.
@@ -90,6 +98,21 @@ fn a_picture_carries_comfyuis_graph() {
     let sigmas = nodes(&by_hand, "ManualSigmas")[0]["sigmas"].as_str().unwrap().split(", ").count();
     assert_eq!(sigmas, 3);
     assert_eq!(nodes(&by_hand, "SamplerCustomAdvanced").len(), 1);
+    // T5 reads 512 tokens there, and nodes can do so.
+    assert_eq!(nodes(&by_hand, "T5TokenizerOptions")[0]["min_length"], 512);
+    assert_eq!(
+        notes(&place.path("out.png")),
+        "Not quite as it was made:\n\nPrompts were cut at 77 tokens of CLIP and 512 of T5, as diffusers does: nodes read all of them."
+    );
+    assert!(nodes(&plain, "T5TokenizerOptions").is_empty());
+    let tokens = run(&["--size", "32x32", "--text-tokens", "300"]);
+    assert_eq!(nodes(&tokens, "T5TokenizerOptions")[0]["min_length"], 300);
+    assert_eq!(notes(&place.path("out.png")), "");
+    run(&["--size", "32x32", "--as", "diffusers", "--sampler", "dpmpp_2m", "--text-tokens", "256"]);
+    let differences = notes(&place.path("out.png"));
+    for words in ["The sampler was diffusers' solver that stands for dpmpp_2m", "whole timesteps, cut off"] {
+        assert!(differences.contains(words), "{differences}");
+    }
 
     let wan = fixture("generate-wan");
     let words =

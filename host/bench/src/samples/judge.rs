@@ -152,8 +152,11 @@ impl SampleSweep<'_> {
         planners: &SamplePlanners<'_>,
         watch: &mut dyn Watch,
     ) -> Result<SampleReport> {
-        let entry =
-            |plan: &DenoisePlan| Entry { spelling: plans::spelling(plan), memory_limit, objective: Objective::Fastest };
+        let entry = |plan: &DenoisePlan| Entry {
+            spelling: Spelling::fixed_sample(plan),
+            memory_limit,
+            objective: Objective::Fastest,
+        };
         let contest = SampleContest {
             machine: self.machine,
             denoiser: self.denoiser,

@@ -10,7 +10,7 @@ use tilewright_torch::device::Choice;
 
 use super::{
     ModelFolders, ObjectiveArgument, PolicyGrants, Recording, Writing, device, finite,
-    sample::{Way, lora, size},
+    sample::{Seed, Way, lora, seed, size},
 };
 
 /// `tilewright generate`
@@ -20,9 +20,10 @@ pub struct Generate {
     /// input
     #[arg(value_name = "PROMPT", required_unless_present = "like")]
     pub prompt: Option<String>,
-    /// A .png of this command whose settings fill in those that are not given, the plans of its
-    /// stages included: with the same model, on the same device, the same picture comes out
-    #[arg(long, value_name = "FILE.png")]
+    /// A picture or clip of this command or of the service whose settings fill in those that are not
+    /// given, its model, its LoRAs and the plans of its stages included: on the same device, the same
+    /// picture comes out. What differs is said
+    #[arg(long, value_name = "FILE")]
     pub like: Option<PathBuf>,
     /// The path of the output: a picture (.png, .jpg, .webp, .safetensors) or a clip (.mp4, .webm,
     /// .gif, .png, …), by its ending
@@ -84,9 +85,9 @@ pub struct Generate {
     #[arg(long, value_name = "RATE")]
     pub fps: Option<Rate>,
     /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU. Several,
-    /// with commas, make a picture each, as alone [default: 0]
-    #[arg(long, value_name = "N[,N…]", value_delimiter = ',')]
-    pub seed: Vec<u64>,
+    /// with commas, make a picture each, as alone; random or -1 draws one [default: 0]
+    #[arg(long, value_name = "N[,N…]", value_delimiter = ',', value_parser = seed, allow_negative_numbers = true)]
+    pub seed: Vec<Seed>,
     /// Pictures or clips of one seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: Option<u32>,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tilewright_pipeline::{LoraRequest, PromptRequest};
+use tilewright_pipeline::{LoraRequest, PromptRequest, random_seed};
 use tilewright_plan::bytes;
 use tilewright_sampling::{Convention, MOST_STEPS, Sampler, Scheduler, parse_sigmas};
 use tilewright_torch::device::Choice;
@@ -16,6 +16,32 @@ pub struct Sigmas(pub Vec<f64>);
 
 fn sigmas(text: &str) -> Result<Sigmas, tilewright_sampling::Error> {
     parse_sigmas(text).map(Sigmas)
+}
+
+/// A seed as an argument.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seed {
+    /// Its number.
+    pub number: u64,
+    /// True if nobody chose it.
+    pub is_drawn: bool,
+}
+
+impl std::fmt::Display for Seed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.number.fmt(f)
+    }
+}
+
+/// A number, or one that is drawn: for `random`, or for -1 as A1111 has it.
+pub(super) fn seed(text: &str) -> Result<Seed, String> {
+    match text.trim() {
+        "random" | "-1" => Ok(Seed { number: random_seed(), is_drawn: true }),
+        text => match text.parse() {
+            Ok(number) => Ok(Seed { number, is_drawn: false }),
+            Err(_) => Err(format!("expected a whole number from 0 to {}, or random", u64::MAX)),
+        },
+    }
 }
 
 /// Width and height in pixels.
@@ -131,9 +157,10 @@ pub struct Sample {
     pub noise: Option<PathBuf>,
     /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU; also of
     /// the noise that the sampler adds. Several, with commas, make a sample each, as alone (not
-    /// with dpm_adaptive, --reuse or FP8 products, which look at the batch as a whole)
-    #[arg(long, value_name = "N[,N…]", default_value = "0", value_delimiter = ',')]
-    pub seed: Vec<u64>,
+    /// with dpm_adaptive, --reuse or FP8 products, which look at the batch as a whole); random or -1
+    /// draws one
+    #[arg(long, value_name = "N[,N…]", default_value = "0", value_delimiter = ',', value_parser = seed, allow_negative_numbers = true)]
+    pub seed: Vec<Seed>,
     /// Samples [default: as many as noise, latent or conditioning has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: Option<u32>,

@@ -5,14 +5,14 @@ use std::{cell::OnceCell, path::PathBuf};
 use tempfile::TempDir;
 use tilewright_engine::Machine;
 use tilewright_media::STANDARD;
-use tilewright_outputs::{folder_of, temporary_folder};
+use tilewright_outputs::temporary_folder;
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, KeptConditionings, Parts, SampleModel, TextEncoders,
-    TextPlanning, TextRequest, Trials,
+    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, KeptConditionings, Parts, PromptRequest,
+    SampleModel, SampleRequest, TextEncoders, TextPlanning, TextRequest, Trials,
 };
 use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage, Text};
 
-use super::{tokens, told};
+use super::{folder_beside, tokens, told};
 use crate::{
     args::Generate,
     embed::read_prompt,
@@ -31,6 +31,8 @@ pub struct Wish<'a> {
     pub memory_limit: u64,
     /// The prompts: the negative one comes second, if it counts.
     pub prompts: Vec<String>,
+    /// The tokens of the text encoder without positions, if somebody says them.
+    pub text_tokens: Option<u32>,
     /// The processor beside a GPU, opened when an encoder is about to run.
     pub host: OnceCell<Option<Machine>>,
 }
@@ -62,7 +64,7 @@ impl Wish<'_> {
         function(&TextRequest {
             prompts,
             convention: self.arguments.way.convention.unwrap_or_default(),
-            tokens: self.parts.text_tokens,
+            tokens: self.text_tokens,
             embeddings: embeddings.as_ref(),
             host: if runs { self.host() } else { None },
             // Other stages need the memory.
@@ -116,6 +118,13 @@ impl Conditionings {
     /// Conditionings that are there.
     pub fn of(positive: PathBuf, negative: Option<PathBuf>) -> Self {
         Self { positive, negative, runs: Vec::new(), _folder: None }
+    }
+
+    /// Names them in a request.
+    pub fn put_into(&self, request: &mut SampleRequest) {
+        let prompt = |path: &PathBuf| PromptRequest { path: path.clone(), within: None };
+        request.conditioning = vec![prompt(&self.positive)];
+        request.negative = self.negative.iter().map(prompt).collect();
     }
 
     /// Finds or makes the conditionings.
@@ -183,7 +192,7 @@ fn put_aside(
 ) -> Outcome<PathBuf> {
     let place = match folder {
         Some(folder) => folder,
-        None => folder.insert(temporary_folder(folder_of(&wish.arguments.output))?),
+        None => folder.insert(temporary_folder(&folder_beside(wish.arguments))?),
     };
     let path = place.path().join(format!("{index}.safetensors"));
     Ok(ConditioningOutput::new(&path, false)?.write(conditioning)?)

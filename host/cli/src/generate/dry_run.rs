@@ -2,36 +2,33 @@
 
 use std::io::Write;
 
+use serde_json::json;
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::DenoiseJob;
-use tilewright_pipeline::{Decode, Model, SampleModel, SampleRequest, Size, TextEncoders, TextPlanning, Trials};
+use tilewright_pipeline::{Decode, Model, SampleModel, SampleRequest, Steps, TextEncoders, TextPlanning, Trials};
 use tilewright_plan::{Denoise, Planner, Recorder, Text, bytes};
-use tilewright_sampling::Convention;
 
 use super::{
     conditioning::{Conditionings, Wish, store},
     pictures::{in_words, limit},
+    report::{self as report_of, Printed},
 };
 use crate::{
     failure::{Failure, Outcome},
-    printer, table,
+    printer, report, sample, table,
+    text::Row,
 };
-
-/// The tokens of a conditioning whose prompt is not read yet.
-const TOKENS: u32 = 512;
-const FLUX_TOKENS: u32 = 256;
 
 /// Says what each stage would take.
 pub fn dry_run(
     wish: &Wish<'_>,
     transformer: &SampleModel,
     vae: &Model,
-    [width, height]: [u32; 2],
+    mut request: SampleRequest,
     trials: &mut Trials,
     (reading, denoising, decoding): (&mut Recorder<Text>, &mut Recorder<Denoise>, &mut Recorder),
-    request: impl FnOnce(&Conditionings) -> SampleRequest,
 ) -> Outcome {
-    let mut rows: Vec<Vec<String>> = Vec::new();
+    let (mut rows, mut stages) = (Vec::new(), Vec::new());
     let mut row = |stage: &str, plan: String, time: String, held: u64| {
         let note = if held > wish.memory_limit { "over the limit" } else { "" };
         rows.push(vec![stage.to_owned(), plan, time, bytes::display(held), note.to_owned()]);
@@ -42,6 +39,7 @@ pub fn dry_run(
     };
     if is_kept {
         row("text", "kept from an earlier run".into(), String::new(), 0);
+        stages.push(json!({ "stage": "text", "kept": true }));
     } else {
         let encoders = TextEncoders::open(&wish.parts.text_encoders)?;
         encoders.check(transformer)?;
@@ -49,6 +47,7 @@ pub fn dry_run(
         let runs =
             wish.with(&wish.prompts, true, |request| Ok(encoders.decide(wish.machine, request, &mut planning)?))?;
         for run in runs {
+            stages.push(serde_json::to_value(Row::new(&run)).map_err(Failure::work)?);
             let plan = format!("{}, {}", run.model, run.record.plan);
             match run.record.estimate {
                 Some(cost) => row("text", plan, table::time(cost.elapsed + cost.load), cost.held_bytes()),
@@ -59,17 +58,23 @@ pub fn dry_run(
     // Conditioning of the same size stands for the prompt's, which is not encoded.
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("conditioning.safetensors");
-    let is_video = transformer.denoiser.config().is_video();
-    let usual =
-        if is_video || wish.arguments.way.convention == Some(Convention::Diffusers) { TOKENS } else { FLUX_TOKENS };
-    let frames = wish.arguments.frames.unwrap_or_else(|| transformer.usual_frames());
-    let tokens = wish.parts.text_tokens.unwrap_or(usual);
-    transformer.generate_conditioning(&path, tokens, Size { width, height, frames })?;
+    let tokens = transformer.text_tokens_of(wish.text_tokens, request.convention)?;
+    if let Some(size) = request.size {
+        transformer.generate_conditioning(&path, tokens, size)?;
+    }
     let negative = (wish.prompts.len() > 1).then(|| path.clone());
-    let sampling = transformer.prepare(&request(&Conditionings::of(path, negative)))?;
+    Conditionings::of(path, negative).put_into(&mut request);
+    // The picture to begin with is not encoded.
+    let mut unbegun = request.clone();
+    if let Steps::Count { strength, .. } = &mut unbegun.steps {
+        *strength = 1.0;
+    }
+    let sampling = transformer.prepare(&unbegun)?;
     let objective = wish.arguments.objective;
     let job = DenoiseJob::new(wish.machine, &transformer.denoiser, &sampling, wish.memory_limit, objective.into())?;
-    let (record, _) = job.decide(denoising);
+    let (record, candidates) = job.decide(denoising);
+    let mut explained = vec![format!("denoise: {}", sample::explanation(&record, &candidates))];
+    stages.push(serde_json::to_value(&record).map_err(Failure::work)?);
     let steps = record.request.steps;
     match record.estimate {
         Some(cost) => {
@@ -79,12 +84,22 @@ pub fn dry_run(
         None => row("denoise", record.plan.to_string(), String::new(), 0),
     }
     let size = sampling.latents.size();
+    let settings = transformer.settings(&request, &size)?;
     drop(sampling);
     let latents = Tensor::f_zeros(size, (Kind::Float, Device::Cpu)).map_err(Failure::work)?;
     let job = Decode::new(wish.machine, vae, &latents, limit(wish.memory_limit), objective.into())?;
-    let (record, _) = job.decide(decoding);
+    let (record, candidates) = job.decide(decoding);
+    explained.push(format!("decode: {}", report::explanation(&record, &candidates)));
+    stages.push(serde_json::to_value(&record).map_err(Failure::work)?);
     let (time, held) = record.estimate.map_or((String::new(), 0), |cost| (table::time(cost.elapsed), cost.peak_bytes));
     row("decode", in_words(&record.plan), time, held);
+    if wish.arguments.json {
+        return Printed { settings: &settings, stages, memory: None, outputs: &[] }.print();
+    }
+    if wish.arguments.explain {
+        let facts = table::facts(report_of::settings(&settings));
+        writeln!(printer::stdout(), "settings:\n{facts}\n\n{}\n", explained.join("\n\n"))?;
+    }
     let heading = ["stage", "plan", "time", "memory", "note"];
     Ok(writeln!(printer::summary(), "{}", table::listing(&heading, &["time", "memory"], rows))?)
 }

@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use tch::Tensor;
 use tempfile::TempDir;
 use tilewright_engine::{Finished, Machine};
-use tilewright_outputs::{folder_of, temporary_folder};
+use tilewright_outputs::temporary_folder;
 use tilewright_pipeline::{
     Conditioning, ConditioningOutput, Encode, EncodeInput, EncodeSource, LatentOutput, MASK, Model, Parts, SampleModel,
-    StartImage, TextPlanning, Trials, VisionEncoder,
+    SampleRequest, StartImage, TextPlanning, Trials, VisionEncoder,
 };
 use tilewright_plan::{Record, Recorder, Stage, Text};
 
 use super::{
     conditioning::{self, Conditionings},
+    folder_beside,
     pictures::limit,
     tokens, told,
 };
@@ -97,6 +98,17 @@ pub fn size(path: &Path, vae: &Model) -> Outcome<[u32; 2]> {
     Ok([width, height])
 }
 
+impl Image {
+    /// Names its files in a request, and the user's mask of a picture.
+    pub fn put_into(&self, request: &mut SampleRequest, mask: Option<&Path>) {
+        if let Some(latent) = &self.latent {
+            request.latent = Some(latent.clone());
+            request.size = None;
+            request.mask = self.mask.clone().or(mask.map(Path::to_owned));
+        }
+    }
+}
+
 impl Wish<'_> {
     /// Encodes the picture, and adds it to the conditionings of a model that is told of it.
     pub fn encode(
@@ -107,7 +119,7 @@ impl Wish<'_> {
         trials: &mut Trials,
         (planner, reading): (&mut Recorder, &mut Recorder<Text>),
     ) -> Outcome<Image> {
-        let folder = temporary_folder(folder_of(&self.arguments.output))?;
+        let folder = temporary_folder(&folder_beside(self.arguments))?;
         let [width, height, frames] = self.size;
         if way == Beginning::Latent {
             let (latents, record) = self.run(path, EncodeSource::open(path, Some(1))?, trials, planner)?;

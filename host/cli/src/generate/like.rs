@@ -1,178 +1,216 @@
-//! The settings of a picture, in the picture: `--like` makes it again with them.
+//! `--like`: the settings in a picture fill in those that are not given, and what differs is said.
 
-use std::path::Path;
+use std::{fmt::Display, path::Path};
 
-use serde::{Deserialize, Serialize};
-use tilewright_bench::Spelling;
-use tilewright_media::read_texts;
-use tilewright_pipeline::{RECORD_KEYWORD, SampleRequest, Steps};
-use tilewright_plan::{DenoiseRecord, Record};
+use tilewright_pipeline::{Asked, Library, LoraIdentity, NoRecipe, Parts, Recipe};
+use tilewright_plan::terminal::shorten;
 
 use crate::{
-    args::{Generate, Sigmas},
+    args::{Generate, Seed, Sigmas},
     failure::{Failure, Outcome},
+    tell::tell,
 };
-
-/// The keyword of the settings among a picture's texts.
-pub const KEYWORD: &str = "tilewright-generate";
 
 /// The policy that carries out a plan as it is set.
 const FIXED: &str = "fixed";
 
-/// All settings that a picture follows from beside its model, without names of files.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Recipe {
-    prompt: String,
-    negative: Option<String>,
-    width: u32,
-    height: u32,
-    frames: u32,
-    seeds: Vec<u64>,
-    batch: Option<u32>,
-    steps: Option<u32>,
-    sigmas: Option<Vec<f64>>,
-    sampler: Option<String>,
-    scheduler: Option<String>,
-    shift: Option<f64>,
-    guidance: Option<f64>,
-    cfg: f64,
-    #[serde(rename = "as")]
-    convention: String,
-    /// It began with a picture.
-    image: bool,
-    mask: bool,
-    denoise: Option<f64>,
-    text_tokens: Option<u32>,
-    reuse: Option<f64>,
-    boundary: Option<f64>,
-    /// Settings of the text stage, and those of `fixed` that make the plan of the sample.
-    settings: Vec<(String, String)>,
+/// Characters of a prompt that a note repeats.
+const SHOWN: usize = 60;
+
+/// The settings that are asked for.
+pub fn asked(arguments: &Generate) -> Asked {
+    let way = &arguments.way;
+    Asked {
+        size: arguments.size,
+        frames: arguments.frames,
+        batch: arguments.batch,
+        seeds: arguments.seed.iter().map(|seed| seed.number).collect(),
+        steps: way.steps,
+        sigmas: way.sigmas.as_ref().map(|sigmas| sigmas.0.clone()),
+        sampler: way.sampler,
+        scheduler: way.scheduler,
+        shift: way.shift,
+        guidance: way.guidance,
+        cfg: arguments.cfg,
+        denoise: arguments.denoise,
+        reuse: arguments.reuse,
+        convention: way.convention.unwrap_or_default(),
+    }
 }
 
-impl Recipe {
-    /// The settings of a sample.
-    pub fn new(
-        arguments: &Generate,
-        (prompts, text_tokens): (&[String], Option<u32>),
-        request: &SampleRequest,
-        [width, height]: [u32; 2],
-        record: &DenoiseRecord,
-    ) -> Self {
-        let of_text = arguments.set.iter().filter(|(key, _)| key == "precision" || key == "text.precision");
-        let of_text = of_text.map(|(_, value)| ("text.precision".to_owned(), value.clone()));
-        let of_sample = Spelling::fixed_sample(&record.plan).settings.into_iter();
-        let of_sample = of_sample.map(|(key, value)| (format!("denoise.{key}"), value));
-        let (steps, sigmas) = match &request.steps {
-            Steps::Sigmas(sigmas) => (None, Some(sigmas.clone())),
-            Steps::Count { .. } => (arguments.way.steps.or(Some(record.request.steps)), None),
-        };
-        Self {
-            prompt: prompts.first().cloned().unwrap_or_default(),
-            negative: prompts.get(1).cloned(),
-            width,
-            height,
-            frames: request.size.map_or(0, |size| size.frames),
-            seeds: request.seeds.clone(),
-            batch: request.batch,
-            steps,
-            sigmas,
-            sampler: request.sampler.map(|sampler| sampler.to_string()),
-            scheduler: arguments.way.scheduler.map(|scheduler| scheduler.to_string()),
-            shift: request.shift,
-            guidance: request.guidance,
-            cfg: request.cfg,
-            convention: request.convention.to_string(),
-            image: arguments.image.is_some(),
-            mask: arguments.mask.is_some(),
-            denoise: arguments.denoise,
-            text_tokens,
-            reuse: request.reuse,
-            boundary: arguments.boundary,
-            settings: of_text.chain(of_sample).collect(),
-        }
-    }
+/// The settings of the text stage among those of policies.
+pub fn text_settings(set: &[(String, String)]) -> Vec<(String, String)> {
+    let of_text = set.iter().filter(|(key, _)| key == "precision" || key == "text.precision");
+    of_text.map(|(_, value)| ("text.precision".to_owned(), value.clone())).collect()
+}
 
-    /// The recipe as a picture's text.
-    pub fn text(&self) -> Outcome<(String, String)> {
-        Ok((KEYWORD.to_owned(), serde_json::to_string(self).map_err(Failure::work)?))
+/// The name that a model goes by: the one that it was asked for by, or that of its file or folder.
+pub fn model_name(arguments: &Generate, parts: &Parts) -> String {
+    let of_path = |path: &Path| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        name.unwrap_or_default().to_string_lossy().into_owned()
+    };
+    match &arguments.model {
+        Some(name) if !name.exists() => name.to_string_lossy().into_owned(),
+        Some(path) => of_path(path),
+        None => parts.transformers.first().map(|path| of_path(path)).unwrap_or_default(),
     }
+}
 
-    /// Fills in the arguments that are not given from the settings in a picture.
-    ///
-    /// # Errors
-    /// The picture has none, or began with another that is not given.
-    pub fn fill(arguments: &mut Generate, path: &Path) -> Outcome {
-        let refused = |reason: &str| Failure::input(format!("{}: {reason}", path.display()));
-        if !path.is_file() {
-            return Err(refused("can't be read: no such file"));
-        }
-        let texts = read_texts(path);
-        let of = |keyword: &str| texts.iter().find(|(name, _)| name == keyword).map(|(_, text)| text.as_str());
-        let text = of(KEYWORD).ok_or_else(|| {
-            refused("not made by tilewright generate, or its texts are gone: --like reads a .png of it")
-        })?;
-        let recipe: Self =
-            serde_json::from_str(text).map_err(|error| refused(&format!("damaged settings: {error}")))?;
-        let word = |name: &str, text: &str| refused(&format!("damaged settings: {name} {text}"));
-        if recipe.image && arguments.image.is_none() {
-            return Err(refused("it began with a picture: give that one with --image"));
-        }
-        if recipe.mask && arguments.mask.is_none() {
-            return Err(refused("it was made anew behind a mask: give that one with --mask"));
-        }
-        let way = &mut arguments.way;
-        arguments.prompt.get_or_insert(recipe.prompt);
-        fill(&mut arguments.negative, recipe.negative);
-        if arguments.image.is_none() || recipe.frames > 1 {
-            fill(&mut arguments.size, Some([recipe.width, recipe.height]));
-        }
-        fill(&mut arguments.frames, (recipe.frames > 0).then_some(recipe.frames));
-        if arguments.seed.is_empty() {
-            arguments.seed = recipe.seeds;
-        }
-        fill(&mut arguments.batch, recipe.batch);
-        if way.steps.is_none() && way.sigmas.is_none() {
-            way.steps = recipe.steps;
-            way.sigmas = recipe.sigmas.map(Sigmas);
-        }
-        if let (None, Some(name)) = (way.sampler, &recipe.sampler) {
-            way.sampler = Some(name.parse().map_err(|_| word("sampler", name))?);
-        }
-        if let (None, Some(name)) = (way.scheduler, &recipe.scheduler) {
-            way.scheduler = Some(name.parse().map_err(|_| word("scheduler", name))?);
-        }
-        fill(&mut way.shift, recipe.shift);
-        fill(&mut way.guidance, recipe.guidance);
-        fill(&mut arguments.cfg, Some(recipe.cfg));
-        if way.convention.is_none() {
-            way.convention = Some(recipe.convention.parse().map_err(|_| word("as", &recipe.convention))?);
-        }
-        fill(&mut arguments.denoise, recipe.denoise);
-        fill(&mut arguments.text_tokens, recipe.text_tokens);
-        fill(&mut arguments.reuse, recipe.reuse);
-        fill(&mut arguments.boundary, recipe.boundary);
-        // Another plan's bits may be others: the same one is carried out, unless the user wants
-        // another.
-        if arguments.policy.is_empty() {
-            arguments.policy.push(format!("denoise={FIXED}"));
-            let mut settings = recipe.settings;
-            let record = of(RECORD_KEYWORD).and_then(|text| serde_json::from_str::<Record>(text).ok());
-            if let Some(record) = record {
-                arguments.policy.push(format!("decode={FIXED}"));
-                let own = Spelling::fixed(&record.plan).settings;
-                settings.extend(own.into_iter().map(|(key, value)| (format!("decode.{key}"), value)));
+/// What is filled in, and what differs.
+struct Filling<'a> {
+    path: &'a Path,
+    notes: Vec<String>,
+}
+
+impl Filling<'_> {
+    /// Fills in a setting that is not given, or notes that it differs.
+    fn fill<T: PartialEq>(
+        &mut self,
+        option: &str,
+        place: &mut Option<T>,
+        value: Option<T>,
+        words: impl Fn(&T) -> String,
+    ) {
+        match (&*place, value) {
+            (None, value) => *place = value,
+            (Some(given), Some(own)) if *given != own => {
+                self.notes.push(format!("{option} {} in place of its {}", words(given), words(&own)));
             }
-            // The user's own settings come last, and count.
-            settings.append(&mut arguments.set);
-            arguments.set = settings;
+            (Some(given), None) => self.notes.push(format!("{option} {}, which it did not have", words(given))),
+            (Some(_), Some(_)) => {}
         }
-        Ok(())
+    }
+
+    fn plain<T: PartialEq + Display>(&mut self, option: &str, place: &mut Option<T>, value: Option<T>) {
+        self.fill(option, place, value, T::to_string);
+    }
+
+    /// A name of the recipe as the argument that it stands for.
+    fn named<T: std::str::FromStr>(&self, what: &str, name: Option<&String>) -> Outcome<Option<T>> {
+        let damaged = |name: &String| {
+            Failure::input(format!("{}: damaged settings: there is no {what} {name}", self.path.display()))
+        };
+        name.map(|name| name.parse().map_err(|_| damaged(name))).transpose()
     }
 }
 
-fn fill<T>(place: &mut Option<T>, value: Option<T>) {
-    if place.is_none() {
-        *place = value;
+/// Fills in the arguments that are not given from the settings in a picture, and returns those.
+///
+/// # Errors
+/// The picture has none, or began with another that is not given.
+pub fn fill(arguments: &mut Generate, path: &Path) -> Outcome<Recipe> {
+    let refused = |reason: String| Failure::input(format!("{}: {reason}", path.display()));
+    if !path.exists() {
+        return Err(refused("can't be read: no such file".into()));
     }
+    let (recipe, record) = Recipe::read(path).map_err(|error| match error {
+        NoRecipe::Missing => refused(format!("{error}: --like reads a picture or clip of it")),
+        NoRecipe::Damaged(_) => refused(error.to_string()),
+    })?;
+    for (is_needed, is_given, words) in [
+        (recipe.image, arguments.image.is_some(), "it began with a picture: give that one with --image"),
+        (recipe.mask, arguments.mask.is_some(), "it was made anew behind a mask: give that one with --mask"),
+        (
+            recipe.embeddings,
+            arguments.embeddings.is_some(),
+            "its prompt had embeddings: give their folder with --embeddings",
+        ),
+    ] {
+        if is_needed && !is_given {
+            return Err(refused(words.into()));
+        }
+    }
+    let mut filling = Filling { path, notes: Vec::new() };
+    let short = |text: &String| format!("'{}'", shorten(text, SHOWN));
+    filling.fill("the prompt", &mut arguments.prompt, Some(recipe.prompt.clone()), short);
+    filling.fill("--negative", &mut arguments.negative, recipe.negative.clone(), short);
+    if arguments.image.is_none() || recipe.frames > 1 {
+        let size = |[width, height]: &[u32; 2]| format!("{width}x{height}");
+        filling.fill("--size", &mut arguments.size, Some([recipe.width, recipe.height]), size);
+    }
+    filling.plain("--frames", &mut arguments.frames, (recipe.frames > 0).then_some(recipe.frames));
+    let rate = filling.named("frame rate", recipe.fps.as_ref())?;
+    filling.plain("--fps", &mut arguments.fps, rate);
+    let seeds: Vec<Seed> = recipe.seeds.iter().map(|number| Seed { number: *number, is_drawn: false }).collect();
+    let mut given = (!arguments.seed.is_empty()).then(|| arguments.seed.clone());
+    let words = |seeds: &Vec<Seed>| seeds.iter().map(Seed::to_string).collect::<Vec<_>>().join(",");
+    filling.fill("--seed", &mut given, Some(seeds), words);
+    arguments.seed = given.unwrap_or_default();
+    filling.plain("--batch", &mut arguments.batch, recipe.batch);
+    let way = &mut arguments.way;
+    let sigmas = |sigmas: &Sigmas| format!("of {} sigmas", sigmas.0.len());
+    // Steps and sigmas by hand stand for each other.
+    match (way.steps, &way.sigmas) {
+        (None, Some(_)) => filling.fill("--sigmas", &mut way.sigmas, recipe.sigmas.clone().map(Sigmas), sigmas),
+        (Some(_), None) => filling.plain("--steps", &mut way.steps, recipe.steps),
+        _ => {
+            way.steps = recipe.steps;
+            way.sigmas = recipe.sigmas.clone().map(Sigmas);
+        }
+    }
+    let sampler = filling.named("sampler", recipe.sampler.as_ref())?;
+    filling.plain("--sampler", &mut way.sampler, sampler);
+    let scheduler = filling.named("scheduler", recipe.scheduler.as_ref())?;
+    filling.plain("--scheduler", &mut way.scheduler, scheduler);
+    filling.plain("--shift", &mut way.shift, recipe.shift);
+    filling.plain("--guidance", &mut way.guidance, recipe.guidance);
+    filling.plain("--cfg", &mut arguments.cfg, Some(recipe.cfg));
+    let convention = filling.named("convention", Some(&recipe.convention))?;
+    filling.plain("--as", &mut way.convention, convention);
+    if arguments.image.is_some() {
+        filling.plain("--denoise", &mut arguments.denoise, recipe.denoise);
+    }
+    filling.plain("--text-tokens", &mut arguments.text_tokens, recipe.text_tokens);
+    filling.plain("--reuse", &mut arguments.reuse, recipe.reuse);
+    filling.plain("--boundary", &mut arguments.boundary, recipe.boundary);
+    // Another plan's bits may be others: the same one is carried out, unless the user wants
+    // another.
+    if arguments.policy.is_empty() {
+        arguments.policy.push(format!("denoise={FIXED}"));
+        let mut settings = recipe.settings.clone();
+        if let Some(record) = record {
+            arguments.policy.push(format!("decode={FIXED}"));
+            let own = record.plan.settings();
+            settings.extend(own.into_iter().map(|(key, value)| (format!("decode.{key}"), value)));
+        }
+        // The user's own settings come last, and count.
+        settings.append(&mut arguments.set);
+        arguments.set = settings;
+    }
+    fill_loras(arguments, &recipe, &mut filling);
+    for note in &filling.notes {
+        tell!("note: {}: {note}", path.display());
+    }
+    Ok(recipe)
+}
+
+/// Takes a picture's LoRAs from where they are found, if none is given.
+fn fill_loras(arguments: &mut Generate, recipe: &Recipe, filling: &mut Filling<'_>) {
+    if !arguments.lora.is_empty() {
+        let given = arguments.lora.iter().map(|lora| LoraIdentity::of(lora).unwrap_or_default());
+        let is_same = |(given, own): (LoraIdentity, &LoraIdentity)| {
+            given.file.is_same(&own.file) && (given.strength, given.expert) == (own.strength, own.expert)
+        };
+        if arguments.lora.len() != recipe.loras.len() || !given.zip(&recipe.loras).all(is_same) {
+            filling.notes.push(match recipe.loras.len() {
+                0 => "--lora, which it did not have".into(),
+                _ => format!("--lora in place of its {}", names(&recipe.loras)),
+            });
+        }
+        return;
+    }
+    let (found, missing) = Library::loras_like(&recipe.loras, &arguments.folders.models);
+    arguments.lora = found;
+    if !missing.is_empty() {
+        let (path, names) = (filling.path.display(), names(&missing));
+        tell!("warning: {path}: made without its LoRA {names}, which is in none of the folders: --lora gives it");
+    }
+}
+
+/// LoRAs with their strengths.
+fn names(loras: &[LoraIdentity]) -> String {
+    let names = loras.iter().map(|lora| format!("{}:{} ({})", lora.file.name, lora.strength, lora.file.digest));
+    names.collect::<Vec<_>>().join(", ")
 }

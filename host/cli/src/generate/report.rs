@@ -5,8 +5,7 @@ use std::{io::Write, path::PathBuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tch::Device;
-use tilewright_media::Shape;
-use tilewright_pipeline::{SampleRequest, Steps};
+use tilewright_pipeline::Settings;
 use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Record, Stage, bytes};
 use tilewright_torch::memory;
 
@@ -63,6 +62,7 @@ impl Memory {
 
 /// The stages that are done, and the files.
 pub struct Report<'a> {
+    pub settings: &'a Settings,
     pub memory: &'a Memory,
     pub text: &'a Conditionings,
     pub encode: Option<&'a Record>,
@@ -79,12 +79,14 @@ impl Report<'_> {
             return self.print_json();
         }
         if shown.explain {
-            let mut out = printer::stdout();
-            for run in &self.text.runs {
-                writeln!(out, "text: {}\n", text::explanation(run))?;
-            }
-            writeln!(out, "denoise: {}\n", sample::explanation(record, candidates))?;
-            writeln!(out, "decode: {}\n", report::explanation(&self.decode.record, &self.decode.candidates))?;
+            let mut parts = vec![format!("settings:\n{}", table::facts(settings(self.settings)))];
+            parts.extend(self.text.runs.iter().map(|run| format!("text: {}", text::explanation(run))));
+            parts.push(format!("denoise: {}", sample::explanation(record, candidates)));
+            let decode = &self.decode;
+            parts.push(format!("decode: {}", report::explanation(&decode.record, &decode.candidates)));
+            let text = format!("{}\n", parts.join("\n\n"));
+            // Standard output may be the picture.
+            if shown.aside { printer::lines(&text) } else { writeln!(printer::stdout(), "{text}")? }
         }
         let decode = &self.decode.record;
         let mut rows = Vec::new();
@@ -110,16 +112,16 @@ impl Report<'_> {
         }
         let table = table::listing(&["stage", "plan", "time", "memory"], &["time", "memory"], rows);
         let names: Vec<String> = self.outputs.iter().map(|path| path.display().to_string()).collect();
-        Ok(writeln!(printer::summary(), "{table}\nwrote {}", names.join(", "))?)
+        let text = format!("{table}\nwrote {}", names.join(", "));
+        match (shown.aside, printer::is_quiet()) {
+            (true, false) => printer::lines(&text),
+            (true, true) => {}
+            (false, _) => writeln!(printer::summary(), "{text}")?,
+        }
+        Ok(())
     }
 
     fn print_json(&self) -> Outcome {
-        #[derive(Serialize)]
-        struct Printed<'a> {
-            stages: Vec<Value>,
-            memory: &'a Memory,
-            outputs: &'a [PathBuf],
-        }
         let mut stages = Vec::new();
         for run in &self.text.runs {
             stages.push(serde_json::to_value(text::Row::new(run)).map_err(Failure::work)?);
@@ -133,36 +135,48 @@ impl Report<'_> {
         }
         stages.push(serde_json::to_value(self.denoise.0).map_err(Failure::work)?);
         stages.push(serde_json::to_value(&self.decode.record).map_err(Failure::work)?);
-        let printed = Printed { stages, memory: self.memory, outputs: self.outputs };
-        let text = serde_json::to_string_pretty(&printed).map_err(Failure::work)?;
+        let (memory, outputs) = (Some(self.memory), self.outputs);
+        Printed { settings: self.settings, stages, memory, outputs }.print()
+    }
+}
+
+/// What --json prints.
+#[derive(Serialize)]
+pub struct Printed<'a> {
+    pub settings: &'a Settings,
+    /// The record of each stage in order.
+    pub stages: Vec<Value>,
+    /// None of a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<&'a Memory>,
+    pub outputs: &'a [PathBuf],
+}
+
+impl Printed<'_> {
+    pub fn print(&self) -> Outcome {
+        let text = serde_json::to_string_pretty(self).map_err(Failure::work)?;
         Ok(writeln!(printer::stdout(), "{text}")?)
     }
 }
 
-/// The settings of a picture, as A1111's web UI writes and reads them.
-pub fn parameters(prompts: &[String], request: &SampleRequest, shape: Shape, record: &DenoiseRecord) -> String {
-    let prompt = prompts.first().map_or("", String::as_str);
-    let negative = prompts.get(1).filter(|negative| !negative.is_empty());
-    let negative = negative.map_or_else(String::new, |negative| format!("\nNegative prompt: {negative}"));
-    let seeds: Vec<String> = request.seeds.iter().map(u64::to_string).collect();
-    let scheduler = match &request.steps {
-        Steps::Count { scheduler, .. } => scheduler.unwrap_or_default().to_string(),
-        Steps::Sigmas(_) => "sigmas by hand".into(),
-    };
-    let mut facts = vec![
-        format!("Steps: {}", record.request.steps),
-        format!("Sampler: {}", record.request.sampler),
-        format!("Schedule type: {scheduler}"),
-        format!("CFG scale: {}", request.cfg),
-        format!("Seed: {}", seeds.join(",")),
-        format!("Size: {}x{}", shape.width, shape.height),
+/// Settings row by row, the model's defaults among them.
+pub fn settings(of: &Settings) -> Vec<(&'static str, String)> {
+    let seeds: Vec<String> = of.seeds.iter().map(u64::to_string).collect();
+    let number = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
+    let rows = [
+        ("size", format!("{}x{}", of.width, of.height)),
+        ("frames", if of.frames > 1 { of.frames.to_string() } else { String::new() }),
+        ("seed", seeds.join(",")),
+        ("batch", if of.batch > 1 { of.batch.to_string() } else { String::new() }),
+        ("steps", of.steps.to_string()),
+        ("sampler", of.sampler.clone()),
+        ("scheduler", of.scheduler.clone().unwrap_or_default()),
+        ("cfg", of.cfg.to_string()),
+        ("guidance", number(of.guidance)),
+        ("shift", number(of.shift)),
+        ("denoise", if of.denoise < 1.0 { of.denoise.to_string() } else { String::new() }),
+        ("reuse", number(of.reuse)),
+        ("as", of.convention.to_string()),
     ];
-    if let Steps::Count { strength, .. } = &request.steps
-        && *strength < 1.0
-    {
-        facts.push(format!("Denoising strength: {strength}"));
-    }
-    facts.extend(request.guidance.map(|guidance| format!("Distilled CFG Scale: {guidance}")));
-    facts.push(format!("Version: tilewright {}", env!("CARGO_PKG_VERSION")));
-    format!("{prompt}{negative}\n{}", facts.join(", "))
+    rows.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }

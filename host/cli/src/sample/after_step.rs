@@ -1,15 +1,18 @@
 //! The work after each finished step of a sample: it is kept, and shown.
 
-use std::{path::Path, rc::Rc};
+use std::{cell::RefCell, path::Path, rc::Rc};
 
 use tilewright_engine::{Error, Machine, Overrides};
 use tilewright_media::Preview;
-use tilewright_pipeline::{KeptSample, LatentMap, Model, SampleModel};
+use tilewright_pipeline::{LatentMap, Model, PacedSteps, SampleModel};
 
-use crate::{args::PolicyGrants, failure::Outcome, model, policy, progress::AfterStep, tell::tell};
+use crate::{args::PolicyGrants, failure::Outcome, model, policy, progress::AfterStep, signals, tell::tell};
 
 /// The policy that decides the decode that a preview's colours are fitted to.
 const POLICY: &str = "adaptive";
+
+/// Advice about steps that are kept.
+const GOING_ON: &str = "the same command goes on from them, and deleting the folder gives them up";
 
 /// A preview, and the map that its colours come from.
 pub struct Previewing {
@@ -44,15 +47,16 @@ impl Previewing {
     }
 }
 
-/// Keeps each finished step in a place, and shows it.
-pub fn after_step(kept: Option<Rc<KeptSample>>, mut previewing: Option<Previewing>) -> Option<AfterStep> {
+/// Keeps finished steps in a place, and shows each.
+pub fn after_step(kept: Option<Rc<RefCell<PacedSteps>>>, mut previewing: Option<Previewing>) -> Option<AfterStep> {
     if kept.is_none() && previewing.is_none() {
         return None;
     }
     Some(Box::new(move |step| {
         if let Some(kept) = &kept {
-            let kept = kept.keep(step.state, step.plan);
-            kept.map_err(|error| Error::Sink(error.to_string().into()))?;
+            let mut kept = kept.borrow_mut();
+            kept.keep(step.state, step.plan).map_err(|error| Error::Sink(error.to_string().into()))?;
+            signals::advise(format!("steps are kept in {}: {GOING_ON}", kept.folder().display()));
         }
         if let (Some(Previewing { map, preview }), Some(denoised)) = (&previewing, step.denoised) {
             let shown = map.picture(denoised).and_then(|frame| Ok(preview.show(&frame, &Vec::new())?));

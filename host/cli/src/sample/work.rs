@@ -1,14 +1,14 @@
 //! The work on one sample, with steps that are kept and shown.
 
-use std::{path::Path, rc::Rc};
+use std::{cell::RefCell, path::Path, rc::Rc};
 
 use tilewright_engine::{Begun, DenoiseJob, Machine, Sampled, Sampling, Unfinished};
 use tilewright_media::Preview;
-use tilewright_pipeline::{KeptSample, LoraRequest, SampleModel};
+use tilewright_pipeline::{KeptSample, LoraRequest, PacedSteps, SampleModel};
 use tilewright_plan::{Denoise, Recorder};
 
 use super::after_step::{Previewing, after_step};
-use crate::{failure::Outcome, progress::Progress, tell::tell};
+use crate::{failure::Outcome, progress::Progress, signals, tell::tell};
 
 /// The settings that change a sample's bits: with --resume, an earlier run's are the same.
 const OF_BITS: [&str; 7] = ["precision", "products", "attention", "guidance", "samples", "feed-forward", "reuse"];
@@ -27,7 +27,7 @@ pub struct SampleWork<'a> {
 /// The place beside an output in which finished steps are kept, and what an earlier run left there.
 #[derive(Default)]
 pub struct Resumption {
-    kept: Option<Rc<KeptSample>>,
+    kept: Option<Rc<RefCell<PacedSteps>>>,
     begun: Option<Begun>,
 }
 
@@ -46,10 +46,14 @@ impl Resumption {
         let fingerprint = work.model.fingerprint(loras, work.sampling, &chosen)?;
         let (place, found) = KeptSample::open(output, &fingerprint)?;
         let begun = found.map(|(state, plan)| {
-            tell!("note: {} of {} steps are kept from an earlier run", state.steps, work.job.request().steps);
+            tell!(
+                "note: {} of {} steps are kept from an earlier run: it goes on after them",
+                state.steps,
+                work.job.request().steps
+            );
             Begun { state, plan }
         });
-        Ok(Self { kept: Some(Rc::new(place)), begun })
+        Ok(Self { kept: Some(Rc::new(RefCell::new(PacedSteps::new(place)))), begun })
     }
 
     /// Removes the place, when the output is there.
@@ -58,8 +62,9 @@ impl Resumption {
     /// It can't be removed.
     pub fn remove(self) -> Outcome {
         if let Some(kept) = self.kept.and_then(Rc::into_inner) {
-            kept.remove()?;
+            kept.into_inner().remove()?;
         }
+        signals::advise_nothing();
         Ok(())
     }
 }
@@ -77,6 +82,9 @@ impl SampleWork<'_> {
         let mut progress = Progress::new().of_steps(job.request().steps, after_step);
         let sampled = job.run(planner, resumption.begun.take(), &mut progress);
         progress.finish();
+        if let (Err(_), Some(kept)) = (&sampled, &resumption.kept) {
+            kept.borrow_mut().flush()?;
+        }
         Ok(sampled)
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tilewright_models::{Checkpoint, DenoiserFile, Error as ModelError, Part, Role};
 
 use super::{Keeping, Library, Need, Place, needs};
-use crate::{Error, Result, sample};
+use crate::{Error, Result};
 
 /// A pipeline's folders of transformers, of the VAE, and of text encoders.
 const TRANSFORMERS: [&str; 2] = ["transformer", "transformer_2"];
@@ -32,9 +32,9 @@ pub struct Parts {
     pub vision_encoder: Option<PathBuf>,
     /// The VAE.
     pub vae: Option<PathBuf>,
-    /// The tokens that the text encoder without positions reads, if the model says so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub text_tokens: Option<u32>,
+    /// The folder of the pipeline whose defaults count, if a model in one was named.
+    #[serde(skip)]
+    pub pipeline: Option<PathBuf>,
 }
 
 impl Parts {
@@ -134,14 +134,14 @@ impl Parts {
     }
 
     /// These parts, and where they are not named, another model's.
-    fn over(self, found: Self) -> Self {
+    pub(super) fn over(self, found: Self) -> Self {
         let or = |own: Vec<PathBuf>, other| if own.is_empty() { other } else { own };
         Self {
             text_encoders: or(self.text_encoders, found.text_encoders),
             transformers: or(self.transformers, found.transformers),
             vision_encoder: self.vision_encoder.or(found.vision_encoder),
             vae: self.vae.or(found.vae),
-            text_tokens: self.text_tokens.or(found.text_tokens),
+            pipeline: self.pipeline.or(found.pipeline),
         }
     }
 
@@ -188,13 +188,13 @@ fn in_folder(model: &Path) -> Result<Parts> {
         transformers: TRANSFORMERS.iter().filter_map(there).take(1).map(|_| model.to_owned()).collect(),
         vision_encoder: there(&VISION_ENCODER),
         vae: there(&VAE),
-        text_tokens: None,
+        pipeline: None,
     };
     if parts == Parts::default() {
         let reason = "no folder of a pipeline: it has none of transformer, text_encoder and vae".into();
         return Err(Error::Input { path: model.to_owned(), reason });
     }
-    Ok(Parts { text_tokens: sample::text_tokens(model)?, ..parts })
+    Ok(Parts { pipeline: Some(model.to_owned()), ..parts })
 }
 
 fn in_file(model: &Path) -> Result<Parts> {
@@ -207,7 +207,7 @@ fn in_file(model: &Path) -> Result<Parts> {
         transformers: of(Role::Denoiser),
         vision_encoder: of(Role::VisionEncoder).pop(),
         vae: is_vae.then(|| model.to_owned()),
-        text_tokens: None,
+        pipeline: None,
     };
     match parts == Parts::default() {
         true => Err(Error::Input { path: model.to_owned(), reason: "no part of a model that can be run".into() }),

@@ -93,6 +93,11 @@ impl KeptSample {
         Ok((Self { folder, fingerprint: fingerprint.to_owned(), lock, is_removed: false }, found))
     }
 
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Keeps a finished step in place of the one before.
     ///
     /// # Errors

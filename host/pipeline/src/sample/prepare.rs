@@ -15,10 +15,7 @@ use super::{
     inputs::{self, Conditioning, Given, read},
     saved::SavedScheduler,
 };
-use crate::{Error, Result};
-
-/// The guidance of a network that has it as an input (ComfyUI's `FluxGuidance`).
-const GUIDANCE: f32 = 3.5;
+use crate::{Error, Result, Setting};
 
 /// The name of the tensor in noise files.
 const NOISE: &str = "noise";
@@ -31,11 +28,16 @@ const MOST_FRAMES: u32 = 1 << 12;
 const MOST_REUSE: f64 = 3.0;
 
 /// The way of a sample: its sampler, sigmas and model.
-struct Way {
-    sampler: Sampler,
-    sigmas: Vec<f64>,
+pub(super) struct Way {
+    pub sampler: Sampler,
+    pub sigmas: Vec<f64>,
+    pub shift: Shift,
     model: ModelSampling,
     whole_timesteps: bool,
+}
+
+fn wrong(setting: Setting, reason: String) -> Error {
+    Error::Setting { setting, reason }
 }
 
 /// A shift of the same kind with another number, if one is given.
@@ -48,28 +50,6 @@ fn replaced(usual: Shift, shift: Option<f64>) -> Shift {
 }
 
 impl SampleModel {
-    /// The steps that are usual for the model.
-    fn usual_steps(&self) -> u32 {
-        self.defaults.steps.unwrap_or_else(|| match self.config() {
-            DenoiserConfig::Flux(config) if !config.guidance => 4,
-            _ => 20,
-        })
-    }
-
-    /// The way from times to sigmas: ComfyUI's defaults for a model, or those of the published
-    /// pipelines.
-    pub(crate) fn shift(&self, convention: Convention) -> Shift {
-        match (self.config(), convention) {
-            (DenoiserConfig::Flux(config), _) if !config.guidance => Shift::Flow(1.0),
-            (DenoiserConfig::Flux(_), Convention::ComfyUi) => Shift::Exponential(1.15),
-            (DenoiserConfig::Flux(_), Convention::Diffusers) => Shift::BySize,
-            (DenoiserConfig::Wan(_), Convention::ComfyUi) => Shift::Flow(8.0),
-            (DenoiserConfig::Wan(config), Convention::Diffusers) => {
-                Shift::Flow(if config.latent_channels == 48 { 5.0 } else { 3.0 })
-            }
-        }
-    }
-
     /// The way from times to sigmas that a request asks for, if no saved scheduler is followed.
     pub(crate) fn shift_of(&self, request: &SampleRequest) -> Shift {
         replaced(self.shift(request.convention), request.shift.or(self.defaults.shift))
@@ -77,9 +57,12 @@ impl SampleModel {
 
     /// The way that a request asks for. As diffusers has it, a saved pipeline's scheduler is
     /// followed where the request says nothing else.
-    fn way(&self, request: &SampleRequest, tokens: u64) -> Result<Way> {
+    pub(super) fn way(&self, request: &SampleRequest, tokens: u64) -> Result<Way> {
         let as_diffusers = request.convention == Convention::Diffusers;
-        let saved = if as_diffusers { SavedScheduler::open(&self.path)? } else { None };
+        let saved = match &self.pipeline {
+            Some(folder) if as_diffusers => SavedScheduler::open(folder)?,
+            _ => None,
+        };
         let usual = saved.as_ref().map_or_else(|| self.shift(request.convention), |saved| saved.shift(tokens));
         let own = if saved.is_none() { self.defaults.shift } else { None };
         let shift = replaced(usual, request.shift.or(own));
@@ -117,7 +100,7 @@ impl SampleModel {
                 })?
             }
         };
-        Ok(Way { sampler, sigmas, model, whole_timesteps })
+        Ok(Way { sampler, sigmas, shift, model, whole_timesteps })
     }
 
     /// Checks that a size can be sampled, before anything is read or encoded for it.
@@ -128,8 +111,16 @@ impl SampleModel {
         self.shape_of(size).map(drop)
     }
 
+    /// The tokens of the image of latents [N, C, (T,) h, w].
+    pub(super) fn image_tokens(&self, shape: &[i64]) -> u64 {
+        let [frames, height, width] = [shape[shape.len() - 3], shape[shape.len() - 2], shape[shape.len() - 1]];
+        let frames = if self.config().is_video() { frames } else { 1 };
+        let patch = self.config().patch();
+        (frames * ((height + patch - 1) / patch) * ((width + patch - 1) / patch)) as u64
+    }
+
     /// True if guidance is an input of the transformer.
-    fn is_guided(&self) -> bool {
+    pub(super) fn is_guided(&self) -> bool {
         matches!(self.config(), DenoiserConfig::Flux(config) if config.guidance)
     }
 
@@ -140,12 +131,15 @@ impl SampleModel {
     pub fn check_guidance(&self, guidance: Option<f64>) -> Result<()> {
         let Some(guidance) = guidance else { return Ok(()) };
         if !self.is_guided() {
-            return Err(self.refused(format!(
-                "takes no guidance ({guidance}): it is for transformers with guidance as an input, such as Flux.1 dev; others have --cfg"
-            )));
+            return Err(wrong(
+                Setting::Guidance,
+                format!(
+                    "this transformer takes no guidance ({guidance}): it is for transformers with guidance as an input, such as Flux.1 dev; others have --cfg"
+                ),
+            ));
         }
         if !(guidance as f32).is_finite() {
-            return Err(self.refused("a guidance that is not finite".into()));
+            return Err(wrong(Setting::Guidance, "a guidance that is not finite".into()));
         }
         Ok(())
     }
@@ -166,24 +160,28 @@ impl SampleModel {
             false => Vec::new(),
         };
         if needs_negative && negatives.is_empty() {
-            return Err(self.refused(format!(
-                "the sampler {} reads a negative conditioning on its own: give --negative, with --cfg",
-                request.sampler.unwrap_or_default()
-            )));
+            return Err(wrong(
+                Setting::Sampler,
+                format!(
+                    "{} reads a negative conditioning on its own: give --negative, with --cfg",
+                    request.sampler.unwrap_or_default()
+                ),
+            ));
         }
         if let Some(reuse) = request.reuse.filter(|reuse| !(*reuse > 0.0 && *reuse <= MOST_REUSE)) {
-            return Err(self
-                .refused(format!("a reuse of {reuse}: a part above 0 and at most {MOST_REUSE} was expected, as 0.2")));
+            let reason = format!("a reuse of {reuse}: a part above 0 and at most {MOST_REUSE} was expected, as 0.2");
+            return Err(wrong(Setting::Reuse, reason));
         }
         if !(request.cfg as f32).is_finite() {
-            return Err(self.refused(format!("a guidance (cfg) of {}: a number was expected", request.cfg)));
+            return Err(wrong(Setting::Cfg, format!("a guidance (cfg) of {}: a number was expected", request.cfg)));
         }
         let latent = request.latent.as_ref().map(|path| self.latent(path)).transpose()?;
         let given = request.noise.as_ref().map(|path| read(path, NOISE)).transpose()?;
         let shape = self.shape(request, latent.as_ref(), given.as_ref(), conditioning)?;
         if shape[0].unsigned_abs() > request.most_samples {
             let most = request.most_samples;
-            return Err(self.refused(format!("a batch of {} samples: at most {most} are made at once", shape[0])));
+            let reason = format!("a batch of {} samples: at most {most} are made at once", shape[0]);
+            return Err(wrong(Setting::Batch, reason));
         }
         let values = shape.iter().map(|extent| extent.unsigned_abs()).fold(1, u64::saturating_mul);
         if values > request.most_values {
@@ -202,11 +200,7 @@ impl SampleModel {
             None if request.adds_noise => noise_of(&request.seeds, &shape)?,
             None => tilewright_torch::scalar::full(&shape, 0.0, (tch::Kind::Float, tch::Device::Cpu))?,
         };
-        let [frames, height, width] = [shape[shape.len() - 3], shape[shape.len() - 2], shape[shape.len() - 1]];
-        let frames = if config.is_video() { frames } else { 1 };
-        let patch = config.patch();
-        let Way { sampler, sigmas, model, whole_timesteps } =
-            self.way(request, (frames * ((height + patch - 1) / patch) * ((width + patch - 1) / patch)) as u64)?;
+        let Way { sampler, sigmas, model, whole_timesteps, .. } = self.way(request, self.image_tokens(&shape))?;
         let kept = latent.map(|latent| latent.f_expand(&shape, false)?.f_contiguous()).transpose()?;
         let [mut new, old] = model.noise_factors(sigmas.first().copied().unwrap_or(1.0), true);
         let begins =
@@ -264,7 +258,8 @@ impl SampleModel {
                 );
             }
             if request.reuse.is_some() && prompts.iter().any(|prompt| prompt.within != [f64::INFINITY, 0.0]) {
-                return Err(self.refused(format!("--reuse and a {name} for a part of the way: leave one of them out")));
+                let reason = format!("beside a {name} for a part of the way: leave one of them out");
+                return Err(wrong(Setting::Reuse, reason));
             }
         }
         Ok(Sampling {
@@ -281,7 +276,7 @@ impl SampleModel {
             negative,
             condition,
             kept,
-            guidance: self.is_guided().then(|| request.guidance.map_or(GUIDANCE, |guidance| guidance as f32)),
+            guidance: self.guidance_of(request).map(|guidance| guidance as f32),
             cfg: request.cfg,
             sigmas,
             sampler,
@@ -352,14 +347,12 @@ impl SampleModel {
             seeds => seeds,
         };
         if request.batch.is_some_and(|asked| i64::from(asked) != batch) {
-            return Err(
-                self.refused(format!("{seeds} seeds for a batch of {}: one, or as many", request.batch.unwrap_or(1)))
-            );
+            let reason = format!("{seeds} seeds for a batch of {}: one, or as many", request.batch.unwrap_or(1));
+            return Err(wrong(Setting::Batch, reason));
         }
         if shape[0] != 1 && shape[0] != batch && latent.is_some() {
-            return Err(
-                self.refused(format!("{} latents for a batch of {batch}: one, or as many, were expected", shape[0]))
-            );
+            let reason = format!("{} latents for a batch of {batch}: one, or as many, were expected", shape[0]);
+            return Err(wrong(Setting::Batch, reason));
         }
         shape[0] = batch;
         Ok(shape)
@@ -369,32 +362,33 @@ impl SampleModel {
         let Size { width, height, frames } = size;
         let [space, time] = self.scales();
         if width > MOST_PIXELS || height > MOST_PIXELS || frames > MOST_FRAMES || frames == 0 {
-            return Err(self.refused(format!(
-                "a size of {width}×{height} and {frames} frames: at most {MOST_PIXELS} pixels a side and {MOST_FRAMES} frames can be made"
-            )));
+            let setting = match (width > MOST_PIXELS, height > MOST_PIXELS) {
+                (true, _) => Setting::Width,
+                (_, true) => Setting::Height,
+                _ => Setting::Frames,
+            };
+            let most = format!("at most {MOST_PIXELS} pixels a side and {MOST_FRAMES} frames can be made");
+            return Err(wrong(setting, format!("a size of {width}×{height} and {frames} frames: {most}")));
         }
         let step = space;
         if width == 0 || height == 0 || width % step != 0 || height % step != 0 {
             let next = |side: u32| side.div_ceil(step).max(1) * step;
-            return Err(self.refused(format!(
-                "a size of {width}×{height}: sides are multiples of {step} pixels, as {}×{}",
-                next(width),
-                next(height)
-            )));
+            let setting = if width == 0 || width % step != 0 { Setting::Width } else { Setting::Height };
+            let (fit, more) = (format!("{}×{}", next(width), next(height)), format!("multiples of {step} pixels"));
+            return Err(wrong(setting, format!("a size of {width}×{height}: sides are {more}, as {fit}")));
         }
         let channels = self.config().latent_channels();
         let [rows, columns] = [height / space, width / space].map(i64::from);
         if !self.config().is_video() {
             return match frames {
                 1 => Ok(vec![1, channels, rows, columns]),
-                _ => Err(self.refused(format!("{frames} frames: this transformer makes pictures"))),
+                _ => Err(wrong(Setting::Frames, format!("{frames} frames: this transformer makes pictures"))),
             };
         }
         if (frames - 1) % time != 0 {
             let next = (frames - 1).div_ceil(time) * time + 1;
-            return Err(
-                self.refused(format!("{frames} frames: one more than a multiple of {time}, as {next}, was expected"))
-            );
+            let reason = format!("{frames} frames: one more than a multiple of {time}, as {next}, was expected");
+            return Err(wrong(Setting::Frames, reason));
         }
         Ok(vec![1, channels, i64::from((frames - 1) / time + 1), rows, columns])
     }

@@ -33,6 +33,40 @@ pub enum Steps {
     },
 }
 
+/// The settings of a prompt's picture or clip that are asked for: where nothing is, the model's
+/// defaults count.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Asked {
+    /// Width and height in pixels.
+    pub size: Option<[u32; 2]>,
+    /// Frames of a clip.
+    pub frames: Option<u32>,
+    /// Samples of one seed.
+    pub batch: Option<u32>,
+    /// One seed, or one for each sample; 0 if there is none.
+    pub seeds: Vec<u64>,
+    /// Steps.
+    pub steps: Option<u32>,
+    /// Sigmas by hand, in place of steps.
+    pub sigmas: Option<Vec<f64>>,
+    /// The sampler.
+    pub sampler: Option<Sampler>,
+    /// The scheduler.
+    pub scheduler: Option<Scheduler>,
+    /// The shift of sigmas.
+    pub shift: Option<f64>,
+    /// The guidance of a network that has it as an input.
+    pub guidance: Option<f64>,
+    /// The factor of guidance by a negative prompt.
+    pub cfg: Option<f64>,
+    /// The share of the way from noise that is gone.
+    pub denoise: Option<f64>,
+    /// The change of the network's output up to which the last one may serve once more.
+    pub reuse: Option<f64>,
+    /// The reference that is followed.
+    pub convention: Convention,
+}
+
 /// A request for a sample.
 #[derive(Clone, Debug)]
 pub struct SampleRequest {

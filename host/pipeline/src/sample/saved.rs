@@ -1,6 +1,6 @@
 //! The settings of sampling in a pipeline that diffusers saved, beside its weights.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -115,6 +115,19 @@ impl Defaults {
     }
 }
 
+/// The folder of the pipeline that a transformer is of: its own path, or the folder around that of
+/// the part, for a path of the part's folder or of a file in it.
+pub(super) fn pipeline_of(path: &Path, parts: &[&str]) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    if path.join(DESCRIPTION).is_file() {
+        return Some(path);
+    }
+    let part = if path.is_dir() { &*path } else { path.parent()? };
+    let is_part = part.file_name().is_some_and(|name| parts.iter().any(|part| name == *part));
+    let folder = part.parent().filter(|_| is_part)?;
+    folder.join(DESCRIPTION).is_file().then(|| folder.to_owned())
+}
+
 /// The boundary that the description of a pipeline in its folder names.
 ///
 /// # Errors
@@ -127,7 +140,7 @@ pub(super) fn boundary(folder: &Path) -> Result<Option<f64>> {
 ///
 /// # Errors
 /// The description is damaged.
-pub(crate) fn text_tokens(folder: &Path) -> Result<Option<u32>> {
+pub(super) fn text_tokens(folder: &Path) -> Result<Option<u32>> {
     let saved = read(&folder.join(DESCRIPTION))?;
     let tokens = saved.and_then(|saved| saved["max_sequence_length"].as_u64());
     Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()))
@@ -163,6 +176,21 @@ mod tests {
         assert_eq!(own, expected);
         let error = open(r#"{"tilewright": {"stepz": 12}}"#).unwrap_err().to_string();
         assert!(error.contains("the entry tilewright: unknown field `stepz`"), "{error}");
+    }
+
+    #[test]
+    fn the_pipeline_of_a_part_is_found_by_any_path_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (part, file) = (folder.path().join("transformer"), folder.path().join("transformer/x.safetensors"));
+        fs::create_dir(&part).unwrap();
+        fs::write(&file, "").unwrap();
+        let of = |path: &Path| pipeline_of(path, &["transformer"]);
+        assert_eq!([of(folder.path()), of(&part), of(&file)], [None, None, None]);
+        fs::write(folder.path().join(DESCRIPTION), "{}").unwrap();
+        let found = Some(folder.path().to_owned());
+        assert_eq!([of(folder.path()), of(&part), of(&file)], [found.clone(), found.clone(), found]);
+        // A file of another kind beside the description is of no pipeline.
+        assert_eq!(of(&folder.path().join("x.safetensors")), None);
     }
 
     #[test]

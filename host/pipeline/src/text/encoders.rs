@@ -287,7 +287,7 @@ impl TextEncoders {
 
 /// The models' files or folders that a path stands for, each with the folders that its tokenizer
 /// may be in.
-pub(super) fn files(path: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
+pub(crate) fn files(path: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let parts = FOLDERS.iter().map(|[model, tokenizer]| (path.join(model), path.join(tokenizer)));
     let parts: Vec<(PathBuf, Vec<PathBuf>)> = parts
         .filter(|(model, _)| model.is_dir())

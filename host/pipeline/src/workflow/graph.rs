@@ -10,6 +10,9 @@ const ROW: usize = 220;
 /// The size that nodes are drawn with; the interface grows them to what they hold.
 const SIZE: [usize; 2] = [320, 120];
 
+/// The size of a note.
+const NOTE: [usize; 2] = [700, 180];
+
 /// An output of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
@@ -43,6 +46,8 @@ struct Node {
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
+    /// Words beside the nodes, which the interface alone shows.
+    notes: Vec<String>,
 }
 
 impl Graph {
@@ -58,6 +63,11 @@ impl Graph {
         let column = inputs.iter().map(|(_, _, link)| self.nodes[link.node].column + 1).max().unwrap_or(0);
         self.nodes.push(Node { class, inputs, fields, outputs, column });
         Link { node: self.nodes.len() - 1, slot: 0 }
+    }
+
+    /// Puts words beside the nodes.
+    pub fn note(&mut self, text: String) {
+        self.notes.push(text);
     }
 
     /// The form that the server runs.
@@ -133,8 +143,25 @@ impl Graph {
                 "widgets_values": widgets,
             }));
         }
+        for (index, text) in self.notes.iter().enumerate() {
+            let id = self.nodes.len() + index + 1;
+            nodes.push(json!({
+                "id": id,
+                "type": "Note",
+                // Above the nodes.
+                "pos": [index * COLUMN, -(ROW as i64)],
+                "size": NOTE,
+                "flags": {},
+                "order": id - 1,
+                "mode": 0,
+                "inputs": [],
+                "outputs": [],
+                "properties": {},
+                "widgets_values": [text],
+            }));
+        }
         json!({
-            "last_node_id": self.nodes.len(),
+            "last_node_id": nodes.len(),
             "last_link_id": links.len(),
             "nodes": nodes,
             "links": links,
@@ -222,5 +249,10 @@ mod tests {
         assert_eq!(workflow["nodes"][2]["widgets_values"], json!(["\\{a\\}"]));
         assert_eq!(workflow["nodes"][3]["widgets_values"], json!([u64::MAX, "fixed"]));
         assert_eq!(workflow["nodes"][3]["pos"][0], 2 * COLUMN);
+        // A note is no node of the server's.
+        graph.note("not alike".into());
+        let note = &graph.workflow()["nodes"][4];
+        assert_eq!((&note["type"], &note["widgets_values"]), (&json!("Note"), &json!(["not alike"])));
+        assert_eq!(graph.prompt(), prompt);
     }
 }

@@ -168,6 +168,11 @@ impl Sampler {
         native.map_or(self, |place| Self(ROWS.len() + place))
     }
 
+    /// True if it is diffusers' own, which ComfyUI has another sampler of that name for.
+    pub fn is_native(self) -> bool {
+        self.0 >= ROWS.len()
+    }
+
     pub(crate) fn method(self) -> Method {
         self.row().method
     }

@@ -78,7 +78,7 @@ pub fn inspect(
         steps: None,
         around: None,
     };
-    Ok(Inspection { work, latent: Some(latent), format, least_bytes, counts_weights })
+    Ok(Inspection { work, settings: None, latent: Some(latent), format, least_bytes, counts_weights })
 }
 
 /// An error of a latent's file, in a line for callers. The file's path on the server is left out.

@@ -6,16 +6,20 @@ use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::DenoiseJob;
 use tilewright_media::{Format, Shape};
-use tilewright_pipeline::{Decode, LatentMap, SampleModel, Size, TextRequest};
+use tilewright_pipeline::{
+    Asked, Decode, LatentMap, SampleModel, SampleRequest, Size, Steps, TextRequest, random_seed,
+};
 use tilewright_plan::{Objective, Stage};
 use tilewright_sampling::Convention;
-use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
+use tilewright_service_api::{JobRequest, JobSettings, JobStage, OutputFormat, SampleFields, Seeds};
 
 use super::{
     Around, Inspection, Refusal, Work,
     decode::{check_format, replace_advice},
+    describe::describe,
     internal, invalid, rate,
-    sample::{describe, sample_request},
+    sample::{named, sample_request},
+    settings::settings_of,
 };
 use crate::{
     device::DeviceState,
@@ -26,8 +30,8 @@ use crate::{
 /// The most characters of a prompt.
 const LONGEST: usize = 100_000;
 
-/// The tokens of a conditioning whose prompt is not encoded yet.
-const TOKENS: u32 = 512;
+/// The tokens that T5 may be asked to read.
+const TEXT_TOKENS: std::ops::RangeInclusive<u32> = 3..=512;
 
 /// Fields that are for other jobs.
 type Alone = (&'static str, fn(&JobRequest) -> bool);
@@ -38,26 +42,66 @@ const OF_DECODES: [Alone; 3] = [
     ("latent_path", |request| request.latent_path.is_some()),
 ];
 
-/// The fields of a request's sample. Those of a job from a prompt have the model's defaults where
-/// nothing is given.
-pub fn fields_of(request: &JobRequest, transformer: &SampleModel) -> SampleFields {
-    let fields = request.sample.as_deref().cloned().unwrap_or_default();
-    if request.prompt.is_none() {
-        return fields;
+/// The fields of a request's sample, with the seeds that the job was accepted with, if it was. Those
+/// of a job from a prompt have the model's defaults where nothing is given.
+///
+/// # Errors
+/// One line: a field makes no sense.
+pub fn fields_of(
+    request: &JobRequest,
+    accepted: Option<&JobSettings>,
+    transformer: &SampleModel,
+) -> Result<SampleFields, String> {
+    let mut fields = request.sample.as_deref().cloned().unwrap_or_default();
+    match (accepted.map(|settings| &settings.seeds[..]), &fields.seed) {
+        (Some([seed]), _) => fields.seed = Some(Seeds::Whole(*seed)),
+        (Some(seeds), _) if !seeds.is_empty() => fields.seed = Some(Seeds::Each(seeds.to_vec())),
+        (_, Some(Seeds::Drawn(_))) => fields.seed = Some(Seeds::Whole(random_seed())),
+        _ => {}
     }
-    let [width, height] = transformer.usual_size();
-    let as_comfyui = fields.convention.as_deref().is_none_or(|name| name == Convention::ComfyUi.to_string());
-    let sampler = transformer.usual_sampler().filter(|_| as_comfyui && fields.sigmas.is_none());
-    let cfg = fields.cfg.unwrap_or_else(|| transformer.usual_cfg());
-    SampleFields {
-        width: fields.width.or(Some(width)),
-        height: fields.height.or(Some(height)),
-        frames: fields.frames.or_else(|| transformer.denoiser.config().is_video().then(|| transformer.usual_frames())),
-        sampler: fields.sampler.clone().or_else(|| sampler.map(|sampler| sampler.to_string())),
+    if request.prompt.is_none() {
+        return Ok(fields);
+    }
+    let SampleRequest { size, sampler, steps, cfg, .. } = transformer.choose(&asked(&fields)?);
+    let steps = match steps {
+        Steps::Count { steps, .. } => steps,
+        Steps::Sigmas(_) => fields.steps,
+    };
+    Ok(SampleFields {
+        width: size.map(|size| size.width),
+        height: size.map(|size| size.height),
+        frames: size.map(|size| size.frames),
+        steps,
+        sampler: sampler.map(|sampler| sampler.to_string()),
         // Without a negative conditioning it has no meaning.
         cfg: (cfg != 1.0).then_some(cfg),
         ..fields
-    }
+    })
+}
+
+/// The settings that fields ask for.
+fn asked(fields: &SampleFields) -> Result<Asked, String> {
+    let size = match (fields.width, fields.height) {
+        (Some(width), Some(height)) => Some([width, height]),
+        (None, None) => None,
+        _ => return Err("sample.width and sample.height: give both, or neither for the model's own size".into()),
+    };
+    Ok(Asked {
+        size,
+        frames: fields.frames,
+        batch: fields.batch,
+        seeds: fields.seed.as_ref().map_or_else(Vec::new, Seeds::list),
+        steps: fields.steps,
+        sigmas: fields.sigmas.clone(),
+        sampler: named("sampler", fields.sampler.as_ref())?,
+        scheduler: named("scheduler", fields.scheduler.as_ref())?,
+        shift: fields.shift,
+        guidance: fields.guidance,
+        cfg: fields.cfg,
+        denoise: fields.denoise,
+        reuse: fields.reuse,
+        convention: named("as", fields.convention.as_ref())?.unwrap_or_default(),
+    })
 }
 
 /// The prompts of a request: the negative one comes second, if it counts.
@@ -91,7 +135,11 @@ pub fn inspect(
     let (text, transformer, OpenVae { model: vae, path }) = model.for_prompts().map_err(Refusal::Invalid)?;
     LatentMap::check(transformer, (vae, path))
         .map_err(|_| invalid(format!("model: the vae of {} is of another model than its transformer", model.name)))?;
-    let fields = fields_of(request, transformer);
+    if request.text_tokens.is_some_and(|tokens| !TEXT_TOKENS.contains(&tokens)) {
+        let (least, most) = (TEXT_TOKENS.start(), TEXT_TOKENS.end());
+        return Err(invalid(format!("text_tokens: expected {least} to {most}")));
+    }
+    let fields = fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
     let (width, height) = (fields.width.unwrap_or_default(), fields.height.unwrap_or_default());
     let size = Size { width, height, frames: fields.frames.unwrap_or(1) };
     let folder = tempfile::tempdir_in(place).map_err(|error| super::not_written(&error))?;
@@ -101,10 +149,11 @@ pub fn inspect(
         is_there.then(|| placeholder.clone())
     };
     let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
-    let refused = |error: &dyn std::error::Error| invalid(describe(error, model, |_| None));
+    let refused = |error: &tilewright_pipeline::Error| invalid(describe(error, model, |_| None));
     transformer.check_size(size).map_err(|error| refused(&error))?;
+    let tokens = transformer.text_tokens_of(request.text_tokens, asked.convention).map_err(|error| refused(&error))?;
     transformer
-        .generate_conditioning(&placeholder, text.tokens.unwrap_or(TOKENS), size)
+        .generate_conditioning(&placeholder, tokens, size)
         .map_err(|error| Refusal::from(crate::Error::from(error)))?;
     let sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
     let shape = sampling.latents.size();
@@ -113,19 +162,23 @@ pub fn inspect(
     let [frames, height, width] = transformer.extents(&shape);
     let samples = shape.first().map_or(1, |samples| *samples as u32);
     let steps = sampling.sigmas.len() as u32 - 1;
+    let mut settings = settings_of(model, transformer, request, (&asked, &shape)).map_err(|error| refused(&error))?;
+    settings.text_tokens = Some(tokens);
     drop(sampling);
     let latents = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu)).map_err(internal)?;
     let decoded = Decode::least_bytes(&device.machine, vae, &latents, true).map_err(internal)?;
     let is_clip = frames > 1;
     let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
-    rate(request.fps.as_deref(), &vae.facts().family).map_err(Refusal::Invalid)?;
+    let rate = rate(request.fps.as_deref(), &vae.facts().family).map_err(Refusal::Invalid)?;
     check_format(format, vae.kind(), frames as usize)?;
     let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
     let made = Shape { samples: samples as usize, frames: frames as usize, width, height, channels: 3 };
     media.check(vae.kind(), &made).map_err(|line| invalid(format!("format: {}", replace_advice(&line))))?;
+    settings.fps = vae.is_video().then(|| rate.to_string());
     let files = transformer.denoiser.files();
     let facts = vae.facts();
     Ok(Inspection {
+        settings: Some(settings),
         work: Work {
             stage: Stage::Denoise,
             job: JobStage::Generate,
@@ -151,7 +204,7 @@ pub fn inspect(
 
 /// The request of a job's text stage.
 pub fn text_request<'a>(
-    text: &OpenText,
+    (text, tokens): (&OpenText, Option<u32>),
     prompts: &'a [String],
     convention: Convention,
     memory_limit: u64,
@@ -160,7 +213,7 @@ pub fn text_request<'a>(
     TextRequest {
         prompts,
         convention,
-        tokens: text.tokens,
+        tokens: tokens.or(text.tokens),
         embeddings: None,
         host: None,
         comes_again: false,

@@ -9,7 +9,9 @@ use tilewright_plan::{Objective, Stage};
 use tilewright_sampling::Span;
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
 
-use super::{Inspection, Refusal, Work, internal, invalid};
+use super::{
+    Inspection, Refusal, Work, describe::describe, generate::fields_of, internal, invalid, settings::settings_of,
+};
 use crate::{
     device::DeviceState,
     error::one_line,
@@ -53,8 +55,12 @@ pub fn inspect(
     if let Some((name, _)) = OF_DECODES.iter().find(|(_, is_given)| is_given(request)) {
         return Err(invalid(format!("{name}: is for decodes: leave it out of a sample")));
     }
-    if request.negative_prompt.is_some() {
-        return Err(invalid("negative_prompt: expected a prompt with it"));
+    for (name, is_given) in
+        [("negative_prompt", request.negative_prompt.is_some()), ("text_tokens", request.text_tokens.is_some())]
+    {
+        if is_given {
+            return Err(invalid(format!("{name}: expected a prompt with it")));
+        }
     }
     let format = request.format.unwrap_or(OutputFormat::Safetensors);
     if !matches!(format, OutputFormat::Safetensors | OutputFormat::Latent) {
@@ -74,15 +80,18 @@ pub fn inspect(
         LatentMap::check(transformer, (&vae.model, &vae.path))
             .map_err(|_| invalid(format!("sample.preview: the vae of model {} is of another model", model.name)))?;
     }
+    let fields = &fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
     let asked = sample_request(transformer, fields, paths).map_err(Refusal::Invalid)?;
-    let refused = |error: &dyn std::error::Error| invalid(describe(error, model, paths));
+    let refused = |error: &tilewright_pipeline::Error| invalid(describe(error, model, paths));
     let sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
     let shape = sampling.latents.size();
     let job = DenoiseJob::new(&device.machine, &transformer.denoiser, &sampling, u64::MAX, Objective::Fastest);
     let least_bytes = job.map_err(internal)?.least_bytes().unwrap_or_default();
     let [frames, height, width] = transformer.extents(&shape);
+    let settings = settings_of(model, transformer, request, (&asked, &shape)).map_err(|error| refused(&error))?;
     let files = transformer.denoiser.files();
     Ok(Inspection {
+        settings: Some(settings),
         work: Work {
             stage: Stage::Denoise,
             job: JobStage::Denoise,
@@ -110,6 +119,18 @@ pub fn sampled_bytes(fields: &SampleFields) -> u64 {
     (pixels / PIXELS_OF_A_VALUE).min(MOST_VALUES) * HELD_OF_A_VALUE
 }
 
+/// A field that names something.
+///
+/// # Errors
+/// One line: nothing has the name.
+pub fn named<T: std::str::FromStr<Err = String>>(name: &str, text: Option<&String>) -> Result<Option<T>, String> {
+    let line = |error: String| format!("sample.{name}: {}", error.replace(char::is_control, " "));
+    match text {
+        Some(text) if text.len() > 64 => Err(format!("sample.{name}: expected at most 64 characters")),
+        text => text.map(|text| text.parse().map_err(line)).transpose(),
+    }
+}
+
 /// The request as the pipeline takes it, with the files of its inputs.
 ///
 /// # Errors
@@ -123,13 +144,6 @@ pub fn sample_request(
     let Some(conditioning) = prompt(Input::Conditioning) else {
         return Err("conditioning: expected a file: send it in a part of that name, or give its path".into());
     };
-    fn named<T: std::str::FromStr<Err = String>>(name: &str, text: Option<&String>) -> Result<Option<T>, String> {
-        let line = |error: String| format!("sample.{name}: {}", error.replace(char::is_control, " "));
-        match text {
-            Some(text) if text.len() > 64 => Err(format!("sample.{name}: expected at most 64 characters")),
-            text => text.map(|text| text.parse().map_err(line)).transpose(),
-        }
-    }
     let size = match (fields.width, fields.height) {
         (Some(width), Some(height)) => {
             Some(Size { width, height, frames: fields.frames.unwrap_or_else(|| transformer.usual_frames()) })
@@ -200,24 +214,5 @@ pub fn sample_request(
         convention: named("as", fields.convention.as_ref())?.unwrap_or_default(),
         most_values: MOST_VALUES,
         most_samples: MOST_SAMPLES.into(),
-    })
-}
-
-/// An error in a line for callers: files are called what requests call them, and options by the
-/// names of fields.
-pub fn describe(error: &dyn std::error::Error, model: &OpenModel, path: impl Fn(Input) -> Option<PathBuf>) -> String {
-    let mut line = one_line(error);
-    let inputs = Input::ALL.into_iter().filter_map(|(input, name)| Some((path(input)?, name)));
-    let models = model.transformer_paths().iter().map(|path| (path.clone(), "model"));
-    for (path, name) in inputs.chain(models) {
-        line = line.replace(&Path::new(&path).display().to_string(), name);
-    }
-    line = line.replace("--size", "width and height");
-    // The options of the command line are the fields of requests.
-    let mut words = line.split("--");
-    let first = words.next().unwrap_or_default().to_owned();
-    words.fold(first, |line, rest| {
-        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').unwrap_or(rest.len());
-        format!("{line}{}{}", rest[..end].replace('-', "_"), &rest[end..])
     })
 }

@@ -6,7 +6,7 @@ use tilewright_config::{Conditions, Route};
 use tilewright_engine::{Budget, WeightStore};
 use tilewright_plan::DenoiserModel;
 use tilewright_rollout::{CanaryFacts, CanaryState, ShadowFacts};
-use tilewright_service_api::{DeviceBody, JobStage};
+use tilewright_service_api::{DeviceBody, JobSettings, JobStage};
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
@@ -32,6 +32,8 @@ pub struct ModelBody {
     /// The transformer, as policies are told of it.
     #[schema(value_type = Option<Object>)]
     transformer: Option<DenoiserModel>,
+    /// The settings of a job from a prompt that asks for nothing, if it takes prompts.
+    defaults: Option<JobSettings>,
 }
 
 impl ModelBody {
@@ -60,6 +62,7 @@ impl ModelBody {
             temporal_scale,
             stages: stages.into_iter().filter(|(_, has)| *has).map(|(stage, _)| stage).collect(),
             transformer,
+            defaults: opened.usual_settings(),
         }
     }
 }

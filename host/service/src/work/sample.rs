@@ -4,8 +4,10 @@
 use std::{fs, sync::Arc};
 
 use tilewright_engine::{Begun, DenoiseJob, SampleState, Sampled, Sampling};
-use tilewright_media::Preview;
-use tilewright_pipeline::{KeptSample, LatentKind, LatentOutput, SampleModel, Trials};
+use tilewright_media::{Preview, Rate, Texts};
+use tilewright_pipeline::{
+    Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials, Workflow,
+};
 use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
 use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::{JobResult, JobStage};
@@ -30,6 +32,8 @@ use crate::{
 /// The model of a sample, and its files, read.
 pub struct SampleInput {
     model: Arc<OpenModel>,
+    /// The request that the sampling was prepared from.
+    request: SampleRequest,
     sampling: Sampling,
 }
 
@@ -47,10 +51,10 @@ impl Executed for Denoise {
         let model = server.models.of_job(&stored.job)?;
         let transformer = transformer_of(&model)?;
         let path = |input: Input| Some(server.jobs.files.input(&stored.job.id, input)).filter(|path| path.is_file());
-        let fields = accept::fields_of(&stored.request, transformer);
+        let fields = accept::fields_of(&stored.request, stored.job.request.as_deref(), transformer)?;
         let request = accept::sample_request(transformer, &fields, path)?;
         let sampling = transformer.prepare(&request).map_err(|error| accept::describe(&error, &model, path))?;
-        Ok(SampleInput { model, sampling })
+        Ok(SampleInput { model, request, sampling })
     }
 
     fn execute<'a>(
@@ -89,7 +93,8 @@ impl Executed for Denoise {
             Ok(sampled) => sampled,
             Err(unfinished) => return execution.describe_unfinished(unfinished, observer),
         };
-        let end = tracing::info_span!("write").in_scope(|| execution.finish_sample(transformer, &output, &sampled));
+        let end =
+            tracing::info_span!("write").in_scope(|| execution.finish_sample(transformer, input, &output, &sampled));
         let Sampled { latents, record, .. } = sampled;
         JobOutcome { record: Some(Box::new(record)), output: compares.then_some(latents), end }
     }
@@ -161,14 +166,64 @@ impl Execution<'_> {
         Some(Previewing { colours, preview })
     }
 
+    /// Writes the latent. That of a prompt has the texts that its picture or clip is to carry.
     fn finish_sample(
         &self,
         transformer: &SampleModel,
+        input: &SampleInput,
         output: &LatentOutput,
         sampled: &Sampled,
     ) -> Result<Vec<JobResult>, JobEnd> {
-        let path = transformer.write(output, sampled).map_err(|error| self.classify_write_error(&error))?;
+        let texts = match self.stored.job.stage {
+            JobStage::Generate => self.describe_prompted(transformer, input, sampled).unwrap_or_else(|error| {
+                tracing::warn!(error = one_line(&error), "a picture does not tell how it was made");
+                Texts::new()
+            }),
+            JobStage::Decode | JobStage::Denoise => Texts::new(),
+        };
+        let path = transformer.write(output, sampled, &texts).map_err(|error| self.classify_write_error(&error))?;
         let results = self.sync_results(&[path])?;
         Ok(if self.stored.job.stage == JobStage::Generate { Vec::new() } else { results })
+    }
+    /// The texts of a picture or clip of a prompt, those of the command line.
+    fn describe_prompted(
+        &self,
+        transformer: &SampleModel,
+        SampleInput { model, request, sampling }: &SampleInput,
+        sampled: &Sampled,
+    ) -> tilewright_pipeline::Result<Texts> {
+        let stored = &self.stored.request;
+        let fields = accept::fields_of(stored, self.stored.job.request.as_deref(), transformer).unwrap_or_default();
+        let vae = model.vae.as_ref().map(|vae| &vae.model).filter(|vae| vae.is_video());
+        let rate = vae.and_then(|vae| accept::rate(stored.fps.as_deref(), &vae.facts().family).ok());
+        let [frames, height, width] = transformer.extents(&sampling.latents.size());
+        let text_tokens = match stored.text_tokens {
+            Some(tokens) => Some(tokens),
+            None => transformer.text_tokens()?,
+        };
+        let description = Description {
+            workflow: Workflow {
+                parts: &model.parts(),
+                loras: &[],
+                prompts: &accept::prompts_of(stored, &fields),
+                model: transformer,
+                request,
+                sampling,
+                size: [width, height, frames],
+                rate: rate.map(Rate::per_second),
+                text_tokens: transformer.text_tokens_of(text_tokens, request.convention)?,
+                image: None,
+                mask: None,
+            },
+            rate,
+            identity: model.identity()?,
+            loras: Vec::new(),
+            text_tokens,
+            has_embeddings: false,
+            boundary: model.boundary(),
+            text_settings: Vec::new(),
+            plan: &sampled.record.plan,
+        };
+        description.texts()
     }
 }

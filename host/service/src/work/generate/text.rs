@@ -87,13 +87,15 @@ impl TextStage<'_> {
         let Execution { server, worker, stored } = self.execution;
         let model = server.models.of_job(&stored.job).map_err(JobEnd::Failed)?;
         let (text, transformer, _) = model.for_prompts().map_err(JobEnd::Failed)?;
-        let fields = accept::fields_of(&stored.request, transformer);
+        let fields = accept::fields_of(&stored.request, stored.job.request.as_deref(), transformer);
+        let fields = fields.map_err(JobEnd::Failed)?;
         let prompts = accept::prompts_of(&stored.request, &fields);
         let convention = fields.convention.as_deref().map(str::parse).transpose();
         let convention = convention.map_err(JobEnd::Failed)?.unwrap_or_default();
         let limit = memory_limit(worker, stored, self.assignment).bytes;
         let objective = self.execution.objective(self.assignment);
-        let wish = |prompts| accept::text_request(text, prompts, convention, limit, objective);
+        let wish =
+            |prompts| accept::text_request((text, stored.request.text_tokens), prompts, convention, limit, objective);
         let failed = |error: Error| self.ended(error, stop);
         let kept = KeptConditionings::open().ok().flatten();
         let identity = &self.assignment.revision.identity;

@@ -1,0 +1,160 @@
+//! The settings that a model is run with where nobody says others: its pipeline's own, or else
+//! those of ComfyUI's published workflows. Nobody else knows any.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use tilewright_models::{DenoiserConfig, Family};
+use tilewright_sampling::{Convention, Sampler, Shift, Span};
+
+use super::{Asked, SampleModel, SampleRequest, Size, Steps, saved};
+use crate::Result;
+
+/// The guidance of a network that has it as an input (ComfyUI's `FluxGuidance`).
+const GUIDANCE: f64 = 3.5;
+
+/// The tokens that T5 reads at least for Flux, as ComfyUI and as diffusers, and UMT5 for WAN.
+const FLUX_TOKENS: [u32; 2] = [256, 512];
+const WAN_TOKENS: u32 = 512;
+
+/// The usual settings of a kind of model.
+struct Usual {
+    /// Width and height in pixels, and frames.
+    size: [u32; 2],
+    frames: u32,
+    steps: u32,
+    /// The factor of guidance by a negative conditioning: 1 where the network needs none.
+    cfg: f64,
+    /// The sampler as ComfyUI.
+    sampler: &'static str,
+    /// The shifts of sigmas, as ComfyUI and as diffusers.
+    shifts: [Shift; 2],
+}
+
+const SCHNELL: Usual = Usual {
+    size: [1024, 1024],
+    frames: 1,
+    steps: 4,
+    cfg: 1.0,
+    sampler: "euler",
+    shifts: [Shift::Flow(1.0), Shift::Flow(1.0)],
+};
+const DEV: Usual = Usual { steps: 20, shifts: [Shift::Exponential(1.15), Shift::BySize], ..SCHNELL };
+const WAN_21: Usual = Usual {
+    size: [832, 480],
+    frames: 81,
+    steps: 20,
+    cfg: 6.0,
+    sampler: "uni_pc",
+    shifts: [Shift::Flow(8.0), Shift::Flow(3.0)],
+};
+const WAN_22: Usual =
+    Usual { size: [1280, 704], frames: 121, cfg: 5.0, shifts: [Shift::Flow(8.0), Shift::Flow(5.0)], ..WAN_21 };
+const EXPERTS: Usual = Usual { cfg: 3.5, sampler: "euler", ..WAN_21 };
+
+/// A seed that nobody chooses, of 32 bits: short enough to be typed again.
+pub fn random_seed() -> u64 {
+    // The standard library's hashers are keyed at random, each differently.
+    u64::from(RandomState::new().build_hasher().finish() as u32)
+}
+
+impl SampleModel {
+    fn usual(&self) -> &'static Usual {
+        let config = self.config();
+        match (config, config.family(), self.denoiser.files().len()) {
+            (DenoiserConfig::Flux(config), ..) if config.guidance => &DEV,
+            (DenoiserConfig::Flux(_), ..) => &SCHNELL,
+            (DenoiserConfig::Wan(_), Family::Wan22, _) => &WAN_22,
+            (DenoiserConfig::Wan(_), _, 1) => &WAN_21,
+            (DenoiserConfig::Wan(_), ..) => &EXPERTS,
+        }
+    }
+
+    /// The frames that are usual for the model: 1 of a picture.
+    pub fn usual_frames(&self) -> u32 {
+        if self.config().is_video() { self.defaults.frames.unwrap_or(self.usual().frames) } else { 1 }
+    }
+
+    /// The size in pixels that is usual for the model.
+    pub fn usual_size(&self) -> [u32; 2] {
+        self.defaults.size.unwrap_or(self.usual().size)
+    }
+
+    /// The steps that are usual for the model.
+    pub(super) fn usual_steps(&self) -> u32 {
+        self.defaults.steps.unwrap_or(self.usual().steps)
+    }
+
+    /// The way from times to sigmas: ComfyUI's defaults for a model, or those of the published
+    /// pipelines.
+    pub(crate) fn shift(&self, convention: Convention) -> Shift {
+        self.usual().shifts[usize::from(convention == Convention::Diffusers)]
+    }
+
+    /// The guidance of a request, if the network has it as an input.
+    pub(super) fn guidance_of(&self, request: &SampleRequest) -> Option<f64> {
+        self.is_guided().then(|| request.guidance.unwrap_or(GUIDANCE))
+    }
+
+    /// The tokens that the model's text encoder without positions reads, if its pipeline says so.
+    ///
+    /// # Errors
+    /// The pipeline's description is damaged.
+    pub fn text_tokens(&self) -> Result<Option<u32>> {
+        self.pipeline.as_deref().map_or(Ok(None), saved::text_tokens)
+    }
+
+    /// The tokens that the text encoder without positions reads: those asked for, the pipeline's,
+    /// or else those of the reference.
+    ///
+    /// # Errors
+    /// As [`Self::text_tokens`].
+    pub fn text_tokens_of(&self, asked: Option<u32>, convention: Convention) -> Result<u32> {
+        let usual = match self.config().is_video() {
+            true => WAN_TOKENS,
+            false => FLUX_TOKENS[usize::from(convention == Convention::Diffusers)],
+        };
+        Ok(match asked {
+            Some(asked) => asked,
+            None => self.text_tokens()?.unwrap_or(usual),
+        })
+    }
+
+    /// The request for a picture or clip of a prompt, without its files: what is asked for, and the
+    /// model's defaults.
+    pub fn choose(&self, asked: &Asked) -> SampleRequest {
+        let [width, height] = asked.size.unwrap_or_else(|| self.usual_size());
+        let frames = asked.frames.unwrap_or_else(|| self.usual_frames());
+        let usual_sampler = || -> Option<Sampler> {
+            // A saved pipeline's scheduler names that of diffusers.
+            if asked.convention == Convention::ComfyUi { self.usual().sampler.parse().ok() } else { None }
+        };
+        SampleRequest {
+            conditioning: Vec::new(),
+            negative: Vec::new(),
+            size: Some(Size { width, height, frames }),
+            latent: None,
+            noise: None,
+            batch: asked.batch,
+            mask: None,
+            seeds: if asked.seeds.is_empty() { vec![0] } else { asked.seeds.clone() },
+            adds_noise: true,
+            sampler: asked.sampler.or_else(usual_sampler),
+            steps: match &asked.sigmas {
+                Some(sigmas) => Steps::Sigmas(sigmas.clone()),
+                None => Steps::Count {
+                    steps: Some(asked.steps.unwrap_or_else(|| self.usual_steps())),
+                    strength: asked.denoise.unwrap_or(1.0),
+                    scheduler: asked.scheduler,
+                    span: Span::default(),
+                },
+            },
+            shift: asked.shift,
+            guidance: asked.guidance,
+            cfg: asked.cfg.or(self.defaults.cfg).unwrap_or(self.usual().cfg),
+            reuse: asked.reuse,
+            convention: asked.convention,
+            most_values: SampleRequest::MOST_VALUES,
+            most_samples: u64::MAX,
+        }
+    }
+}

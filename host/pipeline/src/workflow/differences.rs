@@ -1,0 +1,55 @@
+//! Ways in which ComfyUI's own nodes can't do as a picture was made, in words for a note beside its
+//! graph.
+
+use tilewright_sampling::Convention;
+
+use super::Workflow;
+
+/// The tokens of CLIP at which diffusers' pipelines cut a prompt.
+const CLIP_TOKENS: u32 = 77;
+
+impl Workflow<'_> {
+    /// A sentence on each way.
+    pub(super) fn differences(&self) -> Vec<String> {
+        let Self { request, sampling, model, text_tokens, image, .. } = self;
+        let config = model.denoiser.config();
+        let as_diffusers = request.convention == Convention::Diffusers;
+        let first = sampling.sigmas.first().copied().unwrap_or(1.0);
+        let begins_with_noise = as_diffusers && image.is_none() && self.scheduler().is_none() && first < 1.0;
+        let encoders = match config.is_video() {
+            true => format!("{text_tokens} tokens"),
+            false => format!("{CLIP_TOKENS} tokens of CLIP and {text_tokens} of T5"),
+        };
+        let all = [
+            (
+                sampling.sampler.is_native(),
+                format!(
+                    "The sampler was diffusers' solver that stands for {}: ComfyUI's of that name is another one, so that the picture is another, too.",
+                    sampling.sampler
+                ),
+            ),
+            (
+                sampling.whole_timesteps,
+                "The network was told whole timesteps, cut off, as diffusers does: nodes tell it exact ones.".to_owned(),
+            ),
+            (
+                begins_with_noise,
+                format!("It began with the noise as it is, as diffusers does: nodes scale it by the first sigma, {first:.6}."),
+            ),
+            (as_diffusers, format!("Prompts were cut at {encoders}, as diffusers does: nodes read all of them.")),
+            (
+                as_diffusers && image.is_some() && config.is_video(),
+                "All of the first frame's picture was scaled to the size, as diffusers does: the node takes its middle."
+                    .to_owned(),
+            ),
+            (
+                request.reuse.is_some(),
+                format!(
+                    "Outputs of the network were reused up to a change of {}: this graph computes each.",
+                    request.reuse.unwrap_or_default()
+                ),
+            ),
+        ];
+        all.into_iter().filter(|(differs, _)| *differs).map(|(_, sentence)| sentence).collect()
+    }
+}
