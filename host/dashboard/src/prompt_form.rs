@@ -33,7 +33,7 @@ const SIZE: [Number; 4] = [
         least: 16,
         most: 32_768,
         step: "1",
-        usual: |model| words(Some(model.width)),
+        usual: |model| words(Some(model.usual.width)),
         given: |sample| words(sample.width),
     },
     Number {
@@ -42,7 +42,7 @@ const SIZE: [Number; 4] = [
         least: 16,
         most: 32_768,
         step: "1",
-        usual: |model| words(Some(model.height)),
+        usual: |model| words(Some(model.usual.height)),
         given: |sample| words(sample.height),
     },
     Number {
@@ -51,7 +51,7 @@ const SIZE: [Number; 4] = [
         least: 1,
         most: 4096,
         step: "1",
-        usual: |model| words(model.frames),
+        usual: |model| words(Some(model.usual.frames).filter(|frames| *frames > 1)),
         given: |sample| words(sample.frames),
     },
     Number {
@@ -72,7 +72,7 @@ const SAMPLING: [Number; 3] = [
         least: 1,
         most: 10_000,
         step: "1",
-        usual: |model| words(Some(model.steps)),
+        usual: |model| words(Some(model.usual.steps)),
         given: |sample| words(sample.steps),
     },
     Number {
@@ -81,7 +81,7 @@ const SAMPLING: [Number; 3] = [
         least: 0,
         most: 100,
         step: "any",
-        usual: |model| words(Some(model.cfg)),
+        usual: |model| words(Some(model.usual.cfg)),
         given: |sample| words(sample.cfg),
     },
     Number {
@@ -90,10 +90,21 @@ const SAMPLING: [Number; 3] = [
         least: 0,
         most: 100,
         step: "any",
-        usual: |model| words(model.guidance),
+        usual: |model| words(model.usual.guidance),
         given: |sample| words(sample.guidance),
     },
 ];
+
+/// The share of the way from noise to a picture that is gone again.
+const DENOISE: Number = Number {
+    name: "denoise",
+    label: "Made anew (denoise)",
+    least: 0,
+    most: 1,
+    step: "any",
+    usual: |_| Some("1".into()),
+    given: |sample| words(sample.denoise),
+};
 
 /// The largest whole number that every browser sends exactly.
 const LARGEST_SEED: u64 = (1 << 53) - 1;
@@ -143,9 +154,23 @@ fn fields(view: &PromptPage) -> Markup {
         fieldset {
             legend { "Sampling" }
             div.row {
-                (names("sampler", "Sampler", &view.samplers, chosen.map(|model| model.sampler.as_str()), sample.sampler.as_ref()))
-                (names("scheduler", "Scheduler", &view.schedulers, chosen.and_then(|model| model.scheduler.as_deref()), sample.scheduler.as_ref()))
+                (names("sampler", "Sampler", &view.samplers, chosen.map(|model| model.usual.sampler.as_str()), sample.sampler.as_ref()))
+                (names("scheduler", "Scheduler", &view.schedulers, chosen.and_then(|model| model.usual.scheduler.as_deref()), sample.scheduler.as_ref()))
                 @for number in &SAMPLING { (field(number, chosen, sample)) }
+            }
+        }
+        fieldset {
+            legend { "Begin with a picture" }
+            div.row {
+                p.field {
+                    label for="prompt-image" { "Picture " span.quiet { "its size counts" } }
+                    input #prompt-image type="file" name="image" accept="image/png,image/jpeg,image/webp,image/gif";
+                }
+                p.field {
+                    label for="prompt-mask" { "Mask " span.quiet { "white is made anew" } }
+                    input #prompt-mask type="file" name="mask" accept="image/png,image/jpeg,image/webp,image/gif";
+                }
+                (field(&DENOISE, chosen, sample))
             }
         }
         p.field {
@@ -169,7 +194,7 @@ fn option(model: &PromptModel, chosen: Option<&PromptModel>) -> Markup {
         option value=(model.name) selected[Some(model) == chosen]
             data-width=[width] data-height=[height] data-frames=[frames] data-batch=[batch]
             data-steps=[steps] data-cfg=[cfg] data-guidance=[guidance]
-            data-sampler=(model.sampler) data-scheduler=[model.scheduler.as_ref()] { (model.name) }
+            data-sampler=(model.usual.sampler) data-scheduler=[model.usual.scheduler.as_ref()] { (model.name) }
     }
 }
 
@@ -182,7 +207,7 @@ fn field(number: &Number, chosen: Option<&PromptModel>, sample: &SampleFields) -
         p.field {
             label for=(id) { (label) }
             input id=(id) type="number" name=(name) min=(least) max=(most) step=(step) inputmode=(mode)
-                placeholder=[chosen.and_then(usual)] value=[given(sample)] data-usual=(name);
+                placeholder=[chosen.and_then(usual)] value=[given(sample)] data-usual=[(*name != DENOISE.name).then_some(name)];
         }
     }
 }

@@ -13,9 +13,7 @@ use crate::views::{
     AnyTrace, Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, PromptPage,
     TimeSeries, Tone,
 };
-use crate::{
-    OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, prompt, status_part,
-};
+use crate::{OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, prompt, status_part};
 
 const PLAIN: Fixture = Fixture(str::to_owned);
 const HOSTILE: Fixture = Fixture(hostile);

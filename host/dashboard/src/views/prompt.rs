@@ -1,6 +1,6 @@
 //! The page at `/prompt`: the form, and the pictures and clips that came of prompts.
 
-use tilewright_service_api::JobRequest;
+use tilewright_service_api::{JobRequest, JobSettings};
 
 use super::{JobView, PageFrame};
 
@@ -31,20 +31,6 @@ pub struct PromptPage {
 pub struct PromptModel {
     /// The model's name in the configuration.
     pub name: String,
-    /// Width in pixels.
-    pub width: u32,
-    /// Height in pixels.
-    pub height: u32,
-    /// Frames of a clip; none of a model that makes pictures.
-    pub frames: Option<u32>,
-    /// Steps.
-    pub steps: u32,
-    /// The sampler.
-    pub sampler: String,
-    /// The scheduler; none if the model has one of its own.
-    pub scheduler: Option<String>,
-    /// The factor of guidance by a negative prompt.
-    pub cfg: f64,
-    /// The guidance of a network that has it as an input.
-    pub guidance: Option<f64>,
+    /// The settings of a prompt that asks for nothing: frames are 1 of a model of pictures.
+    pub usual: JobSettings,
 }

@@ -62,6 +62,9 @@ pub struct SubmissionForm {
     /// A picture, or a .safetensors with `mask`: 1 where the latent is made anew.
     #[schema(value_type = Option<String>, format = Binary)]
     mask: Vec<u8>,
+    /// The picture that a prompt's picture begins with.
+    #[schema(value_type = Option<String>, format = Binary)]
+    image: Vec<u8>,
 }
 
 /// Submit a decode or a sample
@@ -210,12 +213,13 @@ pub async fn accept_submission(app: &App, submission: Submission) -> ApiResult<J
 fn paths(job: &JobRequest) -> impl Iterator<Item = (Input, String, &str)> {
     let latent = (Input::Latent, "latent_path".to_owned(), job.latent_path.as_deref());
     let sample = job.sample.iter().flat_map(|sample| {
-        let SamplePaths { conditioning, negative, noise, mask } = &sample.paths;
+        let SamplePaths { conditioning, negative, noise, mask, image } = &sample.paths;
         let named = [
             (Input::Conditioning, conditioning),
             (Input::Negative, negative),
             (Input::Noise, noise),
             (Input::Mask, mask),
+            (Input::Image, image),
         ];
         named.map(|(input, path)| (input, format!("sample.paths.{}", input.name()), path.as_deref()))
     });
@@ -223,13 +227,8 @@ fn paths(job: &JobRequest) -> impl Iterator<Item = (Input, String, &str)> {
 }
 
 /// Numbers of a sample in the dashboard's form, and names.
-const SAMPLE_FIELDS: [&str; 8] = ["width", "height", "frames", "steps", "seed", "batch", "cfg", "guidance"];
+const SAMPLE_FIELDS: [&str; 9] = ["width", "height", "frames", "steps", "seed", "batch", "cfg", "guidance", "denoise"];
 const SAMPLE_NAMES: [&str; 2] = ["sampler", "scheduler"];
-
-/// A seed at random that browsers send back exactly.
-pub fn random_seed() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1)
-}
 
 async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
     let most = app.server.config.in_force().server.limits.upload_bytes;
@@ -241,7 +240,9 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
         let name = part.name().to_owned();
         match (name.as_str(), Input::named(&name)) {
             (_, Some(input)) if !uploads.contains_key(&input) => {
-                uploads.insert(input, receive_file(app, part, most).await?);
+                if let Some(file) = receive_file(app, part, most).await? {
+                    uploads.insert(input, file);
+                }
             }
             ("request", _) if job.is_none() => job = Some(parse_json::<JobRequest>(&part.read_all(REQUEST).await?)?),
             ("request", _) | (_, Some(_)) => {
@@ -306,8 +307,8 @@ fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
     }
     if object.contains_key("prompt") {
         sample.insert("preview".into(), true.into());
-        // The form is for people, who expect another picture each time; the request keeps the seed.
-        sample.entry("seed").or_insert_with(|| random_seed().into());
+        // The form is for people, who expect another picture each time.
+        sample.entry("seed").or_insert_with(|| "random".into());
     }
     if !sample.is_empty() {
         object.insert("sample".into(), sample.into());
@@ -315,8 +316,9 @@ fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
     parse_json(serde_json::Value::from(object).to_string().as_bytes())
 }
 
-/// A part that is a file, written as it comes.
-async fn receive_file(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult<NamedTempFile> {
+/// A part that is a file, written as it comes; none of a field that browsers send without a file.
+async fn receive_file(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult<Option<NamedTempFile>> {
+    let may_be_missing = part.has_no_file_name();
     let mut spool = Spool::new(app).await?;
     while let Some(chunk) = part.chunk().await? {
         if spool.bytes + chunk.len() as u64 > most {
@@ -325,7 +327,7 @@ async fn receive_file(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult
         }
         spool.write(&chunk).await?;
     }
-    spool.finish().await
+    if spool.bytes == 0 && may_be_missing { Ok(None) } else { spool.finish().await.map(Some) }
 }
 
 /// The jobs to list.

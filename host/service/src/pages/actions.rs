@@ -9,7 +9,7 @@ use axum::{
 };
 use serde::Deserialize;
 use tempfile::NamedTempFile;
-use tilewright_service_api::{Job, JobRequest, JobStage, PolicyBody, Seeds};
+use tilewright_service_api::{Draw, Job, JobRequest, JobStage, PolicyBody, Seeds};
 use tokio::task::spawn_blocking;
 
 use super::{is_own_form, problem_page, stale_form, views, with_notice};
@@ -152,7 +152,7 @@ pub async fn again(State(app): State<App>, PathName(id): PathName, request: Requ
         return redirect_with_problem(&app, "/prompt", &Problem::not_found("no prompt's job of that id is kept"));
     };
     let mut asked = stored.request;
-    asked.sample.get_or_insert_default().seed = Some(Seeds::Whole(api::random_seed()));
+    asked.sample.get_or_insert_default().seed = Some(Seeds::Drawn(Draw::Random));
     let submission = api::Submission::of(asked.clone(), caller);
     respond_to_job(&app, api::accept_submission(&app, submission).await, asked)
 }

@@ -220,11 +220,8 @@ fn job_view(server: &ServerState, stored: StoredJob, record: Option<&AnyRecord>)
 
 /// The seeds that a prompt's job takes.
 fn seeds_of(stored: &StoredJob) -> Vec<u64> {
-    if stored.job.stage != JobStage::Generate {
-        return Vec::new();
-    }
-    let seed = stored.request.sample.as_ref().and_then(|sample| sample.seed.as_ref());
-    seed.map_or_else(|| vec![0], |seed| seed.list())
+    let settings = stored.job.request.as_ref().filter(|_| stored.job.stage == JobStage::Generate);
+    settings.map_or_else(Vec::new, |settings| settings.seeds.clone())
 }
 
 fn is_of(plan: &AnyPlan, stage: StageAtWork) -> bool {

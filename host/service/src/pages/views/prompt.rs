@@ -68,6 +68,7 @@ fn filled(server: &ServerState, asked: &AskedPrompt) -> crate::Result<Option<Job
         let seeds = seeds_of(&stored);
         let mut request = stored.request;
         request.sample.get_or_insert_default().seed = match seeds[..] {
+            [] => request.sample.get_or_insert_default().seed.clone(),
             [seed] => Some(Seeds::Whole(seed)),
             _ => Some(Seeds::Each(seeds)),
         };
@@ -82,18 +83,5 @@ fn filled(server: &ServerState, asked: &AskedPrompt) -> crate::Result<Option<Job
 
 /// A model that reads prompts, with its own settings.
 fn model_of(model: &OpenModel) -> Option<PromptModel> {
-    let (_, transformer, _) = model.for_prompts().ok()?;
-    let [width, height] = transformer.usual_size();
-    let is_video = transformer.denoiser.config().is_video();
-    Some(PromptModel {
-        name: model.name.clone(),
-        width,
-        height,
-        frames: is_video.then(|| transformer.usual_frames()),
-        steps: 20,
-        sampler: transformer.usual_sampler().map_or_else(|| "euler".to_owned(), |sampler| sampler.to_string()),
-        scheduler: Some("simple".into()),
-        cfg: transformer.usual_cfg(),
-        guidance: None,
-    })
+    Some(PromptModel { name: model.name.clone(), usual: model.usual_settings()? })
 }
