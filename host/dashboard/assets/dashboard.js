@@ -119,11 +119,17 @@ function showUsual(model) {
   const usual = model.selectedOptions[0].dataset;
   for (const field of model.form.querySelectorAll("[data-usual]")) {
     const own = usual[field.dataset.usual];
-    if (field.nodeName === "OPTION") field.textContent = own ? `${own}, the model’s own` : "the model’s own";
+    if (field.nodeName === "OPTION") field.textContent = own ? `${own} (default)` : "default";
     else field.placeholder = own ?? "";
+    // A model of pictures has no frames.
+    if (field.name === "frames") field.parentElement.hidden = !own;
   }
 }
-document.getElementById("prompt-model")?.addEventListener("change", (event) => showUsual(event.target));
+const model = document.getElementById("prompt-model");
+if (model) {
+  model.addEventListener("change", () => showUsual(model));
+  showUsual(model);
+}
 
 // A page that nobody sees holds no connection: browsers allow only a few to one server.
 document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));

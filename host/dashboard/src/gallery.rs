@@ -9,7 +9,7 @@ use crate::form;
 use crate::frame::section;
 use crate::lists::{cancel, share, stage};
 use crate::prompt::brief;
-use crate::units::{extent, parse, size, when};
+use crate::units::{extent, parse, since, size};
 use crate::views::{JobView, PageFrame, PromptPage};
 use crate::{address, phrases};
 
@@ -173,7 +173,7 @@ fn tile(frame: &PageFrame, view: &JobView) -> Markup {
                 }
             }
             (caption(view))
-            @if let Some(finished) = &job.finished { p.quiet { (when(frame.now, parse(finished))) } }
+            @if let Some(finished) = &job.finished { p.quiet { (since(frame.now, parse(finished))) } }
             div.buttons { (next(frame, view)) }
         }
     }

@@ -26,7 +26,7 @@ pub fn prompt(view: &PromptPage) -> String {
         h1.unseen { "From a prompt" }
         div.studio {
             (shown(view))
-            (section("prompt", "Prompt", None, body))
+            (section("prompt", "Make a picture", None, body))
             (gallery(view))
         }
     };

@@ -125,7 +125,7 @@ fn fields(view: &PromptPage) -> Markup {
     html! {
         p.field.wide {
             label for="prompt-text" { "Prompt" }
-            textarea #prompt-text name="prompt" rows="4" maxlength="100000" required spellcheck="true" autofocus {
+            textarea #prompt-text name="prompt" rows="4" maxlength="100000" required spellcheck="true" autofocus[view.shown.is_none()] {
                 // A parser takes the first line end away.
                 "\n" (text(|request| request.prompt.as_ref()))
             }
@@ -219,7 +219,7 @@ fn names(name: &str, label: &str, known: &[String], usual: Option<&str>, given: 
         p.field {
             label for=(id) { (label) }
             select id=(id) name=(name) {
-                option value="" data-usual=(name) { (usual.map_or_else(|| "the model’s own".to_owned(), |usual| format!("{usual}, the model’s own"))) }
+                option value="" data-usual=(name) { (usual.map_or_else(|| "default".to_owned(), |usual| format!("{usual} (default)"))) }
                 @for known in known { option value=(known) selected[given == Some(known)] { (known) } }
             }
         }

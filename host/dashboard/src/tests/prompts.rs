@@ -29,7 +29,7 @@ fn a_prompts_form_shows_what_the_model_takes_and_what_was_asked_for() {
         assert_eq!((field.get("placeholder"), field.get("value")), (Some(&usual), None), "{id}");
     }
     assert_eq!(element(&html, "prompt-frames").get("placeholder"), None, "a picture has no frames");
-    assert!(html.contains("euler, the model’s own") && html.contains("data-frames=\"81\""), "{html}");
+    assert!(html.contains("euler (default)") && html.contains("data-frames=\"81\""), "{html}");
     // A picture comes first, and the prompt and the size come first in the form.
     let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text}"));
     let order = ["id=\"shown\"", "id=\"prompt-text\"", "id=\"prompt-width\"", "id=\"prompt-model\"", "id=\"gallery\""];
