@@ -16,6 +16,8 @@ mod hostile_http;
 pub mod jobs;
 #[path = "service/kills.rs"]
 mod kills;
+#[path = "service/pages.rs"]
+mod pages;
 #[path = "service/policies.rs"]
 mod policies;
 #[path = "service/prompts.rs"]

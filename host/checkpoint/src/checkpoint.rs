@@ -260,7 +260,7 @@ impl Checkpoint {
 
     /// The paths of its files, in their order.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().map(|file| file.path.as_path())
+        self.files.iter().map(|file| file.path())
     }
 
     /// Bytes of all its files.

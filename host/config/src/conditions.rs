@@ -106,7 +106,7 @@ impl Conditions {
 
     /// True if every job that meets the others certainly meets these, judged by each condition
     /// alone.
-    pub(crate) fn cover(&self, others: &Self) -> bool {
+    pub fn cover(&self, others: &Self) -> bool {
         fn texts(Conditions { family, model, arch, device, tag, .. }: &Conditions) -> [&[String]; 5] {
             [family, model, arch, device, tag]
         }

@@ -114,6 +114,23 @@ document.addEventListener("keydown", (event) => {
   opened.querySelector("summary").focus();
 });
 
+/** Shows what stands for the empty fields of a prompt's form: the chosen model's own. */
+function showUsual(model) {
+  const usual = model.selectedOptions[0].dataset;
+  for (const field of model.form.querySelectorAll("[data-usual]")) {
+    const own = usual[field.dataset.usual];
+    if (field.nodeName === "OPTION") field.textContent = own ? `${own} (default)` : "default";
+    else field.placeholder = own ?? "";
+    // A model of pictures has no frames.
+    if (field.name === "frames") field.parentElement.hidden = !own;
+  }
+}
+const model = document.getElementById("prompt-model");
+if (model) {
+  model.addEventListener("change", () => showUsual(model));
+  showUsual(model);
+}
+
 // A page that nobody sees holds no connection: browsers allow only a few to one server.
 document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
 window.addEventListener("pagehide", disconnect);

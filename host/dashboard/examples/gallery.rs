@@ -42,6 +42,8 @@ fn main() -> std::io::Result<()> {
         ("job-waiting", dashboard::job(&waiting)),
         ("job-clip", dashboard::job(&clip)),
         ("prompt", dashboard::prompt(&plain.prompt_page())),
+        ("prompt-under-way", dashboard::prompt(&plain.prompt_under_way())),
+        ("prompt-long", dashboard::prompt(&long.prompt_page())),
         ("jobs", dashboard::jobs(&plain.jobs_page())),
         ("policy", dashboard::policy(&plain.policy_page())),
         ("login", dashboard::login(&plain.login())),
@@ -49,9 +51,14 @@ fn main() -> std::io::Result<()> {
     ];
     for (name, html) in pages {
         // Files have no root to stand below, and no server answers.
-        let html = html
-            .replace("\"/assets/", "\"assets/")
-            .replace("src=\"/v1/jobs/0199a2f0-job/result?sample=0\"", "src=\"picture.svg\"");
+        let html = html.replace("\"/assets/", "\"assets/");
+        let mut parts = html.split("src=\"/");
+        let mut own = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            own += "src=\"picture.svg\"";
+            own += part.split_once('"').map_or("", |(_, rest)| rest);
+        }
+        let html = own;
         fs::write(folder.join(format!("{name}.html")), html)?;
     }
     Ok(())

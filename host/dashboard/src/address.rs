@@ -52,6 +52,15 @@ pub(crate) fn policy(name: &str) -> String {
     format!("/policies/{}", segment(name))
 }
 
+/// The page for prompts with a job: `job` puts its picture first, `from` fills in the form.
+pub(crate) fn prompt_of(part: &str, id: &str) -> String {
+    format!("/prompt?{part}={}", segment(id))
+}
+
+pub(crate) fn thumbnail(id: &str) -> String {
+    format!("/jobs/{}/thumbnail", segment(id))
+}
+
 pub(crate) fn result(id: &str, sample: u32) -> String {
     format!("/v1/jobs/{}/result?sample={sample}", segment(id))
 }

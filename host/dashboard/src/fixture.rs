@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tilewright_config::{Between, Conditions, Role};
-use tilewright_plan::{Backend, Dtype, Layout, Plan, Precision, Release, Space, Tile, Time, Value};
+use tilewright_plan::{Backend, Dtype, Layout, Plan, Precision, Release, Space, Stage, Tile, Time, Value};
 use tilewright_service_api::{
     DeviceBody, EventBody, GridUnit, Job, JobResult, JobStage, JobState, OutputFormat, PlanGrid, PolicyBody,
     RefusedBody, RevisionBody,
@@ -12,6 +12,8 @@ use tilewright_service_api::{
 
 use super::views::*;
 
+#[path = "fixture/prompts.rs"]
+mod prompts;
 #[path = "fixture/traces.rs"]
 mod traces;
 
@@ -158,6 +160,9 @@ impl Fixture {
             },
         };
         JobView {
+            decided_by: (state == JobState::Running).then(|| (self.text("fast"), 7)),
+            prompt: None,
+            seeds: Vec::new(),
             job,
             plan: is_started.then(|| self.plan(Self::blended(512), Dtype::Bf16).into()),
             grid: is_started.then_some(PlanGrid { rows: 4, columns: 6, total: 24, unit: GridUnit::Tile }),
@@ -175,11 +180,6 @@ impl Fixture {
         let plan = self.plan(Space::Exact(Tile { height: 256, width: 832, overlap: 32 }), Dtype::Bf16);
         view.plan = Some(Plan { time: Time::Carried { frames: 4 }, ..plan }.into());
         view
-    }
-
-    /// A page with two models that read prompts.
-    pub fn prompt_page(&self) -> PromptPage {
-        PromptPage { frame: self.frame(), models: self.texts(&["flux", "wan-14b"]) }
     }
 
     pub fn overview(&self) -> OverviewPage {
@@ -215,6 +215,9 @@ impl Fixture {
         view.job.created = stamp(200.0 + 500.0 * place as f64);
         view.job.started = Some(stamp(190.0 + 480.0 * place as f64));
         view.job.finished = Some(stamp(181.4 + 470.0 * place as f64));
+        if place == 0 {
+            view.prompt = Some(self.text("a lighthouse at dusk"));
+        }
         if place == 2 {
             view.job.results.clear();
         }
@@ -344,6 +347,7 @@ impl Fixture {
             ]
             .into(),
             origin: self.text("oci://registry.example/team/fast:1.4"),
+            stages: vec![Stage::Decode],
             since: stamp(seconds),
             jobs: 12_000 / number,
             decisions: 12_410 / number,
@@ -369,6 +373,9 @@ impl Fixture {
                 refused("not signed by a key that is trusted", 90_000.0),
                 refused("not signed by a key that is trusted", 91_000.0),
             ],
+            warnings: self.texts(&[
+                "policy fast does not answer the stage denoise of route video: the native default decides there",
+            ]),
         };
         PolicyView { policy, routes: self.texts(&["video", "pictures"]) }
     }
@@ -380,6 +387,7 @@ impl Fixture {
             previous: None,
             draining: vec![],
             refused: vec![],
+            warnings: vec![],
             paused: true,
             ..self.policy(name).policy
         };
@@ -409,10 +417,16 @@ impl Fixture {
                 self.latency("fast", 6, 19.0),
                 self.latency("adaptive", 1, 140.0),
             ],
-            decode: vec![
-                series("video", 1, 95_000.0, 0.5),
-                series("pictures", 2, 2900.0, 0.9),
-                series("default", 3, 480.0, 0.7),
+            work: vec![
+                (Stage::Denoise, vec![series("video", 6, 640_000.0, 0.2)]),
+                (
+                    Stage::Decode,
+                    vec![
+                        series("video", 1, 95_000.0, 0.5),
+                        series("pictures", 2, 2900.0, 0.9),
+                        series("default", 3, 480.0, 0.7),
+                    ],
+                ),
             ],
             regret: vec![series("video", 4, 0.21, 1.2), series("pictures", 5, 0.05, 1.9)],
         }

@@ -34,7 +34,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    fn of(JobView { job, plan, grid }: &JobView) -> Option<Self> {
+    fn of(JobView { job, plan, grid, .. }: &JobView) -> Option<Self> {
         let grid = (*grid)?;
         let share = if job.state == JobState::Done { 1.0 } else { job.progress.unwrap_or(0.0) };
         Some(Self {

@@ -1,26 +1,19 @@
 //! The page at `/jobs/{id}`: the job, its results, and the trace of its decision.
 
 use maud::{Markup, html};
-use tilewright_service_api::{JobResult, JobState};
+use tilewright_service_api::JobState;
 
 use crate::decision_trace::any_trace;
 use crate::frame::page;
+use crate::gallery::{next, results};
 use crate::grid::grid;
 use crate::lists::{cancel, decider, share, stage};
+use crate::routes::policy;
 use crate::settings::settings;
 use crate::units::{between, coarse, extent, moment, parse, size, span, when};
-use crate::views::{JobPage, JobView};
+use crate::views::{JobPage, JobView, PageFrame};
 use crate::work::any_plan;
 use crate::{address, phrases};
-
-/// Media types of results that a page shows as pictures, animations among them.
-const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
-
-/// Media types of clips that browsers play; other results get a link.
-const CLIPS: [&str; 2] = ["video/mp4", "video/webm"];
-
-/// Results of a batch that are shown; the rest are links.
-const SHOWN_MOST: usize = 16;
 
 /// The page at `/jobs/{id}`.
 pub fn job(view: &JobPage) -> String {
@@ -45,7 +38,7 @@ fn part(view: &JobPage) -> Markup {
             }
             section.panel.result aria-labelledby="result-title" {
                 h2 #result-title { @if job.state == JobState::Done { "Result" } @else { "Progress" } }
-                (result(&view.job))
+                (result(&view.frame, &view.job))
             }
             section.panel.about aria-labelledby="about-title" {
                 h2 #about-title { "Job" }
@@ -53,35 +46,52 @@ fn part(view: &JobPage) -> Markup {
             }
             @if let Some(of) = &job.request { (settings(of)) }
             @for (stage, trace) in view.traces.iter().enumerate() { (any_trace(job, stage, trace)) }
-            @if view.traces.is_empty() {
-                section.panel.story aria-labelledby="story-title" {
-                    h2 #story-title { "How it was decided" }
-                    p.empty {
-                        @if !job.state.is_end() { "Not decided yet: a policy is asked when the job’s turn comes." }
-                        @else { "It ended before it was decided, or its decision is no longer kept." }
-                    }
+            @match job.state {
+                JobState::Queued if view.traces.is_empty() => (untold("Not decided yet: a policy is asked when the job’s turn comes.")),
+                JobState::Running => (under_way(&view.job)),
+                state if state.is_end() && view.traces.is_empty() => {
+                    (untold("It ended before it was decided, or its decision is no longer kept."))
                 }
+                _ => {}
             }
         }
     }
 }
 
-fn result(view: &JobView) -> Markup {
-    let job = &view.job;
-    let is_picture = |file: &JobResult| PICTURES.contains(&file.content_type.as_str());
-    let is_clip = |file: &JobResult| CLIPS.contains(&file.content_type.as_str());
-    let (width, height) = ((job.width > 0).then_some(job.width), (job.height > 0).then_some(job.height));
+/// The section of a job whose decision can't be told.
+fn untold(words: &str) -> Markup {
     html! {
-        @for file in job.results.iter().filter(|file| is_picture(file) || is_clip(file)).take(SHOWN_MOST) {
-            @let (source, words) = (address::result(&job.id, file.sample), format!("Result {} of {}", file.sample + 1, job.results.len()));
-            @if is_clip(file) {
-                // The browser fetches only the ranges that are played; its own controls need no
-                // script.
-                video.clip src=(source) controls loop muted playsinline preload="metadata" aria-label=(words) width=[width] height=[height] {}
-            } @else {
-                a.picture href=(source) { img src=(source) alt=(words) width=[width] height=[height]; }
+        section.panel.story aria-labelledby="untold-title" {
+            h2 #untold-title { "How it is decided" }
+            p.empty { (words) }
+        }
+    }
+}
+
+/// The section of the stage at work, whose trace is there when it has ended.
+fn under_way(JobView { job, plan, decided_by, .. }: &JobView) -> Markup {
+    html! {
+        section.panel.story aria-labelledby="under-way-title" {
+            h2 #under-way-title { "Under way" @if let Some(at) = job.at { ": " (at.name()) } }
+            @match plan {
+                Some(plan) => {
+                    p {
+                        "The plan is " span.plan { (any_plan(plan)) }
+                        @if let Some((name, revision)) = decided_by { ", decided by " (policy(name, Some(*revision))) }
+                        "."
+                    }
+                    p.quiet { "What was weighed and measured is told here when " @if job.at.is_some() { "the stage" } @else { "the work" } " has ended." }
+                },
+                None => p.empty { "Its policy has not answered yet." },
             }
         }
+    }
+}
+
+fn result(frame: &PageFrame, view: &JobView) -> Markup {
+    let job = &view.job;
+    html! {
+        (results(view))
         @if !job.results.is_empty() {
             ul.files {
                 @for file in &job.results {
@@ -104,6 +114,7 @@ fn result(view: &JobView) -> Markup {
         @if let Some(sampling) = job.sampling.filter(|sampling| sampling.preview) {
             img.preview src=(address::preview(&job.id, sampling.step)) alt="The sample so far";
         }
+        @if view.prompt.is_some() { div.buttons { (next(frame, view)) } }
         @if job.state == JobState::Running {
             @let share = share(job);
             div.progress {

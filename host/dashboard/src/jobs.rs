@@ -5,7 +5,9 @@ use maud::{Markup, html};
 use tilewright_service_api::JobState;
 
 use crate::frame::{page, section};
+use crate::gallery::thumbnail;
 use crate::lists::{decider, duration};
+use crate::prompt::brief;
 use crate::table::{Column, Row, table};
 use crate::units::{NONE, absolute, extent, parse, size};
 use crate::views::{JobQuery, JobView, JobsPage};
@@ -96,7 +98,8 @@ fn choice(id: &str, name: &str, label: &str, options: Vec<(String, bool)>) -> Ma
     }
 }
 
-fn row(JobView { job, .. }: &JobView) -> Row {
+fn row(made: &JobView) -> Row {
+    let job = &made.job;
     Row {
         id: address::id("job", &job.id),
         class: "",
@@ -105,6 +108,7 @@ fn row(JobView { job, .. }: &JobView) -> Row {
             html! {
                 a href=(address::job(&job.id)) { (job.model) }
                 @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
+                @if let Some(prompt) = &made.prompt { span.below.words { (brief(prompt)) } }
                 span.below { (job.device) }
             },
             html! {
@@ -116,7 +120,7 @@ fn row(JobView { job, .. }: &JobView) -> Row {
             decider(job),
             html! {
                 @match job.results.first() {
-                    Some(file) => a href=(address::result(&job.id, file.sample)) { (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
+                    Some(file) => a.result href=(address::result(&job.id, file.sample)) { (thumbnail(made)) (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
                     None => span.quiet { (NONE) },
                 }
             },

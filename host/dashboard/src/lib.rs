@@ -2,8 +2,9 @@
 //! I/O. Pages load nothing from other sites, and work without their script.
 //!
 //! A page is whole: [`overview`], [`prompt`], [`job`], [`jobs`], [`policy`], [`login`],
-//! [`problem`]. The overview and the pages of a job and a policy have parts that change, elements
-//! with an id: [`OverviewPart`], [`job_part`], [`policy_part`], [`status_part`]. Their script asks
+//! [`problem`]. The overview and the pages of prompts, of a job and of a policy have parts that change,
+//! elements with an id: [`OverviewPart`], [`prompt_parts`], [`job_part`], [`policy_part`],
+//! [`status_part`]. Their script asks
 //! for
 //! `/live?page=PATH` with the page's own path (`/`, `/jobs/ID`, `/policies/NAME`), and is sent
 //! events whose data is JSON, `{"id": …, "html": …}`. A part that did not change may be sent again.
@@ -23,6 +24,7 @@ mod events;
 mod fixture;
 mod form;
 mod frame;
+mod gallery;
 mod grid;
 mod job;
 mod jobs;
@@ -32,6 +34,7 @@ mod phrases;
 mod policies;
 mod policy;
 mod prompt;
+mod prompt_form;
 mod routes;
 mod settings;
 mod standalone;
@@ -48,7 +51,7 @@ pub use job::{job, job_part};
 pub use jobs::jobs;
 pub use overview::{OverviewPart, overview};
 pub use policy::{policy, policy_part};
-pub use prompt::prompt;
+pub use prompt::{prompt, prompt_parts};
 pub use standalone::{login, problem};
 
 /// Health and uptime, on every page but sign-in and errors: the element with the id `status`.

@@ -8,7 +8,9 @@ use tilewright_service_api::{Job, JobState, StageAtWork};
 
 use crate::form;
 use crate::frame::section;
+use crate::gallery::thumbnail;
 use crate::grid::grid;
+use crate::prompt::brief;
 use crate::table::{Column, Row, table};
 use crate::units::{NONE, between, coarse, extent, parse, percent, size, span, when};
 use crate::views::{JobView, OverviewPage, PageFrame};
@@ -199,13 +201,14 @@ pub(crate) fn recent(view: &OverviewPage) -> Markup {
         Column::Text("Policy"),
         Column::Text("Result"),
     ];
-    let row = |JobView { job, .. }: &JobView| Row {
+    let row = |made @ JobView { job, .. }: &JobView| Row {
         id: address::id("recent", &job.id),
         class: "",
         cells: vec![
             html! {
                 a href=(address::job(&job.id)) { (job.model) }
                 @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
+                @if let Some(prompt) = &made.prompt { span.below.words { (brief(prompt)) } }
                 @if let Some(finished) = &job.finished { span.below { (when(view.frame.now, parse(finished))) } }
             },
             html! {
@@ -217,7 +220,7 @@ pub(crate) fn recent(view: &OverviewPage) -> Markup {
             decider(job),
             html! {
                 @match job.results.first() {
-                    Some(file) => a href=(address::result(&job.id, file.sample)) { (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
+                    Some(file) => a.result href=(address::result(&job.id, file.sample)) { (thumbnail(made)) (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
                     None if job.state == JobState::Done => span.quiet { "no longer kept" },
                     None => span.quiet { (NONE) },
                 }

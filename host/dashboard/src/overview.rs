@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use maud::{Markup, html};
+use tilewright_plan::Stage;
 
 use crate::chart::{DURATIONS, SHARES, Title, latency, over_time};
 use crate::frame::{page, section, status};
@@ -106,7 +107,16 @@ pub fn overview(view: &OverviewPage) -> String {
     page(&view.frame, "Overview", "/", content).into_string()
 }
 
-const DECODE: Title = Title { name: "Decode time", unit: "per route", empty: "No job has been decoded yet." };
+/// The times of a stage's work.
+const fn time_of(stage: Stage) -> Title {
+    let name = match stage {
+        Stage::Text => "Text time",
+        Stage::Denoise => "Sampling time",
+        Stage::Decode => "Decode time",
+        Stage::Encode => "Encode time",
+    };
+    Title { name, unit: "per route", empty: "No job has been carried out yet." }
+}
 
 const REGRET: Title = Title {
     name: "Shadow regret",
@@ -118,7 +128,8 @@ fn charts(charts: &Charts, now: SystemTime) -> Markup {
     let body = html! {
         div.charts {
             (latency(&charts.latency))
-            (over_time(DECODE, now, &charts.decode, DURATIONS))
+            @if charts.work.is_empty() { (over_time(time_of(Stage::Decode), now, &[], DURATIONS)) }
+            @for (stage, series) in &charts.work { (over_time(time_of(*stage), now, series, DURATIONS)) }
             (over_time(REGRET, now, &charts.regret, SHARES))
         }
     };

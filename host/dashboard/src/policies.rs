@@ -48,6 +48,7 @@ fn card(frame: &PageFrame, view: &PolicyView) -> Markup {
                 (standing(policy))
             }
             p.quiet { (origin(view)) }
+            (warnings(policy))
             (revisions(frame, policy))
             (refusals(frame, policy, REFUSALS))
             (actions(frame, policy))
@@ -66,6 +67,15 @@ pub(crate) fn origin(PolicyView { policy, routes }: &PolicyView) -> Markup {
         "from " code { (policy.source) }
         @if !routes.is_empty() { ", on " (routes.join(", ")) }
         @if policy.paused { ". The native default decides until it is resumed." }
+    }
+}
+
+/// The lines about what the policy does not do where routes name it.
+pub(crate) fn warnings(policy: &PolicyBody) -> Markup {
+    html! {
+        @if !policy.warnings.is_empty() {
+            ul.refusals { @for line in &policy.warnings { li { (phrases::badge("warn", "unanswered")) " " (line) } } }
+        }
     }
 }
 

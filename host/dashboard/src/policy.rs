@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::chart::latency;
 use crate::frame::page;
-use crate::policies::{actions, origin, refusals, revisions, standing, suggestions};
+use crate::policies::{actions, origin, refusals, revisions, standing, suggestions, warnings};
 use crate::units::{digest, parse, percent, since, size};
 use crate::views::{DumpFile, PolicyPage, WatchdogView};
 use crate::{address, phrases};
@@ -31,6 +31,7 @@ fn part(view: &PolicyPage) -> Markup {
             }
             section.panel.revisions aria-labelledby="revisions-title" {
                 h2 #revisions-title { "Revisions" }
+                (warnings(policy))
                 (revisions(&view.frame, policy))
                 (suggestions(&view.sources))
                 (actions(&view.frame, policy))
@@ -65,6 +66,7 @@ fn in_force(view: &PolicyPage) -> Markup {
         dl {
             dt { "Revision" } dd { (revision.number) ", took over " (since(view.frame.now, parse(&revision.since))) }
             dt { "Module" } dd { (revision.name) " " (revision.version) }
+            dt { "Answers" } dd { (revision.stages.iter().map(|stage| stage.name()).collect::<Vec<_>>().join(", ")) }
             dt { "Digest" } dd { (digest(&revision.digest)) }
             dt { "Origin" } dd { code { (revision.origin) } }
             dt { "Settings" }

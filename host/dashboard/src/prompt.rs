@@ -1,24 +1,14 @@
-//! The page at `/prompt`: a prompt becomes a job. The page of the job shows its steps and the
-//! result.
+//! The page at `/prompt`: a picture first, beside it the form that makes the next one, and below
+//! them the pictures and clips that came of prompts before.
 
-use maud::{Markup, html};
+use maud::html;
 use tilewright_config::Role;
 
-use crate::form;
 use crate::frame::{page, section};
-use crate::submit::{choice, formats};
+use crate::gallery::{gallery, shown};
+use crate::prompt_form::form;
 use crate::views::PromptPage;
-
-/// Numbers that may be left out: name, label, the least and the most.
-const NUMBERS: [(&str, &str, u64, u64); 6] = [
-    ("width", "Width", 16, 32_768),
-    ("height", "Height", 16, 32_768),
-    ("frames", "Frames of a clip", 1, 4096),
-    ("steps", "Steps", 1, 10_000),
-    // The largest whole number that every browser sends exactly.
-    ("seed", "Seed", 0, (1 << 53) - 1),
-    ("batch", "How many", 1, 64),
-];
+use crate::{address, frame};
 
 /// The page at `/prompt`.
 pub fn prompt(view: &PromptPage) -> String {
@@ -30,39 +20,43 @@ pub fn prompt(view: &PromptPage) -> String {
                 "No model reads prompts. Name one in the configuration, under " code { "[models.NAME]" } ", with its "
                 code { "text-encoder" } ", " code { "transformer" } " and " code { "vae" } "."
             }
-        } @else {
-            (form::upload(&view.frame.form_token, "/actions/submit", "fields prompt", fields(view)))
-        }
+        } @else { (form(view)) }
     };
     let content = html! {
-        h1 { "From a prompt" }
-        (section("prompt", "Prompt", None, body))
+        h1.unseen { "From a prompt" }
+        div.studio {
+            (shown(view))
+            (section("prompt", "Make a picture", None, body))
+            (gallery(view))
+        }
     };
-    page(&view.frame, "Prompt", "/prompt", content).into_string()
+    page(&view.frame, "Prompt", &path(view), content).into_string()
 }
 
-fn fields(view: &PromptPage) -> Markup {
-    html! {
-        p.field.wide {
-            label for="prompt-text" { "Prompt" }
-            textarea #prompt-text name="prompt" rows="4" maxlength="100000" required autofocus spellcheck="true" {}
-        }
-        p.field.wide {
-            label for="prompt-negative" { "Negative prompt " span.quiet { "optional, counts if guidance is not 1" } }
-            textarea #prompt-negative name="negative_prompt" rows="2" maxlength="100000" {}
-        }
-        (choice("prompt-model", "model", "Model", view.models.iter().map(|model| (model.as_str(), model.as_str()))))
-        @for (name, label, least, most) in NUMBERS {
-            p.field {
-                label for={ "prompt-" (name) } { (label) " " span.quiet { "optional" } }
-                input id={ "prompt-" (name) } type="number" name=(name) min=(least) max=(most) step="1" inputmode="numeric";
-            }
-        }
-        p.field {
-            label for="prompt-cfg" { "Guidance (cfg) " span.quiet { "optional" } }
-            input #prompt-cfg type="number" name="cfg" min="0" max="100" step="any" inputmode="decimal";
-        }
-        (choice("prompt-format", "format", "Result", formats()))
-        p.field { button.primary type="submit" { "Generate" } }
+/// The page's own address, by which its parts are renewed.
+fn path(view: &PromptPage) -> String {
+    match &view.shown {
+        Some(shown) if view.is_named => address::prompt_of("job", &shown.job.id),
+        _ => "/prompt".to_owned(),
+    }
+}
+
+/// The parts of the page that change, each an element with its id: the picture and the gallery. The
+/// form never changes, so that nothing typed into it is lost.
+pub fn prompt_parts(view: &PromptPage) -> Vec<(&'static str, String)> {
+    vec![
+        ("status", frame::status(&view.frame).into_string()),
+        ("shown", shown(view).into_string()),
+        ("gallery", gallery(view).into_string()),
+    ]
+}
+
+/// A prompt in a line of few letters, as the words for its picture.
+pub(crate) fn brief(prompt: &str) -> String {
+    const LETTERS: usize = 200;
+    let line = prompt.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LETTERS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
     }
 }

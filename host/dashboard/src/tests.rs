@@ -1,13 +1,17 @@
 //! Properties of every page, whatever its data.
 
+mod prompts;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use tilewright_config::Role;
+use tilewright_plan::Stage;
 use tilewright_service_api::{JobResult, JobState};
 
 use crate::fixture::{Fixture, now};
 use crate::views::{
-    AnyTrace, Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, TimeSeries, Tone,
+    AnyTrace, Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, PromptPage,
+    TimeSeries, Tone,
 };
 use crate::{OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, prompt, status_part};
 
@@ -88,6 +92,12 @@ fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
     vec![
         ("overview", overview(&fixture.overview())),
         ("prompt", prompt(&fixture.prompt_page())),
+        ("prompt under way", prompt(&fixture.prompt_under_way())),
+        ("no prompts", prompt(&PromptPage { shown: None, gallery: vec![], ..fixture.prompt_page() })),
+        (
+            "a prompt's job",
+            job(&JobPage { job: fixture.painted("one", JobState::Done, "a cat"), ..fixture.job_page() }),
+        ),
         ("noticed", overview(&noticed)),
         ("empty", overview(&fixture.empty())),
         ("bare", overview(&bare)),
@@ -211,7 +221,7 @@ fn every_field_has_a_label_and_every_button_a_form_with_its_token() {
 
 #[test]
 fn forms_lead_to_what_the_service_answers() {
-    const JOB: [&str; 1] = ["cancel"];
+    const JOB: [&str; 2] = ["cancel", "again"];
     const POLICY: [&str; 4] = ["swap", "rollback", "pause", "resume"];
     const ROUTE: [&str; 2] = ["promote", "stop"];
     let mut found = BTreeSet::new();
@@ -267,6 +277,9 @@ fn pages_name_themselves_for_live_updates() {
     assert_eq!(page(&job(&PLAIN.job_page())).as_deref(), Some("/jobs/0199a2f0-job"));
     assert_eq!(page(&policy(&PLAIN.policy_page())).as_deref(), Some("/policies/fast"));
     assert_eq!(page(&login(&PLAIN.login())), None);
+    assert_eq!(page(&prompt(&PLAIN.prompt_page())).as_deref(), Some("/prompt"));
+    let under_way = page(&prompt(&PLAIN.prompt_under_way()));
+    assert_eq!(under_way.as_deref(), Some("/prompt?job=0199a2f0-paint-e"));
 }
 
 #[test]
@@ -354,7 +367,8 @@ fn charts_survive_any_numbers() {
                 TimeSeries { name: "two".into(), points: points(now()) },
             ];
             let latency = LatencySamples { policy: "p".into(), revision: 1, samples_us: values.clone() };
-            let charts = Charts { latency: vec![latency; 9], decode: series.clone(), regret: series };
+            let work = vec![(Stage::Decode, series.clone()), (Stage::Text, series.clone())];
+            let charts = Charts { latency: vec![latency; 9], work, regret: series };
             let html = OverviewPart::Charts.html(&OverviewPage { charts, ..PLAIN.empty() });
             tags(&html);
             assert!(!html.contains("NaN") && !html.contains("inf"), "{values:?}: {html}");
@@ -363,9 +377,10 @@ fn charts_survive_any_numbers() {
     let empty = OverviewPart::Charts.html(&PLAIN.empty());
     assert!(!empty.contains("<svg") && empty.matches("class=\"empty\"").count() == 3);
     let full = OverviewPart::Charts.html(&PLAIN.overview());
-    assert_eq!(full.matches("class=\"plot\"").count(), 3);
+    assert_eq!(full.matches("class=\"plot\"").count(), 4);
+    assert!(full.contains("Sampling time") && full.contains("Decode time"), "a chart per stage");
     assert_eq!(full.matches("class=\"median\"").count(), 3, "a row per revision");
-    assert_eq!(full.matches("<li>").count(), 5, "a line per route is in the legends");
+    assert_eq!(full.matches("<li>").count(), 6, "a line per route is in the legends");
 }
 
 #[test]
@@ -407,6 +422,13 @@ fn a_trace_shows_what_it_holds() {
     }
     view.traces.clear();
     assert!(job(&view).contains("no longer kept"));
+    view.job = PLAIN.job("one", JobState::Running, 0.4);
+    let html = job(&view);
+    assert!(html.contains("Under way") && html.contains("decided by") && !html.contains("ot decided yet"), "{html}");
+    (view.job.plan, view.job.decided_by) = (None, None);
+    assert!(job(&view).contains("Its policy has not answered yet"));
+    view.job = PLAIN.job("one", JobState::Queued, 0.0);
+    assert!(job(&view).contains("Not decided yet"));
 }
 
 #[test]

@@ -6,13 +6,15 @@ mod charts;
 mod jobs;
 mod pages;
 mod policies;
+mod prompt;
 mod routes;
 
 pub use charts::{Charts, LatencySamples, TimeSeries};
 pub use jobs::JobView;
 pub use pages::{
     AnyTrace, DecisionTrace, DumpFile, Health, IncumbentRun, JobPage, JobQuery, JobsPage, LoginPage, Notice,
-    OverviewPage, PageFrame, PolicyPage, ProblemPage, PromptPage, RouteChoice, Tone,
+    OverviewPage, PageFrame, PolicyPage, ProblemPage, RouteChoice, Tone,
 };
 pub use policies::{PolicyView, WatchdogView};
+pub use prompt::{PromptModel, PromptPage};
 pub use routes::{CanaryView, DeviceView, RouteView, ShadowView, Standing};

@@ -9,7 +9,7 @@ pub struct Axis {
     /// True for a logarithmic axis. A linear one shows zero.
     pub logarithmic: bool,
     /// The values that may be ticks, ascending; if there are none, round numbers are. A linear axis
-    /// extends to them.
+    /// extends to them, a logarithmic one to the nearest around its values.
     pub ticks: Vec<f64>,
     /// The words for a value.
     pub words: fn(f64) -> String,

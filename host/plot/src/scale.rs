@@ -18,7 +18,12 @@ impl<'a> Scale<'a> {
             .chain(ticks)
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)));
         let (from, to) = match axis.logarithmic {
-            true if least <= most => (least / 1.3, most * 1.3),
+            true if least <= most => {
+                // The lines of ticks are read as the plane's edges: no value lies beyond the last.
+                let below = axis.ticks.iter().copied().filter(|tick| *tick <= least).fold(f64::NAN, f64::max);
+                let above = axis.ticks.iter().copied().filter(|tick| *tick >= most).fold(f64::NAN, f64::min);
+                ((least / 1.3).min(below), (most * 1.3).max(above))
+            }
             true => (1.0, 10.0),
             false if least < 0.0 || most > 0.0 => (least.min(0.0) * 1.08, most.max(0.0) * 1.08),
             false => (0.0, 1.0),
@@ -83,7 +88,8 @@ mod tests {
         assert_eq!(ticks(Axis::logarithmic(""), [3.0, 50.0]), ["5", "10", "20", "50"]);
         assert_eq!(ticks(Axis::logarithmic(""), [30.0, 50.0]), ["30", "40", "50", "60"]);
         let given = Axis { ticks: vec![1.0, 60.0, 3600.0], ..Axis::logarithmic("") };
-        assert_eq!(ticks(given, [2.0, 100.0]), ["60"]);
+        assert_eq!(ticks(given.clone(), [2.0, 100.0]), ["1", "60", "3600"]);
+        assert_eq!(ticks(given, [0.5, 7200.0]), ["1", "60", "3600"], "there are no ticks beyond");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub enum CanaryState {
 }
 
 /// A route's canary.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CanaryFacts {
     /// The policy on trial.
     pub policy: String,
@@ -57,6 +57,16 @@ pub struct CanaryFacts {
     /// The least PSNR among them, in dB; none before the first. Equal pictures are infinite, and
     /// written as null.
     pub least_psnr: Option<f64>,
+}
+
+impl CanaryFacts {
+    /// The facts as they were before they were written down: what is infinite is written as null.
+    pub(crate) fn restored(mut self) -> Self {
+        if self.samples > 0 {
+            self.least_psnr = self.least_psnr.or(Some(f64::INFINITY));
+        }
+        self
+    }
 }
 
 /// The effect of a job on a route's canary.

@@ -19,7 +19,7 @@
 //! compared only with those of the incumbent that ended since its last compared one. Each of them
 //! counts once, and other load on the machine slows both.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tilewright_statistics::binomial;
 
 use crate::tally::Sample;
@@ -51,7 +51,7 @@ pub enum Rule {
 }
 
 /// Counts of jobs that were compared with another revision's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Jobs compared.
     pub jobs: u32,

@@ -15,7 +15,7 @@ use std::{
 use tempfile::NamedTempFile;
 
 /// The prefix of unfinished files' names, by which those of a killed server are found.
-const PART: &str = ".tilewright-";
+pub(crate) const PART: &str = ".tilewright-";
 
 /// Bytes that a probe writes: the size of one job's decision and the state of many policies.
 const PROBE: usize = 64 << 10;

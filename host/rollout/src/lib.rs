@@ -10,6 +10,7 @@
 mod assignment;
 mod canary;
 mod comparison;
+mod counts;
 mod decider;
 mod disk;
 mod dump;
@@ -24,6 +25,7 @@ mod slot;
 mod source;
 mod state;
 mod tally;
+mod unanswered;
 mod watchdog;
 
 pub use assignment::{Assignment, EndedJob, StoredAssignment};
@@ -40,4 +42,5 @@ pub use served::Served;
 pub use shadow::{Regret, ShadowFacts};
 pub use slot::{RefusedModule, SlotFacts};
 pub use tally::TallyFacts;
+pub use unanswered::Unanswered;
 pub use watchdog::RULE;

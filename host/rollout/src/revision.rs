@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tilewright_plan::{PolicyIdentity, Recorder, Vae};
+use tilewright_plan::{PolicyIdentity, Recorder, Stage, Vae};
 use tilewright_policy::LoadedPolicy;
 
 use crate::{
@@ -64,6 +64,11 @@ impl Revision {
             warm,
             performance: Mutex::default(),
         }
+    }
+
+    /// The stages that it answers; the native default decides on all others.
+    pub fn stages(&self) -> &[Stage] {
+        &self.loaded.description().stages
     }
 
     /// Its counts.

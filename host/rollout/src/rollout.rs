@@ -21,12 +21,14 @@ use tilewright_gate::Verdict;
 use crate::{
     Assignment, CanaryFacts, CanaryState, Disk, Error, Event, EventKind, Result, Revision, ShadowFacts, SlotFacts,
     canary::Canary,
+    counts::{Counts, SavedCounts, TrialCounts},
     error::without_error_numbers,
     served::Served,
     shadow::{Shadow, ShadowQuestion, ShadowQueue},
     slot::Slot,
     source::{PolicySpec, Sources},
     state::{SavedCanary, SavedPolicy, SavedState, State},
+    unanswered::{Unanswered, unanswered},
 };
 
 /// Events that are kept.
@@ -78,6 +80,7 @@ type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 pub struct Rollout {
     sources: Sources,
     state: State,
+    counts: Counts,
     disk: Disk,
     dumps: PathBuf,
     config: ArcSwap<Config>,
@@ -116,6 +119,9 @@ impl Rollout {
             let is_late =
                 matches!(admitted, Err(Error::UnknownPolicy { .. })) && !Arc::ptr_eq(&routes, &self.routes.load_full());
             if !is_late {
+                if admitted.as_ref().is_ok_and(|assignment| assignment.canary) {
+                    self.keep_counts();
+                }
                 return admitted;
             }
         }
@@ -208,6 +214,35 @@ impl Rollout {
             (route.clone(), shadow, route.canary.as_ref().map(|_| lock(canary).facts.clone()))
         };
         self.routes.load().iter().map(facts).collect()
+    }
+
+    /// The stages of its routes that a policy in force does not answer.
+    pub fn unanswered(&self, policy: &SlotFacts) -> Vec<Unanswered> {
+        let revision = &policy.in_force;
+        unanswered(&self.config.load(), &policy.name, &revision.identity.name, revision.stages())
+    }
+
+    /// Logs what the policies in force do not answer.
+    fn log_unanswered(&self) {
+        for policy in self.policies() {
+            for line in self.unanswered(&policy) {
+                tracing::warn!(policy = policy.name, "{line}");
+            }
+        }
+    }
+
+    /// Keeps the counts of revisions and trials for the next start.
+    fn keep_counts(&self) {
+        self.counts.keep(|| {
+            let loaded = self.slots.load().values().flat_map(|slot| slot.revisions()).collect::<Vec<_>>();
+            let routes = self.routes.load();
+            let trials = routes.iter().filter(|active| active.route.canary.is_some()).map(|active| {
+                let canary = lock(&active.canary);
+                let trial = TrialCounts { digest: canary.digest.clone(), facts: canary.facts.clone() };
+                (active.route.name.clone(), trial)
+            });
+            SavedCounts::of(loaded.iter().map(|revision| &**revision), trials)
+        });
     }
 
     /// The events, newest first.

@@ -154,6 +154,12 @@ impl Slot {
         all.find(|revision| SavedRevision::from(&**revision).is_same(saved))
     }
 
+    /// Every revision that is loaded: in force, before it, and those that drain.
+    pub fn revisions(&self) -> Vec<Arc<Revision>> {
+        let facts = self.facts();
+        [Some(facts.in_force), facts.previous].into_iter().flatten().chain(facts.draining).collect()
+    }
+
     pub fn refuse(&self, refused: RefusedModule) {
         let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         all.push_front(refused);

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tilewright_statistics::lower_median;
 
 use crate::served::Served;
@@ -50,7 +50,7 @@ impl Sample {
 }
 
 /// Counts of a revision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TallyFacts {
     /// Jobs that ended under it.
     pub jobs: u64,

@@ -104,6 +104,8 @@ pub enum JobStage {
 pub enum StageAtWork {
     /// Text encoders read the prompt.
     Text,
+    /// The vae encodes the picture that the job begins with.
+    Encode,
     /// The transformer samples.
     Denoise,
     /// The vae decodes.
@@ -115,6 +117,7 @@ impl StageAtWork {
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
+            Self::Encode => "encode",
             Self::Denoise => "denoise",
             Self::Decode => "decode",
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tilewright_plan::Value;
+use tilewright_plan::{Stage, Value};
 use utoipa::ToSchema;
 
 /// A version of a policy.
@@ -22,6 +22,10 @@ pub struct RevisionBody {
     pub settings: BTreeMap<String, Value>,
     /// The module's origin, in words.
     pub origin: String,
+    /// The stages that it answers: text, denoise, decode, encode. The native default decides on the
+    /// others.
+    #[schema(value_type = Vec<String>)]
+    pub stages: Vec<Stage>,
     /// The time when it took over first.
     pub since: String,
     /// Jobs that ended under it.
@@ -60,4 +64,7 @@ pub struct PolicyBody {
     pub draining: Vec<RevisionBody>,
     /// Newest first.
     pub refused: Vec<RefusedBody>,
+    /// Lines about what the revision in force does not do where routes name it, as stages of their
+    /// jobs that it does not answer.
+    pub warnings: Vec<String>,
 }

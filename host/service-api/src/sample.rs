@@ -104,6 +104,11 @@ pub struct SamplePaths {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub mask: Option<String>,
+    /// The picture that a prompt's picture begins with: `denoise` is the share of it that is made
+    /// anew, and `mask` the part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
+    pub image: Option<String>,
 }
 
 impl SamplePaths {

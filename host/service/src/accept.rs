@@ -26,7 +26,7 @@ use uuid::Uuid;
 use self::sample::sampled_bytes;
 pub use self::{
     describe::describe,
-    generate::{fields_of, prompts_of, text_request},
+    generate::{IMAGE, fields_of, from_latent, prompts_of, text_request},
     sample::sample_request,
     settings::body_of,
 };
@@ -84,6 +84,8 @@ struct Around {
     /// The vae's family, and true if it is quantized.
     family: String,
     quantized_vae: bool,
+    /// True if the vae encodes a picture to begin with.
+    encodes: bool,
 }
 
 /// The reason that a job is not accepted.
@@ -272,12 +274,13 @@ impl ServerState {
         check(&format!("route {}: its memory-limit", assignment.route), assignment.memory_limit)?;
         // Text encoders are of no family: the transformer's stands for theirs.
         let admit = |case: Case<'_>| self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)));
-        let around = work.around.as_ref().map(|Around { quantized_text, family, quantized_vae }| {
+        let around = work.around.as_ref().map(|Around { quantized_text, family, quantized_vae, encodes }| {
             let text = admit(Case { stage: Stage::Text, quantized: *quantized_text, ..case })?;
-            let decode = admit(Case { stage: Stage::Decode, family, quantized: *quantized_vae, ..case })?;
-            Ok::<_, Refusal>((text, decode))
+            let of_vae = |stage| admit(Case { stage, family, quantized: *quantized_vae, ..case });
+            let encode = encodes.then(|| of_vae(Stage::Encode)).transpose()?;
+            Ok::<_, Refusal>([Some(text), encode, Some(of_vae(Stage::Decode)?)])
         });
-        let (text, decode) = around.transpose()?.unzip();
+        let around = around.transpose()?.unwrap_or_default();
         let id = Uuid::now_v7().to_string();
         let now = clock::now_ms();
         let seconds = request.deadline_s.unwrap_or(longest_s);
@@ -315,9 +318,10 @@ impl ServerState {
         let pinned = StoredAssignment::from(&assignment);
         let tag = request.tag.clone().unwrap_or_default();
         let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
-        let [pinned_text, pinned_decode] = [text, decode].map(|of| of.as_ref().map(StoredAssignment::from));
+        let [pinned_text, pinned_encode, pinned_decode] = around.map(|of| of.as_ref().map(StoredAssignment::from));
         let (starts, crashes) = (0, 0);
-        let stored = StoredJob { job, request, pinned, pinned_text, pinned_decode, deadline_ms, starts, crashes };
+        let stored =
+            StoredJob { job, request, pinned, pinned_text, pinned_encode, pinned_decode, deadline_ms, starts, crashes };
         // Announced before it is stored, so that a caller who finds it can follow and cancel it.
         self.jobs.announce(&id, assignment);
         let accepted = self.jobs.files.adopt(&id, uploads).and_then(|()| self.jobs.store.insert(&stored, key));

@@ -30,7 +30,7 @@ use crate::{app::App, problem::Problem};
 pub use events::event_body;
 pub use extract::{PathName, QueryParams};
 pub use forms::BoundedForm;
-pub use jobs::submit_job;
+pub use jobs::{Submission, accept_submission, read_submission};
 pub use policies::{ReplacementBody, change_policy, largest_module, policy_body, store_module, swap_policy};
 pub use routes::device_body;
 pub use spool::Spool;

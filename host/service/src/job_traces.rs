@@ -2,12 +2,12 @@
 //! that it logged, and the plan of the incumbent.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Mutex, PoisonError},
     time::SystemTime,
 };
 
-use tilewright_plan::{Candidate, Denoise, LogLine, Record, Text, Vae, Work};
+use tilewright_plan::{Candidate, Denoise, LogLine, Record, Stage, Text, Vae, Work};
 
 /// The most jobs with a trace.
 const KEPT: usize = 200;
@@ -15,7 +15,7 @@ const KEPT: usize = 200;
 /// The most decision times of a revision.
 const TIMES: usize = 512;
 
-/// The most jobs with a time.
+/// The most times of a stage's work.
 const WORKS: usize = 400;
 
 /// The most revisions with decision times.
@@ -54,13 +54,16 @@ pub enum AnyJobTrace {
 #[derive(Debug, Default)]
 pub struct JobTraces(Mutex<Inner>);
 
+/// The time of a stage's work: the route, the time of its end, seconds.
+pub type WorkTime = (String, SystemTime, f64);
+
 #[derive(Debug, Default)]
 struct Inner {
     /// By job, stage by stage.
     traces: HashMap<String, Vec<AnyJobTrace>>,
     order: VecDeque<String>,
     times: VecDeque<((String, u64), VecDeque<f64>)>,
-    works: VecDeque<(String, SystemTime, f64)>,
+    works: BTreeMap<Stage, VecDeque<WorkTime>>,
 }
 
 impl JobTraces {
@@ -108,18 +111,20 @@ impl JobTraces {
         }
     }
 
-    /// Keeps the time of a job's work, in seconds.
-    pub fn record_work_time(&self, route: &str, seconds: f64) {
+    /// Keeps the time of a stage's work, in seconds.
+    pub fn record_work_time(&self, stage: Stage, route: &str, seconds: f64) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.works.push_back((route.to_owned(), SystemTime::now(), seconds));
-        if inner.works.len() > WORKS {
-            inner.works.pop_front();
+        let works = inner.works.entry(stage).or_default();
+        works.push_back((route.to_owned(), SystemTime::now(), seconds));
+        if works.len() > WORKS {
+            works.pop_front();
         }
     }
 
-    /// Times of jobs' work, oldest first: route, time of the end, seconds.
-    pub fn work_times(&self) -> Vec<(String, SystemTime, f64)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).works.iter().cloned().collect()
+    /// Times of a stage's work, oldest first.
+    pub fn work_times(&self, stage: Stage) -> Vec<WorkTime> {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.works.get(&stage).into_iter().flatten().cloned().collect()
     }
 
     /// Times of decisions in seconds, per policy and revision, the oldest revision first.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use tilewright_dashboard::views::{Notice, Tone};
+use tilewright_service_api::JobRequest;
 use uuid::Uuid;
 
 /// The lifetime of a notice: a page that is loaded again much later does not show it.
@@ -29,20 +30,27 @@ struct StoredNotice {
     number: String,
     since: Instant,
     notice: Notice,
+    /// The request that was refused: its form is filled in with it again.
+    refused: Option<JobRequest>,
 }
 
 impl Notices {
     /// Holds a notice. Returns its number, which can't be guessed.
     pub fn hold(&self, is_good: bool, text: &str) -> String {
-        self.hold_since(Instant::now(), is_good, text)
+        self.hold_since(Instant::now(), is_good, text, None)
     }
 
-    fn hold_since(&self, since: Instant, is_good: bool, text: &str) -> String {
+    /// Holds a notice of a request that was refused.
+    pub fn hold_refused(&self, text: &str, request: JobRequest) -> String {
+        self.hold_since(Instant::now(), false, text, Some(request))
+    }
+
+    fn hold_since(&self, since: Instant, is_good: bool, text: &str, refused: Option<JobRequest>) -> String {
         let number = Uuid::new_v4().simple().to_string();
         let tone = if is_good { Tone::Good } else { Tone::Bad };
         let notice = Notice { tone, text: text.chars().take(LONGEST).collect() };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push_back(StoredNotice { number: number.clone(), since, notice });
+        all.push_back(StoredNotice { number: number.clone(), since, notice, refused });
         if all.len() > MOST {
             all.pop_front();
         }
@@ -51,9 +59,18 @@ impl Notices {
 
     /// The notice with a number; none if it is gone.
     pub fn get(&self, number: &str) -> Option<Notice> {
+        self.find(number, |held| Some(held.notice.clone()))
+    }
+
+    /// The refused request of the notice with a number; none if it is gone, or was of none.
+    pub fn refused(&self, number: &str) -> Option<JobRequest> {
+        self.find(number, |held| held.refused.clone())
+    }
+
+    fn find<T>(&self, number: &str, of: impl FnOnce(&StoredNotice) -> Option<T>) -> Option<T> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let held = all.iter().find(|held| held.number == number)?;
-        (held.since.elapsed() < READABLE).then(|| held.notice.clone())
+        if held.since.elapsed() < READABLE { of(held) } else { None }
     }
 }
 
@@ -75,7 +92,7 @@ mod tests {
         (0..MOST).for_each(|_| drop(notices.hold(true, "")));
         assert_eq!(notices.get(&first), None, "the oldest went");
         if let Some(past) = Instant::now().checked_sub(READABLE) {
-            assert_eq!(notices.get(&notices.hold_since(past, true, "")), None);
+            assert_eq!(notices.get(&notices.hold_since(past, true, "", None)), None);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The dashboard: pages, their live parts, and the actions of their forms.
 
 mod actions;
+mod thumbnails;
 mod views;
 
 use std::{
@@ -23,7 +24,7 @@ use axum::{
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use tilewright_dashboard::{
-    ASSETS, OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, prompt, status_part,
+    ASSETS, OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, prompt, prompt_parts, status_part,
     views::JobQuery,
 };
 use tilewright_service_api::JobState;
@@ -48,6 +49,7 @@ pub fn router() -> Router<App> {
         .route("/prompt", get(prompt_page))
         .route("/jobs", get(jobs_page))
         .route("/jobs/{id}", get(job_page))
+        .route("/jobs/{id}/thumbnail", get(thumbnails::get))
         .route("/policies/{name}", get(policy_page))
         .route("/live", get(live))
         .route("/assets/{name}", get(asset))
@@ -55,6 +57,7 @@ pub fn router() -> Router<App> {
         .route("/actions/logout", post(actions::sign_out))
         .route("/actions/submit", post(actions::submit))
         .route("/actions/jobs/{id}/cancel", post(actions::cancel))
+        .route("/actions/jobs/{id}/again", post(actions::again))
         .route("/actions/policies/{name}/swap", post(actions::swap))
         .route("/actions/policies/{name}/{what}", post(actions::policy))
         .route("/actions/routes/{name}/{what}", post(actions::route))
@@ -79,12 +82,25 @@ async fn overview_page(
     Ok(Html(html.await??))
 }
 
+/// The query of the page for prompts.
+#[derive(Debug, Default, Deserialize)]
+struct PromptQuery {
+    notice: Option<String>,
+    /// The job whose picture comes first.
+    job: Option<String>,
+    /// The job that the form is filled in from.
+    from: Option<String>,
+}
+
 async fn prompt_page(
     State(app): State<App>,
-    QueryParams(query): QueryParams<PageQuery>,
+    QueryParams(query): QueryParams<PromptQuery>,
     headers: HeaderMap,
-) -> Html<String> {
-    Html(prompt(&views::prompt(&app, &headers, query.notice.as_deref())))
+) -> ApiResult<Html<String>> {
+    let PromptQuery { notice, job, from } = query;
+    let asked = views::AskedPrompt { notice, job, from };
+    let html = spawn_blocking(move || views::prompt(&app, &headers, &asked).map(|view| prompt(&view)));
+    Ok(Html(html.await??))
 }
 
 /// The query of the list of jobs. An empty field does not filter.
@@ -195,6 +211,11 @@ fn render_parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec
         return Ok(view
             .map_or_else(Vec::new, |view| vec![("status", status_part(&view.frame)), ("policy", policy_part(&view))]));
     }
+    if let Some(query) = page.strip_prefix("/prompt") {
+        let job = query.strip_prefix("?job=").map(str::to_owned);
+        let view = views::prompt(app, headers, &views::AskedPrompt { job, ..views::AskedPrompt::default() })?;
+        return Ok(prompt_parts(&view));
+    }
     if page == "/jobs" {
         return Ok(vec![("status", status_part(&views::frame(app, headers, None)))]);
     }
@@ -264,7 +285,8 @@ impl PageFollower {
 
 /// The address of a page, with the number of a notice that the page shows.
 pub fn with_notice(app: &App, path: &str, is_good: bool, text: &str) -> String {
-    format!("{path}?notice={}", app.notices.hold(is_good, text))
+    let mark = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{mark}notice={}", app.notices.hold(is_good, text))
 }
 
 /// True if a form comes from a page of this server.

@@ -305,12 +305,59 @@ fn a_canary_takes_its_share_and_is_promoted_or_stopped_by_the_rule() {
     assert_eq!(ended["state"], "stopped", "{ended}");
     assert!(ended["why"].as_str().unwrap().contains("of 300 dB at least"), "{ended}");
     assert!((0..4).all(|_| decoded(&server, "picture", &small(4, 4))["canary"] == false));
-    // It stays stopped after a restart.
+    // It stays stopped after a restart, with the counts that it had.
     let text = fs::read_to_string(place.path("tilewright.toml")).unwrap();
+    let ended = canary(&server);
+    assert_eq!((&ended["jobs"], &ended["samples"]), (&json!(1), &json!(1)));
     server.kill();
     let server = Server::start(&place, &text);
-    assert_eq!(canary(&server)["state"], "stopped");
+    assert_eq!(canary(&server), ended);
     server.post("/v1/routes/route-1/canary/promote", &json!({})).problem(409);
+}
+
+#[test]
+fn counts_go_on_after_a_restart() {
+    let place = Place::new();
+    let set = "space = \"exact\", tile = 128, precision = \"f32\"";
+    let text = with_route(&format!(
+        "[policies.new]\nsource = \"fixed\"\nset = {{ {set} }}\n\
+         [[routes]]\npolicy = \"fixed\"\ncanary = {{ policy = \"new\", share = 0.5, sample = 0.5, psnr = 45.0 }}\n"
+    ));
+    let mut server = Server::start(&place, &text);
+    let counts = |server: &Server| {
+        let of = |policy: &str| {
+            let in_force = server.get(&format!("/v1/policies/{policy}")).with(200)["in_force"].clone();
+            (in_force["jobs"].clone(), in_force["decisions"].clone(), in_force["failures"].clone())
+        };
+        (server.get("/v1/routes").with(200)["routes"][0]["canary"].clone(), of("fixed"), of("new"))
+    };
+    for _ in 0..6 {
+        decoded(&server, "picture", &small(16, 16));
+    }
+    let before = counts(&server);
+    assert_eq!((&before.0["jobs"], &before.0["state"]), (&json!(3), &json!("trial")), "{before:?}");
+    assert!(before.0["samples"].as_u64().unwrap() >= 1 && before.0["comparison"]["jobs"] == 3, "{before:?}");
+    assert_eq!((&before.1.0, &before.2.0), (&json!(3), &json!(3)), "{before:?}");
+    // After a kill, and after an end in good order.
+    server.kill();
+    server = Server::start(&place, &text);
+    assert_eq!(counts(&server), before);
+    let page = String::from_utf8(server.get("/").body).unwrap().replace('\u{a0}', " ");
+    assert!(page.contains("50 % of jobs, 3 so far"), "{page}");
+    assert_eq!(server.end(), 0);
+    server = Server::start(&place, &text);
+    assert_eq!(counts(&server), before);
+    for _ in 0..2 {
+        decoded(&server, "picture", &small(16, 16));
+    }
+    let after = counts(&server);
+    assert_eq!((&after.0["jobs"], &after.0["comparison"]["jobs"]), (&json!(4), &json!(4)), "{after:?}");
+    assert_eq!((&after.1.0, &after.2.0), (&json!(4), &json!(4)), "{after:?}");
+    // Another revision begins anew.
+    server.post("/v1/policies/new/swap", &json!({ "source": "adaptive" })).with(200);
+    decoded(&server, "picture", &small(16, 16));
+    decoded(&server, "picture", &small(16, 16));
+    assert_eq!(counts(&server).0["jobs"], 1);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::server::Server;
 use crate::generate::fresh_prompt;
 use crate::program::{Place, Run, fixture, sample};
 
-fn config() -> String {
+pub fn config() -> String {
     let model = |name: &str| {
         let folder = fixture(&format!("generate-{name}"));
         format!(
@@ -274,4 +274,59 @@ fn prompts_survive_kills_and_swaps_to_the_same_pixels() {
         }
     }
     assert_eq!(accepted.len(), jobs);
+}
+
+/// A picture that begins with another one has the pixels of the command line, its encode a route
+/// and a record as any other stage.
+#[test]
+fn a_picture_may_begin_with_another() {
+    let place = Place::new();
+    let server = Server::start(&place, &config());
+    let gradient = |x: u32, y: u32| image::Rgb([(x * 5) as u8, (y * 7) as u8, 90]);
+    // Not a multiple of what the vae takes: the middle counts.
+    image::RgbImage::from_fn(50, 35, gradient).save(place.path("start.png")).unwrap();
+    image::RgbImage::from_fn(50, 35, |x, _| image::Rgb([if x < 25 { 255 } else { 0 }; 3]))
+        .save(place.path("mask.png"))
+        .unwrap();
+    let (start, mask) = (fs::read(place.path("start.png")).unwrap(), fs::read(place.path("mask.png")).unwrap());
+    let prompt = fresh_prompt();
+    let request = json!({
+        "model": "flux", "prompt": prompt, "format": "safetensors",
+        "sample": { "steps": 5, "seed": 3, "denoise": 0.6 },
+    });
+    let folder = fixture("generate-flux");
+    let words = ["generate", &*prompt, "--model", &folder, "--steps", "5", "--seed", "3", "--denoise", "0.6"];
+    let further = ["--device", "cpu", "--policy", "denoise=fixed", "--no-history", "-o", "hand.safetensors"];
+    for (files, own) in [
+        (vec![("image", &*start)], vec!["--image", "start.png"]),
+        (vec![("image", &*start), ("mask", &*mask)], vec!["--image", "start.png", "--mask", "mask.png"]),
+    ] {
+        let id = server.submit_files(&request, &files).with(202)["id"].as_str().unwrap().to_owned();
+        let words: Vec<String> = words.iter().chain(&own).chain(&further).map(|word| (*word).to_owned()).collect();
+        assert!(made(&place, &server, &id) == by_hand(&place, &words), "{own:?}: other pixels");
+        let stages = stages_of(&server, &id);
+        assert!(stages.ends_with(&["encode", "denoise", "decode"].map(str::to_owned)), "{stages:?}");
+        let job = server.job(&id);
+        assert_eq!((&job["width"], &job["height"]), (&json!(48), &json!(32)), "{job}");
+        let names = fs::read_dir(place.path(&format!("data/jobs/{id}"))).unwrap();
+        let names: Vec<String> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(names, ["result.safetensors"], "nobody needs the rest any more");
+    }
+    let refused = |request: &Value, files: &[(&str, &[u8])]| server.submit_files(request, files).problem(422);
+    let mut sized = request.clone();
+    sized["sample"]["width"] = json!(48);
+    let clip = json!({ "model": "wan", "prompt": prompt });
+    let plain = json!({ "model": "flux", "prompt": prompt });
+    for (line, words) in [
+        (refused(&sized, &[("image", &start)]), "sample.width: a picture to begin with has its size"),
+        (refused(&clip, &[("image", &start)]), "image: model wan makes clips"),
+        (refused(&plain, &[("image", b"no picture")]), "image: "),
+        (refused(&plain, &[("image", &start[..60])]), "image: "),
+        (refused(&plain, &[("mask", &mask)]), "mask: expected an image with it"),
+        (refused(&request, &[]), "sample.denoise: expected an image with it"),
+        (refused(&plain, &[("image", &start), ("mask", b"no picture")]), "mask: "),
+    ] {
+        assert!(line.contains(words) && !line.contains("incoming"), "{line}");
+    }
+    assert_eq!(server.end(), 0);
 }

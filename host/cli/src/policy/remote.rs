@@ -24,6 +24,7 @@ use crate::{
     config,
     failure::{Failure, Outcome},
     printer, table,
+    tell::tell,
 };
 
 /// The timeout of a request: a module may have to be compiled.
@@ -73,6 +74,9 @@ pub fn roll_back(arguments: &Rollback) -> Outcome {
 }
 
 fn print_policy(policy: &Value, as_json: bool) -> Outcome {
+    for line in policy["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        tell!("warning: {}", shorten(line, 2000));
+    }
     if as_json {
         return super::print(policy);
     }

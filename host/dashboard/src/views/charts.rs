@@ -2,13 +2,15 @@
 
 use std::time::SystemTime;
 
+use tilewright_plan::Stage;
+
 /// The charts of the overview.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Charts {
     /// Times of decisions, a row per policy and revision, in the order shown.
     pub latency: Vec<LatencySamples>,
-    /// Times of recent decodes in milliseconds, a line per route.
-    pub decode: Vec<TimeSeries>,
+    /// Times of recent work in milliseconds, stage by stage, a line per route.
+    pub work: Vec<(Stage, Vec<TimeSeries>)>,
     /// The shadow's predicted time against the best of the plans compared, a line per route: 0 is
     /// as good, 0.5 is half as long again.
     pub regret: Vec<TimeSeries>,

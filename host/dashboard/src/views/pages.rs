@@ -61,15 +61,6 @@ pub enum Tone {
     Bad,
 }
 
-/// The page at `/prompt`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PromptPage {
-    /// The data that every page shows.
-    pub frame: PageFrame,
-    /// Names of the models that read prompts.
-    pub models: Vec<String>,
-}
-
 /// The page at `/`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverviewPage {

@@ -148,8 +148,14 @@ impl Rollout {
         yield_processor();
         let (new, old) = (revision.number, before.in_force.number);
         let why = trial.map_or_else(String::new, |(_, why)| format!("; {why}"));
+        let unanswered: String = self
+            .unanswered(&slot.facts())
+            .into_iter()
+            .inspect(|line| tracing::warn!(policy = slot.name, "{line}"))
+            .map(|line| format!("; {line}"))
+            .collect();
         let detail = format!(
-            "revision {new} took over from {old}: {} {} from {}{why}",
+            "revision {new} took over from {old}: {} {} from {}{why}{unanswered}",
             revision.identity.name, revision.identity.version, revision.origin
         );
         let route = trial.map(|(active, _)| active.route.name.as_str());

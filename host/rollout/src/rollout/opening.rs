@@ -13,8 +13,9 @@ use tilewright_policy::CacheDir;
 
 use super::{ActiveRoute, Listener, Rollout, lock, now};
 use crate::{
-    Assignment, Disk, Modules, Result, Revision, StoredAssignment,
+    Assignment, CanaryFacts, Disk, Modules, Result, Revision, StoredAssignment,
     canary::Canary,
+    counts::Counts,
     disk,
     shadow::ShadowQueue,
     slot::{ActiveRevisions, Changing, PauseState, Slot},
@@ -50,6 +51,7 @@ impl Rollout {
         let rollout = Self {
             sources: Sources::new(modules, cache),
             state,
+            counts: Counts::open(folder.join("rollout-counts.json")),
             disk,
             dumps: folder.join("dumps"),
             config: ArcSwap::from_pointee(config.clone()),
@@ -66,7 +68,9 @@ impl Rollout {
             slots.insert(name.clone(), Arc::new(rollout.slot(&name, wanted, saved.policies.get(&name), config)?));
         }
         rollout.slots.store(Arc::new(slots));
-        rollout.routes.store(Arc::new(rollout.in_force(config, &saved)));
+        let routes = rollout.in_force(config, &saved);
+        routes.iter().for_each(|active| rollout.restore_trial(active));
+        rollout.routes.store(Arc::new(routes));
         if let Err(error) = rollout.settle() {
             let is_known = |(name, policy): (&String, &SavedPolicy)| {
                 saved.policies.get(name).is_some_and(|known| known.in_force.is_same(&policy.in_force))
@@ -79,6 +83,7 @@ impl Rollout {
             tracing::error!(%error, "the state in force is unchanged, but can't be stored until there is room");
         }
         rollout.refresh_all();
+        rollout.log_unanswered();
         Ok(Arc::new(rollout))
     }
 
@@ -140,7 +145,19 @@ impl Rollout {
             policies,
         )?;
         prepared.origin = saved.origin.clone();
-        Ok(Revision::new(policy, saved.number, saved.since.clone(), prepared))
+        let revision = Revision::new(policy, saved.number, saved.since.clone(), prepared);
+        revision.performance().tally.facts = self.counts.before.revision(policy, saved.number, &saved.digest);
+        Ok(revision)
+    }
+
+    /// Gives a trial that goes on, or that has ended, the counts that it had.
+    fn restore_trial(&self, active: &ActiveRoute) {
+        let Some(known) = self.counts.before.trials.get(&active.route.name) else { return };
+        let mut canary = lock(&active.canary);
+        let CanaryFacts { policy, revision, state, why, .. } = &canary.facts;
+        if (policy, *revision, &canary.digest) == (&known.facts.policy, known.facts.revision, &known.digest) {
+            canary.facts = CanaryFacts { state: *state, why: why.clone(), ..known.facts.clone() };
+        }
     }
 
     /// The routes; a trial continues if it is the same one.

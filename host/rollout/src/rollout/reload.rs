@@ -67,6 +67,7 @@ impl Rollout {
             self.slots.store(Arc::new(slots));
             self.settle_or_say(&mut written);
         }
+        self.log_unanswered();
         self.emit(EventKind::Reloaded, None, None, None, "the configuration was reloaded".into());
         Ok(refused)
     }

@@ -59,6 +59,7 @@ impl Rollout {
                 self.roll_back_failing(&slot, decided, &why);
             }
         }
+        self.keep_counts();
     }
 
     /// Passes a job to the canary of its route, as the canary's or the incumbent's.

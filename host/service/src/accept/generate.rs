@@ -7,7 +7,8 @@ use tch::{Device, Kind, Tensor};
 use tilewright_engine::DenoiseJob;
 use tilewright_media::{Format, Shape};
 use tilewright_pipeline::{
-    Asked, Decode, LatentMap, SampleModel, SampleRequest, Size, Steps, TextRequest, random_seed,
+    Asked, Decode, EncodeSource, LatentMap, LatentOutput, Model, SampleModel, SampleRequest, Size, Steps, TextRequest,
+    random_seed,
 };
 use tilewright_plan::{Loss, Objective, Stage};
 use tilewright_sampling::Convention;
@@ -23,12 +24,16 @@ use super::{
 };
 use crate::{
     device::DeviceState,
+    error::one_line,
     jobs::inputs::{Input, Uploads},
     models::{OpenModel, OpenText, OpenVae},
 };
 
 /// The most characters of a prompt.
 const LONGEST: usize = 100_000;
+
+/// The name of a job's picture in errors.
+pub const IMAGE: &str = "image";
 
 /// The tokens that T5 may be asked to read.
 const TEXT_TOKENS: std::ops::RangeInclusive<u32> = 3..=512;
@@ -80,6 +85,29 @@ pub fn fields_of(
     })
 }
 
+/// The fields of a job whose latent gives the size.
+pub fn from_latent(fields: SampleFields) -> SampleFields {
+    SampleFields { width: None, height: None, frames: None, ..fields }
+}
+
+/// Width and height that a picture to begin with has, as the vae takes it.
+fn image_size(image: &Path, model: &OpenModel, vae: &Model, fields: &SampleFields) -> Result<[u32; 2], Refusal> {
+    if vae.is_video() {
+        return Err(invalid(format!("image: model {} makes clips, and they begin with no picture here", model.name)));
+    }
+    if let Some((name, _)) =
+        [("width", fields.width), ("height", fields.height)].iter().find(|(_, side)| side.is_some())
+    {
+        return Err(invalid(format!("sample.{name}: a picture to begin with has its size: leave one of them out")));
+    }
+    let refused =
+        |error: tilewright_pipeline::Error| invalid(one_line(&error).replace(&image.display().to_string(), IMAGE));
+    let mut source = EncodeSource::open(image, Some(1)).map_err(refused)?;
+    source.crop(vae.spatial_scale(), &mut |_| {}).map_err(refused)?;
+    let (height, width) = source.size();
+    Ok([width, height])
+}
+
 /// The settings that fields ask for.
 fn asked(fields: &SampleFields) -> Result<Asked, String> {
     let size = match (fields.width, fields.height) {
@@ -125,7 +153,15 @@ pub fn inspect(
     if let Some((name, _)) = OF_DECODES.iter().find(|(_, is_given)| is_given(request)) {
         return Err(invalid(format!("{name}: is for decodes: leave it out of a job from a prompt")));
     }
-    if let Some(input) = uploads.keys().next() {
+    let image = uploads.get(&Input::Image).map(|image| image.path());
+    let given = request.sample.as_deref().cloned().unwrap_or_default();
+    for (name, is_given) in [("mask", uploads.contains_key(&Input::Mask)), ("sample.denoise", given.denoise.is_some())]
+    {
+        if is_given && image.is_none() {
+            return Err(invalid(format!("{name}: expected an image with it, which is made anew in part")));
+        }
+    }
+    if let Some(input) = uploads.keys().find(|input| ![Input::Image, Input::Mask].contains(input)) {
         return Err(invalid(format!("{}: a prompt is the whole input: leave it out", input.name())));
     }
     for (name, text) in [("prompt", Some(prompt)), ("negative_prompt", request.negative_prompt.as_deref())] {
@@ -140,24 +176,50 @@ pub fn inspect(
         let (least, most) = (TEXT_TOKENS.start(), TEXT_TOKENS.end());
         return Err(invalid(format!("text_tokens: expected {least} to {most}")));
     }
-    let fields = fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
+    let mut fields = fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
+    if let Some(image) = image {
+        let [width, height] = image_size(image, model, vae, &given)?;
+        (fields.width, fields.height) = (Some(width), Some(height));
+    }
     let (width, height) = (fields.width.unwrap_or_default(), fields.height.unwrap_or_default());
     let size = Size { width, height, frames: fields.frames.unwrap_or(1) };
     let folder = tempfile::tempdir_in(place).map_err(|error| super::not_written(&error))?;
     let placeholder = folder.path().join("conditioning.safetensors");
+    let start = folder.path().join("latent.safetensors");
     let named = |input: Input| -> Option<PathBuf> {
-        let is_there = input == Input::Conditioning || input == Input::Negative && fields.cfg.is_some();
-        is_there.then(|| placeholder.clone())
+        match input {
+            Input::Conditioning => Some(placeholder.clone()),
+            Input::Negative => fields.cfg.map(|_| placeholder.clone()),
+            Input::Latent => image.map(|_| start.clone()),
+            Input::Mask => uploads.get(&Input::Mask).map(|mask| mask.path().to_owned()),
+            Input::Noise | Input::Image => None,
+        }
     };
-    let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
-    let refused = |error: &tilewright_pipeline::Error| invalid(describe(error, model, |_| None));
+    let without_image = |input: Input| named(input).filter(|_| [Input::Conditioning, Input::Negative].contains(&input));
+    let plain = SampleFields { denoise: None, ..fields.clone() };
+    let asked = sample_request(transformer, &plain, without_image).map_err(Refusal::Invalid)?;
+    let refused = |error: &tilewright_pipeline::Error| {
+        invalid(describe(error, model, |input| named(input).filter(|_| input == Input::Mask)))
+    };
     transformer.check_size(size).map_err(|error| refused(&error))?;
     let tokens = transformer.text_tokens_of(request.text_tokens, asked.convention).map_err(|error| refused(&error))?;
     transformer
         .generate_conditioning(&placeholder, tokens, size)
         .map_err(|error| Refusal::from(crate::Error::from(error)))?;
-    let sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
+    let mut asked = asked;
+    let mut sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
     let shape = sampling.latents.size();
+    if image.is_some() {
+        // Stands for the picture's latent, which is encoded when the job's turn comes.
+        let mut one = shape.clone();
+        one[0] = 1;
+        let latent = Tensor::f_zeros(&one, (Kind::Float, Device::Cpu)).map_err(internal)?;
+        LatentOutput::new(&start, None, false, false)
+            .and_then(|place| place.write(&latent, &Vec::new(), &()))
+            .map_err(|error| Refusal::from(crate::Error::from(error)))?;
+        asked = sample_request(transformer, &from_latent(fields.clone()), named).map_err(Refusal::Invalid)?;
+        sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
+    }
     let job = DenoiseJob::new(&device.machine, &transformer.denoiser, &sampling, u64::MAX, Objective::Fastest);
     let sampled = job.map_err(internal)?.least_bytes().unwrap_or_default();
     let [frames, height, width] = transformer.extents(&shape);
@@ -194,6 +256,7 @@ pub fn inspect(
                 quantized_text: text.quantized,
                 family: facts.family.clone(),
                 quantized_vae: facts.quantized,
+                encodes: image.is_some(),
             }),
         },
         latent: None,

@@ -74,6 +74,9 @@ pub fn inspect(
     if fields.preview && model.vae.is_none() {
         return Err(invalid(format!("sample.preview: model {} has no vae to take the colours from", model.name)));
     }
+    if uploads.contains_key(&Input::Image) {
+        return Err(invalid("image: a picture to begin with is for prompts: give its latent instead"));
+    }
     let paths = |input: Input| uploads.get(&input).map(|upload| upload.path().to_owned());
     if let (true, Some(vae)) = (fields.preview, &model.vae) {
         LatentMap::check(transformer, (&vae.model, &vae.path))

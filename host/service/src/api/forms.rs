@@ -80,6 +80,11 @@ impl FormPart<'_> {
         self.field.name().unwrap_or_default()
     }
 
+    /// True of the field for a file in which none was chosen: browsers send it with an empty name.
+    pub fn has_no_file_name(&self) -> bool {
+        self.field.file_name() == Some("")
+    }
+
     /// The next piece of it.
     ///
     /// # Errors

@@ -40,8 +40,9 @@ const PARTS: usize = 24;
 
 /// A job to submit, with its files.
 #[derive(ToSchema)]
+#[schema(as = Submission)]
 #[allow(dead_code, reason = "describes the form's parts")]
-pub struct Submission {
+pub struct SubmissionForm {
     /// The request; without paths.
     request: JobRequest,
     /// A ComfyUI .latent, or a .safetensors with one tensor. A sample without one begins from noise
@@ -61,6 +62,9 @@ pub struct Submission {
     /// A picture, or a .safetensors with `mask`: 1 where the latent is made anew.
     #[schema(value_type = Option<String>, format = Binary)]
     mask: Vec<u8>,
+    /// The picture that a prompt's picture begins with.
+    #[schema(value_type = Option<String>, format = Binary)]
+    image: Vec<u8>,
 }
 
 /// Submit a decode or a sample
@@ -70,7 +74,7 @@ pub struct Submission {
 #[utoipa::path(
     post, path = "/v1/jobs", operation_id = "submitJob",
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same job, however often it is sent: 1 to 128 printable ASCII characters", min_length = 1, max_length = 128, pattern = "^[!-~]+$")),
-    request_body(content((JobRequest = "application/json"), (Submission = "multipart/form-data"))),
+    request_body(content((JobRequest = "application/json"), (SubmissionForm = "multipart/form-data"))),
     responses(
         (status = 202, description = "Accepted", body = Job, headers(("Location" = String, description = "The job"))),
         (status = 400, description = "No such body"),
@@ -84,7 +88,8 @@ pub struct Submission {
 )]
 pub async fn submit(State(app): State<App>, request: Request) -> ApiResult<Response> {
     let key = idempotency_key(request.headers())?;
-    let job = submit_job(&app, request, key, false).await?;
+    let submission = read_submission(&app, request, key, false).await?;
+    let job = accept_submission(&app, submission).await?;
     let location = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)).map_err(|error| Problem::internal(&error))?;
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
 }
@@ -104,9 +109,30 @@ fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
     sound.map(|key| Some(key.to_owned())).ok_or_else(wrong)
 }
 
-/// Reads a submission of either kind and accepts it. A form from one of this server's pages carries
-/// the page's token.
-pub async fn submit_job(app: &App, request: Request, key: Option<String>, from_page: bool) -> ApiResult<Job> {
+/// A submission whose body has been read.
+pub struct Submission {
+    /// The request.
+    pub job: JobRequest,
+    uploads: Uploads,
+    key: Option<String>,
+    caller: String,
+}
+
+impl Submission {
+    /// A submission without files of its own.
+    pub fn of(job: JobRequest, caller: String) -> Self {
+        Self { job, uploads: Uploads::new(), key: None, caller }
+    }
+}
+
+/// Reads a submission of either kind. A form from one of this server's pages carries the page's
+/// token.
+pub async fn read_submission(
+    app: &App,
+    request: Request,
+    key: Option<String>,
+    from_page: bool,
+) -> ApiResult<Submission> {
     let server = app.server.clone();
     let caller = app.auth.caller_name(&request);
     let is_known = match key.clone() {
@@ -162,6 +188,12 @@ pub async fn submit_job(app: &App, request: Request, key: Option<String>, from_p
             "expected application/json or multipart/form-data",
         ));
     };
+    Ok(Submission { job, uploads, key, caller })
+}
+
+/// Accepts a submission.
+pub async fn accept_submission(app: &App, submission: Submission) -> ApiResult<Job> {
+    let (server, Submission { job, uploads, key, caller }) = (app.server.clone(), submission);
     let (job, uploads, bytes) = spawn_blocking(move || {
         let bytes = inspected_bytes(&job, &uploads);
         bytes.map(|bytes| (job, uploads, bytes))
@@ -181,20 +213,22 @@ pub async fn submit_job(app: &App, request: Request, key: Option<String>, from_p
 fn paths(job: &JobRequest) -> impl Iterator<Item = (Input, String, &str)> {
     let latent = (Input::Latent, "latent_path".to_owned(), job.latent_path.as_deref());
     let sample = job.sample.iter().flat_map(|sample| {
-        let SamplePaths { conditioning, negative, noise, mask } = &sample.paths;
+        let SamplePaths { conditioning, negative, noise, mask, image } = &sample.paths;
         let named = [
             (Input::Conditioning, conditioning),
             (Input::Negative, negative),
             (Input::Noise, noise),
             (Input::Mask, mask),
+            (Input::Image, image),
         ];
         named.map(|(input, path)| (input, format!("sample.paths.{}", input.name()), path.as_deref()))
     });
     std::iter::once(latent).chain(sample).filter_map(|(input, field, path)| Some((input, field, path?)))
 }
 
-/// Fields of a sample in the dashboard's form.
-const SAMPLE_FIELDS: [&str; 7] = ["width", "height", "frames", "steps", "seed", "batch", "cfg"];
+/// Numbers of a sample in the dashboard's form, and names.
+const SAMPLE_FIELDS: [&str; 9] = ["width", "height", "frames", "steps", "seed", "batch", "cfg", "guidance", "denoise"];
+const SAMPLE_NAMES: [&str; 2] = ["sampler", "scheduler"];
 
 async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
     let most = app.server.config.in_force().server.limits.upload_bytes;
@@ -206,7 +240,9 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
         let name = part.name().to_owned();
         match (name.as_str(), Input::named(&name)) {
             (_, Some(input)) if !uploads.contains_key(&input) => {
-                uploads.insert(input, receive_file(app, part, most).await?);
+                if let Some(file) = receive_file(app, part, most).await? {
+                    uploads.insert(input, file);
+                }
             }
             ("request", _) if job.is_none() => job = Some(parse_json::<JobRequest>(&part.read_all(REQUEST).await?)?),
             ("request", _) | (_, Some(_)) => {
@@ -217,7 +253,9 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
                 fields.push((name, part.read_text(256).await?));
             }
             ("prompt" | "negative_prompt", _) => fields.push((name, part.read_text(TEXTS).await?)),
-            (known, _) if SAMPLE_FIELDS.contains(&known) => fields.push((name, part.read_text(64).await?)),
+            (known, _) if SAMPLE_FIELDS.contains(&known) || SAMPLE_NAMES.contains(&known) => {
+                fields.push((name, part.read_text(64).await?));
+            }
             _ => {
                 let names: Vec<&str> = Input::ALL.iter().map(|(_, name)| *name).collect();
                 return Err(Problem::invalid(format!(
@@ -258,6 +296,7 @@ fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
             // An empty prompt is one, too.
             "prompt" => drop(object.insert(name.clone(), text.clone().into())),
             _ if text.is_empty() => {}
+            name if SAMPLE_NAMES.contains(&name) => drop(sample.insert(name.to_owned(), text.clone().into())),
             _ if is_sample => {
                 let number = serde_json::from_str::<serde_json::Number>(text.trim());
                 let number = number.map_err(|_| Problem::invalid(format!("sample.{name}: expected a number")))?;
@@ -268,6 +307,8 @@ fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
     }
     if object.contains_key("prompt") {
         sample.insert("preview".into(), true.into());
+        // The form is for people, who expect another picture each time.
+        sample.entry("seed").or_insert_with(|| "random".into());
     }
     if !sample.is_empty() {
         object.insert("sample".into(), sample.into());
@@ -275,8 +316,9 @@ fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
     parse_json(serde_json::Value::from(object).to_string().as_bytes())
 }
 
-/// A part that is a file, written as it comes.
-async fn receive_file(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult<NamedTempFile> {
+/// A part that is a file, written as it comes; none of a field that browsers send without a file.
+async fn receive_file(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult<Option<NamedTempFile>> {
+    let may_be_missing = part.has_no_file_name();
     let mut spool = Spool::new(app).await?;
     while let Some(chunk) = part.chunk().await? {
         if spool.bytes + chunk.len() as u64 > most {
@@ -285,7 +327,7 @@ async fn receive_file(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult
         }
         spool.write(&chunk).await?;
     }
-    spool.finish().await
+    if spool.bytes == 0 && may_be_missing { Ok(None) } else { spool.finish().await.map(Some) }
 }
 
 /// The jobs to list.
@@ -310,7 +352,7 @@ pub struct JobListQuery {
     /// Jobs on this route.
     #[param(max_length = 64)]
     route: Option<String>,
-    /// Jobs with this text in the id, model, device, tag, route, policy, format or error.
+    /// Jobs with this text in the id, model, device, tag, route, policy, format, prompt or error.
     #[param(max_length = 64)]
     q: Option<String>,
     /// The most jobs to list.
@@ -365,7 +407,7 @@ pub async fn list(State(app): State<App>, QueryParams(query): QueryParams<JobLis
     ])?;
     check_before(before.as_deref())?;
     let filter = JobFilter { state, tag, policy, route, limit, before, ..JobFilter::default() };
-    let search = JobSearch { model, device, text: q.filter(|text| !text.is_empty()) };
+    let search = JobSearch { model, device, text: q.filter(|text| !text.is_empty()), ..JobSearch::default() };
     let found = spawn_blocking(move || {
         let (found, next) = app.server.jobs.store.search(&filter, &search)?;
         let jobs = found.into_iter().map(|stored| app.server.jobs.view(stored)).collect();

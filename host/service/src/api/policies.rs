@@ -19,7 +19,7 @@ use tempfile::NamedTempFile;
 use tilewright_config::Source;
 use tilewright_gate::Verdict;
 use tilewright_policy::Limits;
-use tilewright_rollout::{Replacement, Revision, SlotFacts};
+use tilewright_rollout::{Replacement, Revision, Rollout, SlotFacts};
 use tilewright_service_api::{PolicyBody, RefusedBody, RevisionBody};
 use tokio::{sync::SemaphorePermit, task::spawn_blocking, time::timeout};
 use utoipa::{IntoParams, ToSchema};
@@ -56,6 +56,7 @@ fn revision_body(revision: &Revision) -> RevisionBody {
         digest: identity.digest.clone(),
         settings: identity.settings.clone(),
         origin: revision.origin.clone(),
+        stages: revision.stages().to_vec(),
         since: revision.since.clone(),
         jobs: tally.jobs,
         decisions: tally.decisions,
@@ -64,7 +65,8 @@ fn revision_body(revision: &Revision) -> RevisionBody {
 }
 
 /// A policy as the API gives it.
-pub fn policy_body(slot: SlotFacts) -> PolicyBody {
+pub fn policy_body(rollout: &Rollout, slot: SlotFacts) -> PolicyBody {
+    let warnings = rollout.unanswered(&slot).iter().map(ToString::to_string).collect();
     let refused = slot.refused.into_iter().map(|refused| {
         let tilewright_rollout::RefusedModule { time, origin, why } = refused;
         RefusedBody { time, origin, why }
@@ -77,6 +79,7 @@ pub fn policy_body(slot: SlotFacts) -> PolicyBody {
         previous: slot.previous.as_deref().map(revision_body),
         draining: slot.draining.iter().map(|revision| revision_body(revision)).collect(),
         refused: refused.collect(),
+        warnings,
     }
 }
 
@@ -89,8 +92,11 @@ pub struct PolicyList {
 /// The policies in service
 #[utoipa::path(get, path = "/v1/policies", operation_id = "listPolicies", responses((status = 200, body = PolicyList)))]
 pub async fn list(State(app): State<App>) -> ApiResult<Json<PolicyList>> {
-    let policies = spawn_blocking(move || app.server.rollout.policies()).await?;
-    Ok(Json(PolicyList { policies: policies.into_iter().map(policy_body).collect() }))
+    let policies = spawn_blocking(move || {
+        let rollout = &app.server.rollout;
+        rollout.policies().into_iter().map(|slot| policy_body(rollout, slot)).collect()
+    });
+    Ok(Json(PolicyList { policies: policies.await? }))
 }
 
 /// One policy
@@ -102,7 +108,11 @@ pub async fn list(State(app): State<App>) -> ApiResult<Json<PolicyList>> {
     )
 )]
 pub async fn get(State(app): State<App>, PathName(name): PathName) -> ApiResult<Json<PolicyBody>> {
-    Ok(Json(policy_body(spawn_blocking(move || app.server.rollout.policy(&name)).await??)))
+    let policy = spawn_blocking(move || {
+        let rollout = &app.server.rollout;
+        rollout.policy(&name).map(|slot| policy_body(rollout, slot))
+    });
+    Ok(Json(policy.await??))
 }
 
 /// A module's file.
@@ -423,9 +433,9 @@ pub async fn change_policy(
     let (server, name) = (app.server.clone(), name.to_owned());
     let policy = spawn_blocking(move || {
         change(&server, &name)?;
-        server.rollout.policy(&name)
+        server.rollout.policy(&name).map(|slot| policy_body(&server.rollout, slot))
     });
-    Ok(policy_body(policy.await??))
+    Ok(policy.await??)
 }
 
 /// Put the previous revision in force again

@@ -14,6 +14,12 @@ use crate::{Error, Result};
 /// The name of a sample's preview.
 const PREVIEW: &str = "preview.png";
 
+/// The name of the latent of the picture that a job begins with.
+const START: &str = "start.safetensors";
+
+/// The name of a small picture of a job's result.
+const THUMBNAIL: &str = "thumbnail.png";
+
 /// The names of a sample's result; of a job from a prompt it is the input of the decode.
 const LATENTS: [&str; 3] = ["result.latent", "result.safetensors", "latent"];
 
@@ -158,13 +164,23 @@ impl JobFiles {
         self.job_folder(id).join(PREVIEW)
     }
 
+    /// The latent of the picture that a job begins with.
+    pub fn start(&self, id: &str) -> PathBuf {
+        self.job_folder(id).join(START)
+    }
+
+    /// The small picture of a job's first result.
+    pub fn thumbnail(&self, id: &str) -> PathBuf {
+        self.job_folder(id).join(THUMBNAIL)
+    }
+
     /// Removes everything written of a job's results, but for the steps that a sample goes on from.
     pub fn forget_results(&self, id: &str) {
         for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if Input::named(name).is_none() && !is_steps(&path) {
+            if Input::named(name).is_none() && name != START && !is_steps(&path) {
                 // A file that can't be removed is overwritten.
                 let _ = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
@@ -177,7 +193,7 @@ impl JobFiles {
         for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if name == PREVIEW || Input::named(name).is_some() {
+            if name == PREVIEW || name == START || Input::named(name).is_some() {
                 let _ = fs::remove_file(&path);
             } else if is_steps(&path) {
                 let _ = fs::remove_dir_all(&path);

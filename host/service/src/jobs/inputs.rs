@@ -17,6 +17,8 @@ pub enum Input {
     Noise,
     /// The part of a latent that is made anew.
     Mask,
+    /// The picture that a prompt's picture begins with.
+    Image,
 }
 
 /// Files that came with a request.
@@ -24,12 +26,13 @@ pub type Uploads = BTreeMap<Input, NamedTempFile>;
 
 impl Input {
     /// Each with the name of its part of a form and of its file.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::Latent, "latent"),
         (Self::Conditioning, "conditioning"),
         (Self::Negative, "negative"),
         (Self::Noise, "noise"),
         (Self::Mask, "mask"),
+        (Self::Image, "image"),
     ];
 
     /// Its name.

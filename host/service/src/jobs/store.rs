@@ -10,7 +10,7 @@ use std::{
 use rusqlite::{Connection, OptionalExtension, ffi, params, params_from_iter, types::Value};
 use tilewright_rollout::Disk;
 
-use tilewright_service_api::JobState;
+use tilewright_service_api::{JobStage, JobState};
 
 use super::StoredJob;
 use crate::{Error, Result};
@@ -71,16 +71,17 @@ pub struct JobFilter {
 /// Search terms that the database has no columns for.
 #[derive(Clone, Debug, Default)]
 pub struct JobSearch {
+    pub stage: Option<JobStage>,
     pub model: Option<String>,
     pub device: Option<String>,
-    /// A text in the id, model, device, tag, route, policy, format or error; upper and lower case
-    /// are the same.
+    /// A text in the id, model, device, tag, route, policy, format, prompt or error; upper and
+    /// lower case are the same.
     pub text: Option<String>,
 }
 
 impl JobSearch {
     fn is_everything(&self) -> bool {
-        self.model.is_none() && self.device.is_none() && self.text.is_none()
+        self.stage.is_none() && self.model.is_none() && self.device.is_none() && self.text.is_none()
     }
 
     fn matches(&self, stored: &StoredJob) -> bool {
@@ -89,14 +90,16 @@ impl JobSearch {
         let has_text = |text: &String| {
             let text = text.to_lowercase();
             let texts = [&job.id, &job.model, &job.device, &job.route, &job.policy];
-            let further = [job.tag.as_deref(), job.error.as_deref(), Some(job.format.ending())];
+            let prompt = stored.request.prompt.as_deref();
+            let further = [job.tag.as_deref(), job.error.as_deref(), Some(job.format.ending()), prompt];
             texts
                 .into_iter()
                 .map(String::as_str)
                 .chain(further.into_iter().flatten())
                 .any(|own| own.to_lowercase().contains(&text))
         };
-        is_same(&self.model, &job.model)
+        self.stage.is_none_or(|stage| stage == job.stage)
+            && is_same(&self.model, &job.model)
             && is_same(&self.device, &job.device)
             && self.text.as_ref().is_none_or(has_text)
     }

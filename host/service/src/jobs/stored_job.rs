@@ -20,6 +20,9 @@ pub struct StoredJob {
     /// The revision that decides on the decode, of a job from a prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_decode: Option<StoredAssignment>,
+    /// The revision that decides on the encode of the picture that a job from a prompt begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_encode: Option<StoredAssignment>,
     /// The deadline, in milliseconds since 1970.
     pub deadline_ms: u64,
     /// The number of times that work on it has begun.
@@ -35,13 +38,15 @@ impl StoredJob {
         let of_stage = match stage {
             Stage::Text => &self.pinned_text,
             Stage::Decode => &self.pinned_decode,
-            Stage::Denoise | Stage::Encode => &None,
+            Stage::Encode => &self.pinned_encode,
+            Stage::Denoise => &None,
         };
         of_stage.as_ref().unwrap_or(&self.pinned)
     }
 
     /// The revisions of all stages.
     pub fn pins(&self) -> impl Iterator<Item = &StoredAssignment> {
-        [Some(&self.pinned), self.pinned_text.as_ref(), self.pinned_decode.as_ref()].into_iter().flatten()
+        let further = [&self.pinned_text, &self.pinned_encode, &self.pinned_decode];
+        std::iter::once(&self.pinned).chain(further.into_iter().flatten())
     }
 }

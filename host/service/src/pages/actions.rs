@@ -9,6 +9,7 @@ use axum::{
 };
 use serde::Deserialize;
 use tempfile::NamedTempFile;
+use tilewright_service_api::{Draw, Job, JobRequest, JobStage, PolicyBody, Seeds};
 use tokio::task::spawn_blocking;
 
 use super::{is_own_form, problem_page, stale_form, views, with_notice};
@@ -108,15 +109,52 @@ pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Reque
     response
 }
 
-/// Submits a decode.
+/// Submits a decode, or a prompt. A refused prompt is in its form again.
 pub async fn submit(State(app): State<App>, request: Request) -> Response {
-    match api::submit_job(&app, request, None, true).await {
+    let submission = match api::read_submission(&app, request, None, true).await {
+        Ok(submission) => submission,
+        Err(problem) => return redirect_with_problem(&app, "/", &problem),
+    };
+    let asked = submission.job.clone();
+    respond_to_job(&app, api::accept_submission(&app, submission).await, asked)
+}
+
+/// Leads to the page of a job that was accepted, or back to the form of one that was not.
+fn respond_to_job(app: &App, accepted: ApiResult<Job>, asked: JobRequest) -> Response {
+    let is_prompt = asked.prompt.is_some();
+    match accepted {
         Ok(job) => {
             let path = format!("/jobs/{}", job.id);
-            attach_outcome(redirect_to(&path), StatusCode::ACCEPTED.as_u16(), Some(path))
+            let page = if is_prompt { format!("/prompt?job={}", job.id) } else { path.clone() };
+            attach_outcome(redirect_to(&page), StatusCode::ACCEPTED.as_u16(), Some(path))
         }
-        Err(problem) => redirect_with_problem(&app, "/", &problem),
+        Err(problem) if is_prompt => {
+            let number = app.notices.hold_refused(&problem.detail, asked);
+            attach_outcome(redirect_to(&format!("/prompt?notice={number}")), problem.status, None)
+        }
+        Err(problem) => redirect_with_problem(app, "/", &problem),
     }
+}
+
+/// Submits a prompt's job again, with another seed.
+pub async fn again(State(app): State<App>, PathName(id): PathName, request: Request) -> Response {
+    let caller = app.auth.caller_name(&request);
+    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
+        return stale_form();
+    }
+    let server = app.server.clone();
+    let found = match spawn_blocking(move || server.jobs.store.get(&id)).await {
+        Ok(Ok(found)) => found.filter(|stored| stored.job.stage == JobStage::Generate),
+        Ok(Err(error)) => return redirect_with_problem(&app, "/prompt", &Problem::internal(&error)),
+        Err(error) => return redirect_with_problem(&app, "/prompt", &Problem::internal(&error)),
+    };
+    let Some(stored) = found else {
+        return redirect_with_problem(&app, "/prompt", &Problem::not_found("no prompt's job of that id is kept"));
+    };
+    let mut asked = stored.request;
+    asked.sample.get_or_insert_default().seed = Some(Seeds::Drawn(Draw::Random));
+    let submission = api::Submission::of(asked.clone(), caller);
+    respond_to_job(&app, api::accept_submission(&app, submission).await, asked)
 }
 
 /// Cancels a job.
@@ -172,8 +210,12 @@ pub async fn swap(State(app): State<App>, PathName(name): PathName, request: Req
         };
         api::swap_policy(&app, &name, api::ReplacementBody::from_form(digest, source, &settings)?).await
     };
-    let outcome = outcome.await.map(drop);
-    respond(&app, "/", outcome, |()| format!("{} was swapped", strip_name(&name)))
+    // The warnings come with the outcome: the swap is done, and not as one may have meant it.
+    let said = |policy: PolicyBody| {
+        let warnings = policy.warnings.iter().map(|line| format!("\nwarning: {line}"));
+        format!("{} was swapped{}", strip_name(&name), warnings.collect::<String>())
+    };
+    respond(&app, "/", outcome.await, said)
 }
 
 /// The fields of the form for a swap.

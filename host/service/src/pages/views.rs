@@ -1,6 +1,8 @@
 //! The data of the pages, gathered from the server's state. It is the API's own where the API has
 //! it.
 
+mod prompt;
+
 use std::{fs, sync::Arc, time::SystemTime};
 
 use axum::http::{HeaderMap, header};
@@ -8,12 +10,12 @@ use tilewright_config::{Role, Route};
 use tilewright_dashboard::views::{
     AnyTrace, CanaryView, Charts, DecisionTrace, DeviceView, DumpFile, Health, IncumbentRun, JobPage, JobQuery,
     JobView, JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage,
-    PromptPage, RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
+    RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
 };
 use tilewright_pipeline::Kept;
-use tilewright_plan::{AnyPlan, Backend, Record, records::AnyRecord};
+use tilewright_plan::{AnyPlan, Backend, Record, Stage, records::AnyRecord};
 use tilewright_rollout::{CanaryFacts, CanaryState, RULE, ShadowFacts, SlotFacts};
-use tilewright_service_api::{JobState, PlanGrid};
+use tilewright_service_api::{JobStage, JobState, PlanGrid, StageAtWork};
 
 use crate::{
     api::{device_body, event_body, policy_body},
@@ -30,6 +32,8 @@ use crate::{
     state::ServerState,
     work::split_stages,
 };
+
+pub use self::prompt::{AskedPrompt, prompt};
 
 /// Jobs that ended, on the overview.
 const RECENT: u32 = 20;
@@ -83,7 +87,12 @@ pub fn jobs(app: &App, headers: &HeaderMap, query: JobQuery, notice: Option<&str
         limit: PAGE,
         ..JobFilter::default()
     };
-    let search = JobSearch { model: query.model.clone(), device: query.device.clone(), text: query.text.clone() };
+    let search = JobSearch {
+        model: query.model.clone(),
+        device: query.device.clone(),
+        text: query.text.clone(),
+        ..JobSearch::default()
+    };
     let (found, next) = server.jobs.store.search(&filter, &search)?;
     Ok(JobsPage {
         frame: frame(app, headers, notice),
@@ -117,7 +126,7 @@ pub fn overview(app: &App, headers: &HeaderMap, notice: Option<&str>) -> crate::
     let recent = list(None, RECENT + 60)?.into_iter().filter(|(stored, _)| stored.job.state.is_end());
     let recent = recent.take(RECENT as usize);
     let (policies, routes) = (server.rollout.policies(), server.rollout.routes());
-    let charts = Charts { latency: latency(server, None), decode: work_times(server), regret: shadow_regret(&routes) };
+    let charts = Charts { latency: latency(server, None), work: work_times(server), regret: shadow_regret(&routes) };
     Ok(OverviewPage {
         frame: frame(app, headers, notice),
         models: decoding_models(server),
@@ -126,18 +135,11 @@ pub fn overview(app: &App, headers: &HeaderMap, notice: Option<&str>) -> crate::
         queue,
         recent: recent.map(|(stored, _)| job_view(server, stored, None)).collect(),
         routes: routes.iter().map(|route| route_view(route, &policies)).collect(),
-        policies: policies.into_iter().map(|policy| policy_view(policy, &routes)).collect(),
+        policies: policies.into_iter().map(|policy| policy_view(server, policy, &routes)).collect(),
         sources: sources(),
         charts,
         events: server.rollout.events().into_iter().take(EVENTS).map(event_body).collect(),
     })
-}
-
-/// The page for a prompt.
-pub fn prompt(app: &App, headers: &HeaderMap, notice: Option<&str>) -> PromptPage {
-    let models = app.server.models.by_name();
-    let reading = models.values().filter(|model| model.for_prompts().is_ok());
-    PromptPage { frame: frame(app, headers, notice), models: reading.map(|model| model.name.clone()).collect() }
 }
 
 fn model_names(server: &ServerState) -> Vec<String> {
@@ -166,16 +168,20 @@ fn latency(server: &ServerState, policy: Option<&str>) -> Vec<LatencySamples> {
     samples.collect()
 }
 
-fn work_times(server: &ServerState) -> Vec<TimeSeries> {
-    let mut series: Vec<TimeSeries> = Vec::new();
-    for (route, time, seconds) in server.traces.work_times() {
-        let point = (time, seconds * 1e3);
-        match series.iter_mut().find(|series| series.name == route) {
-            Some(series) => series.points.push(point),
-            None => series.push(TimeSeries { name: route, points: vec![point] }),
+/// The times of each stage, a series per route.
+fn work_times(server: &ServerState) -> Vec<(Stage, Vec<TimeSeries>)> {
+    let of_stage = |(stage, _): (Stage, _)| {
+        let mut series: Vec<TimeSeries> = Vec::new();
+        for (route, time, seconds) in server.traces.work_times(stage) {
+            let point = (time, seconds * 1e3);
+            match series.iter_mut().find(|series| series.name == route) {
+                Some(series) => series.points.push(point),
+                None => series.push(TimeSeries { name: route, points: vec![point] }),
+            }
         }
-    }
-    series
+        (stage, series)
+    };
+    Stage::NAMES.into_iter().map(of_stage).filter(|(_, series)| !series.is_empty()).collect()
 }
 
 fn shadow_regret(routes: &[RouteOnTrial]) -> Vec<TimeSeries> {
@@ -200,12 +206,30 @@ fn device_view(server: &ServerState, device: &DeviceState) -> DeviceView {
 
 /// A job with its plan: the one under way, or that of its record.
 fn job_view(server: &ServerState, stored: StoredJob, record: Option<&AnyRecord>) -> JobView {
+    let (prompt, seeds) = (stored.request.prompt.clone(), seeds_of(&stored));
     let job = server.jobs.view(stored);
     let activity = server.jobs.live.get(&job.id).map(|handle| handle.activity()).unwrap_or_default();
-    let under_way = activity.planned.map(|planned| (planned.plan, planned.grid));
-    let recorded = || record.map(planned);
-    let (plan, grid) = under_way.or_else(recorded).unzip();
-    JobView { job, plan, grid }
+    // Until the next stage is decided, the last plan is of the one before.
+    let is_current = |plan: &AnyPlan| job.at.is_none_or(|at| is_of(plan, at));
+    let under_way = activity.planned.filter(|planned| is_current(&planned.plan));
+    let decided_by = under_way.as_ref().map(|planned| (planned.policy.clone(), planned.revision));
+    let recorded = || record.map(planned).filter(|(plan, _)| is_current(plan));
+    let (plan, grid) = under_way.map(|planned| (planned.plan, planned.grid)).or_else(recorded).unzip();
+    JobView { job, plan, decided_by, prompt, seeds, grid }
+}
+
+/// The seeds that a prompt's job takes.
+fn seeds_of(stored: &StoredJob) -> Vec<u64> {
+    let settings = stored.job.request.as_ref().filter(|_| stored.job.stage == JobStage::Generate);
+    settings.map_or_else(Vec::new, |settings| settings.seeds.clone())
+}
+
+fn is_of(plan: &AnyPlan, stage: StageAtWork) -> bool {
+    match plan {
+        AnyPlan::Text(_) => stage == StageAtWork::Text,
+        AnyPlan::Denoise(_) => stage == StageAtWork::Denoise,
+        AnyPlan::Vae(_) => matches!(stage, StageAtWork::Encode | StageAtWork::Decode),
+    }
 }
 
 /// The plan of a record, and the parts that it divided the work into.
@@ -217,13 +241,13 @@ fn planned(record: &AnyRecord) -> (AnyPlan, PlanGrid) {
     }
 }
 
-fn policy_view(policy: SlotFacts, routes: &[RouteOnTrial]) -> PolicyView {
+fn policy_view(server: &ServerState, policy: SlotFacts, routes: &[RouteOnTrial]) -> PolicyView {
     let takes_part = |route: &Route| {
         let canary = route.canary.as_ref().map(|canary| &canary.policy);
         [Some(&route.policy), route.shadow.as_ref(), canary].into_iter().flatten().any(|name| *name == policy.name)
     };
     let routes = routes.iter().filter(|(route, ..)| takes_part(route)).map(|(route, ..)| route.name.clone()).collect();
-    PolicyView { policy: policy_body(policy), routes }
+    PolicyView { policy: policy_body(&server.rollout, policy), routes }
 }
 
 fn route_view((route, shadow, canary): &RouteOnTrial, policies: &[SlotFacts]) -> RouteView {
@@ -371,7 +395,7 @@ pub fn policy_page(app: &App, headers: &HeaderMap, name: &str, notice: Option<&s
     };
     Some(PolicyPage {
         frame: frame(app, headers, notice),
-        policy: policy_view(policy, &server.rollout.routes()),
+        policy: policy_view(server, policy, &server.rollout.routes()),
         sources: sources(),
         latency: latency(server, Some(name)),
         watchdog,

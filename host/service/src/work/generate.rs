@@ -2,6 +2,7 @@
 //! it. What a stage has made is kept in the job's folder, so that the job goes on from there after
 //! an end of the server.
 
+mod image;
 mod text;
 
 use std::sync::Arc;
@@ -52,7 +53,14 @@ pub fn carry_out(
                 return Some(ended);
             }
         }
-        records.retain(|record| is_of(record, Stage::Text));
+        if input(Input::Image).is_file() && !server.jobs.files.start(&id).is_file() {
+            records.retain(|record| is_of(record, Stage::Text));
+            let ended = image::carry_out(server, worker, history, stored, handle, &mut records)?;
+            if ended.state != JobState::Done {
+                return Some(ended);
+            }
+        }
+        records.retain(|record| is_of(record, Stage::Text) || is_of(record, Stage::Encode));
         begin(server, stored, handle, StageAtWork::Denoise, &records);
         let ended = super::carry_out::<Denoise>(server, worker, history, stored, model, assignment, handle)?;
         let ended = ended.after(&mut records);

@@ -1,7 +1,11 @@
 //! Sampling, from a job's conditioning and noise to a latent. Each finished step is kept, so that
 //! the job goes on from it after an end of the server.
 
-use std::{fs, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use tilewright_engine::{Begun, DenoiseJob, SampleState, Sampled, Sampling};
 use tilewright_media::{Preview, Rate, Texts};
@@ -41,6 +45,14 @@ fn transformer_of(model: &OpenModel) -> Result<&SampleModel, String> {
     model.transformer.as_ref().ok_or_else(|| format!("model {} no longer has a transformer", model.name))
 }
 
+/// The file that a sample reads. The latent of a prompt's is that of its picture.
+fn place_of(server: &ServerState, stored: &StoredJob, input: Input) -> PathBuf {
+    match (stored.job.stage, input) {
+        (JobStage::Generate, Input::Latent) => server.jobs.files.start(&stored.job.id),
+        _ => server.jobs.files.input(&stored.job.id, input),
+    }
+}
+
 impl Executed for Denoise {
     type Input = SampleInput;
     type Output = tch::Tensor;
@@ -49,8 +61,11 @@ impl Executed for Denoise {
 
     fn read(server: &ServerState, stored: &StoredJob, model: &Arc<OpenModel>) -> Result<SampleInput, String> {
         let transformer = transformer_of(model)?;
-        let path = |input: Input| Some(server.jobs.files.input(&stored.job.id, input)).filter(|path| path.is_file());
-        let fields = accept::fields_of(&stored.request, stored.job.request.as_deref(), transformer)?;
+        let path = |input: Input| Some(place_of(server, stored, input)).filter(|path| path.is_file());
+        let mut fields = accept::fields_of(&stored.request, stored.job.request.as_deref(), transformer)?;
+        if stored.job.stage == JobStage::Generate && path(Input::Latent).is_some() {
+            fields = accept::from_latent(fields);
+        }
         let request = accept::sample_request(transformer, &fields, path)?;
         let sampling = transformer.prepare(&request).map_err(|error| accept::describe(&error, model, path))?;
         Ok(SampleInput { model: model.clone(), request, sampling })
@@ -211,8 +226,9 @@ impl Execution<'_> {
                 size: [width, height, frames],
                 rate: rate.map(Rate::per_second),
                 text_tokens: transformer.text_tokens_of(text_tokens, request.convention)?,
-                image: None,
-                mask: None,
+                // Uploads have no names of their own.
+                image: request.latent.as_ref().map(|_| Path::new("image.png")),
+                mask: request.mask.as_ref().map(|_| Path::new("mask.png")),
             },
             rate,
             identity: model.identity()?,

@@ -185,7 +185,7 @@ impl TextStage<'_> {
         let labels = Labels { route, policy: &revision.policy, revision: revision.number, canary: *canary };
         server.metrics.record_text(&labels, &stored.job.device, &record);
         if let Some(outcome) = &record.outcome {
-            server.traces.record_work_time(route, outcome.elapsed.as_secs_f64());
+            server.traces.record_work_time(Stage::Text, route, outcome.elapsed.as_secs_f64());
         }
         let trace = JobTrace { candidates, log, incumbent: None };
         server.traces.insert(&stored.job.id, AnyJobTrace::Text(Box::new(trace)));

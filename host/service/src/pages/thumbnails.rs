@@ -1,0 +1,78 @@
+//! Small pictures of results, for lists. Each is made when it is first asked for, and kept beside its
+//! result.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+use axum::{
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use tilewright_media::{Filter, Preview, picture_bytes, read_picture, resize};
+use tilewright_service_api::JobState;
+use tokio::task::spawn_blocking;
+
+use crate::{
+    api::PathName,
+    app::App,
+    problem::{ApiResult, Problem},
+    state::ServerState,
+};
+
+/// Pixels of the longer side.
+const SIDE: u32 = 320;
+
+/// The most bytes of pixels that a result may have to be made small.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Held while one is made: a list of many makes one after the other, so that no more than one
+/// result is held in memory.
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// The thumbnail of a job's first result.
+pub async fn get(State(app): State<App>, PathName(id): PathName) -> ApiResult<Response> {
+    let server = app.server.clone();
+    let found = spawn_blocking(move || find(&server, &id)).await??;
+    let headers = [(header::CONTENT_TYPE, "image/png"), (header::CACHE_CONTROL, "private, max-age=3600, immutable")];
+    found.map(|picture| (headers, picture).into_response()).ok_or_else(|| Problem::not_found("no picture to show"))
+}
+
+fn find(server: &ServerState, id: &str) -> ApiResult<Option<Vec<u8>>> {
+    // The id is a job's, and so no path of anybody's making.
+    let Some(stored) = server.jobs.store.get(id)? else { return Ok(None) };
+    let job = &stored.job;
+    let is_picture = job.results.first().is_some_and(|file| file.content_type.starts_with("image/"));
+    if job.state != JobState::Done || !is_picture {
+        return Ok(None);
+    }
+    let place = server.jobs.files.thumbnail(&job.id);
+    if let Ok(known) = fs::read(&place) {
+        return Ok(Some(known));
+    }
+    let results = server.jobs.files.results(&job.id, job.format.ending(), job.batch);
+    let Some(result) = results.first() else { return Ok(None) };
+    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(error) = make(result, &place) {
+        // A result that is no longer there has none either.
+        tracing::debug!(%error, job = job.id, "no thumbnail");
+    }
+    Ok(fs::read(&place).ok())
+}
+
+fn make(result: &Path, place: &Path) -> tilewright_media::Result<()> {
+    if place.is_file() || picture_bytes(result)? > MOST_BYTES {
+        return Ok(());
+    }
+    let (frame, _) = read_picture(result)?;
+    let longer = frame.width.max(frame.height).max(1);
+    let to = |side: u32| match longer > SIDE {
+        true => (u64::from(side) * u64::from(SIDE) / u64::from(longer)).max(1) as u32,
+        false => side,
+    };
+    let small = resize(&frame, to(frame.width), to(frame.height), Filter::Bicubic);
+    Preview::new(place)?.show(&small, &Vec::new())
+}
