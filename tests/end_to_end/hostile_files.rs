@@ -24,8 +24,8 @@ use corpus::{As, Hostile};
 /// The memory limit beyond that of good files, in KiB.
 const MOST_MEMORY: u64 = 1 << 20;
 
-/// The limit of processor time in seconds, and as a multiple of what good files take here: a machine
-/// that is slow is slow with those, too.
+/// The limit of processor time in seconds, and as a multiple of what good files take here: a
+/// machine that is slow is slow with those, too.
 const MOST_TIME: u64 = 20;
 const TIMES_GOOD: f64 = 10.0;
 
@@ -88,7 +88,7 @@ fn command(place: &Place, words: &[String], given_as: As, name: &str) -> Command
     command
 }
 
-/// What a command may take.
+/// The limits of a command.
 #[derive(Clone, Copy)]
 struct Bounds {
     seconds: u64,

@@ -1,5 +1,5 @@
-//! Pauses that tests ask for by the environment of a debug build, where work has to be under way for
-//! a while: how long a disk or a processor takes is nothing to rely on.
+//! Pauses that tests ask for by the environment of a debug build, where work has to be under way
+//! for a while: how long a disk or a processor takes is nothing to rely on.
 
 /// Milliseconds before each tensor of a load.
 pub(crate) const LOAD: &str = "TILEWRIGHT_SLOW_LOAD_MS";

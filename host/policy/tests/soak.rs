@@ -35,7 +35,7 @@ const RELAPSE: u64 = 50;
 /// The most that the resident memory may grow after the first tenth.
 const GROWTH: u64 = 6 << 20;
 /// Units of fuel that no decision of `fixed` takes more than. The time that one takes is printed.
-const FIXED_FUEL: u64 = 4_000;
+const FIXED_FUEL: u64 = 3_000;
 
 /// A guest's action if the first hint's value is this digit, and the host's reason for a fallback.
 const COMMANDS: [(&str, FallbackReason); 8] = [

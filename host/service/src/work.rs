@@ -198,7 +198,7 @@ fn run_job(
     #[cfg(debug_assertions)]
     if stored.job.tag.is_some() && stored.job.tag == std::env::var(HOLD).ok() {
         let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
-        while stop.goes_on() && !server.is_draining() {
+        while stop.goes_on() && !worker.device.queue.is_closed() {
             thread::sleep(ROOM_CHECK / 10);
         }
     }

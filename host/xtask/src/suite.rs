@@ -1,5 +1,5 @@
-//! The run of every test: `cargo test` goes on after a failure, its output is passed on as it comes,
-//! and what failed is named at the end, however many hours of output are above it.
+//! The run of every test: `cargo test` goes on after a failure, its output is passed on as it
+//! comes, and what failed is named at the end, however many hours of output are above it.
 
 use std::{
     env,
@@ -135,8 +135,8 @@ fn failed(result: &str) -> usize {
 }
 
 /// The arguments that would run a failed target again, in
-/// ``error: test failed, to rerun pass `-p tilewright-gate --test gate` ``. A process that was killed
-/// may have left the line begun.
+/// ``error: test failed, to rerun pass `-p tilewright-gate --test gate` ``. A process that was
+/// killed may have left the line begun.
 fn rerun(error: &str) -> Option<&str> {
     let (_, rest) = error.split_once("test failed, to rerun pass `")?;
     rest.split('`').next()

@@ -144,8 +144,8 @@ fn no_number_is_used_twice_and_every_job_is_decided_as_it_was_accepted() {
                     thread::sleep(Duration::from_millis(25));
                 }
             });
-            // At a different moment each time, of a swap or of a restart's recovery, after a few jobs
-            // and as many changes.
+            // At a different moment each time, of a swap or of a restart's recovery, after a few
+            // jobs and as many changes.
             let before = lock(&answers.jobs).len();
             server.until(|| (lock(&answers.jobs).len() > before + 2).then_some(()));
             let before = turns.load(Ordering::Relaxed);

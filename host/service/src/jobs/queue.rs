@@ -128,6 +128,12 @@ impl Queue {
             Some(state.mean_seconds.map_or(seconds, |mean_seconds| 0.8 * mean_seconds + 0.2 * seconds));
     }
 
+    /// True if nobody waits any longer.
+    #[cfg(debug_assertions)]
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// Closes the queue: [`Queue::next`] returns none from then on.
     pub fn close(&self) {
         self.lock().closed = true;
