@@ -1,7 +1,7 @@
 //! Judges an answer: does it make sense, does it keep to the limits, is it an improvement on the
 //! failed attempts.
 
-use tilewright_plan::{Decision, Failure, FallbackReason, bytes};
+use tilewright_plan::{Candidate, Decision, Failure, FallbackReason, bytes};
 use tilewright_policy::check::{self, REPEATED};
 
 use crate::{
@@ -101,12 +101,14 @@ impl<W: Judged> Judge<'_, W> {
         }
     }
 
-    /// An error for a policy that asked for the price and so knew it; a warning for a rule that
-    /// never asks.
+    /// An error for a policy that asked for the plan's price and so knew it; a warning for a rule
+    /// that never asks.
     fn over_limit(&mut self, decision: &Decision<W>, peak: u64) {
         let limit = W::limit(&self.golden.request);
         let Some((least, leanest)) = self.leanest().filter(|(least, _)| *least <= limit) else { return };
-        let asked = !decision.candidates.is_empty();
+        let is_same = |plan: &W::Plan, candidate: &Candidate<W>| W::is_same_work(plan, &candidate.plan);
+        let answered = decision.answer.iter().chain([&decision.plan]);
+        let asked = answered.into_iter().any(|plan| decision.candidates.iter().any(|known| is_same(plan, known)));
         let severity = if asked { Severity::Error } else { Severity::Warning };
         let how = if asked { "" } else { " without asking for its price" };
         let found = format!(

@@ -198,10 +198,11 @@ fn a_policy_that_blends_where_an_exact_plan_fits_is_told() {
     let verdict = check(Guest { decide: tiles, ..HEALTHY });
     let findings = found(&verdict, Problem::Blends, Severity::Warning, Step::Golden);
     assert!(verdict.passes(), "{verdict:#?}");
-    let of_request = |words: &str| findings.iter().filter(|finding| finding.request.as_ref().unwrap().contains(words));
+    let of_request =
+        |words: &str| findings.iter().filter(|finding| finding.request.as_ref().unwrap().contains(words)).count();
     assert!(findings[0].found.starts_with("blended 256×256/32, f32 where "), "{}", findings[0].found);
-    assert!(of_request("1536×1536 365%").count() >= 6);
-    assert_eq!((of_request("may blend").count(), of_request("hopeless").count()), (0, 0));
+    assert!(of_request("1536×1536 365%") >= 6);
+    assert_eq!((of_request("may blend"), of_request("hopeless")), (0, 0));
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn instances_that_are_slow_to_begin_are_cut_short_as_well() {
     let tried = [FUEL_PS / 2, FUEL_PS, FUEL_PS * 2].map(|fuel_ps| {
         let verdict = check_at(fuel_ps, Guest { configure: slow, ..HEALTHY });
         let told = found(&verdict, Problem::CutShort, Severity::Error, Step::Golden);
-        assert!(told[0].found.starts_with("more than 1.26 s of processor time for "), "{told:?}");
+        assert!(told[0].found.starts_with("more than 1.29 s of processor time for "), "{told:?}");
         assert!(verdict.golden.tried < verdict.golden.requests && !verdict.passes(), "{verdict:#?}");
         verdict.golden.tried
     });

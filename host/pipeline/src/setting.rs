@@ -50,7 +50,7 @@ impl Error {
 
 fn of_sampling(error: &SamplingError) -> Setting {
     match error {
-        SamplingError::Steps(_) => Setting::Steps,
+        SamplingError::Steps(_) | SamplingError::NotFinite { .. } => Setting::Steps,
         SamplingError::NoStep { .. } | SamplingError::Strength(_) => Setting::Denoise,
         SamplingError::Shift(_) => Setting::Shift,
         SamplingError::Scheduler { .. } => Setting::Scheduler,

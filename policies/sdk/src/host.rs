@@ -1,6 +1,6 @@
 //! The questions that a policy may ask while it decides.
 
-use crate::{Attempt, Cost, Failure, Level, Plan, Request, Space, Time, Trial};
+use crate::{Attempt, Cost, Failure, Kind, Level, Plan, Request, Space, Time, Trial};
 
 /// Heights of exact bands to try below a tile's, in pixels.
 const BANDS: [u32; 3] = [256, 128, 64];
@@ -38,7 +38,10 @@ pub fn estimate_one(plan: &Plan) -> Result<Cost, String> {
 /// of a clip shorter chunks. It stays as it is if none does, or if a clip is under way in it: then
 /// blending is the last resort. The host changes an answer likewise.
 pub fn allowed(plan: Plan, request: &Request, attempts: &[Attempt]) -> Plan {
-    if request.allows_blended || !plan.is_blended() || request.begun().is_some_and(Plan::is_blended) {
+    let covers = plan.tile().is_some_and(|tile| tile.height >= request.height && tile.width >= request.width);
+    let is_whole = plan.kind() != Kind::Blended || covers;
+    let is_exact = is_whole && !matches!(plan.time, Time::Blended(_));
+    if request.allows_blended || is_exact || request.begun().is_some_and(Plan::is_blended) {
         return plan;
     }
     let mut plans = exact_plans(&plan, request);
