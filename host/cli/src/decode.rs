@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tilewright_media::{Kind, NUMBER, Options, Output, STANDARD, Shape};
+use tilewright_media::{Kind, Options, Output, STANDARD, Shape};
 use tilewright_outputs::{Roles, folder_of};
 use tilewright_pipeline::Model;
 
@@ -26,7 +26,7 @@ use crate::{
 use decoder::Decoder;
 
 /// Endings of latents in a folder.
-const LATENTS: [&str; 2] = ["latent", "safetensors"];
+const LATENTS: [&str; 3] = ["latent", "safetensors", "pt"];
 
 /// Default endings of outputs.
 const PICTURE: &str = "png";
@@ -102,8 +102,8 @@ impl Plan {
     /// The output of an input's pictures or clips.
     fn output(&self, input: &Input, kind: Kind, ending: &str) -> Outcome<Output> {
         let ending = self.options.format.map_or(ending, |format| format.ending());
-        let path = self.naming.path(input, ending);
-        self.check_output(&path, kind, self.options)
+        let (path, numbering) = (self.naming.path(input, ending), self.naming.numbering(input));
+        self.check_output(&path, kind, Options { numbering, ..self.options })
     }
 
     /// An output that can be written.
@@ -122,7 +122,7 @@ impl Plan {
     fn check_names(&self, inputs: &[Input], ending: &str) -> Outcome {
         self.naming.check(inputs, ending)?;
         let paths = inputs.iter().map(|input| self.naming.path(input, ending));
-        let named = paths.filter(|path| path.as_os_str() != STANDARD && !path.to_string_lossy().contains(NUMBER));
+        let named = paths.filter(|path| path.as_os_str() != STANDARD && !self.naming.is_numbered());
         Ok(named.fold(self.roles.borrow().clone(), |roles, path| roles.occupies("-o", &path)).check()?)
     }
 

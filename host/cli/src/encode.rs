@@ -116,7 +116,8 @@ impl<'a> Plan<'a> {
         let path = self.naming.path(input, self.ending());
         // In a dry run, no folder was made.
         let ahead = *dry_run && matches!(self.naming, Naming::Inside(_));
-        let output = LatentOutput::new(&path, *format, *no_clobber, ahead)?;
+        let numbering = self.naming.numbering(input);
+        let output = LatentOutput::numbered(&path, *format, *no_clobber, numbering, ahead)?;
         if let Some(name) = output.name() {
             self.check(&name)?;
         }

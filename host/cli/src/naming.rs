@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tilewright_media::{NUMBER, STANDARD};
+use tilewright_media::{NUMBER, Numbering, STANDARD, find_number};
 
 use crate::{
     failure::{Failure, Outcome},
@@ -71,7 +71,7 @@ impl Naming {
 
     /// The output path of an input; `ending` is used if the name is derived from the input's.
     pub fn path(&self, input: &Input, ending: &str) -> PathBuf {
-        let stem = input.stem.as_deref().unwrap_or("standard-input".as_ref());
+        let stem = stem(input);
         match self {
             Naming::Inside(folder) => {
                 let mut name = stem.to_owned();
@@ -90,12 +90,28 @@ impl Naming {
         }
     }
 
+    /// The place of the number in the output path of an input: `{n}` in the name that the user gave.
+    /// In the input's own name it is no more than letters.
+    pub fn numbering(&self, input: &Input) -> Numbering {
+        let name = match self {
+            Naming::Inside(_) => return Numbering::At(None),
+            Naming::As(path) => path.file_name().unwrap_or_default(),
+        };
+        let before = find_number(name).map(|at| OsStr::from_bytes(&name.as_bytes()[..at]));
+        Numbering::At(before.map(|before| insert_name(before, stem(input)).len()))
+    }
+
+    /// True if each output has a number of its own.
+    pub fn is_numbered(&self) -> bool {
+        matches!(self, Naming::As(path) if path.file_name().and_then(find_number).is_some())
+    }
+
     /// Refuses two inputs with the same output. Names with `{n}` always differ.
     pub fn check(&self, inputs: &[Input], ending: &str) -> Outcome {
         let mut taken: HashMap<PathBuf, &str> = HashMap::new();
         for input in inputs {
             let path = self.path(input, ending);
-            if path.as_os_str() == STANDARD || path.to_string_lossy().contains(NUMBER) {
+            if path.as_os_str() == STANDARD || self.is_numbered() {
                 continue;
             }
             if let Some(other) = taken.insert(path.clone(), &input.shown) {
@@ -122,10 +138,15 @@ impl Naming {
     }
 }
 
+/// The name that outputs are called after.
+fn stem(input: &Input) -> &OsStr {
+    input.stem.as_deref().unwrap_or("standard-input".as_ref())
+}
+
 /// True if the name tells the outputs of several inputs apart.
 fn is_pattern(output: &Path) -> bool {
-    let name = output.file_name().unwrap_or_default().to_string_lossy();
-    name.contains(NAME) || name.contains(NUMBER)
+    let name = output.file_name().unwrap_or_default();
+    name.to_string_lossy().contains(NAME) || find_number(name).is_some()
 }
 
 fn ends_in_slash(path: &Path) -> bool {
@@ -176,6 +197,23 @@ mod tests {
         for output in ["a.png", "-"] {
             assert!(Naming::of(Some(Path::new(output)), &two, true).is_err(), "{output}");
         }
+    }
+
+    #[test]
+    fn the_letters_of_a_number_in_an_inputs_name_are_no_number() {
+        let one = inputs(&["a{n}.latent"]);
+        let at = |output: Option<&str>| {
+            let naming = Naming::of(output.map(Path::new), &one, false).unwrap();
+            (naming.path(&one[0], "png").display().to_string(), naming.numbering(&one[0]))
+        };
+        assert_eq!(at(None), ("a{n}.png".into(), Numbering::At(None)));
+        assert_eq!(at(Some("{name}.png")), ("a{n}.png".into(), Numbering::At(None)));
+        assert_eq!(at(Some("{n}/{name}.png")), ("{n}/a{n}.png".into(), Numbering::At(None)));
+        assert_eq!(at(Some("{name}-{n}.png")), ("a{n}-{n}.png".into(), Numbering::At(Some(5))));
+        assert_eq!(at(Some("{n}-{name}.png")), ("{n}-a{n}.png".into(), Numbering::At(Some(0))));
+        let two = inputs(&["x/a{n}.latent", "y/a{n}.latent"]);
+        let naming = Naming::of(Some(Path::new("out/")), &two, true).unwrap();
+        assert!(naming.check(&two, "png").is_err());
     }
 
     #[test]

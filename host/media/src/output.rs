@@ -12,8 +12,8 @@ use std::{
 use tempfile::{NamedTempFile, TempDir};
 use tilewright_outputs::{destination, folder_of, place, place_new, temporary, temporary_in};
 
-pub use self::names::NUMBER;
 pub(crate) use self::names::frame_name;
+pub use self::names::{NUMBER, Numbering, find_number};
 use self::names::{frame_number, insert_number, name_of, next_number};
 use crate::{
     error::{Error, Result},
@@ -39,6 +39,8 @@ pub struct Options {
     pub quality: Option<u8>,
     /// The depth of PNGs.
     pub depth: Depth,
+    /// The place of a number in the name.
+    pub numbering: Numbering,
 }
 
 /// The output of pictures or clips; its folder has been found writable.
@@ -161,9 +163,14 @@ impl Output {
         self.path.as_os_str() == STANDARD
     }
 
-    /// True if the name contains `{n}`; the name is known only when its number is.
+    /// True if the name has a number; it is known only when its number is.
     pub fn is_numbered(&self) -> bool {
-        name_of(&self.path).to_string_lossy().contains(NUMBER)
+        self.number_at().is_some()
+    }
+
+    /// The byte of the name at which its number stands.
+    fn number_at(&self) -> Option<usize> {
+        self.options.numbering.of(&name_of(&self.path))
     }
 
     /// The settings of its pictures.
@@ -240,9 +247,9 @@ impl Output {
     /// free now.
     pub fn names(&self, count: usize) -> Vec<PathBuf> {
         let count = if self.format == Format::Safetensors { 1 } else { count };
-        if self.is_numbered() {
-            let first = next_number(&self.path);
-            return (first..).take(count).map(|number| insert_number(&self.path, number)).collect();
+        if let Some(at) = self.number_at() {
+            let first = next_number(&self.path, at);
+            return (first..).take(count).map(|number| insert_number(&self.path, at, number)).collect();
         }
         if count == 1 {
             return vec![self.path.clone()];
@@ -339,10 +346,10 @@ impl Output {
             copy_out(file.as_file_mut()).map_err(|error| Error::write("standard output", error))?;
             return Ok(name.to_owned());
         }
-        if self.is_numbered() {
-            let mut number = next_number(&self.path);
+        if let Some(at) = self.number_at() {
+            let mut number = next_number(&self.path, at);
             loop {
-                let name = insert_number(&self.path, number);
+                let name = insert_number(&self.path, at, number);
                 match place_new(file, &name).map_err(|error| Error::write(&name, error))? {
                     None => return Ok(name),
                     // Another process took the name first.
@@ -364,15 +371,16 @@ impl Output {
     /// yet.
     pub(crate) fn place_folder(&self, folder: TempDir, name: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| Error::write(name, error);
-        if !self.is_numbered() && !self.options.no_clobber {
+        let at = self.number_at();
+        if at.is_none() && !self.options.no_clobber {
             fs::rename(folder.path(), name).map_err(failed)?;
             // The folder has moved; nothing is left to remove.
             let _ = folder.keep();
             return Ok(name.to_owned());
         }
-        let mut number = next_number(&self.path);
+        let mut number = at.map_or(0, |at| next_number(&self.path, at));
         loop {
-            let free = if self.is_numbered() { insert_number(&self.path, number) } else { name.to_owned() };
+            let free = at.map_or_else(|| name.to_owned(), |at| insert_number(&self.path, at, number));
             match fs::create_dir(&free) {
                 Ok(()) => {
                     // Replaces the empty folder, which this process has just made.
@@ -380,7 +388,7 @@ impl Output {
                     let _ = folder.keep();
                     return Ok(free);
                 }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_numbered() => number += 1,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && at.is_some() => number += 1,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(name_taken(name)),
                 Err(error) => return Err(failed(error)),
             }

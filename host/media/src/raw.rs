@@ -113,7 +113,8 @@ struct Entry {
 
 /// The conversion of a value to f32, for each type that can be read.
 type Convert = fn(&[u8]) -> f32;
-const TYPES: [(&str, usize, Convert); 3] = [
+const TYPES: [(&str, usize, Convert); 4] = [
+    ("F64", 8, |bytes| bytes.first_chunk().map_or(f32::NAN, |bytes| f64::from_le_bytes(*bytes) as f32)),
     ("F32", 4, |bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
     ("F16", 2, |bytes| f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()),
     ("BF16", 2, |bytes| bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32()),
@@ -159,7 +160,7 @@ impl Reader {
         };
         let entry: Entry = serde_json::from_value(entry).map_err(|_| damaged("its header lacks facts"))?;
         let Some((_, size, convert)) = TYPES.iter().find(|(name, ..)| *name == entry.dtype) else {
-            let reason = format!("tensor {TENSOR} is stored as {}: f32, f16 and bf16 can be read", entry.dtype);
+            let reason = format!("tensor {TENSOR} is stored as {}: f64, f32, f16 and bf16 can be read", entry.dtype);
             return Err(Error::input(path, reason));
         };
         let shape = shape(&entry.shape).ok_or_else(|| {
@@ -270,7 +271,7 @@ mod tests {
             (file("[]", 0), "no JSON"),
             (file("{}", 0), "no tensor sample"),
             (file(r#"{"sample":{}}"#, 0), "lacks facts"),
-            (file(&entry("F64", "[1,3,1,1]", "[0,24]"), 24), "stored as F64"),
+            (file(&entry("I64", "[1,3,1,1]", "[0,24]"), 24), "stored as I64"),
             (file(&entry("F32", "[1,2,1,1]", "[0,8]"), 8), "has shape [1, 2, 1, 1]"),
             (file(&entry("F32", "[1,3,1]", "[0,12]"), 12), "has shape"),
             (file(&entry("F32", "[1,3,1,0]", "[0,0]"), 0), "no pixels"),

@@ -39,7 +39,7 @@ impl ClipReader {
     /// |---|---|
     /// | `.mp4`, `.webm`, `.mkv`, `.mov`, `.avi` | ffmpeg |
     /// | `.gif`, `.png`, `.jpg`, `.webp` | this crate |
-    /// | `.safetensors` with a tensor `sample`, f32, f16 or bf16 | this crate |
+    /// | `.safetensors` with a tensor `sample`, f64, f32, f16 or bf16 | this crate |
     /// | a folder of pictures | this crate, in the order of their names |
     ///
     /// A tensor is [N, C, H, W] or [N, C, T, H, W].

@@ -11,7 +11,7 @@ use std::{
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 use tch::{Kind, Tensor};
-use tilewright_media::{self as media, Format, Options, Output, STANDARD, Texts};
+use tilewright_media::{self as media, Format, Numbering, Options, Output, STANDARD, Texts};
 
 use crate::{Error, RECORD_KEYWORD, Result};
 
@@ -61,6 +61,20 @@ impl LatentOutput {
     /// # Errors
     /// The ending is unknown, or no file can be made there.
     pub fn new(path: &Path, kind: Option<LatentKind>, no_clobber: bool, ahead: bool) -> Result<Self> {
+        Self::numbered(path, kind, no_clobber, Numbering::Found, ahead)
+    }
+
+    /// The same for a name whose number stands at a known place.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn numbered(
+        path: &Path,
+        kind: Option<LatentKind>,
+        no_clobber: bool,
+        numbering: Numbering,
+        ahead: bool,
+    ) -> Result<Self> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
         let by_ending = || match path.as_os_str() == STANDARD {
             true => Some(LatentKind::ComfyUi),
@@ -70,7 +84,7 @@ impl LatentOutput {
             path: path.to_owned(),
             reason: "unknown output ending: a latent is written to .latent or .safetensors".into(),
         })?;
-        let options = Options { format: Some(Format::Safetensors), no_clobber, ..Options::default() };
+        let options = Options { format: Some(Format::Safetensors), no_clobber, numbering, ..Options::default() };
         let output = match ahead {
             true => Output::ahead(path, media::Kind::Picture, options),
             false => Output::with(path, media::Kind::Picture, options),

@@ -25,7 +25,8 @@ pub struct Writing {
 impl Writing {
     /// The options in the form that outputs take.
     pub fn options(&self) -> Options {
-        Options { format: self.format, no_clobber: self.no_clobber, quality: self.quality, depth: self.bits }
+        let Self { format, no_clobber, quality, .. } = *self;
+        Options { format, no_clobber, quality, depth: self.bits, ..Options::default() }
     }
 }
 

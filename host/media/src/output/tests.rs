@@ -132,6 +132,22 @@ fn a_number_counts_on_from_the_largest_that_is_there() {
 }
 
 #[test]
+fn a_name_that_holds_the_letters_of_a_number_without_one_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a{n}-{n}.png");
+    let of = |at| {
+        let options = Options { numbering: Numbering::At(at), ..Options::default() };
+        Output::with(&path, Kind::Picture, options).unwrap()
+    };
+    let pictures = [samples::frame(4, 4, 3, 0)];
+    for (at, names) in [(None, ["a{n}-{n}.png"; 2]), (Some(5), ["a{n}-1.png", "a{n}-2.png"])] {
+        for name in names {
+            assert_eq!(of(at).write(&pictures, &Vec::new()).unwrap(), [folder.path().join(name)]);
+        }
+    }
+}
+
+#[test]
 fn numbers_are_taken_once_however_many_ask() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out-{n}.png");
