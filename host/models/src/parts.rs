@@ -120,6 +120,31 @@ const ROWS: &[Row] = &[
     Row(Role::Denoiser, "Chroma's transformer", &[Has("double_blocks.0"), Has("distilled_guidance_layer")]),
     Row(Role::Denoiser, "Flux.2's transformer", &[Has("double_blocks.0"), Has("double_stream_modulation_img")]),
     Row(Role::Denoiser, "Flux.2's transformer (diffusers)", &[Has("single_transformer_blocks.0.attn.to_qkv_mlp_proj")]),
+    Row(
+        Role::Denoiser,
+        "Flux.1 Fill's transformer, which paints a part of a picture",
+        &[Has("double_blocks.0.img_attn.qkv"), Extent("img_in.weight", 1, 384)],
+    ),
+    Row(
+        Role::Denoiser,
+        "Flux.1 Fill's transformer, which paints a part of a picture (diffusers)",
+        &[Has("single_transformer_blocks.0.proj_mlp"), Extent("x_embedder.weight", 1, 384)],
+    ),
+    Row(
+        Role::Denoiser,
+        "Flux.1 Depth's or Canny's transformer, which a picture of depths or edges steers",
+        &[Has("double_blocks.0.img_attn.qkv"), Extent("img_in.weight", 1, 128)],
+    ),
+    Row(
+        Role::Denoiser,
+        "Flux.1 Depth's or Canny's transformer, which a picture of depths or edges steers (diffusers)",
+        &[Has("single_transformer_blocks.0.proj_mlp"), Extent("x_embedder.weight", 1, 128)],
+    ),
+    Row(
+        Role::Denoiser,
+        "Flux.1's transformer (Nunchaku)",
+        &[Has("single_transformer_blocks.0.qkv_proj"), Has("transformer_blocks.0.qkv_proj_context")],
+    ),
     Row(Role::Denoiser, "Flux.1's transformer", &[Has("double_blocks.0.img_attn.qkv"), Has("single_blocks.0.linear1")]),
     Row(
         Role::Denoiser,
@@ -133,6 +158,32 @@ const ROWS: &[Row] = &[
         &[Has("transformer_blocks.0.attn.add_q_proj"), Has("pos_embed.proj")],
     ),
     Row(Role::Denoiser, "WAN VACE's transformer", &[Has("vace_blocks.0")]),
+    Row(Role::Denoiser, "WAN Animate's transformer", &[Has("pose_patch_embedding"), Has("blocks.0.self_attn.norm_k")]),
+    Row(
+        Role::Denoiser,
+        "WAN S2V's transformer, speech to video",
+        &[Has("audio_injector"), Has("blocks.0.self_attn.norm_k")],
+    ),
+    Row(
+        Role::Denoiser,
+        "WAN Fun's transformer, which a camera or a clip steers",
+        &[Has("control_adapter"), Has("blocks.0.self_attn.norm_k")],
+    ),
+    Row(
+        Role::Denoiser,
+        "WAN Fun's transformer, which a camera or a clip steers",
+        &[Has("ref_conv"), Has("blocks.0.self_attn.norm_k")],
+    ),
+    Row(
+        Role::Denoiser,
+        "WAN's transformer, first and last frame to video (FLF2V)",
+        &[Has("img_emb.emb_pos"), Has("blocks.0.self_attn.norm_k")],
+    ),
+    Row(
+        Role::Denoiser,
+        "WAN's transformer, first and last frame to video (FLF2V, diffusers)",
+        &[Has("condition_embedder.image_embedder.pos_embed"), Has("blocks.0.attn2.norm_k")],
+    ),
     Row(
         Role::Denoiser,
         "WAN's transformer, image to video",
@@ -271,31 +322,61 @@ const ROWS: &[Row] = &[
     ),
     Row(Role::VisionEncoder, "CLIP's picture encoder", &[Has("vision_model.encoder.layers.0")]),
     Row(Role::VisionEncoder, "CLIP's picture encoder", &[Has("visual.transformer.resblocks.0")]),
+    Row(
+        Role::Control,
+        "Flux.1 Redux, which turns a picture's encoding into conditioning",
+        &[Starts("redux_up."), Starts("redux_down.")],
+    ),
     // Autoencoders that can't be run.
+    Row(
+        Role::Autoencoder,
+        "TAEF1 or TAESD3, a tiny autoencoder of 16 channels",
+        &[Extent("taesd_decoder.1.weight", 1, 16)],
+    ),
     Row(Role::Autoencoder, "TAESD, a tiny autoencoder", &[Has("taesd_decoder.1.weight")]),
+    Row(Role::Autoencoder, "TAESD, a tiny autoencoder", &[Has("taesd_encoder.0.weight")]),
+    Row(
+        Role::Autoencoder,
+        "TAEF1 or TAESD3, a tiny autoencoder of 16 channels (diffusers)",
+        &[Has("decoder.layers.3.conv.0"), Extent("decoder.layers.0.weight", 1, 16)],
+    ),
+    Row(Role::Autoencoder, "TAESD, a tiny autoencoder (diffusers)", &[Has("decoder.layers.3.conv.0")]),
     Row(
         Role::Autoencoder,
         "TAESD, a tiny autoencoder (diffusers)",
         &[Starts("decoder.layers.1."), Starts("encoder.layers.1.")],
     ),
+    Row(Role::Autoencoder, "TAESD's encoder, a tiny autoencoder's (diffusers)", &[Has("encoder.layers.3.conv.0")]),
     Row(
         Role::Autoencoder,
-        "TAESD's decoder, a tiny autoencoder's",
-        &[Starts("1.weight"), Starts("3.conv.0."), Starts("3.conv.4.")],
+        "TAEF1's or TAESD3's decoder, a tiny autoencoder's of 16 channels",
+        &[Starts("3.conv.0."), Extent("1.weight", 1, 16)],
     ),
-    Row(
-        Role::Autoencoder,
-        "TAESD's encoder, a tiny autoencoder's",
-        &[Starts("0.weight"), Starts("1.conv.0."), Starts("1.conv.4.")],
-    ),
+    Row(Role::Autoencoder, "TAESD's decoder, a tiny autoencoder's", &[Starts("1.weight"), Starts("3.conv.0.")]),
+    Row(Role::Autoencoder, "TAESD's encoder, a tiny autoencoder's", &[Starts("0.weight"), Starts("1.conv.0.")]),
     Row(Role::Autoencoder, "TAEHV, a tiny autoencoder of video", &[Has("decoder.22.bias")]),
     Row(
         Role::Autoencoder,
-        "TAEHV, a tiny autoencoder of video",
+        "TAEHV, a tiny autoencoder of video (such as taew2_1)",
         &[Starts("decoder.3.conv.0."), Has("decoder.1.weight")],
+    ),
+    Row(
+        Role::Autoencoder,
+        "CogVideoX's autoencoder",
+        &[Has("decoder.conv_in.conv"), Has("decoder.mid_block.resnets.0.norm1.conv_y")],
     ),
     Row(Role::Autoencoder, "HunyuanVideo's autoencoder", &[Has("decoder.up_blocks.0.resnets.0.conv1.conv")]),
     Row(Role::Autoencoder, "HunyuanVideo's autoencoder", &[Has("decoder.up.0.block.0.conv1.conv")]),
+    Row(
+        Role::Autoencoder,
+        "HunyuanVideo's autoencoder",
+        &[Has("decoder.conv_in.conv"), Has("decoder.mid_block.attentions.0.to_q")],
+    ),
+    Row(
+        Role::Autoencoder,
+        "HunyuanVideo's autoencoder, the encoder alone",
+        &[Has("encoder.conv_in.conv"), Has("encoder.mid_block.attentions.0.to_q")],
+    ),
     Row(Role::Autoencoder, "LTX-Video's autoencoder", &[Has("per_channel_statistics.mean-of-means")]),
     Row(Role::Autoencoder, "Stable Video Diffusion's autoencoder", &[Has("decoder.up.0.block.0.time_stack")]),
     Row(
@@ -457,5 +538,24 @@ mod tests {
         ];
         assert_eq!(roles(&control), ["a ControlNet (original)"]);
         assert_eq!(roles(&[("something.else", &[1])]), [""; 0]);
+        // Files that look like others, of which one tensor tells them.
+        let flux = |inputs: usize| {
+            let width = [3072, inputs];
+            roles(&[
+                ("img_in.weight", &width),
+                ("double_blocks.0.img_attn.qkv.weight", &[1]),
+                ("single_blocks.0.linear1.weight", &[1]),
+            ])
+        };
+        assert_eq!(flux(64), ["Flux.1's transformer"]);
+        assert_eq!(flux(384), ["Flux.1 Fill's transformer, which paints a part of a picture"]);
+        assert!(flux(128)[0].starts_with("Flux.1 Depth's or Canny's transformer"));
+        let wan: [(&str, &[usize]); 3] = [
+            ("blocks.0.cross_attn.k_img.weight", &[1]),
+            ("blocks.0.self_attn.norm_k.weight", &[1]),
+            ("img_emb.emb_pos", &[1, 514]),
+        ];
+        assert_eq!(roles(&wan), ["WAN's transformer, first and last frame to video (FLF2V)"]);
+        assert_eq!(roles(&wan[..2]), ["WAN's transformer, image to video"]);
     }
 }
