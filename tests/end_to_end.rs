@@ -18,6 +18,8 @@ mod decode;
 mod encode;
 #[path = "end_to_end/encode_clip.rs"]
 mod encode_clip;
+#[path = "end_to_end/foreign_files.rs"]
+mod foreign_files;
 #[path = "end_to_end/formats.rs"]
 mod formats;
 #[path = "end_to_end/generate.rs"]

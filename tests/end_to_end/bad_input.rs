@@ -60,7 +60,7 @@ fn latents_that_cannot_be_decoded_end_with_two() {
         (infinite, "infinite"),
         (one_tensor("latents", "I64", &[1, 16, 1, 1], &[0; 128]), "I64"),
         (one_tensor("latents", "F32", &[1 << 40, 1 << 40, 1 << 40, 1], &[0; 16]), "larger than any memory"),
-        (b"PK\x03\x04 a pickle in a zip archive: data.pkl".to_vec(), "pickle"),
+        (b"PK\x03\x04 a pickle in a zip archive: data.pkl".to_vec(), "a zip archive without the directory at its end"),
     ];
     for (contents, words) in cases {
         let place = Place::new();

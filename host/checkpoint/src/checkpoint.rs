@@ -6,23 +6,27 @@ use std::{
     ops::Range,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::SystemTime,
 };
 
 use memmap2::{Advice, Mmap, UncheckedAdvice};
 use tch::{Device, Tensor};
 use tilewright_files::{Format, LOOKED_AT};
-use tilewright_torch::{Stored, packed::Bytes};
+use tilewright_torch::{
+    Stored,
+    packed::{Bytes, Packed},
+};
 
 use crate::{
     Error, Result, advice,
-    contents::Contents,
+    contents::{Contents, Entry},
     error::Shape,
-    gguf,
+    gguf, pickle,
     quantized::Quantization,
     safetensors_file,
     shards::{self, Shards},
+    zeros::Tail,
 };
 
 /// The identity of files' contents as far as the file system tells: a file that was replaced or
@@ -66,6 +70,8 @@ pub enum Container {
     Safetensors,
     /// ggml's GGUF.
     Gguf,
+    /// PyTorch's pickle of tensors.
+    Pickle,
 }
 
 impl Container {
@@ -74,6 +80,7 @@ impl Container {
         match self {
             Self::Safetensors => "safetensors",
             Self::Gguf => "gguf",
+            Self::Pickle => "pickle",
         }
     }
 }
@@ -93,7 +100,20 @@ impl AsRef<[u8]> for Mapped {
 /// A tensor's facts and the file that it is in.
 struct Place {
     file: usize,
-    entry: crate::contents::Entry,
+    entry: Entry,
+    /// The bytes row by row of a tensor that lies otherwise in the file, from when they are asked
+    /// for.
+    gathered: OnceLock<Arc<Vec<u8>>>,
+}
+
+impl Place {
+    fn bytes<'a>(&'a self, files: &'a [Arc<Mapped>]) -> Option<&'a [u8]> {
+        let bytes = (*files[self.file]).as_ref().get(self.entry.range.clone())?;
+        match self.entry.strides {
+            None => Some(bytes),
+            Some(_) => Some(self.gathered.get_or_init(|| Arc::new(self.entry.gather(bytes)))),
+        }
+    }
 }
 
 /// A file of weights, or several shards of one. Tensors are views of the mapped files until they
@@ -133,10 +153,12 @@ fn open_file(path: &Path) -> Result<Opened> {
     let metadata = file.metadata().map_err(read)?;
     let mut start = Vec::new();
     (&file).take(LOOKED_AT).read_to_end(&mut start).map_err(read)?;
-    let container = match Format::of(&start) {
-        Some(Format::Safetensors) | None => Container::Safetensors,
-        Some(Format::Gguf) => Container::Gguf,
-        Some(other) => return Err(format(advice::of_format(other, path, &start))),
+    let (container, reader): (_, fn(&[u8]) -> std::result::Result<Contents, String>) = match Format::of(&start) {
+        Some(Format::Safetensors) | None => (Container::Safetensors, safetensors_file::read),
+        Some(Format::Gguf) => (Container::Gguf, gguf::read),
+        Some(Format::PickleInZip) => (Container::Pickle, pickle::read_zip),
+        Some(Format::Pickle) => (Container::Pickle, pickle::read_legacy),
+        Some(other) => return Err(format(advice::of_format(other, &start))),
     };
     if container == Container::Safetensors {
         safetensors_file::check_start(&start, metadata.len()).map_err(format)?;
@@ -145,11 +167,7 @@ fn open_file(path: &Path) -> Result<Opened> {
     // below. A file that another process cuts short meanwhile ends this process with SIGBUS, as
     // with every reader that maps files.
     let map = unsafe { Mmap::map(&file) }.map_err(read)?;
-    let contents = match container {
-        Container::Safetensors => safetensors_file::read(&map),
-        Container::Gguf => gguf::read(&map).map_err(|reason| format!("no sound GGUF file: {reason}")),
-    };
-    let contents = contents.map_err(format)?;
+    let contents = reader(&map).map_err(|reason| format(Tail::of(&map).map_or(reason, Tail::in_words)))?;
     Ok(Opened { id: FileId::of(&metadata), container, mapped: Mapped { path: path.to_owned(), map }, contents })
 }
 
@@ -194,8 +212,8 @@ impl Checkpoint {
             texts.extend(file.contents.texts);
             // GGUF files have no shards.
             arrays.extend(file.contents.arrays);
-            let places = file.contents.tensors.into_iter().map(|(name, entry)| (name, Place { file: index, entry }));
-            tensors.extend(places);
+            let place = |entry| Place { file: index, entry, gathered: OnceLock::new() };
+            tensors.extend(file.contents.tensors.into_iter().map(|(name, entry)| (name, place(entry))));
             files.push(Arc::new(file.mapped));
         }
         let id = id.unwrap_or(FileId(Vec::new()));
@@ -210,7 +228,24 @@ impl Checkpoint {
             quantization: Quantization::default(),
         };
         file.quantization = Quantization::read(&file)?;
+        file.check_ends()?;
         Ok(file)
+    }
+
+    /// Refuses a file whose end never arrived.
+    fn check_ends(&self) -> Result<()> {
+        // Another way to store weights may have zeros of its own.
+        if self.refused_quantization().is_some() {
+            return Ok(());
+        }
+        for (index, file) in self.files.iter().enumerate() {
+            let within = self.tensors.iter().filter(|(_, place)| place.file == index);
+            let within = within.map(|(name, place)| (name.as_str(), &place.entry));
+            if let Some((tail, count)) = Tail::of_broken((**file).as_ref(), within) {
+                return Err(Error::Format { path: file.path.clone(), reason: tail.in_words_of(count) });
+            }
+        }
+        Ok(())
     }
 
     /// The bytes of a tokenizer's array under a key of a GGUF file.
@@ -265,14 +300,16 @@ impl Checkpoint {
 
     /// A tensor's bytes; none if there is no such tensor.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
-        let Place { file, entry } = self.tensors.get(name)?;
-        self.files[*file].map.get(entry.range.clone())
+        self.tensors.get(name)?.bytes(&self.files)
     }
 
     /// A tensor's bytes, which keep the file mapped; none if there is no such tensor.
     pub fn shared_bytes(&self, name: &str) -> Option<Bytes> {
-        let Place { file, entry } = self.tensors.get(name)?;
-        Bytes::new(self.files[*file].clone(), entry.range.clone())
+        let place = self.tensors.get(name)?;
+        match (place.bytes(&self.files)?, place.gathered.get()) {
+            (_, None) => Bytes::new(self.files[place.file].clone(), place.entry.range.clone()),
+            (bytes, Some(gathered)) => Bytes::new(gathered.clone(), 0..bytes.len()),
+        }
     }
 
     /// Asks the system to read a tensor's bytes ahead of their use.
@@ -291,7 +328,7 @@ impl Checkpoint {
 
     /// Tells the system about a tensor's pages. It is free to do nothing.
     fn advise(&self, name: &str, advise: impl Fn(&Mmap, usize, usize)) {
-        if let Some(Place { file, entry }) = self.tensors.get(name) {
+        if let Some(Place { file, entry, .. }) = self.tensors.get(name) {
             advise(&self.files[*file].map, entry.range.start, entry.range.len());
         }
     }
@@ -312,7 +349,7 @@ impl Checkpoint {
         place.map_or_else(|| self.path.clone(), |place| self.files[place.file].path.clone())
     }
 
-    /// Loads a tensor as `kind` on `device`, copied once.
+    /// Loads a tensor as `kind` on `device`, copied once; FP8 and GGUF's types are expanded.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] if the file does not hold it as
@@ -331,13 +368,36 @@ impl Checkpoint {
                 expected: shape(),
             });
         }
-        let stored = stored.kind().ok_or_else(|| Error::Stored {
-            path: self.path.clone(),
-            name: name.to_owned(),
-            found: stored.to_string(),
-        })?;
         let extents: Vec<i64> = expected.iter().map(|&extent| extent as i64).collect();
-        Ok(tilewright_torch::from_bytes(bytes, &extents, stored, kind, device)?)
+        if let Some(stored) = plain_kind(stored) {
+            return Ok(tilewright_torch::from_bytes(bytes, &extents, stored, kind, device)?);
+        }
+        if !self.can_load(name) {
+            return Err(Error::Stored { path: self.path.clone(), name: name.to_owned(), found: stored.to_string() });
+        }
+        let packed = if expected.len() > 1 { self.matrix(name)? } else { self.packed_vector(name)? };
+        let values = packed.expand(0..packed.shape()[0], tch::Kind::Float)?;
+        let shaped = values.f_reshape(extents).and_then(|values| values.f_to_kind(kind)?.f_to_device(device));
+        Ok(shaped.map_err(tilewright_torch::Error::from)?)
+    }
+
+    /// True if a tensor's values can be loaded: they are numbers with a fraction that need no
+    /// description.
+    pub fn can_load(&self, name: &str) -> bool {
+        self.find_stored(name).is_some_and(|stored| plain_kind(stored).is_some() || Packed::expands_alone(stored))
+    }
+
+    /// True for a tensor without values.
+    pub fn is_empty(&self, name: &str) -> bool {
+        self.shape(name).is_some_and(|shape| shape.contains(&0))
+    }
+}
+
+/// libtorch's type of values that stand in a file as they are.
+fn plain_kind(stored: Stored) -> Option<tch::Kind> {
+    match stored {
+        Stored::F64 => Some(tch::Kind::Double),
+        other => other.kind(),
     }
 }
 
@@ -372,10 +432,7 @@ mod tests {
         let cases: [(Vec<u8>, &str); 18] = [
             (vec![], "an empty file (0 bytes), not a safetensors file: copy or download it again"),
             (vec![0xff; 3], "3 bytes are no safetensors file"),
-            (
-                b"PK\x03\x04aaaaaaaaaaaaaaaaaaaaaaaaaaa/data.pkl".to_vec(),
-                "pickles can run code; convert it: python3 -c",
-            ),
+            (b"PK\x03\x04aaaaaaaaaaaaaaaaaaaaaaaaaaa/data.pkl".to_vec(), "truncated: a zip archive without"),
             (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "a zip archive, not a safetensors file: unpack it"),
             (b"<!doctype html>\n<html>".to_vec(), "a web page (HTML), not a safetensors file: the download"),
             (b"Invalid username\nor password".to_vec(), "a text ('Invalid username'), not a safetensors file"),
@@ -388,7 +445,7 @@ mod tests {
                 [(99_u64 << 20).to_le_bytes().to_vec(), b"{}".to_vec()].concat(),
                 "a header of 103809024 bytes: files have at most 32.0 MiB",
             ),
-            (b"\x80\x02}q\x00(X\x06".to_vec(), "pickle"),
+            (b"\x80\x02}q\x00(X\x06".to_vec(), "truncated: its pickle ends within byte 7"),
             (vec![0xff; 10], "nor another kind that is known"),
             ([1000_u64.to_le_bytes().to_vec(), b"{}".to_vec()].concat(), "truncated"),
             (with_header("{\"a\":", 0), "header is no valid description"),

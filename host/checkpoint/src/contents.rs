@@ -37,6 +37,33 @@ pub struct Entry {
     pub stored: Stored,
     /// In the file.
     pub range: Range<usize>,
+    /// Elements from one to the next along each axis, of a tensor that does not lie row by row. The
+    /// range goes from its first element to its last.
+    pub strides: Option<Box<[usize]>>,
+}
+
+impl Entry {
+    /// The tensor's bytes row by row, from the bytes of its range.
+    pub fn gather(&self, bytes: &[u8]) -> Vec<u8> {
+        let (shape, width) = (&self.shape, self.stored.block_bytes());
+        let strides = self.strides.as_deref().unwrap_or_default();
+        let count = shape.iter().product::<usize>();
+        let mut gathered = Vec::with_capacity(count * width);
+        let (mut place, mut at) = (vec![0_usize; shape.len()], 0);
+        for _ in 0..count {
+            gathered.extend_from_slice(&bytes[at * width..(at + 1) * width]);
+            for axis in (0..shape.len()).rev() {
+                place[axis] += 1;
+                at += strides[axis];
+                if place[axis] < shape[axis] {
+                    break;
+                }
+                at -= shape[axis] * strides[axis];
+                place[axis] = 0;
+            }
+        }
+        gathered
+    }
 }
 
 /// The tensors of a file by name, and its texts.

@@ -49,7 +49,9 @@ pub enum Error {
         expected: Shape,
     },
     /// A tensor has a type that can't be used here.
-    #[error("{path}: tensor {name} is stored as {found}: f32, f16 and bf16 can be read: give a file of one of these")]
+    #[error(
+        "{path}: tensor {name} is stored as {found}: f64, f32, f16, bf16 and FP8 can be read: give a file of one of these"
+    )]
     Stored {
         /// The file.
         path: PathBuf,

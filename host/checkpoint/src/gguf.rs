@@ -240,6 +240,10 @@ pub fn array(bytes: &[u8], most: usize) -> Result<Array<'_>, String> {
 /// # Errors
 /// One line: the fault and its place.
 pub fn read(bytes: &[u8]) -> Result<Contents, String> {
+    contents(bytes).map_err(|reason| format!("no sound GGUF file: {reason}"))
+}
+
+fn contents(bytes: &[u8]) -> Result<Contents, String> {
     let mut reader = Reader { bytes, at: 0 };
     reader.take(4)?;
     match reader.u32()? {
@@ -318,7 +322,7 @@ pub fn read(bytes: &[u8]) -> Result<Contents, String> {
             ));
         }
         end_before.push((range.start as u64, range.end as u64));
-        if contents.tensors.insert(name.to_owned(), Entry { shape, stored, range }).is_some() {
+        if contents.tensors.insert(name.to_owned(), Entry { shape, stored, range, strides: None }).is_some() {
             return Err(format!("two tensors are called {name}"));
         }
     }

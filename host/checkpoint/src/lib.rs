@@ -1,5 +1,5 @@
-//! Files of weights. A [`Checkpoint`] is a safetensors or GGUF file, or a model in several shards:
-//! tensors by name, as views of the mapped files until they are loaded. Quantized weights come as
+//! Files of weights. A [`Checkpoint`] is a safetensors or GGUF file, a pickle of tensors as
+//! `torch.save` writes it, or a model in several shards: tensors by name, as views of the mapped files until they are loaded. Quantized weights come as
 //! [`Packed`](tilewright_torch::packed::Packed) matrices, with the scales that stand beside them.
 //!
 //! Everything read from a file is hostile until checked: counts, offsets, shapes and sizes are
@@ -13,13 +13,16 @@ mod contents;
 mod error;
 mod gguf;
 mod gguf_tokenizer;
+mod pickle;
 mod quantized;
 mod safetensors_file;
 mod shards;
+mod zeros;
 
 pub use checkpoint::{Checkpoint, Container, FileId};
 pub use error::{Error, Result, Shape};
 pub use gguf_tokenizer::GgufTokenizer;
+pub use pickle::{PICKLE_ENDINGS, is_pickle};
 pub use quantized::Quantization;
 pub use shards::{find_part, models_in};
 pub use tilewright_torch::Stored;

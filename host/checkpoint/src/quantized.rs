@@ -28,16 +28,25 @@ const OLD_MARK: &str = "scaled_fp8";
 const BESIDE: [&str; 7] =
     [".comfy_quant", ".weight_scale", ".weight_scale_2", ".input_scale", ".scale_weight", ".scale_input", OLD_MARK];
 
-/// Ends of names that tell a quantization that can't be expanded, and its name.
-const REFUSED: [(&str, &str); 7] = [
+/// Ends of names that tell a quantization that can't be expanded, and its name; the first that is
+/// there counts.
+const REFUSED: [(&str, &str); 10] = [
     (".wscales", "SVDQuant (Nunchaku)"),
     (".smooth_factor", "SVDQuant (Nunchaku)"),
     (".qweight", "GPTQ or AWQ"),
     (".quant_state.bitsandbytes__nf4", "bitsandbytes' NF4"),
     (".quant_state.bitsandbytes__fp4", "bitsandbytes' FP4"),
+    (".SCB", "bitsandbytes' INT8"),
+    ("._data", "quanto"),
+    ("._scale", "quanto"),
     (".pre_quant_scale", "a format whose inputs are scaled (pre_quant_scale)"),
     (".weight_codebook", "asym_w4a8_int8"),
 ];
+
+/// The end of the name of nvfp4's factor for all, and the words for a file that has it without
+/// saying in which order its other scales lie.
+const BLOCK_FACTOR: &str = ".weight_scale_2";
+const UNDESCRIBED: &str = "NVFP4 without ComfyUI's description of it (comfy_quant)";
 
 /// The formats of ComfyUI that can be expanded: name, stored type, and the scales' kind.
 const FORMATS: [(&str, Stored, ScaleKind); 5] = [
@@ -137,8 +146,19 @@ impl Quantization {
 impl Checkpoint {
     /// The way that the file is quantized, if it can't be expanded.
     pub fn refused_quantization(&self) -> Option<&'static str> {
-        let refused = |name: &str| REFUSED.iter().find(|(end, _)| name.ends_with(end)).map(|(_, name)| *name);
-        self.names().find_map(refused)
+        let is_undescribed =
+            |name: &str| name.strip_suffix(BLOCK_FACTOR).is_some_and(|layer| self.quantization().of(layer).is_none());
+        if self.names().any(is_undescribed) {
+            return Some(UNDESCRIBED);
+        }
+        let mut rows = REFUSED.iter();
+        rows.find(|(end, _)| self.names().any(|name| name.ends_with(end))).map(|(_, how)| *how)
+    }
+
+    /// The same in words: the fault, and what to do.
+    pub fn refusal(&self) -> Option<String> {
+        let how = self.refused_quantization()?;
+        Some(format!("quantized as {how}, which is not supported: give a file of bf16, FP8 or GGUF"))
     }
 
     /// The shape of a matrix: that of its tensor, whose rows of 4-bit values stand in half as many
@@ -249,7 +269,7 @@ impl Checkpoint {
                     return Err(format!("has scales that are not finite, in {scale}"));
                 }
                 Scales {
-                    factors: self.factors(&format!("{layer}.weight_scale_2"), 1)?,
+                    factors: self.factors(&format!("{layer}{BLOCK_FACTOR}"), 1)?,
                     groups: Some(Groups { codes, values: BLOCK_GROUP, powers: false }),
                 }
             }

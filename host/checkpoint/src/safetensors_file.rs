@@ -77,7 +77,8 @@ pub fn read(file: &[u8]) -> Result<Contents, String> {
             stored.ok_or_else(|| format!("tensor {name} is of the type {:?}, which is unknown", info.dtype))?;
         check_shape(&name, &info.shape)?;
         let (start, end) = info.data_offsets;
-        contents.tensors.insert(name, Entry { shape: info.shape.clone(), stored, range: data + start..data + end });
+        let (shape, range) = (info.shape.clone(), data + start..data + end);
+        contents.tensors.insert(name, Entry { shape, stored, range, strides: None });
     }
     contents.texts = header.metadata().clone().unwrap_or_default();
     Ok(contents)

@@ -7,7 +7,11 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::{Error, Result, contents::Contents};
+use crate::{
+    Error, Result,
+    contents::Contents,
+    pickle::{PICKLE_ENDINGS, is_pickle},
+};
 
 /// The most bytes of an index: one of 10,000 tensors has a million.
 const MOST_BYTES: u64 = 32 << 20;
@@ -21,7 +25,13 @@ const VARIANT: [&str; 2] = [".safetensors.index.", ".json"];
 
 /// The names that diffusers and transformers give a model's file in its folder, the usual one
 /// first.
-const FILES: [&str; 3] = ["diffusion_pytorch_model.safetensors", "model.safetensors", "pytorch_model.safetensors"];
+const FILES: [&str; 5] = [
+    "diffusion_pytorch_model.safetensors",
+    "model.safetensors",
+    "pytorch_model.safetensors",
+    "diffusion_pytorch_model.bin",
+    "pytorch_model.bin",
+];
 
 /// The description of a pipeline, in its folder.
 const PIPELINE: &str = "model_index.json";
@@ -153,10 +163,11 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
     let entries = std::fs::read_dir(&folder).map_err(|source| Error::Read { path: folder.clone(), source })?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
     files.sort();
-    for end in [INDEX, ".safetensors", ".gguf"] {
+    for end in [INDEX, ".safetensors", ".gguf"].into_iter().chain(PICKLE_ENDINGS) {
         let fits = |path: &&PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.ends_with(end) || end == INDEX && is_index(&name)
+            let is_named = name.ends_with(end) || end == INDEX && is_index(&name);
+            is_named && (!PICKLE_ENDINGS.contains(&end) || is_pickle(path))
         };
         let found: Vec<&PathBuf> = files.iter().filter(fits).collect();
         match found[..] {
@@ -168,7 +179,7 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
             }
         }
     }
-    refuse("a folder without a .safetensors or .gguf file".into())
+    refuse("a folder without a file of weights (.safetensors, .gguf, .pth)".into())
 }
 
 /// The file of a part of a model: the path itself, or if it is a folder, the file within, as

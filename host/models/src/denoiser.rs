@@ -163,6 +163,9 @@ impl DenoiserFile {
     /// missing.
     pub fn find(file: Checkpoint) -> Result<Self> {
         let unknown = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
+        if let Some(reason) = file.refusal() {
+            return Err(unknown(reason));
+        }
         let parts = Part::of(&file);
         let part = parts.iter().find(|part| part.role == Role::Denoiser);
         let known = part.and_then(|part| KNOWN.iter().find(|Known(name, ..)| *name == part.name));

@@ -303,6 +303,7 @@ impl Identity {
             Kind::Latent => "a latent, not a VAE: the latent comes first, the VAE after --vae".into(),
             Kind::Pixels => "raw frames, not a VAE: give the file of the VAE".into(),
             Kind::Conditioning => "conditioning, not a VAE: give the file of the VAE".into(),
+            Kind::Transformer | Kind::Other if file.refusal().is_some() => file.refusal().unwrap_or_default(),
             Kind::Transformer | Kind::Other if !Part::of(file).is_empty() => format!(
                 "{}, not a VAE that can be decoded with: give the file of a KL or WAN VAE, or a checkpoint that contains one",
                 Part::list_names(&Part::of(file))

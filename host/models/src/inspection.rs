@@ -48,6 +48,8 @@ pub struct Inspection {
     pub latents: BTreeMap<String, Vec<usize>>,
     /// The file's texts by name with their lengths in bytes.
     pub texts: BTreeMap<String, usize>,
+    /// The reason that no network in it can be run, if there is one.
+    pub problem: Option<String>,
 }
 
 /// A decoder's architecture, of either kind.
@@ -100,7 +102,7 @@ pub struct DecoderInspection {
     pub missing: Vec<String>,
     /// Tensors that the decoder has no place for.
     pub left_over: Vec<String>,
-    /// Tensors that the decoder needs and whose stored type can't be computed from, such as FP8.
+    /// Tensors that the decoder needs and whose stored type can't be loaded, such as integers.
     pub uncomputable: Vec<String>,
 }
 
@@ -303,6 +305,7 @@ impl Inspection {
             decoder,
             latents,
             texts: file.texts().iter().map(|(name, text)| (name.clone(), text.len())).collect(),
+            problem: file.refusal(),
             identity,
         }
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
-use tilewright_checkpoint::{Error as FileError, Shape};
+use tilewright_checkpoint::{Error as FileError, Quantization, Shape};
 use tilewright_nn::{Needed, Source, Torch};
 use tilewright_plan::{Dtype, Model};
 
@@ -218,7 +218,9 @@ impl<'a> Weights<'a> {
     pub fn left_over(&self) -> Vec<String> {
         let is_needed = |name: &String| self.needed.iter().any(|needed| needed.name == *name);
         let prefix = self.known.prefix.len();
-        let is_left = |name: &&str| !self.known.rules.canonical(&name[prefix..]).is_some_and(|name| is_needed(&name));
+        let is_known = |name: &str| self.known.rules.canonical(&name[prefix..]).is_some_and(|name| is_needed(&name));
+        let is_left =
+            |name: &&str| !is_known(name) && !Quantization::is_beside(name) && !self.known.file.is_empty(name);
         self.known.part(self.half).filter(is_left).map(str::to_owned).collect()
     }
 
@@ -226,26 +228,24 @@ impl<'a> Weights<'a> {
     ///
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
-    /// FP8.
+    /// integers.
     pub fn check(&self) -> Result<()> {
         let path = self.known.file.path();
         Error::refuse_left_over(path, self.half.name(), &self.left_over())?;
         for needed in &self.needed {
             let (name, _) = self.known.locate(needed)?;
-            if let Some(found) = self.known.file.find_stored(name).filter(|stored| stored.computable().is_none()) {
-                let (path, found) = (path.to_owned(), found.to_string());
-                return Err(FileError::Stored { path, name: name.to_owned(), found }.into());
+            if !self.known.file.can_load(name) {
+                let found = self.known.file.find_stored(name).map_or_else(String::new, |stored| stored.to_string());
+                return Err(FileError::Stored { path: path.to_owned(), name: name.to_owned(), found }.into());
             }
         }
         Ok(())
     }
 
-    /// Tensors that are needed and whose type can't be computed from.
+    /// Tensors that are needed and whose type can't be loaded.
     pub fn uncomputable(&self) -> Vec<String> {
         let names = self.needed.iter().filter_map(|needed| self.known.names.get(&needed.name));
-        let unreadable =
-            |name: &&&str| self.known.file.find_stored(name).is_some_and(|stored| stored.computable().is_none());
-        names.filter(unreadable).map(|name| (*name).to_owned()).collect()
+        names.filter(|name| !self.known.file.can_load(name)).map(|name| (*name).to_owned()).collect()
     }
 
     /// Tensors that are missing or misshapen, a line each.

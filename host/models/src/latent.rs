@@ -6,7 +6,7 @@ mod doubt;
 use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
-use tilewright_checkpoint::{Error as FileError, Shape, Stored};
+use tilewright_checkpoint::{Error as FileError, Shape};
 use tilewright_plan::bytes;
 use tilewright_torch::scalar;
 
@@ -160,6 +160,9 @@ impl LatentFile {
         let file = Checkpoint::open(path)?;
         let refused = |reason: String| Error::Latent { path: path.to_owned(), reason };
         let candidates: Vec<&str> = file.names().filter(|name| *name != COMFYUI_MARKER).collect();
+        // A tensor without values beside others is a marker.
+        let of_values = candidates.iter().copied().filter(|name| !file.is_empty(name));
+        let candidates: Vec<&str> = if candidates.len() > 1 { of_values.collect() } else { candidates };
         let name = match tensor {
             Some(name) if file.shape(name).is_none() => {
                 return Err(refused(format!("no tensor {name} in it: there is {}", list(&candidates))));
@@ -195,11 +198,9 @@ impl LatentFile {
                 Shape(found)
             )));
         }
-        let stored = file.find_stored(name).unwrap_or(Stored::F32);
-        if stored.computable().is_none() {
-            return Err(
-                FileError::Stored { path: path.to_owned(), name: name.to_owned(), found: stored.to_string() }.into()
-            );
+        if !file.can_load(name) {
+            let found = file.find_stored(name).map_or_else(String::new, |stored| stored.to_string());
+            return Err(FileError::Stored { path: path.to_owned(), name: name.to_owned(), found }.into());
         }
         let origin = match name {
             COMFYUI if file.shape(COMFYUI_MARKER).is_some() => Origin::ComfyUi,

@@ -37,6 +37,6 @@ pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
 pub use lora::{Lora, LoraFit};
 pub use parts::{Part, Role};
 pub use text_encoder::{EncoderConfig, EncoderFile, EncoderKind, EncoderStates, LoadedEncoder};
-pub use tilewright_checkpoint::{Checkpoint, FileId, Stored, find_part, models_in};
+pub use tilewright_checkpoint::{Checkpoint, FileId, PICKLE_ENDINGS, Stored, find_part, is_pickle, models_in};
 pub use tilewright_nn::ComputeFormat;
 pub use transformer::{BeforeBlock, Blocks};

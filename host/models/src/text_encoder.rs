@@ -434,6 +434,9 @@ const VISION: &str = "CLIP's can be run";
 /// The reason why a file holds no such encoder.
 fn refusal(file: &Checkpoint, wanted: &str, known: &str) -> String {
     let parts = Part::of(file);
+    if let Some(reason) = file.refusal() {
+        return reason;
+    }
     if !parts.is_empty() {
         return format!("{}, not a {wanted} that can be run: {known}", Part::list_names(&parts));
     }

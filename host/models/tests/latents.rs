@@ -43,11 +43,10 @@ fn what_is_no_latent_is_refused_in_one_line() {
         (vec![("a", "F32", &[0, 4, 4, 4], vec![])], None, "nothing to decode"),
         (vec![("a", "F32", &[1, 4, 4, 4], spoiled)], None, "2 of 64 values of tensor a are NaN or infinite"),
         (
-            vec![("a", "F64", &[1, 4, 4, 4], vec![0; 512])],
+            vec![("a", "I64", &[1, 4, 4, 4], vec![0; 512])],
             None,
-            "tensor a is stored as F64: f32, f16 and bf16 can be read",
+            "tensor a is stored as I64: f64, f32, f16, bf16 and FP8 can be read",
         ),
-        (vec![("a", "I64", &[1, 4, 4, 4], vec![0; 512])], None, "tensor a is stored as I64"),
         (
             vec![("a", "F32", &[1, 4, 4, 4], floats(64, 1.0)), ("b", "F32", &[1, 4, 4, 4], floats(64, 1.0))],
             None,

@@ -3,7 +3,7 @@
 
 mod graph;
 
-use std::path::Path;
+use std::{ffi::OsStr, path::Path};
 
 use serde_json::{Value, json};
 use tilewright_engine::Sampling;
@@ -421,6 +421,10 @@ fn plain(name: &'static str, value: Value) -> Field {
     Field::Plain(name, value)
 }
 
+/// The endings of weights that ComfyUI lists (folder_paths.py, `supported_pt_extensions`), of those
+/// that are read here.
+const LISTED: [&str; 6] = ["safetensors", "sft", "pth", "pt", "bin", "ckpt"];
+
 /// The name of a file as ComfyUI lists it: its path below the folder for its kind, or else its own
 /// name. It lists neither folders nor GGUF, for which a file of the same name stands.
 fn name(path: &Path, folder: &str) -> String {
@@ -429,8 +433,8 @@ fn name(path: &Path, folder: &str) -> String {
     let above = path.ancestors().skip(1).find(|part| is_folder(part));
     let own = above.and_then(|above| path.strip_prefix(above).ok()).or(path.file_name().map(Path::new)).unwrap_or(path);
     let own = own.to_string_lossy().replace('\\', "/");
-    let is_listed =
-        folder == "input" || path.extension().is_some_and(|ending| ending == "safetensors" || ending == "sft");
+    let is_weights = |ending: &OsStr| LISTED.iter().any(|listed| ending == *listed);
+    let is_listed = folder == "input" || path.extension().is_some_and(is_weights);
     match is_listed {
         true => own,
         false => format!("{}.safetensors", own.strip_suffix(".gguf").unwrap_or(&own)),

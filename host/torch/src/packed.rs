@@ -111,6 +111,11 @@ impl Packed {
         PACKINGS.contains(&stored)
     }
 
+    /// True if values of a type can be expanded, and mean something without a scale beside them.
+    pub fn expands_alone(stored: Stored) -> bool {
+        Self::expands(stored) && stored.is_packed() && ![Stored::I8, Stored::F4].contains(&stored)
+    }
+
     /// A matrix of `rows` and `columns` whose rows are whole blocks.
     ///
     /// # Errors

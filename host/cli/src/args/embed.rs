@@ -16,7 +16,7 @@ pub struct Embed {
     /// a row of the conditioning each; - is standard input
     #[arg(value_name = "PROMPT", required = true)]
     pub prompts: Vec<String>,
-    /// A text encoder, repeatable, in any order: a file (.safetensors, .gguf, or the index of
+    /// A text encoder, repeatable, in any order: a file (.safetensors, .gguf, .pth, or the index of
     /// shards), a folder of transformers', a pipeline's folder or a whole checkpoint. CLIP and T5
     /// for Flux, UMT5 for WAN, CLIP and OpenCLIP for SDXL
     #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]

@@ -40,8 +40,8 @@ pub struct Generate {
     /// Further folders with models.
     #[command(flatten)]
     pub folders: ModelFolders,
-    /// The transformer: a file (.safetensors, .gguf, or the index of shards), or a folder; of WAN
-    /// 2.2's two experts first the one for high noise, and then the other
+    /// The transformer: a file (.safetensors, .gguf, .pth, or the index of shards), or a folder; of
+    /// WAN 2.2's two experts first the one for high noise, and then the other
     #[arg(long, value_name = "FILE|FOLDER", num_args = 1)]
     pub transformer: Vec<PathBuf>,
     /// A text encoder, repeatable, in any order: CLIP and T5 for Flux, UMT5 for WAN

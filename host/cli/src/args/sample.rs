@@ -97,7 +97,7 @@ pub struct Way {
 /// `tilewright sample`
 #[derive(Args, Debug)]
 pub struct Sample {
-    /// The transformer: a file (.safetensors, .gguf, or the index of shards), or a folder of
+    /// The transformer: a file (.safetensors, .gguf, .pth, or the index of shards), or a folder of
     /// diffusers'; of WAN 2.2's two experts first the one for high noise, and then the other
     #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]
     pub transformer: Vec<PathBuf>,

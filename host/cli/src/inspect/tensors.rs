@@ -57,14 +57,28 @@ fn kind(inspection: &Inspection) -> String {
             .as_ref()
             .map_or("transformer".into(), |found| format!("transformer: {}", found.model)),
         Kind::Conditioning => "conditioning: what text encoders hand to a transformer".into(),
-        Kind::Other if inspection.lora.is_some() => Part::list_names(&inspection.parts),
-        Kind::Other if !inspection.text_encoders.is_empty() => Part::list_names(&inspection.parts),
+        Kind::Other if inspection.lora.is_some() || inspection.vision_encoder.is_some() => {
+            Part::list_names(&inspection.parts)
+        }
+        Kind::Other if !inspection.text_encoders.is_empty() && !inspection.parts.is_empty() => {
+            Part::list_names(&inspection.parts)
+        }
+        Kind::Other if !inspection.text_encoders.is_empty() => encoders(inspection),
         Kind::TinyAutoencoder | Kind::Other if !inspection.parts.is_empty() => {
             format!("{}: neither a latent nor a VAE that can be decoded with", Part::list_names(&inspection.parts))
         }
         Kind::TinyAutoencoder => "tiny autoencoder: can't be decoded with".into(),
+        Kind::Other if inspection.problem.is_some() => "weights of a network that can't be run".into(),
+        Kind::Other if inspection.tensors == 0 => "nothing: no tensors are in it".into(),
         Kind::Other => "nothing that is known: --tensors lists what is in it".into(),
     }
+}
+
+/// The encoders in a file whose names alone tell no published network.
+fn encoders(inspection: &Inspection) -> String {
+    let found = inspection.text_encoders.iter().map(|encoder| format!("text encoder: {}", encoder.model));
+    let vision = inspection.vision_encoder.iter().map(|encoder| format!("vision encoder: {}", encoder.model));
+    found.chain(vision).collect::<Vec<_>>().join("; ")
 }
 
 /// The reason that a latent can't be decoded, whatever the VAE; none for other files, and if one of
@@ -145,7 +159,7 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
             rows.push((
                 "can't run",
                 format!(
-                    "{} of the decoder's tensors are stored in a type that can't be computed from, such as {}: give a file in f32, f16 or bf16",
+                    "{} of the decoder's tensors are stored in a type that can't be loaded, such as {}: give a file in f32, f16, bf16 or FP8",
                     decoder.uncomputable.len(),
                     first.to_owned()
                 ),
@@ -161,6 +175,10 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
     rows.extend(inspection.text_encoders.iter().flat_map(text_encoder));
     rows.extend(inspection.transformer.iter().flat_map(transformer));
     rows.extend(inspection.lora.iter().flat_map(lora));
+    // The networks that it names have said so, too.
+    if !rows.iter().any(|(name, _)| *name == "can't run") {
+        rows.extend(inspection.problem.iter().map(|problem| ("can't run", problem.clone())));
+    }
     rows.extend(texts(inspection.texts.iter().map(|(name, length)| (name.as_str(), *length))));
     rows
 }
@@ -203,11 +221,11 @@ fn text_encoder(inspected: &EncoderInspection) -> Vec<(&'static str, String)> {
     };
     let shape = match &inspected.config {
         EncoderConfig::Clip(config) => format!(
-            "{} heads in a width of {}, {} blocks, {} tokens of {} at most",
+            "{} heads in a width of {}, {} blocks, a vocabulary of {} tokens, chunks of a prompt of {} tokens",
             config.heads, config.hidden, config.blocks, config.vocabulary, config.positions
         ),
         EncoderConfig::T5(config) => format!(
-            "{} heads in a width of {}, {} blocks, {} tokens",
+            "{} heads in a width of {}, {} blocks, a vocabulary of {} tokens",
             config.heads, config.hidden, config.blocks, config.vocabulary
         ),
     };

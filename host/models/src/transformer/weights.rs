@@ -193,8 +193,7 @@ impl TransformerFile {
     /// # Errors
     /// As [`Self::check`], with no tensor left over.
     pub(crate) fn check_each(&self, needed: &[Needed]) -> Result<BTreeSet<String>> {
-        if let Some(how) = self.file.refused_quantization() {
-            let reason = format!("quantized as {how}, which is not supported: give a file of bf16, FP8 or GGUF");
+        if let Some(reason) = self.file.refusal() {
             return Err(Error::Unknown { path: self.file.path().to_owned(), reason });
         }
         let mut used = BTreeSet::new();
@@ -238,7 +237,8 @@ impl TransformerFile {
         used: &BTreeSet<String>,
         is_own: impl Fn(&str) -> bool,
     ) -> Result<()> {
-        let is_left = |name: &&str| !used.contains(*name) && !Quantization::is_beside(name);
+        let is_left =
+            |name: &&str| !used.contains(*name) && !Quantization::is_beside(name) && !self.file.is_empty(name);
         let own = self.file.names().filter(|name| name.strip_prefix(&self.prefix).is_some_and(&is_own));
         let left: Vec<String> = own.filter(is_left).map(str::to_owned).collect();
         Error::refuse_left_over(self.file.path(), what, &left)
@@ -287,7 +287,7 @@ impl TransformerFile {
         match self.file.find_stored(part) {
             Some(stored) if stored.computable().is_some() => Ok(()),
             // Files that were cast as a whole have their vectors in the narrow type, too.
-            Some(stored) if self.is_packed_vector(stored) => {
+            Some(stored) if Packed::expands_alone(stored) => {
                 self.file.packed_vector(part).map(drop).map_err(Error::from)
             }
             stored => Err(FileError::Stored {
@@ -299,16 +299,11 @@ impl TransformerFile {
         }
     }
 
-    /// True for types whose values mean something without a scale beside them.
-    fn is_packed_vector(&self, stored: Stored) -> bool {
-        Packed::expands(stored) && stored.is_packed() && ![Stored::I8, Stored::F4].contains(&stored)
-    }
-
     /// A tensor that is no matrix, in its own shape.
     fn vector_of(&self, part: &str, kind: Kind, device: Device) -> Result<Tensor> {
         let shape = self.file.shape(part).unwrap_or_default().to_vec();
         match self.file.find_stored(part) {
-            Some(stored) if self.is_packed_vector(stored) => {
+            Some(stored) if Packed::expands_alone(stored) => {
                 let packed = self.file.packed_vector(part)?;
                 let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
                 let values = packed.expand(0..packed.shape()[0], Kind::Float)?;

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::Write,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -67,7 +68,8 @@ impl Header {
         Self(self.0.into_iter().map(|(name, shape)| (format!("{prefix}{name}"), shape)).collect())
     }
 
-    /// Writes the header; the zeros behind it take no space on the disk.
+    /// Writes the header; the zeros behind it take no space on the disk. The last byte is none: a
+    /// download that broke off ends in zeros.
     pub fn write(&self, folder: &Path) -> PathBuf {
         let mut end = 0;
         let mut entries = serde_json::Map::new();
@@ -81,7 +83,9 @@ impl Header {
         let mut file = File::create(&path).unwrap();
         file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
         file.write_all(&header).unwrap();
-        file.set_len((8 + header.len() + end) as u64).unwrap();
+        let length = (8 + header.len() + end) as u64;
+        file.set_len(length).unwrap();
+        file.write_all_at(&[1], length - 1).unwrap();
         path
     }
 

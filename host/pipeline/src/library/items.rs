@@ -7,7 +7,9 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_models::{Architecture, Checkpoint, DenoiserConfig, EncoderKind, Family, Inspection, Role};
+use tilewright_models::{
+    Architecture, Checkpoint, DenoiserConfig, EncoderKind, Family, Inspection, PICKLE_ENDINGS, Role, is_pickle,
+};
 
 use super::places::{Keeping, Place, REPOSITORY};
 
@@ -180,7 +182,8 @@ fn walk(folder: &Path, repository: Option<&str>, depth: usize, found: &mut Vec<C
             continue;
         }
         let is_index = own.ends_with(INDEX);
-        let ending = ENDINGS.iter().find(|ending| own.ends_with(**ending));
+        let pickled = PICKLE_ENDINGS.iter().find(|ending| own.ends_with(**ending) && is_pickle(&path));
+        let ending = ENDINGS.iter().find(|ending| own.ends_with(**ending)).or(pickled);
         let is_shard = own.rsplit_once("-of-").and_then(|(start, _)| start.rsplit_once('-'));
         let is_shard = is_shard.is_some_and(|(whole, _)| wholes.contains(whole));
         let (false, Some(end)) = (is_shard, if is_index { Some(&INDEX) } else { ending }) else { continue };
@@ -204,10 +207,10 @@ impl Candidate {
             }
         };
         let inspection = Inspection::of(&opened);
-        let mut problem = None;
+        let mut problem = inspection.problem.clone();
         let mut contents = Vec::new();
         if let Some(transformer) = &inspection.transformer {
-            problem = transformer.problem.clone();
+            problem = problem.or(transformer.problem.clone());
             contents.push(match &transformer.found {
                 Some(found) => Content::Transformer { model: transformer.model.clone(), config: found.config.clone() },
                 None => Content::Other { model: transformer.model.clone() },

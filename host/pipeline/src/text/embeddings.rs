@@ -12,11 +12,8 @@ use tilewright_text::Embeddings;
 use super::encoders::TextEncoder;
 use crate::{Error, Result};
 
-/// The ending of an embedding's file, which a prompt may leave out.
-const ENDING: &str = "safetensors";
-
-/// The endings of files that hold programs rather than tensors alone.
-const PICKLED: [&str; 3] = ["pt", "bin", "ckpt"];
+/// The endings of embeddings' files, which a prompt may leave out; the first that is there counts.
+const ENDINGS: [&str; 5] = ["safetensors", "pt", "bin", "ckpt", "pth"];
 
 /// The most vectors of an embedding: past this a file is another thing.
 const MOST_VECTORS: usize = 1024;
@@ -51,7 +48,7 @@ impl EmbeddingFolder {
     }
 
     /// The file of a name: in the folder itself, or in the first folder within that has it.
-    fn file(&self, name: &str, endings: &[&str]) -> Option<PathBuf> {
+    fn file(&self, name: &str) -> Option<PathBuf> {
         // A prompt may come from a stranger: it names files within the folder alone.
         let path = Path::new(name);
         let is_within = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -67,8 +64,8 @@ impl EmbeddingFolder {
                 file.push(ending);
                 PathBuf::from(file)
             };
-            let own = Some(whole.clone()).filter(|path| endings.iter().any(|of| path.extension() == Some(of.as_ref())));
-            if let Some(found) = own.into_iter().chain(endings.iter().map(with)).find(|path| path.is_file()) {
+            let own = Some(whole.clone()).filter(|path| ENDINGS.iter().any(|of| path.extension() == Some(of.as_ref())));
+            if let Some(found) = own.into_iter().chain(ENDINGS.iter().map(with)).find(|path| path.is_file()) {
                 return Some(found);
             }
             if depth < DEEPEST {
@@ -108,7 +105,7 @@ impl OfEncoder<'_> {
     /// The vectors [vectors, width] of an embedding, in f32; none if there is no such embedding, or
     /// none of the encoder's width.
     pub fn find(&self, name: &str) -> Result<Option<Tensor>> {
-        let Some(path) = self.folder.file(name, &[ENDING]) else { return Ok(None) };
+        let Some(path) = self.folder.file(name) else { return Ok(None) };
         let file = Checkpoint::open(&path).map_err(ModelError::from)?;
         let fits = |tensor: &&str| {
             let shape = file.shape(tensor).unwrap_or_default();
@@ -140,10 +137,8 @@ impl Embeddings for OfEncoder<'_> {
 
     fn left_out(&self, name: &str) {
         let kind = self.kind.name();
-        if self.folder.file(name, &[ENDING]).is_some() {
+        if self.folder.file(name).is_some() {
             tracing::warn!(name, "the embedding has no vectors for {kind}, and is left out of its prompt");
-        } else if let Some(path) = self.folder.file(name, &PICKLED) {
-            tracing::warn!(name, path = %path.display(), "only .safetensors is read: the embedding is left out");
         } else {
             tracing::warn!(name, "no embedding of this name: it is left out");
         }
@@ -160,10 +155,10 @@ mod tests {
         let inner = folder.path().join("people").join("old");
         fs::create_dir_all(&inner).unwrap();
         fs::write(inner.join("face.safetensors"), "").unwrap();
-        fs::write(folder.path().join("style.v2.safetensors"), "").unwrap();
+        fs::write(folder.path().join("style.v2.pt"), "").unwrap();
         fs::write(folder.path().with_extension("safetensors"), "").unwrap();
         let embeddings = EmbeddingFolder::open(folder.path()).unwrap();
-        let find = |name: &str| embeddings.file(name, &[ENDING]).is_some();
+        let find = |name: &str| embeddings.file(name).is_some();
         for name in ["face", "old/face", "people/old/face", "face.safetensors", "style.v2"] {
             assert!(find(name), "{name}");
         }

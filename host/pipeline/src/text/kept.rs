@@ -28,7 +28,7 @@ const MOST_BYTES: u64 = 1 << 30;
 const ENDING: &str = ".safetensors";
 
 /// The endings of files that a conditioning depends on.
-const READ: [&str; 5] = ["safetensors", "gguf", "json", "model", "txt"];
+const READ: [&str; 9] = ["safetensors", "gguf", "pth", "pt", "bin", "ckpt", "json", "model", "txt"];
 
 /// A folder of kept conditionings.
 #[derive(Debug)]
