@@ -129,6 +129,7 @@ const JSONS: [(&str, Format); 5] = [
 ];
 
 const PICTURE: &str = "'tilewright encode' makes a latent of it; a VAE is a .safetensors file";
+const WEIGHTS: &str = "it holds the weights of a model";
 const UNPACK: &str = "unpack it, and give the file in it";
 
 /// A format, its name, and the advice if a file of tensors was wanted.
@@ -136,10 +137,10 @@ const WORDS: &[(Format, &str, &str)] = &[
     (Empty, "an empty file (0 bytes)", "copy or download it again"),
     (Zeros, "a file that begins in nothing but zeros", "a download that broke off leaves such: download it again"),
     (Safetensors, "a safetensors file", ""),
-    (Pickle, "a Python pickle", "pickles can run code; convert it"),
-    (PickleInZip, "a PyTorch pickle (zip)", "pickles can run code; convert it"),
+    (Pickle, "a Python pickle", WEIGHTS),
+    (PickleInZip, "a PyTorch pickle (zip)", WEIGHTS),
     (NumpyInZip, "NumPy's arrays (.npz)", "save the array with safetensors.numpy.save_file"),
-    (Zip, "a zip archive", "unpack it, or convert it if it is one of PyTorch's pickles"),
+    (Zip, "a zip archive", UNPACK),
     (Gzip, "packed with gzip", UNPACK),
     (Zstd, "packed with zstd", UNPACK),
     (Xz, "packed with xz", UNPACK),
@@ -147,7 +148,7 @@ const WORDS: &[(Format, &str, &str)] = &[
     (SevenZip, "a 7z archive", UNPACK),
     (Rar, "a RAR archive", UNPACK),
     (Tar, "a tar archive", UNPACK),
-    (Gguf, "a GGUF file", "it holds the weights of a model"),
+    (Gguf, "a GGUF file", WEIGHTS),
     (Numpy, "a NumPy array (.npy)", "save it with safetensors.numpy.save_file"),
     (Hdf5, "an HDF5 file", "weights of Keras can't be read: give the safetensors file"),
     (TensorflowLite, "a TensorFlow Lite model", "give the safetensors file of the model"),
