@@ -117,7 +117,7 @@ fn videos_that_lack_their_end_are_refused() {
         for percent in [30, 60, 90, 97] {
             fs::write(&path, &whole[..whole.len() * percent / 100]).unwrap();
             match ClipReader::open(&path) {
-                // What is missing is no frame, but something behind them.
+                // No frame is missing, but something behind them.
                 Ok(mut reader) => assert!(count(&mut reader) == 15 && reader.notes().is_empty(), "{name}, {percent} %"),
                 Err(error) => {
                     let reason = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
