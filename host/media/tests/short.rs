@@ -103,8 +103,8 @@ fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
             } else {
                 let line = found.expect_err(&name);
                 assert!(line.ends_with(": it ends too early: copy or download it again"), "{name}, {length}: {line}");
-                // An end marker behind the rest mends nothing, unless scans of a progressive one are
-                // whole: such a picture may be meant.
+                // An end marker behind the rest mends nothing, unless scans of a progressive one
+                // are whole: such a picture may be meant.
                 if !name.contains("progressive") {
                     assert!(place.picture(&[&bytes[..length], &[0xff, 0xd9]].concat()).is_err(), "{name}: {length}");
                 }
