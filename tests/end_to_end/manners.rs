@@ -346,7 +346,7 @@ fn a_first_decode_says_what_it_waits_for() {
     };
     assert!(run(&[]).succeeded().stderr().contains(note));
     let files = walk(cache.path());
-    // As on a quiet machine, whatever this one is: others are measured once more when they are quiet.
+    // As if this machine were quiet: others are measured again when they are.
     let kept = cache.path().join("tilewright").join(files.iter().find(|name| name.starts_with("probe-")).unwrap());
     let mut probe: serde_json::Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
     probe["measured"]["disturbed"] = false.into();

@@ -169,12 +169,15 @@ impl Process {
         Ok(Self { child, errors })
     }
 
-    /// Waits for its end; returns its status and its last message.
+    /// Waits for its end; returns its status, and its last message or the one that says most.
     fn wait(&mut self) -> (Option<ExitStatus>, Option<String>) {
         drop(self.child.stdin.take());
         let status = self.child.wait().ok();
         let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
-        (status, said.lines().rfind(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned()))
+        // That the file lacks its end says more than what followed from it.
+        let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+        let line = lines.clone().find(|line| is_of_cut(line)).or_else(|| lines.next_back());
+        (status, line.map(str::to_owned))
     }
 
     /// Waits for its end; returns a failed one as a reason.
@@ -193,6 +196,13 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Phrases of ffmpeg's for a file that lacks its end.
+const CUT_SHORT: [&str; 4] = ["partial file", "ended prematurely", "moov atom not found", "error reading header"];
+
+fn is_of_cut(said: &str) -> bool {
+    CUT_SHORT.iter().any(|words| said.contains(words))
 }
 
 fn describe_status(status: Option<ExitStatus>) -> String {

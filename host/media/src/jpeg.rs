@@ -91,6 +91,12 @@ struct Band {
     refines: bool,
 }
 
+/// True if a file comes as far as the first data of its picture.
+pub(crate) fn has_header(bytes: &[u8]) -> bool {
+    let mut segments = Segments { bytes, at: 0 };
+    std::iter::from_fn(|| segments.next()).any(|(marker, _)| marker == SCAN)
+}
+
 /// Checks that the data of a whole picture are there. A missing end marker and anything behind the
 /// picture are no fault.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Fault> {

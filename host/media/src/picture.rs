@@ -98,7 +98,10 @@ fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     // below.
     limits.max_alloc = Some(if format == ImageFormat::Png { budget::MOST_BESIDE } else { MOST_SCRATCH });
     reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(damaged)?;
+    let mut decoder = reader.into_decoder().map_err(|error| match &jpeg {
+        Some(bytes) if !jpeg::has_header(&bytes[..bytes.len() - jpeg::END.len()]) => Error::read(path, TOO_SHORT),
+        _ => damaged(error),
+    })?;
     let (width, height) = decoder.dimensions();
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     budget::check(path, width, height, bytes_per_pixel(decoder.color_type(), format, orientation))?;

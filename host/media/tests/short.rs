@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tilewright_media::{ClipReader, read_picture};
+use tilewright_media::{ClipReader, Error, read_picture};
 
 fn fixture(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/cut").join(name)).unwrap()
@@ -15,6 +15,12 @@ fn names(ending: &str) -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/cut");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.ends_with(ending)).collect()
+}
+
+/// An error with its cause, as the program prints it.
+fn line(error: &Error) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    format!("{error}{}", cause.unwrap_or_default())
 }
 
 /// A file that is written anew again and again.
@@ -32,15 +38,15 @@ impl Place {
 
     fn picture(&self, bytes: &[u8]) -> Result<Vec<f32>, String> {
         fs::write(&self.path, bytes).unwrap();
-        read_picture(&self.path).map(|(frame, _)| frame.values).map_err(|error| error.to_string())
+        read_picture(&self.path).map(|(frame, _)| frame.values).map_err(|error| line(&error))
     }
 
     /// All frames of a clip; it may be opened and fail later.
     fn frames(&self, bytes: &[u8]) -> Result<Vec<Vec<f32>>, String> {
         fs::write(&self.path, bytes).unwrap();
         let mut frames = Vec::new();
-        let mut reader = ClipReader::open(&self.path).map_err(|error| error.to_string())?;
-        while let Some(frame) = reader.next_frame().map_err(|error| error.to_string())? {
+        let mut reader = ClipReader::open(&self.path).map_err(|error| line(&error))?;
+        while let Some(frame) = reader.next_frame().map_err(|error| line(&error))? {
             frames.push(frame.values);
         }
         Ok(frames)
@@ -49,7 +55,7 @@ impl Place {
 
 #[test]
 fn a_picture_that_is_cut_anywhere_is_refused_or_whole() {
-    for name in [names(".jpg"), names(".png"), names(".gif"), names(".webp")].concat() {
+    for name in [names(".png"), names(".gif"), names(".webp")].concat() {
         let (place, bytes) = (Place::new(&name), fixture(&name));
         let whole = place.picture(&bytes).unwrap();
         let mut refused = 0;
@@ -89,14 +95,16 @@ fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
         let (place, bytes) = (Place::new(&name), fixture(&name));
         let whole = place.picture(&bytes).unwrap();
         let data = bytes.len() - 2;
-        for length in 2..bytes.len() {
+        // Each length near the end, and many of the others.
+        for length in (3..data - 30).step_by(5).chain(data - 30..bytes.len()) {
             let found = place.picture(&bytes[..length]);
-            assert_eq!(found.is_ok(), length >= data, "{name}: {length} of {} bytes", bytes.len());
-            if length < data {
-                let line = found.unwrap_err();
-                assert!(line.ends_with(": it ends too early: copy or download it again") || length < 700, "{line}");
-                // An end marker put behind what is there mends nothing, unless scans of a progressive
-                // one are whole: such a picture may be meant.
+            if length >= data {
+                assert!(found.unwrap() == whole, "{name}: {length} of {} bytes make another picture", bytes.len());
+            } else {
+                let line = found.expect_err(&name);
+                assert!(line.ends_with(": it ends too early: copy or download it again"), "{name}, {length}: {line}");
+                // An end marker behind the rest mends nothing, unless scans of a progressive one
+                // are whole: such a picture may be meant.
                 if !name.contains("progressive") {
                     assert!(place.picture(&[&bytes[..length], &[0xff, 0xd9]].concat()).is_err(), "{name}: {length}");
                 }

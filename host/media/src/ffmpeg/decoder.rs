@@ -13,7 +13,7 @@ use std::{
 use rustix::process::Resource;
 use serde::Deserialize;
 
-use super::{Process, find, quiet};
+use super::{Process, find, is_of_cut, quiet};
 use crate::{
     budget,
     error::{Error, Result},
@@ -32,9 +32,6 @@ const INPUT: &str = "file:/proc/self/fd/0";
 /// hundredths, and seconds of processor time, which have no bound if a whole video is read.
 const PROBING: [(Resource, u64); 2] = [(Resource::As, 4 << 30), (Resource::Cpu, 20)];
 const DECODING: [(Resource, u64); 1] = [(Resource::As, 16 << 30)];
-
-/// Phrases of ffmpeg's for a file that lacks its end.
-const CUT_SHORT: [&str; 3] = ["partial file", "ended prematurely", "moov atom not found"];
 
 /// The purpose of ffmpeg, in the message if it is missing.
 const NEED: &str = "to read videos";
@@ -183,10 +180,6 @@ fn read_output(path: &Path, input: File, command: &mut Command, most: u64) -> Re
     };
     let said = process.end().map_err(failed)?;
     Ok((text, said))
-}
-
-fn is_of_cut(said: &str) -> bool {
-    CUT_SHORT.iter().any(|words| said.contains(words))
 }
 
 /// Refuses an AVI that is shorter than it says itself: ffmpeg reads what is there.
