@@ -178,7 +178,9 @@ fn shards_without_an_index_are_taken_by_their_names() {
     let at = |name: &str| folder.path().join(name);
     let names: Vec<String> = (1..=12).map(|number| format!("model.fp16-{number:05}-of-00012.safetensors")).collect();
     fs::write(at(&names[4]), one_tensor("t4")).unwrap();
-    assert!(refusal(&at(&names[4])).contains(&format!("one of 12 shards, of which {} and 10 more are missing", names[0])));
+    assert!(
+        refusal(&at(&names[4])).contains(&format!("one of 12 shards, of which {} and 10 more are missing", names[0]))
+    );
     for (number, name) in names.iter().enumerate() {
         fs::write(at(name), one_tensor(&format!("t{number}"))).unwrap();
     }

@@ -204,6 +204,6 @@ impl Candidate {
 fn reason(error: &dyn Error, file: &Path) -> String {
     let words = error.to_string();
     let words = words.strip_prefix(&format!("{}: ", file.display())).unwrap_or(&words);
-    let causes = iter::successors(error.source(), |cause| cause.source());
+    let causes = iter::successors(error.source(), |&cause| cause.source());
     causes.fold(words.to_owned(), |words, cause| format!("{words}: {cause}"))
 }
