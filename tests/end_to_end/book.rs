@@ -146,7 +146,8 @@ fn the_page_for_those_who_come_from_elsewhere_names_what_there_is() {
     let [downloads, others]: [Vec<&str>; 2] =
         [true, false].map(|is| text.lines().filter(|line| line.contains("hf download") == is).collect());
     let options = others.iter().flat_map(|line| code(line)).flat_map(str::split_whitespace);
-    let options: Vec<&str> = options.filter(|word| word.starts_with("--") && !word.starts_with("--local-dir")).collect();
+    let options: Vec<&str> =
+        options.filter(|word| word.starts_with("--") && !word.starts_with("--local-dir")).collect();
     assert!(options.len() > 40, "{options:?}");
     for option in options {
         assert!(helps.contains(&format!("{} ", option.trim_end_matches(','))), "{option} is no option");
@@ -155,11 +156,14 @@ fn the_page_for_those_who_come_from_elsewhere_names_what_there_is() {
     // The names of samplers and schedulers, in the second and fourth columns of their table.
     let of = |option: &str| {
         let run = place.run(&["sample", option, "nothing"]).stderr();
-        run.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').map(str::to_owned).collect::<Vec<_>>()
+        run.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     let (samplers, schedulers) = (of("--sampler"), of("--scheduler"));
     let rows = text.lines().skip_while(|line| !line.starts_with("| Sampling method")).skip(2);
-    let rows: Vec<Vec<&str>> = rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|').collect()).collect();
+    let rows: Vec<Vec<&str>> =
+        rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|').collect()).collect();
     assert!(rows.len() > 10);
     for (column, known) in [(2, &samplers), (4, &schedulers)] {
         for name in rows.iter().flat_map(|row| code(row[column])) {

@@ -36,7 +36,8 @@ fn the_first_examples_of_help_work_where_nothing_is_prepared() {
         assert!(examples.len() > 1 && examples[0].starts_with("tilewright generate '"), "{examples:?}");
         for line in examples {
             let mut command = place.command::<&str>(&[]);
-            let environment: Vec<_> = command.get_envs().map(|(key, value)| (key.to_owned(), value.unwrap().to_owned())).collect();
+            let environment: Vec<_> =
+                command.get_envs().map(|(key, value)| (key.to_owned(), value.unwrap().to_owned())).collect();
             command = Command::new("bash");
             command.current_dir(place.path("")).env_clear().envs(environment);
             command.env("PATH", format!("{program}:/usr/bin:/bin")).args(["-c", &line]);

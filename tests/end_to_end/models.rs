@@ -232,7 +232,8 @@ fn a_link_to_a_blob_that_is_missing_is_named() {
     let words = "a link to a blob that is not there: the download is incomplete: run hf download tiny/flux";
     let listed = place.run(&["models", "hub", "--json"]).json();
     assert!(names(&listed, "models").is_empty(), "{listed}");
-    let problems: Vec<&str> = listed["files"].as_array().unwrap().iter().filter_map(|file| file["problem"].as_str()).collect();
+    let problems: Vec<&str> =
+        listed["files"].as_array().unwrap().iter().filter_map(|file| file["problem"].as_str()).collect();
     assert_eq!(problems, [format!("can't be read: {words} {file} --cache-dir hub")]);
     place.run(&["inspect", &format!("{snapshot}/{file}")]).failed(2, words);
     place.run(&["inspect", &format!("{snapshot}/transformer")]).failed(2, words);
@@ -257,7 +258,11 @@ fn a_row_of_models_is_one_line_in_a_pipe() {
     let deep = format!("{0}/{0}/models", "a-folder-with-a-name-that-is-as-long-as-people-make-them");
     comfyui(&place, &deep);
     let long = "flux1-dev-a-model-with-a-name-longer-than-any-column-of-a-terminal-would-ever-be.safetensors";
-    fs::rename(place.path(&deep).join("diffusion_models/one.safetensors"), place.path(&deep).join("diffusion_models").join(long)).unwrap();
+    fs::rename(
+        place.path(&deep).join("diffusion_models/one.safetensors"),
+        place.path(&deep).join("diffusion_models").join(long),
+    )
+    .unwrap();
     let model = long.strip_suffix(".safetensors").unwrap();
     for arguments in [&["models", &deep][..], &["models", &deep, "--files"]] {
         let table = place.run(arguments).succeeded().stdout();
@@ -265,7 +270,10 @@ fn a_row_of_models_is_one_line_in_a_pipe() {
         for part in ["text_encoders/c/two.safetensors", "text_encoders/t/three.safetensors", "vae/four.safetensors"] {
             assert!(row.contains(part), "{table}");
         }
-        assert!(!arguments.contains(&"--files") || table.lines().any(|line| line.starts_with(&format!("diffusion_models/{long}"))));
+        assert!(
+            !arguments.contains(&"--files")
+                || table.lines().any(|line| line.starts_with(&format!("diffusion_models/{long}")))
+        );
         assert_eq!(place.run(arguments).stdout(), table);
     }
 }
@@ -275,7 +283,8 @@ fn the_text_encoders_of_a_model_are_taken_by_its_name() {
     let place = Place::new();
     comfyui(&place, "ComfyUI/models");
     let whole = fixture("generate-flux");
-    let embed = |more: &[&str]| place.run(&[&["embed", "a cat", "--device", "cpu", "-o", "out.safetensors"], more].concat());
+    let embed =
+        |more: &[&str]| place.run(&[&["embed", "a cat", "--device", "cpu", "-o", "out.safetensors"], more].concat());
     let made = |more: &[&str]| {
         embed(more).succeeded();
         let bytes = fs::read(place.path("out.safetensors")).unwrap();

@@ -426,7 +426,8 @@ fn shards_without_an_index_are_taken_where_all_are_there() {
     fs::create_dir(place.path("model")).unwrap();
     write(&first, &names[..20]);
     for path in [&first, "model"] {
-        sample(path).failed(2, "one of 2 shards, of which flux-00002-of-00002.safetensors is missing: download it, too");
+        sample(path)
+            .failed(2, "one of 2 shards, of which flux-00002-of-00002.safetensors is missing: download it, too");
     }
     write(&second, &names[20..]);
     for path in [&first, &second, "model"] {

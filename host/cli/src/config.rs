@@ -93,9 +93,8 @@ fn describe_server(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     rows.extend(server.audit.iter().map(|path| ("writes changes to", path.display().to_string())));
     for (name, model) in &config.models {
         let opened = start::open_model(config, name, model)?;
-        let shown = |paths: &[PathBuf]| {
-            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-        };
+        let shown =
+            |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         let Parts { text_encoders, transformers, vae, .. } = &opened.parts;
         if let Some(of) = &opened.vae {
             rows.push(("model", format!("{name}: {} ({})", of.facts().family, shown(vae.as_slice()))));

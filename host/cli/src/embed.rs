@@ -33,9 +33,9 @@ pub fn run(arguments: &Embed) -> Outcome {
         return Err(Failure::input("-o -: conditioning is written to a file, which ends in .safetensors"));
     }
     let found = arguments.model.as_deref().map(|model| Parts::find_text_encoders(model, &arguments.folders.models));
-    let (parts, told) = found.transpose()?.unwrap_or_else(|| {
-        (Parts { text_encoders: arguments.text_encoder.clone(), ..Parts::default() }, Vec::new())
-    });
+    let (parts, told) = found
+        .transpose()?
+        .unwrap_or_else(|| (Parts { text_encoders: arguments.text_encoder.clone(), ..Parts::default() }, Vec::new()));
     if !printer::is_quiet() {
         told.iter().for_each(|line| tell!("{line}"));
     }

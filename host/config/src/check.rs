@@ -29,7 +29,8 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
             ("scaling-factor", model.scaling_factor.is_some()),
             ("shift-factor", model.shift_factor.is_some()),
         ];
-        if let Some((key, _)) = of_vae.iter().find(|(_, given)| *given && model.vae.is_none() && model.model.is_none()) {
+        if let Some((key, _)) = of_vae.iter().find(|(_, given)| *given && model.vae.is_none() && model.model.is_none())
+        {
             return fault(at(&format!("/{key}")), format!("{key} is for a vae, and there is none: leave it out"));
         }
     }

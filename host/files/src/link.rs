@@ -43,11 +43,7 @@ fn words(path: &Path, target: &Path) -> String {
     let file: Vec<_> = parts[at + 1..].iter().skip(1).map(|part| part.to_string_lossy()).collect();
     let cache = path.ancestors().nth(parts.len() - at + 1).filter(|cache| !cache.as_os_str().is_empty());
     let cache = cache.map_or(".".into(), |cache| cache.display().to_string());
-    format!(
-        "{incomplete}: run hf download {} {} --cache-dir {cache}",
-        repository.replace("--", "/"),
-        file.join("/")
-    )
+    format!("{incomplete}: run hf download {} {} --cache-dir {cache}", repository.replace("--", "/"), file.join("/"))
 }
 
 #[cfg(test)]
@@ -83,7 +79,10 @@ mod tests {
             "a link to a blob that is not there: the download is incomplete: \
              download the file again (../../blobs/d1 is missing)"
         );
-        assert_eq!(told("vae/ae.safetensors", "/gone/ae.safetensors"), "a link to /gone/ae.safetensors, which is not there");
+        assert_eq!(
+            told("vae/ae.safetensors", "/gone/ae.safetensors"),
+            "a link to /gone/ae.safetensors, which is not there"
+        );
         // A link of links, and one to itself, which leads nowhere, too.
         symlink("ae.safetensors", folder.path().join("vae/second")).unwrap();
         assert_eq!(open(&folder.path().join("vae/second")).unwrap_err().kind(), ErrorKind::NotFound);

@@ -364,9 +364,8 @@ mod tests {
         let page = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap().replace('\n', " ");
         let all = all_requests(7);
         let count = |stages: &[Stage], drawn: bool| {
-            let is_counted = |golden: &&AnyRequest| {
-                stages.contains(&golden.stage()) && golden::is_drawn(golden.name()) == drawn
-            };
+            let is_counted =
+                |golden: &&AnyRequest| stages.contains(&golden.stage()) && golden::is_drawn(golden.name()) == drawn;
             all.iter().filter(is_counted).count()
         };
         let [decode, encode, denoise, text] = [Stage::Decode, Stage::Encode, Stage::Denoise, Stage::Text];

@@ -77,8 +77,9 @@ impl OpenModel {
     /// # Errors
     /// One line: the model lacks one.
     pub fn for_prompts(&self) -> std::result::Result<(&OpenText, &SampleModel, &OpenVae), String> {
-        let lacks =
-            |part: &str| format!("model: {} has no {part}: prompts need a model, or text-encoder, transformer and vae", self.name);
+        let lacks = |part: &str| {
+            format!("model: {} has no {part}: prompts need a model, or text-encoder, transformer and vae", self.name)
+        };
         let text = self.text.as_ref().ok_or_else(|| lacks("text-encoder"))?;
         let transformer = self.transformer.as_ref().ok_or_else(|| lacks("transformer"))?;
         Ok((text, transformer, self.vae.as_ref().ok_or_else(|| lacks("vae"))?))

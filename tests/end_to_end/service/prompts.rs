@@ -135,11 +135,15 @@ fn a_model_is_named_as_on_the_command_line() {
     assert!(said.contains("part: text encoders (") && said.contains("named: flux transformer ("), "{said}");
     let wrong = text.replace("model = \"tiny\"", "model = \"tine\"");
     let line = wrong.lines().position(|line| line == "model = \"tine\"").unwrap() + 1;
-    checked(&wrong).failed(2, &format!("tilewright.toml:{line}: tine: no such file, and no model of that name (did you mean tiny?)"));
+    checked(&wrong).failed(
+        2,
+        &format!("tilewright.toml:{line}: tine: no such file, and no model of that name (did you mean tiny?)"),
+    );
     let refused = Server::refused(&place, "[server]\nlisten = \"127.0.0.1:0\"\n[models.a]\nmodel = \"nowhere\"\n");
     refused.failed(2, "[models.a]: nowhere: no such file, and no model of that name");
     fs::create_dir(place.path("alone")).unwrap();
-    fs::copy(format!("{folder}/transformer/diffusion_pytorch_model.safetensors"), place.path("alone/x.safetensors")).unwrap();
+    fs::copy(format!("{folder}/transformer/diffusion_pytorch_model.safetensors"), place.path("alone/x.safetensors"))
+        .unwrap();
     fs::copy(format!("{folder}/transformer/config.json"), place.path("alone/config.json")).unwrap();
     let refused = Server::refused(&place, "[server]\nlisten = \"127.0.0.1:0\"\n[models.a]\nmodel = \"alone\"\n");
     refused.failed(2, "and no file that was found is one: give text-encoder");

@@ -66,9 +66,7 @@ pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::M
     let wrong = &wrong;
     let parts = find_parts(configured).map_err(|error| wrong("model", in_keys(&error)))?;
     let vae = parts.vae.as_deref().map(|path| vae(config, name, configured, path)).transpose()?;
-    let refused = |key: &'static str| {
-        move |error: PipelineError| wrong(key, Failure::from(error).to_string())
-    };
+    let refused = |key: &'static str| move |error: PipelineError| wrong(key, Failure::from(error).to_string());
     let transformer = match parts.transformers.is_empty() {
         true => None,
         false => Some(SampleModel::open(&parts.transformers, configured.boundary).map_err(refused("transformer"))?),

@@ -78,7 +78,8 @@ pub(super) fn collect(places: &[Place]) -> Vec<Candidate> {
 fn unite(found: Vec<Candidate>) -> Vec<Candidate> {
     let (parts, alone): (Vec<_>, Vec<_>) = found.into_iter().partition(|file| file.pipeline.is_some());
     let (mut united, mut known) = (Vec::<Candidate>::new(), HashMap::new());
-    for (is_part, file) in parts.into_iter().map(|file| (true, file)).chain(alone.into_iter().map(|file| (false, file))) {
+    for (is_part, file) in parts.into_iter().map(|file| (true, file)).chain(alone.into_iter().map(|file| (false, file)))
+    {
         // An index may be the same for two models: its shards are not.
         let files: Option<Vec<Inode>> =
             tilewright_models::files_of(&file.file).iter().map(|path| Inode::of(path)).collect();
