@@ -9,6 +9,8 @@ mod description;
 mod likeness;
 #[path = "generate/memory.rs"]
 mod memory;
+#[path = "generate/resuming.rs"]
+mod resuming;
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,5 @@
-//! The settings of a job that samples, as a table: what was asked for, and what the model's defaults
-//! became.
+//! The settings of a job that samples, as a table: what was asked for, and what the model's
+//! defaults became.
 
 use maud::{Markup, html};
 use tilewright_service_api::{JobSettings, ModelPart};

@@ -159,7 +159,7 @@ impl ModelIdentity {
             lines.extend(match (&new[..], &gone[..]) {
                 ([], []) => None,
                 (new, []) => Some(format!("{what} {}, which it did not have", new.join(", "))),
-                // What needs none is made without it.
+                // A picture that needs none is made without it.
                 ([], _) => None,
                 (new, gone) => Some(format!("{what} {} in place of its {}", new.join(", "), gone.join(", "))),
             });

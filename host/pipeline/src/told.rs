@@ -1,5 +1,5 @@
-//! The settings that a file's texts tell, whoever wrote them: this program, A1111's web UI and those
-//! that write as it does, or ComfyUI.
+//! The settings that a file's texts tell, whoever wrote them: this program, A1111's web UI and
+//! those that write as it does, or ComfyUI.
 
 mod a1111;
 mod comfyui;
@@ -50,13 +50,13 @@ const ORDER: [&str; 21] = [
 ];
 
 impl Told {
-    /// What a file's texts tell; none if they tell nothing that is known.
+    /// The settings that a file's texts tell; none if they tell nothing that is known.
     pub fn of(texts: &Texts) -> Option<Self> {
         let of = |keyword: &str| texts.iter().find(|(name, _)| name == keyword).map(|(_, text)| text.as_str());
         let parameters = of(PARAMETERS_KEYWORD).map(a1111::parse);
         if let Ok(recipe) = Recipe::of(texts) {
             let mut found = of_recipe(&recipe);
-            // What the model's defaults became is there alone.
+            // The values that defaults became are there alone.
             for (name, value) in parameters.unwrap_or_default() {
                 found.entry(name).or_insert(value);
             }

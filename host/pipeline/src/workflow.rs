@@ -3,6 +3,7 @@
 
 mod differences;
 mod graph;
+mod load;
 
 use std::{ffi::OsStr, path::Path};
 
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use tilewright_engine::Sampling;
 use tilewright_media::Texts;
 use tilewright_models::DenoiserConfig;
-use tilewright_sampling::{Convention, Scheduler, Shift};
+use tilewright_sampling::{Convention, Scheduler};
 
 use self::graph::{Field, Graph, Link};
 use crate::{LoraRequest, Parts, SampleModel, SampleRequest, Steps};
@@ -158,97 +159,6 @@ impl Workflow<'_> {
             Steps::Count { scheduler: Some(scheduler), .. } => Some(*scheduler),
             Steps::Count { .. } if self.request.convention == Convention::ComfyUi => Some(Scheduler::default()),
             _ => None,
-        }
-    }
-
-    /// The models, the text encoders and the VAE.
-    fn load(&self, graph: &mut Graph) -> Option<(Vec<Link>, Link, Link)> {
-        let Parts { text_encoders, transformers, vae, .. } = self.parts;
-        let vae = vae.as_ref()?;
-        let first = transformers.first()?;
-        let is_whole = |path: &Path| path == first && path.is_file();
-        let mut checkpoint = None;
-        let mut whole = |graph: &mut Graph| {
-            *checkpoint.get_or_insert_with(|| {
-                let fields = vec![plain("ckpt_name", json!(name(first, "checkpoints")))];
-                graph.add("CheckpointLoaderSimple", vec![], fields, CHECKPOINT)
-            })
-        };
-        let is_checkpoint = is_whole(vae) || text_encoders.iter().any(|path| is_whole(path));
-        let count = self.model.denoiser.files().len();
-        let mut models = Vec::new();
-        for index in 0..count {
-            let path = transformers.get(index).unwrap_or(first);
-            let own = if index > 0 && transformers.len() == 1 { second(path) } else { name(path, "diffusion_models") };
-            let mut link = match is_checkpoint && index == 0 {
-                true => whole(graph),
-                false => {
-                    let fields = vec![plain("unet_name", json!(own)), plain("weight_dtype", json!("default"))];
-                    graph.add("UNETLoader", vec![], fields, MODEL)
-                }
-            };
-            for lora in self.loras.iter().filter(|lora| lora.expert.is_none_or(|expert| expert == index)) {
-                let fields = vec![
-                    plain("lora_name", json!(name(&lora.path, "loras"))),
-                    plain("strength_model", json!(lora.strength)),
-                ];
-                link = graph.add("LoraLoaderModelOnly", vec![("model", "MODEL", link)], fields, MODEL);
-            }
-            models.push(link);
-        }
-        let is_video = self.model.denoiser.config().is_video();
-        // A pipeline's folders are named by what is in them.
-        let names: Vec<String> = text_encoders.iter().map(|path| name(path, "text_encoders")).collect();
-        let device = plain("device", json!("default"));
-        let clip = match (&names[..], is_video) {
-            _ if text_encoders.iter().any(|path| is_whole(path)) => whole(graph).output(1),
-            ([one], true) => {
-                let fields = vec![plain("clip_name", json!(one)), plain("type", json!("wan")), device];
-                graph.add("CLIPLoader", vec![], fields, CLIP)
-            }
-            ([one, two], false) => {
-                let fields = vec![
-                    plain("clip_name1", json!(one)),
-                    plain("clip_name2", json!(two)),
-                    plain("type", json!("flux")),
-                    device,
-                ];
-                graph.add("DualCLIPLoader", vec![], fields, CLIP)
-            }
-            _ => return None,
-        };
-        let vae = match is_whole(vae) {
-            true => whole(graph).output(2),
-            false => graph.add("VAELoader", vec![], vec![plain("vae_name", json!(name(vae, "vae")))], VAE),
-        };
-        Some((models, clip, vae))
-    }
-
-    /// The model with the shift of its sigmas, where it is not ComfyUI's own.
-    fn shift(&self, graph: &mut Graph, model: Link) -> Link {
-        let Self { request, model: of, size: [width, height, _], .. } = self;
-        let inputs = vec![("model", "MODEL", model)];
-        let config = of.denoiser.config();
-        match of.shift_of(request) {
-            shift if shift == of.shift(Convention::ComfyUi) => model,
-            Shift::Flow(shift) => {
-                // WAN's times are a thousandfold of Flux's.
-                let class = if config.is_video() { "ModelSamplingSD3" } else { "ModelSamplingAuraFlow" };
-                graph.add(class, inputs, vec![plain("shift", json!(shift))], MODEL)
-            }
-            Shift::Exponential(_) | Shift::BySize => {
-                let [most, least] = match of.shift_of(request) {
-                    Shift::Exponential(mu) => [mu, mu],
-                    _ => [1.15, 0.5],
-                };
-                let fields = vec![
-                    plain("max_shift", json!(most)),
-                    plain("base_shift", json!(least)),
-                    plain("width", json!(width)),
-                    plain("height", json!(height)),
-                ];
-                graph.add("ModelSamplingFlux", inputs, fields, MODEL)
-            }
         }
     }
 
@@ -458,11 +368,6 @@ fn name(path: &Path, folder: &str) -> String {
         true => own,
         false => format!("{}.safetensors", own.strip_suffix(".gguf").unwrap_or(&own)),
     }
-}
-
-/// The name of a pipeline's second expert.
-fn second(path: &Path) -> String {
-    name(&path.join("transformer_2"), "diffusion_models")
 }
 
 /// JSON without characters beyond ASCII, since the interface and A1111 read texts in different

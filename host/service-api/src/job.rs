@@ -75,8 +75,8 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 100000)]
     pub negative_prompt: Option<String>,
-    /// The tokens that T5 reads at least, and as diffusers at most, for a prompt; the model's own if
-    /// left out, or 256 as ComfyUI and 512 as diffusers.
+    /// The tokens that T5 reads at least, and as diffusers at most, for a prompt; the model's own
+    /// if left out, or 256 as ComfyUI and 512 as diffusers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 3, maximum = 512)]
     pub text_tokens: Option<u32>,

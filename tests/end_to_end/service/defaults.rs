@@ -103,7 +103,7 @@ fn each_bundled_model_has_the_pixels_of_the_command_line_by_its_defaults() {
         let first = submit(&server, &ask("painter", json!({ "steps": 1 })));
         assert_eq!(digests(&job), digests(&first));
     }
-    // What is asked for counts, and the rest is named as default.
+    // A setting that is asked for counts, and the rest is named as default.
     let mut request = ask("painter", json!({ "width": 64, "height": 32, "sampler": "heun", "cfg": 1.5, "steps": 2 }));
     request["text_tokens"] = json!(40);
     let job = submit(&server, &request);

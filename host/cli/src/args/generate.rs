@@ -30,9 +30,9 @@ pub struct Generate {
     /// input
     #[arg(value_name = "PROMPT", required_unless_present = "like")]
     pub prompt: Option<String>,
-    /// A picture or clip of this command or of the service whose settings fill in those that are not
-    /// given, its model, its LoRAs and the plans of its stages included: on the same device, the same
-    /// picture comes out. What differs is said
+    /// A picture or clip of this command or of the service whose settings fill in those that are
+    /// not given, its model, its LoRAs and the plans of its stages included: on the same device,
+    /// the same picture comes out. What differs is said
     #[arg(long, value_name = "FILE")]
     pub like: Option<PathBuf>,
     /// The path of the output: a picture (.png, .jpg, .webp, .safetensors) or a clip (.mp4, .webm,

@@ -157,8 +157,8 @@ pub struct Sample {
     pub noise: Option<PathBuf>,
     /// The seed of the noise: that of torch.manual_seed(N); torch.randn(shape) on the CPU; also of
     /// the noise that the sampler adds. Several, with commas, make a sample each, as alone (not
-    /// with dpm_adaptive, --reuse or FP8 products, which look at the batch as a whole); random or -1
-    /// draws one
+    /// with dpm_adaptive, --reuse or FP8 products, which look at the batch as a whole); random or
+    /// -1 draws one
     #[arg(long, value_name = "N[,N…]", default_value = "0", value_delimiter = ',', value_parser = seed, allow_negative_numbers = true)]
     pub seed: Vec<Seed>,
     /// Samples [default: as many as noise, latent or conditioning has]

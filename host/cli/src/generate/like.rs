@@ -58,7 +58,7 @@ pub fn model_name(arguments: &Generate, parts: &Parts) -> String {
     }
 }
 
-/// What is filled in, and what differs.
+/// The filling in of settings, with notes on those that differ.
 struct Filling<'a> {
     path: &'a Path,
     notes: Vec<String>,

@@ -140,7 +140,7 @@ impl Report<'_> {
     }
 }
 
-/// What --json prints.
+/// The object that --json prints.
 #[derive(Serialize)]
 pub struct Printed<'a> {
     pub settings: &'a Settings,

@@ -79,11 +79,17 @@ impl SampleWork<'_> {
         let Self { model, machine, job, memory_limit, preview, .. } = self;
         let previewing = preview.map(|(preview, vae)| Previewing::new(preview, machine, model, vae, memory_limit));
         let after_step = after_step(resumption.kept.clone(), previewing.transpose()?.flatten());
+        if resumption.kept.is_none() && job.request().steps > 1 {
+            signals::advise("no step is kept: with --resume, the same command goes on after the last one".to_owned());
+        }
         let mut progress = Progress::new().of_steps(job.request().steps, after_step);
         let sampled = job.run(planner, resumption.begun.take(), &mut progress);
         progress.finish();
         if let (Err(_), Some(kept)) = (&sampled, &resumption.kept) {
             kept.borrow_mut().flush()?;
+        }
+        if sampled.is_ok() && resumption.kept.is_none() {
+            signals::advise_nothing();
         }
         Ok(sampled)
     }

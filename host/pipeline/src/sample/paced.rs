@@ -1,5 +1,5 @@
-//! The steps of a sample, kept at most once a second: a quick model's steps would otherwise wait for
-//! the disk, and nobody misses a second of work.
+//! The steps of a sample, kept at most once a second: a quick model's steps would otherwise wait
+//! for the disk, and nobody misses a second of work.
 
 use std::time::{Duration, Instant};
 

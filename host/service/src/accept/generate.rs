@@ -47,8 +47,8 @@ const OF_DECODES: [Alone; 3] = [
     ("latent_path", |request| request.latent_path.is_some()),
 ];
 
-/// The fields of a request's sample, with the seeds that the job was accepted with, if it was. Those
-/// of a job from a prompt have the model's defaults where nothing is given.
+/// The fields of a request's sample, with the seeds that the job was accepted with, if it was.
+/// Those of a job from a prompt have the model's defaults where nothing is given.
 ///
 /// # Errors
 /// One line: a field makes no sense.
