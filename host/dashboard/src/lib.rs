@@ -2,8 +2,8 @@
 //! I/O. Pages load nothing from other sites, and work without their script.
 //!
 //! A page is whole: [`overview`], [`prompt`], [`job`], [`jobs`], [`policy`], [`login`],
-//! [`problem`]. The overview and the pages of prompts, of a job and of a policy have parts that change,
-//! elements with an id: [`OverviewPart`], [`prompt_parts`], [`job_part`], [`policy_part`],
+//! [`problem`]. The overview and the pages of prompts, of a job and of a policy have parts that
+//! change, elements with an id: [`OverviewPart`], [`prompt_parts`], [`job_part`], [`policy_part`],
 //! [`status_part`]. Their script asks
 //! for
 //! `/live?page=PATH` with the page's own path (`/`, `/jobs/ID`, `/policies/NAME`), and is sent

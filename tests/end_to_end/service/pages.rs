@@ -99,8 +99,9 @@ fn a_policy_that_does_not_answer_a_routes_stage_is_warned_of() {
     let request = json!({ "model": "flux", "prompt": "a cat", "sample": { "width": 32, "height": 32, "steps": 1 } });
     let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
     assert_eq!(server.ended(&id)["state"], "done");
-    let record = server.get(&format!("/v1/jobs/{id}/decision")).with(200)["stages"].to_string();
-    assert!(record.contains("fallback"), "{record}");
+    let records = server.get(&format!("/v1/jobs/{id}/decision")).with(200)["stages"].clone();
+    let sample = records.as_array().unwrap().iter().find(|record| record["stage"] == "denoise").unwrap();
+    assert_eq!(sample["fallback"]["reason"], "not-answered", "{sample}");
     swap("fixed").succeeded();
     assert_eq!(warnings(), json!([]));
     // The page's own form tells of it, too.

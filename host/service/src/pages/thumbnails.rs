@@ -1,5 +1,5 @@
-//! Small pictures of results, for lists. Each is made when it is first asked for, and kept beside its
-//! result.
+//! Small pictures of results, for lists. Each is made when it is first asked for, and kept beside
+//! its result.
 
 use std::{
     fs,
