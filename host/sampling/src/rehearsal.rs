@@ -79,7 +79,9 @@ pub fn check_finite(sampler: Sampler, model: &ModelSampling, sigmas: &[f64]) -> 
         let step = state.steps + 1;
         state = course.step(&state, &mut denoiser, &mut noise).unwrap_or_else(never);
         if !state.latents.0.is_finite() {
-            return Err(Error::NotFinite { sampler, step, steps: course.steps(), repeated: repeated(&sigmas, step) });
+            let [from, to] = [step - 1, step].map(|place| sigmas[place.min(sigmas.len() - 1)]);
+            let (steps, repeated) = (course.steps(), repeated(&sigmas, step));
+            return Err(Error::NotFinite { sampler, step, steps, repeated, between: [from, to] });
         }
     }
     Ok(())
@@ -115,6 +117,9 @@ mod tests {
             "uni_pc comes to no numbers in step 3 of 1000: sigmas 1 and 2 are both 1, and it divides by their \
              difference: take fewer steps, or another scheduler or sampler"
         );
+        let error = check("uni_pc", Scheduler::Exponential, 1000).unwrap_err().to_string();
+        assert!(error.contains("uni_pc comes to no numbers in step 993 of 1000: sigmas 0.0031"), "{error}");
+        assert!(error.contains("are too close for it in 32 bits: take fewer steps"), "{error}");
         assert_eq!(check("euler", Scheduler::Simple, 1000), Ok(()));
         assert_eq!(check("dpmpp_2m", Scheduler::Karras, 1000), Ok(()));
     }

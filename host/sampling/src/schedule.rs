@@ -62,8 +62,8 @@ pub enum Error {
     },
     /// Sigmas of which a sampler makes no numbers.
     #[error(
-        "{sampler} comes to no numbers in step {step} of {steps}{}: take fewer steps, or another scheduler or sampler",
-        repetition(.repeated)
+        "{sampler} comes to no numbers in step {step} of {steps}: {}: take fewer steps, or another scheduler or sampler",
+        cause(.repeated, .between)
     )]
     NotFinite {
         /// The sampler.
@@ -74,6 +74,8 @@ pub enum Error {
         steps: usize,
         /// The place of a sigma that is that of the place before it, from 1, and its value.
         repeated: Option<(usize, f32)>,
+        /// The sigmas of the step.
+        between: [f32; 2],
     },
     /// A sigma outside of its range.
     #[error("sigma {number} is {sigma}: a flow model's are from 1 to 0")]
@@ -96,10 +98,13 @@ pub enum Error {
 }
 
 /// The cause of numbers that are none, in words.
-fn repetition(repeated: &Option<(usize, f32)>) -> String {
-    repeated.map_or_else(String::new, |(place, sigma)| {
-        format!(": sigmas {} and {place} are both {sigma}, and it divides by their difference", place - 1)
-    })
+fn cause(repeated: &Option<(usize, f32)>, [from, to]: &[f32; 2]) -> String {
+    match repeated {
+        Some((place, sigma)) => {
+            format!("sigmas {} and {place} are both {sigma}, and it divides by their difference", place - 1)
+        }
+        None => format!("sigmas {from} and {to} are too close for it in 32 bits"),
+    }
 }
 
 /// The reference whose choices are followed where references differ.

@@ -1,6 +1,9 @@
 //! Samplers and schedulers against ComfyUI's own, on a closed-form network
 //! (tests/fixtures/samplers; make_sampler_fixtures.py defines it).
 
+#[path = "comfyui/many_steps.rs"]
+mod many_steps;
+
 use std::{collections::HashMap, convert::Infallible, fmt::Debug, fs, path::PathBuf};
 
 use safetensors::SafeTensors;

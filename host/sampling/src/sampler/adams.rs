@@ -84,31 +84,32 @@ pub(super) fn sa_solver<T: Latents>(step: &mut Step<'_, T>, evaluates_twice: boo
 }
 
 /// The weights of denoised latents at points of λ, the newest first, on the way from one λ to
-/// another one that ends at a sigma (equations 15 and 18).
+/// another one that ends at a sigma (equations 15 and 18). In f64: of points that are close, powers
+/// in f32 are all but the same.
 fn weights<F: Real>(sigma: F, points: &[F], start: F, end: F, tau: F) -> Vec<F> {
+    let [sigma, start, end, tau] = [sigma, start, end, tau].map(F::wide);
     // Oldest first, as the reference solves it.
-    let points: Vec<F> = points.iter().rev().copied().collect();
+    let points: Vec<f64> = points.iter().rev().map(|point| point.wide()).collect();
     let powers = |power: usize| points.iter().map(|point| point.powi(power as i32)).collect();
-    let matrix: Vec<Vec<F>> = (0..points.len()).map(powers).collect();
+    let matrix: Vec<Vec<f64>> = (0..points.len()).map(powers).collect();
     let signal = sigma * end.exp();
     let mut weights = super::solve(matrix, moments(start, end, points.len(), tau));
     weights.reverse();
-    weights.into_iter().map(|weight| signal * weight).collect()
+    weights.into_iter().map(|weight| F::of(signal * weight)).collect()
 }
 
 /// (1 + τ²) times the integrals of e^((1 + τ²)·x)·xᵖ, over e^((1 + τ²)·end), for p from 0,
 /// integrated by parts until no power of x is left.
-fn moments<F: Real>(start: F, end: F, count: usize, tau: F) -> Vec<F> {
-    let rate = F::one() + tau * tau;
+fn moments(start: f64, end: f64, count: usize, tau: f64) -> Vec<f64> {
+    let rate = 1.0 + tau * tau;
     let falls = (-rate * (end - start)).exp();
     let own = |power: usize| end.powi(power as i32) - start.powi(power as i32) * falls;
-    let product =
-        |powers: std::ops::RangeInclusive<usize>| powers.fold(F::one(), |product, power| product * F::of(power as f64));
+    let product = |powers: std::ops::RangeInclusive<usize>| powers.fold(1.0, |product, power| product * power as f64);
     let moment = |power: usize| {
-        (0..=power).fold(F::zero(), |sum, part| {
+        (0..=power).fold(0.0, |sum, part| {
             let depth = power - part;
             let factor = product(part + 1..=power) / rate.powi(depth as i32);
-            let sign = if depth.is_multiple_of(2) { F::one() } else { -F::one() };
+            let sign = if depth.is_multiple_of(2) { 1.0 } else { -1.0 };
             sum + sign * factor * own(part)
         })
     };
