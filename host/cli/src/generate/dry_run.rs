@@ -5,7 +5,7 @@ use std::io::Write;
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::DenoiseJob;
 use tilewright_pipeline::{Decode, Model, SampleModel, SampleRequest, Size, TextEncoders, TextPlanning, Trials};
-use tilewright_plan::{Denoise, Loss, Planner, Recorder, Text, bytes};
+use tilewright_plan::{Denoise, Loss, Planner, Recorder, Stage, Text, bytes};
 use tilewright_sampling::Convention;
 
 use super::{
@@ -82,7 +82,7 @@ pub fn dry_run(
     drop(sampling);
     let latents = Tensor::f_zeros(size, (Kind::Float, Device::Cpu)).map_err(Failure::work)?;
     let job = Decode::new(wish.machine, vae, &latents, limit(wish.memory_limit), objective.into())?;
-    let job = job.allowing_blended(Loss::allows_blended(&wish.arguments.allow, job.stage()));
+    let job = job.allowing_blended(Loss::allows_blended(&wish.arguments.allow, Stage::Decode));
     let (record, _) = job.decide(decoding);
     let (time, held) = record.estimate.map_or((String::new(), 0), |cost| (table::time(cost.elapsed), cost.peak_bytes));
     row("decode", in_words(&record.plan), time, held);
