@@ -188,7 +188,7 @@ fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(Space, Time
     let tile =
         |side: u32| Space::Blended(Tile { height: side, width: side, overlap: (side / 8).max(32).min(side / 4) });
     let mut divisions = exact::divisions(request, capabilities);
-    // Where tiles are allowed, a picture's largest take less time than bands. A clip can't go on in
+    // A picture's largest tiles take less time than bands, if they are allowed. A clip can't go on in
     // tiles that it did not begin in, so they come last there in any case.
     let is_carried = request.frames > 1 && capabilities.carried;
     if request.allows_blended && !is_carried {
