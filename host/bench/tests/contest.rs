@@ -196,6 +196,7 @@ fn a_sweep_does_not_count_what_was_run_as_something_else() {
         policy: "whole".parse().unwrap(),
         plans: Some(plans),
         any_precision: false,
+        allows_blended: false,
         seed: 0,
     };
     let report = sweep(8).run(&planner, &mut Patience(PATIENT)).unwrap();

@@ -1,8 +1,8 @@
 //! The host's own plan, for requests without a usable answer of a policy: whole if that fits, else
-//! in exact bands, else in the largest tiles that fit; tiles before bands if the user allows them. In
-//! a type that loses nothing unless the device is known to be fast in bf16. A clip that carries its
-//! causal cache is decoded a latent frame at a time, whole or in bands. Only if not even its cache
-//! fits, it runs in tiles over the whole clip.
+//! in exact bands, else in the largest tiles that fit; tiles before bands if the user allows them.
+//! In a type that loses nothing unless the device is known to be fast in bf16. A clip that carries
+//! its causal cache is decoded a latent frame at a time, whole or in bands. Only if not even its
+//! cache fits, it runs in tiles over the whole clip.
 
 mod denoise;
 mod text;
@@ -188,8 +188,8 @@ fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(Space, Time
     let tile =
         |side: u32| Space::Blended(Tile { height: side, width: side, overlap: (side / 8).max(32).min(side / 4) });
     let mut divisions = exact::divisions(request, capabilities);
-    // Where tiles are allowed, a picture's largest take less time than bands. A clip can't go on in
-    // tiles that it did not begin in, so they come last there in any case.
+    // A picture's largest tiles take less time than bands, if they are allowed. A clip can't go on
+    // in tiles that it did not begin in, so they come last there in any case.
     let is_carried = request.frames > 1 && capabilities.carried;
     if request.allows_blended && !is_carried {
         divisions.truncate(1);

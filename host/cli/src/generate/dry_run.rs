@@ -6,7 +6,7 @@ use serde_json::json;
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::DenoiseJob;
 use tilewright_pipeline::{Decode, Model, SampleModel, SampleRequest, Steps, TextEncoders, TextPlanning, Trials};
-use tilewright_plan::{Denoise, Loss, Planner, Recorder, Text, bytes};
+use tilewright_plan::{Denoise, Loss, Planner, Recorder, Stage, Text, bytes};
 
 use super::{
     conditioning::{Conditionings, Wish, store},
@@ -88,7 +88,7 @@ pub fn dry_run(
     drop(sampling);
     let latents = Tensor::f_zeros(size, (Kind::Float, Device::Cpu)).map_err(Failure::work)?;
     let job = Decode::new(wish.machine, vae, &latents, limit(wish.memory_limit), objective.into())?;
-    let job = job.allowing_blended(Loss::allows_blended(&wish.arguments.allow, job.stage()));
+    let job = job.allowing_blended(Loss::allows_blended(&wish.arguments.allow, Stage::Decode));
     let (record, candidates) = job.decide(decoding);
     explained.push(format!("decode: {}", report::explanation(&record, &candidates)));
     stages.push(serde_json::to_value(&record).map_err(Failure::work)?);

@@ -185,7 +185,7 @@ impl Wish<'_> {
         let shown = path.display().to_string();
         let frames = EncodeInput::of(vae, &mut source, &shown, &mut note)?;
         let job = Encode::new(machine, vae, &frames, limit(self.memory_limit), arguments.objective.into())?;
-        let job = job.allowing_blended(Loss::allows_blended(&arguments.allow, job.stage()));
+        let job = job.allowing_blended(Loss::allows_blended(&arguments.allow, Stage::Encode));
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
         let mut progress = Progress::new();

@@ -6,7 +6,7 @@ use tch::Tensor;
 use tilewright_engine::{Finished, Machine, MemoryLimit};
 use tilewright_media::{Output, Rate, Texts};
 use tilewright_pipeline::{Decode, Delivery, Model, Trials, Writing, published_rate};
-use tilewright_plan::{Candidate, Loss, Plan, Record, Recorder};
+use tilewright_plan::{Candidate, Loss, Plan, Record, Recorder, Stage};
 
 use super::extents;
 use crate::{
@@ -63,7 +63,7 @@ pub fn limit(bytes: u64) -> MemoryLimit {
 pub fn decode(wish: Wish<'_>, trials: &mut Trials, planner: &mut Recorder) -> Outcome<Decoded> {
     let Wish { arguments, machine, vae, latents, memory_limit, output, rate, texts } = wish;
     let job = Decode::new(machine, vae, latents, limit(memory_limit), arguments.objective.into())?;
-    let job = job.allowing_blended(Loss::allows_blended(&arguments.allow, job.stage()));
+    let job = job.allowing_blended(Loss::allows_blended(&arguments.allow, Stage::Decode));
     let before = trials.before(job.stage(), job.request());
     let job = job.with_history(&before);
     let writing = Writing::default();
