@@ -285,6 +285,63 @@ fn loras_are_checked_and_what_does_not_fit_is_said() {
 }
 
 #[test]
+fn a_lora_for_both_experts_goes_to_both_and_one_in_a_folder_is_found() {
+    let place = Place::new();
+    let both = fixture("lora-settings/experts/pytorch_lora_weights.safetensors");
+    let experts = case("wan22-t2v-experts");
+    let with = |lora: &[&str]| {
+        let loras = lora.iter().flat_map(|lora| ["--lora", *lora]);
+        let run = experts.run(&place, &[&["-o", "out.safetensors"], &loras.collect::<Vec<_>>()[..]].concat());
+        run.succeeded();
+        assert!(!run.stderr().contains("keys"), "{}", run.stderr());
+        tensor(&place.path("out.safetensors"), "latent").1
+    };
+    let (high, low) = (format!("{both}@high"), format!("{both}@low"));
+    let together = with(&[&both]);
+    assert_eq!(together, with(&[&high, &low]));
+    let [none, high, low] = [with(&[]), with(&[&high]), with(&[&low])];
+    assert!([&none, &high, &low].iter().all(|other| **other != together) && high != low && none != low);
+    // Of one transformer the second half is left out, and nothing is left of a file that holds it alone.
+    let alone = case("wan-t2v-original");
+    let run = alone.run(&place, &["--lora", &both, "-o", "one.safetensors"]);
+    run.succeeded();
+    assert!(run.stderr().contains("keys are for a second expert (transformer_2) and left out"), "{}", run.stderr());
+    let bytes = fs::read(&both).unwrap();
+    let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+    let renamed =
+        String::from_utf8(bytes[8..8 + length].to_vec()).unwrap().replace("\"transformer.blocks", "\"text_encoder.x");
+    let renamed = [&(renamed.len() as u64).to_le_bytes()[..], renamed.as_bytes(), &bytes[8 + length..]].concat();
+    let second = place.write("second.safetensors", renamed);
+    alone.run(&place, &["--lora", &second, "-o", "x.safetensors"]).failed(2, "for the expert of low noise alone");
+    let run = experts.run(&place, &["--lora", &format!("{second}@high"), "-o", "x.safetensors"]);
+    run.failed(2, "its keys are for the other one");
+    // A folder, as peft saves it.
+    let flux = case("flux-diffusers");
+    let folder = fixture("lora-settings/peft");
+    for (lora, output) in
+        [(&folder, "a.safetensors"), (&format!("{folder}/adapter_model.safetensors"), "b.safetensors")]
+    {
+        flux.run(&place, &["--lora", &format!("{lora}:0.5"), "-o", output]).succeeded();
+    }
+    let [a, b] = ["a.safetensors", "b.safetensors"].map(|name| tensor(&place.path(name), "latent").1);
+    assert_eq!(a, b);
+    let text = place.run(&["inspect", &folder]).succeeded().stdout();
+    assert!(text.contains("of rank 2, times 3"), "{text}");
+}
+
+#[test]
+fn steps_that_a_sampler_makes_no_numbers_of_are_refused_before_they_run() {
+    let place = Place::new();
+    let Case { arguments, .. } = case("wan-t2v-original");
+    let given = arguments.iter().position(|argument| argument == "--sigmas").unwrap();
+    let arguments = [&arguments[..given], &arguments[given + 2..]].concat();
+    let steps = ["--steps", "1000", "--sampler", "uni_pc", "--scheduler", "simple", "-o", "out.latent"];
+    let run = place.run(&[&arguments[..], &steps.map(str::to_owned)[..]].concat());
+    run.failed(2, "uni_pc comes to no numbers in step 3 of 1000: sigmas 1 and 2 are both 1");
+    assert!(place.files().is_empty());
+}
+
+#[test]
 fn a_sample_is_decoded_as_it_stands_and_the_record_says_how_it_was_made() {
     let place = Place::new();
     let case = case("flux-original");

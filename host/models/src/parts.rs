@@ -87,7 +87,7 @@ const ROWS: &[Row] = &[
     Row(Role::Lora, "a LoRA for Qwen-Image", &[Has("transformer_blocks.0.img_mlp"), Ends("lora_A.weight")]),
     Row(Role::Lora, "a LoRA for Qwen-Image", &[Has("transformer_blocks.0.img_mlp"), Ends("lora_down.weight")]),
     Row(Role::Lora, "a LoRA", &[Ends("lora_A.weight")]),
-    Row(Role::Lora, "a LoRA", &[Ends("lora_A.default.weight")]),
+    Row(Role::Lora, "a LoRA", &[Has("lora_A")]),
     Row(Role::Lora, "a LoRA", &[Ends("lora_down.weight")]),
     Row(Role::Lora, "a LoRA", &[Ends("lora.down.weight")]),
     Row(Role::Lora, "a LoRA", &[Ends("lora_linear_layer.down.weight")]),

@@ -22,7 +22,7 @@ pub struct BenchSample {
     #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]
     pub transformer: Vec<PathBuf>,
     /// A LoRA, as for sample
-    #[arg(long, value_name = "FILE[:STRENGTH][@high|@low]", value_parser = lora)]
+    #[arg(long, value_name = "FILE|FOLDER[:STRENGTH][@high|@low]", value_parser = lora)]
     pub lora: Vec<LoraRequest>,
     /// The conditioning, as for sample [default: generated, of 512 tokens]
     #[arg(long, value_name = "FILE", value_parser = prompt, num_args = 1)]

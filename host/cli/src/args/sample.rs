@@ -129,7 +129,7 @@ pub struct Sample {
     pub transformer: Vec<PathBuf>,
     /// A LoRA, repeatable, with its strength (1 if none is given); @high or @low behind it is for
     /// one of two experts, without which it is for both
-    #[arg(long, value_name = "FILE[:STRENGTH][@high|@low]", value_parser = lora)]
+    #[arg(long, value_name = "FILE|FOLDER[:STRENGTH][@high|@low]", value_parser = lora)]
     pub lora: Vec<LoraRequest>,
     /// The conditioning: a .safetensors with prompt_embeds, for Flux also pooled_prompt_embeds, for
     /// image to video also image_embeds and condition. Repeatable, with the part of the way that it
