@@ -233,7 +233,7 @@ fn snapshot(repository: &Path) -> Option<PathBuf> {
     })
 }
 
-/// What lies in a folder, in order.
+/// The contents of a folder, in order.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
