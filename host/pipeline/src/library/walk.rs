@@ -68,6 +68,7 @@ pub(super) fn collect(places: &[Place]) -> Vec<Candidate> {
     }
     let mut found = unite(walk.found);
     found.sort_by(|one, other| (one.place, &one.path).cmp(&(other.place, &other.path)));
+    found.iter_mut().for_each(|file| file.also.sort_by(|one, other| one.path.cmp(&other.path)));
     found
 }
 
