@@ -56,7 +56,11 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn generate(place: &Place, more: &[&str]) -> Run {
-    let words = ["generate", "a cat", "--device", "cpu", "--size", "32x32", "--steps", "2", "-o", "out.png"];
+    generate_to(place, "out.png", more)
+}
+
+fn generate_to(place: &Place, output: &str, more: &[&str]) -> Run {
+    let words = ["generate", "a cat", "--device", "cpu", "--size", "32x32", "--steps", "2", "-o", output];
     place.run(&[&words[..], more].concat())
 }
 
@@ -165,7 +169,7 @@ fn a_file_with_several_names_is_one_model() {
     assert!(table.contains("also diffusion_models/a-link.safetensors, diffusion_models/second.safetensors"), "{table}");
     let mut pixels = Vec::new();
     for model in ["one", "a-link", "second", "second.safetensors", "ComfyUI", "ComfyUI/models/unet/one.safetensors"] {
-        generate(&place, &["--models", "ComfyUI", "--model", model, "-o", "out.safetensors"]).succeeded();
+        generate_to(&place, "out.safetensors", &["--models", "ComfyUI", "--model", model]).succeeded();
         pixels.push(sample(&place.path("out.safetensors")));
     }
     assert!(pixels.iter().all(|one| *one == pixels[0]));
@@ -197,17 +201,24 @@ fn folders_that_comfyui_is_configured_to_search_are_searched() {
     generate(&place, &["--models", "ComfyUI", "--model", "all/diffusion_models/one.safetensors"]).succeeded();
 
     // Of one name, the file in the folder that is searched first: ComfyUI's own, or the default.
-    put(&place, "generate-flux", "transformer", "ComfyUI/models/diffusion_models/one.safetensors");
-    let taken = |place: &Place| {
-        let run = generate(place, &["--models", "ComfyUI", "--model", "one", "--dry-run", "--record", "r.jsonl"]);
-        run.succeeded();
-        place.run(&["models", "ComfyUI", "--json"]).json()["models"].as_array().unwrap().len()
+    let own = "ComfyUI/models/diffusion_models/one.safetensors";
+    put(&place, "generate-flux", "transformer", own);
+    let mut bytes = fs::read(place.path(own)).unwrap();
+    let end = bytes.len();
+    bytes[end - 64..].fill(0);
+    fs::write(place.path(own), bytes).unwrap();
+    let made = |model: &str| {
+        generate_to(&place, "out.safetensors", &["--models", "ComfyUI", "--model", model]).succeeded();
+        sample(&place.path("out.safetensors"))
     };
-    assert_eq!(taken(&place), 2);
+    let [first, second] = [own, "all/diffusion_models/one.safetensors"].map(made);
+    assert!(first != second && made("one") == first);
+    let listed = place.run(&["models", "ComfyUI", "--json"]).json();
+    assert_eq!(names(&listed, "models"), ["one", "one"], "{listed}");
     place.write("ComfyUI/extra_model_paths.yaml", text.replace("a:\n", "a:\n  is_default: true\n"));
     let listed = place.run(&["models", "ComfyUI", "--json"]).json();
     assert_eq!(listed["places"][0]["extra"][0]["is_default"], true, "{listed}");
-    assert_eq!(taken(&place), 2);
+    assert!(made("one") == second);
 
     // A file that can't be read is said in a line, and the rest is searched.
     place.write("ComfyUI/extra_model_paths.yaml", "a: &a [*a]\n");

@@ -69,6 +69,7 @@ pub(super) fn collect(places: &[Place]) -> Vec<Candidate> {
     }
     let mut found = unite(walk.found);
     found.sort_by(|one, other| (one.place, &one.path).cmp(&(other.place, &other.path)));
+    found.iter_mut().for_each(|file| file.also.sort_by(|one, other| one.path.cmp(&other.path)));
     found
 }
 
@@ -234,7 +235,7 @@ fn snapshot(repository: &Path) -> Option<PathBuf> {
     })
 }
 
-/// What lies in a folder, in order.
+/// The contents of a folder, in order.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
