@@ -309,7 +309,7 @@ fn a_lora_for_both_experts_goes_to_both_and_one_in_a_folder_is_found() {
     let bytes = fs::read(&both).unwrap();
     let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     let renamed =
-        String::from_utf8(bytes[8..8 + length].to_vec()).unwrap().replace("\"transformer.blocks", "\"text_encoder.x");
+        String::from_utf8(bytes[8..8 + length].to_vec()).unwrap().replace("\"transformer.", "\"text_encoder.");
     let renamed = [&(renamed.len() as u64).to_le_bytes()[..], renamed.as_bytes(), &bytes[8 + length..]].concat();
     let second = place.write("second.safetensors", renamed);
     alone.run(&place, &["--lora", &second, "-o", "x.safetensors"]).failed(2, "for the expert of low noise alone");
