@@ -49,15 +49,17 @@ pub fn stages_of(routes: &[Route], place: usize, models: &BTreeMap<String, Model
     Stage::NAMES.into_iter().map(|(stage, _)| stage).filter(takes).collect()
 }
 
-/// True if jobs of a model have a stage that routes are asked about.
+/// True if jobs of a model have a stage that routes are asked about. A whole model, whose parts the
+/// configuration does not name, may have all of them.
 fn has(model: &Model, stage: Stage) -> bool {
-    match stage {
-        Stage::Text => !model.text_encoder.is_empty(),
-        Stage::Denoise => !model.transformer.is_empty(),
-        Stage::Decode => model.vae.is_some(),
-        // A picture that a prompt's picture begins with.
-        Stage::Encode => model.vae.is_some() && !model.transformer.is_empty() && !model.text_encoder.is_empty(),
-    }
+    model.model.is_some()
+        || match stage {
+            Stage::Text => !model.text_encoder.is_empty(),
+            Stage::Denoise => !model.transformer.is_empty(),
+            Stage::Decode => model.vae.is_some(),
+            // A picture that a prompt's picture begins with.
+            Stage::Encode => model.vae.is_some() && !model.transformer.is_empty() && !model.text_encoder.is_empty(),
+        }
 }
 
 /// The stages of each route that a policy does not answer: a module of this name that answers
@@ -95,6 +97,8 @@ mod tests {
         assert_eq!(lines(whole, all, &[Stage::Decode]), [both]);
         assert_eq!(lines(whole, all, &[Stage::Decode, Stage::Denoise, Stage::Text, Stage::Encode]), [""; 0]);
         assert_eq!(lines("[models.a]\nvae = '/v'\n", all, &[Stage::Decode]), [""; 0], "its jobs are decodes");
+        let named = "[models.a]\nmodel = 'flux-shapes'\n";
+        assert_eq!(lines(named, all, &[Stage::Decode]), [both]);
         let before = "[[routes]]\nstage = ['denoise', 'text', 'encode']\npolicy = 'adaptive'\n";
         assert_eq!(lines(whole, &format!("{before}{all}"), &[Stage::Decode]), [""; 0], "the route before takes them");
         let some = "[[routes]]\nstage = 'denoise'\ntag = 'x'\npolicy = 'adaptive'\n";

@@ -89,7 +89,7 @@ fn a_policy_that_does_not_answer_a_routes_stage_is_warned_of() {
         "policy own (guest) does not answer the stage denoise of route route-1: the native default decides there";
     assert!(swapped.stderr().contains(&format!("warning: {line}\n")), "{}", swapped.stderr());
     assert_eq!(warnings(), json!([line]));
-    assert_eq!(server.get("/v1/policies/own").with(200)["in_force"]["stages"], json!(["decode"]));
+    assert_eq!(server.get("/v1/policies/own").with(200)["in_force"]["stages"], json!(["decode", "encode"]));
     for path in ["/", "/policies/own"] {
         assert!(page(&server, path).contains(line), "{path}");
     }

@@ -111,12 +111,20 @@ pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Reque
 
 /// Submits a decode, or a prompt. A refused prompt is in its form again.
 pub async fn submit(State(app): State<App>, request: Request) -> Response {
+    let page = sender(request.headers());
     let submission = match api::read_submission(&app, request, None, true).await {
         Ok(submission) => submission,
-        Err(problem) => return redirect_with_problem(&app, "/", &problem),
+        Err(problem) => return redirect_with_problem(&app, page, &problem),
     };
     let asked = submission.job.clone();
     respond_to_job(&app, api::accept_submission(&app, submission).await, asked)
+}
+
+/// The page that a form was sent from, of the two that have one.
+fn sender(headers: &HeaderMap) -> &'static str {
+    let referer = headers.get(header::REFERER).and_then(|referer| referer.to_str().ok()).unwrap_or_default();
+    let path = referer.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+    if path.split('?').next() == Some("prompt") { "/prompt" } else { "/" }
 }
 
 /// Leads to the page of a job that was accepted, or back to the form of one that was not.
