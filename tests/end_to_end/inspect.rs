@@ -225,7 +225,7 @@ fn raw_frames_are_no_latent_and_what_cannot_be_decoded_is_said() {
     assert!(text.contains("pixels: raw frames") && !text.contains("latent"), "{text}");
     assert_eq!(place.run(&["inspect", "raw.safetensors", "--json"]).json()["kind"], "pixels");
     let cases: [(&str, u64, &[u64], &str); 4] = [
-        ("F8_E4M3", 1, &[1, 16, 8, 8], "is stored as F8_E4M3"),
+        ("I16", 2, &[1, 16, 8, 8], "is stored as I16"),
         ("I64", 8, &[1, 16, 8, 8], "is stored as I64"),
         ("BOOL", 1, &[1, 16, 8, 8], "is stored as BOOL"),
         ("F32", 4, &[1, 16, 0, 8], "nothing to decode"),
