@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -85,11 +86,13 @@ fn write_over(path: &Path) {
     OpenOptions::new().write(true).open(path).unwrap().write_all(&bytes).unwrap();
 }
 
-/// A copy of a file, of long ago: a file system's clock has ticks, and a test none to wait for.
+/// A copy of a file, of long ago and of another second than all others: a file system's clock has
+/// ticks, and a test none to wait for.
 pub fn copied(from: &str, to: &Path) {
+    static COPIES: AtomicU64 = AtomicU64::new(1_000_000_000);
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     fs::write(to, fs::read(from).unwrap()).unwrap();
-    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(COPIES.fetch_add(1, Ordering::Relaxed));
     File::options().write(true).open(to).unwrap().set_modified(long_ago).unwrap();
 }
 
@@ -154,7 +157,19 @@ fn blocks_that_are_read_in_their_turns_fail_alike() {
         let (conditioning, noise) = (at("conditioning.safetensors"), at("noise.safetensors"));
         let words = [
             ["sample", "--transformer", "wan.gguf", "--conditioning", &conditioning, "--noise", &noise].as_slice(),
-            &["--steps", "3", "--cfg", "1", "--device", "cpu", "--no-history", "-o", "a.latent"],
+            &[
+                "--negative",
+                &conditioning,
+                "--cfg",
+                "3",
+                "--steps",
+                "3",
+                "--device",
+                "cpu",
+                "--no-history",
+                "-o",
+                "a.latent",
+            ],
             &["--policy", "fixed", "--set", "weights=packed", "--set", "ahead=0"],
         ]
         .concat();
