@@ -261,6 +261,10 @@ fn a_link_to_a_blob_that_is_missing_is_named() {
     generate(&place, &["--model", snapshot]).succeeded();
     broken("transformer/config.json");
     generate(&place, &["--model", snapshot]).failed(2, words);
+    let embed = ["embed", "a cat", "--device", "cpu", "--text-encoder", snapshot, "-o", "out.safetensors"];
+    place.run(&embed).succeeded();
+    broken("tokenizer/merges.txt");
+    place.run(&embed).failed(2, words);
 }
 
 #[test]

@@ -491,6 +491,8 @@ fn shards_without_an_index_are_taken_where_all_are_there() {
         sample(path).succeeded();
         assert_eq!(tensor(&place.path("out.safetensors"), "latent").1, expected, "{path}");
     }
+    let listed = place.run(&["models", "model", "--json"]).json();
+    assert_eq!((&listed["models"][0]["name"], listed["files"].as_array().unwrap().len()), (&"flux".into(), 1));
     // A tensor that is in both, or in none.
     write(&second, &names[19..]);
     sample(&second).failed(2, &format!("tensor {} is in this shard and in model/flux-00001-of-00002", names[19]));

@@ -24,5 +24,5 @@ pub use error::{Error, Result, Shape};
 pub use gguf_tokenizer::GgufTokenizer;
 pub use pickle::{PICKLE_ENDINGS, is_pickle};
 pub use quantized::Quantization;
-pub use shards::{files_of, find_part, models_among, models_in};
+pub use shards::{files_of, find_part, models_among, models_in, whole_of};
 pub use tilewright_torch::Stored;

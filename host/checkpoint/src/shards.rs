@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde::Deserialize;
+use tilewright_files::is_there;
 
 use crate::{
     Error, Result,
@@ -19,15 +20,16 @@ const MOST_BYTES: u64 = 32 << 20;
 /// The most shards.
 const MOST_SHARDS: usize = 1 << 10;
 
-/// The end of an index's name. diffusers puts the name of a variant, such as fp16, before `.json`.
-const INDEX: &str = ".safetensors.index.json";
-const VARIANT: [&str; 2] = [".safetensors.index.", ".json"];
+/// The end of an index's name, behind that of its shards. diffusers puts the name of a variant, such
+/// as fp16, before `.json`.
+const INDEX: &str = ".index.json";
+const VARIANT: [&str; 2] = [".index.", ".json"];
 
-/// The end of a shard's name.
-const SHARD: &str = ".safetensors";
+/// The ends of shards' names.
+const SHARDS: [&str; 2] = [".safetensors", ".bin"];
 
 /// The ends of names of files of weights, besides pickles'.
-const ENDINGS: [&str; 3] = [SHARD, ".sft", ".gguf"];
+const ENDINGS: [&str; 3] = [".safetensors", ".sft", ".gguf"];
 
 /// The names that diffusers and transformers give a model's file in its folder, the usual one
 /// first.
@@ -97,7 +99,7 @@ impl Shards {
             }
             let file = path.with_file_name(name);
             if !is_there(&file) {
-                return Err(format(format!("names the shard {name}, which is missing: download it, too")));
+                return Err(format(missing(path, name)));
             }
             let within = index.weight_map.iter().filter(|(_, shard)| *shard == name);
             tensors.push(within.map(|(tensor, _)| tensor.clone()).collect());
@@ -146,35 +148,61 @@ impl Shards {
     }
 }
 
+/// The words on a shard that an index names and that is missing. Shards of another number beside it
+/// are those of another download than the index.
+fn missing(index: &Path, name: &str) -> String {
+    let folder = index.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| file_name(&entry.path()));
+    let of_other = |other: String| {
+        let (own, other) = (ShardName::of(name)?, ShardName::of(&other)?);
+        (own.whole == other.whole && own.of != other.of).then_some(other.of)
+    };
+    match beside.filter_map(of_other).min() {
+        None => format!("names the shard {name}, which is missing: download it, too"),
+        Some(of) => format!(
+            "names the shard {name}, which is missing, and beside it are shards of {of}: it is the index of another \
+             download: get the one of these, or remove it"
+        ),
+    }
+}
+
+/// The name of the whole that a file is a shard of: `model` of `model-00001-of-00003.safetensors`.
+pub fn whole_of(name: &str) -> Option<&str> {
+    ShardName::of(name).filter(|shard| shard.of > 1).map(|shard| shard.whole)
+}
+
 /// The name of a shard in its parts: `model`, `00001` and 3 of `model-00001-of-00003.safetensors`.
 struct ShardName<'a> {
     whole: &'a str,
     number: &'a str,
     written_of: &'a str,
     of: usize,
+    ending: &'static str,
 }
 
 impl<'a> ShardName<'a> {
     fn of(name: &'a str) -> Option<Self> {
-        let (rest, written_of) = name.strip_suffix(SHARD)?.rsplit_once("-of-")?;
+        let (rest, ending) = without_ending(name)?;
+        let (rest, written_of) = rest.rsplit_once("-of-")?;
         let (whole, number) = rest.rsplit_once('-')?;
         let read = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<usize>().ok())?;
         let (place, of) = (read(number)?, read(written_of)?);
-        (1..=of).contains(&place).then_some(Self { whole, number, written_of, of })
+        (1..=of).contains(&place).then_some(Self { whole, number, written_of, of, ending })
     }
 
     /// The names that the index may have.
     fn indices(&self) -> Vec<String> {
-        let plain = format!("{}{INDEX}", self.whole);
-        let variant = self.whole.rsplit_once('.');
-        let of_variant = variant.map(|(whole, variant)| format!("{whole}{}{variant}{}", VARIANT[0], VARIANT[1]));
+        let Self { whole, ending, .. } = self;
+        let [start, end] = VARIANT;
+        let plain = format!("{whole}{ending}{INDEX}");
+        let of_variant = whole.rsplit_once('.').map(|(whole, variant)| format!("{whole}{ending}{start}{variant}{end}"));
         [plain].into_iter().chain(of_variant).collect()
     }
 
     /// The name of another shard of the same whole.
     fn sibling(&self, number: usize) -> String {
         let (whole, width) = (self.whole, self.number.len());
-        format!("{whole}-{number:0width$}-of-{}{SHARD}", self.written_of)
+        format!("{whole}-{number:0width$}-of-{}{}", self.written_of, self.ending)
     }
 }
 
@@ -182,14 +210,17 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn is_index(name: &str) -> bool {
-    let [start, end] = VARIANT;
-    name.ends_with(INDEX) || name.split_once(start).is_some_and(|(_, rest)| rest.ends_with(end))
+/// A name without the end of a shard's, and that end.
+fn without_ending(name: &str) -> Option<(&str, &'static str)> {
+    SHARDS.into_iter().find_map(|ending| Some((name.strip_suffix(ending)?, ending)))
 }
 
-/// True for a file, and for a link that leads nowhere: to open it says what is missing.
-fn is_there(path: &Path) -> bool {
-    path.is_file() || tilewright_files::is_broken(path)
+fn is_index(name: &str) -> bool {
+    let [start, end] = VARIANT;
+    let of_shards = |whole: &str| without_ending(whole).is_some();
+    // The name of a variant has no dot.
+    let of_variant = || name.strip_suffix(end).and_then(|rest| rest.rsplit_once(start));
+    name.strip_suffix(INDEX).is_some_and(of_shards) || of_variant().is_some_and(|(whole, _)| of_shards(whole))
 }
 
 /// The files that a path stands for: the shards of an index or of a shard, or else itself.
@@ -212,7 +243,7 @@ pub fn models_among(paths: &[PathBuf]) -> Vec<PathBuf> {
         match ShardName::of(name).filter(|shard| shard.of > 1) {
             Some(shard) => {
                 let has_index = shard.indices().iter().any(|index| names.contains(index));
-                !has_index && wholes.insert((shard.whole.to_owned(), shard.of))
+                !has_index && wholes.insert((shard.whole.to_owned(), shard.of, shard.ending))
             }
             None => {
                 let ends = |ending: &&str| name.ends_with(ending);
@@ -245,15 +276,16 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
     let models = models_among(&files);
     // A model's file, its index, or its first shard.
     let usual = FILES.iter().flat_map(|file| {
-        let whole = file.strip_suffix(SHARD).unwrap_or(file);
-        let of_shards = models.iter().find(|path| ShardName::of(&file_name(path)).is_some_and(|of| of.whole == whole));
+        let is_shard = |path: &&PathBuf| {
+            ShardName::of(&file_name(path)).is_some_and(|of| Some((of.whole, of.ending)) == without_ending(file))
+        };
         let named = |name: String| models.iter().find(|path| file_name(path) == name);
-        [named((*file).to_owned()), named(format!("{whole}{INDEX}")), of_shards]
+        [named((*file).to_owned()), named(format!("{file}{INDEX}")), models.iter().find(is_shard)]
     });
     if let Some(file) = usual.flatten().next() {
         return Ok(file.clone());
     }
-    for end in [INDEX, SHARD, ".gguf"].into_iter().chain(PICKLE_ENDINGS) {
+    for end in [INDEX, ".safetensors", ".gguf"].into_iter().chain(PICKLE_ENDINGS) {
         let fits = |path: &&PathBuf| match is_index(&file_name(path)) {
             true => end == INDEX,
             false => file_name(path).ends_with(end),

@@ -195,6 +195,12 @@ fn shards_without_an_index_are_taken_by_their_names() {
     fs::remove_file(at(&names[7])).unwrap();
     fs::write(at(&names[7]), one_tensor("t3")).unwrap();
     assert!(refusal(&at(&names[4])).contains("tensor t3 is in this shard and in"));
+    assert_eq!(tilewright_checkpoint::whole_of(&names[4]), Some("model.fp16"));
+    // An index of another number of shards does not belong to these.
+    let index = at("model.fp16.safetensors.index.json");
+    fs::write(&index, r#"{"weight_map":{"a":"model.fp16-00001-of-00002.safetensors"}}"#).unwrap();
+    assert!(refusal(&at(&names[4])).contains("beside it are shards of 12: it is the index of another download"));
+    fs::remove_file(&index).unwrap();
     // Names that say nonsense: a shard of none, and more than any model has.
     for name in ["x-00003-of-00002.safetensors", "x-00000-of-00002.safetensors", "x-1-of-.safetensors"] {
         fs::write(at(name), one_tensor("a")).unwrap();

@@ -22,6 +22,6 @@ mod open;
 mod user_folder;
 
 pub use format::{Format, LOOKED_AT};
-pub use link::is_broken;
+pub use link::{facts, is_broken, is_there};
 pub use open::{append, open, read, read_text, regular};
 pub use user_folder::UserFolder;

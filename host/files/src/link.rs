@@ -3,7 +3,7 @@
 
 use std::{
     ffi::OsStr,
-    fs,
+    fs::{self, Metadata},
     io::{self, ErrorKind},
     path::{Component, Path},
 };
@@ -20,8 +20,21 @@ pub fn is_broken(path: &Path) -> bool {
     path.is_symlink() && fs::metadata(path).is_err()
 }
 
-/// The error of a path that is not there; if it is a link, with what it leads to and what to do.
-pub(crate) fn explain(path: &Path, error: io::Error) -> io::Error {
+/// True for a file, and for a link that leads nowhere: to open that says what is missing, where to
+/// pass it over would do without it.
+pub fn is_there(path: &Path) -> bool {
+    path.is_file() || is_broken(path)
+}
+
+/// The facts of a path, through links.
+///
+/// # Errors
+/// The system's own; of a link that leads nowhere, with what it leads to and what to do.
+pub fn facts(path: &Path) -> io::Result<Metadata> {
+    fs::metadata(path).map_err(|error| explain(path, error))
+}
+
+fn explain(path: &Path, error: io::Error) -> io::Error {
     match fs::read_link(path) {
         Ok(target) if error.kind() == ErrorKind::NotFound => io::Error::new(error.kind(), words(path, &target)),
         _ => error,
@@ -92,5 +105,8 @@ mod tests {
         symlink("file", folder.path().join("sound")).unwrap();
         assert!(!is_broken(&folder.path().join("sound")) && !is_broken(&folder.path().join("file")));
         assert!(!is_broken(&folder.path().join("nothing")));
+        for (name, expected) in [("file", true), ("sound", true), ("self", true), ("nothing", false), ("vae", false)] {
+            assert_eq!(is_there(&folder.path().join(name)), expected, "{name}");
+        }
     }
 }

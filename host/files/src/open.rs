@@ -10,7 +10,7 @@ use std::{
 
 use rustix::fs::OFlags;
 
-use crate::link;
+use crate::facts;
 
 /// A test of a file's type.
 type Is = fn(&FileType) -> bool;
@@ -31,7 +31,7 @@ const OTHERS: [(Is, &str); 4] = [
 /// devices and what is below `/proc`; the system's own, where a link that leads nowhere says so.
 pub fn open(path: &Path) -> io::Result<File> {
     // Checked before opening: to open a device may rewind a tape or start a watchdog.
-    regular(&fs::metadata(path).map_err(|error| link::explain(path, error))?)?;
+    regular(&facts(path)?)?;
     let file = OpenOptions::new().read(true).custom_flags(at_once()).open(path)?;
     // Checked again after opening: the path may lead elsewhere by now.
     regular(&file.metadata()?)?;

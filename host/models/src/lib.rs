@@ -38,7 +38,7 @@ pub use lora::{Lora, LoraFit};
 pub use parts::{Part, Role};
 pub use text_encoder::{EncoderConfig, EncoderFile, EncoderKind, EncoderStates, LoadedEncoder};
 pub use tilewright_checkpoint::{
-    Checkpoint, FileId, PICKLE_ENDINGS, Stored, files_of, find_part, models_among, models_in,
+    Checkpoint, FileId, PICKLE_ENDINGS, Stored, files_of, find_part, models_among, models_in, whole_of,
 };
 pub use tilewright_nn::ComputeFormat;
 pub use transformer::{BeforeBlock, Blocks};

@@ -22,6 +22,9 @@ const BASE: &str = "base_path";
 const IS_DEFAULT: &str = "is_default";
 const NO_MODELS: [&str; 3] = ["configs", "custom_nodes", "download_model_base"];
 
+/// Words for true in YAML 1.1, beside `true`.
+const TRUE: [&str; 2] = ["yes", "on"];
+
 /// The most bytes of the file, the most parts of it (aliases replayed), and the most folders.
 const MOST_BYTES: u64 = 256 << 10;
 const MOST_NODES: usize = 10_000;
@@ -88,6 +91,17 @@ enum Node {
     Nothing,
 }
 
+impl Node {
+    /// True for a flag that is set, as PyYAML reads it.
+    fn is_true(&self) -> bool {
+        match self {
+            Node::Flag(flag) => *flag,
+            Node::Texts(texts) => matches!(&texts[..], [text] if TRUE.contains(&text.to_lowercase().as_str())),
+            Node::Pairs(_) | Node::Nothing => false,
+        }
+    }
+}
+
 /// The sections of a text.
 fn parse(text: &str) -> Result<Vec<(String, Node)>, String> {
     let options = serde_saphyr::options! {
@@ -104,8 +118,9 @@ fn parse(text: &str) -> Result<Vec<(String, Node)>, String> {
             max_total_replayed_events: MOST_NODES,
             max_replay_stack_depth: DEEPEST,
         },
-        // As PyYAML has it.
+        // As PyYAML has it. A folder may be called `y` or `n`, which are flags in YAML 1.1.
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        strict_booleans: true,
         with_snippet: false,
     };
     match serde_saphyr::from_str_with_options(text, options) {
@@ -130,7 +145,7 @@ fn resolve(sections: &[(String, Node)], beside: &Path, variable: Variable<'_>) -
             Some(Node::Texts(texts)) => texts.first().map(|text| beside.join(expand(text, variable))),
             _ => None,
         };
-        let is_default = value(IS_DEFAULT) == Some(&Node::Flag(true));
+        let is_default = value(IS_DEFAULT).is_some_and(Node::is_true);
         let folders = values.iter().filter_map(|(key, value)| match value {
             Node::Texts(texts) if key != BASE && !NO_MODELS.contains(&key.as_str()) => Some(texts),
             _ => None,
@@ -190,9 +205,12 @@ impl<'de> Deserialize<'de> for Node {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
+                let mut pairs: Vec<(String, Node)> = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, Node>()? {
+                    match pairs.iter_mut().find(|(known, _)| *known == key) {
+                        Some((_, earlier)) => *earlier = value,
+                        None => pairs.push((key, value)),
+                    }
                 }
                 Ok(Node::Pairs(pairs))
             }

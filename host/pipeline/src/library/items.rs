@@ -7,9 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_models::{
-    Architecture, Checkpoint, DenoiserConfig, EncoderKind, Family, Inspection, Role,
-};
+use tilewright_models::{Architecture, Checkpoint, DenoiserConfig, EncoderKind, Family, Inspection, Role};
 
 use super::{
     places::Place,

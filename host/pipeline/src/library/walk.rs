@@ -201,7 +201,13 @@ impl Walk {
             return;
         }
         let own = file_name(&path);
-        let own = ENDINGS.iter().chain(&PICKLE_ENDINGS).find_map(|ending| own.strip_suffix(ending)).unwrap_or(&own).to_owned();
+        let own = ENDINGS
+            .iter()
+            .chain(&PICKLE_ENDINGS)
+            .find_map(|ending| own.strip_suffix(ending))
+            .unwrap_or(&own)
+            .to_owned();
+        let own = tilewright_models::whole_of(&file_name(&path)).map_or(own, str::to_owned);
         let (name, file) = (at.name(own), path.clone());
         let (pipeline, also) = (None, Vec::new());
         self.found.push(Candidate { place: at.place, folder: at.folder, name, file, path, pipeline, also });

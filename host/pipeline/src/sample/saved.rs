@@ -147,7 +147,7 @@ pub(crate) fn text_tokens(folder: &Path) -> Result<Option<u32>> {
 }
 
 fn read(path: &Path) -> Result<Option<Value>> {
-    if !path.is_file() {
+    if !tilewright_files::is_there(path) {
         return Ok(None);
     }
     let refused = |reason: String| Error::Input { path: path.to_owned(), reason };

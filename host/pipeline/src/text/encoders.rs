@@ -9,13 +9,14 @@ use std::{
 use serde::Deserialize;
 use tch::Tensor;
 use tilewright_engine::EncoderSlot;
+use tilewright_files::is_there;
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
 use tilewright_plan::TextRecord;
 use tilewright_sampling::Convention;
 use tilewright_text::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
 
-use super::{EmbeddingFolder, EncoderRun, TextRequest};
-use crate::{Error, Result, SampleModel};
+use super::{EmbeddingFolder, EncoderRun, TextRequest, conditioning::IDENTITIES};
+use crate::{Error, PartIdentity, Result, SampleModel};
 
 /// The folders of a pipeline's text encoders, and of their tokenizers.
 const FOLDERS: [[&str; 2]; 3] =
@@ -296,7 +297,14 @@ impl TextEncoders {
             .into_iter()
             .map(|(model, path)| format!("{model} ({})", path.file_name().unwrap_or_default().to_string_lossy()))
             .collect();
-        let texts = [("prompt", prompt), ("text_encoders", names.join(", ")), ("as", request.convention.to_string())];
+        let files = self.encoders.iter().map(|encoder| PartIdentity::of(encoder.file.file().file()));
+        let identities = files.collect::<Result<Vec<_>>>().ok().and_then(|all| serde_json::to_string(&all).ok());
+        let texts = [
+            ("prompt", prompt),
+            ("text_encoders", names.join(", ")),
+            (IDENTITIES, identities.unwrap_or_default()),
+            ("as", request.convention.to_string()),
+        ];
         texts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
     }
 }
@@ -326,7 +334,7 @@ fn configured_length(folders: &[PathBuf]) -> Result<Option<usize>> {
     struct Configured {
         model_max_length: Option<f64>,
     }
-    let Some(path) = folders.iter().map(|folder| folder.join(TOKENIZER_CONFIG)).find(|path| path.is_file()) else {
+    let Some(path) = folders.iter().map(|folder| folder.join(TOKENIZER_CONFIG)).find(|path| is_there(path)) else {
         return Ok(None);
     };
     let text =
@@ -378,15 +386,15 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<(Tokenizer, S
         let read = |path: &Path| {
             tilewright_files::read(path, LARGEST).map_err(|source| Error::Read { path: path.to_owned(), source })
         };
-        if model.is_file() && family != Family::Clip {
+        if is_there(&model) && family != Family::Clip {
             let tokenizer = Tokenizer::from_sentencepiece(&read(&model)?, family, rows).map_err(at(&model))?;
             return Ok((tokenizer, model.display().to_string()));
         }
-        if json.is_file() {
+        if is_there(&json) {
             let tokenizer = Tokenizer::from_json(&read(&json)?, family, rows).map_err(at(&json))?;
             return Ok((tokenizer, json.display().to_string()));
         }
-        if family == Family::Clip && tokens.is_file() && merges.is_file() {
+        if family == Family::Clip && is_there(&tokens) && is_there(&merges) {
             let tokenizer = Tokenizer::from_merges(&read(&tokens)?, &read(&merges)?).map_err(at(&tokens))?;
             return Ok((tokenizer, tokens.display().to_string()));
         }

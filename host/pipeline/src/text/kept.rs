@@ -141,7 +141,7 @@ fn describe(path: &Path, files: &mut Vec<String>) -> Result<()> {
     for path in paths {
         let is_read = path.extension().is_some_and(|ending| READ.iter().any(|known| ending == *known));
         if is_read || path.is_file() && path.extension().is_none() {
-            let facts = fs::metadata(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+            let facts = tilewright_files::facts(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
             let modified = facts.modified().ok();
             files.push(format!("{} {} {} {modified:?} {}", facts.dev(), facts.ino(), facts.len(), path.display()));
         }
