@@ -15,8 +15,8 @@ use tilewright_media::{Format, Output, Preview, Rate, STANDARD, Shape};
 use tilewright_models::Extents;
 use tilewright_outputs::{Roles, folder_of};
 use tilewright_pipeline::{
-    self as pipeline, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts, SampleModel,
-    Size, Workflow,
+    self as pipeline, Conditioning, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts,
+    SampleModel, Size, Workflow,
 };
 use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text, words::with_noun};
 
@@ -98,10 +98,6 @@ pub fn run(mut arguments: Generate) -> Outcome {
             tracing::warn!("{line}");
         }
     }
-    let identity = ModelIdentity::of(&like::model_name(arguments, &parts), &transformer, &parts)?;
-    if let (Some(before), Some(path)) = (before, &arguments.like) {
-        identity.differences(before).iter().for_each(|line| note(&format!("{}: {line}", path.display())));
-    }
     let vae = Model::open(&vae_path, Overrides::default())?;
     vae.check_weights()?;
     LatentMap::check(&transformer, (&vae, &vae_path))?;
@@ -158,6 +154,12 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let mut memory = Memory::new(machine.device);
     memory.begins(Stage::Text)?;
     let mut conditionings = Conditionings::make(&wish, &transformer, trials, &mut reading)?;
+    // Encoders whose conditioning was kept are not read again.
+    let encoders = Conditioning::encoders_of(&conditionings.positive);
+    let identity = ModelIdentity::of(&like::model_name(arguments, &parts), &transformer, &parts, encoders)?;
+    if let (Some(before), Some(path)) = (before, &arguments.like) {
+        identity.differences(before).iter().for_each(|line| note(&format!("{}: {line}", path.display())));
+    }
     let image = match (&arguments.image, beginning) {
         (Some(path), Some(way)) => {
             let size = [width, height, frames];

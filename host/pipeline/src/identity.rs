@@ -114,18 +114,20 @@ impl PartIdentity {
 }
 
 impl ModelIdentity {
-    /// The identity of a model that is open, of these parts.
+    /// The identity of a model that is open, of these parts. Text encoders that are known are not
+    /// read again.
     ///
     /// # Errors
     /// A part can't be read.
-    pub fn of(name: &str, model: &SampleModel, parts: &Parts) -> Result<Self> {
+    pub fn of(name: &str, model: &SampleModel, parts: &Parts, known: Option<Vec<PartIdentity>>) -> Result<Self> {
         let transformers = model.denoiser.files();
-        let mut text_encoders = Vec::new();
-        for path in &parts.text_encoders {
-            for (file, _) in encoder_files(path) {
-                text_encoders.push(PartIdentity::open(&file, &[])?);
+        let text_encoders = match known {
+            Some(known) => known,
+            None => {
+                let files = parts.text_encoders.iter().flat_map(|path| encoder_files(path));
+                files.map(|(file, _)| PartIdentity::open(&file, &[])).collect::<Result<_>>()?
             }
-        }
+        };
         let open = |path: Option<&Path>| path.map(|path| PartIdentity::open(path, &["vae"])).transpose();
         Ok(Self {
             name: name.to_owned(),

@@ -144,10 +144,10 @@ impl Recipe {
             format!("Seed: {}", seeds.join(",")),
             format!("Size: {}x{}", settings.width, settings.height),
         ];
-        facts.extend(self.model.as_ref().map(|model| format!("Model: {}", quoted(&model.name))));
         if settings.denoise < 1.0 {
             facts.push(format!("Denoising strength: {}", settings.denoise));
         }
+        facts.extend(self.model.as_ref().map(|model| format!("Model: {}", quoted(&model.name))));
         facts.extend(settings.guidance.map(|guidance| format!("Distilled CFG Scale: {guidance}")));
         facts.extend(settings.shift.map(|shift| format!("Shift: {shift}")));
         facts.push(format!("Version: tilewright {}", env!("CARGO_PKG_VERSION")));

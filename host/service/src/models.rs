@@ -126,7 +126,7 @@ impl OpenModel {
             return Ok(known);
         }
         let found = match &self.transformer {
-            Some(transformer) => ModelIdentity::of(&self.name, transformer, &self.parts)?,
+            Some(transformer) => ModelIdentity::of(&self.name, transformer, &self.parts, None)?,
             None => ModelIdentity { name: self.name.clone(), ..ModelIdentity::default() },
         };
         Ok(self.identity.get_or_init(|| found))

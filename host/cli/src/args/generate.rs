@@ -106,7 +106,7 @@ pub struct Generate {
     pub way: Way,
     /// The factor of guidance by --negative; 1 leaves it out [default: 1 for Flux, 6 for WAN 2.1, 5
     /// for WAN 2.2 5B, 3.5 for WAN 2.2's experts]
-    #[arg(long, value_name = "X", value_parser = finite)]
+    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
     pub cfg: Option<f64>,
     /// The sigma at which two experts change [default: 0.875]
     #[arg(long, value_name = "SIGMA", value_parser = finite)]

@@ -110,10 +110,10 @@ pub struct Way {
     pub scheduler: Option<Scheduler>,
     /// The shift of the model's sigmas [default: as --as has it: 1.15 for Flux.1 dev and 8 for WAN
     /// in ComfyUI]
-    #[arg(long, value_name = "X", value_parser = finite)]
+    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
     pub shift: Option<f64>,
     /// The guidance that Flux.1 dev has as an input [default: 3.5]
-    #[arg(long, value_name = "X", value_parser = finite)]
+    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
     pub guidance: Option<f64>,
     /// The reference to follow where they differ [default: comfyui]
     #[arg(long = "as", value_name = "comfyui|diffusers")]
@@ -190,7 +190,7 @@ pub struct Sample {
     #[arg(long, value_name = "X", value_parser = finite, requires = "latent", conflicts_with = "sigmas")]
     pub denoise: Option<f64>,
     /// The factor of guidance by --negative; 1 leaves it out
-    #[arg(long, value_name = "X", value_parser = finite, requires = "negative")]
+    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true, requires = "negative")]
     pub cfg: Option<f64>,
     /// The sigma at which two experts change [default: 0.875, from a picture 0.9]
     #[arg(long, value_name = "SIGMA", value_parser = finite)]

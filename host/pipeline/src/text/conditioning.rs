@@ -11,10 +11,13 @@ use tch::Tensor;
 use tilewright_media::{self as media, Format, Options, Output};
 
 use crate::{
-    Error, Result,
+    Error, PartIdentity, Result,
     latent_output::raw,
     sample::{CONDITION, IMAGE, POOLED, TEXT, read},
 };
+
+/// The key of the encoders' identities among a conditioning's texts.
+pub(super) const IDENTITIES: &str = "encoder_identities";
 
 /// The tensors that text encoders hand to a transformer, in f32.
 #[derive(Debug)]
@@ -73,6 +76,13 @@ impl Conditioning {
     pub fn text_of(path: &Path) -> Result<Self> {
         let text = read(path, TEXT)?.tensor;
         Ok(Self { text, pooled: None, image: None, condition: None, texts: Vec::new() })
+    }
+
+    /// The text encoders that made a conditioning's file, if it tells them.
+    pub fn encoders_of(path: &Path) -> Option<Vec<PartIdentity>> {
+        let texts = media::read_texts(path);
+        let (_, text) = texts.iter().find(|(name, _)| name == IDENTITIES)?;
+        serde_json::from_str(text).ok()
     }
 
     /// The bytes of its file.

@@ -10,7 +10,7 @@ use super::{
     graph::{Graph, Link},
     name, plain,
 };
-use crate::Parts;
+use crate::{Parts, text::encoder_files};
 
 impl Workflow<'_> {
     /// The models, the text encoders and the VAE.
@@ -40,9 +40,10 @@ impl Workflow<'_> {
                 }
             };
             for lora in self.loras.iter().filter(|lora| lora.expert.is_none_or(|expert| expert == index)) {
+                let factor = self.model.unread_factor(&lora.path, index).unwrap_or(1.0);
                 let fields = vec![
                     plain("lora_name", json!(name(&lora.path, "loras"))),
-                    plain("strength_model", json!(lora.strength)),
+                    plain("strength_model", json!(lora.strength * factor)),
                 ];
                 link = graph.add("LoraLoaderModelOnly", vec![("model", "MODEL", link)], fields, MODEL);
             }
@@ -50,7 +51,8 @@ impl Workflow<'_> {
         }
         let is_video = self.model.denoiser.config().is_video();
         // A pipeline's folders are named by what is in them.
-        let names: Vec<String> = text_encoders.iter().map(|path| name(path, "text_encoders")).collect();
+        let encoders = text_encoders.iter().flat_map(|path| encoder_files(path));
+        let names: Vec<String> = encoders.map(|(path, _)| name(&path, "text_encoders")).collect();
         let device = plain("device", json!("default"));
         let clip = match (&names[..], is_video) {
             _ if text_encoders.iter().any(|path| is_whole(path)) => whole(graph).output(1),

@@ -176,9 +176,9 @@ pub fn inspect(
         let (least, most) = (TEXT_TOKENS.start(), TEXT_TOKENS.end());
         return Err(invalid(format!("text_tokens: expected {least} to {most}")));
     }
+    let size_of_image = image.map(|image| image_size(image, model, vae, &given)).transpose()?;
     let mut fields = fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
-    if let Some(image) = image {
-        let [width, height] = image_size(image, model, vae, &given)?;
+    if let Some([width, height]) = size_of_image {
         (fields.width, fields.height) = (Some(width), Some(height));
     }
     let (width, height) = (fields.width.unwrap_or_default(), fields.height.unwrap_or_default());
