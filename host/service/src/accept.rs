@@ -198,6 +198,21 @@ impl ServerState {
         if copied > limits.upload_bytes { Err(Refusal::TooLarge(limits.upload_bytes)) } else { Ok(copy) }
     }
 
+    /// Copies of the picture that a job began with, and of its mask.
+    ///
+    /// # Errors
+    /// The disk does not take them, or they are gone.
+    pub fn copy_beginning(&self, id: &str) -> Result<Uploads, Refusal> {
+        let kept = [Input::Image, Input::Mask].map(|input| (input, self.jobs.files.input(id, input)));
+        let copies = kept.into_iter().filter(|(_, path)| path.is_file()).map(|(input, path)| {
+            let mut copy = self.create_upload()?;
+            let copied = std::fs::File::open(&path).and_then(|mut file| io::copy(&mut file, &mut copy));
+            self.disk.track(&path, copied).map_err(|error| not_written(&error))?;
+            Ok((input, copy))
+        });
+        copies.collect()
+    }
+
     /// A file for an upload; removed when it is dropped without being adopted.
     ///
     /// # Errors

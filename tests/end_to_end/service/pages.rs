@@ -204,6 +204,32 @@ fn a_prompts_page_makes_a_picture_and_leads_to_the_next() {
     assert_eq!(server.end(), 0);
 }
 
+/// The picture that one began with is kept with the job: made again, it begins with it, too.
+#[test]
+fn a_picture_that_began_with_another_is_made_again() {
+    let place = Place::new();
+    let server = Server::start(&place, &config());
+    image::RgbImage::from_pixel(48, 32, image::Rgb([200, 40, 90])).save(place.path("start.png")).unwrap();
+    let start = fs::read(place.path("start.png")).unwrap();
+    let request = json!({
+        "model": "flux", "prompt": fresh_prompt(), "sample": { "steps": 4, "denoise": 0.5, "seed": 3 },
+    });
+    let id = server.submit_files(&request, &[("image", &start)]).with(202)["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.ended(&id)["state"], "done");
+    let media = [("content-type", "application/x-www-form-urlencoded")];
+    let form = format!("form={}", token(&server, "/prompt"));
+    let again = sent(&server.ask("POST", &format!("/actions/jobs/{id}/again"), &media, form.as_bytes()));
+    let job = server.ended(&again);
+    assert_eq!((&job["state"], &job["width"]), (&json!("done"), &json!(48)), "{job}");
+    let stages = server.get(&format!("/v1/jobs/{again}/decision")).with(200)["stages"].clone();
+    assert!(stages.as_array().unwrap().iter().any(|record| record["stage"] == "encode"), "{stages}");
+    let result = |id: &str| server.get(&format!("/v1/jobs/{id}/result")).body;
+    assert!(result(&again) != result(&id), "another seed");
+    // The form has no file in it: what is said of one waits for it.
+    let varied = page(&server, &format!("/prompt?from={id}"));
+    assert_eq!((value(&varied, "prompt-denoise"), value(&varied, "prompt-steps")), (None, Some("4")));
+}
+
 #[test]
 fn a_prompt_that_is_refused_is_in_its_form_again() {
     let place = Place::new();

@@ -119,9 +119,9 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// A submission without files of its own.
-    pub fn of(job: JobRequest, caller: String) -> Self {
-        Self { job, uploads: Uploads::new(), key: None, caller }
+    /// A submission that no body was read for.
+    pub fn of(job: JobRequest, uploads: Uploads, caller: String) -> Self {
+        Self { job, uploads, key: None, caller }
     }
 }
 

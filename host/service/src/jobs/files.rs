@@ -188,12 +188,14 @@ impl JobFiles {
     }
 
     /// Removes the files that a job read and the steps that it kept: nothing needs them once it has
-    /// ended.
+    /// ended, but for the picture that it began with, and its mask: it may be made again from them.
     pub fn forget_inputs(&self, id: &str) {
+        let began = self.input(id, Input::Image).is_file();
+        let is_kept = |input: Input| began && [Input::Image, Input::Mask].contains(&input);
         for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if name == PREVIEW || name == START || Input::named(name).is_some() {
+            if name == PREVIEW || name == START || Input::named(name).is_some_and(|input| !is_kept(input)) {
                 let _ = fs::remove_file(&path);
             } else if is_steps(&path) {
                 let _ = fs::remove_dir_all(&path);

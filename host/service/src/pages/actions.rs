@@ -151,17 +151,21 @@ pub async fn again(State(app): State<App>, PathName(id): PathName, request: Requ
         return stale_form();
     }
     let server = app.server.clone();
-    let found = match spawn_blocking(move || server.jobs.store.get(&id)).await {
-        Ok(Ok(found)) => found.filter(|stored| stored.job.stage == JobStage::Generate),
-        Ok(Err(error)) => return redirect_with_problem(&app, "/prompt", &Problem::internal(&error)),
-        Err(error) => return redirect_with_problem(&app, "/prompt", &Problem::internal(&error)),
+    let found = async {
+        let found = spawn_blocking(move || {
+            let found = server.jobs.store.get(&id)?.filter(|stored| stored.job.stage == JobStage::Generate);
+            let stored = found.ok_or_else(|| Problem::not_found("no prompt's job of that id is kept"))?;
+            let uploads = server.copy_beginning(&id)?;
+            Ok::<_, Problem>((stored.request, uploads))
+        });
+        found.await?
     };
-    let Some(stored) = found else {
-        return redirect_with_problem(&app, "/prompt", &Problem::not_found("no prompt's job of that id is kept"));
+    let (mut asked, uploads) = match found.await {
+        Ok(found) => found,
+        Err(problem) => return redirect_with_problem(&app, "/prompt", &problem),
     };
-    let mut asked = stored.request;
     asked.sample.get_or_insert_default().seed = Some(Seeds::Drawn(Draw::Random));
-    let submission = api::Submission::of(asked.clone(), caller);
+    let submission = api::Submission::of(asked.clone(), uploads, caller);
     respond_to_job(&app, api::accept_submission(&app, submission).await, asked)
 }
 

@@ -8,7 +8,10 @@ use tilewright_service_api::{JobRequest, JobStage, JobState, Seeds};
 use super::{frame, job_view, seeds_of};
 use crate::{
     app::App,
-    jobs::store::{JobFilter, JobSearch},
+    jobs::{
+        StoredJob,
+        store::{JobFilter, JobSearch},
+    },
     models::OpenModel,
     state::ServerState,
 };
@@ -57,7 +60,7 @@ pub fn prompt(app: &App, headers: &HeaderMap, asked: &AskedPrompt) -> crate::Res
     })
 }
 
-fn of_prompt(server: &ServerState, id: Option<&str>) -> crate::Result<Option<crate::jobs::StoredJob>> {
+fn of_prompt(server: &ServerState, id: Option<&str>) -> crate::Result<Option<StoredJob>> {
     let found = id.map(|id| server.jobs.store.get(id)).transpose()?.flatten();
     Ok(found.filter(|stored| stored.job.stage == JobStage::Generate))
 }
@@ -66,7 +69,7 @@ fn of_prompt(server: &ServerState, id: Option<&str>) -> crate::Result<Option<cra
 fn filled(server: &ServerState, asked: &AskedPrompt) -> crate::Result<Option<JobRequest>> {
     if let Some(stored) = of_prompt(server, asked.from.as_deref())? {
         let seeds = seeds_of(&stored);
-        let mut request = stored.request;
+        let mut request = form_of(stored);
         request.sample.get_or_insert_default().seed = match seeds[..] {
             [] => request.sample.get_or_insert_default().seed.clone(),
             [seed] => Some(Seeds::Whole(seed)),
@@ -75,10 +78,22 @@ fn filled(server: &ServerState, asked: &AskedPrompt) -> crate::Result<Option<Job
         return Ok(Some(request));
     }
     Ok(of_prompt(server, asked.job.as_deref())?.map(|stored| {
-        let mut request = stored.request;
+        let mut request = form_of(stored);
         request.sample.get_or_insert_default().seed = None;
         request
     }))
+}
+
+/// The request of a job as a form can have it. No form has a file in it, so that what is said of a
+/// picture to begin with waits for the picture.
+fn form_of(stored: StoredJob) -> JobRequest {
+    let mut request = stored.request;
+    if stored.pinned_encode.is_some()
+        && let Some(sample) = &mut request.sample
+    {
+        sample.denoise = None;
+    }
+    request
 }
 
 /// A model that reads prompts, with its own settings.
