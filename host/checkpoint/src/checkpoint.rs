@@ -204,12 +204,10 @@ impl Checkpoint {
             arrays,
             quantization: Quantization::default(),
         };
-        let quantization = Quantization::read(&file);
-        let ends = file.check_ends();
+        let quantization = Quantization::read(&file).map(|quantization| file.quantization = quantization);
+        let ends = quantization.and_then(|()| file.check_ends());
         file.check_unchanged()?;
-        file.quantization = quantization?;
-        ends?;
-        Ok(file)
+        ends.map(|()| file)
     }
 
     /// Refuses a file whose end never arrived.

@@ -40,6 +40,31 @@ fn tensors_are_those_that_torch_reads() {
     assert_eq!((count, types.len()), (12, 17), "{types:?}");
 }
 
+#[test]
+fn shards_are_pickles_as_well() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.0.path().join(name);
+    let names = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"];
+    for (name, own) in [("alone.pth", names[0]), ("levels.pth", names[1])] {
+        fs::copy(fixture(name), at(own)).unwrap();
+    }
+    let index = at("pytorch_model.bin.index.json");
+    // By their names, and then by an index.
+    for _ in 0..2 {
+        for path in [at(names[0]), at(names[1])] {
+            let file = Checkpoint::open(&path).unwrap();
+            assert_eq!((file.names().collect::<Vec<_>>(), file.shards()), (vec!["a.weight", "tensor"], 2));
+        }
+        assert_eq!(Checkpoint::open_part(folder.0.path(), &[]).unwrap().shards(), 2);
+        let text = format!(r#"{{"weight_map":{{"tensor":"{}","a.weight":"{}"}}}}"#, names[0], names[1]);
+        fs::write(&index, text).unwrap();
+    }
+    assert_eq!(Checkpoint::open(&index).unwrap().shards(), 2);
+    fs::remove_file(at(names[1])).unwrap();
+    let message = Checkpoint::open(&index).unwrap_err().to_string();
+    assert!(message.contains(&format!("names the shard {}, which is missing", names[1])), "{message}");
+}
+
 /// An entry of an archive, with the fields that may lie.
 #[derive(Clone)]
 struct Part {
