@@ -21,7 +21,7 @@ const DEEPEST: usize = 6;
 const PIPELINE: &str = "model_index.json";
 
 /// Ends of names of files of weights besides pickles', the longest first.
-const ENDINGS: [&str; 4] = [".safetensors.index.json", ".safetensors", ".sft", ".gguf"];
+const ENDINGS: [&str; 5] = [".safetensors.index.json", ".bin.index.json", ".safetensors", ".sft", ".gguf"];
 
 /// A file or folder itself, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
