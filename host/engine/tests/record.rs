@@ -47,7 +47,10 @@ fn a_record_has_the_names_of_the_design() {
     assert_eq!(record["tilewright"], env!("CARGO_PKG_VERSION"));
     let time = record["time"].as_str().unwrap();
     assert!(time.ends_with('Z') && time.as_bytes()[10] == b'T', "{time}");
-    assert_eq!(keys(&record["request"]), sorted("model batch frames height width memory_limit objective hints"));
+    assert_eq!(
+        keys(&record["request"]),
+        sorted("model batch frames height width memory_limit objective allows_blended hints")
+    );
     assert_eq!(record["request"]["objective"], "fastest");
     assert_eq!(record["request"]["memory_limit"], limit);
     assert_eq!(
