@@ -226,10 +226,14 @@ fn blended_tiles_are_decided_where_they_are_allowed_or_nothing_exact_fits() {
         let bytes = record["estimate"]["peak_bytes"].as_u64().unwrap();
         (record["plan"]["space"]["kind"].as_str().unwrap().to_owned(), bytes, record)
     };
-    let (_, whole, _) = decide(&["--policy", "fixed", "--set", "space=whole", "--set", "precision=f32"]);
-    let bands = ["--policy", "fixed", "--set", "space=exact", "--set", "tile=64", "--set", "precision=f32"];
-    let (_, bands, _) = decide(&bands);
-    assert!(bands < whole);
+    let held = |space: &str, layout: &str| {
+        let settings = ["--policy", "fixed", "--set", "tile=64", "--set", space, "--set", layout];
+        decide(&settings).1
+    };
+    let layouts = ["layout=channels-first", "layout=channels-last"];
+    let whole = layouts.map(|layout| held("space=whole", layout)).into_iter().max().unwrap();
+    let exact = layouts.map(|layout| held("space=whole", layout).min(held("space=exact", layout)));
+    let least = exact.into_iter().min().unwrap();
     for objective in ["fastest", "balanced", "leanest"] {
         let within = |limit: u64, more: &[&str]| {
             let limit = limit.to_string();
@@ -239,21 +243,23 @@ fn blended_tiles_are_decided_where_they_are_allowed_or_nothing_exact_fits() {
             (kind, record)
         };
         // As much room as 18 GiB are for a picture that takes 4.5 GiB.
-        for limit in [4 * whole, whole, bands + bands / 50] {
+        for limit in [4 * whole, whole, least + least / 50] {
             let (kind, record) = within(limit, &[]);
             assert_ne!(kind, "blended", "{objective} within {limit}: {record}");
             assert_eq!(record["request"]["allows_blended"], false);
         }
-        let (kind, record) = within(bands - bands / 20, &[]);
-        assert_eq!(kind, "blended", "{objective}, where no bands fit: {record}");
+        let (kind, record) = within(least - least / 20, &[]);
+        assert_eq!(kind, "blended", "{objective}, where nothing exact fits: {record}");
         assert!(record["plan"]["reason"].as_str().unwrap().contains("nothing exact fits"), "{record}");
     }
     let leanest = ["--objective", "leanest", "--set", "precision=f32"];
     let (kind, _, record) = decide(&[&leanest[..], &["--allow", "blended"]].concat());
     assert_eq!((kind.as_str(), &record["request"]["allows_blended"]), ("blended", &Value::Bool(true)), "{record}");
     // Policies that tile by their own rules are held to it.
-    for (policy, set) in [("comfyui", "tiled=true"), ("diffusers", "sample-size=256")] {
-        let options = ["--policy", policy, "--set", set];
+    let tiling: [(&str, &[&str]); 2] =
+        [("comfyui", &["--set", "tiled=true", "--set", "tile=128"]), ("diffusers", &["--set", "sample-size=256"])];
+    for (policy, settings) in tiling {
+        let options = [&["--policy", policy], settings].concat();
         let (kind, _, record) = decide(&options);
         assert_ne!(kind, "blended", "{policy}: {record}");
         let (kind, _, record) = decide(&[&options[..], &["--allow", "blended"]].concat());
