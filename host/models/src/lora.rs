@@ -193,6 +193,16 @@ impl Lora {
         Some([scales().reduce(f64::min)?, scales().reduce(f64::max)?])
     }
 
+    /// The factor that ComfyUI does not know, which reads that of a layer off its alpha alone: 1 if
+    /// settings tell none, and none if no one number does for all layers, or biases go with them.
+    pub fn unread_factor(&self) -> Option<f64> {
+        let unread = |layer: &Layer| if layer.alpha.is_some() { 1.0 } else { layer.scale };
+        let mut factors = self.all_layers().filter(|layer| layer.down.is_some()).map(unread);
+        let first = factors.next().unwrap_or(1.0);
+        let is_one = factors.all(|factor| factor == first);
+        (is_one && self.all_layers().all(|layer| layer.up_bias.is_none())).then_some(first)
+    }
+
     /// The number of layers that are changed, those of text encoders aside.
     pub fn layers(&self) -> usize {
         self.all_layers().count()

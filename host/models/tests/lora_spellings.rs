@@ -153,6 +153,9 @@ fn alphas_of_layers_go_before_the_header_and_must_agree_with_pefts_settings() {
     let peft = |alpha: f64| json!({"lora_adapter_metadata": json!({"lora_alpha": alpha, "r": 2}).to_string()});
     assert_eq!(read(6.0, json!({})), Ok((3.0, String::new())));
     assert_eq!(read(6.0, peft(6.0)), Ok((3.0, String::new())));
+    // ComfyUI reads alphas of layers, and no settings.
+    let unread = || Lora::open(&file, 1.0).unwrap().unread_factor();
+    assert_eq!(unread(), Some(1.0));
     let error = read(6.0, peft(1.0)).unwrap_err();
     assert!(error.contains("x.to_q.alpha makes the factor 3, and lora_adapter_metadata in its header 0.5"), "{error}");
     let (found, said) = read(6.0, json!({"ss_network_alpha": "1", "ss_network_dim": "2"})).unwrap();
@@ -216,6 +219,7 @@ fn halves_for_two_experts_are_told_apart() {
     let open = || Lora::open(&file, 1.0).unwrap();
     assert_eq!((open().layers(), open().second_keys(), open().text_keys), (2, 2, 1));
     assert_eq!((open().scales(), open().ranks()), (Some([2.0, 3.0]), Some([2, 3])));
+    assert_eq!((open().unread_factor(), open().for_expert(0).unwrap().unread_factor()), (None, Some(3.0)));
     assert_eq!(open().for_expert(0).unwrap().ranks(), Some([2, 2]));
     assert_eq!(open().for_expert(1).unwrap().ranks(), Some([3, 3]));
     // One half alone is for its expert; one that is told apart by nothing is for both.

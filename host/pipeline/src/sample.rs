@@ -20,8 +20,8 @@ use tilewright_models::{
 };
 
 pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, image_width, read};
-pub(crate) use self::saved::text_tokens;
 use self::saved::Defaults;
+pub(crate) use self::saved::text_tokens;
 pub use self::{
     defaults::random_seed,
     inputs::{MASK, NOISY, NOISY_SIGMA},
@@ -64,6 +64,9 @@ pub struct SampleModel {
     pipeline: Option<PathBuf>,
     /// The settings with which its pipeline is meant to be run.
     defaults: Defaults,
+    /// LoRAs by their paths and experts, with the factors that ComfyUI does not read of them; none
+    /// where it can't be told by its strength.
+    lora_factors: Vec<(PathBuf, usize, Option<f64>)>,
 }
 
 impl SampleModel {
@@ -120,7 +123,7 @@ impl SampleModel {
             }
         };
         let defaults = pipeline.as_deref().map(Defaults::open).transpose()?.unwrap_or_default();
-        Ok(Self { denoiser, scaling, defaults, path, pipeline })
+        Ok(Self { denoiser, scaling, defaults, path, pipeline, lora_factors: Vec::new() })
     }
 
     /// Adds a LoRA. Returns a line on what of it has no place in the denoiser, if anything.
@@ -138,6 +141,9 @@ impl SampleModel {
             let lora = Lora::open(&request.path, request.strength)?;
             (notes, second_keys) = (lora.notes.clone(), lora.second_keys());
             let Some(lora) = lora.for_expert(expert) else { continue };
+            // Of two halves it knows the first alone.
+            let unread = if expert > 0 && second_keys > 0 { None } else { lora.unread_factor() };
+            self.lora_factors.push((request.path.clone(), expert, unread));
             let fit = self.denoiser.add(expert, lora)?;
             if !fits.contains(&fit) {
                 fits.push(fit);
@@ -163,6 +169,13 @@ impl SampleModel {
         }
         lines.extend(notes);
         Ok((!lines.is_empty()).then(|| format!("{}: {}", request.path.display(), lines.join("; "))))
+    }
+
+    /// The factor of a LoRA that ComfyUI does not read, for an expert; none if a strength can't tell
+    /// it.
+    pub(crate) fn unread_factor(&self, path: &Path, expert: usize) -> Option<f64> {
+        let of = |known: &&(PathBuf, usize, Option<f64>)| known.0 == path && known.1 == expert;
+        self.lora_factors.iter().find(of).map_or(Some(1.0), |(_, _, factor)| *factor)
     }
 
     /// The same with the scaling that its VAE tells, where it tells one: it goes before that of the

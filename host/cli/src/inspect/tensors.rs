@@ -286,8 +286,9 @@ fn lora(inspected: &LoraInspection) -> Vec<(&'static str, String)> {
             Some([least, most]) if least == most => format!(" of rank {least}"),
             Some([least, most]) => format!(" of ranks {least} to {most}"),
         };
+        let scales = scales.map(|both| both.map(|scale| (scale * 1e4).round() / 1e4));
         let scales = match scales {
-            Some([least, most]) if least == most && *least != 1.0 => format!(", times {least}"),
+            Some([least, most]) if least == most && least != 1.0 => format!(", times {least}"),
             Some([least, most]) if least != most => format!(", times {least} to {most}"),
             _ => String::new(),
         };

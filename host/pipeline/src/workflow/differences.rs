@@ -43,6 +43,11 @@ impl Workflow<'_> {
                     .to_owned(),
             ),
             (
+                self.has_unread_loras(),
+                "A LoRA's factors stand in settings, or it has biases or two experts' halves, which nodes don't read."
+                    .to_owned(),
+            ),
+            (
                 request.reuse.is_some(),
                 format!(
                     "Outputs of the network were reused up to a change of {}: this graph computes each.",
@@ -51,5 +56,14 @@ impl Workflow<'_> {
             ),
         ];
         all.into_iter().filter(|(differs, _)| *differs).map(|(_, sentence)| sentence).collect()
+    }
+
+    /// True if a node's strength can't tell the factors of a LoRA.
+    fn has_unread_loras(&self) -> bool {
+        let experts = 0..self.model.denoiser.files().len();
+        self.loras.iter().any(|lora| {
+            let mut own = experts.clone().filter(|expert| lora.expert.is_none_or(|of| of == *expert));
+            own.any(|expert| self.model.unread_factor(&lora.path, expert).is_none())
+        })
     }
 }
