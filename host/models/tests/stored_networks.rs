@@ -157,15 +157,18 @@ fn other_networks_may_stand_beside_a_transformer() {
     let mut beside = rewritten(WAN, plain);
     beside.insert("vae.decoder.conv1.weight".into(), ("F32", vec![1], vec![0; 4]));
     assert_same(&beside, &rewritten(WAN, plain));
-    // A tensor of no other network makes it another transformer, which would run wrong.
-    for name in ["ref_conv.weight", "control_adapter.conv.weight", "vae"] {
+    // A tensor of no other network makes it another transformer, which would run wrong: it is called
+    // by its name where that is known, and else by the tensor.
+    for (name, called) in
+        [("ref_conv.weight", "WAN Fun's transformer"), ("control_adapter.conv.weight", "WAN Fun's"), ("vae", "vae")]
+    {
         let mut other = rewritten(WAN, plain);
         other.insert(name.into(), ("F32", vec![1], vec![0; 4]));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.safetensors");
         write(&path, &other);
         let error = DenoiserFile::open(Checkpoint::open(&path).unwrap()).unwrap_err().to_string();
-        assert!(error.contains(name), "{error}");
+        assert!(error.contains(called), "{error}");
     }
 }
 
