@@ -13,6 +13,7 @@ use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
 
 use crate::{
     encode::tensor,
+    manners::listens,
     program::{Place, Run, bundled, decibels, fixture, largest_difference, root},
     service::{jobs::small, server::Server},
 };
@@ -296,6 +297,10 @@ fn an_interrupt_ends_a_slow_device_before_its_queue() {
     let arguments = ["decode", &latent, &vae, &model, "--device", "cuda", "-o", "slow.png"];
     let mut child = command(&place, &format!("{ONE};delay=3000"), &arguments);
     let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    while !listens(&child) {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended already");
+        thread::sleep(Duration::from_millis(5));
+    }
     // Long enough for the first of them on most machines; where it is not yet at work, the end is
     // as soon.
     thread::sleep(Duration::from_secs(4));

@@ -101,7 +101,7 @@ fn a_reader_that_has_gone_is_no_failure() {
 
 /// True if the process handles SIGINT and SIGTERM, signals 2 and 15, by the mask in its status
 /// (proc(5)).
-fn listens(child: &Child) -> bool {
+pub fn listens(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
     let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
