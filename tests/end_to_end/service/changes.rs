@@ -75,6 +75,8 @@ fn a_prompts_job_fails_alone_when_a_file_of_its_model_changes() {
         let server = Server::started(&place, &config(), &[(name, &value)]);
         let mut pixels = None;
         for (way, change) in CHANGES {
+            // Another file to the server: weights that it has already are not loaded.
+            copied(&format!("{}/{part}", fixture(FLUX)), &file);
             let id = submitted(&server, &asked("one"));
             meeting.hold(|| change(&file));
             let job = server.ended(&id);
