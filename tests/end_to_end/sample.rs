@@ -301,7 +301,7 @@ fn a_lora_for_both_experts_goes_to_both_and_one_in_a_folder_is_found() {
     assert_eq!(together, with(&[&high, &low]));
     let [none, high, low] = [with(&[]), with(&[&high]), with(&[&low])];
     assert!([&none, &high, &low].iter().all(|other| **other != together) && high != low && none != low);
-    // Of one transformer the second half is left out, and nothing is left of a file that holds it alone.
+    // One transformer leaves the second half out, and refuses a file that holds it alone.
     let alone = case("wan-t2v-original");
     let run = alone.run(&place, &["--lora", &both, "-o", "one.safetensors"]);
     run.succeeded();

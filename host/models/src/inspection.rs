@@ -180,7 +180,7 @@ pub struct LoraInspection {
     pub text_keys: usize,
     /// Keys of a second expert's layers.
     pub second_keys: usize,
-    /// What is to be said about its factors.
+    /// Notes on its factors.
     pub notes: Vec<String>,
     /// The reason that it can't be applied, if it can't.
     pub problem: Option<String>,

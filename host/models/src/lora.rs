@@ -72,7 +72,7 @@ pub struct Lora {
     second: Option<Half>,
     /// Keys of text encoders.
     pub text_keys: usize,
-    /// What is to be said about the factors of its changes.
+    /// Notes on the factors of its changes.
     pub notes: Vec<String>,
 }
 

@@ -97,7 +97,7 @@ fn contradictions_are_said_and_those_that_diffusers_and_peft_refuse_are_refused(
     let place = Place::new();
     let file = place.path("x.safetensors");
     let peft = |value: Value| json!({ "lora_adapter_metadata": value.to_string() });
-    // Where a factor stands, it counts and the words are a note; else the file is refused.
+    // A factor that stands here counts, and the words are a note; without it the file is refused.
     let cases = [
         (json!({"lora_alpha": "6"}), Some(1.0), "lora_alpha 6 in its header stands without its rank"),
         (
@@ -192,7 +192,7 @@ fn the_configuration_beside_a_file_is_read_where_it_is_the_files() {
     std::fs::write(&config, "{\"r\": 2,").unwrap();
     let error = open("").unwrap_err();
     assert!(error.contains("adapter_config.json beside it can't be read") && !error.contains('\n'), "{error}");
-    // What diffusers saves is found by its name, too.
+    // A folder of diffusers' is found by its file's name, too.
     let saved = place.path("saved");
     std::fs::create_dir(&saved).unwrap();
     write_layer(&saved.join("pytorch_lora_weights.safetensors"), "", &json!({"lora_alpha": "4", "rank": "2"}));

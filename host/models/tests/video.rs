@@ -159,7 +159,7 @@ fn a_decoder_of_twice_the_size_lays_its_squares_out_as_pixel_shuffle() {
     size[4] *= 2;
     let expected = channels.pixel_shuffle(2).clamp(-1.0, 1.0);
     let expected = expected.reshape([size[0], size[2], size[1], size[3], size[4]]).transpose(1, 2);
-    // Where the plain one was cut off at its ends, nothing is known.
+    // Nothing is known of pixels that were cut off at the ends.
     let known = plain.abs().lt(1.0).repeat_interleave_self_int(2, 3, None).repeat_interleave_self_int(2, 4, None);
     assert!(f64::try_from(known.to_kind(Kind::Float).mean(Kind::Float)).unwrap() > 0.5);
     for (chunk, frames, band) in [(i64::MAX, u32::MAX, None), (2, 3, Some(16))] {

@@ -61,8 +61,8 @@ const REFUSED: [(&str, &str); 13] = [
 /// The beginnings of names of a text encoder's layers.
 const TEXT: [&str; 7] = ["lora_te", "text_encoder", "text_encoders.", "text_model.", "te1_", "te2_", "conditioner."];
 
-/// What may stand before a network's own names, one in another. No network has layers of these
-/// names.
+/// Beginnings that may stand before a network's own names, one in another. No network has layers
+/// of these names.
 const WRAPPERS: [(&str, Owner); 18] = [
     ("base_model.", Owner::First),
     ("model.", Owner::First),

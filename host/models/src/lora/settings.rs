@@ -103,7 +103,7 @@ pub(super) struct Settings {
     halves: Vec<String>,
     /// A configuration that may be of another file.
     unclaimed: Option<String>,
-    /// What is to be said, and the matters that it is about: each is said once.
+    /// Notes, and the matters that they are about: each is noted once.
     notes: Vec<String>,
     noted: Vec<String>,
 }
@@ -234,7 +234,7 @@ impl Settings {
     /// The factor of a layer's up · down: by its own alpha, by what is written, or else 1.
     ///
     /// # Errors
-    /// What is written contradicts the tensors where diffusers and peft refuse that, in words.
+    /// The settings contradict the tensors where diffusers and peft refuse that, in words.
     pub fn scale(&mut self, layer: &Layer<'_>) -> Result<f64, String> {
         let Layer { down, rank, .. } = *layer;
         let mut known = layer.alpha.map(|(name, alpha)| (alpha / rank, name.to_owned()));
@@ -289,7 +289,7 @@ impl Settings {
         }
     }
 
-    /// What is to be said about the scales that were asked for.
+    /// The notes on the scales that were asked for.
     pub fn into_notes(self) -> Vec<String> {
         self.notes
     }
