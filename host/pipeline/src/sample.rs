@@ -171,8 +171,8 @@ impl SampleModel {
         Ok((!lines.is_empty()).then(|| format!("{}: {}", request.path.display(), lines.join("; "))))
     }
 
-    /// The factor of a LoRA that ComfyUI does not read, for an expert; none if a strength can't tell
-    /// it.
+    /// The factor of a LoRA that ComfyUI does not read, for an expert; none if a strength can't
+    /// tell it.
     pub(crate) fn unread_factor(&self, path: &Path, expert: usize) -> Option<f64> {
         let of = |known: &&(PathBuf, usize, Option<f64>)| known.0 == path && known.1 == expert;
         self.lora_factors.iter().find(of).map_or(Some(1.0), |(_, _, factor)| *factor)

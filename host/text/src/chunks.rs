@@ -102,8 +102,9 @@ impl Encoder {
     }
 
     /// A prompt's tokens. `embeddings` is asked for the names that the prompt has; without it,
-    /// and for diffusers, `embedding:name` is text. `length` is the encoder's own: CLIP's positions,
-    /// of which the long ones have 248, or fewer tokens than the published ones of T5 read.
+    /// and for diffusers, `embedding:name` is text. `length` is the encoder's own: CLIP's
+    /// positions, of which the long ones have 248, or fewer tokens than the published ones of T5
+    /// read.
     ///
     /// # Errors
     /// [`Error::Mismatch`], [`Error::TooLong`], [`Error::TooDeep`].
