@@ -4,7 +4,7 @@
 mod a1111;
 mod comfyui;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use tilewright_media::Texts;
 
@@ -20,8 +20,12 @@ pub struct Told {
     pub written_by: &'static str,
     /// The settings by name, in the order in which they are shown: prompt, `negative_prompt`, seed,
     /// model and what else there is.
-    #[serde(flatten)]
-    pub settings: Map<String, Value>,
+    #[serde(flatten, serialize_with = "as_map")]
+    pub settings: Vec<(String, Value)>,
+}
+
+fn as_map<S: Serializer>(settings: &[(String, Value)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(settings.iter().map(|(name, value)| (name, value)))
 }
 
 /// The names of settings in the order in which they are shown; others come behind.
@@ -58,7 +62,9 @@ impl Told {
             let mut found = of_recipe(&recipe);
             // The values that defaults became are there alone.
             for (name, value) in parameters.unwrap_or_default() {
-                found.entry(name).or_insert(value);
+                if ORDER.contains(&name.as_str()) {
+                    found.entry(name).or_insert(value);
+                }
             }
             return Some(Self::new("tilewright", found));
         }
@@ -71,7 +77,7 @@ impl Told {
     }
 
     fn new(written_by: &'static str, mut found: Map<String, Value>) -> Self {
-        let mut settings = Map::new();
+        let mut settings: Vec<(String, Value)> = Vec::new();
         for name in ORDER {
             settings.extend(found.remove(name).map(|value| (name.to_owned(), value)));
         }
@@ -174,7 +180,10 @@ mod tests {
         let (keyword, text) = recipe.text();
         let all = texts(&[(&keyword, &text), ("parameters", "a fox\nSteps: 9, Shift: 3, Seed: 1"), ("prompt", "{}")]);
         let told = Told::of(&all).unwrap();
-        let found = |name: &str| told.settings[name].clone();
+        let json = serde_json::to_value(&told).unwrap();
+        let found = |name: &str| json[name].clone();
+        let names: Vec<&str> = told.settings.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names[..3], ["prompt", "seed", "model"]);
         assert_eq!((told.written_by, found("seed"), found("steps")), ("tilewright", json!(7), json!(4)));
         assert_eq!((found("model"), found("shift"), found("size")), (json!("flux"), json!(3), json!("64x32")));
         assert_eq!(found("text_encoder"), "b.safetensors (sampled:ab), c.safetensors (sampled:ab)");

@@ -154,9 +154,7 @@ fn words_that_other_programs_obey_are_named_once() {
         assert_eq!(lines.matches(words).count(), 1, "{words}: {lines}");
     }
     assert_eq!(lines.matches("warning: embedding: is read as words").count(), 1, "{lines}");
-    place
-        .run(&[&["generate", "a cat", "--shift", "-1"], &words[..]].concat())
-        .failed(2, "error: --shift: a shift of -1");
+    place.run(&[&["generate", "a cat", "--reuse", "7"], &words[..]].concat()).failed(2, "error: --reuse: a reuse of 7");
     let mut small = words;
     small[3] = "33x32";
     place.run(&[&["generate", "a cat"], &small[..]].concat()).failed(2, "error: --size: a size of 33×32");
