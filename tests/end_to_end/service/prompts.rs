@@ -90,7 +90,7 @@ fn a_prompt_becomes_the_pixels_of_the_command_line() {
     let stages = server.get("/v1/models").with(200);
     assert_eq!(stages["models"][0]["stages"], json!(["decode", "denoise", "generate"]));
     let page = String::from_utf8(server.get("/prompt").body).unwrap();
-    assert!(page.contains("name=\"prompt\"") && page.contains("<option value=\"wan\">"), "{page}");
+    assert!(page.contains("name=\"prompt\"") && page.contains("<option value=\"wan\" "), "{page}");
     // The form's fields, as a browser sends them; an empty one counts for nothing.
     let empty = json!({ "model": "flux", "prompt": "" });
     let mut plain = empty.clone();
