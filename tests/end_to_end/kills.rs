@@ -258,7 +258,7 @@ fn disturbed(
     for file in visible(place) {
         assert!(file == name || file == partial, "{what}: {file} is left");
     }
-    // Where the program does not end it, ffmpeg hears of it by the end of its input.
+    // If the program does not end it, ffmpeg hears of it by the end of its input.
     let start = Instant::now();
     while children(place) > 0 {
         assert!(start.elapsed() < PATIENCE, "{what}: ffmpeg goes on");
