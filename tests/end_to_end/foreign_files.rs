@@ -1,5 +1,5 @@
-//! Files of weights and latents as strangers save them: pickles, downloads that broke off, types and
-//! kinds that are rare, each read as it is meant or refused by its right name.
+//! Files of weights and latents as strangers save them: pickles, downloads that broke off, types
+//! and kinds that are rare, each read as it is meant or refused by its right name.
 
 #[path = "foreign_files/weights.rs"]
 mod weights;

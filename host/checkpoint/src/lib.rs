@@ -1,5 +1,6 @@
 //! Files of weights. A [`Checkpoint`] is a safetensors or GGUF file, a pickle of tensors as
-//! `torch.save` writes it, or a model in several shards: tensors by name, as views of the mapped files until they are loaded. Quantized weights come as
+//! `torch.save` writes it, or a model in several shards: tensors by name, as views of the mapped
+//! files until they are loaded. Quantized weights come as
 //! [`Packed`](tilewright_torch::packed::Packed) matrices, with the scales that stand beside them.
 //!
 //! Everything read from a file is hostile until checked: counts, offsets, shapes and sizes are

@@ -20,8 +20,8 @@ const MOST_BYTES: u64 = 32 << 20;
 /// The most shards.
 const MOST_SHARDS: usize = 1 << 10;
 
-/// The end of an index's name, behind that of its shards. diffusers puts the name of a variant, such
-/// as fp16, before `.json`.
+/// The end of an index's name, behind that of its shards. diffusers puts the name of a variant,
+/// such as fp16, before `.json`.
 const INDEX: &str = ".index.json";
 const VARIANT: [&str; 2] = [".index.", ".json"];
 

@@ -16,8 +16,8 @@ const ZEROS: &[u8] = &[0; BLOCK];
 /// Ends of names of weights; a matrix of them that is all zero makes nothing of its input.
 const WEIGHTS: [&str; 3] = ["weight", ".lora_A", ".lora_A.default"];
 
-/// Parts of names of weights that may be zero by design: the second half of a low-rank change, which
-/// training begins with as zero, layers behind which a network joins another one, zero points.
+/// Parts of names of weights that may be zero by design: the second half of a low-rank change,
+/// which training begins with as zero, layers behind which a network joins another one, zero points.
 const BY_DESIGN: [&str; 15] = [
     "lora_B",
     "lora_up",

@@ -90,8 +90,8 @@ impl Naming {
         }
     }
 
-    /// The place of the number in the output path of an input: `{n}` in the name that the user gave.
-    /// In the input's own name it is no more than letters.
+    /// The place of the number in the output path of an input: `{n}` in the name that the user
+    /// gave. In the input's own name it is no more than letters.
     pub fn numbering(&self, input: &Input) -> Numbering {
         let name = match self {
             Naming::Inside(_) => return Numbering::At(None),

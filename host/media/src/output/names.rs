@@ -15,11 +15,11 @@ pub const NUMBER: &str = "{n}";
 /// The place of a number in an output's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numbering {
-    /// Where [`NUMBER`] stands first.
+    /// The first place of [`NUMBER`].
     #[default]
     Found,
-    /// At this byte of the last part of the path, where [`NUMBER`] stands, or nowhere: any other one
-    /// is a part of the name, which came from a file's.
+    /// At this byte of the last part of the path, where [`NUMBER`] stands, or nowhere: any other
+    /// one is a part of the name, which came from a file's.
     At(Option<usize>),
 }
 
