@@ -17,7 +17,8 @@ const ZEROS: &[u8] = &[0; BLOCK];
 const WEIGHTS: [&str; 3] = ["weight", ".lora_A", ".lora_A.default"];
 
 /// Parts of names of weights that may be zero by design: the second half of a low-rank change,
-/// which training begins with as zero, layers behind which a network joins another one, zero points.
+/// which training begins with as zero, layers behind which a network joins another one, and zero
+/// points.
 const BY_DESIGN: [&str; 15] = [
     "lora_B",
     "lora_up",

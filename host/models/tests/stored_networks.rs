@@ -157,8 +157,8 @@ fn other_networks_may_stand_beside_a_transformer() {
     let mut beside = rewritten(WAN, plain);
     beside.insert("vae.decoder.conv1.weight".into(), ("F32", vec![1], vec![0; 4]));
     assert_same(&beside, &rewritten(WAN, plain));
-    // A tensor of no other network makes it another transformer, which would run wrong: it is called
-    // by its name where that is known, and else by the tensor.
+    // A tensor of no other network makes it another transformer, which would run wrong: it is
+    // called by its name where that is known, and else by the tensor.
     for (name, called) in
         [("ref_conv.weight", "WAN Fun's transformer"), ("control_adapter.conv.weight", "WAN Fun's"), ("vae", "vae")]
     {
