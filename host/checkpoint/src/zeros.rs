@@ -5,6 +5,14 @@ use crate::contents::Entry;
 /// The fewest zeros at a file's end that say anything, in bytes.
 const FEWEST: usize = 1 << 12;
 
+/// The fewest bytes of a weight that is all zero, and of zeros at the end of one that is not.
+const FEWEST_OF_WHOLE: usize = 1 << 8;
+const FEWEST_OF_PART: usize = 1 << 14;
+
+/// The least share of zeros at the end of a weight: tables of embeddings end in some rows of zeros
+/// for tokens that there are not.
+const LEAST_SHARE: usize = 64;
+
 /// The most bytes that are looked at.
 const MOST: usize = 1 << 30;
 
@@ -13,7 +21,8 @@ const BLOCK: usize = 1 << 16;
 
 const ZEROS: &[u8] = &[0; BLOCK];
 
-/// Ends of names of weights; a matrix of them that is all zero makes nothing of its input.
+/// Ends of names of weights; a matrix of them, or a norm, that is all zero makes nothing of its
+/// input.
 const WEIGHTS: [&str; 3] = ["weight", ".lora_A", ".lora_A.default"];
 
 /// Parts of names of weights that may be zero by design: the second half of a low-rank change,
@@ -68,7 +77,7 @@ impl Tail {
     }
 
     /// The zeros at the end of a file whose download broke off, and the number of tensors that are
-    /// all zero: among them is a weight that can't be so by design.
+    /// all zero: among them is a weight that can't be so by design, or the zeros begin within one.
     pub fn of_broken<'a>(file: &[u8], tensors: impl Iterator<Item = (&'a str, &'a Entry)>) -> Option<(Self, usize)> {
         if !file.ends_with(&ZEROS[..FEWEST]) {
             return None;
@@ -83,14 +92,20 @@ impl Tail {
     }
 
     /// The number of tensors that are all zero, if there is a weight among them that can't be so by
-    /// design.
+    /// design, or if one ends in too many zeros.
     fn accuse(self, tensors: &[(&str, &Entry)]) -> Option<usize> {
         let is_within = |entry: &Entry| {
             let range = &entry.range;
             !range.is_empty() && (range.start >= self.start || self.is_cut && range.end > self.start)
         };
+        let ends_in_zeros = |entry: &Entry| {
+            let zeros = entry.range.end.saturating_sub(self.start.max(entry.range.start));
+            zeros >= FEWEST_OF_PART && zeros >= entry.range.len() / LEAST_SHARE
+        };
         let zeros: Vec<_> = tensors.iter().filter(|(_, entry)| is_within(entry)).collect();
-        zeros.iter().any(|(name, entry)| is_weight(name, entry)).then_some(zeros.len())
+        let is_broken = zeros.iter().any(|(name, entry)| is_weight(name, entry))
+            || tensors.iter().any(|(name, entry)| is_weight(name, entry) && ends_in_zeros(entry));
+        is_broken.then_some(zeros.len())
     }
 
     /// The fault of a file that can't be understood, and ends in zeros.
@@ -100,15 +115,19 @@ impl Tail {
 
     /// The fault of a file with so many tensors that are all zero.
     pub fn in_words_of(self, tensors: usize) -> String {
-        let verb = if tensors == 1 { "tensor is" } else { "tensors are" };
+        let verb = match tensors {
+            0 => return self.in_words(),
+            1 => "tensor is",
+            _ => "tensors are",
+        };
         format!("{tensors} {verb} all zero: the download broke off at byte {}; download it again", self.start)
     }
 }
 
-/// True for a matrix of weights that is never zero as a whole.
+/// True for a matrix of weights or a norm's factors, which are never zero as a whole.
 fn is_weight(name: &str, entry: &Entry) -> bool {
-    entry.range.len() >= FEWEST
-        && entry.shape.iter().filter(|extent| **extent > 1).count() >= 2
+    entry.range.len() >= FEWEST_OF_WHOLE
+        && (entry.shape.iter().filter(|extent| **extent > 1).count() >= 2 || name.contains("norm"))
         && WEIGHTS.iter().any(|end| name.ends_with(end))
         && !BY_DESIGN.iter().any(|part| name.contains(part))
 }
@@ -166,11 +185,18 @@ mod tests {
         ] {
             assert_eq!(accused(&[(name, matrix())]), None, "{name}");
         }
+        assert_eq!(accused(&[("final_layer_norm.weight", entry(&[4096], 5000))]), Some(1));
         // Begins before the zeros, is a vector, or is too small to tell.
         assert_eq!(accused(&[("a.weight", entry(&[64, 64], 999))]), None);
         assert_eq!(accused(&[("a.weight", entry(&[4096], 5000))]), None);
         assert_eq!(accused(&[("a.weight", entry(&[1, 4096, 1], 5000))]), None);
-        assert_eq!(accused(&[("a.weight", entry(&[32, 32], 5000))]), None);
+        assert_eq!(accused(&[("a.weight", entry(&[8, 8], 5000))]), None);
+        // Ends in zeros: some rows of a table may, and not a good part of a matrix.
+        let within = Tail { start: 10_000_000, is_cut: false };
+        let table = |rows: usize| entry(&[rows, 64], 10_000_000 + (2 << 14) - rows * 128);
+        assert_eq!(within.accuse(&[("shared.weight", &table(4096))]), Some(0));
+        assert_eq!(within.accuse(&[("shared.weight", &table(32128))]), None);
+        assert_eq!(within.accuse(&[("shared.bias", &table(4096))]), None);
         // A tail that was not followed to its beginning.
         let cut = Tail { start: 1000, is_cut: true };
         assert_eq!(cut.accuse(&[("a.weight", &entry(&[64, 64], 0))]), Some(1));

@@ -115,6 +115,18 @@ fn contradictions_are_said_and_those_that_diffusers_and_peft_refuse_are_refused(
             Some(3.0),
             "lora_adapter_metadata in its header makes the factor 3, and lora_alpha in its header 0.5",
         ),
+        (
+            json!({
+                "lora_alpha": "1", "rank": "2",
+                "lora_adapter_metadata": json!({"transformer.lora_alpha": 6, "transformer.r": 2}).to_string()
+            }),
+            Some(3.0),
+            "lora_adapter_metadata in its header makes the factor 3, and lora_alpha in its header 0.5",
+        ),
+        (json!({"lora_alpha": "six", "rank": "2"}), Some(1.0), "is \"six\", which is no number: it doesn't count"),
+        (json!({"lora_alpha": "1e400", "rank": "2"}), Some(1.0), "is \"1e400\", which is no number"),
+        (peft(json!({"lora_alpha": "six", "r": 2})), None, "is \"six\", which is no number"),
+        (peft(json!([1, 2])), None, "is no description of peft's (it has no settings by name)"),
         (peft(json!({"transformer_2.lora_alpha": 6, "transformer_2.r": 2})), Some(1.0), "is for another part"),
         (peft(json!({"lora_alpha": 6, "r": 4})), None, "says a rank of 4, and blocks.0.attn1.to_q.lora_A.weight has 2"),
         // peft's own rank is 8 where none is written.

@@ -120,7 +120,8 @@ impl Settings {
                 let broken = |error: &dyn std::fmt::Display| format!("{BESIDE} beside it can't be read: {error}");
                 let text = tilewright_files::read(&path, LONGEST).map_err(|error| broken(&error))?;
                 let written: Written = serde_json::from_slice(&text).map_err(|error| broken(&error))?;
-                settings.add(&format!("{BESIDE} beside it"), written.into_entries(), true)?;
+                let entries = written.into_map().ok_or_else(|| broken(&"it has no settings by name"))?;
+                settings.add(&format!("{BESIDE} beside it"), entries, true)?;
             }
             Beside::Unclaimed(files) => {
                 settings.unclaimed = Some(format!(
@@ -130,9 +131,10 @@ impl Settings {
             Beside::Nothing => {}
         }
         if let Some(text) = file.texts().get(IN_HEADER).filter(|text| !text.trim().is_empty()) {
-            let written: Written = serde_json::from_str(text)
-                .map_err(|error| format!("its metadata {IN_HEADER} is no description of peft's ({error})"))?;
-            settings.add(&format!("{IN_HEADER} in its header"), written.into_entries(), true)?;
+            let broken = |reason: String| format!("its metadata {IN_HEADER} is no description of peft's ({reason})");
+            let written: Written = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+            let entries = written.into_map().ok_or_else(|| broken("it has no settings by name".into()))?;
+            settings.add(&format!("{IN_HEADER} in its header"), entries, true)?;
         }
         let mut texts: Vec<(String, Written)> =
             file.texts().iter().map(|(name, text)| (name.clone(), Written::Text(text.clone()))).collect();
@@ -175,7 +177,14 @@ impl Settings {
         let by_root = fields.iter().any(|(name, value)| name == "use_rslora" && value.is_true());
         let mut found: Vec<(String, [f64; 2])> = Vec::new();
         for (alpha, ranks) in PAIRS {
-            let Some(value) = number(alpha) else { continue };
+            let Some(value) = number(alpha) else {
+                let written = fields.iter().find(|(of, _)| of == alpha).and_then(|(_, value)| value.text());
+                match written.map(|text| format!("{alpha} in {origin} is {text:?}, which is no number")) {
+                    Some(fault) if is_peft => return Err(fault),
+                    fault => self.halves.extend(fault.map(|fault| format!("{fault}: it doesn't count"))),
+                }
+                continue;
+            };
             let ranks: Vec<f64> = ranks.iter().filter_map(|rank| number(rank)).collect();
             if ranks.is_empty() && !is_peft {
                 self.halves.push(format!("{alpha} {value} in {origin} stands without its rank and doesn't count"));
@@ -224,11 +233,10 @@ impl Settings {
         Ok(())
     }
 
-    /// The pairs that are about a network: those that name it, or else those that name none.
+    /// The pairs that are about a network: those that name it, and then those that name none.
     fn pairs_for(&self, owner: Owner) -> Vec<&Pair> {
         let of = |wanted: Option<Owner>| self.pairs.iter().filter(move |pair| pair.owner == wanted);
-        let own: Vec<&Pair> = of(Some(owner)).collect();
-        if own.is_empty() { of(None).collect() } else { own }
+        of(Some(owner)).chain(of(None)).collect()
     }
 
     /// The factor of a layer's up · down: by its own alpha, by what is written, or else 1.

@@ -48,6 +48,14 @@ impl Written {
         }
     }
 
+    /// The entries of a map.
+    pub fn into_map(self) -> Option<Vec<(String, Written)>> {
+        match self {
+            Self::Map(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
     /// The entries; those of a text that is a map itself, too.
     pub fn into_entries(self) -> Vec<(String, Written)> {
         match self {
