@@ -30,6 +30,9 @@ const SIDE: u32 = 8;
 /// The class of a table of codes for other coefficients than the first.
 const AC: u8 = 0x10;
 
+/// The most bytes between a scan's data and the marker behind them: some writers fill up.
+const MOST_BETWEEN: usize = 16;
+
 /// The zeros that a code without a value stands for, less one; with fewer, a block ends there.
 const ZEROS: u8 = 15;
 
@@ -98,7 +101,8 @@ pub(crate) fn has_header(bytes: &[u8]) -> bool {
 }
 
 /// Checks that the data of a whole picture are there. A missing end marker and anything behind the
-/// picture are no fault.
+/// end marker are no fault. Other data directly behind a scan are: what is missing was read from
+/// them.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Fault> {
     let mut segments = Segments { bytes, at: 0 };
     let mut tables: BTreeMap<u8, Table> = BTreeMap::new();
@@ -128,6 +132,11 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), Fault> {
                 let mut bits = Bits { bytes, at: segments.at, held: 0, count: 0 };
                 frame.read_scan(segment, &tables, interval, &mut bits)?;
                 segments.at = bits.at;
+                let rest = &bytes[bits.at..];
+                let is_marker = |pair: &[u8]| pair[0] == 0xff && pair[1] != 0;
+                if rest.len() >= MOST_BETWEEN + 2 && !rest[..MOST_BETWEEN + 2].windows(2).any(is_marker) {
+                    return Err(Fault::TooShort);
+                }
             }
             _ => {}
         }

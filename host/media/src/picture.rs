@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader, Cursor, ErrorKind, Read, Seek},
+    io::{self, BufRead, BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom},
     path::Path,
     sync::Arc,
 };
@@ -90,6 +90,9 @@ fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
             bytes.extend(jpeg::END);
             Box::new(Cursor::new(jpeg.insert(bytes.into()).clone()))
         }
+        ImageFormat::WebP if ends_in_zeros(&mut file, length).map_err(|error| Error::read(path, error))? => {
+            return Err(Error::read(path, "it ends in zeros: the download broke off; download it again"));
+        }
         _ => Box::new(file),
     };
     let mut reader = ImageReader::with_format(source, format);
@@ -106,6 +109,17 @@ fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     budget::check(path, width, height, bytes_per_pixel(decoder.color_type(), format, orientation))?;
     Ok(Opened { decoder, format, orientation, jpeg })
+}
+
+/// True if the last quarter of a file is zero: a download broke off after its file had got the full
+/// length. The codes of a WebP of one colour end in zeros as well, by a twentieth of it.
+fn ends_in_zeros(file: &mut (impl Read + Seek), length: u64) -> io::Result<bool> {
+    let quarter = length / 4;
+    file.seek(SeekFrom::End(-(quarter as i64)))?;
+    let mut end = Vec::new();
+    file.take(quarter).read_to_end(&mut end)?;
+    file.rewind()?;
+    Ok(end.iter().all(|byte| *byte == 0))
 }
 
 /// The most bytes that a reader holds beside the picture, such as a GIF's frame that is no larger

@@ -90,6 +90,16 @@ fn an_animation_that_is_cut_anywhere_is_refused_or_whole() {
 }
 
 #[test]
+fn a_webp_whose_rest_is_zero_is_refused() {
+    for name in names(".webp") {
+        let (place, mut bytes) = (Place::new(&name), fixture(&name));
+        let half = bytes.len() / 2;
+        bytes[half..].fill(0);
+        assert!(place.picture(&bytes).is_err_and(|line| line.contains("zeros: the download broke off")), "{name}");
+    }
+}
+
+#[test]
 fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
     for name in names(".jpg") {
         let (place, bytes) = (Place::new(&name), fixture(&name));
@@ -108,6 +118,15 @@ fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
                 if !name.contains("progressive") {
                     assert!(place.picture(&[&bytes[..length], &[0xff, 0xd9]].concat()).is_err(), "{name}: {length}");
                 }
+            }
+        }
+        // A full length with zeros for the rest, and a trailer behind a half: what is missing is read
+        // from them.
+        if !name.contains("progressive") {
+            let half = &bytes[..bytes.len() / 2];
+            let zeros = vec![0; bytes.len() - half.len()];
+            for behind in [&zeros[..], b"\0\0\0\x18ftypmp42\0\0\0\0", &[0x11; 20_000]] {
+                assert!(place.picture(&[half, behind].concat()).is_err(), "{name}: {} bytes behind half", behind.len());
             }
         }
         // As phones do it: a second picture or a video behind the first.

@@ -57,7 +57,7 @@ impl FromStr for Loss {
             return Ok(known);
         }
         let part = text.strip_prefix(REUSE).and_then(|part| part.parse::<f64>().ok());
-        part.filter(|part| part.is_finite()).map(Loss::Reuse).ok_or_else(|| {
+        part.filter(|part| part.is_finite() && *part > 0.0).map(Loss::Reuse).ok_or_else(|| {
             let [all, decode, encode] = of.map(|loss| loss.to_string());
             format!("'{}': expected {all}, {decode}, {encode}, or {REUSE}0.2", text.escape_debug())
         })
@@ -91,7 +91,8 @@ mod tests {
         assert_eq!(Loss::reuse(&encode), None);
         assert_eq!(serde_json::to_string(&both).unwrap(), r#"["blended","reuse=0.2"]"#);
         assert_eq!(serde_json::from_str::<Vec<Loss>>(r#"["blended","reuse=0.2"]"#).unwrap(), both);
-        for wrong in ["", "blend", "denoise.blended", "reuse", "reuse=", "reuse=inf", "reuse=x"] {
+        for wrong in ["", "blend", "denoise.blended", "reuse", "reuse=", "reuse=inf", "reuse=0", "reuse=-1", "reuse=x"]
+        {
             let error = wrong.parse::<Loss>().unwrap_err();
             assert_eq!(error, format!("'{wrong}': expected blended, decode.blended, encode.blended, or reuse=0.2"));
         }

@@ -119,7 +119,10 @@ impl SamplePaths {
 
 /// Seeds of 64 bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a whole number from 0 to 18446744073709551615, a list of such numbers, or \"random\""
+)]
 pub enum Seeds {
     /// Of the whole batch.
     Whole(u64),

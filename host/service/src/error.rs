@@ -72,12 +72,12 @@ pub enum Error {
         known: i64,
     },
     /// A configured model, or a part of it, is not to be found.
-    #[error("[models.{model}]: {}", in_keys(source))]
+    #[error("[models.{model}]: {}", in_keys(reason))]
     Model {
         /// The model's name.
         model: String,
-        /// The cause.
-        source: tilewright_pipeline::Error,
+        /// The cause, which the words above tell with its own causes.
+        reason: tilewright_pipeline::Error,
     },
     /// A model's configured family is unknown.
     #[error("{}: [models.{model}] family: {reason}", path.display())]
@@ -136,7 +136,7 @@ impl Error {
             | Error::Family { .. }
             | Error::NoHome
             | Error::Traces { .. } => true,
-            Error::Model { source, .. } => source.is_input(),
+            Error::Model { reason, .. } => reason.is_input(),
             Error::Rollout(error) => error.is_input(),
             Error::Pipeline(error) => error.is_input(),
             Error::Media(error) => error.is_input(),

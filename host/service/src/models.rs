@@ -321,7 +321,7 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
 }
 
 fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore) -> Result<OpenModel> {
-    let refused = |source| Error::Model { model: name.to_owned(), source };
+    let refused = |reason| Error::Model { model: name.to_owned(), reason };
     let parts = find_parts(configured).map_err(refused)?;
     let vae = parts.vae.as_ref().map(|path| -> Result<OpenVae> {
         let model = Model::open(path, overrides(name, path, configured)?)?.sharing(weights);

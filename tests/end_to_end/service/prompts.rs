@@ -140,7 +140,7 @@ fn a_model_is_named_as_on_the_command_line() {
         &format!("tilewright.toml:{line}: tine: no such file, and no model of that name (did you mean tiny?)"),
     );
     let refused = Server::refused(&place, "[server]\nlisten = \"127.0.0.1:0\"\n[models.a]\nmodel = \"nowhere\"\n");
-    refused.failed(2, "[models.a]: nowhere: no such file, and no model of that name");
+    refused.failed(2, "tilewright.toml:4: nowhere: no such file, and no model of that name");
     fs::create_dir(place.path("alone")).unwrap();
     fs::copy(format!("{folder}/transformer/diffusion_pytorch_model.safetensors"), place.path("alone/x.safetensors"))
         .unwrap();

@@ -32,6 +32,12 @@ const NUMBERS: [&str; 6] = [
     "cannot parse float from empty string",
 ];
 
+/// Beginnings of messages that our own readers of values word for a client.
+const OURS: [&str; 2] = ["expected ", "'"];
+
+/// The most characters of such a message.
+const LONGEST: usize = 240;
+
 /// The most characters of a name or value that a message repeats.
 const SHOWN: usize = 64;
 
@@ -78,7 +84,7 @@ pub fn describe_fault(path: &str, message: &str) -> String {
         if path.is_empty() || path == "." || path == "?" { String::new() } else { format!("{}: ", shorten(path)) };
     let quoted = |start: &str| message.strip_prefix(start).and_then(|rest| rest.strip_prefix('`')?.split_once('`'));
     if let Some((name, rest)) = quoted("unknown field ") {
-        return format!("{}: there is no such field{}", shorten(name), list_known(rest));
+        return format!("{}: there is no such field{}", shorten(&within(path, name)), list_known(rest));
     }
     if let Some((name, _)) = quoted("missing field ") {
         return format!("{}: is missing", shorten(name));
@@ -96,7 +102,19 @@ pub fn describe_fault(path: &str, message: &str) -> String {
     if NUMBERS.contains(&message) {
         return format!("{place}expected a number within its bounds");
     }
+    if OURS.iter().any(|start| message.starts_with(start)) {
+        return format!("{place}{}", shorten_to(message, LONGEST));
+    }
     format!("{place}not as it is described in /openapi.json")
+}
+
+/// The path of a field that the object at a path does not have; parsers give the one or the other.
+fn within(path: &str, name: &str) -> String {
+    match path {
+        "" | "." | "?" => name.to_owned(),
+        path if path == name || path.ends_with(&format!(".{name}")) => path.to_owned(),
+        path => format!("{path}.{name}"),
+    }
 }
 
 /// Turns the query extractor's message into a line.
@@ -140,7 +158,11 @@ fn name_received(came: &str) -> String {
 }
 
 fn shorten(text: &str) -> String {
-    text.chars().take(SHOWN).map(|c| if c.is_control() { '?' } else { c }).collect()
+    shorten_to(text, SHOWN)
+}
+
+fn shorten_to(text: &str, most: usize) -> String {
+    text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -164,6 +186,38 @@ mod tests {
         scaled: bool,
         #[serde(default)]
         settings: BTreeMap<String, u16>,
+        #[serde(default)]
+        inner: Option<Inner>,
+        #[serde(default)]
+        word: Option<Word>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only its shape counts")]
+    struct Inner {
+        #[serde(default)]
+        seed: Option<Seed>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(untagged, expecting = "expected a number or a list of them")]
+    #[allow(dead_code, reason = "only its shape counts")]
+    enum Seed {
+        One(u64),
+        Many(Vec<u64>),
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(try_from = "String")]
+    struct Word;
+
+    impl TryFrom<String> for Word {
+        type Error = String;
+
+        fn try_from(word: String) -> Result<Self, String> {
+            Err(format!("'{word}': expected another"))
+        }
     }
 
     #[derive(Debug, Deserialize)]
@@ -193,8 +247,11 @@ mod tests {
             ),
             (
                 r#"{"model":"a","what":1}"#,
-                "what: there is no such field: there are model, kind, most, scaled, settings",
+                "what: there is no such field: there are model, kind, most, scaled, settings, inner, word",
             ),
+            (r#"{"model":"a","inner":{"x":1}}"#, "inner.x: there is no such field: there are seed"),
+            (r#"{"model":"a","inner":{"seed":-2}}"#, "inner.seed: expected a number or a list of them"),
+            (r#"{"model":"a","word":"blendd"}"#, "word: 'blendd': expected another"),
         ] {
             assert_eq!(parse_object::<Sample>(text.as_bytes()).unwrap_err(), Fault::Data(words.into()), "{text}");
         }
