@@ -249,7 +249,8 @@ fn a_link_to_a_blob_that_is_missing_is_named() {
     place.run(&["inspect", &format!("{snapshot}/{file}")]).failed(2, words);
     place.run(&["inspect", &format!("{snapshot}/transformer")]).failed(2, words);
     let whole = format!("{words} {file} --cache-dir {hub}");
-    for model in [format!("{hub}/../{snapshot}"), format!("{hub}/../{snapshot}/{file}")] {
+    let repository = format!("{hub}/models--tiny--flux");
+    for model in [format!("{hub}/../{snapshot}"), format!("{hub}/../{snapshot}/{file}"), repository] {
         generate(&place, &["--model", &model]).failed(2, words);
     }
     let mut command = place.command(&["generate", "a cat", "--model", "tiny/flux", "-o", "out.png"]);

@@ -128,8 +128,8 @@ pub struct Generate {
     /// repeatable: a shipped policy's name, or a .wasm file [default: adaptive]
     #[arg(long, value_name = "[STAGE=]NAME|FILE.wasm", num_args = 1)]
     pub policy: Vec<String>,
-    /// A setting of the policies, of all stages or of one, repeatable, as decode.space=whole or
-    /// precision=f32
+    /// A setting of the policies, of all stages or of one, repeatable, as precision=f32 or
+    /// decode.precision=f32
     #[arg(long, value_name = "[STAGE.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
     /// Grants of the policies.

@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 use tilewright_models::{Checkpoint, DenoiserFile, Error as ModelError, Part, Role};
 
-use super::{Keeping, Library, Need, Place, needs};
+use super::{Item, Keeping, Library, Need, Place, needs};
 use crate::{Error, Result, sample};
 
 /// A pipeline's folders of transformers, of the VAE, and of text encoders.
@@ -160,9 +160,14 @@ impl Parts {
         let refused = |reason: String| Error::Input { path: folder.to_owned(), reason };
         match &models[..] {
             [only] => Ok(Some(only.parts.clone())),
-            [] => Err(refused(
-                "a folder without a transformer that can be run: tilewright models FOLDER lists what is in it".into(),
-            )),
+            [] => {
+                // A file that can't be opened may be the transformer.
+                let closed = library.items.iter().filter(|item| item.contents.is_empty());
+                let fault = |item: &Item| Some(Error::Input { path: item.path.clone(), reason: item.problem.clone()? });
+                let none =
+                    "a folder without a transformer that can be run: tilewright models FOLDER lists what is in it";
+                Err(closed.filter_map(fault).next().unwrap_or_else(|| refused(none.into())))
+            }
             several => {
                 let names: Vec<&str> = several.iter().take(4).map(|model| model.name.as_str()).collect();
                 let names = names.join(", ");
