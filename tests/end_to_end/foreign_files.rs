@@ -209,7 +209,8 @@ fn files_that_can_not_be_used_get_their_right_name() {
 
 #[test]
 fn autoencoders_that_can_not_be_used_get_their_right_name() {
-    let cases: [(&[(&str, &[usize])], &str); 6] = [
+    type Shapes = &'static [(&'static str, &'static [usize])];
+    let cases: [(Shapes, &str); 6] = [
         (
             &[("1.weight", &[64, 16, 3, 3]), ("3.conv.0.weight", &[64, 64, 3, 3]), ("19.weight", &[3, 64, 3, 3])],
             "TAEF1",

@@ -113,6 +113,9 @@ struct Opened {
     contents: Contents,
 }
 
+/// Reads what a file's bytes hold; a fault is words.
+type Reader = fn(&[u8]) -> std::result::Result<Contents, String>;
+
 fn open_file(path: &Path) -> Result<Opened> {
     let read = |source| Error::Read { path: path.to_owned(), source };
     let format = |reason: String| Error::Format { path: path.to_owned(), reason };
@@ -123,7 +126,7 @@ fn open_file(path: &Path) -> Result<Opened> {
     let metadata = file.metadata().map_err(read)?;
     let mut start = Vec::new();
     (&file).take(LOOKED_AT).read_to_end(&mut start).map_err(read)?;
-    let (container, reader): (_, fn(&[u8]) -> std::result::Result<Contents, String>) = match Format::of(&start) {
+    let (container, reader): (_, Reader) = match Format::of(&start) {
         Some(Format::Safetensors) | None => (Container::Safetensors, safetensors_file::read),
         Some(Format::Gguf) => (Container::Gguf, gguf::read),
         Some(Format::PickleInZip) => (Container::Pickle, pickle::read_zip),

@@ -246,10 +246,9 @@ pub fn models_among(paths: &[PathBuf]) -> Vec<PathBuf> {
                 !has_index && wholes.insert((shard.whole.to_owned(), shard.of, shard.ending))
             }
             None => {
-                let ends = |ending: &&str| name.ends_with(ending);
+                let ends = |ending: &&str| name.ends_with(*ending);
                 // Optimizers' states and much else have these names, too.
-                ENDINGS.iter().any(|ending| ends(&ending))
-                    || PICKLE_ENDINGS.iter().any(|ending| ends(&ending)) && is_pickle(path)
+                ENDINGS.iter().any(ends) || PICKLE_ENDINGS.iter().any(ends) && is_pickle(path)
             }
         }
     };

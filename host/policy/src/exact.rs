@@ -139,7 +139,7 @@ impl<'a> Room<'a> {
         }
         let cost = self.costs.estimate_one(plan).ok()?;
         let peak = (cost.peak_bytes as f64 * self.ratio) as u64;
-        (peak <= self.most).then(|| (cost.elapsed.as_secs_f64(), peak))
+        (peak <= self.most).then_some((cost.elapsed.as_secs_f64(), peak))
     }
 }
 

@@ -39,6 +39,9 @@ const REFUSED: [(&str, &str); 2] = [("use_dora", "DoRA (use_dora)"), ("use_qalor
 /// that the change is against other weights than the model's.
 const BEGINS_IN_WEIGHTS: [&str; 5] = ["pissa", "corda", "olora", "lora_ga", "loftq"];
 
+/// Settings by name.
+type Fields = Vec<(String, Written)>;
+
 /// A pair of alpha and rank, and its exceptions.
 #[derive(Debug)]
 struct Pair {
@@ -145,7 +148,7 @@ impl Settings {
 
     /// Adds what is written in one place, by the networks that the entries are for.
     fn add(&mut self, origin: &str, entries: Vec<(String, Written)>, is_peft: bool) -> Result<(), String> {
-        let mut groups: Vec<(Option<Owner>, Vec<(String, Written)>)> = Vec::new();
+        let mut groups: Vec<(Option<Owner>, Fields)> = Vec::new();
         for (key, value) in entries {
             let (start, field) =
                 key.rsplit_once('.').map_or(("", key.as_str()), |(_, field)| key.split_at(key.len() - field.len()));

@@ -98,7 +98,8 @@ mod tests {
     use super::*;
 
     fn state(steps: u32) -> SampleState {
-        let latents = Tensor::f_full([1, 4, 2, 2], i64::from(steps), (Kind::Float, Device::Cpu)).unwrap();
+        let options = (Kind::Float, Device::Cpu);
+        let latents = tilewright_torch::scalar::full(&[1, 4, 2, 2], f64::from(steps), options).unwrap();
         SampleState { latents, steps, history: vec![], numbers: vec![], draws: 0 }
     }
 
