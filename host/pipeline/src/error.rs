@@ -1,6 +1,9 @@
 //! Errors.
 
-use std::{io, path::PathBuf};
+use std::{
+    io::{self, ErrorKind},
+    path::PathBuf,
+};
 
 use thiserror::Error;
 use tilewright_models::Origin;
@@ -81,7 +84,7 @@ pub enum Error {
     #[error("measuring the device failed for an earlier file, and is not tried again")]
     Unmeasured,
     /// A file can't be read.
-    #[error("{}: can't be read: {source}", path.display())]
+    #[error("{}: can't be read", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -89,7 +92,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file can't be written.
-    #[error("{}: can't be written: {source}", path.display())]
+    #[error("{}: can't be written", path.display())]
     Write {
         /// The file.
         path: PathBuf,
@@ -121,7 +124,9 @@ impl Error {
             Error::Engine(error) => error.is_input(),
             Error::Encoder(unfinished) => unfinished.error.is_input(),
             Error::Media(error) => error.is_input(),
-            Error::Unmeasured | Error::Read { .. } | Error::Write { .. } | Error::NotRemoved { .. } => false,
+            // A link of the user's files that leads nowhere, for one.
+            Error::Read { source, .. } => source.kind() == ErrorKind::NotFound,
+            Error::Unmeasured | Error::Write { .. } | Error::NotRemoved { .. } => false,
             Error::Sigmas(_)
             | Error::Prompt(_)
             | Error::Part { .. }
