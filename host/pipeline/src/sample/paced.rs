@@ -93,7 +93,7 @@ impl PacedSteps {
 mod tests {
     use std::{cell::Cell, rc::Rc};
 
-    use tch::{Device, Kind, Tensor};
+    use tch::{Device, Kind};
 
     use super::*;
 
