@@ -120,8 +120,8 @@ fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
                 }
             }
         }
-        // A full length with zeros for the rest, and a trailer behind a half: what is missing is read
-        // from them.
+        // A full length with zeros for the rest, and a trailer behind a half: what is missing is
+        // read from them.
         if !name.contains("progressive") {
             let half = &bytes[..bytes.len() / 2];
             let zeros = vec![0; bytes.len() - half.len()];
