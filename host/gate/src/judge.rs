@@ -87,7 +87,12 @@ impl<W: Judged> Judge<'_, W> {
         if let Some(answer) = decision.answer.as_ref().filter(|answer| W::is_replaced(answer, self.golden, self.result))
         {
             let found = format!("{} where {} fits", W::show(answer), W::show(&decision.plan));
-            self.find(Severity::Warning, Problem::Blends, found);
+            // Fewer frames at once is a further thing to try; the host has tried it.
+            let severity = match W::has_same_time(answer, &decision.plan) {
+                true => Severity::Warning,
+                false => Severity::Note,
+            };
+            self.find(severity, Problem::Blends, found);
         }
         let (facts, plan) = (self.golden.costs(), &decision.plan);
         let limit = W::limit(&self.golden.request);
