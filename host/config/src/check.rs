@@ -33,6 +33,9 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
         {
             return fault(at(&format!("/{key}")), format!("{key} is for a vae, and there is none: leave it out"));
         }
+        if !model.loras.is_empty() && model.transformer.is_empty() && model.model.is_none() {
+            return fault(at("/loras"), "loras are for a transformer, and there is none: leave them out");
+        }
     }
     for (place, route) in config.routes().iter().enumerate() {
         let at = format!("routes/{place}");

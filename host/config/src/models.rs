@@ -56,6 +56,10 @@ pub struct Model {
     /// not checked here.
     #[serde(default, deserialize_with = "values::one_or_two_paths")]
     pub text_encoder: Vec<PathBuf>,
+    /// Files of LoRAs, or folders of them, that jobs may ask for by name. Their contents are not
+    /// checked here.
+    #[serde(default, deserialize_with = "values::some_paths")]
+    pub loras: Vec<PathBuf>,
     /// The sigma at which two experts change, if it is not the published one: between 0 and 1.
     #[serde(default, deserialize_with = "boundary")]
     pub boundary: Option<f64>,
@@ -73,7 +77,7 @@ pub struct Model {
 impl Model {
     /// The paths of parts that are named by themselves.
     pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        self.vae.iter_mut().chain(&mut self.transformer).chain(&mut self.text_encoder)
+        self.vae.iter_mut().chain(&mut self.transformer).chain(&mut self.text_encoder).chain(&mut self.loras)
     }
 }
 
@@ -119,13 +123,15 @@ mod tests {
             ("[models.a]\ntransformer = [\"a\", \"b\", \"c\"]", 2, "expected a path, or the paths of two experts"),
             ("[models.a]\nmodel = \"\"", 2, "an empty path: leave the key out"),
             ("[models.a]\nmodel = [\"a\"]", 2, "expected a path"),
+            ("[models.a]\nvae = \"a\"\nloras = []", 3, "expected a path, or a list of paths"),
+            ("[models.a]\nvae = \"a\"\nloras = \"b\"", 3, "are for a transformer, and there is none"),
             ("[models.a]\ntransformer = 1", 2, "expected a path, or the paths of two experts"),
             ("[models.a]\ntransformer = [\"a\", \"b\"]\nboundary = 1", 3, "expected a number between 0 and 1"),
             ("[models.a]\ntransformer = \"a\"\nfamily = \"sd3\"", 3, "is for a vae, and there is none"),
             (
                 "[models.a]\nvae = \"a\"\nscale = 1",
                 3,
-                "expected one of `model`, `vae`, `transformer`, `text-encoder`, `boundary`, `family`, `scaling-factor`, `shift-factor`",
+                "expected one of `model`, `vae`, `transformer`, `text-encoder`, `loras`, `boundary`, `family`, `scaling-factor`, `shift-factor`",
             ),
             (
                 "[models.a]\nvae = \"a\"\nfamily = \"flx\"",

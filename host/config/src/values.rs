@@ -111,32 +111,42 @@ pub(crate) fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pa
 
 /// One path, or two.
 pub(crate) fn one_or_two_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-    struct Paths;
+    deserializer.deserialize_any(Paths { most: 2, expected: "a path, or the paths of two experts in a list" })
+}
 
-    impl<'de> Visitor<'de> for Paths {
-        type Value = Vec<PathBuf>;
+/// One path, or a list of them.
+pub(crate) fn some_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    deserializer.deserialize_any(Paths { most: usize::MAX, expected: "a path, or a list of paths" })
+}
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a path, or the paths of two experts in a list")
-        }
+/// One path, or a list of at most so many.
+struct Paths {
+    most: usize,
+    expected: &'static str,
+}
 
-        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-            Ok(vec![RawPath::deserialize(StrDeserializer::new(text))?.0])
-        }
+impl<'de> Visitor<'de> for Paths {
+    type Value = Vec<PathBuf>;
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-            let mut paths = Vec::new();
-            while let Some(RawPath(path)) = items.next_element()? {
-                paths.push(path);
-            }
-            match paths.len() {
-                1 | 2 => Ok(paths),
-                count => Err(A::Error::invalid_length(count, &self)),
-            }
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
     }
 
-    deserializer.deserialize_any(Paths)
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(vec![RawPath::deserialize(StrDeserializer::new(text))?.0])
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut paths = Vec::new();
+        while let Some(RawPath(path)) = items.next_element()? {
+            paths.push(path);
+        }
+        match paths.len() {
+            0 => Err(A::Error::invalid_length(0, &self)),
+            count if count > self.most => Err(A::Error::invalid_length(count, &self)),
+            _ => Ok(paths),
+        }
+    }
 }
 
 /// A size, in bytes.

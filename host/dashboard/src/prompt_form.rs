@@ -19,7 +19,21 @@ struct Number {
     /// The model's own.
     usual: fn(&PromptModel) -> Option<String>,
     /// The value of a request.
-    given: fn(&SampleFields) -> Option<String>,
+    given: fn(&JobRequest) -> Option<String>,
+}
+
+impl Number {
+    const fn whole(name: &'static str, label: &'static str, least: u64, most: u64) -> Self {
+        Self { name, label, least, most, step: "1", usual: |_| None, given: |_| None }
+    }
+
+    const fn any(name: &'static str, label: &'static str, most: u64) -> Self {
+        Self { step: "any", ..Self::whole(name, label, 0, most) }
+    }
+}
+
+fn sample(request: &JobRequest) -> Option<&SampleFields> {
+    request.sample.as_deref()
 }
 
 fn words(value: Option<impl ToString>) -> Option<String> {
@@ -28,86 +42,70 @@ fn words(value: Option<impl ToString>) -> Option<String> {
 
 const SIZE: [Number; 4] = [
     Number {
-        name: "width",
-        label: "Width",
-        least: 16,
-        most: 32_768,
-        step: "1",
         usual: |model| words(Some(model.usual.width)),
-        given: |sample| words(sample.width),
+        given: |request| words(sample(request)?.width),
+        ..Number::whole("width", "Width", 16, 32_768)
     },
     Number {
-        name: "height",
-        label: "Height",
-        least: 16,
-        most: 32_768,
-        step: "1",
         usual: |model| words(Some(model.usual.height)),
-        given: |sample| words(sample.height),
+        given: |request| words(sample(request)?.height),
+        ..Number::whole("height", "Height", 16, 32_768)
     },
     Number {
-        name: "frames",
-        label: "Frames",
-        least: 1,
-        most: 4096,
-        step: "1",
         usual: |model| words(Some(model.usual.frames).filter(|frames| *frames > 1)),
-        given: |sample| words(sample.frames),
+        given: |request| words(sample(request)?.frames),
+        ..Number::whole("frames", "Frames", 1, 4096)
     },
     Number {
-        name: "batch",
-        label: "How many",
-        least: 1,
-        most: 64,
-        step: "1",
         usual: |_| Some("1".into()),
-        given: |sample| words(sample.batch),
+        given: |request| words(sample(request)?.batch),
+        ..Number::whole("batch", "How many", 1, 64)
     },
 ];
 
-const SAMPLING: [Number; 3] = [
+const SAMPLING: [Number; 5] = [
     Number {
-        name: "steps",
-        label: "Steps",
-        least: 1,
-        most: 10_000,
-        step: "1",
         usual: |model| words(Some(model.usual.steps)),
-        given: |sample| words(sample.steps),
+        given: |request| words(sample(request)?.steps),
+        ..Number::whole("steps", "Steps", 1, 10_000)
     },
     Number {
-        name: "cfg",
-        label: "Guidance (cfg)",
-        least: 0,
-        most: 100,
-        step: "any",
         usual: |model| words(Some(model.usual.cfg)),
-        given: |sample| words(sample.cfg),
+        given: |request| words(sample(request)?.cfg),
+        ..Number::any("cfg", "Guidance (cfg)", 100)
     },
     Number {
-        name: "guidance",
-        label: "Guidance of the network",
-        least: 0,
-        most: 100,
-        step: "any",
         usual: |model| words(model.usual.guidance),
-        given: |sample| words(sample.guidance),
+        given: |request| words(sample(request)?.guidance),
+        ..Number::any("guidance", "Guidance of the network", 100)
+    },
+    Number {
+        usual: |model| words(model.usual.shift),
+        given: |request| words(sample(request)?.shift),
+        ..Number::any("shift", "Shift", 1000)
+    },
+    Number {
+        usual: |model| words(model.usual.text_tokens),
+        given: |request| words(request.text_tokens),
+        ..Number::whole("text_tokens", "Tokens of T5", 3, 512)
     },
 ];
 
 /// The share of the way from noise to a picture that is gone again.
 const DENOISE: Number = Number {
-    name: "denoise",
-    label: "Made anew (denoise)",
-    least: 0,
-    most: 1,
-    step: "any",
     usual: |_| Some("1".into()),
-    given: |sample| words(sample.denoise),
+    given: |request| words(sample(request)?.denoise),
+    ..Number::any("denoise", "Made anew (denoise)", 1)
 };
 
-/// The largest whole number that every browser sends exactly.
-const LARGEST_SEED: u64 = (1 << 53) - 1;
+/// Seeds as the service reads them: numbers of 64 bits, which a field for numbers would round.
+const SEEDS: &str = "random|-1|[0-9]{1,20}( *, *[0-9]{1,20})*";
+
+/// The rows for LoRAs, and those that are left empty beside what the form is filled in with.
+const LORA_ROWS: usize = 3;
+
+/// The references that a sample may follow.
+const CONVENTIONS: [&str; 2] = ["comfyui", "diffusers"];
 
 /// The form, filled in as the page asks.
 pub(crate) fn form(view: &PromptPage) -> Markup {
@@ -115,13 +113,13 @@ pub(crate) fn form(view: &PromptPage) -> Markup {
 }
 
 fn fields(view: &PromptPage) -> Markup {
-    let empty = SampleFields::default();
-    let filled = view.filled.as_ref();
-    let sample = filled.and_then(|request| request.sample.as_deref()).unwrap_or(&empty);
+    let filled = view.filled.as_ref().map(|filled| &filled.request);
+    let sample = filled.and_then(sample);
     let text = |of: fn(&JobRequest) -> Option<&String>| filled.and_then(of).map_or("", String::as_str);
     let named = filled.map(|request| request.model.as_str());
     let chosen = view.models.iter().find(|model| Some(model.name.as_str()) == named).or(view.models.first());
-    let seed = sample.seed.as_ref().map(|seed| seed.list()).filter(|seeds| seeds.len() == 1);
+    let seeds = sample.and_then(|sample| sample.seed.as_ref()).map(|seed| seed.list()).filter(|seeds| !seeds.is_empty());
+    let seeds = seeds.map(|seeds| seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
     html! {
         p.field.wide {
             label for="prompt-text" { "Prompt" }
@@ -130,7 +128,7 @@ fn fields(view: &PromptPage) -> Markup {
                 "\n" (text(|request| request.prompt.as_ref()))
             }
         }
-        div.row { @for number in &SIZE { (field(number, chosen, sample)) } }
+        div.row { @for number in &SIZE { (field(number, chosen, filled)) } }
         p.field.wide {
             label for="prompt-negative" { "Negative prompt " span.quiet { "counts where the guidance is not 1" } }
             textarea #prompt-negative name="negative_prompt" rows="2" maxlength="100000" {
@@ -146,19 +144,21 @@ fn fields(view: &PromptPage) -> Markup {
             }
             p.field {
                 label for="prompt-seed" { "Seed" }
-                input #prompt-seed type="number" name="seed" min="0" max=(LARGEST_SEED) step="1" inputmode="numeric"
-                    placeholder="random" value=[seed.and_then(|seeds| words(seeds.first()))];
+                input #prompt-seed type="text" name="seed" pattern=(SEEDS) inputmode="numeric" autocomplete="off"
+                    placeholder="random" title="a whole number, or one for each picture with commas between" value=[seeds];
             }
         }
         p.field { button.primary type="submit" { "Generate" } }
         fieldset {
             legend { "Sampling" }
             div.row {
-                (names("sampler", "Sampler", &view.samplers, chosen.map(|model| model.usual.sampler.as_str()), sample.sampler.as_ref()))
-                (names("scheduler", "Scheduler", &view.schedulers, chosen.and_then(|model| model.usual.scheduler.as_deref()), sample.scheduler.as_ref()))
-                @for number in &SAMPLING { (field(number, chosen, sample)) }
+                (names("sampler", "Sampler", &view.samplers, chosen.map(|model| model.usual.sampler.as_str()), sample.and_then(|sample| sample.sampler.as_ref())))
+                (names("scheduler", "Scheduler", &view.schedulers, chosen.and_then(|model| model.usual.scheduler.as_deref()), sample.and_then(|sample| sample.scheduler.as_ref())))
+                @for number in &SAMPLING { (field(number, chosen, filled)) }
+                (names("as", "As", &CONVENTIONS, chosen.map(|model| model.usual.convention.as_str()), sample.and_then(|sample| sample.convention.as_ref())))
             }
         }
+        (loras(view))
         fieldset {
             legend { "Begin with a picture" }
             div.row {
@@ -170,7 +170,7 @@ fn fields(view: &PromptPage) -> Markup {
                     label for="prompt-mask" { "Mask " span.quiet { "white is made anew" } }
                     input #prompt-mask type="file" name="mask" accept="image/png,image/jpeg,image/webp,image/gif";
                 }
-                (field(&DENOISE, chosen, sample))
+                (field(&DENOISE, chosen, filled))
             }
         }
         p.field {
@@ -182,6 +182,46 @@ fn fields(view: &PromptPage) -> Markup {
                 }
             }
         }
+        @if let Some(rest) = view.filled.as_ref().and_then(|filled| filled.rest.as_ref()) {
+            p.quiet {
+                "It keeps what has no field here: "
+                @for (place, name) in rest.names.iter().enumerate() { @if place > 0 { ", " } code { (name) } }
+                ". " a href="/prompt" { "Begin with an empty form" }
+            }
+            input type="hidden" name="rest" value=(rest.json);
+        }
+    }
+}
+
+/// The fields of LoRAs, if a model offers any.
+fn loras(view: &PromptPage) -> Markup {
+    let given = view.filled.as_ref().map_or(&[][..], |filled| &filled.loras);
+    let offered = || view.models.iter().flat_map(|model| model.loras.iter().map(move |lora| (lora, model)));
+    let rows = given.iter().map(Some).chain(std::iter::repeat(None)).take(LORA_ROWS.max(given.len()));
+    html! {
+        @if !given.is_empty() || offered().next().is_some() {
+            fieldset {
+                legend { "LoRA" }
+                @for (row, lora) in rows.enumerate() {
+                    @let (name, strength) = (format!("prompt-lora-{row}"), format!("prompt-strength-{row}"));
+                    div.row {
+                        p.field {
+                            label for=(name) { "LoRA" }
+                            input id=(name) type="text" name="lora" list="prompt-loras" autocomplete="off" spellcheck="false"
+                                placeholder="none" value=[lora.map(|(name, _)| name)];
+                        }
+                        p.field {
+                            label for=(strength) { "Strength" }
+                            input id=(strength) type="number" name="lora_strength" step="any" inputmode="decimal" placeholder="1"
+                                value=[lora.map(|(_, strength)| strength)];
+                        }
+                    }
+                }
+                datalist #prompt-loras {
+                    @for (lora, model) in offered() { option value=(lora) { (lora) " of " (model.name) } }
+                }
+            }
+        }
     }
 }
 
@@ -189,17 +229,18 @@ fn fields(view: &PromptPage) -> Markup {
 /// model is chosen.
 fn option(model: &PromptModel, chosen: Option<&PromptModel>) -> Markup {
     let [width, height, frames, batch] = SIZE.map(|number| (number.usual)(model));
-    let [steps, cfg, guidance] = SAMPLING.map(|number| (number.usual)(model));
+    let [steps, cfg, guidance, shift, tokens] = SAMPLING.map(|number| (number.usual)(model));
     html! {
         option value=(model.name) selected[Some(model) == chosen]
             data-width=[width] data-height=[height] data-frames=[frames] data-batch=[batch]
-            data-steps=[steps] data-cfg=[cfg] data-guidance=[guidance]
-            data-sampler=(model.usual.sampler) data-scheduler=[model.usual.scheduler.as_ref()] { (model.name) }
+            data-steps=[steps] data-cfg=[cfg] data-guidance=[guidance] data-shift=[shift] data-text_tokens=[tokens]
+            data-sampler=(model.usual.sampler) data-scheduler=[model.usual.scheduler.as_ref()]
+            data-as=(model.usual.convention) { (model.name) }
     }
 }
 
 /// A number's field. What the chosen model takes stands in it while it is empty.
-fn field(number: &Number, chosen: Option<&PromptModel>, sample: &SampleFields) -> Markup {
+fn field(number: &Number, chosen: Option<&PromptModel>, filled: Option<&JobRequest>) -> Markup {
     let Number { name, label, least, most, step, usual, given } = number;
     let id = format!("prompt-{name}");
     let mode = if *step == "any" { "decimal" } else { "numeric" };
@@ -207,20 +248,26 @@ fn field(number: &Number, chosen: Option<&PromptModel>, sample: &SampleFields) -
         p.field {
             label for=(id) { (label) }
             input id=(id) type="number" name=(name) min=(least) max=(most) step=(step) inputmode=(mode)
-                placeholder=[chosen.and_then(usual)] value=[given(sample)] data-usual=[(*name != DENOISE.name).then_some(name)];
+                placeholder=[chosen.and_then(usual)] value=[filled.and_then(given)] data-usual=[(*name != DENOISE.name).then_some(name)];
         }
     }
 }
 
 /// A field with names, the first of which is the model's own.
-fn names(name: &str, label: &str, known: &[String], usual: Option<&str>, given: Option<&String>) -> Markup {
+fn names<Name: AsRef<str>>(
+    name: &str,
+    label: &str,
+    known: &[Name],
+    usual: Option<&str>,
+    given: Option<&String>,
+) -> Markup {
     let id = format!("prompt-{name}");
     html! {
         p.field {
             label for=(id) { (label) }
             select id=(id) name=(name) {
                 option value="" data-usual=(name) { (usual.map_or_else(|| "default".to_owned(), |usual| format!("{usual} (default)"))) }
-                @for known in known { option value=(known) selected[given == Some(known)] { (known) } }
+                @for known in known.iter().map(AsRef::as_ref) { option value=(known) selected[given.is_some_and(|given| given == known)] { (known) } }
             }
         }
     }

@@ -25,7 +25,7 @@ pub fn settings(of: &JobSettings) -> Markup {
                     }
                 }
                 @for part in &of.parts { dt { (title(part)) } dd { (part.name) " " span.quiet { (size(part.bytes)) " " code { (part.digest) } } } }
-                @for lora in &of.loras { dt { "LoRA" } dd { (lora.name) " at " (lora.strength) } }
+                @for lora in &of.loras { dt { "LoRA" } dd { (lora.name) " at " (lora.strength) @if let Some(note) = &lora.note { br; span.quiet { (note) } } } }
             }
         }
     }

@@ -16,5 +16,5 @@ pub use pages::{
     OverviewPage, PageFrame, PolicyPage, ProblemPage, RouteChoice, Tone,
 };
 pub use policies::{PolicyView, WatchdogView};
-pub use prompt::{PromptModel, PromptPage};
+pub use prompt::{FilledForm, FormRest, PromptModel, PromptPage};
 pub use routes::{CanaryView, DeviceView, RouteView, ShadowView, Standing};

@@ -87,9 +87,9 @@ impl Denoiser {
         Ok(self.experts.iter().try_for_each(|file| file.file().check_unchanged())?)
     }
 
-    /// True if the files are as they were, and are still in their places.
+    /// True if the files, and those of LoRAs, are as they were, and are still in their places.
     pub fn is_current(&self) -> bool {
-        self.experts.iter().all(|file| file.file().file().is_current())
+        self.experts.iter().all(|file| file.file().is_current())
     }
 
     /// The index of the expert for a sigma.

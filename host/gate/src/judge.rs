@@ -87,13 +87,7 @@ impl<W: Judged> Judge<'_, W> {
         if let Some(answer) = decision.answer.as_ref().filter(|answer| W::is_replaced(answer, self.golden, self.result))
         {
             let found = format!("{} where {} fits", W::show(answer), W::show(&decision.plan));
-            // Fewer frames at once is a further thing to try, and a failure is no time to try much:
-            // the host has done both.
-            let severity = match (W::has_same_time(answer, &decision.plan), self.result.call) {
-                (true, Call::Decide) => Severity::Warning,
-                _ => Severity::Note,
-            };
-            self.find(severity, Problem::Blends, found);
+            self.find(Severity::Warning, Problem::Blends, found);
         }
         let (facts, plan) = (self.golden.costs(), &decision.plan);
         let limit = W::limit(&self.golden.request);

@@ -46,12 +46,6 @@ pub trait Judged: Work {
         false
     }
 
-    /// True if both plans run as many frames at once, so that the policy had only to leave the
-    /// blending out.
-    fn has_same_time(_one: &Self::Plan, _other: &Self::Plan) -> bool {
-        true
-    }
-
     /// The outcome of a plan of this price: a third more time and 5 % more memory.
     fn outcome(cost: Option<Self::Cost>) -> Self::Outcome;
 }
@@ -135,10 +129,6 @@ impl Judged for Vae {
             let exact = oracle::exact_in_place_of(&legal, &question, &*golden.costs());
             exact.is_some() && exact.as_ref() == carried_out
         })
-    }
-
-    fn has_same_time(one: &Plan, other: &Plan) -> bool {
-        one.time == other.time
     }
 
     fn outcome(cost: Option<Cost>) -> Outcome {

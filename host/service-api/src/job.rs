@@ -80,9 +80,35 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 3, maximum = 512)]
     pub text_tokens: Option<u32>,
+    /// LoRAs on the model's transformer, of those that its configuration offers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 16)]
+    pub loras: Vec<LoraField>,
     /// Sampling, by the model's transformer: without a prompt, the result is a latent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Box<SampleFields>>,
+}
+
+/// A LoRA that a request asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LoraField {
+    /// Its name: that of its file below the configured folder, without the ending.
+    #[schema(min_length = 1, max_length = 1024)]
+    pub name: String,
+    /// The factor of its changes; 1 if left out.
+    #[serde(default = "one")]
+    #[schema(default = 1.0)]
+    pub strength: f64,
+    /// The expert that it is for, by its number: 0 for high noise, 1 for low noise. All of them if
+    /// left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 1)]
+    pub expert: Option<u32>,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// The kind of work that a job is.

@@ -27,7 +27,7 @@ pub struct SampleFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1024)]
     pub batch: Option<u32>,
-    /// The seed of the noise, or one for each sample; `random` draws one, which the job tells.
+    /// The seed of the noise, or one for each sample; `random`, or -1, draws one, which the job tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<Seeds>,
     /// Steps; the model's usual number if left out.
@@ -121,7 +121,7 @@ impl SamplePaths {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(
     untagged,
-    expecting = "expected a whole number from 0 to 18446744073709551615, a list of such numbers, or \"random\""
+    expecting = "expected a whole number from 0 to 18446744073709551615, a list of such numbers, \"random\" or -1"
 )]
 pub enum Seeds {
     /// Of the whole batch.
@@ -132,12 +132,32 @@ pub enum Seeds {
     Drawn(Draw),
 }
 
-/// A seed that is drawn.
+/// A seed that is drawn: `random`, or -1 as other programs have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase", try_from = "RawDraw")]
 pub enum Draw {
     /// Any.
     Random,
+}
+
+/// A seed that is drawn, as requests write it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawDraw {
+    Name(String),
+    Number(i64),
+}
+
+impl TryFrom<RawDraw> for Draw {
+    type Error = &'static str;
+
+    fn try_from(raw: RawDraw) -> Result<Self, Self::Error> {
+        match raw {
+            RawDraw::Name(name) if name == "random" => Ok(Self::Random),
+            RawDraw::Number(-1) => Ok(Self::Random),
+            _ => Err("expected \"random\" or -1"),
+        }
+    }
 }
 
 impl Seeds {

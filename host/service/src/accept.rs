@@ -46,6 +46,9 @@ use crate::{
 /// Characters of the longest path to a latent.
 const LONGEST_PATH: usize = 4096;
 
+/// The most LoRAs of a request.
+const MOST_LORAS: usize = 16;
+
 /// The result of an inspection.
 struct Inspection {
     work: Work,
@@ -253,6 +256,8 @@ impl ServerState {
 
     fn try_accept(&self, request: JobRequest, uploads: Uploads, key: Option<&str>) -> Result<Job, Refusal> {
         let model = self.model(&request.model)?;
+        check_loras(&request)?;
+        let model = model.with_loras(&request.loras).map_err(Refusal::Invalid)?;
         let device = self.choose_device(request.device.as_deref())?;
         if let Some(before) = key.map(|key| self.jobs.store.find_by_key(key)).transpose()?.flatten() {
             return self.confirm_same(before, &request);
@@ -412,6 +417,17 @@ fn check_fields(request: &JobRequest, longest_s: u64) -> Result<(), Refusal> {
         return Err(invalid(format!(
             "deadline_s: expected at most {longest_s}, the server's limit, or nothing for that"
         )));
+    }
+    Ok(())
+}
+
+/// Checks the LoRAs of a request before their files are looked for.
+fn check_loras(request: &JobRequest) -> Result<(), Refusal> {
+    if !request.loras.is_empty() && request.prompt.is_none() && request.sample.is_none() {
+        return Err(invalid("loras: expected a prompt or a sample with them"));
+    }
+    if request.loras.len() > MOST_LORAS {
+        return Err(invalid(format!("loras: expected at most {MOST_LORAS}")));
     }
     Ok(())
 }

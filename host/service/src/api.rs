@@ -6,6 +6,7 @@ mod events;
 mod extract;
 mod failure_responses;
 mod follow;
+pub mod form_request;
 mod forms;
 mod health;
 mod jobs;

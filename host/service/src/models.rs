@@ -1,6 +1,8 @@
 //! The configured models, opened. They share one store of weights, within one budget for each
 //! physical device.
 
+mod loras;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -15,9 +17,10 @@ use tilewright_pipeline::{LatentMap, Model, ModelIdentity, Parts, SampleModel, T
 use tilewright_plan::PolicyIdentity;
 use tilewright_policy::FallbackPlanner;
 use tilewright_sampling::Convention;
-use tilewright_service_api::{Job, JobSettings};
+use tilewright_service_api::{JobSettings, LoraField};
 
-use crate::{Error, Result, accept, device::Devices, error::one_line};
+pub use self::loras::OpenLora;
+use crate::{Error, Result, accept, device::Devices, error::one_line, jobs::StoredJob};
 
 /// A VAE's folder within that of a pipeline.
 const VAE: &str = "vae";
@@ -28,17 +31,21 @@ pub struct OpenModel {
     /// The model's name in the configuration.
     pub name: String,
     /// The autoencoder, which decodes.
-    pub vae: Option<OpenVae>,
+    pub vae: Option<Arc<OpenVae>>,
     /// The transformer, which samples.
     pub transformer: Option<SampleModel>,
+    /// The LoRAs on it.
+    pub loras: Vec<OpenLora>,
     /// The text encoders, which read prompts.
-    pub text: Option<OpenText>,
+    pub text: Option<Arc<OpenText>>,
     /// The names and digests of its files, once a job has asked for them.
     identity: OnceLock<ModelIdentity>,
     /// The colours of its latents, once a preview has asked for them; none if they can't be fitted.
     colours: OnceLock<LatentMap>,
     parts: Parts,
     configured: tilewright_config::Model,
+    /// The same with the LoRAs that were asked for last.
+    last_with_loras: Mutex<Option<(Vec<LoraField>, Arc<OpenModel>)>>,
 }
 
 /// The autoencoder of a model.
@@ -72,6 +79,22 @@ impl OpenText {
 }
 
 impl OpenModel {
+    /// A model none of whose parts is open.
+    fn empty(name: &str, parts: Parts, configured: &tilewright_config::Model) -> Self {
+        Self {
+            name: name.to_owned(),
+            vae: None,
+            transformer: None,
+            loras: Vec::new(),
+            text: None,
+            identity: OnceLock::new(),
+            colours: OnceLock::new(),
+            parts,
+            configured: configured.clone(),
+            last_with_loras: Mutex::default(),
+        }
+    }
+
     /// The parts that a prompt needs on its way to a picture or clip.
     ///
     /// # Errors
@@ -80,9 +103,9 @@ impl OpenModel {
         let lacks = |part: &str| {
             format!("model: {} has no {part}: prompts need a model, or text-encoder, transformer and vae", self.name)
         };
-        let text = self.text.as_ref().ok_or_else(|| lacks("text-encoder"))?;
+        let text = self.text.as_deref().ok_or_else(|| lacks("text-encoder"))?;
         let transformer = self.transformer.as_ref().ok_or_else(|| lacks("transformer"))?;
-        Ok((text, transformer, self.vae.as_ref().ok_or_else(|| lacks("vae"))?))
+        Ok((text, transformer, self.vae.as_deref().ok_or_else(|| lacks("vae"))?))
     }
 
     /// The colours of latents, fitted to the autoencoder on first use: call it on the device's own
@@ -158,13 +181,11 @@ impl OpenModel {
     }
 }
 
-impl Drop for OpenModel {
+impl Drop for OpenVae {
     /// Frees the idle weights of a model that is gone. A job that is at work holds its model, so
     /// that the weights in use have been given back by then.
     fn drop(&mut self) {
-        if let Some(vae) = &self.vae {
-            vae.model.release();
-        }
+        self.model.release();
     }
 }
 
@@ -193,14 +214,15 @@ impl Models {
         Ok(Self { open, weights, opening: Mutex::default() })
     }
 
-    /// The model of a job that begins, for all of its stages. It is opened anew if its files are
-    /// others than when it was opened.
+    /// The model of a job that begins, with its LoRAs, for all of its stages. It is opened anew if
+    /// its files are others than when it was opened.
     ///
     /// # Errors
     /// One line: a reload has removed it, or what is in the place of its files can't be opened.
-    pub fn of_job(&self, job: &Job) -> std::result::Result<Arc<OpenModel>, String> {
-        let found = self.refresh(&job.model).map_err(|error| one_line(&error))?;
-        found.ok_or_else(|| format!("model {} is no longer configured", job.model))
+    pub fn of_job(&self, stored: &StoredJob) -> std::result::Result<Arc<OpenModel>, String> {
+        let name = &stored.job.model;
+        let found = self.refresh(name).map_err(|error| one_line(&error))?;
+        found.ok_or_else(|| format!("model {name} is no longer configured"))?.with_loras(&stored.request.loras)
     }
 
     /// The model of a request, opened anew as that of a job. If that fails, the request is checked
@@ -323,9 +345,9 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
 fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore) -> Result<OpenModel> {
     let refused = |reason| Error::Model { model: name.to_owned(), reason };
     let parts = find_parts(configured).map_err(refused)?;
-    let vae = parts.vae.as_ref().map(|path| -> Result<OpenVae> {
+    let vae = parts.vae.as_ref().map(|path| -> Result<Arc<OpenVae>> {
         let model = Model::open(path, overrides(name, path, configured)?)?.sharing(weights);
-        Ok(OpenVae { path: path.clone(), model })
+        Ok(OpenVae { path: path.clone(), model }.into())
     });
     let transformer = match parts.transformers.is_empty() {
         true => None,
@@ -346,19 +368,10 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
                 Ok(transformer.text_tokens()?)
             });
             let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
-            Some(OpenText { paths: paths.to_vec(), tokens, quantized })
+            Some(OpenText { paths: paths.to_vec(), tokens, quantized }.into())
         }
     };
-    Ok(OpenModel {
-        name: name.to_owned(),
-        vae,
-        transformer,
-        text,
-        identity: OnceLock::new(),
-        colours: OnceLock::new(),
-        parts,
-        configured: configured.clone(),
-    })
+    Ok(OpenModel { vae, transformer, text, ..OpenModel::empty(name, parts, configured) })
 }
 
 fn overrides(name: &str, path: &Path, configured: &tilewright_config::Model) -> Result<Overrides> {

@@ -203,7 +203,7 @@ fn run_job(
         }
     }
     // One model for all stages: a job goes on with the files that it began with.
-    let model = match server.models.of_job(&stored.job) {
+    let model = match server.models.of_job(&stored) {
         Ok(model) => model,
         Err(error) => return finish(&mut stored, JobState::Failed, Some(error), None),
     };

@@ -15,15 +15,35 @@ pub struct PromptPage {
     pub samplers: Vec<String>,
     /// Names of schedulers to choose from.
     pub schedulers: Vec<String>,
-    /// The request that the form is filled in with: that of a job to vary, or one that was sent
-    /// just now; else the form is empty.
-    pub filled: Option<JobRequest>,
+    /// What the form is filled in with: the request of a job to vary, or one that was sent just
+    /// now; else the form is empty.
+    pub filled: Option<FilledForm>,
     /// The job whose picture comes first: one that was sent just now, or the last that ended well.
     pub shown: Option<JobView>,
     /// The page's address names the job whose picture comes first.
     pub is_named: bool,
     /// Jobs of prompts, the newest first.
     pub gallery: Vec<JobView>,
+}
+
+/// What a form is filled in with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FilledForm {
+    /// The request.
+    pub request: JobRequest,
+    /// Its LoRAs, as the form has them: each with its strength.
+    pub loras: Vec<(String, f64)>,
+    /// What it says beyond the form's fields.
+    pub rest: Option<FormRest>,
+}
+
+/// What a request says beyond the fields of the form for prompts: the form sends it along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormRest {
+    /// The same as JSON.
+    pub json: String,
+    /// The names of its fields.
+    pub names: Vec<String>,
 }
 
 /// A model that reads prompts, with what it takes where nothing is said.
@@ -33,4 +53,6 @@ pub struct PromptModel {
     pub name: String,
     /// The settings of a prompt that asks for nothing: frames are 1 of a model of pictures.
     pub usual: JobSettings,
+    /// The LoRAs that it offers, by name.
+    pub loras: Vec<String>,
 }

@@ -11,7 +11,7 @@
 #define LEAST 64
 
 // The most plans to ask the price of: whole, bands and tiles down to the smallest.
-#define PLANS 16
+#define PLANS 32
 
 // The settings that a user may change, with their defaults. When tw_configure is called, `integer`
 // (or flag, number, text) holds the user's value.
@@ -94,31 +94,49 @@ static tw_plan quickest(const tw_request *request, tw_dtype dtype) {
     return plans[best];
 }
 
-// The best plan by the user's objective, of those that fit into memory.
-static tw_plan best(const tw_request *request, tw_dtype dtype) {
-    // The memory limit of the user, and at most the memory that is free now.
-    uint64_t budget = request->memory.limit_bytes;
-    if (budget > request->device.free_bytes) budget = request->device.free_bytes;
+// The same plan with fewer frames of a clip at once.
+static tw_plan carried(tw_plan plan, uint32_t frames) {
+    plan.time.val.carried = frames;
+    return plan;
+}
 
-    // One question for all plans takes less time than one for each.
-    tw_plan plans[PLANS];
-    tw_cost costs[PLANS];
+// Plans with the types and memory order of the whole picture, the largest parts first: at most
+// PLANS. Gives their count.
+static size_t candidates(const tw_request *request, tw_plan whole, tw_plan *plans) {
     size_t count = 0;
-    plans[count++] = quickest(request, dtype);
-    // Bands, where the host can run them, then tiles.
-    for (int is_tiled = !request->capabilities.exact; is_tiled <= 1; is_tiled++)
-        for (uint32_t side = smaller(longest(request)); side != 0 && count < PLANS; side = smaller(side))
-            if (is_tiled || side < request->height)
-                plans[count++] = is_tiled ? tiles(plans[0], side) : bands(plans[0], request, side);
-    tw_estimate(plans, count, costs);
+    uint32_t scale = request->temporal_scale;
+    bool is_clip = request->frames > 1;
+    tw_plan exact = whole;
+    plans[count++] = whole;
+    if (is_clip) plans[count++] = carried(whole, scale);
+    // Bands give the whole picture's output, where the host can run them.
+    for (uint32_t side = smaller(longest(request)); request->capabilities.exact && side != 0; side = smaller(side)) {
+        if (side >= request->height) continue;
+        plans[count++] = exact = bands(whole, request, side);
+        // Of a clip also as many frames as the model takes at once.
+        if (is_clip) plans[count++] = carried(exact, scale);
+    }
+    // And fewer in the smallest bands.
+    for (uint32_t few = 2; is_clip && few != 0; few--)
+        if (few < scale) plans[count++] = carried(exact, few);
+    if (is_clip) whole = carried(whole, scale);
+    for (uint32_t side = smaller(longest(request)); side != 0; side = smaller(side)) plans[count++] = tiles(whole, side);
+    return count;
+}
 
-    // The user's objective. Balanced takes the first that fits: larger parts are computed faster.
-    // Tiles are cross-faded: unless the user allows that, they are the last resort.
+// The number of the best plan by the user's objective, of those that are expected to fit into
+// memory; `count` if none is.
+static size_t best(const tw_request *request, const tw_plan *plans, size_t count, uint64_t budget) {
+    // One question for all plans takes less time than one for each.
+    tw_cost costs[PLANS];
+    tw_estimate(plans, count, costs);
     size_t best = count;
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < count; i++) {
         if (costs[i].peak_bytes > budget) continue;
+        // Tiles are cross-faded: unless the user allows that, they are the last resort.
         if (plans[i].space.tag == TW_BLENDED && !request->allows_blended && best < count && plans[best].space.tag != TW_BLENDED) continue;
+        // Balanced takes the first that fits: larger parts are computed faster.
         uint64_t price = request->objective == TW_FASTEST ? costs[i].elapsed_ns
                        : request->objective == TW_LEANEST ? costs[i].peak_bytes
                                                           : i;
@@ -127,40 +145,39 @@ static tw_plan best(const tw_request *request, tw_dtype dtype) {
             best = i;
         }
     }
-    tw_plan chosen = plans[best < count ? best : count - 1];
-    tw_because(&chosen, best < count ? "the best that fits" : "nothing is expected to fit: the smallest tiles");
-    return chosen;
+    return best;
 }
 
 // A plan for a request after `count` attempts failed, the latest last; at first there are none.
 // `request->direction` is decode or encode.
 const char *tw_decide(const tw_request *request, const tw_attempt *attempts, size_t count, tw_plan *plan) {
-    if (count == 0) {
-        // The device: half the bytes if a probe found bf16 no slower. `request->device.arch`
-        // ("gfx1151") is for rules about one chip.
-        *plan = best(request, tw_is_fast(request, TW_BF16) ? TW_BF16 : TW_F32);
-        return TW_OK;
-    }
-    const tw_attempt *last = &attempts[count - 1];
-    *plan = last->plan;
-    if (last->failure.tag == TW_NON_FINITE) {
-        // NaN or infinity: a type with a wider range.
-        if (plan->precision.val.uniform == TW_F32) return "not finite in f32";
-        *plan = best(request, TW_F32);
-        return TW_OK;
-    }
-    // Too much memory: of a clip fewer frames at once, else smaller tiles.
-    if (plan->time.tag == TW_TIME_CARRIED && plan->time.val.carried / 2 >= request->temporal_scale) {
-        plan->time.val.carried /= 2;
-        tw_because(plan, "memory ran out: fewer frames at once");
-        return TW_OK;
+    // The device: half the bytes if a probe found bf16 no slower. `request->device.arch` ("gfx1151")
+    // is for rules about one chip.
+    tw_dtype dtype = tw_is_fast(request, TW_BF16) ? TW_BF16 : TW_F32;
+    // The memory limit of the user, and at most the memory that is free now.
+    uint64_t budget = request->memory.limit_bytes;
+    if (budget > request->device.free_bytes) budget = request->device.free_bytes;
+    for (size_t i = 0; i < count; i++) {
+        const tw_attempt *attempt = &attempts[i];
+        if (attempt->failure.tag == TW_NON_FINITE) {
+            // NaN or infinity: a type with a wider range.
+            if (attempt->plan.precision.val.uniform == TW_F32) return "not finite in f32";
+            dtype = TW_F32;
+            continue;
+        }
+        // Too much memory, and more than expected: the next plan has to be expected well below.
+        tw_cost cost;
+        tw_estimate(&attempt->plan, 1, &cost);
+        if (budget > cost.peak_bytes / 10 * 7) budget = cost.peak_bytes / 10 * 7;
     }
     // An error is an honest answer: the host then uses its own plan.
-    if (request->under_way.is_some) return "a clip that has begun keeps its tiles";
-    uint32_t side = smaller(plan->space.tag == TW_WHOLE ? longest(request) : plan->space.val.blended.height);
-    if (side == 0) return "no tiles below 64 pixels";
-    *plan = tiles(*plan, side);
-    tw_because(plan, "memory ran out: smaller tiles");
+    if (count > 0 && request->under_way.is_some) return "what a clip under way may change is best known to the host";
+    tw_plan plans[PLANS];
+    size_t tried = candidates(request, quickest(request, dtype), plans);
+    size_t chosen = best(request, plans, tried, budget);
+    if (chosen == tried && count > 0) return "nothing smaller is expected to fit";
+    *plan = plans[chosen < tried ? chosen : tried - 1];
+    tw_because(plan, chosen < tried ? "the best that fits" : "nothing is expected to fit: the smallest tiles");
     return TW_OK;
 }
 

@@ -12,12 +12,13 @@
 static int failures = 0;
 #define CHECK(what) ((what) ? (void)0 : (void)(failures++, printf("test.c:%d: not so: %s\n", __LINE__, #what)))
 
-// A host for which a pixel of a tile costs a kilobyte, and one memory order is faster than the
-// other.
+// A host for which a pixel of a tile costs a kilobyte, in sixteen frames at once, and one memory
+// order is faster than the other.
 void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs) {
     for (size_t i = 0; i < count; i++) {
         uint32_t side = plans[i].space.tag == TW_WHOLE ? 1024 : plans[i].space.val.blended.height;
-        uint64_t elapsed_ns = plans[i].layout == TW_CHANNELS_LAST ? 1000 : 2000, peak_bytes = (uint64_t)side * side << 10;
+        uint32_t frames = plans[i].time.tag == TW_TIME_CARRIED ? plans[i].time.val.carried : 16;
+        uint64_t elapsed_ns = plans[i].layout == TW_CHANNELS_LAST ? 1000 : 2000, peak_bytes = (uint64_t)side * side * frames << 6;
         costs[i] = (tw_cost){.peak_bytes = peak_bytes, .elapsed_ns = elapsed_ns, .tiles = 1, .shapes = 1, .rework = 1.0};
     }
 }
@@ -80,7 +81,13 @@ int main(void) {
     clip.temporal_scale = 4;
     CHECK(tw_decide(&clip, NULL, 0, &plan) == TW_OK && plan.space.tag == TW_WHOLE && plan.time.val.carried == 16);
     attempt = (tw_attempt){.plan = plan, .failure = {.tag = TW_OVER_LIMIT}};
-    CHECK(tw_decide(&clip, &attempt, 1, &plan) == TW_OK && plan.time.val.carried == 8);
+    CHECK(tw_decide(&clip, &attempt, 1, &plan) == TW_OK && plan.time.val.carried == 4);
+    // Frames get fewer before anything is blended.
+    clip.memory.limit_bytes = MIB;
+    clip.allows_blended = false;
+    clip.capabilities.exact = true;
+    CHECK(tw_decide(&clip, NULL, 0, &plan) == TW_OK && plan.space.tag == TW_EXACT && plan.space.val.exact.height == 64);
+    CHECK(plan.time.val.carried == 4);
 
     // Samples are streamed if their weights do not fit.
     tw_sample_request sample;

@@ -12,50 +12,57 @@ const LEAST = 64;
  * `request.direction` is decode or encode; `price` asks the host what plans would cost.
  */
 export function decide(request, attempts, tile, price) {
-    if (attempts.length === 0) {
-        // The device: half the bytes if a probe found bf16 no slower. `request.device.arch`
-        // ("gfx1151") is for rules about one chip.
-        return best(request, request.device.fastDtypes.includes("bf16") ? ["bf16", "f32"] : ["f32"], tile, price);
-    }
-    const { plan, failure } = attempts.at(-1);
-    if (failure.tag === "non-finite") {
-        // NaN or infinity: a type with a wider range.
-        if (plan.precision.tag === "uniform" && plan.precision.val === "f32") throw "not finite in f32";
-        return best(request, ["f32"], tile, price);
-    }
-    // Too much memory: of a clip fewer frames at once, else smaller tiles.
-    const frames = plan.time.tag === "carried" ? Math.floor(plan.time.val / 2) : 0;
-    if (frames >= request.temporalScale) {
-        return { ...plan, time: { tag: "carried", val: frames }, reason: "memory ran out: fewer frames at once" };
+    // The device: half the bytes if a probe found bf16 no slower. `request.device.arch` ("gfx1151")
+    // is for rules about one chip.
+    let dtypes = request.device.fastDtypes.includes("bf16") ? ["bf16", "f32"] : ["f32"];
+    // The memory limit of the user, and at most the memory that is free now.
+    let budget = Math.min(request.memory.limitBytes, request.device.freeBytes);
+    for (const { plan, failure } of attempts) {
+        if (failure.tag === "non-finite") {
+            // NaN or infinity: a type with a wider range.
+            if (plan.precision.tag === "uniform" && plan.precision.val === "f32") throw "not finite in f32";
+            dtypes = ["f32"];
+        } else {
+            // Too much memory, and more than expected: the next plan has to be expected well below.
+            budget = Math.min(budget, (price([plan])[0]?.peakBytes ?? 0) * 0.7);
+        }
     }
     // A thrown text is an honest answer: the host then uses its own plan.
-    if (request.underWay) throw "a clip that has begun keeps its tiles";
-    const side = smaller(plan, request, tile);
-    if (!side) throw `no tiles below ${LEAST} pixels`;
-    return { ...tiles(plan, side), reason: `memory ran out: tiles of ${side}` };
+    if (attempts.length > 0 && request.underWay) throw "what a clip under way may change is best known to the host";
+    const plans = candidates(request, quickest(dtypes, request, price), tile);
+    const plan = best(request, plans, budget, price);
+    if (plan) return plan;
+    if (attempts.length > 0) throw "nothing smaller is expected to fit";
+    return { ...plans.at(-1), reason: "nothing is expected to fit: the smallest tiles" };
 }
 
-/** The best plan by the user's objective, of those that fit into memory. */
-function best(request, dtypes, tile, price) {
-    // The memory limit of the user, and at most the memory that is free now.
-    const budget = Math.min(request.memory.limitBytes, request.device.freeBytes);
-
-    const whole = quickest(dtypes, request, price);
-    const tiled = [whole];
-    for (let side; (side = smaller(tiled.at(-1), request, tile)); ) tiled.push(tiles(tiled.at(-1), side));
+/** Plans with the types and memory order of the whole picture, the largest parts first. */
+function candidates(request, whole, tile) {
+    const sides = [];
+    for (let side = Math.max(request.height, request.width); (side = smaller(side, tile)); ) sides.push(side);
     // Bands give the whole picture's output, where the host can run them.
-    const heights = request.capabilities.exact ? tiled.slice(1).map((plan) => plan.space.val.height) : [];
-    const bands = heights.filter((height) => height < request.height).map((height) => exact(whole, height, request));
-    const plans = [whole, ...bands, ...tiled.slice(1)];
+    const heights = request.capabilities.exact ? sides.filter((side) => side < request.height) : [];
+    const exact = [whole, ...heights.map((height) => bands(whole, height, request))];
+    if (request.frames <= 1) return [...exact, ...sides.map((side) => tiles(whole, side))];
+    // Of a clip also as many frames as the model takes at once, and fewer in the smallest bands.
+    const frames = (plan, val) => ({ ...plan, time: { tag: "carried", val } });
+    const scale = request.temporalScale;
+    const few = [2, 1].filter((few) => few < scale).map((few) => frames(exact.at(-1), few));
+    const tiled = sides.map((side) => tiles(frames(whole, scale), side));
+    return [...exact.flatMap((plan) => [plan, frames(plan, scale)]), ...few, ...tiled];
+}
+
+/** The best plan by the user's objective, of those that are expected to fit; undefined if none does. */
+function best(request, plans, budget, price) {
     const costs = price(plans);
     const priced = plans.map((plan, number) => ({ plan, cost: costs[number] }));
     let fitting = priced.filter(({ cost }) => cost && cost.peakBytes <= budget);
-    if (fitting.length === 0) return { ...plans.at(-1), reason: "nothing is expected to fit: the smallest tiles" };
+    if (fitting.length === 0) return undefined;
     // Tiles are cross-faded: unless the user allows that, they are the last resort.
     const unblended = fitting.filter(({ plan }) => plan.space.tag !== "blended");
     if (unblended.length > 0 && !request.allowsBlended) fitting = unblended;
 
-    // The user's objective. Balanced takes the first that fits: larger parts are computed faster.
+    // Balanced takes the first that fits: larger parts are computed faster.
     const least = (figure) => fitting.reduce((best, next) => (figure(next.cost) < figure(best.cost) ? next : best));
     const chosen = {
         fastest: () => least((cost) => cost.elapsedNs),
@@ -100,16 +107,15 @@ function tiles(plan, side) {
 }
 
 /** The same plan in bands that give the whole picture's output. */
-function exact(plan, height, request) {
+function bands(plan, height, request) {
     return { ...plan, space: { tag: "exact", val: { height, width: request.width, overlap: 0 } } };
 }
 
 /**
- * The next smaller tile than the plan's: the user's side, half of it, a quarter, and so on; undefined
- * if that is too small.
+ * The next smaller tile than this many pixels: the user's side, half of it, a quarter, and so on;
+ * undefined if that is too small.
  */
-function smaller(plan, request, tile) {
-    const than = plan.space.tag === "whole" ? Math.max(request.height, request.width) : plan.space.val.height;
+function smaller(than, tile) {
     let side = tile;
     while (side >= than) side = Math.floor(side / 2);
     return side >= LEAST ? side : undefined;

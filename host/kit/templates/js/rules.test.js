@@ -8,10 +8,11 @@ import { decideSample } from "./sample.js";
 
 const MIB = 2 ** 20;
 
-/** A host for which a pixel of a tile costs a kilobyte. */
+/** A host for which a pixel of a tile costs a kilobyte, in sixteen frames at once. */
 function cost(plan) {
     const side = plan.space.tag === "whole" ? 1024 : plan.space.val.height;
-    return { peakBytes: side * side * 1024, elapsedNs: 1000, tiles: (1024 / side) ** 2, shapes: 1, rework: 1 };
+    const frames = plan.time.tag === "carried" ? plan.time.val : 16;
+    return { peakBytes: side * side * frames * 64, elapsedNs: 1000, tiles: (1024 / side) ** 2, shapes: 1, rework: 1 };
 }
 
 const price = (plans) => plans.map(cost);
@@ -67,7 +68,10 @@ test("a clip is taken in fewer frames at once", () => {
     const plan = decide(clip, [], 512, price);
     assert.deepEqual([plan.space.tag, plan.time], ["whole", { tag: "carried", val: 16 }]);
     const failure = { tag: "over-limit", val: 4096 * MIB };
-    assert.equal(decide(clip, [{ plan, failure }], 512, price).time.val, 8);
+    assert.equal(decide(clip, [{ plan, failure }], 512, price).time.val, 4);
+    // Frames get fewer before anything is blended.
+    const tight = decide({ ...clip, memory: { limitBytes: MIB, countsWeights: false } }, [], 512, price);
+    assert.deepEqual([tight.space.tag, tight.space.val.height, tight.time.val], ["exact", 64, 4]);
 });
 
 test("samples are streamed if their weights do not fit", () => {

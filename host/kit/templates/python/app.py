@@ -46,26 +46,29 @@ class VaePolicy:
     def decide(self, request, attempts):
         """A plan for a request after its attempts failed, the latest last; at first there are none.
         `request.direction` is decode or encode."""
-        if not attempts:
-            # The device: half the bytes if a probe found bf16 no slower. `request.device.arch`
-            # ("gfx1151") is for rules about one chip.
-            return best(request, [Dtype.BF16, Dtype.F32] if Dtype.BF16 in request.device.fast_dtypes else [Dtype.F32])
-        last = attempts[-1].plan
-        if isinstance(attempts[-1].failure, Failure_NonFinite):
-            # NaN or infinity: a type with a wider range.
-            if last.precision == Precision_Uniform(Dtype.F32):
-                raise Err("not finite in f32")
-            return best(request, [Dtype.F32])
-        # Too much memory: of a clip fewer frames at once, else smaller tiles.
-        if isinstance(last.time, Time_Carried) and last.time.value // 2 >= request.temporal_scale:
-            return replace(last, time=Time_Carried(last.time.value // 2), reason="memory ran out: fewer frames at once")
+        # The device: half the bytes if a probe found bf16 no slower. `request.device.arch` ("gfx1151")
+        # is for rules about one chip.
+        dtypes = [Dtype.BF16, Dtype.F32] if Dtype.BF16 in request.device.fast_dtypes else [Dtype.F32]
+        # The memory limit of the user, and at most the memory that is free now.
+        budget = min(request.memory.limit_bytes, request.device.free_bytes)
+        for attempt in attempts:
+            if isinstance(attempt.failure, Failure_NonFinite):
+                # NaN or infinity: a type with a wider range.
+                if attempt.plan.precision == Precision_Uniform(Dtype.F32):
+                    raise Err("not finite in f32")
+                dtypes = [Dtype.F32]
+            else:
+                # Too much memory, and more than expected: the next plan has to be expected well below.
+                cost = price([attempt.plan])[0]
+                budget = min(budget, cost.peak_bytes * 7 // 10 if cost else 0)
         # An error is an honest answer: the host then uses its own plan.
-        if request.under_way is not None:
-            raise Err("a clip that has begun keeps its tiles")
-        side = smaller(last, request)
-        if side is None:
-            raise Err(f"no tiles below {LEAST} pixels")
-        return replace(tiles(last, side), reason=f"memory ran out: tiles of {side}")
+        if attempts and request.under_way is not None:
+            raise Err("what a clip under way may change is best known to the host")
+        plans = candidates(request, quickest(dtypes, request))
+        plan = best(request, plans, budget)
+        if plan is None and attempts:
+            raise Err("nothing smaller is expected to fit")
+        return plan or replace(plans[-1], reason="nothing is expected to fit: the smallest tiles")
 
     def learn(self, request, plan, outcome):
         """Called with the outcome of a plan. `vae_host.trials` gives the same later, so most policies
@@ -82,29 +85,34 @@ class TextPolicy:
         pass
 
 
-def best(request, dtypes):
-    """The best plan by the user's objective, of those that fit into memory."""
-    # The memory limit of the user, and at most the memory that is free now.
-    budget = min(request.memory.limit_bytes, request.device.free_bytes)
-
-    # One question for all plans takes less time than one for each.
-    whole = quickest(dtypes, request)
-    tiled = [whole]
-    while side := smaller(tiled[-1], request):
-        tiled.append(tiles(tiled[-1], side))
+def candidates(request, whole):
+    """Plans with the types and memory order of the whole picture, the largest parts first."""
+    sides, side = [], max(request.height, request.width)
+    while side := smaller(side):
+        sides.append(side)
     # Bands give the whole picture's output, where the host can run them.
-    heights = [plan.space.value.height for plan in tiled[1:] if request.capabilities.exact]
-    bands = [exact(whole, height, request) for height in heights if height < request.height]
-    plans = [whole, *bands, *tiled[1:]]
+    heights = [side for side in sides if request.capabilities.exact and side < request.height]
+    exact = [whole, *(bands(whole, height, request) for height in heights)]
+    if request.frames <= 1:
+        return [*exact, *(tiles(whole, side) for side in sides)]
+    # Of a clip also as many frames as the model takes at once, and fewer in the smallest bands.
+    scale = request.temporal_scale
+    plans = [each for plan in exact for each in (plan, carried(plan, scale))]
+    few = [carried(exact[-1], few) for few in (2, 1) if few < scale]
+    return [*plans, *few, *(tiles(carried(whole, scale), side) for side in sides)]
+
+
+def best(request, plans, budget):
+    """The best plan by the user's objective, of those that are expected to fit; None if none does."""
+    # One question for all plans takes less time than one for each.
     fitting = [(plan, cost) for plan, cost in zip(plans, price(plans)) if cost is not None and cost.peak_bytes <= budget]
     if not fitting:
-        return replace(plans[-1], reason="nothing is expected to fit: the smallest tiles")
+        return None
     # Tiles are cross-faded: unless the user allows that, they are the last resort.
     unblended = [(plan, cost) for plan, cost in fitting if not isinstance(plan.space, Space_Blended)]
     if unblended and not request.allows_blended:
         fitting = unblended
 
-    # The user's objective.
     plan, cost = {
         Objective.FASTEST: lambda: min(fitting, key=lambda each: each[1].elapsed_ns),
         Objective.LEANEST: lambda: min(fitting, key=lambda each: each[1].peak_bytes),
@@ -134,15 +142,19 @@ def tiles(plan, side):
     return replace(plan, space=Space_Blended(Tile(side, side, side // 8)))
 
 
-def exact(plan, height, request):
+def bands(plan, height, request):
     """The same plan in bands that give the whole picture's output."""
     return replace(plan, space=Space_Exact(Tile(height, request.width, 0)))
 
 
-def smaller(plan, request):
-    """The next smaller tile than the plan's: the user's side, half of it, a quarter, and so on; None
-    if that is too small."""
-    than = max(request.height, request.width) if isinstance(plan.space, Space_Whole) else plan.space.value.height
+def carried(plan, frames):
+    """The same plan with this many frames at once, and the causal cache carried."""
+    return replace(plan, time=Time_Carried(frames))
+
+
+def smaller(than):
+    """The next smaller tile than this many pixels: the user's side, half of it, a quarter, and so on;
+    None if that is too small."""
     side = settings["tile"]
     while side >= than:
         side //= 2

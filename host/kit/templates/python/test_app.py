@@ -22,9 +22,10 @@ MIB = 1 << 20
 
 
 def cost(plan):
-    """A host for which a pixel of a tile costs a kilobyte."""
+    """A host for which a pixel of a tile costs a kilobyte, in sixteen frames at once."""
     side = 1024 if isinstance(plan.space, Space_Whole) else plan.space.value.height
-    return Cost(peak_bytes=side * side << 10, elapsed_ns=1000, tiles=(1024 // side) ** 2, shapes=1, rework=1.0)
+    frames = plan.time.value if isinstance(plan.time, Time_Carried) else 16
+    return Cost(peak_bytes=side * side * frames << 6, elapsed_ns=1000, tiles=(1024 // side) ** 2, shapes=1, rework=1.0)
 
 
 def request(limit_bytes):
@@ -80,7 +81,10 @@ class Decisions(unittest.TestCase):
         clip = replace(request(2048 * MIB), frames=81, temporal_scale=4)
         plan = self.policy.decide(clip, [])
         self.assertEqual((plan.space, plan.time), (Space_Whole(), Time_Carried(16)))
-        self.assertEqual(self.policy.decide(clip, [Attempt(plan, Failure_OverLimit(4096 * MIB))]).time, Time_Carried(8))
+        self.assertEqual(self.policy.decide(clip, [Attempt(plan, Failure_OverLimit(4096 * MIB))]).time, Time_Carried(4))
+        # Frames get fewer before anything is blended.
+        tight = self.policy.decide(replace(clip, memory=Memory(MIB, False)), [])
+        self.assertEqual((tight.space, tight.time), (Space_Exact(Tile(64, 1024, 0)), Time_Carried(4)))
 
     def test_a_tile_out_of_range_is_refused(self):
         with self.assertRaises(Err):

@@ -78,6 +78,11 @@ impl TransformerFile {
         Ok([self.file()].into_iter().chain(self.changes.files()).try_for_each(Checkpoint::check_unchanged)?)
     }
 
+    /// True if the file, and those of LoRAs, are as they were, and are still in their places.
+    pub fn is_current(&self) -> bool {
+        [self.file()].into_iter().chain(self.changes.files()).all(Checkpoint::is_current)
+    }
+
     /// Adds a LoRA's changes, whose layers may be called by the names of any of `layouts`.
     ///
     /// # Errors

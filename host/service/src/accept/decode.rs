@@ -45,7 +45,7 @@ pub fn inspect(
         return Err(invalid("latent: expected a file: send it in a part of that name, or give its path"));
     };
     let refused = |error: &dyn std::error::Error| invalid(describe_error(error, path));
-    let Some(OpenVae { model, .. }) = &model.vae else {
+    let Some(OpenVae { model, .. }) = model.vae.as_deref() else {
         return Err(invalid(format!("model: {} has no vae: it only samples: give sample", model.name)));
     };
     let name = Path::new(&request.model);

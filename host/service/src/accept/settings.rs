@@ -3,7 +3,7 @@
 use tilewright_pipeline::{Error, SampleModel, SampleRequest, Settings};
 use tilewright_service_api::{JobRequest, JobSettings, ModelPart};
 
-use crate::models::OpenModel;
+use crate::models::{OpenLora, OpenModel};
 
 /// The settings of a request, and the latents' shape.
 ///
@@ -40,6 +40,7 @@ pub fn settings_of(
     ];
     let missing = fields.iter().filter(|(_, is_given)| !is_given);
     settings.defaults = missing.map(|(name, _)| (*name).to_owned()).collect();
+    settings.loras = model.loras.iter().map(OpenLora::setting).collect();
     settings.parts = model
         .identity()?
         .parts()

@@ -19,6 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     extract::{PathName, QueryParams, body_problem, check_before, check_length, check_names, is_json, parse_json},
+    form_request,
     forms::{BoundedForm, FormPart, TEXTS},
     spool::Spool,
 };
@@ -36,7 +37,7 @@ use crate::{
 const REQUEST: u64 = 256 << 10;
 
 /// The most parts of a form.
-const PARTS: usize = 24;
+const PARTS: usize = 64;
 
 /// A job to submit, with its files.
 #[derive(ToSchema)]
@@ -226,14 +227,10 @@ fn paths(job: &JobRequest) -> impl Iterator<Item = (Input, String, &str)> {
     std::iter::once(latent).chain(sample).filter_map(|(input, field, path)| Some((input, field, path?)))
 }
 
-/// Numbers of a sample in the dashboard's form, and names.
-const SAMPLE_FIELDS: [&str; 9] = ["width", "height", "frames", "steps", "seed", "batch", "cfg", "guidance", "denoise"];
-const SAMPLE_NAMES: [&str; 2] = ["sampler", "scheduler"];
-
 async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
     let most = app.server.config.in_force().server.limits.upload_bytes;
     let mut form = BoundedForm::new(request, most).await?;
-    let (mut job, mut uploads) = (None, Uploads::new());
+    let (mut job, mut uploads, mut token) = (None, Uploads::new(), None);
     let mut fields: Vec<(String, String)> = Vec::new();
     for _ in 0..PARTS {
         let Some(part) = form.next().await? else { break };
@@ -248,13 +245,10 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
             ("request", _) | (_, Some(_)) => {
                 return Err(Problem::invalid(format!("the form: two parts are named {name}")));
             }
+            ("form", _) => token = Some(part.read_text(256).await?),
             // The fields of the dashboard's form, one part each.
-            ("model" | "format" | "tag" | "objective" | "form", _) => {
-                fields.push((name, part.read_text(256).await?));
-            }
-            ("prompt" | "negative_prompt", _) => fields.push((name, part.read_text(TEXTS).await?)),
-            (known, _) if SAMPLE_FIELDS.contains(&known) || SAMPLE_NAMES.contains(&known) => {
-                fields.push((name, part.read_text(64).await?));
+            (known, _) if let Some(most) = form_request::most_bytes(known, TEXTS) => {
+                fields.push((name, part.read_text(most).await?));
             }
             _ => {
                 let names: Vec<&str> = Input::ALL.iter().map(|(_, name)| *name).collect();
@@ -267,13 +261,12 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
     }
     let job = match job {
         Some(job) => job,
-        None if fields.iter().any(|(name, _)| name == "model") => request_from_fields(&fields)?,
+        None if fields.iter().any(|(name, _)| name == "model") => form_request::request_of(&fields)?,
         None => return Err(Problem::invalid("the form: no part named request")),
     };
     if let Some((_, field, _)) = paths(&job).next() {
         return Err(Problem::invalid(format!("{field}: a form has the files themselves: leave the path out")));
     }
-    let token = fields.into_iter().find(|(name, _)| name == "form").map(|(_, token)| token);
     Ok(Form { job, uploads, token })
 }
 
@@ -283,37 +276,6 @@ struct Form {
     uploads: Uploads,
     /// The token that the dashboard's form carries.
     token: Option<String>,
-}
-
-/// A request as the dashboard's form has it: empty fields are left out.
-fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
-    let mut object = serde_json::Map::new();
-    let mut sample = serde_json::Map::new();
-    for (name, text) in fields {
-        let is_sample = SAMPLE_FIELDS.contains(&name.as_str());
-        match name.as_str() {
-            "form" => {}
-            // An empty prompt is one, too.
-            "prompt" => drop(object.insert(name.clone(), text.clone().into())),
-            _ if text.is_empty() => {}
-            name if SAMPLE_NAMES.contains(&name) => drop(sample.insert(name.to_owned(), text.clone().into())),
-            _ if is_sample => {
-                let number = serde_json::from_str::<serde_json::Number>(text.trim());
-                let number = number.map_err(|_| Problem::invalid(format!("sample.{name}: expected a number")))?;
-                sample.insert(name.clone(), number.into());
-            }
-            _ => drop(object.insert(name.clone(), text.clone().into())),
-        }
-    }
-    if object.contains_key("prompt") {
-        sample.insert("preview".into(), true.into());
-        // The form is for people, who expect another picture each time.
-        sample.entry("seed").or_insert_with(|| "random".into());
-    }
-    if !sample.is_empty() {
-        object.insert("sample".into(), sample.into());
-    }
-    parse_json(serde_json::Value::from(object).to_string().as_bytes())
 }
 
 /// A part that is a file, written as it comes; none of a field that browsers send without a file.

@@ -47,7 +47,7 @@ impl DecodeInput {
 }
 
 fn vae_of(model: &OpenModel) -> Result<&OpenVae, String> {
-    model.vae.as_ref().ok_or_else(|| format!("model {} no longer has a vae", model.name))
+    model.vae.as_deref().ok_or_else(|| format!("model {} no longer has a vae", model.name))
 }
 
 impl Executed for Vae {

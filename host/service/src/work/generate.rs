@@ -14,7 +14,11 @@ use tilewright_service_api::{JobState, StageAtWork};
 
 use super::{
     JobEnd, JobEnded,
+    executed::Execution,
+    give_back,
+    observer::StopSignal,
     stages::{join_stages, split_stages},
+    wait_for_room,
 };
 use crate::{
     device::Worker,
@@ -48,6 +52,7 @@ pub fn carry_out(
     };
     if !input(Input::Latent).is_file() {
         if !input(Input::Conditioning).is_file() {
+            records.clear();
             let ended = text::carry_out(server, worker, history, stored, model, handle, &mut records)?;
             if ended.state != JobState::Done {
                 return Some(ended);
@@ -55,7 +60,7 @@ pub fn carry_out(
         }
         if input(Input::Image).is_file() && !server.jobs.files.start(&id).is_file() {
             records.retain(|record| is_of(record, Stage::Text));
-            let ended = image::carry_out(server, worker, history, stored, handle, &mut records)?;
+            let ended = image::carry_out(server, worker, history, stored, model, handle, &mut records)?;
             if ended.state != JobState::Done {
                 return Some(ended);
             }
@@ -76,6 +81,59 @@ pub fn carry_out(
     let ended = super::carry_out::<Vae>(server, worker, history, stored, model, &decode, handle)?;
     stored.job.at = None;
     Some(ended.after(&mut records))
+}
+
+/// A stage before the sample, whose outcome is kept in the job's folder.
+struct Preparation {
+    stage: Stage,
+    at_work: StageAtWork,
+    /// What an end of the job calls the stage.
+    name: &'static str,
+    /// The line of the log if there is no room for what the stage makes.
+    no_room: &'static str,
+}
+
+impl Preparation {
+    /// Carries the stage out, again each time that there was no room for what it makes; adds its
+    /// records. None if the job begins anew after the next start.
+    fn carry_out(
+        &self,
+        server: &ServerState,
+        worker: &Worker,
+        stored: &mut StoredJob,
+        handle: &Arc<JobHandle>,
+        records: &mut Vec<String>,
+        mut make: impl FnMut(Execution<'_>, &Assignment, &StopSignal, &mut Vec<String>) -> Result<(), JobEnd>,
+    ) -> Option<JobEnded> {
+        begin(server, stored, handle, self.at_work, records);
+        let assignment = match server.rollout.revive_assignment(stored.pinned_of(self.stage)) {
+            Ok(assignment) => assignment,
+            Err(error) => return Some(failed(error.for_callers())),
+        };
+        let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+        let before = records.len();
+        let made = loop {
+            records.truncate(before);
+            let made = make(Execution { server, worker, stored }, &assignment, &stop, records);
+            let Err(JobEnd::Unwritten(line)) = made else { break made };
+            tracing::error!(error = line, "{}", self.no_room);
+            match wait_for_room(server, &stop) {
+                Ok(true) => {}
+                // The job begins anew after the next start.
+                Ok(false) => return None,
+                Err(end) => break Err(end),
+            }
+        };
+        let (state, error) = match made {
+            Ok(()) => (JobState::Done, None),
+            Err(JobEnd::LostDevice(reason)) => {
+                give_back(server, worker, stored, &reason);
+                return None;
+            }
+            Err(end) => end.state(self.name),
+        };
+        Some(JobEnded { state, error, record: None }.after(records))
+    }
 }
 
 fn failed(line: String) -> JobEnded {

@@ -10,7 +10,7 @@ use std::{
 use tilewright_engine::{Begun, DenoiseJob, SampleState, Sampled, Sampling};
 use tilewright_media::{Preview, Rate, Texts};
 use tilewright_pipeline::{
-    Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials, Workflow,
+    Description, KeptSample, LatentKind, LatentOutput, LoraRequest, SampleModel, SampleRequest, Trials, Workflow,
 };
 use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
 use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
@@ -95,7 +95,7 @@ impl Executed for Denoise {
         let before = history.before(Stage::Denoise, job.request());
         let job = job.with_history(&before);
         observer.request = Some(job.request().clone());
-        let (output, kept, begun) = match execution.begin_sample(transformer, &input.sampling) {
+        let (output, kept, begun) = match execution.begin_sample(&input.model, transformer, &input.sampling) {
             Ok(begun) => begun,
             Err(end) => return failed(end),
         };
@@ -148,7 +148,7 @@ type BegunSample = (LatentOutput, Option<KeptSample>, Option<(SampleState, Denoi
 impl Execution<'_> {
     /// Finds the places of a sample's result and steps. A kept step of other weights or files is
     /// dropped: a reload may have changed the model.
-    fn begin_sample(&self, transformer: &SampleModel, sampling: &Sampling) -> Result<BegunSample, JobEnd> {
+    fn begin_sample(&self, model: &OpenModel, transformer: &SampleModel, sampling: &Sampling) -> Result<BegunSample, JobEnd> {
         let unwritten = |error: tilewright_pipeline::Error| self.classify_write_error(&error);
         // The latent of a prompt is the input of its decode.
         let (path, kind) = match self.stored.job.stage {
@@ -162,7 +162,7 @@ impl Execution<'_> {
         if sampling.reuse.is_some() {
             return Ok((output, None, None));
         }
-        let fingerprint = transformer.fingerprint(&[], sampling, &[]).map_err(unwritten)?;
+        let fingerprint = transformer.fingerprint(&requests_of(model), sampling, &[]).map_err(unwritten)?;
         let opened = KeptSample::open(&path, &fingerprint).or_else(|error| {
             tracing::warn!(error = one_line(&error), "the steps that were kept can't be gone on from");
             let _ = fs::remove_dir_all(KeptSample::folder_of(&path));
@@ -199,6 +199,7 @@ impl Execution<'_> {
         let results = self.sync_results(&[path])?;
         Ok(if self.stored.job.stage == JobStage::Generate { Vec::new() } else { results })
     }
+
     /// The texts of a picture or clip of a prompt, those of the command line.
     fn describe_prompted(
         &self,
@@ -218,7 +219,7 @@ impl Execution<'_> {
         let description = Description {
             workflow: Workflow {
                 parts: model.parts(),
-                loras: &[],
+                loras: &requests_of(model),
                 prompts: &accept::prompts_of(stored, &fields),
                 model: transformer,
                 request,
@@ -232,7 +233,7 @@ impl Execution<'_> {
             },
             rate,
             identity: model.identity()?,
-            loras: Vec::new(),
+            loras: model.loras.iter().map(|lora| lora.identity.clone()).collect(),
             text_tokens,
             has_embeddings: false,
             boundary: model.boundary(),
@@ -241,4 +242,9 @@ impl Execution<'_> {
         };
         description.texts()
     }
+}
+
+/// The LoRAs of a model, as they were asked for.
+fn requests_of(model: &OpenModel) -> Vec<LoraRequest> {
+    model.loras.iter().map(|lora| lora.request.clone()).collect()
 }

@@ -40,31 +40,38 @@ impl Policy for Tiles {
 
     // `request.direction` is decode or encode; the host's prices are for that request.
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
-        let Some(Attempt { plan, failure }) = attempts.last() else {
-            // The device: half the bytes if a probe found bf16 no slower. `request.device.arch`
-            // ("gfx1151") is for rules about one chip.
-            let is_fast = request.is_fast(Dtype::Bf16);
-            return Ok(self.best(request, if is_fast { &[Dtype::Bf16, Dtype::F32] } else { &[Dtype::F32] }));
-        };
-        match failure {
-            // NaN or infinity: a type with a wider range.
-            Failure::NonFinite(_) if plan.precision == Precision::Uniform(Dtype::F32) => Err("not finite in f32".into()),
-            Failure::NonFinite(_) => Ok(self.best(request, &[Dtype::F32])),
-            // Too much memory: of a clip fewer frames at once, else smaller tiles.
-            Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
-                let frames = if let Time::Carried(frames) = plan.time { frames / 2 } else { 0 };
-                if frames >= request.temporal_scale {
-                    let time = Time::Carried(frames);
-                    return Ok(Plan { time, ..plan.clone() }.because("memory ran out: fewer frames at once"));
+        // The device: half the bytes if a probe found bf16 no slower. `request.device.arch`
+        // ("gfx1151") is for rules about one chip.
+        let is_fast = request.is_fast(Dtype::Bf16);
+        let mut dtypes: &[Dtype] = if is_fast { &[Dtype::Bf16, Dtype::F32] } else { &[Dtype::F32] };
+        // The memory limit of the user, and at most the memory that is free now.
+        let mut budget = request.memory.limit_bytes.min(request.device.free_bytes);
+        for Attempt { plan, failure } in attempts {
+            match failure {
+                // NaN or infinity: a type with a wider range.
+                Failure::NonFinite(_) if plan.precision == Precision::Uniform(Dtype::F32) => {
+                    return Err("not finite in f32".into());
                 }
-                // An error is an honest answer: the host then uses its own plan.
-                if request.under_way.is_some() {
-                    return Err("a clip that has begun keeps its tiles".into());
+                Failure::NonFinite(_) => dtypes = &[Dtype::F32],
+                // Too much memory, and more than expected: the next plan has to be expected well
+                // below.
+                Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
+                    let expected = host::estimate_one(plan).map_or(0, |cost| cost.peak_bytes);
+                    budget = budget.min(expected / 10 * 7);
                 }
-                let failed = plan.tile().map_or(request.longest(), |tile| tile.height);
-                let side = self.smaller(failed).ok_or_else(|| format!("no tiles below {LEAST} pixels"))?;
-                Ok(tiles(plan, request, side).because(format!("memory ran out: tiles of {side}")))
             }
+        }
+        // An error is an honest answer: the host then uses its own plan.
+        if !attempts.is_empty() && request.under_way.is_some() {
+            return Err("what a clip under way may change is best known to the host".into());
+        }
+        let plans = self.candidates(request, &whole(request, dtypes));
+        match best(request, &plans, budget) {
+            Some(plan) => Ok(plan),
+            None if attempts.is_empty() => {
+                Ok(plans[plans.len() - 1].clone().because("nothing is expected to fit: the smallest tiles"))
+            }
+            None => Err("nothing smaller is expected to fit".into()),
         }
     }
 
@@ -83,38 +90,22 @@ impl Policy for Tiles {
 }
 
 impl Tiles {
-    /// The best plan by the user's objective, of those that fit into memory.
-    fn best(&self, request: &Request, dtypes: &[Dtype]) -> Plan {
-        // The memory limit of the user, and at most the memory that is free now.
-        let budget = request.memory.limit_bytes.min(request.device.free_bytes);
-
-        let whole = whole(request, dtypes);
-        let sides = || successors(self.smaller(request.longest()), |side| self.smaller(*side));
+    /// Plans with the types and memory order of the whole picture, the largest parts first.
+    fn candidates(&self, request: &Request, whole: &Plan) -> Vec<Plan> {
+        let sides: Vec<u32> = successors(self.smaller(request.longest()), |side| self.smaller(*side)).collect();
         // Bands give the whole picture's output, where the host can run them.
-        let bands = sides().filter(|_| request.capabilities.exact).map(|side| whole.clone().exact(request, side));
-        let tiled = sides().map(|side| tiles(&whole, request, side));
-        let plans: Vec<Plan> = once(whole.clone()).chain(bands).chain(tiled).collect();
-
-        // A plan that the host can't run has an error instead of a cost, and is left out.
-        let costs = host::estimate(&plans);
-        let priced = plans.iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?)));
-        let mut fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.peak_bytes <= budget).collect();
-        // Tiles are cross-faded: unless the user allows that, they are the last resort.
-        if !request.allows_blended && fitting.iter().any(|(plan, _)| !plan.is_blended()) {
-            fitting.retain(|(plan, _)| !plan.is_blended());
+        let bands = sides.iter().filter(|_| request.capabilities.exact).map(|side| whole.clone().exact(request, *side));
+        let exact: Vec<Plan> = once(whole.clone()).chain(bands).collect();
+        // Of a clip also as many frames as the model takes at once, and fewer in the smallest bands.
+        let frames = |plan: &Plan, frames| Plan { time: Time::Carried(frames), ..plan.clone() };
+        let scale = request.temporal_scale;
+        let least = |plan: &Plan| if request.frames > 1 { frames(plan, scale) } else { plan.clone() };
+        let mut plans: Vec<Plan> = exact.iter().flat_map(|plan| [plan.clone(), least(plan)]).collect();
+        if request.frames > 1 {
+            plans.extend([2, 1].into_iter().filter(|few| *few < scale).map(|few| frames(&exact[exact.len() - 1], few)));
         }
-
-        // The user's objective.
-        let best = match request.objective {
-            Objective::Fastest => fitting.iter().min_by_key(|(_, cost)| cost.elapsed_ns),
-            Objective::Leanest => fitting.iter().min_by_key(|(_, cost)| cost.peak_bytes),
-            // The first that fits: larger parts are computed faster.
-            Objective::Balanced => fitting.first(),
-        };
-        match best {
-            Some((plan, cost)) => (*plan).clone().because(format!("the best that fits, {} tiles", cost.tiles)),
-            None => plans[plans.len() - 1].clone().because("nothing is expected to fit: the smallest tiles"),
-        }
+        plans.extend(sides.iter().map(|side| tiles(&least(whole), request, *side)));
+        plans
     }
 
     /// The next smaller tile than this many pixels: the user's side, half of it, a quarter,
@@ -125,6 +116,25 @@ impl Tiles {
 }
 
 tilewright_sdk::export!(Tiles);
+
+/// The best plan by the user's objective, of those that are expected to fit into memory.
+fn best(request: &Request, plans: &[Plan], budget: u64) -> Option<Plan> {
+    // A plan that the host can't run has an error instead of a cost, and is left out.
+    let costs = host::estimate(plans);
+    let priced = plans.iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?)));
+    let mut fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.peak_bytes <= budget).collect();
+    // Tiles are cross-faded: unless the user allows that, they are the last resort.
+    if !request.allows_blended && fitting.iter().any(|(plan, _)| !plan.is_blended()) {
+        fitting.retain(|(plan, _)| !plan.is_blended());
+    }
+    let best = match request.objective {
+        Objective::Fastest => fitting.iter().min_by_key(|(_, cost)| cost.elapsed_ns),
+        Objective::Leanest => fitting.iter().min_by_key(|(_, cost)| cost.peak_bytes),
+        // The first that fits: larger parts are computed faster.
+        Objective::Balanced => fitting.first(),
+    };
+    best.map(|(plan, cost)| (*plan).clone().because(format!("the best that fits, {} tiles", cost.tiles)))
+}
 
 /// The fastest of these types and both memory orders, by the host's prices: the fastest for the
 /// whole picture is the fastest in tiles, too.

@@ -51,12 +51,13 @@ fn request(limit_bytes: u64) -> Request {
     }
 }
 
-/// A host for which a pixel of a tile costs a kilobyte.
+/// A host for which a pixel of a tile costs a kilobyte, in sixteen frames at once.
 fn policy() -> Tiles {
     let estimate = |plan: &Plan| {
         let side = plan.tile().map_or(1024, |tile| tile.height);
         let tiles = (1024 / side).pow(2);
-        let peak_bytes = u64::from(side * side) << 10;
+        let frames = if let Time::Carried(frames) = plan.time { frames } else { 16 };
+        let peak_bytes = u64::from(side * side * frames) << 6;
         Ok(Cost { peak_bytes, elapsed_ns: 1_000_000 + u64::from(tiles), tiles, shapes: 1, rework: 1.0 })
     };
     Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
@@ -115,8 +116,13 @@ fn a_clip_is_taken_in_fewer_frames_at_once() {
     let plan = policy.decide(&request, &[]).unwrap();
     assert_eq!((plan.space, plan.time), (Space::Whole, Time::Carried(16)));
     let failure = Failure::OverLimit(4096 * MIB);
-    assert_eq!(policy.decide(&request, &[Attempt { plan, failure }]).unwrap().time, Time::Carried(8));
-    // A clip under way with nothing left to shorten is left to the host.
+    let attempts = [Attempt { plan, failure }];
+    assert_eq!(policy.decide(&request, &attempts).unwrap().time, Time::Carried(4));
+    // Frames get fewer before anything is blended.
+    request.memory.limit_bytes = MIB;
+    let plan = policy.decide(&request, &[]).unwrap();
+    assert_eq!((plan.space, plan.time), (Space::Exact(Tile { height: 64, width: 1024, overlap: 0 }), Time::Carried(4)));
+    // A clip under way is left to the host.
     let plan = Plan { time: Time::Carried(4), ..Plan::whole(Precision::Uniform(Dtype::F32)) };
     request.under_way = Some(UnderWay { frames_done: 4, plan: plan.clone() });
     assert!(policy.decide(&request, &[Attempt { plan, failure }]).is_err());

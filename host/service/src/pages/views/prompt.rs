@@ -1,12 +1,13 @@
 //! The data of the page for prompts.
 
 use axum::http::HeaderMap;
-use tilewright_dashboard::views::{JobView, PromptModel, PromptPage};
+use tilewright_dashboard::views::{FilledForm, JobView, PromptModel, PromptPage};
 use tilewright_sampling::{Sampler, Scheduler};
 use tilewright_service_api::{JobRequest, JobStage, JobState, Seeds};
 
 use super::{frame, job_view, seeds_of};
 use crate::{
+    api::form_request,
     app::App,
     jobs::{
         StoredJob,
@@ -53,7 +54,12 @@ pub fn prompt(app: &App, headers: &HeaderMap, asked: &AskedPrompt) -> crate::Res
         filled: match notice.and_then(|number| app.notices.refused(number)) {
             Some(refused) => Some(refused),
             None => filled(server, asked)?,
-        },
+        }
+        .map(|request| FilledForm {
+            loras: request.loras.iter().map(|lora| (form_request::lora_text(lora), lora.strength)).collect(),
+            rest: form_request::rest_of(&request),
+            request,
+        }),
         shown: named.or_else(newest),
         is_named,
         gallery,
@@ -98,5 +104,5 @@ fn form_of(stored: StoredJob) -> JobRequest {
 
 /// A model that reads prompts, with its own settings.
 fn model_of(model: &OpenModel) -> Option<PromptModel> {
-    Some(PromptModel { name: model.name.clone(), usual: model.usual_settings()? })
+    Some(PromptModel { name: model.name.clone(), usual: model.usual_settings()?, loras: model.lora_names() })
 }

@@ -7,22 +7,29 @@ use tilewright_engine::Finished;
 use tilewright_pipeline::{Encode, EncodeInput, EncodeSource, LatentKind, LatentOutput, Trials};
 use tilewright_plan::{Record, Stage, Vae};
 use tilewright_rollout::{Assignment, Decider, EndedJob};
-use tilewright_service_api::{JobState, StageAtWork};
+use tilewright_service_api::StageAtWork;
 
-use super::{JobEnd, JobEnded, begin, failed};
+use super::{JobEnd, JobEnded, Preparation};
 use crate::{
     accept::IMAGE,
     device::Worker,
     error::{decode_line, one_line},
     job_traces::{AnyJobTrace, JobTrace},
     jobs::{StoredJob, inputs::Input, live::JobHandle},
+    models::OpenModel,
     state::ServerState,
     work::{
         executed::Execution,
-        give_back, memory_limit,
+        memory_limit,
         observer::{JobObserver, StopSignal},
-        wait_for_room,
     },
+};
+
+const PICTURE: Preparation = Preparation {
+    stage: Stage::Encode,
+    at_work: StageAtWork::Encode,
+    name: "encode",
+    no_room: "there is no room for a picture's latent: it is encoded again once there is",
 };
 
 /// Encodes the picture of a job; adds the record of it. None if the job begins anew after the next
@@ -32,41 +39,20 @@ pub fn carry_out(
     worker: &Worker,
     history: &mut Trials,
     stored: &mut StoredJob,
+    model: &OpenModel,
     handle: &Arc<JobHandle>,
     records: &mut Vec<String>,
 ) -> Option<JobEnded> {
-    begin(server, stored, handle, StageAtWork::Encode, records);
-    let assignment = match server.rollout.revive_assignment(stored.pinned_of(Stage::Encode)) {
-        Ok(assignment) => assignment,
-        Err(error) => return Some(failed(error.for_callers())),
-    };
-    let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
-    let made = loop {
-        let stage = ImageStage { execution: Execution { server, worker, stored }, assignment: &assignment };
-        let made = tracing::info_span!("encode").in_scope(|| stage.encode(history, handle, &stop, records));
-        let Err(JobEnd::Unwritten(line)) = made else { break made };
-        tracing::error!(error = line, "there is no room for a picture's latent: it is encoded again once there is");
-        match wait_for_room(server, &stop) {
-            Ok(true) => {}
-            // The job begins anew after the next start.
-            Ok(false) => return None,
-            Err(end) => break Err(end),
-        }
-    };
-    let (state, error) = match made {
-        Ok(()) => (JobState::Done, None),
-        Err(JobEnd::LostDevice(reason)) => {
-            give_back(server, worker, stored, &reason);
-            return None;
-        }
-        Err(end) => end.state("encode"),
-    };
-    Some(JobEnded { state, error, record: None }.after(records))
+    PICTURE.carry_out(server, worker, stored, handle, records, |execution, assignment, stop, records| {
+        let stage = ImageStage { execution, model, assignment };
+        tracing::info_span!("encode").in_scope(|| stage.encode(history, handle, stop, records))
+    })
 }
 
-/// The encode of a job's picture, and the revision that decides on it.
+/// The encode of a job's picture, its model, and the revision that decides on it.
 struct ImageStage<'a> {
     execution: Execution<'a>,
+    model: &'a OpenModel,
     assignment: &'a Assignment,
 }
 
@@ -80,8 +66,7 @@ impl ImageStage<'_> {
     ) -> Result<(), JobEnd> {
         let Execution { server, worker, stored } = self.execution;
         let id = &stored.job.id;
-        let model = server.models.of_job(&stored.job).map_err(JobEnd::Failed)?;
-        let (_, _, vae) = model.for_prompts().map_err(JobEnd::Failed)?;
+        let (_, _, vae) = self.model.for_prompts().map_err(JobEnd::Failed)?;
         let refused = |error: tilewright_pipeline::Error| {
             let path = server.jobs.files.input(id, Input::Image).display().to_string();
             JobEnd::Failed(one_line(&error).replace(&path, IMAGE))

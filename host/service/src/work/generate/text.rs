@@ -8,9 +8,9 @@ use tilewright_pipeline::{
 };
 use tilewright_plan::{Exchange, Stage, Text, TextRecord};
 use tilewright_rollout::{Assignment, Decider, EndedJob};
-use tilewright_service_api::{JobState, StageAtWork};
+use tilewright_service_api::StageAtWork;
 
-use super::{JobEnd, JobEnded, begin, failed};
+use super::{JobEnd, JobEnded, Preparation};
 use crate::{
     accept,
     device::Worker,
@@ -22,10 +22,16 @@ use crate::{
     state::ServerState,
     work::{
         executed::Execution,
-        give_back, memory_limit,
+        memory_limit,
         observer::{JobObserver, StopSignal},
-        wait_for_room,
     },
+};
+
+const PROMPTS: Preparation = Preparation {
+    stage: Stage::Text,
+    at_work: StageAtWork::Text,
+    name: "text stage",
+    no_room: "there is no room for a conditioning: prompts are encoded again once there is",
 };
 
 /// The inputs of the sample that this stage makes.
@@ -42,34 +48,10 @@ pub fn carry_out(
     handle: &Arc<JobHandle>,
     records: &mut Vec<String>,
 ) -> Option<JobEnded> {
-    begin(server, stored, handle, StageAtWork::Text, records);
-    let assignment = match server.rollout.revive_assignment(stored.pinned_of(Stage::Text)) {
-        Ok(assignment) => assignment,
-        Err(error) => return Some(failed(error.for_callers())),
-    };
-    let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
-    let made = loop {
-        records.clear();
-        let stage = TextStage { execution: Execution { server, worker, stored }, model, assignment: &assignment };
-        let made = tracing::info_span!("text").in_scope(|| stage.encode(history, handle, &stop, records));
-        let Err(JobEnd::Unwritten(line)) = made else { break made };
-        tracing::error!(error = line, "there is no room for a conditioning: prompts are encoded again once there is");
-        match wait_for_room(server, &stop) {
-            Ok(true) => {}
-            // The job begins anew after the next start.
-            Ok(false) => return None,
-            Err(end) => break Err(end),
-        }
-    };
-    let (state, error) = match made {
-        Ok(()) => (JobState::Done, None),
-        Err(JobEnd::LostDevice(reason)) => {
-            give_back(server, worker, stored, &reason);
-            return None;
-        }
-        Err(end) => end.state("text stage"),
-    };
-    Some(JobEnded { state, error, record: None }.after(records))
+    PROMPTS.carry_out(server, worker, stored, handle, records, |execution, assignment, stop, records| {
+        let stage = TextStage { execution, model, assignment };
+        tracing::info_span!("text").in_scope(|| stage.encode(history, handle, stop, records))
+    })
 }
 
 /// The text stage of a job, its model, and the revision that decides on it.

@@ -1,0 +1,213 @@
+//! A request as the dashboard's forms send it, a part for each field, and back.
+
+use serde_json::{Map, Number, Value, json};
+use tilewright_dashboard::views::FormRest;
+use tilewright_service_api::{JobRequest, LoraField};
+
+use super::extract::parse_json;
+use crate::problem::{ApiResult, Problem};
+
+/// What a field's text becomes.
+#[derive(Clone, Copy, PartialEq)]
+enum Reading {
+    Text,
+    Number,
+    Seeds,
+}
+
+/// Fields of a request.
+const OF_JOB: [(&str, Reading); 7] = [
+    ("model", Reading::Text),
+    ("format", Reading::Text),
+    ("tag", Reading::Text),
+    ("objective", Reading::Text),
+    ("prompt", Reading::Text),
+    ("negative_prompt", Reading::Text),
+    ("text_tokens", Reading::Number),
+];
+
+/// Fields of its sample.
+const OF_SAMPLE: [(&str, Reading); 13] = [
+    ("width", Reading::Number),
+    ("height", Reading::Number),
+    ("frames", Reading::Number),
+    ("batch", Reading::Number),
+    ("steps", Reading::Number),
+    ("cfg", Reading::Number),
+    ("guidance", Reading::Number),
+    ("shift", Reading::Number),
+    ("denoise", Reading::Number),
+    ("seed", Reading::Seeds),
+    ("sampler", Reading::Text),
+    ("scheduler", Reading::Text),
+    ("as", Reading::Text),
+];
+
+/// The names of a LoRA and of its strength, which follows it: as many pairs as there are LoRAs.
+const LORA: &str = "lora";
+const STRENGTH: &str = "lora_strength";
+
+/// All that a request has no field for, as JSON.
+const REST: &str = "rest";
+
+/// What follows a LoRA's name for one of two experts, by their numbers.
+const EXPERTS: [&str; 2] = ["@high", "@low"];
+
+/// The most bytes of a field, if a form has such a field.
+pub fn most_bytes(name: &str, texts: u64) -> Option<u64> {
+    match name {
+        "prompt" | "negative_prompt" | REST => Some(texts),
+        LORA => Some(4096),
+        STRENGTH => Some(64),
+        "seed" => Some(32 << 10),
+        _ if OF_JOB.iter().chain(&OF_SAMPLE).any(|(known, _)| *known == name) => Some(256),
+        _ => None,
+    }
+}
+
+/// The request of a form's fields: empty fields are left out.
+///
+/// # Errors
+/// A field can't be read.
+pub fn request_of(fields: &[(String, String)]) -> ApiResult<JobRequest> {
+    let all = |wanted: &'static str| fields.iter().filter(move |(name, _)| name == wanted).map(|(_, text)| text.trim());
+    let mut object = match all(REST).next() {
+        Some(rest) => parse_json::<Map<String, Value>>(rest.as_bytes())?,
+        None => Map::new(),
+    };
+    let mut sample = match object.remove("sample") {
+        Some(Value::Object(sample)) => sample,
+        None => Map::new(),
+        Some(_) => return Err(Problem::invalid("rest: its sample is no object")),
+    };
+    for (name, text) in fields {
+        let reading = |known: &[(&str, Reading)]| known.iter().find(|(known, _)| known == name).map(|(_, reading)| *reading);
+        // An empty prompt is one, too.
+        if text.is_empty() && name != "prompt" {
+            continue;
+        }
+        if let Some(reading) = reading(&OF_JOB) {
+            object.insert(name.clone(), reading.read(name, text)?);
+        } else if let Some(reading) = reading(&OF_SAMPLE) {
+            sample.insert(name.clone(), reading.read(&format!("sample.{name}"), text)?);
+        }
+    }
+    let loras = all(LORA).zip(all(STRENGTH)).filter(|(name, _)| !name.is_empty());
+    let loras = loras.map(|(name, strength)| lora(name, strength)).collect::<ApiResult<Vec<Value>>>()?;
+    if !loras.is_empty() {
+        object.insert("loras".into(), loras.into());
+    }
+    if object.contains_key("prompt") {
+        sample.insert("preview".into(), true.into());
+        // The form is for people, who expect another picture each time.
+        sample.entry("seed").or_insert_with(|| "random".into());
+    }
+    if !sample.is_empty() {
+        object.insert("sample".into(), sample.into());
+    }
+    parse_json(Value::from(object).to_string().as_bytes())
+}
+
+/// A LoRA of a form.
+fn lora(text: &str, strength: &str) -> ApiResult<Value> {
+    let of_expert = |(number, ending)| Some((text.strip_suffix(ending)?, number));
+    let found = EXPERTS.into_iter().enumerate().find_map(of_expert);
+    let (name, expert) = found.map_or((text, None), |(name, number)| (name, Some(number)));
+    let strength = if strength.is_empty() { Value::from(1.0) } else { Reading::Number.read("loras", strength)? };
+    Ok(json!({ "name": name, "expert": expert, "strength": strength }))
+}
+
+impl Reading {
+    fn read(self, field: &str, text: &str) -> ApiResult<Value> {
+        let number = |text: &str| {
+            let read = serde_json::from_str::<Number>(text.trim());
+            read.map(Value::from).map_err(|_| Problem::invalid(format!("{field}: expected a number")))
+        };
+        match self {
+            Self::Text => Ok(text.into()),
+            Self::Number => number(text),
+            Self::Seeds if text.trim() == "random" => Ok("random".into()),
+            Self::Seeds if text.contains(',') => text.split(',').map(number).collect(),
+            Self::Seeds => number(text),
+        }
+    }
+}
+
+/// What a request says beyond the fields of the form for prompts.
+pub fn rest_of(request: &JobRequest) -> Option<FormRest> {
+    let mut rest = serde_json::to_value(request).ok()?;
+    let object = rest.as_object_mut()?;
+    OF_JOB.iter().for_each(|(name, _)| drop(object.remove(*name)));
+    object.remove("loras");
+    let mut names = Vec::new();
+    if let Some(Value::Object(mut sample)) = object.remove("sample") {
+        // Files are sent anew, and each form asks for a preview.
+        ["paths", "preview"].into_iter().chain(OF_SAMPLE.map(|(name, _)| name)).for_each(|name| drop(sample.remove(name)));
+        names.extend(sample.keys().cloned());
+        if !sample.is_empty() {
+            object.insert("sample".into(), sample.into());
+        }
+    }
+    names.splice(..0, object.keys().filter(|name| *name != "sample").cloned());
+    (!names.is_empty()).then(|| FormRest { json: rest.to_string(), names })
+}
+
+/// A LoRA as the form has it: its name, with the expert that it is for behind it.
+pub fn lora_text(lora: &LoraField) -> String {
+    let expert = lora.expert.and_then(|expert| EXPERTS.get(expert as usize));
+    format!("{}{}", lora.name, expert.unwrap_or(&""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(fields: &[(&str, &str)]) -> ApiResult<JobRequest> {
+        let fields: Vec<_> = fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        request_of(&fields)
+    }
+
+    #[test]
+    fn a_form_has_all_that_a_request_says() {
+        let asked = json!({
+            "model": "wan", "prompt": "a cat", "negative_prompt": "a dog", "text_tokens": 300, "objective": "leanest",
+            "allow": ["blended"], "fps": "12", "deadline_s": 60,
+            "loras": [{ "name": "a/ink", "strength": 0.5, "expert": 1 }, { "name": "oil", "strength": 1.0 }],
+            "sample": {
+                "width": 64, "height": 32, "seed": [18446744073709551615_u64, 2], "sigmas": [1.0, 0.5, 0.0], "as": "diffusers",
+                "shift": 3.5, "sampler": "euler", "reuse": 0.1, "preview": true,
+            },
+        });
+        let asked: JobRequest = serde_json::from_value(asked).unwrap();
+        let rest = rest_of(&asked).unwrap();
+        assert_eq!(rest.names, ["allow", "deadline_s", "fps", "reuse", "sigmas"]);
+        let fields = [
+            ("model", "wan"), ("prompt", "a cat"), ("negative_prompt", "a dog"), ("text_tokens", "300"),
+            ("objective", "leanest"), ("lora", &lora_text(&asked.loras[0])), ("lora_strength", "0.5"), ("lora", ""),
+            ("lora_strength", "7"), ("lora", "oil"), ("lora_strength", ""), ("width", "64"), ("height", "32"),
+            ("seed", "18446744073709551615, 2"), ("as", "diffusers"), ("shift", "3.5"), ("sampler", "euler"), ("steps", ""),
+            ("rest", &rest.json),
+        ];
+        assert_eq!(form(&fields).unwrap(), asked);
+    }
+
+    #[test]
+    fn a_form_that_says_nothing_takes_any_seed() {
+        let plain = form(&[("model", "flux"), ("prompt", ""), ("seed", "")]).unwrap();
+        let expected = json!({ "model": "flux", "prompt": "", "sample": { "seed": "random", "preview": true } });
+        assert_eq!(plain, serde_json::from_value(expected).unwrap());
+        assert_eq!(rest_of(&plain), None);
+        let seeds = |text| form(&[("model", "flux"), ("prompt", ""), ("seed", text)]).map(|made| made.sample.unwrap().seed);
+        assert_eq!(seeds("-1").unwrap(), seeds("random").unwrap());
+        for (fields, words) in [
+            ([("model", "flux"), ("steps", "many")], "sample.steps: expected a number"),
+            ([("model", "flux"), ("seed", "1, two")], "sample.seed: expected a number"),
+            ([("model", "flux"), ("rest", "[1]")], "expected"),
+            ([("model", "flux"), ("rest", "{\"sample\": 1}")], "rest: its sample is no object"),
+            ([("model", "flux"), ("rest", "{\"unknown\": 1}")], "unknown"),
+        ] {
+            let problem = form(&fields).unwrap_err();
+            assert!(problem.detail.contains(words), "{}", problem.detail);
+        }
+    }
+}
