@@ -53,6 +53,17 @@ fn arguments(name: &str, case: &Value) -> Vec<String> {
     arguments
 }
 
+/// A LoRA for the fixture's transformer, 32 wide.
+pub fn lora(value: f32) -> Vec<u8> {
+    let name = |part: &str| format!("transformer.transformer_blocks.0.attn.to_q.lora_{part}.weight");
+    let (down, up) = (value.to_le_bytes().repeat(2 * 32), value.to_le_bytes().repeat(32 * 2));
+    let view = |shape: [usize; 2], data| {
+        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.to_vec(), data).unwrap()
+    };
+    let tensors = [(name("A"), view([2, 32], &down)), (name("B"), view([32, 2], &up))];
+    safetensors::serialize(tensors, None).unwrap()
+}
+
 /// A prompt that no earlier run had: tests share a cache.
 pub fn fresh_prompt() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

@@ -16,6 +16,8 @@ mod hostile_http;
 pub mod jobs;
 #[path = "service/kills.rs"]
 mod kills;
+#[path = "service/loras.rs"]
+mod loras;
 #[path = "service/pages.rs"]
 mod pages;
 #[path = "service/policies.rs"]

@@ -8,6 +8,7 @@ pub fn of_format(format: Format, start: &[u8]) -> String {
     match format {
         // A server's answer in place of a file tells the fault.
         Format::Text => format!("{name} ('{}'), not a safetensors file: {advice}", beginning(start)),
+        Format::Empty => format!("{name}: {advice}"),
         _ => format!("{name}, not a safetensors file: {advice}"),
     }
 }

@@ -441,7 +441,7 @@ mod tests {
         };
         assert_eq!(pipe, "a named pipe, not a file");
         let cases: [(Vec<u8>, &str); 18] = [
-            (vec![], "an empty file (0 bytes), not a safetensors file: copy or download it again"),
+            (vec![], "an empty file (0 bytes): copy or download it again"),
             (vec![0xff; 3], "3 bytes are no safetensors file"),
             (b"PK\x03\x04aaaaaaaaaaaaaaaaaaaaaaaaaaa/data.pkl".to_vec(), "truncated: a zip archive without"),
             (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "a zip archive, not a safetensors file: unpack it"),

@@ -79,7 +79,7 @@ pub fn run(arguments: &Embed) -> Outcome {
         memory_limit: arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine)),
         objective: arguments.objective.into(),
     };
-    check_prompts(&prompts, arguments.embeddings.is_some(), arguments.convention)?;
+    check_prompts((&[], &prompts), arguments.embeddings.is_some(), arguments.convention)?;
     if arguments.dry_run {
         encoders.check_lengths(&request)?;
         let mut planning = TextPlanning { planner: &mut planner, trials };
@@ -114,18 +114,20 @@ pub fn read_prompt(prompt: &str) -> Outcome<String> {
 }
 
 /// Refuses embeddings that nobody would read, warns of names that nobody looks for, and notes what
-/// else is read as words.
-pub fn check_prompts(prompts: &[String], has_folder: bool, convention: Convention) -> Outcome {
+/// else is read as words. A prompt without a name is called a prompt.
+pub fn check_prompts((names, prompts): (&[&str], &[String]), has_folder: bool, convention: Convention) -> Outcome {
     if has_folder && convention == Convention::Diffusers {
         return Err(Failure::input(
             "--embeddings and --as diffusers: its pipelines read no names of embeddings: leave one out",
         ));
     }
-    let names = prompts.iter().any(|prompt| prompt.contains("embedding:"));
-    if names && !has_folder && convention == Convention::ComfyUi {
+    let has_names = prompts.iter().any(|prompt| prompt.contains("embedding:"));
+    if has_names && !has_folder && convention == Convention::ComfyUi {
         tell!("warning: embedding: is read as words: --embeddings names the folder of embeddings");
     }
-    let mut told: Vec<String> = prompts.iter().flat_map(|prompt| prompt_notes(prompt, convention)).collect();
+    let names = names.iter().chain(std::iter::repeat(&"prompt"));
+    let notes = names.zip(prompts).flat_map(|(name, prompt)| prompt_notes(name, prompt, convention));
+    let mut told: Vec<String> = notes.collect();
     told.dedup();
     told.iter().for_each(|line| note(line));
     Ok(())

@@ -16,13 +16,14 @@ use tilewright_models::Extents;
 use tilewright_outputs::{Roles, folder_of};
 use tilewright_pipeline::{
     self as pipeline, Conditioning, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts,
-    SampleModel, Size, Workflow,
+    Recipe, SampleModel, Size, Workflow,
 };
 use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text, words::with_noun};
 
 use self::{
     conditioning::Conditionings,
     image::Beginning,
+    like::Filled,
     pictures::decode,
     report::{Memory, Report},
 };
@@ -48,8 +49,16 @@ pub fn run(mut arguments: Generate) -> Outcome {
         }
         arguments.reuse = Some(reuse);
     }
-    let like = arguments.like.clone().map(|path| like::fill(&mut arguments, &path)).transpose()?;
-    let arguments = &arguments;
+    let Some(path) = arguments.like.clone() else { return make(&arguments, None) };
+    let Filled { recipe, options } = like::fill(&mut arguments, &path)?;
+    // Nobody typed an option that the picture filled in.
+    make(&arguments, Some(&recipe)).map_err(|failure| match failure.option_of(&options) {
+        Some(option) => failure.and(format!("{option} is that of {}", path.display())),
+        None => failure,
+    })
+}
+
+fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     sample::tell_drawn(&arguments.seed);
     let aside = arguments.output.as_os_str() == STANDARD;
     for (option, is_given, words) in [
@@ -70,7 +79,7 @@ pub fn run(mut arguments: Generate) -> Outcome {
     let wants_clip = arguments.frames.is_some_and(|frames| frames > 1)
         || arguments.writing.format.map_or(Format::is_of_clips(&arguments.output), Format::is_video);
     let folders = &arguments.folders.models;
-    let before = like.as_ref().and_then(|recipe| recipe.model.as_ref());
+    let before = like.and_then(|recipe| recipe.model.as_ref());
     let (parts, found) = match before {
         Some(identity) if arguments.model.is_none() && parts.transformers.is_empty() => {
             parts.like(identity, folders)?
@@ -110,7 +119,7 @@ pub fn run(mut arguments: Generate) -> Outcome {
 
     let mut request = transformer.choose(&like::asked(arguments));
     let prompts = conditioning::read_prompts(arguments, request.cfg != 1.0)?;
-    check_prompts(&prompts, arguments.embeddings.is_some(), request.convention)?;
+    check_prompts((&["prompt", "negative prompt"], &prompts), arguments.embeddings.is_some(), request.convention)?;
     let text_tokens = match arguments.text_tokens {
         Some(tokens) => Some(tokens),
         None => transformer.text_tokens()?,

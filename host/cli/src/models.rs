@@ -71,7 +71,7 @@ fn row(library: &Library, model: &LibraryModel) -> Vec<String> {
     let mut names: Vec<String> =
         parts.filter(|path| Some(*path) != transformer).map(|path| short(&model.place, path)).collect();
     names.dedup();
-    let lacks: Vec<String> = model.lacks.iter().map(Need::to_string).collect();
+    let lacks: Vec<String> = model.lacks.iter().map(Need::to_string).chain(model.unreadable.iter().cloned()).collect();
     let made = if model.is_video { "clips" } else { "pictures" };
     vec![
         model.name.clone(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tilewright_plan::words::did_you_mean;
 
-use crate::{Config, Route, Source, Stage, conditions::FAMILIES, origin::Fault};
+use crate::{Config, Route, Source, conditions::FAMILIES, origin::Fault};
 
 /// The first fault that does not depend on the shipped policies.
 pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
@@ -41,11 +41,6 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
         let at = format!("routes/{place}");
         unique(&config.routes()[..place], route, &at)?;
         reachable(&config.routes()[..place], route, &at)?;
-        let is_served = |stage: &Stage| matches!(stage, Stage::Decode | Stage::Denoise | Stage::Text);
-        if !route.conditions.stage.is_empty() && !route.conditions.stage.iter().any(is_served) {
-            let detail = "a service encodes no pictures: no job would come to this route: write \"text\", \"denoise\" or \"decode\", or leave the key out";
-            return fault(format!("{at}/stage"), detail);
-        }
         families(&route.conditions.family, &at)?;
         check_names(&config.models, "model", &route.conditions.model, &at)?;
         check_names(config.devices(), "device", &route.conditions.device, &at)?;

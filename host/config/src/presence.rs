@@ -44,6 +44,7 @@ pub(crate) fn check(config: &Config) -> Result<(), Fault> {
             ("vae", model.vae.as_slice()),
             ("transformer", &model.transformer[..]),
             ("text-encoder", &model.text_encoder[..]),
+            ("loras", &model.loras[..]),
         ];
         for (key, path) in parts.into_iter().flat_map(|(key, paths)| paths.iter().map(move |path| (key, path))) {
             let kind = if path.is_dir() { Kind::Folder } else { Kind::File };

@@ -199,11 +199,6 @@ mod tests {
                 3,
                 "unknown variant `train`, expected one of `text`, `denoise`, `decode`, `encode`",
             ),
-            (
-                "policy = \"fixed\"\nstage = \"encode\"",
-                3,
-                "a service encodes no pictures: no job would come to this route",
-            ),
             ("policy = \"fixed\"\nmemory-limit = \"1KiB\"", 3, "allowed is 1MiB or more"),
             ("policy = \"fixed\"\nstage = []", 3, "an empty list: name at least one"),
             ("policy = \"fixed\"\nfamily = 1", 3, "expected a text or a list of texts"),

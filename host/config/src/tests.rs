@@ -88,6 +88,7 @@ fn every_key_says_what_it_says() {
         vae: Some(below("ae.safetensors")),
         transformer: Vec::new(),
         text_encoder: Vec::new(),
+        loras: Vec::new(),
         boundary: None,
         family: Some("flux".into()),
         scaling_factor: Some(0.3611),

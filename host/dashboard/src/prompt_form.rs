@@ -118,7 +118,8 @@ fn fields(view: &PromptPage) -> Markup {
     let text = |of: fn(&JobRequest) -> Option<&String>| filled.and_then(of).map_or("", String::as_str);
     let named = filled.map(|request| request.model.as_str());
     let chosen = view.models.iter().find(|model| Some(model.name.as_str()) == named).or(view.models.first());
-    let seeds = sample.and_then(|sample| sample.seed.as_ref()).map(|seed| seed.list()).filter(|seeds| !seeds.is_empty());
+    let seeds =
+        sample.and_then(|sample| sample.seed.as_ref()).map(|seed| seed.list()).filter(|seeds| !seeds.is_empty());
     let seeds = seeds.map(|seeds| seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
     html! {
         p.field.wide {

@@ -66,6 +66,9 @@ pub struct LibraryModel {
     pub parts: Parts,
     /// The parts that are missing.
     pub lacks: Vec<Need>,
+    /// A line on each part of its pipeline that can't be read, such as a link that leads nowhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<String>,
 }
 
 impl LibraryModel {
@@ -119,6 +122,7 @@ impl Library {
                 Some(folder) => Parts::default().from_model(folder).unwrap_or_default(),
                 None => Parts::default(),
             };
+            let unreadable = parts.unreadable();
             if parts.transformers.is_empty() {
                 parts.transformers = vec![item.path.clone()];
                 parts.transformers.extend(self.second_expert(item).map(|low| low.path.clone()));
@@ -133,6 +137,7 @@ impl Library {
                 is_bundled: place.keeping == Keeping::Bundled,
                 parts,
                 lacks,
+                unreadable,
             });
         }
         models

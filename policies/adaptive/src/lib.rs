@@ -129,7 +129,7 @@ impl Policy for Adaptive {
         let min_tile = settings.count("min-tile", 64, 1 << 16)?;
         let max_tile = settings.count("max-tile", 64, 1 << 16)?;
         if max_tile < min_tile {
-            return Err("max-tile: has to be at least min-tile".into());
+            return Err(format!("max-tile={max_tile}: has to be at least min-tile, which is {min_tile}"));
         }
         let overlap = match settings.text("overlap")? {
             "auto" => None,

@@ -387,7 +387,7 @@ fn settings_are_checked() {
     let refused = |name: &str, value: tilewright_sdk::Value| {
         Adaptive::configure(&Adaptive::describe().defaults().with(name, value)).err().unwrap()
     };
-    assert_eq!(refused("min-tile", 4096.into()), "max-tile: has to be at least min-tile");
+    assert_eq!(refused("min-tile", 4096.into()), "max-tile=2048: has to be at least min-tile, which is 4096");
     assert_eq!(
         refused("precision", "f8".into()),
         "precision=f8: allowed is auto, f32, tf32, bf16, f16, mixed-bf16, mixed-f16"

@@ -8,7 +8,11 @@ use super::{
     prompts::config,
     server::{Answer, Server},
 };
-use crate::{generate::fresh_prompt, hostile::careful, program::Place};
+use crate::{
+    generate::{fresh_prompt, lora},
+    hostile::careful,
+    program::Place,
+};
 
 fn page(server: &Server, path: &str) -> String {
     let answer = server.get(path);
@@ -48,6 +52,32 @@ fn sent(answer: &Answer) -> String {
 fn value<'a>(page: &'a str, id: &str) -> Option<&'a str> {
     let field = page.split(&format!("<input id=\"{id}\"")).nth(1)?.split('>').next()?;
     field.split(" value=\"").nth(1)?.split('"').next()
+}
+
+/// The fields of the form for prompts with their values, as a browser sends them.
+fn fields_of(page: &str) -> Vec<(String, String)> {
+    let form = page.split("id=\"prompt\"").nth(1).unwrap().split("</form>").next().unwrap();
+    let plain =
+        |text: &str| text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    let attribute = |tag: &str, name: &str| Some(plain(tag.split(&format!(" {name}=\"")).nth(1)?.split('"').next()?));
+    let mut fields = Vec::new();
+    for part in form.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').unwrap();
+        let name = attribute(tag, "name");
+        match (tag.split(' ').next().unwrap(), name) {
+            ("input", Some(name)) if attribute(tag, "type").as_deref() != Some("file") => {
+                fields.push((name, attribute(tag, "value").unwrap_or_default()));
+            }
+            ("textarea", Some(name)) => fields.push((name, plain(text.trim_start_matches('\n')))),
+            ("select", Some(name)) => fields.push((name, String::new())),
+            ("option", None) if tag.split(' ').any(|word| word == "selected") => {
+                fields.last_mut().unwrap().1 = attribute(tag, "value").unwrap();
+            }
+            _ => {}
+        }
+    }
+    fields.retain(|(name, _)| name != "form");
+    fields
 }
 
 const SMALL: [(&str, &str); 5] = [("model", "flux"), ("width", "48"), ("height", "32"), ("steps", "2"), ("format", "")];
@@ -201,6 +231,49 @@ fn a_prompts_page_makes_a_picture_and_leads_to_the_next() {
     assert_eq!(server.get(&format!("/jobs/{}/thumbnail", id.replace(|c: char| c.is_ascii_digit(), "0"))).status, 404);
     let found = server.get("/v1/jobs?q=%3Cb%3E").with(200)["jobs"].as_array().unwrap().len();
     assert_eq!(found, 3, "prompts are searched");
+    assert_eq!(server.end(), 0);
+}
+
+/// A form that is filled in from a job and sent as it is makes the same again, whatever the job
+/// asked for.
+#[test]
+fn a_varied_job_keeps_all_that_was_asked_for() {
+    let place = Place::new();
+    fs::create_dir(place.path("loras")).unwrap();
+    fs::write(place.path("loras/ink.safetensors"), lora(0.3)).unwrap();
+    let loras = format!("[models.flux]\nloras = {:?}\n", place.path("loras"));
+    let server = Server::start(&place, &config().replacen("[models.flux]\n", &loras, 1));
+    let plain = json!({ "model": "flux", "prompt": fresh_prompt(), "sample": { "steps": 2 } });
+    let asked = json!({
+        "model": "flux", "prompt": format!("{} \"a\" & <b>", fresh_prompt()), "negative_prompt": "fog", "text_tokens": 40,
+        "objective": "leanest", "allow": ["blended"], "deadline_s": 600, "format": "webp",
+        "loras": [{ "name": "ink", "strength": -0.25 }],
+        "sample": {
+            "width": 48, "height": 32, "seed": [18_446_744_073_709_551_615_u64, 7], "sigmas": [1.0, 0.4, 0.0],
+            "shift": 2.5, "as": "diffusers", "cfg": 2.0, "sampler": "euler",
+        },
+    });
+    for request in [plain, asked] {
+        let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
+        assert_eq!(server.ended(&id)["state"], "done", "{}", server.job(&id));
+        let fields = fields_of(&page(&server, &format!("/prompt?from={id}")));
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let answer = send(&server, &fields);
+        let led = location(&answer);
+        assert!(led.starts_with("/prompt?job="), "{}", page(&server, &led));
+        let same = sent(&answer);
+        let told = |id: &str| {
+            let mut told = server.ended(id)["request"].clone();
+            // The seed that was a default is in the form.
+            told.as_object_mut().unwrap().remove("defaults");
+            told
+        };
+        assert_eq!(told(&same), told(&id));
+        assert_eq!(server.job(&same)["format"], server.job(&id)["format"]);
+        let policy =
+            |id: &str| server.get(&format!("/v1/jobs/{id}/decision")).with(200)["stages"][0]["objective"].clone();
+        assert_eq!(policy(&same), policy(&id));
+    }
     assert_eq!(server.end(), 0);
 }
 

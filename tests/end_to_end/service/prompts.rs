@@ -46,12 +46,12 @@ fn asked(model: &str, prompt: &str, seed: u64) -> (Value, Vec<String>) {
     (request, words.into_iter().map(str::to_owned).collect())
 }
 
-fn by_hand(place: &Place, words: &[String]) -> (Vec<usize>, Vec<f32>) {
+pub fn by_hand(place: &Place, words: &[String]) -> (Vec<usize>, Vec<f32>) {
     place.run(words).succeeded();
     place.sample("hand.safetensors")
 }
 
-fn made(place: &Place, server: &Server, id: &str) -> (Vec<usize>, Vec<f32>) {
+pub fn made(place: &Place, server: &Server, id: &str) -> (Vec<usize>, Vec<f32>) {
     let job = server.ended(id);
     assert_eq!(job["state"], "done", "{job}");
     fs::write(place.path("result.safetensors"), server.get(&format!("/v1/jobs/{id}/result")).body).unwrap();

@@ -147,6 +147,11 @@ fn place(file: &[u8], name: &str, record: Record<'_>, extra: &[u8], most: usize)
     if flags & 1 != 0 {
         return Err(format!("entry {shown} of the zip archive is encrypted"));
     }
+    if name.contains("/code/") {
+        return Err(
+            "a TorchScript module, which is a program and is not run: save its state_dict with torch.save".into()
+        );
+    }
     if method != 0 || whole != packed {
         return Err(format!(
             "entry {shown} of the zip archive is compressed, which torch.save never does: unpack it, and save it anew"

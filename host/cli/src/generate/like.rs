@@ -62,6 +62,15 @@ pub fn model_name(arguments: &Generate, parts: &Parts) -> String {
 struct Filling<'a> {
     path: &'a Path,
     notes: Vec<String>,
+    options: Vec<String>,
+}
+
+/// What a picture filled in.
+pub struct Filled {
+    /// Its settings.
+    pub recipe: Recipe,
+    /// The options that it stands for.
+    pub options: Vec<String>,
 }
 
 impl Filling<'_> {
@@ -74,7 +83,11 @@ impl Filling<'_> {
         words: impl Fn(&T) -> String,
     ) {
         match (&*place, value) {
-            (None, value) => *place = value,
+            (None, Some(value)) => {
+                self.options.push(option.to_owned());
+                *place = Some(value);
+            }
+            (None, None) => {}
             (Some(given), Some(own)) if *given != own => {
                 self.notes.push(format!("{option} {} in place of its {}", words(given), words(&own)));
             }
@@ -100,7 +113,7 @@ impl Filling<'_> {
 ///
 /// # Errors
 /// The picture has none, or began with another that is not given.
-pub fn fill(arguments: &mut Generate, path: &Path) -> Outcome<Recipe> {
+pub fn fill(arguments: &mut Generate, path: &Path) -> Outcome<Filled> {
     let refused = |reason: String| Failure::input(format!("{}: {reason}", path.display()));
     if !path.exists() {
         return Err(refused("can't be read: no such file".into()));
@@ -122,7 +135,7 @@ pub fn fill(arguments: &mut Generate, path: &Path) -> Outcome<Recipe> {
             return Err(refused(words.into()));
         }
     }
-    let mut filling = Filling { path, notes: Vec::new() };
+    let mut filling = Filling { path, notes: Vec::new(), options: Vec::new() };
     let short = |text: &String| format!("'{}'", shorten(text, SHOWN));
     filling.fill("the prompt", &mut arguments.prompt, Some(recipe.prompt.clone()), short);
     filling.fill("--negative", &mut arguments.negative, recipe.negative.clone(), short);
@@ -146,8 +159,8 @@ pub fn fill(arguments: &mut Generate, path: &Path) -> Outcome<Recipe> {
         (None, Some(_)) => filling.fill("--sigmas", &mut way.sigmas, recipe.sigmas.clone().map(Sigmas), sigmas),
         (Some(_), None) => filling.plain("--steps", &mut way.steps, recipe.steps),
         _ => {
-            way.steps = recipe.steps;
-            way.sigmas = recipe.sigmas.clone().map(Sigmas);
+            filling.fill("--steps", &mut way.steps, recipe.steps, u32::to_string);
+            filling.fill("--sigmas", &mut way.sigmas, recipe.sigmas.clone().map(Sigmas), sigmas);
         }
     }
     let sampler = filling.named("sampler", recipe.sampler.as_ref())?;
@@ -180,10 +193,13 @@ pub fn fill(arguments: &mut Generate, path: &Path) -> Outcome<Recipe> {
         arguments.set = settings;
     }
     fill_loras(arguments, &recipe, &mut filling);
+    if recipe.model.is_none() && arguments.model.is_none() && arguments.transformer.is_empty() {
+        filling.notes.push("it does not tell its model, and the usual one is taken: --model names another".into());
+    }
     for note in &filling.notes {
         tell!("note: {}: {note}", path.display());
     }
-    Ok(recipe)
+    Ok(Filled { recipe, options: filling.options })
 }
 
 /// Takes a picture's LoRAs from where they are found, if none is given.

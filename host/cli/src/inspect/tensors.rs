@@ -195,7 +195,8 @@ fn command(inspection: &Inspection) -> Option<String> {
                 "tilewright decode LATENT --vae FILE -o OUT; tilewright encode PICTURE --vae FILE -o OUT"
             }
             (Some(_), false) => "tilewright decode LATENT --vae FILE -o OUT",
-            (None, _) => "tilewright encode PICTURE --vae FILE -o OUT",
+            // An encoder alone is opened by no command.
+            (None, _) => return None,
         },
         Kind::Latent => "tilewright decode FILE --vae VAE -o OUT",
         Kind::Pixels => "tilewright encode FILE --vae VAE -o OUT",

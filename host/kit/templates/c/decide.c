@@ -154,9 +154,8 @@ const char *tw_decide(const tw_request *request, const tw_attempt *attempts, siz
     // The device: half the bytes if a probe found bf16 no slower. `request->device.arch` ("gfx1151")
     // is for rules about one chip.
     tw_dtype dtype = tw_is_fast(request, TW_BF16) ? TW_BF16 : TW_F32;
-    // The memory limit of the user, and at most the memory that is free now.
+    // The user's limit, which goes by what is free if none was given.
     uint64_t budget = request->memory.limit_bytes;
-    if (budget > request->device.free_bytes) budget = request->device.free_bytes;
     for (size_t i = 0; i < count; i++) {
         const tw_attempt *attempt = &attempts[i];
         if (attempt->failure.tag == TW_NON_FINITE) {

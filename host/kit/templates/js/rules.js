@@ -15,8 +15,8 @@ export function decide(request, attempts, tile, price) {
     // The device: half the bytes if a probe found bf16 no slower. `request.device.arch` ("gfx1151")
     // is for rules about one chip.
     let dtypes = request.device.fastDtypes.includes("bf16") ? ["bf16", "f32"] : ["f32"];
-    // The memory limit of the user, and at most the memory that is free now.
-    let budget = Math.min(request.memory.limitBytes, request.device.freeBytes);
+    // The user's limit, which goes by what is free if none was given.
+    let budget = request.memory.limitBytes;
     for (const { plan, failure } of attempts) {
         if (failure.tag === "non-finite") {
             // NaN or infinity: a type with a wider range.

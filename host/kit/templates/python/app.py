@@ -49,8 +49,8 @@ class VaePolicy:
         # The device: half the bytes if a probe found bf16 no slower. `request.device.arch` ("gfx1151")
         # is for rules about one chip.
         dtypes = [Dtype.BF16, Dtype.F32] if Dtype.BF16 in request.device.fast_dtypes else [Dtype.F32]
-        # The memory limit of the user, and at most the memory that is free now.
-        budget = min(request.memory.limit_bytes, request.device.free_bytes)
+        # The user's limit, which goes by what is free if none was given.
+        budget = request.memory.limit_bytes
         for attempt in attempts:
             if isinstance(attempt.failure, Failure_NonFinite):
                 # NaN or infinity: a type with a wider range.

@@ -197,6 +197,12 @@ impl Parts {
         Ok(self.over(if model.is_dir() { in_folder(model)? } else { in_file(model)? }))
     }
 
+    /// A line on each part beside the transformer that can't be read.
+    pub(super) fn unreadable(&self) -> Vec<String> {
+        let paths = self.text_encoders.iter().chain(&self.vision_encoder).chain(&self.vae);
+        paths.filter_map(|path| Checkpoint::open_part(path, &[]).err()).map(|error| error.to_string()).collect()
+    }
+
     /// Checks that all parts are there.
     ///
     /// # Errors

@@ -11,8 +11,9 @@ const NETWORKS: [&str; 3] = ["lora", "lyco", "hypernet"];
 /// Characters of a part that a note repeats.
 const SHOWN: usize = 60;
 
-/// A note on each part of a prompt that is read as words, though another program obeys it.
-pub fn prompt_notes(prompt: &str, convention: Convention) -> Vec<String> {
+/// A note on each part of a prompt that is read as words, though another program obeys it. `name`
+/// is what the note calls the prompt.
+pub fn prompt_notes(name: &str, prompt: &str, convention: Convention) -> Vec<String> {
     let reads = match convention {
         Convention::ComfyUi => "as ComfyUI reads it",
         Convention::Diffusers => "as diffusers reads it",
@@ -21,7 +22,7 @@ pub fn prompt_notes(prompt: &str, convention: Convention) -> Vec<String> {
     let mut note = |part: &str, advice: &str| {
         let shown: String = part.chars().take(SHOWN).collect();
         let more = if part.chars().nth(SHOWN).is_some() { "…" } else { "" };
-        let line = format!("the prompt's {shown}{more} is words, {reads}{advice}");
+        let line = format!("the {name}'s {shown}{more} is words, {reads}{advice}");
         if !notes.contains(&line) {
             notes.push(line);
         }
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn what_other_programs_obey_is_named() {
-        let of = |prompt: &str| prompt_notes(prompt, Convention::ComfyUi);
+        let of = |prompt: &str| prompt_notes("prompt", prompt, Convention::ComfyUi);
         for (prompt, words) in [
             (
                 "a fox <lora:style_v2:0.8>, red",
@@ -90,6 +91,6 @@ mod tests {
             assert_eq!(of(plain), [""; 0], "{plain}");
         }
         assert_eq!(of("BREAK a BREAK").len(), 1);
-        assert!(prompt_notes("BREAK", Convention::Diffusers)[0].ends_with("as diffusers reads it"));
+        assert!(prompt_notes("prompt", "BREAK", Convention::Diffusers)[0].ends_with("as diffusers reads it"));
     }
 }

@@ -81,7 +81,8 @@ pub fn request_of(fields: &[(String, String)]) -> ApiResult<JobRequest> {
         Some(_) => return Err(Problem::invalid("rest: its sample is no object")),
     };
     for (name, text) in fields {
-        let reading = |known: &[(&str, Reading)]| known.iter().find(|(known, _)| known == name).map(|(_, reading)| *reading);
+        let reading =
+            |known: &[(&str, Reading)]| known.iter().find(|(known, _)| known == name).map(|(_, reading)| *reading);
         // An empty prompt is one, too.
         if text.is_empty() && name != "prompt" {
             continue;
@@ -142,7 +143,10 @@ pub fn rest_of(request: &JobRequest) -> Option<FormRest> {
     let mut names = Vec::new();
     if let Some(Value::Object(mut sample)) = object.remove("sample") {
         // Files are sent anew, and each form asks for a preview.
-        ["paths", "preview"].into_iter().chain(OF_SAMPLE.map(|(name, _)| name)).for_each(|name| drop(sample.remove(name)));
+        ["paths", "preview"]
+            .into_iter()
+            .chain(OF_SAMPLE.map(|(name, _)| name))
+            .for_each(|name| drop(sample.remove(name)));
         names.extend(sample.keys().cloned());
         if !sample.is_empty() {
             object.insert("sample".into(), sample.into());
@@ -182,10 +186,24 @@ mod tests {
         let rest = rest_of(&asked).unwrap();
         assert_eq!(rest.names, ["allow", "deadline_s", "fps", "reuse", "sigmas"]);
         let fields = [
-            ("model", "wan"), ("prompt", "a cat"), ("negative_prompt", "a dog"), ("text_tokens", "300"),
-            ("objective", "leanest"), ("lora", &lora_text(&asked.loras[0])), ("lora_strength", "0.5"), ("lora", ""),
-            ("lora_strength", "7"), ("lora", "oil"), ("lora_strength", ""), ("width", "64"), ("height", "32"),
-            ("seed", "18446744073709551615, 2"), ("as", "diffusers"), ("shift", "3.5"), ("sampler", "euler"), ("steps", ""),
+            ("model", "wan"),
+            ("prompt", "a cat"),
+            ("negative_prompt", "a dog"),
+            ("text_tokens", "300"),
+            ("objective", "leanest"),
+            ("lora", &lora_text(&asked.loras[0])),
+            ("lora_strength", "0.5"),
+            ("lora", ""),
+            ("lora_strength", "7"),
+            ("lora", "oil"),
+            ("lora_strength", ""),
+            ("width", "64"),
+            ("height", "32"),
+            ("seed", "18446744073709551615, 2"),
+            ("as", "diffusers"),
+            ("shift", "3.5"),
+            ("sampler", "euler"),
+            ("steps", ""),
             ("rest", &rest.json),
         ];
         assert_eq!(form(&fields).unwrap(), asked);
@@ -197,7 +215,8 @@ mod tests {
         let expected = json!({ "model": "flux", "prompt": "", "sample": { "seed": "random", "preview": true } });
         assert_eq!(plain, serde_json::from_value(expected).unwrap());
         assert_eq!(rest_of(&plain), None);
-        let seeds = |text| form(&[("model", "flux"), ("prompt", ""), ("seed", text)]).map(|made| made.sample.unwrap().seed);
+        let seeds =
+            |text| form(&[("model", "flux"), ("prompt", ""), ("seed", text)]).map(|made| made.sample.unwrap().seed);
         assert_eq!(seeds("-1").unwrap(), seeds("random").unwrap());
         for (fields, words) in [
             ([("model", "flux"), ("steps", "many")], "sample.steps: expected a number"),

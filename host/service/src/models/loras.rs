@@ -193,7 +193,8 @@ mod tests {
         let folder = place.path().join("loras");
         fs::create_dir_all(folder.join("styles/old")).unwrap();
         fs::create_dir_all(folder.join("adapter")).unwrap();
-        for name in ["ink.safetensors", "styles/oil.v2.safetensors", "styles/old/tin.pt", "notes.txt", ".hidden.safetensors"]
+        for name in
+            ["ink.safetensors", "styles/oil.v2.safetensors", "styles/old/tin.pt", "notes.txt", ".hidden.safetensors"]
         {
             fs::write(folder.join(name), "").unwrap();
         }

@@ -148,7 +148,12 @@ type BegunSample = (LatentOutput, Option<KeptSample>, Option<(SampleState, Denoi
 impl Execution<'_> {
     /// Finds the places of a sample's result and steps. A kept step of other weights or files is
     /// dropped: a reload may have changed the model.
-    fn begin_sample(&self, model: &OpenModel, transformer: &SampleModel, sampling: &Sampling) -> Result<BegunSample, JobEnd> {
+    fn begin_sample(
+        &self,
+        model: &OpenModel,
+        transformer: &SampleModel,
+        sampling: &Sampling,
+    ) -> Result<BegunSample, JobEnd> {
         let unwritten = |error: tilewright_pipeline::Error| self.classify_write_error(&error);
         // The latent of a prompt is the input of its decode.
         let (path, kind) = match self.stored.job.stage {

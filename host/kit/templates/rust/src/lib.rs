@@ -44,8 +44,8 @@ impl Policy for Tiles {
         // ("gfx1151") is for rules about one chip.
         let is_fast = request.is_fast(Dtype::Bf16);
         let mut dtypes: &[Dtype] = if is_fast { &[Dtype::Bf16, Dtype::F32] } else { &[Dtype::F32] };
-        // The memory limit of the user, and at most the memory that is free now.
-        let mut budget = request.memory.limit_bytes.min(request.device.free_bytes);
+        // The user's limit, which goes by what is free if none was given.
+        let mut budget = request.memory.limit_bytes;
         for Attempt { plan, failure } in attempts {
             match failure {
                 // NaN or infinity: a type with a wider range.
