@@ -52,7 +52,7 @@ pub fn read_zip(file: &[u8]) -> Result<Contents, String> {
     let within = name.strip_suffix(PICKLE).unwrap_or_default();
     let entry = |name: &str| archive.find(&format!("{within}{name}"));
     if entry(PROGRAM).is_some() {
-        return Err("a TorchScript program: give the file of the model's weights".into());
+        return Err(zip::IS_PROGRAM.into());
     }
     if entry("byteorder").is_some_and(|range| &file[range] == b"big") {
         return Err(BIG_ENDIAN.into());

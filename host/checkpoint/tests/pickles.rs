@@ -37,7 +37,7 @@ fn tensors_are_those_that_torch_reads() {
     }
     types.sort_unstable();
     types.dedup();
-    assert_eq!((count, types.len()), (12, 17), "{types:?}");
+    assert_eq!((count, types.len()), (14, 17), "{types:?}");
 }
 
 #[test]
@@ -222,6 +222,9 @@ fn archives_and_pickles_that_lie_are_refused_in_one_line() {
     let unpickled = |bytes: &[u8]| archive(&[part("x/data.pkl", bytes)]);
     let called = |name: &str| of(&[format!("c{name}\n").replace('.', "\n").as_bytes(), b")R"].concat());
     let nested = (0..40).fold(tensor("FloatStorage", 4, 0, &[4], &[1]), |inner, _| dict(&[("k", inner)]));
+    // A long tuple, made into a size time and again.
+    let again = b"h\x01h\x02R0".repeat(100);
+    let copies = [&b"ctorch\nSize\nq\x01("[..], &b"N".repeat(50_000), b"t\x85q\x02", &again, b"."].concat();
     let cases: Vec<(Vec<u8>, &str)> = vec![
         // The archive.
         (whole[..whole.len() - 1].to_vec(), "truncated: a zip archive without the directory at its end"),
@@ -249,6 +252,8 @@ fn archives_and_pickles_that_lie_are_refused_in_one_line() {
         (called("torch.QInt8Storage"), "torch.QInt8Storage is not read"),
         (of(&[&text("os")[..], &text("sys\ntem\x1b"), b"\x93"].concat()), "os.sys\\ntem\\u{1b} is not read"),
         (of(b"ctorch\nTensor\n)\x81"), "a call at byte"),
+        (of(b"cpytorch_lightning.callbacks.model_checkpoint\nModelCheckpoint\n)\x81"), "a call at byte"),
+        (of(&copies), "whose calls copy more than 4194304 items"),
         (of(b"ctorch\nFloatStorage\n)R"), "a call at byte"),
         (of(b"\x82\x01"), "instruction 0x82 at byte 2 of its pickle is not read"),
         (of(b"I1\n"), "instruction 0x49"),

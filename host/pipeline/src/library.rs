@@ -78,6 +78,11 @@ impl LibraryModel {
         let also = self.also.iter().any(|other| is_called(name, &other.name, Some(&other.path)));
         also || is_called(name, &self.name, self.transformer())
     }
+
+    /// Its transformer, or the first of two; of a pipeline the folder.
+    pub fn transformer(&self) -> Option<&Path> {
+        self.parts.transformers.first().map(PathBuf::as_path)
+    }
 }
 
 /// True if a file of this own name and path is meant by a name.
@@ -249,12 +254,5 @@ impl Library {
             (is_near, is_in_place, is_family, item.bytes, in_order)
         };
         self.items.iter().filter(serves).max_by_key(rank)
-    }
-}
-
-impl LibraryModel {
-    /// Its transformer, or the first of two; of a pipeline the folder.
-    pub fn transformer(&self) -> Option<&Path> {
-        self.parts.transformers.first().map(PathBuf::as_path)
     }
 }

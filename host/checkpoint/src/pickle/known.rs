@@ -43,7 +43,7 @@ const fn function(function: Function) -> Known {
 }
 
 /// A module, a name in it, and its meaning. Python 2 calls `builtins` otherwise.
-const KNOWN: [(&str, &str, Known); 54] = [
+const KNOWN: [(&str, &str, Known); 60] = [
     ("torch._utils", "_rebuild_tensor", function(Function::Tensor)),
     ("torch._utils", "_rebuild_tensor_v2", function(Function::Tensor)),
     ("torch._utils", "_rebuild_tensor_v3", function(Function::TensorOfType)),
@@ -58,6 +58,14 @@ const KNOWN: [(&str, &str, Known); 54] = [
     ("_codecs", "encode", function(Function::Other)),
     ("builtins", "bytearray", function(Function::Other)),
     ("__builtin__", "bytearray", function(Function::Other)),
+    // PyTorch Lightning's files name the class whose facts they keep beside the weights, and have
+    // numbers of NumPy among them.
+    ("pytorch_lightning.callbacks.model_checkpoint", "ModelCheckpoint", Class),
+    ("lightning.pytorch.callbacks.model_checkpoint", "ModelCheckpoint", Class),
+    ("numpy.core.multiarray", "scalar", function(Function::Other)),
+    ("numpy._core.multiarray", "scalar", function(Function::Other)),
+    ("numpy", "dtype", function(Function::Other)),
+    ("numpy.dtypes", "Float64DType", function(Function::Other)),
     ("torch", "Tensor", Class),
     ("torch.nn.parameter", "Parameter", Class),
     ("torch", "FloatStorage", Storage(Some(Stored::F32))),

@@ -1,6 +1,7 @@
 //! The machine that reads a pickle. It knows protocol 2 and what 3 to 5 add for plain values; its
 //! values stand in one list and refer to each other by number, so that no nesting can exhaust the
-//! stack, and no object costs more than the bytes that describe it.
+//! stack. What calls copy is counted: else a few bytes that recall a long tuple would cost its
+//! length, time and again.
 
 use std::collections::HashMap;
 
@@ -15,6 +16,9 @@ pub type Id = u32;
 
 /// The most instructions; 65,536 tensors take three million.
 const MOST_STEPS: usize = 1 << 22;
+
+/// The most items of tuples, lists and dicts that calls copy, all together.
+const MOST_COPIED: usize = 1 << 22;
 
 /// The longest name of a module, or of a name in one, in bytes.
 const LONGEST_NAME: usize = 256;
@@ -39,6 +43,18 @@ pub enum Value<'a> {
     Other,
 }
 
+impl Value<'_> {
+    /// Values, extents and strides that it holds.
+    fn items(&self) -> usize {
+        match self {
+            Self::List(items) | Self::Tuple(items) => items.len(),
+            Self::Dict(pairs) => 2 * pairs.len(),
+            Self::Tensor(tensor) => tensor.shape.len() + tensor.strides.len(),
+            _ => 0,
+        }
+    }
+}
+
 /// A pickle's values.
 #[derive(Debug)]
 pub struct Pickled<'a> {
@@ -55,8 +71,15 @@ impl<'a> Pickled<'a> {
     /// One line: it is truncated, unsound, too large, or uses a name that is not known.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
         let bytes = &bytes[..bytes.len().min(LONGEST_PICKLE)];
-        let mut machine =
-            Machine { bytes, at: 0, values: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+        let mut machine = Machine {
+            bytes,
+            at: 0,
+            values: Vec::new(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            copied: 0,
+        };
         for _ in 0..MOST_STEPS {
             if machine.step()? {
                 let root = machine.pop()?;
@@ -93,6 +116,8 @@ struct Machine<'a> {
     /// Heights of the stack.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
+    /// Items that calls have copied.
+    copied: usize,
 }
 
 impl<'a> Machine<'a> {
@@ -316,7 +341,14 @@ impl<'a> Machine<'a> {
                 Value::Known(Known::find(module, name)?)
             }
             // A call, or an object of a class.
-            b'R' | 0x81 => self.call()?,
+            b'R' | 0x81 => {
+                let made = self.call()?;
+                self.copied += made.items();
+                if self.copied > MOST_COPIED {
+                    return Err(format!("a pickle whose calls copy more than {MOST_COPIED} items: no model's do"));
+                }
+                made
+            }
             b'Q' => {
                 let id = self.pop()?;
                 Value::Storage(self.storage(id).ok_or("a reference to something that is no storage is not read")?)
@@ -336,7 +368,7 @@ impl<'a> Machine<'a> {
         self.pop()?;
         let top = self.top()?;
         match self.values[top as usize] {
-            Value::Dict(_) | Value::List(_) | Value::Tensor(_) => Ok(()),
+            Value::Dict(_) | Value::List(_) | Value::Tensor(_) | Value::Other => Ok(()),
             _ => Err(format!("unsound: byte {} of its pickle gives attributes to a plain value", self.at)),
         }
     }

@@ -132,6 +132,9 @@ struct Place {
     length: usize,
 }
 
+/// The message for a program, whose code may be compressed.
+pub const IS_PROGRAM: &str = "a TorchScript program, which is not run: give the file of the model's weights";
+
 fn place(file: &[u8], name: &str, record: Record<'_>, extra: &[u8], most: usize) -> Result<Place, String> {
     let shown = name.escape_debug();
     let [flags, method] = [8, 10].map(|at| record.number(at, 2));
@@ -148,9 +151,7 @@ fn place(file: &[u8], name: &str, record: Record<'_>, extra: &[u8], most: usize)
         return Err(format!("entry {shown} of the zip archive is encrypted"));
     }
     if name.contains("/code/") {
-        return Err(
-            "a TorchScript module, which is a program and is not run: save its state_dict with torch.save".into()
-        );
+        return Err(IS_PROGRAM.into());
     }
     if method != 0 || whole != packed {
         return Err(format!(
