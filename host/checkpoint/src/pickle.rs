@@ -36,9 +36,6 @@ const LONGEST_PICKLE: usize = 64 << 20;
 const PICKLE: &str = "data.pkl";
 const STORAGES: &str = "data/";
 
-/// The entry of archives that hold a program.
-const PROGRAM: &str = "constants.pkl";
-
 const BIG_ENDIAN: &str = "written on a big-endian machine: save it anew on another one";
 
 /// Reads an archive of `torch.save` from all its bytes.
@@ -51,9 +48,6 @@ pub fn read_zip(file: &[u8]) -> Result<Contents, String> {
     let name = name.ok_or_else(|| format!("a zip archive without {PICKLE}, which torch.save writes: unpack it"))?;
     let within = name.strip_suffix(PICKLE).unwrap_or_default();
     let entry = |name: &str| archive.find(&format!("{within}{name}"));
-    if entry(PROGRAM).is_some() {
-        return Err(zip::IS_PROGRAM.into());
-    }
     if entry("byteorder").is_some_and(|range| &file[range] == b"big") {
         return Err(BIG_ENDIAN.into());
     }

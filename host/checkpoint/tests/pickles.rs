@@ -311,8 +311,8 @@ fn bombs_are_refused_before_they_take_memory() {
     let lists = archive(&[part("x/data.pkl", &vec![b']'; 5 << 20])]);
     let message = folder.open(&lists).unwrap_err();
     assert!(message.contains("a pickle of more than 4194304 instructions"), "{message}");
-    // Twice as many names at each level, of 64 KiB.
-    let long = text(&"k".repeat(1 << 16));
+    // Twice as many names at each level, of 4 KiB.
+    let long = text(&"k".repeat(1 << 12));
     let mut object = [&leaf[..], b"q\x00"].concat();
     for level in 0..12_u8 {
         let pair = [&long[..], &[b'h', level], &text("b"), &[b'h', level]].concat();
@@ -320,6 +320,16 @@ fn bombs_are_refused_before_they_take_memory() {
     }
     let message = folder.open(&saved(&object, 16)).unwrap_err();
     assert!(message.contains("bytes of names"), "{message}");
+    // A key of a megabyte that is recalled a hundred thousand times: no weight is called so.
+    let long = [&text(&"k".repeat(1 << 20))[..], b"q\x01N}("].concat();
+    let object = [&long[..], &b"h\x01N".repeat(100_000), b"u"].concat();
+    let message = folder.open(&saved(&object, 16)).unwrap_err();
+    assert!(message.contains("a pickle without tensors"), "{message}");
+    // A tensor of a million axes.
+    let axes = vec![1; 1 << 20];
+    let object = dict(&[("a", tensor("FloatStorage", 4, 0, &axes, &axes))]);
+    let message = folder.open(&saved(&object, 16)).unwrap_err();
+    assert!(message.contains("a tensor at byte"), "{message}");
 }
 
 #[test]

@@ -31,14 +31,12 @@ impl Failure {
         Failure::Work(anyhow::anyhow!("{message}"))
     }
 
-    /// The option that wrong arguments are about, of some.
+    /// The option that wrong arguments are about, of some: the line begins with it.
     pub fn option_of<'a>(&self, options: &'a [String]) -> Option<&'a String> {
         let Failure::Input(error) = self else { return None };
         let text = format!("{error:#}");
         let ends = |rest: &str| !rest.starts_with(|next: char| next == '-' || next.is_ascii_alphanumeric());
-        let is_named =
-            |option: &&String| text.match_indices(option.as_str()).any(|(at, _)| ends(&text[at + option.len()..]));
-        options.iter().find(is_named)
+        options.iter().find(|option| text.strip_prefix(option.as_str()).is_some_and(ends))
     }
 
     /// The same failure with a further message.

@@ -198,7 +198,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let preview = preview.map(|preview| (preview, vae_path.as_path()));
     let work = SampleWork { model: &transformer, machine, job, sampling: &sampling, memory_limit: limit, preview };
     let mut resumption = match arguments.resume {
-        true => Resumption::open(&arguments.output, &work, &arguments.lora, &arguments.set)?,
+        true => Resumption::open(&arguments.output, &work, &arguments.set)?,
         false => Resumption::default(),
     };
     let quiet = Shown { json: false, ..shown };

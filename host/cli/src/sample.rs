@@ -68,7 +68,7 @@ pub fn run(arguments: &Sample) -> Outcome {
     let work =
         SampleWork { model: &model, machine, job, sampling: &sampling, memory_limit: limit, preview: preview.zip(vae) };
     let mut resumption = match arguments.resume {
-        true => Resumption::open(&arguments.output, &work, &arguments.lora, &arguments.set)?,
+        true => Resumption::open(&arguments.output, &work, &arguments.set)?,
         false => Resumption::default(),
     };
     let sampled = work.run(&mut planner, &mut resumption)?;

@@ -55,6 +55,13 @@ impl Denoiser {
         Ok(Self { experts: vec![Arc::new(high), Arc::new(low)], boundary })
     }
 
+    /// The same without LoRAs. Both share the files.
+    #[must_use]
+    pub fn without_loras(&self) -> Self {
+        let experts = self.experts.iter().map(|file| Arc::new(file.without_loras())).collect();
+        Self { experts, boundary: self.boundary }
+    }
+
     /// The sigma at which two experts change; 0 of one.
     pub fn boundary(&self) -> f64 {
         self.boundary

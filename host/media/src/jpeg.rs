@@ -36,6 +36,9 @@ const MOST_BETWEEN: usize = 16;
 /// The zeros that a code without a value stands for, less one; with fewer, a block ends there.
 const ZEROS: u8 = 15;
 
+/// The most scans: programs write a dozen, and each goes through all blocks.
+const MOST_SCANS: usize = 500;
+
 /// The reason why a JPEG is not whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -107,6 +110,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), Fault> {
     let mut segments = Segments { bytes, at: 0 };
     let mut tables: BTreeMap<u8, Table> = BTreeMap::new();
     let (mut frame, mut interval): (Option<Frame>, u32) = (None, 0);
+    let mut scans = 0;
     let is_whole = |frame: &Option<Frame>, is: fn(&Component) -> bool| {
         let is_whole = frame.as_ref().is_some_and(|frame| frame.components.iter().all(is));
         if is_whole { Ok(()) } else { Err(Fault::TooShort) }
@@ -120,7 +124,11 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), Fault> {
         };
         match marker {
             _ if OTHERS.contains(&marker) => return Ok(()),
+            // The size of the first one is what was checked.
             _ if SEQUENTIAL.contains(&marker) || marker == PROGRESSIVE => {
+                if frame.is_some() {
+                    return Err(Fault::Damaged);
+                }
                 frame = Some(Frame::read(segment, marker == PROGRESSIVE).ok_or(Fault::Damaged)?);
             }
             HUFFMAN => Table::read_all(segment, &mut tables).ok_or(Fault::Damaged)?,
@@ -129,6 +137,10 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), Fault> {
             SCAN if tables.is_empty() => return Ok(()),
             SCAN => {
                 let frame = frame.as_mut().ok_or(Fault::Damaged)?;
+                scans += 1;
+                if scans > MOST_SCANS {
+                    return Err(Fault::Damaged);
+                }
                 let mut bits = Bits { bytes, at: segments.at, held: 0, count: 0 };
                 frame.read_scan(segment, &tables, interval, &mut bits)?;
                 segments.at = bits.at;

@@ -147,4 +147,22 @@ fn data_that_are_no_codes_are_said() {
     }
     let line = place.picture(&bytes).unwrap_err();
     assert!(line.ends_with("its data are damaged: copy or download it again"), "{line}");
+    // A second size behind the one that was checked, and scans without end.
+    let bytes = fixture("progressive-444.jpg");
+    let segment = |marker: u8| {
+        let start = bytes.windows(2).position(|pair| pair == [0xff, marker]).unwrap();
+        let length = usize::from(u16::from_be_bytes([bytes[start + 2], bytes[start + 3]]));
+        (start, bytes[start..start + 2 + length].to_vec())
+    };
+    let (_, mut frame) = segment(0xc2);
+    frame[5..9].fill(0xff);
+    let scans: Vec<usize> =
+        bytes.windows(2).enumerate().filter(|(_, pair)| *pair == [0xff, 0xda]).map(|(at, _)| at).collect();
+    let [first, second] = [scans[0], scans[1]];
+    let two_sizes = [&bytes[..second], &frame, &bytes[second..]].concat();
+    let many_scans = [&bytes[..second], &bytes[first..second].repeat(600), &bytes[second..]].concat();
+    for bytes in [two_sizes, many_scans] {
+        let line = place.picture(&bytes).unwrap_err();
+        assert!(line.ends_with("its data are damaged: copy or download it again"), "{line}");
+    }
 }

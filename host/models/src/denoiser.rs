@@ -156,6 +156,18 @@ impl DenoiserFile {
         Ok(found)
     }
 
+    /// The same denoiser without the changes of LoRAs. Both share the file.
+    #[must_use]
+    pub fn without_loras(&self) -> Self {
+        Self {
+            file: self.file.without_loras(),
+            config: self.config.clone(),
+            stored_types: self.stored_types.clone(),
+            blocks: self.blocks.clone(),
+            ..*self
+        }
+    }
+
     /// Finds the denoiser in a file, by the tensors that tell its architecture.
     ///
     /// # Errors

@@ -64,6 +64,8 @@ impl Half {
 #[derive(Debug)]
 pub struct Lora {
     file: Checkpoint,
+    /// The settings beside the file, when they were read.
+    beside: settings::State,
     /// The factor of all changes.
     pub strength: f64,
     /// The changes to the transformer, or to the first of two experts.
@@ -143,6 +145,7 @@ impl Lora {
         if halves.iter().all(|half| half.layers.is_empty()) && text_keys == 0 {
             return Err(unknown("no LoRA: it has no tensor like lora_up.weight, lora_B.weight or diff".into()));
         }
+        let beside = settings::State::of(file.path());
         let mut settings = Settings::read(&file).map_err(unknown)?;
         for (owner, half) in [Owner::First, Owner::Second].into_iter().zip(&mut halves) {
             for (plain, layer) in &mut half.layers {
@@ -151,7 +154,7 @@ impl Lora {
         }
         let [changes, second] = halves;
         let second = (second.keys() > 0).then_some(second);
-        Ok(Self { strength, changes, second, text_keys, notes: settings.into_notes(), file })
+        Ok(Self { strength, changes, second, text_keys, notes: settings.into_notes(), file, beside })
     }
 
     /// The part of the file that is for one of two experts, by its number; all of it if the file
@@ -173,6 +176,16 @@ impl Lora {
     /// The file.
     pub fn file(&self) -> &Checkpoint {
         &self.file
+    }
+
+    /// True if the file and the settings beside it are as they were, and are still in their places.
+    pub fn is_current(&self) -> bool {
+        self.file.is_current() && self.beside == settings::State::of(self.file.path())
+    }
+
+    /// Words that are others if the file, the settings beside it or the strength are.
+    pub fn id(&self) -> String {
+        format!("{:?} {:?} {}", self.file.id(), self.beside, self.strength)
     }
 
     /// All layers that are changed, those of text encoders aside.

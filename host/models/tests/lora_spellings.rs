@@ -187,7 +187,8 @@ fn the_configuration_beside_a_file_is_read_where_it_is_the_files() {
     write_layer(&place.path("style.safetensors"), "base_model.model.", &json!({"format": "pt"}));
     assert_eq!(open("style.safetensors"), Ok((3.0, String::new())));
     assert_eq!(open(""), Ok((3.0, String::new())));
-    assert_eq!(Lora::files(&place.path("")).unwrap(), [config.clone(), place.path("style.safetensors")]);
+    let file = Lora::file_of(&place.path("")).unwrap();
+    assert_eq!((Lora::settings_of(&file), &file), (Some(config.clone()), &place.path("style.safetensors")));
     write_layer(&place.path("other.safetensors"), "", &json!({}));
     let (found, said) = open("style.safetensors").unwrap();
     assert!(

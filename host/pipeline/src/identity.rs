@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tilewright_models::{Checkpoint, Error as ModelError};
+use tilewright_models::{Checkpoint, Error as ModelError, Lora};
 
 use crate::{Error, LoraRequest, Parts, Result, SampleModel, text::encoder_files};
 
@@ -23,6 +23,9 @@ const PIECE: u64 = 16 << 10;
 
 /// The bytes of its start, where a header is, and of its end.
 const ENDS: u64 = 1 << 20;
+
+/// The longest settings of a LoRA, in bytes.
+const LONGEST_SETTINGS: u64 = 4 << 20;
 
 /// The word before a digest: it is not that of all bytes.
 const SCHEME: &str = "sampled";
@@ -76,6 +79,9 @@ pub struct LoraIdentity {
     /// The file.
     #[serde(flatten)]
     pub file: PartIdentity,
+    /// A digest of the settings that lie beside it and are read with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<String>,
     /// The factor of its changes.
     pub strength: f64,
     /// The expert that it is for, by its number; all of them if none is given.
@@ -188,8 +194,20 @@ impl LoraIdentity {
     /// Its file can't be read.
     pub fn of(request: &LoraRequest) -> Result<Self> {
         let LoraRequest { path, strength, expert } = request;
-        Ok(Self { file: PartIdentity::open(path, &[])?, strength: *strength, expert: *expert })
+        let file = Lora::file_of(path).map_err(Error::from)?;
+        let settings = Lora::settings_of(&file).map(|path| settings_digest(&path)).transpose()?;
+        let mut file = PartIdentity::open(&file, &[])?;
+        // A folder goes by its own name.
+        file.name = name_of(path);
+        Ok(Self { file, settings, strength: *strength, expert: *expert })
     }
+}
+
+/// A digest of a whole small file.
+fn settings_digest(path: &Path) -> Result<String> {
+    let bytes = tilewright_files::read(path, LONGEST_SETTINGS);
+    let bytes = bytes.map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    Ok(Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Adds what counts of a file to a digest, and returns the file's length.

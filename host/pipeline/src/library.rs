@@ -127,7 +127,7 @@ impl Library {
                 Some(folder) => Parts::default().from_model(folder).unwrap_or_default(),
                 None => Parts::default(),
             };
-            let unreadable = parts.unreadable();
+            let unreadable = parts.unreadable(|path| self.item(path));
             if parts.transformers.is_empty() {
                 parts.transformers = vec![item.path.clone()];
                 parts.transformers.extend(self.second_expert(item).map(|low| low.path.clone()));

@@ -126,6 +126,19 @@ impl SampleModel {
         Ok(Self { denoiser, scaling, defaults, path, pipeline, lora_factors: Vec::new() })
     }
 
+    /// The same without LoRAs. Both share the files.
+    #[must_use]
+    pub fn without_loras(&self) -> Self {
+        Self {
+            denoiser: self.denoiser.without_loras(),
+            scaling: self.scaling.clone(),
+            path: self.path.clone(),
+            pipeline: self.pipeline.clone(),
+            defaults: self.defaults.clone(),
+            lora_factors: Vec::new(),
+        }
+    }
+
     /// Adds a LoRA. Returns a line on what of it has no place in the denoiser, if anything.
     ///
     /// # Errors
@@ -219,9 +232,9 @@ impl SampleModel {
     /// the settings that the user chose.
     ///
     /// # Errors
-    /// A LoRA's file is gone; memory is out.
-    pub fn fingerprint(&self, loras: &[LoraRequest], sampling: &Sampling, chosen: &[(&str, &str)]) -> Result<String> {
-        kept::fingerprint(self, loras, sampling, chosen)
+    /// Memory is out.
+    pub fn fingerprint(&self, sampling: &Sampling, chosen: &[(&str, &str)]) -> Result<String> {
+        kept::fingerprint(self, sampling, chosen)
     }
 
     /// Latents of the model's own space in that of the VAE.

@@ -18,8 +18,14 @@ pub fn with_noun<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> St
 /// swapped, in short names too.
 const ALIKE: f64 = 0.72;
 
+/// The longest name, in bytes, that is compared: that takes the product of both lengths.
+const LONGEST: usize = 256;
+
 /// The known name that was probably meant, if any is close enough.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if given.len() > LONGEST {
+        return None;
+    }
     let lower = given.to_lowercase();
     let likeness = |name: &str| {
         let letters = strsim::normalized_damerau_levenshtein(&lower, &name.to_lowercase());

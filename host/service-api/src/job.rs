@@ -94,7 +94,7 @@ pub struct JobRequest {
 #[serde(deny_unknown_fields)]
 pub struct LoraField {
     /// Its name: that of its file below the configured folder, without the ending.
-    #[schema(min_length = 1, max_length = 1024)]
+    #[schema(min_length = 1, max_length = 4096)]
     pub name: String,
     /// The factor of its changes; 1 if left out.
     #[serde(default = "one")]

@@ -256,8 +256,6 @@ impl ServerState {
 
     fn try_accept(&self, request: JobRequest, uploads: Uploads, key: Option<&str>) -> Result<Job, Refusal> {
         let model = self.model(&request.model)?;
-        check_loras(&request)?;
-        let model = model.with_loras(&request.loras).map_err(Refusal::Invalid)?;
         let device = self.choose_device(request.device.as_deref())?;
         if let Some(before) = key.map(|key| self.jobs.store.find_by_key(key)).transpose()?.flatten() {
             return self.confirm_same(before, &request);
@@ -265,6 +263,8 @@ impl ServerState {
         let slot = device.queue.reserve().map_err(Refusal::QueueFull)?;
         let longest_s = self.config.in_force().server.limits.deadline.as_secs();
         check_fields(&request, longest_s)?;
+        check_loras(&request)?;
+        let model = model.with_loras(&request.loras).map_err(Refusal::Invalid)?;
         let inspected = match (&request.prompt, &request.sample) {
             (Some(prompt), _) => {
                 let place = self.jobs.files.incoming();
@@ -428,6 +428,9 @@ fn check_loras(request: &JobRequest) -> Result<(), Refusal> {
     }
     if request.loras.len() > MOST_LORAS {
         return Err(invalid(format!("loras: expected at most {MOST_LORAS}")));
+    }
+    if request.loras.iter().any(|lora| lora.name.is_empty() || lora.name.len() > LONGEST_PATH) {
+        return Err(invalid(format!("loras: expected names of 1 to {LONGEST_PATH} bytes")));
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use tilewright_pipeline::{LatentMap, Model, ModelIdentity, Parts, SampleModel, T
 use tilewright_plan::PolicyIdentity;
 use tilewright_policy::FallbackPlanner;
 use tilewright_sampling::Convention;
-use tilewright_service_api::{JobSettings, LoraField};
+use tilewright_service_api::JobSettings;
 
 pub use self::loras::OpenLora;
 use crate::{Error, Result, accept, device::Devices, error::one_line, jobs::StoredJob};
@@ -38,14 +38,14 @@ pub struct OpenModel {
     pub loras: Vec<OpenLora>,
     /// The text encoders, which read prompts.
     pub text: Option<Arc<OpenText>>,
-    /// The names and digests of its files, once a job has asked for them.
-    identity: OnceLock<ModelIdentity>,
+    /// The names and digests of its files, once a job has asked for them: LoRAs change none.
+    identity: Arc<OnceLock<ModelIdentity>>,
     /// The colours of its latents, once a preview has asked for them; none if they can't be fitted.
-    colours: OnceLock<LatentMap>,
+    colours: Arc<OnceLock<LatentMap>>,
     parts: Parts,
     configured: tilewright_config::Model,
-    /// The same with the LoRAs that were asked for last.
-    last_with_loras: Mutex<Option<(Vec<LoraField>, Arc<OpenModel>)>>,
+    /// The same with the LoRAs that were asked for last, the latest first.
+    with_loras: Mutex<Vec<Arc<OpenModel>>>,
 }
 
 /// The autoencoder of a model.
@@ -79,22 +79,6 @@ impl OpenText {
 }
 
 impl OpenModel {
-    /// A model none of whose parts is open.
-    fn empty(name: &str, parts: Parts, configured: &tilewright_config::Model) -> Self {
-        Self {
-            name: name.to_owned(),
-            vae: None,
-            transformer: None,
-            loras: Vec::new(),
-            text: None,
-            identity: OnceLock::new(),
-            colours: OnceLock::new(),
-            parts,
-            configured: configured.clone(),
-            last_with_loras: Mutex::default(),
-        }
-    }
-
     /// The parts that a prompt needs on its way to a picture or clip.
     ///
     /// # Errors
@@ -165,6 +149,12 @@ impl OpenModel {
         Some(settings)
     }
 
+    /// A line about its files without the folders that they lie in: callers are told no path of the
+    /// server.
+    pub fn without_folders(&self, line: &str) -> String {
+        without_folders(&self.parts, line)
+    }
+
     /// The files of its parts.
     pub fn parts(&self) -> &Parts {
         &self.parts
@@ -187,6 +177,19 @@ impl Drop for OpenVae {
     fn drop(&mut self) {
         self.model.release();
     }
+}
+
+fn without_folders(parts: &Parts, line: &str) -> String {
+    let Parts { text_encoders, transformers, vision_encoder, vae, pipeline } = parts;
+    let paths = text_encoders.iter().chain(transformers).chain(vision_encoder).chain(vae).chain(pipeline);
+    // The longest first: one may lie below another.
+    let mut folders: Vec<String> = paths
+        .filter_map(|path| path.parent())
+        .filter(|folder| folder.parent().is_some())
+        .map(|folder| format!("{}/", folder.display()))
+        .collect();
+    folders.sort_by_key(|folder| std::cmp::Reverse(folder.len()));
+    folders.iter().fold(line.to_owned(), |line, folder| line.replace(folder, ""))
 }
 
 /// Models by name.
@@ -221,7 +224,11 @@ impl Models {
     /// One line: a reload has removed it, or what is in the place of its files can't be opened.
     pub fn of_job(&self, stored: &StoredJob) -> std::result::Result<Arc<OpenModel>, String> {
         let name = &stored.job.model;
-        let found = self.refresh(name).map_err(|error| one_line(&error))?;
+        let before = self.open.load().get(name).cloned();
+        let found = self.refresh(name).map_err(|error| {
+            let line = one_line(&error);
+            before.map_or_else(|| line.clone(), |before| before.without_folders(&line))
+        })?;
         found.ok_or_else(|| format!("model {name} is no longer configured"))?.with_loras(&stored.request.loras)
     }
 
@@ -371,7 +378,18 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
             Some(OpenText { paths: paths.to_vec(), tokens, quantized }.into())
         }
     };
-    Ok(OpenModel { vae, transformer, text, ..OpenModel::empty(name, parts, configured) })
+    Ok(OpenModel {
+        name: name.to_owned(),
+        vae,
+        transformer,
+        loras: Vec::new(),
+        text,
+        identity: Arc::default(),
+        colours: Arc::default(),
+        parts,
+        configured: configured.clone(),
+        with_loras: Mutex::default(),
+    })
 }
 
 fn overrides(name: &str, path: &Path, configured: &tilewright_config::Model) -> Result<Overrides> {

@@ -99,7 +99,7 @@ async fn prompt_page(
 ) -> ApiResult<Html<String>> {
     let PromptQuery { notice, job, from } = query;
     let asked = views::AskedPrompt { notice, job, from };
-    let html = spawn_blocking(move || views::prompt(&app, &headers, &asked).map(|view| prompt(&view)));
+    let html = spawn_blocking(move || views::prompt(&app, &headers, &asked, true).map(|view| prompt(&view)));
     Ok(Html(html.await??))
 }
 
@@ -213,7 +213,7 @@ fn render_parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec
     }
     if let Some(query) = page.strip_prefix("/prompt") {
         let job = query.strip_prefix("?job=").map(str::to_owned);
-        let view = views::prompt(app, headers, &views::AskedPrompt { job, ..views::AskedPrompt::default() })?;
+        let view = views::prompt(app, headers, &views::AskedPrompt { job, ..views::AskedPrompt::default() }, false)?;
         return Ok(prompt_parts(&view));
     }
     if page == "/jobs" {

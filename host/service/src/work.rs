@@ -218,6 +218,7 @@ fn run_job(
         return Ok(());
     };
     span.record("state", state.name());
+    let error = error.map(|line| model.without_folders(&line));
     finish(&mut stored, state, error, record.as_deref())
 }
 

@@ -58,6 +58,23 @@ fn a_lora_is_asked_for_by_name_and_gives_the_pixels_of_the_command_line() {
     fs::rename(place.path("loras/new.safetensors"), place.path("loras/oil.safetensors")).unwrap();
     let (changed, _) = pixels(&two);
     assert!(changed == hand(&["loras/styles/ink.safetensors:0.5", "loras/oil.safetensors"]) && changed != both);
+    // The settings beside a file count as the file does.
+    let peft = place.path("loras/peft");
+    fs::create_dir(&peft).unwrap();
+    fs::write(peft.join("adapter_model.safetensors"), lora(0.3)).unwrap();
+    let by_alpha = [2, 6].map(|alpha| {
+        let settings = json!({ "peft_type": "LORA", "r": 2, "lora_alpha": alpha, "target_modules": ["to_q"] });
+        fs::write(peft.join("adapter_config.json"), settings.to_string()).unwrap();
+        let (made, told) = pixels(&json!([{ "name": "peft" }]));
+        assert!(made == hand(&["loras/peft"]), "alpha {alpha}: other pixels than by hand");
+        assert_eq!(told[0]["name"], "peft");
+        made.1
+    });
+    assert!(by_alpha[0] != by_alpha[1]);
+    assert_eq!(
+        server.get("/v1/models").with(200)["models"][0]["loras"],
+        json!(["broken", "oil", "peft", "styles/ink"])
+    );
     assert_eq!(server.end(), 0);
 }
 

@@ -270,9 +270,21 @@ fn a_varied_job_keeps_all_that_was_asked_for() {
         };
         assert_eq!(told(&same), told(&id));
         assert_eq!(server.job(&same)["format"], server.job(&id)["format"]);
-        let policy =
-            |id: &str| server.get(&format!("/v1/jobs/{id}/decision")).with(200)["stages"][0]["objective"].clone();
-        assert_eq!(policy(&same), policy(&id));
+        // Of the latent's own decode, in the last stage's record.
+        let asked = |id: &str| {
+            let stages = server.get(&format!("/v1/jobs/{id}/decision")).with(200)["stages"].clone();
+            let request = &stages.as_array().unwrap().last().unwrap()["request"];
+            assert!(request["objective"].is_string() && request["allows_blended"].is_boolean(), "{request}");
+            (request["objective"].clone(), request["allows_blended"].clone())
+        };
+        assert_eq!(asked(&same), asked(&id));
+        // And what only the form's hidden part has.
+        let rest = |id: &str| {
+            let fields = fields_of(&page(&server, &format!("/prompt?from={id}")));
+            fields.into_iter().find(|(name, _)| name == "rest").map(|(_, rest)| rest)
+        };
+        assert_eq!(rest(&same), rest(&id));
+        assert_eq!(rest(&id).is_some_and(|rest| rest.contains("\"deadline_s\":600")), request["allow"].is_array());
     }
     assert_eq!(server.end(), 0);
 }

@@ -138,6 +138,9 @@ fn blended_tiles_are_allowed_by_a_job_a_route_or_the_server() {
     assert!(!decide(&server, json!({})));
     assert!(decide(&server, json!({ "allow": ["blended"] })));
     assert!(!decide(&server, json!({ "allow": ["encode.blended"] })));
+    let refused =
+        server.submit(&json!({ "model": "picture", "allow": ["reuse=0.2"] }), &small(16, 16), &[]).problem(422);
+    assert!(refused.contains("allow: reuse is for samples and prompts"), "{refused}");
     let refused = server.submit(&json!({ "model": "picture", "allow": ["tiles"] }), &small(16, 16), &[]).problem(422);
     assert!(refused.starts_with("allow[0]: "), "{refused}");
     assert_eq!(server.end(), 0);

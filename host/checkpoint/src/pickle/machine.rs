@@ -20,6 +20,9 @@ const MOST_STEPS: usize = 1 << 22;
 /// The most items of tuples, lists and dicts that calls copy, all together.
 const MOST_COPIED: usize = 1 << 22;
 
+/// The most axes of a tensor, as PyTorch has it.
+const MOST_AXES: usize = 64;
+
 /// The longest name of a module, or of a name in one, in bytes.
 const LONGEST_NAME: usize = 256;
 
@@ -472,7 +475,8 @@ impl<'a> Machine<'a> {
             },
             (_, stored) => stored.unwrap_or(tilewright_torch::Stored::U8),
         };
-        let counts = |id: Id| self.tuple(id)?.iter().map(|id| self.count(*id)).collect::<Option<Vec<usize>>>();
+        let axes = |id: Id| self.tuple(id).filter(|axes| axes.len() <= MOST_AXES);
+        let counts = |id: Id| axes(id)?.iter().map(|id| self.count(*id)).collect::<Option<Vec<usize>>>();
         let (offset, shape, strides) = (self.count(offset)?, counts(shape)?, counts(strides)?);
         Some(Tensor { storage: storage.clone(), stored, offset, shape, strides })
     }

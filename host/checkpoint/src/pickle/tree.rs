@@ -15,6 +15,9 @@ const LEVELS: [&str; 6] = ["state_dict", "params_ema", "params", "model_state_di
 /// The name of a tensor that was saved alone.
 const ALONE: &str = "tensor";
 
+/// The longest part of a tensor's name, in bytes.
+const LONGEST_KEY: usize = 4096;
+
 /// Dicts and lists within each other.
 const DEEPEST: usize = 16;
 
@@ -105,6 +108,7 @@ impl Walk<'_, '_> {
 
     fn descend(&mut self, key: &Value<'_>, of: Id, path: &mut Vec<String>) -> Result<(), String> {
         let key = match key {
+            Value::Text(text) if text.len() > LONGEST_KEY => return Ok(()),
             Value::Text(text) => (*text).to_owned(),
             Value::Integer(number) => number.to_string(),
             // Keys of other kinds lead to no weights.

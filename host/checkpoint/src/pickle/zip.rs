@@ -79,6 +79,9 @@ fn directory(file: &[u8]) -> Result<(u64, Range<usize>), String> {
     Ok((entries, offset as usize..last as usize))
 }
 
+/// The entry of archives that hold a program.
+const PROGRAM: &str = "constants.pkl";
+
 impl<'a> Archive<'a> {
     /// Reads the directory of an archive, and checks that its entries lie in it one behind the
     /// other.
@@ -88,6 +91,7 @@ impl<'a> Archive<'a> {
     pub fn read(file: &'a [u8]) -> Result<Self, String> {
         let (count, directory) = directory(file)?;
         let (mut entries, mut places, mut at) = (BTreeMap::new(), Vec::new(), directory.start);
+        let mut fault = None;
         for _ in 0..count {
             let beyond = || unsound("its directory ends within an entry");
             let record = Record::find(&file[..directory.end], at, CENTRAL_BYTES, CENTRAL).ok_or_else(beyond)?;
@@ -100,11 +104,24 @@ impl<'a> Archive<'a> {
             if name.ends_with('/') {
                 continue;
             }
-            let place = place(file, name, record, extra, directory.start)?;
+            // A program's entries may be compressed: that it is one says more.
+            if name.rsplit('/').next() == Some(PROGRAM) {
+                return Err("a TorchScript program, which is not run: give the file of the model's weights".into());
+            }
+            let place = match place(file, name, record, extra, directory.start) {
+                Ok(place) => place,
+                Err(found) => {
+                    fault.get_or_insert(found);
+                    continue;
+                }
+            };
             places.push(place.clone());
             if entries.insert(name, place.end - place.length..place.end).is_some() {
                 return Err(unsound(&format!("two entries are called {}", name.escape_debug())));
             }
+        }
+        if let Some(fault) = fault {
+            return Err(fault);
         }
         places.sort_by_key(|place| place.start);
         match places.windows(2).find(|pair| pair[0].end > pair[1].start) {
@@ -132,9 +149,6 @@ struct Place {
     length: usize,
 }
 
-/// The message for a program, whose code may be compressed.
-pub const IS_PROGRAM: &str = "a TorchScript program, which is not run: give the file of the model's weights";
-
 fn place(file: &[u8], name: &str, record: Record<'_>, extra: &[u8], most: usize) -> Result<Place, String> {
     let shown = name.escape_debug();
     let [flags, method] = [8, 10].map(|at| record.number(at, 2));
@@ -149,9 +163,6 @@ fn place(file: &[u8], name: &str, record: Record<'_>, extra: &[u8], most: usize)
     };
     if flags & 1 != 0 {
         return Err(format!("entry {shown} of the zip archive is encrypted"));
-    }
-    if name.contains("/code/") {
-        return Err(IS_PROGRAM.into());
     }
     if method != 0 || whole != packed {
         return Err(format!(

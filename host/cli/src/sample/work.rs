@@ -4,7 +4,7 @@ use std::{cell::RefCell, path::Path, rc::Rc};
 
 use tilewright_engine::{Begun, DenoiseJob, Machine, Sampled, Sampling, Unfinished};
 use tilewright_media::Preview;
-use tilewright_pipeline::{KeptSample, LoraRequest, PacedSteps, SampleModel};
+use tilewright_pipeline::{KeptSample, PacedSteps, SampleModel};
 use tilewright_plan::{Denoise, Recorder};
 
 use super::after_step::{Previewing, after_step};
@@ -36,14 +36,9 @@ impl Resumption {
     ///
     /// # Errors
     /// It can't be made, or is another sample's.
-    pub fn open(
-        output: &Path,
-        work: &SampleWork<'_>,
-        loras: &[LoraRequest],
-        set: &[(String, String)],
-    ) -> Outcome<Self> {
+    pub fn open(output: &Path, work: &SampleWork<'_>, set: &[(String, String)]) -> Outcome<Self> {
         let chosen: Vec<(&str, &str)> = set.iter().filter_map(of_bits).collect();
-        let fingerprint = work.model.fingerprint(loras, work.sampling, &chosen)?;
+        let fingerprint = work.model.fingerprint(work.sampling, &chosen)?;
         let (place, found) = KeptSample::open(output, &fingerprint)?;
         let begun = found.map(|(state, plan)| {
             tell!(

@@ -419,7 +419,7 @@ fn go_on_as(kept: &DenoisePlan, decision: &mut Decision<Denoise>) {
 fn advice(plan: &DenoisePlan, failure: Failure) -> String {
     match failure {
         Failure::NonFinite { .. } if plan.precision.dtype() == Dtype::F32 => {
-            "in f32 too: the weights or the conditioning are damaged".into()
+            "in f32 too: the weights, a LoRA or the conditioning are damaged".into()
         }
         Failure::NonFinite { .. } => "try --set precision=f32".into(),
         Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {

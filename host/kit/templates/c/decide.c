@@ -10,8 +10,13 @@
 // The smallest tile, in pixels of the decoded picture.
 #define LEAST 64
 
-// The most plans to ask the price of: whole, bands and tiles down to the smallest.
-#define PLANS 32
+// The sides of tiles, the largest first: 4096 to LEAST.
+#define SIDES 7
+_Static_assert(LEAST << (SIDES - 1) == 4096, "SIDES goes with LEAST and the largest tile that tw_configure takes");
+
+// The most plans to ask the price of: whole and bands, for a clip each with fewer frames too, the
+// smallest bands twice more, and tiles.
+#define PLANS (2 * (1 + SIDES) + 2 + SIDES)
 
 // The settings that a user may change, with their defaults. When tw_configure is called, `integer`
 // (or flag, number, text) holds the user's value.

@@ -22,12 +22,16 @@ pub(super) fn find(path: &Path) -> Result<PathBuf> {
 }
 
 impl Lora {
-    /// The files that a LoRA is read from: its tensors', and that of its settings if there is one.
+    /// The file of a LoRA's tensors: the path itself, or the file in the folder that it is.
     ///
     /// # Errors
-    /// The path is of a folder that holds no LoRA, or several.
-    pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
-        let file = find(path)?;
-        Ok(settings::path_beside(&file).into_iter().chain([file]).collect())
+    /// The folder holds no LoRA, or several.
+    pub fn file_of(path: &Path) -> Result<PathBuf> {
+        find(path)
+    }
+
+    /// The settings beside a LoRA's file that are read with it, if there are any.
+    pub fn settings_of(file: &Path) -> Option<PathBuf> {
+        settings::path_beside(file)
     }
 }

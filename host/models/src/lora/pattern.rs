@@ -37,6 +37,11 @@ impl Pattern {
         }
     }
 
+    /// True if it is more than a name.
+    pub fn is_expression(&self) -> bool {
+        matches!(self, Self::Expression(_))
+    }
+
     /// True if a layer's name fits.
     ///
     /// # Errors

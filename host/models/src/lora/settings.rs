@@ -1,7 +1,12 @@
 //! The scale of a LoRA's changes where tensors don't tell it: alpha and rank in the file's header
 //! or beside it, as diffusers, peft and trainers write them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::SystemTime,
+};
 
 use super::{
     names::{self, Owner},
@@ -17,9 +22,14 @@ const IN_HEADER: &str = "lora_adapter_metadata";
 pub(super) const BESIDE: &str = "adapter_config.json";
 pub(super) const PEFT_FILE: &str = "adapter_model.safetensors";
 
-/// The longest configuration that is read, and the most patterns in it.
+/// The longest configuration that is read, the most patterns in it, and the most that are more than
+/// a name: those take memory and time.
 const LONGEST: u64 = 4 << 20;
 const MOST_PATTERNS: usize = 1 << 14;
+const MOST_EXPRESSIONS: usize = 256;
+
+/// The most names that are tried on such patterns.
+const MOST_TRIES: usize = 1 << 22;
 
 /// The rank and the alpha of a configuration that leaves them out (peft's `LoraConfig`).
 const USUAL: f64 = 8.0;
@@ -53,8 +63,8 @@ struct Pair {
     is_peft: bool,
     alpha: f64,
     rank: f64,
-    alphas: Vec<(Pattern, f64)>,
-    ranks: Vec<(Pattern, f64)>,
+    alphas: Rc<[(Pattern, f64)]>,
+    ranks: Rc<[(Pattern, f64)]>,
     /// The alpha is over the rank's root (rsLoRA).
     by_root: bool,
 }
@@ -106,6 +116,9 @@ pub(super) struct Settings {
     halves: Vec<String>,
     /// A configuration that may be of another file.
     unclaimed: Option<String>,
+    /// Patterns that are more than a name, and the names that were tried on them.
+    expressions: usize,
+    tries: usize,
     /// Notes, and the matters that they are about: each is noted once.
     notes: Vec<String>,
     noted: Vec<String>,
@@ -214,22 +227,28 @@ impl Settings {
             let rank = ["r", "rank"].into_iter().find_map(number).unwrap_or(USUAL);
             found.push((origin.to_owned(), [number("lora_alpha").unwrap_or(USUAL), rank]));
         }
-        for (place, [alpha, rank]) in found {
-            let compiled = |patterns: &[(String, f64)]| {
-                patterns
-                    .iter()
-                    .map(|(text, value)| Ok((Pattern::new(text)?, *value)))
-                    .collect::<Result<Vec<_>, String>>()
-            };
+        let mut compiled = |patterns: &[(String, f64)]| -> Result<Rc<[(Pattern, f64)]>, String> {
             let broken = |reason: String| format!("{origin}: {reason}");
+            let pattern = |(text, value): &(String, f64)| {
+                let pattern = Pattern::new(text)?;
+                self.expressions += usize::from(pattern.is_expression());
+                match self.expressions > MOST_EXPRESSIONS {
+                    true => Err(format!("more than {MOST_EXPRESSIONS} patterns that are no names")),
+                    false => Ok((pattern, *value)),
+                }
+            };
+            patterns.iter().map(pattern).collect::<Result<_, String>>().map_err(broken)
+        };
+        let [alphas, ranks] = [compiled(&patterns[0])?, compiled(&patterns[1])?];
+        for (place, [alpha, rank]) in found {
             self.pairs.push(Pair {
                 origin: place,
                 owner,
                 is_peft,
                 alpha,
                 rank,
-                alphas: compiled(&patterns[0]).map_err(broken)?,
-                ranks: compiled(&patterns[1]).map_err(broken)?,
+                alphas: alphas.clone(),
+                ranks: ranks.clone(),
                 by_root,
             });
         }
@@ -247,6 +266,10 @@ impl Settings {
     /// # Errors
     /// The settings contradict the tensors where diffusers and peft refuse that, in words.
     pub fn scale(&mut self, layer: &Layer<'_>) -> Result<f64, String> {
+        self.tries += 2 * self.pairs.len() * self.expressions;
+        if self.tries > MOST_TRIES {
+            return Err(format!("{} patterns are too many for so many layers", self.expressions));
+        }
         let Layer { down, rank, .. } = *layer;
         let mut known = layer.alpha.map(|(name, alpha)| (alpha / rank, name.to_owned()));
         let mut notes = Vec::new();
@@ -356,6 +379,21 @@ fn beside(file: &Path) -> Beside {
         // It is the configuration of the file that has peft's name.
         _ if file.with_file_name(PEFT_FILE).is_file() => Beside::Nothing,
         files => Beside::Unclaimed(files),
+    }
+}
+
+/// peft's configuration beside a file as it was at some time: none if none is read with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State(Option<(PathBuf, u64, u64, Option<SystemTime>)>);
+
+impl State {
+    /// The state at present.
+    pub fn of(file: &Path) -> Self {
+        let path = path_beside(file);
+        Self(path.and_then(|path| {
+            let facts = std::fs::metadata(&path).ok()?;
+            Some((path, facts.ino(), facts.len(), facts.modified().ok()))
+        }))
     }
 }
 

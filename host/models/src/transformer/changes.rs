@@ -110,6 +110,11 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// All LoRAs.
+    pub fn loras(&self) -> &[Lora] {
+        &self.loras
+    }
+
     /// The files of all LoRAs.
     pub fn files(&self) -> impl Iterator<Item = &Checkpoint> {
         self.loras.iter().map(Lora::file)

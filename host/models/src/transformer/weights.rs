@@ -80,7 +80,18 @@ impl TransformerFile {
 
     /// True if the file, and those of LoRAs, are as they were, and are still in their places.
     pub fn is_current(&self) -> bool {
-        [self.file()].into_iter().chain(self.changes.files()).all(Checkpoint::is_current)
+        self.file.is_current() && self.loras().iter().all(Lora::is_current)
+    }
+
+    /// The LoRAs.
+    pub fn loras(&self) -> &[Lora] {
+        self.changes.loras()
+    }
+
+    /// The same file without the changes of LoRAs.
+    #[must_use]
+    pub fn without_loras(&self) -> Self {
+        Self::new(self.file.clone(), self.layout, self.prefix.clone(), self.rows)
     }
 
     /// Adds a LoRA's changes, whose layers may be called by the names of any of `layouts`.

@@ -97,11 +97,13 @@ impl Library {
         let library = Self::open(Place::usual(named));
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for lora in loras {
-            let LoraIdentity { file, strength, expert } = lora;
-            match library.same(file, |_| true) {
-                Some(item) => {
-                    found.push(LoraRequest { path: item.path.clone(), strength: *strength, expert: *expert });
-                }
+            let LoraIdentity { file, settings, strength, expert } = lora;
+            let item = library.same(file, |_| true);
+            let request =
+                item.map(|item| LoraRequest { path: item.path.clone(), strength: *strength, expert: *expert });
+            let is_same = |request: &LoraRequest| LoraIdentity::of(request).is_ok_and(|own| own.settings == *settings);
+            match request.filter(is_same) {
+                Some(request) => found.push(request),
                 None => missing.push(lora.clone()),
             }
         }
@@ -135,7 +137,7 @@ mod tests {
         weights(&at("a/style.safetensors"), 1);
         weights(&at("b/other.safetensors"), 2);
         let of = |name: &str| PartIdentity::open(&at(name), &[]).unwrap();
-        let identity = |file| LoraIdentity { file, strength: 0.5, expert: Some(1) };
+        let identity = |file| LoraIdentity { file, settings: None, strength: 0.5, expert: Some(1) };
         // It was called otherwise, and the file of its name is another.
         let renamed = PartIdentity { name: "style.safetensors".into(), ..of("b/other.safetensors") };
         let gone = PartIdentity { name: "gone.safetensors".into(), bytes: 7, digest: "sampled:00".into() };

@@ -197,10 +197,14 @@ impl Parts {
         Ok(self.over(if model.is_dir() { in_folder(model)? } else { in_file(model)? }))
     }
 
-    /// A line on each part beside the transformer that can't be read.
-    pub(super) fn unreadable(&self) -> Vec<String> {
-        let paths = self.text_encoders.iter().chain(&self.vision_encoder).chain(&self.vae);
-        paths.filter_map(|path| Checkpoint::open_part(path, &[]).err()).map(|error| error.to_string()).collect()
+    /// A line on each part beside the transformer that can't be read. Those that are items have been
+    /// read; others may be links that lead nowhere.
+    pub(super) fn unreadable<'a>(&self, item: impl Fn(&Path) -> Option<&'a Item>) -> Vec<String> {
+        let fault = |path: &PathBuf| match item(path) {
+            Some(item) => item.problem.as_ref().map(|problem| format!("{}: {problem}", path.display())),
+            None => Checkpoint::open_part(path, &[]).err().map(|error| error.to_string()),
+        };
+        self.text_encoders.iter().chain(&self.vision_encoder).chain(&self.vae).filter_map(fault).collect()
     }
 
     /// Checks that all parts are there.

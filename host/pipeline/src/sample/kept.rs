@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tch::Tensor;
 use tilewright_engine::{SampleState, Sampling};
-use tilewright_models::Lora;
 use tilewright_outputs::OwnFolder;
 use tilewright_plan::DenoisePlan;
 
@@ -211,21 +210,12 @@ fn read(file: &SafeTensors<'_>, name: &str) -> Option<Tensor> {
 ///
 /// # Errors
 /// Memory is out.
-pub(super) fn fingerprint(
-    model: &SampleModel,
-    loras: &[super::LoraRequest],
-    sampling: &Sampling,
-    chosen: &[(&str, &str)],
-) -> Result<String> {
+pub(super) fn fingerprint(model: &SampleModel, sampling: &Sampling, chosen: &[(&str, &str)]) -> Result<String> {
     let mut digest = Sha256::new();
     for file in model.denoiser.files() {
         digest.update(format!("{:?}", file.file().file().id()));
-    }
-    for lora in loras {
-        digest.update(format!("{lora:?}"));
-        for path in Lora::files(&lora.path)? {
-            let facts = std::fs::metadata(&path).and_then(|facts| Ok((facts.len(), facts.modified()?)));
-            digest.update(format!("{:?}", facts.map_err(|source| Error::Read { path, source })?));
+        for lora in file.file().loras() {
+            digest.update(lora.id());
         }
     }
     let Sampling { positive, negative, sigmas, sampler, cfg, guidance, seeds, .. } = sampling;

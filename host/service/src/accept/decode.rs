@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tilewright_media::{Format, Kind};
 use tilewright_pipeline::Decode;
-use tilewright_plan::Stage;
+use tilewright_plan::{Loss, Stage};
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat};
 
 use super::{Inspection, Refusal, Work, internal, invalid, rate};
@@ -40,6 +40,9 @@ pub fn inspect(
 ) -> Result<Inspection, Refusal> {
     if let Some(input) = uploads.keys().find(|input| **input != Input::Latent) {
         return Err(invalid(format!("{}: is for samples: leave it out of a decode", input.name())));
+    }
+    if Loss::reuse(&request.allow).is_some() {
+        return Err(invalid("allow: reuse is for samples and prompts: leave it out of a decode"));
     }
     let Some(path) = uploads.get(&Input::Latent).map(|upload| upload.path()) else {
         return Err(invalid("latent: expected a file: send it in a part of that name, or give its path"));

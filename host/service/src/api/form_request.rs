@@ -47,10 +47,11 @@ const OF_SAMPLE: [(&str, Reading); 13] = [
 const LORA: &str = "lora";
 const STRENGTH: &str = "lora_strength";
 
-/// All that a request has no field for, as JSON.
+/// All of a request that the form has no field for, as JSON.
 const REST: &str = "rest";
 
-/// What follows a LoRA's name for one of two experts, by their numbers.
+/// What follows a LoRA's name for all experts or for one of two, by their numbers.
+const ALL_EXPERTS: &str = "@both";
 const EXPERTS: [&str; 2] = ["@high", "@low"];
 
 /// The most bytes of a field, if a form has such a field.
@@ -65,13 +66,18 @@ pub fn most_bytes(name: &str, texts: u64) -> Option<u64> {
     }
 }
 
+/// True if a form may have several fields of the name.
+pub fn may_repeat(name: &str) -> bool {
+    [LORA, STRENGTH].contains(&name)
+}
+
 /// The request of a form's fields: empty fields are left out.
 ///
 /// # Errors
 /// A field can't be read.
 pub fn request_of(fields: &[(String, String)]) -> ApiResult<JobRequest> {
     let all = |wanted: &'static str| fields.iter().filter(move |(name, _)| name == wanted).map(|(_, text)| text.trim());
-    let mut object = match all(REST).next() {
+    let mut object = match all(REST).find(|rest| !rest.is_empty()) {
         Some(rest) => parse_json::<Map<String, Value>>(rest.as_bytes())?,
         None => Map::new(),
     };
@@ -93,8 +99,15 @@ pub fn request_of(fields: &[(String, String)]) -> ApiResult<JobRequest> {
             sample.insert(name.clone(), reading.read(&format!("sample.{name}"), text)?);
         }
     }
-    let loras = all(LORA).zip(all(STRENGTH)).filter(|(name, _)| !name.is_empty());
-    let loras = loras.map(|(name, strength)| lora(name, strength)).collect::<ApiResult<Vec<Value>>>()?;
+    let mut loras: Vec<Value> = Vec::new();
+    let mut of_lora = fields.iter().filter(|(name, _)| [LORA, STRENGTH].contains(&name.as_str())).peekable();
+    while let Some((name, text)) = of_lora.next() {
+        // A strength is that of the LoRA before it.
+        let strength = of_lora.next_if(|(next, _)| name == LORA && next == STRENGTH);
+        if name == LORA && !text.trim().is_empty() {
+            loras.push(lora(text.trim(), strength.map_or("", |(_, strength)| strength.trim()))?);
+        }
+    }
     if !loras.is_empty() {
         object.insert("loras".into(), loras.into());
     }
@@ -113,21 +126,27 @@ pub fn request_of(fields: &[(String, String)]) -> ApiResult<JobRequest> {
 fn lora(text: &str, strength: &str) -> ApiResult<Value> {
     let of_expert = |(number, ending)| Some((text.strip_suffix(ending)?, number));
     let found = EXPERTS.into_iter().enumerate().find_map(of_expert);
-    let (name, expert) = found.map_or((text, None), |(name, number)| (name, Some(number)));
-    let strength = if strength.is_empty() { Value::from(1.0) } else { Reading::Number.read("loras", strength)? };
+    let (name, expert) = match found {
+        Some((name, number)) => (name, Some(number)),
+        None => (text.strip_suffix(ALL_EXPERTS).unwrap_or(text), None),
+    };
+    let strength = if strength.is_empty() { Value::from(1.0) } else { Reading::Number.read(STRENGTH, strength)? };
     Ok(json!({ "name": name, "expert": expert, "strength": strength }))
 }
 
 impl Reading {
     fn read(self, field: &str, text: &str) -> ApiResult<Value> {
+        // Browsers take more spellings of a number than JSON does.
         let number = |text: &str| {
-            let read = serde_json::from_str::<Number>(text.trim());
-            read.map(Value::from).map_err(|_| Problem::invalid(format!("{field}: expected a number")))
+            let text = text.trim();
+            let whole = text.parse::<u64>().map(Number::from).ok();
+            let read = whole.or_else(|| text.parse().ok().and_then(Number::from_f64));
+            read.map(Value::from).ok_or_else(|| Problem::invalid(format!("{field}: expected a number")))
         };
         match self {
             Self::Text => Ok(text.into()),
             Self::Number => number(text),
-            Self::Seeds if text.trim() == "random" => Ok("random".into()),
+            Self::Seeds if ["random", "-1"].contains(&text.trim()) => Ok("random".into()),
             Self::Seeds if text.contains(',') => text.split(',').map(number).collect(),
             Self::Seeds => number(text),
         }
@@ -159,7 +178,9 @@ pub fn rest_of(request: &JobRequest) -> Option<FormRest> {
 /// A LoRA as the form has it: its name, with the expert that it is for behind it.
 pub fn lora_text(lora: &LoraField) -> String {
     let expert = lora.expert.and_then(|expert| EXPERTS.get(expert as usize));
-    format!("{}{}", lora.name, expert.unwrap_or(&""))
+    // A name may end as if it said an expert.
+    let is_ambiguous = EXPERTS.iter().chain([&ALL_EXPERTS]).any(|ending| lora.name.ends_with(ending));
+    format!("{}{}", lora.name, expert.unwrap_or(if is_ambiguous { &ALL_EXPERTS } else { &"" }))
 }
 
 #[cfg(test)]
@@ -176,10 +197,10 @@ mod tests {
         let asked = json!({
             "model": "wan", "prompt": "a cat", "negative_prompt": "a dog", "text_tokens": 300, "objective": "leanest",
             "allow": ["blended"], "fps": "12", "deadline_s": 60,
-            "loras": [{ "name": "a/ink", "strength": 0.5, "expert": 1 }, { "name": "oil", "strength": 1.0 }],
+            "loras": [{ "name": "a/ink", "strength": 0.5, "expert": 1 }, { "name": "oil@low", "strength": 1.0 }],
             "sample": {
                 "width": 64, "height": 32, "seed": [18446744073709551615_u64, 2], "sigmas": [1.0, 0.5, 0.0], "as": "diffusers",
-                "shift": 3.5, "sampler": "euler", "reuse": 0.1, "preview": true,
+                "shift": 3.5, "cfg": 0.5, "sampler": "euler", "reuse": 0.1, "preview": true,
             },
         });
         let asked: JobRequest = serde_json::from_value(asked).unwrap();
@@ -202,6 +223,7 @@ mod tests {
             ("seed", "18446744073709551615, 2"),
             ("as", "diffusers"),
             ("shift", "3.5"),
+            ("cfg", ".5"),
             ("sampler", "euler"),
             ("steps", ""),
             ("rest", &rest.json),

@@ -232,8 +232,12 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
     let mut form = BoundedForm::new(request, most).await?;
     let (mut job, mut uploads, mut token) = (None, Uploads::new(), None);
     let mut fields: Vec<(String, String)> = Vec::new();
-    for _ in 0..PARTS {
-        let Some(part) = form.next().await? else { break };
+    let mut parts = 0;
+    while let Some(part) = form.next().await? {
+        parts += 1;
+        if parts > PARTS {
+            return Err(Problem::invalid(format!("the form: expected at most {PARTS} parts")));
+        }
         let name = part.name().to_owned();
         match (name.as_str(), Input::named(&name)) {
             (_, Some(input)) if !uploads.contains_key(&input) => {
@@ -248,6 +252,9 @@ async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
             ("form", _) => token = Some(part.read_text(256).await?),
             // The fields of the dashboard's form, one part each.
             (known, _) if let Some(most) = form_request::most_bytes(known, TEXTS) => {
+                if !form_request::may_repeat(known) && fields.iter().any(|(before, _)| before == known) {
+                    return Err(Problem::invalid(format!("the form: two parts are named {name}")));
+                }
                 fields.push((name, part.read_text(most).await?));
             }
             _ => {

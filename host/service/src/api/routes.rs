@@ -32,6 +32,8 @@ pub struct ModelBody {
     /// The transformer, as policies are told of it.
     #[schema(value_type = Option<Object>)]
     transformer: Option<DenoiserModel>,
+    /// The LoRAs that jobs may ask for.
+    loras: Vec<String>,
     /// The settings of a job from a prompt that asks for nothing, if it takes prompts.
     defaults: Option<JobSettings>,
 }
@@ -62,6 +64,7 @@ impl ModelBody {
             temporal_scale,
             stages: stages.into_iter().filter(|(_, has)| *has).map(|(stage, _)| stage).collect(),
             transformer,
+            loras: opened.lora_names(),
             defaults: opened.usual_settings(),
         }
     }

@@ -4,10 +4,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use tilewright_pipeline::{LoraIdentity, LoraRequest, SampleModel};
+use tilewright_pipeline::{LoraIdentity, LoraRequest};
 use tilewright_plan::words::did_you_mean;
 use tilewright_service_api::{LoraField, LoraSetting};
 
@@ -23,6 +23,9 @@ const ENDINGS: [&str; 5] = ["safetensors", "sft", "pt", "pth", "ckpt"];
 /// The most LoRAs that are offered, and the folders below a configured one that are looked into.
 const MOST: usize = 10_000;
 const DEEPEST: usize = 8;
+
+/// The choices of LoRAs that stay open.
+const MOST_CHOICES: usize = 4;
 
 /// Names in an error.
 const NAMED: usize = 20;
@@ -60,13 +63,15 @@ impl OpenModel {
     fn offered(&self) -> BTreeMap<String, PathBuf> {
         let mut offered = Offered::default();
         for path in &self.configured.loras {
+            // One configured folder may lie in another.
+            offered.entered.clear();
             offered.add(path, "", 0);
         }
         offered.found
     }
 
-    /// The model with LoRAs on its transformer; itself if none is asked for. The last choice stays
-    /// open, so that jobs that ask for the same do not read its files again.
+    /// The model with LoRAs on its transformer; itself if none is asked for. The last choices stay
+    /// open, so that jobs that ask for the same do not read the files again.
     ///
     /// # Errors
     /// One line: the model offers no such LoRA, or it does not fit.
@@ -74,46 +79,63 @@ impl OpenModel {
         if wanted.is_empty() {
             return Ok(self.clone());
         }
-        let mut last = self.last_with_loras.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((_, open)) = last.as_ref().filter(|(known, open)| known == wanted && open.is_current()) {
-            return Ok(open.clone());
-        }
-        let open = Arc::new(self.open_with_loras(wanted)?);
-        *last = Some((wanted.to_vec(), open.clone()));
+        let requests = self.requests(wanted)?;
+        let is_same = |open: &Arc<Self>| open.loras.iter().map(|lora| &lora.request).eq(&requests) && open.is_current();
+        let choices = || self.with_loras.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = choices().iter().find(|open| is_same(open)).cloned();
+        // Not under the lock: the files are read and hashed.
+        let open = match known {
+            Some(open) => open,
+            None => Arc::new(self.open_with_loras(wanted, &requests)?),
+        };
+        let mut choices = choices();
+        choices.retain(|other| !Arc::ptr_eq(other, &open) && other.is_current());
+        choices.insert(0, open.clone());
+        choices.truncate(MOST_CHOICES);
         Ok(open)
     }
 
-    fn open_with_loras(&self, wanted: &[LoraField]) -> Result<Self, String> {
+    /// The files of LoRAs that are asked for.
+    fn requests(&self, wanted: &[LoraField]) -> Result<Vec<LoraRequest>, String> {
         let Some(experts) = self.transformer.as_ref().map(|plain| plain.denoiser.files().len()) else {
             return Err(format!("loras: model {} has no transformer", self.name));
         };
-        let opened = SampleModel::of_parts(&self.parts, self.configured.boundary).map_err(|error| one_line(&error))?;
-        let mut transformer = match &self.vae {
-            Some(vae) => opened.scaled_for(&vae.model),
-            None => opened,
-        };
         let offered = self.offered();
-        let mut loras = Vec::new();
-        for LoraField { name, strength, expert } in wanted {
+        let request = |LoraField { name, strength, expert }: &LoraField| {
             let path = offered.get(name).ok_or_else(|| self.not_offered(name, &offered))?;
-            if let Some(expert) = expert.filter(|expert| *expert as usize >= experts) {
+            let expert = expert.map(|expert| expert as usize);
+            if let Some(expert) = expert.filter(|expert| *expert >= experts) {
                 return Err(format!("loras: {name} is for expert {expert}, and model {} has {experts}", self.name));
             }
-            let request =
-                LoraRequest { path: path.clone(), strength: *strength, expert: expert.map(|expert| expert as usize) };
+            Ok(LoraRequest { path: path.clone(), strength: *strength, expert })
+        };
+        wanted.iter().map(request).collect()
+    }
+
+    fn open_with_loras(&self, wanted: &[LoraField], requests: &[LoraRequest]) -> Result<Self, String> {
+        let plain =
+            self.transformer.as_ref().ok_or_else(|| format!("loras: model {} has no transformer", self.name))?;
+        let mut transformer = plain.without_loras();
+        let mut loras = Vec::new();
+        for (LoraField { name, .. }, request) in wanted.iter().zip(requests) {
             // No path of the server is told.
-            let by_name = |line: String| line.replace(&path.display().to_string(), name);
+            let by_name = |line: String| line.replace(&request.path.display().to_string(), name);
             let refused = |error: tilewright_pipeline::Error| format!("loras: {}", by_name(one_line(&error)));
-            let note = transformer.add(&request).map_err(refused)?.map(by_name);
-            let identity = LoraIdentity::of(&request).map_err(refused)?;
-            loras.push(OpenLora { request, identity, note });
+            let note = transformer.add(request).map_err(refused)?.map(by_name);
+            let identity = LoraIdentity::of(request).map_err(refused)?;
+            loras.push(OpenLora { request: request.clone(), identity, note });
         }
         Ok(Self {
+            name: self.name.clone(),
             vae: self.vae.clone(),
-            text: self.text.clone(),
             transformer: Some(transformer),
             loras,
-            ..Self::empty(&self.name, self.parts.clone(), &self.configured)
+            text: self.text.clone(),
+            identity: self.identity.clone(),
+            colours: self.colours.clone(),
+            parts: self.parts.clone(),
+            configured: self.configured.clone(),
+            with_loras: Mutex::default(),
         })
     }
 
@@ -169,8 +191,13 @@ impl Offered {
             return;
         }
         let below = if depth == 0 { String::new() } else { format!("{name}{}/", own(path)) };
-        let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        entries.sort();
+        let mut entries: Vec<PathBuf> = entries.flatten().take(MOST).map(|entry| entry.path()).collect();
+        // Of one name, safetensors go before pickles.
+        let rank = |path: &PathBuf| {
+            let ending = path.extension().and_then(|ending| ENDINGS.iter().position(|known| ending == *known));
+            ending.unwrap_or(ENDINGS.len())
+        };
+        entries.sort_by_cached_key(|path| (rank(path), path.clone()));
         for entry in entries.iter().filter(|entry| !own(entry).starts_with('.')) {
             self.add(entry, &below, depth + 1);
         }

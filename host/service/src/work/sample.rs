@@ -95,7 +95,7 @@ impl Executed for Denoise {
         let before = history.before(Stage::Denoise, job.request());
         let job = job.with_history(&before);
         observer.request = Some(job.request().clone());
-        let (output, kept, begun) = match execution.begin_sample(&input.model, transformer, &input.sampling) {
+        let (output, kept, begun) = match execution.begin_sample(transformer, &input.sampling) {
             Ok(begun) => begun,
             Err(end) => return failed(end),
         };
@@ -148,12 +148,7 @@ type BegunSample = (LatentOutput, Option<KeptSample>, Option<(SampleState, Denoi
 impl Execution<'_> {
     /// Finds the places of a sample's result and steps. A kept step of other weights or files is
     /// dropped: a reload may have changed the model.
-    fn begin_sample(
-        &self,
-        model: &OpenModel,
-        transformer: &SampleModel,
-        sampling: &Sampling,
-    ) -> Result<BegunSample, JobEnd> {
+    fn begin_sample(&self, transformer: &SampleModel, sampling: &Sampling) -> Result<BegunSample, JobEnd> {
         let unwritten = |error: tilewright_pipeline::Error| self.classify_write_error(&error);
         // The latent of a prompt is the input of its decode.
         let (path, kind) = match self.stored.job.stage {
@@ -167,7 +162,7 @@ impl Execution<'_> {
         if sampling.reuse.is_some() {
             return Ok((output, None, None));
         }
-        let fingerprint = transformer.fingerprint(&requests_of(model), sampling, &[]).map_err(unwritten)?;
+        let fingerprint = transformer.fingerprint(sampling, &[]).map_err(unwritten)?;
         let opened = KeptSample::open(&path, &fingerprint).or_else(|error| {
             tracing::warn!(error = one_line(&error), "the steps that were kept can't be gone on from");
             let _ = fs::remove_dir_all(KeptSample::folder_of(&path));

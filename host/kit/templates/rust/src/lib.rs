@@ -94,13 +94,20 @@ impl Tiles {
     fn candidates(&self, request: &Request, whole: &Plan) -> Vec<Plan> {
         let sides: Vec<u32> = successors(self.smaller(request.longest()), |side| self.smaller(*side)).collect();
         // Bands give the whole picture's output, where the host can run them.
-        let bands = sides.iter().filter(|_| request.capabilities.exact).map(|side| whole.clone().exact(request, *side));
+        let bands = sides
+            .iter()
+            .filter(|side| request.capabilities.exact && **side < request.height)
+            .map(|side| whole.clone().exact(request, *side));
         let exact: Vec<Plan> = once(whole.clone()).chain(bands).collect();
         // Of a clip also as many frames as the model takes at once, and fewer in the smallest bands.
         let frames = |plan: &Plan, frames| Plan { time: Time::Carried(frames), ..plan.clone() };
         let scale = request.temporal_scale;
         let least = |plan: &Plan| if request.frames > 1 { frames(plan, scale) } else { plan.clone() };
-        let mut plans: Vec<Plan> = exact.iter().flat_map(|plan| [plan.clone(), least(plan)]).collect();
+        let mut plans: Vec<Plan> = Vec::new();
+        for plan in &exact {
+            plans.push(plan.clone());
+            plans.extend((request.frames > 1).then(|| least(plan)));
+        }
         if request.frames > 1 {
             plans.extend([2, 1].into_iter().filter(|few| *few < scale).map(|few| frames(&exact[exact.len() - 1], few)));
         }

@@ -31,11 +31,12 @@ pub struct AskedPrompt {
     pub from: Option<String>,
 }
 
-/// The page for prompts.
+/// The page for prompts. Without its form, which never changes while it is looked at, no folder of
+/// LoRAs is read.
 ///
 /// # Errors
 /// The store can't be read.
-pub fn prompt(app: &App, headers: &HeaderMap, asked: &AskedPrompt) -> crate::Result<PromptPage> {
+pub fn prompt(app: &App, headers: &HeaderMap, asked: &AskedPrompt, has_form: bool) -> crate::Result<PromptPage> {
     let server = &app.server;
     let filter = JobFilter { limit: GALLERY, ..JobFilter::default() };
     let search = JobSearch { stage: Some(JobStage::Generate), ..JobSearch::default() };
@@ -48,7 +49,7 @@ pub fn prompt(app: &App, headers: &HeaderMap, asked: &AskedPrompt) -> crate::Res
     let models = server.models.by_name();
     Ok(PromptPage {
         frame: frame(app, headers, notice),
-        models: models.values().filter_map(|model| model_of(model)).collect(),
+        models: models.values().filter(|_| has_form).filter_map(|model| model_of(model)).collect(),
         samplers: Sampler::names().map(str::to_owned).collect(),
         schedulers: Scheduler::names().map(str::to_owned).collect(),
         filled: match notice.and_then(|number| app.notices.refused(number)) {
