@@ -163,6 +163,9 @@ fn fields(view: &PromptPage) -> Markup {
         fieldset {
             legend { "Begin with a picture" }
             div.row {
+                @for file in view.filled.iter().flat_map(|filled| &filled.files) {
+                    p.wide { "It had a " (file) ": choose it again." }
+                }
                 p.field {
                     label for="prompt-image" { "Picture " span.quiet { "its size counts" } }
                     input #prompt-image type="file" name="image" accept="image/png,image/jpeg,image/webp,image/gif";

@@ -58,12 +58,22 @@ fn rows(of: &JobSettings) -> Vec<(&'static str, &'static str, String)> {
         ("cfg", "cfg", of.cfg.to_string()),
         ("guidance", "Guidance", number(of.guidance)),
         ("shift", "Shift", number(of.shift)),
+        ("image", "Begins with", begins_with(of)),
         ("denoise", "Denoise", if of.denoise < 1.0 { of.denoise.to_string() } else { String::new() }),
         ("reuse", "Reuse", number(of.reuse)),
         ("text_tokens", "Text tokens", of.text_tokens.map(|tokens| tokens.to_string()).unwrap_or_default()),
         ("as", "As", of.convention.clone()),
     ];
     rows.into_iter().filter(|(.., value)| !value.is_empty()).collect()
+}
+
+/// The files that a job begins with.
+fn begins_with(of: &JobSettings) -> String {
+    match (of.image, of.mask) {
+        (false, _) => String::new(),
+        (true, false) => "a picture".into(),
+        (true, true) => "a picture, of which a mask says the part that is made anew".into(),
+    }
 }
 
 #[cfg(test)]

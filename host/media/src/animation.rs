@@ -163,15 +163,27 @@ fn webp_timing(path: &Path) -> Result<Timing> {
     const DURATION: usize = 12;
     let failed = |error| Error::read(path, error);
     let mut file = picture::open(path)?;
-    file.seek(SeekFrom::Start(12)).map_err(failed)?;
     let mut timing = Timing::default();
     let mut head = [0; 8 + DURATION + 3];
+    // Behind the file's own end anything may follow.
+    file.seek(SeekFrom::Start(4)).map_err(failed)?;
+    file.read_exact(&mut head[..4]).map_err(failed)?;
+    let end = 8 + u64::from(u32::from_le_bytes([head[0], head[1], head[2], head[3]]));
+    file.seek(SeekFrom::Start(12)).map_err(failed)?;
+    let mut at = 12;
     loop {
+        if at + 8 > end {
+            return Ok(timing);
+        }
         match file.read_exact(&mut head[..8]) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(timing),
             read => read.map_err(failed)?,
         }
+        if !head[..4].iter().all(|letter| (b' '..=b'~').contains(letter)) {
+            return Err(Error::read(path, picture::DAMAGED));
+        }
         let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        at += 8 + u64::from(length) + u64::from(length % 2);
         let mut left = i64::from(length) + i64::from(length % 2);
         if head.starts_with(b"ANMF") {
             file.read_exact(&mut head[8..]).map_err(failed)?;

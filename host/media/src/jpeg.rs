@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::picture::TOO_SHORT;
+use crate::picture::{DAMAGED, TOO_SHORT};
 
 /// The end of a picture, appended if it is missing: the decoder reads less of a file without.
 pub(crate) const END: [u8; 2] = [0xff, 0xd9];
@@ -53,7 +53,7 @@ impl Fault {
     pub fn reason(self) -> &'static str {
         match self {
             Self::TooShort => TOO_SHORT,
-            Self::Damaged => "its data are damaged: copy or download it again",
+            Self::Damaged => DAMAGED,
         }
     }
 }

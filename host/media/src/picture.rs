@@ -80,6 +80,12 @@ fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     let length = file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len();
     budget::check_file(path, length)?;
     let format = sniff(path, &mut file)?;
+    if format == ImageFormat::Png && is_animated(&mut file).map_err(|error| Error::read(path, error))? {
+        return Err(Error::input(
+            path,
+            "an animated PNG, of which the frames are not read: convert it to WebP, GIF or a video, or to a still picture",
+        ));
+    }
     let damaged = |error| Error::read(path, one_line(&error));
     let mut jpeg: Option<Arc<[u8]>> = None;
     let source: Box<dyn Source> = match format {
@@ -120,6 +126,28 @@ fn ends_in_zeros(file: &mut (impl Read + Seek), length: u64) -> io::Result<bool>
     file.take(quarter).read_to_end(&mut end)?;
     file.rewind()?;
     Ok(end.iter().all(|byte| *byte == 0))
+}
+
+/// True if a PNG has several frames: what it says of them comes before its data. The file is
+/// rewound afterwards.
+fn is_animated(file: &mut (impl Read + Seek)) -> io::Result<bool> {
+    let mut at = 8;
+    let mut chunk = [0; 12];
+    let animated = loop {
+        file.seek(SeekFrom::Start(at))?;
+        match file.read_exact(&mut chunk) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => break false,
+            read => read?,
+        }
+        let [length, kind, frames] = [0, 4, 8].map(|at| [chunk[at], chunk[at + 1], chunk[at + 2], chunk[at + 3]]);
+        match &kind {
+            b"acTL" => break u32::from_be_bytes(frames) > 1,
+            b"IDAT" | b"IEND" => break false,
+            _ => at += u64::from(u32::from_be_bytes(length)) + 12,
+        }
+    };
+    file.rewind()?;
+    Ok(animated)
 }
 
 /// The most bytes that a reader holds beside the picture, such as a GIF's frame that is no larger
@@ -180,6 +208,12 @@ pub(crate) fn riff_is_cut(start: &[u8], length: u64) -> bool {
 /// The reason of a file that is cut short, and what to do.
 pub(crate) const TOO_SHORT: &str = "it ends too early: copy or download it again";
 
+/// The reason of a file whose data make no sense, and what to do.
+pub(crate) const DAMAGED: &str = "its data are damaged: copy or download it again";
+
+/// Phrases of codecs for such a file, in lower case.
+const MAKE_NO_SENSE: [&str; 5] = ["crc error", "corrupt", "unknown block type", "invalid lzw", "invalid zlib"];
+
 /// Phrases of codecs for a truncated file, in lower case.
 const CUT_SHORT: [&str; 7] = [
     "unexpected end of file",
@@ -197,6 +231,9 @@ pub(crate) fn one_line(error: &dyn std::fmt::Display) -> String {
     let small = text.to_lowercase();
     if CUT_SHORT.iter().any(|words| small.contains(words)) {
         return TOO_SHORT.to_owned();
+    }
+    if MAKE_NO_SENSE.iter().any(|words| small.contains(words)) {
+        return DAMAGED.to_owned();
     }
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
 }

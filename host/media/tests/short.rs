@@ -137,6 +137,46 @@ fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
 }
 
 #[test]
+fn an_animation_with_zeros_in_it_is_no_shorter_clip() {
+    for name in ["moving.webp"] {
+        let (place, bytes) = (Place::new(name), fixture(name));
+        let count = place.frames(&bytes).unwrap().len();
+        for from in [bytes.len() * 2 / 5, bytes.len() * 3 / 5] {
+            for to in [bytes.len(), bytes.len() * 4 / 5] {
+                let mut holed = bytes.clone();
+                holed[from..to].fill(0);
+                if let Ok(frames) = place.frames(&holed) {
+                    assert_eq!(frames.len(), count, "{name}: {from} to {to}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_animated_png_is_not_taken_for_its_first_frame() {
+    let name = names(".png").remove(0);
+    let (place, bytes) = (Place::new("a.png"), fixture(&name));
+    let with = |frames: u32| {
+        let chunk = [&b"acTL"[..], &frames.to_be_bytes(), &[0; 4]].concat();
+        let sum = crc32(&chunk).to_be_bytes();
+        let whole = [&8_u32.to_be_bytes()[..], &chunk, &sum].concat();
+        [&bytes[..33], &whole, &bytes[33..]].concat()
+    };
+    assert!(place.picture(&with(1)).is_ok(), "a still picture may say that it has one frame");
+    let line = place.picture(&with(9)).unwrap_err();
+    assert!(line.contains("an animated PNG, of which the frames are not read: convert it"), "{line}");
+}
+
+/// The checksum of a PNG's chunk (ISO 3309).
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |sum: u32, byte: &u8| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 })
+    };
+    !bytes.iter().fold(u32::MAX, step)
+}
+
+#[test]
 fn data_that_are_no_codes_are_said() {
     let (place, mut bytes) = (Place::new("a.jpg"), fixture("baseline-444.jpg"));
     let scan = bytes.windows(2).position(|pair| pair == [0xff, 0xda]).unwrap() + 14;

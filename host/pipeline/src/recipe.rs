@@ -15,6 +15,10 @@ pub const RECIPE_KEYWORD: &str = "tilewright-generate";
 /// The keyword of A1111's text.
 pub const PARAMETERS_KEYWORD: &str = "parameters";
 
+/// The most pictures of a recipe, and the tokens that T5 may read.
+const MOST_SAMPLES: u32 = 1024;
+const TEXT_TOKENS: std::ops::RangeInclusive<u32> = 3..=512;
+
 /// All settings that a picture follows from, and the identity of its model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -107,7 +111,31 @@ impl Recipe {
     /// There is none, or it is damaged.
     pub fn of(texts: &Texts) -> Result<Self, NoRecipe> {
         let text = texts.iter().find(|(keyword, _)| keyword == RECIPE_KEYWORD).ok_or(NoRecipe::Missing)?;
-        serde_json::from_str(&text.1).map_err(|error| NoRecipe::Damaged(error.to_string()))
+        let damaged =
+            |error: serde_json::Error| NoRecipe::Damaged(format!("not understood at byte {}", error.column()));
+        serde_json::from_str::<Self>(&text.1).map_err(damaged)?.checked().map_err(NoRecipe::Damaged)
+    }
+
+    /// The same, if its values are such as the program takes.
+    fn checked(self) -> Result<Self, String> {
+        let is_number = |value: Option<f64>| value.is_none_or(f64::is_finite);
+        let is_strength = |lora: &LoraIdentity| (lora.strength as f32).is_finite();
+        let holds = [
+            ("size", self.width > 0 && self.height > 0),
+            ("batch", self.batch.is_none_or(|batch| (1..=MOST_SAMPLES).contains(&batch))),
+            ("seeds", (1..=MOST_SAMPLES as usize).contains(&self.seeds.len())),
+            ("text_tokens", self.text_tokens.is_none_or(|tokens| TEXT_TOKENS.contains(&tokens))),
+            ("sigmas", self.sigmas.as_ref().is_none_or(|sigmas| sigmas.iter().all(|sigma| sigma.is_finite()))),
+            ("denoise", self.denoise.is_none() || self.image),
+            ("cfg", is_number(Some(self.cfg))),
+            ("shift", is_number(self.shift)),
+            ("guidance", is_number(self.guidance)),
+            ("a LoRA's strength", self.loras.iter().all(is_strength)),
+        ];
+        match holds.into_iter().find(|(_, holds)| !holds) {
+            Some((what, _)) => Err(format!("{what} is out of range")),
+            None => Ok(self),
+        }
     }
 
     /// The recipe of a file, and the record of its decode, if it has one.

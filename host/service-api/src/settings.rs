@@ -47,6 +47,12 @@ pub struct JobSettings {
     /// The change of the transformer's output up to which the last output serves once more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reuse: Option<f64>,
+    /// It begins with a picture.
+    #[serde(skip_serializing_if = "is_false")]
+    pub image: bool,
+    /// A mask says which part of that is made anew.
+    #[serde(skip_serializing_if = "is_false")]
+    pub mask: bool,
     /// The tokens that T5 reads at least, and as diffusers at most; none of a sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text_tokens: Option<u32>,
@@ -67,6 +73,11 @@ pub struct JobSettings {
     pub defaults: Vec<String>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 /// A file of a model. No path of the server is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -85,7 +96,7 @@ pub struct ModelPart {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct LoraSetting {
-    /// Its file's name.
+    /// Its name, as the request has it.
     pub name: String,
     /// As a model's.
     pub digest: String,

@@ -181,14 +181,15 @@ impl Drop for OpenVae {
 
 fn without_folders(parts: &Parts, line: &str) -> String {
     let Parts { text_encoders, transformers, vision_encoder, vae, pipeline } = parts;
-    let paths = text_encoders.iter().chain(transformers).chain(vision_encoder).chain(vae).chain(pipeline);
-    // The longest first: one may lie below another.
-    let mut folders: Vec<String> = paths
-        .filter_map(|path| path.parent())
-        .filter(|folder| folder.parent().is_some())
-        .map(|folder| format!("{}/", folder.display()))
-        .collect();
+    let paths = text_encoders.iter().chain(transformers).chain(vision_encoder).chain(vae);
+    let folder = |path: &PathBuf| {
+        let folder = path.parent().filter(|folder| folder.is_absolute() && folder.parent().is_some())?;
+        Some(format!("{}/", folder.display()))
+    };
+    let mut folders: Vec<String> = paths.filter_map(folder).collect();
+    // A file within a pipeline keeps its place there.
     folders.sort_by_key(|folder| std::cmp::Reverse(folder.len()));
+    folders.splice(..0, pipeline.iter().filter_map(folder));
     folders.iter().fold(line.to_owned(), |line, folder| line.replace(folder, ""))
 }
 
@@ -361,6 +362,10 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
         false => Some(SampleModel::of_parts(&parts, configured.boundary)?),
     };
     let vae = vae.transpose()?;
+    // Each prompt would be refused.
+    if let (Some(vae), Some(transformer), false) = (&vae, &transformer, parts.text_encoders.is_empty()) {
+        LatentMap::check(transformer, (&vae.model, &vae.path)).map_err(refused)?;
+    }
     // Its latents are those of its own vae.
     let transformer = match &vae {
         Some(vae) => transformer.map(|transformer: SampleModel| transformer.scaled_for(&vae.model)),

@@ -2,7 +2,10 @@
 
 use tilewright_sdk::{Kind, Objective, Plan, Space, Time};
 
-use crate::search::{Priced, Search, with_margin};
+use crate::{
+    candidates::Candidate,
+    search::{Priced, Search, with_margin},
+};
 
 /// "exact bands of 128: 42 % of whole's memory for 3 % more time; best balance of 17 that fit".
 pub fn of(search: &Search<'_>, best: &Priced, fitting: usize, is_leanest: bool) -> String {
@@ -36,16 +39,22 @@ pub fn shape(plan: &Plan) -> String {
     words
 }
 
-/// The plan's price compared with the whole picture's in the same precision and memory order.
+/// The plan's price compared with the whole picture's, in whichever precision and memory order that
+/// is fastest.
 fn against_whole(search: &Search<'_>, best: &Priced) -> String {
-    let alike = |plan: &Plan| plan.precision == best.plan.precision && plan.layout == best.plan.layout;
-    let Some(candidate) = search.wholes.iter().find(|candidate| alike(&candidate.plan())) else { return String::new() };
-    let correction = search.corrections.of(&candidate.plan());
-    let whole =
-        (candidate.cost.elapsed_ns as f64 * correction.time, candidate.cost.peak_bytes as f64 * correction.memory);
+    let corrected = |candidate| {
+        let correction = search.corrections.of(&Candidate::plan(candidate));
+        (candidate, correction, candidate.cost.elapsed_ns as f64 * correction.time)
+    };
+    let quickest = search.wholes.iter().map(corrected).min_by(|(.., one), (.., other)| one.total_cmp(other));
+    let Some((candidate, correction, elapsed)) = quickest else { return String::new() };
+    let whole = (elapsed, candidate.cost.peak_bytes as f64 * correction.memory);
+    let other = candidate.plan().precision;
+    let type_of = if other == best.plan.precision { String::new() } else { [" in ", other.word()].concat() };
     let percent = |part: f64, of: f64| (100.0 * part / of.max(1.0)).round() as i64;
     let time = match percent(best.time, whole.0) - 100 {
         0 => " in the same time".into(),
+        much @ 200.. => [" for ", &(1 + much / 100).to_string(), " times the time"].concat(),
         more @ 1.. => [" for ", &more.to_string(), " % more time"].concat(),
         less => [" in ", &less.unsigned_abs().to_string(), " % less time"].concat(),
     };
@@ -55,5 +64,5 @@ fn against_whole(search: &Search<'_>, best: &Priced) -> String {
         _ if fits => "",
         _ => " as whole does not fit",
     };
-    [missed, ": ", &percent(best.peak, whole.1).to_string(), " % of whole's memory", &time].concat()
+    [missed, ": ", &percent(best.peak, whole.1).to_string(), " % of whole's memory", &type_of, &time].concat()
 }

@@ -382,6 +382,16 @@ fn a_person_is_told_why() {
     assert!(plan.reason.contains(" % of whole's memory for "), "{}", plan.reason);
 }
 
+/// Bands fit in a narrow type alone, which is slow on a processor: the reason compares with the
+/// whole picture as it would be run with more memory.
+#[test]
+fn a_reason_compares_with_the_fastest_whole_picture() {
+    let case = Case { blended: false, ..cpu(0.3, Objective::Balanced) };
+    let plan = decide(&case, vec![]);
+    assert_eq!((plan.kind(), plan.precision.dtype()), (Kind::Exact, Dtype::Bf16));
+    assert!(plan.reason.contains("of whole's memory in f32 for 13 % more time"), "{}", plan.reason);
+}
+
 #[test]
 fn settings_are_checked() {
     let refused = |name: &str, value: tilewright_sdk::Value| {

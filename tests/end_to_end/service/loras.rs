@@ -50,7 +50,7 @@ fn a_lora_is_asked_for_by_name_and_gives_the_pixels_of_the_command_line() {
     assert!(both == hand(&["loras/styles/ink.safetensors:0.5", "loras/oil.safetensors"]), "other pixels");
     let names: Vec<(&Value, &Value)> =
         told.as_array().unwrap().iter().map(|lora| (&lora["name"], &lora["strength"])).collect();
-    assert_eq!(names, [(&json!("ink.safetensors"), &json!(0.5)), (&json!("oil.safetensors"), &json!(1.0))]);
+    assert_eq!(names, [(&json!("styles/ink"), &json!(0.5)), (&json!("oil"), &json!(1.0))]);
     let (plain, told) = pixels(&json!([]));
     assert!(plain == hand(&[]) && plain != both && told.is_null(), "{told}");
     // A file that has changed is taken as it is now.

@@ -166,6 +166,10 @@ fn what_is_no_prompts_job_is_refused() {
         (refused(&|request| request["format"] = json!("mp4")), "format: a picture can't be written as video"),
         (refused(&|request| request["format"] = json!("latent")), "format: latent is a sample's"),
         (refused(&|request| request["sample"]["width"] = json!(33)), "33"),
+        (
+            refused(&|request| request["sample"] = json!({ "end_step": 2, "leftover_noise": true })),
+            "sample.leftover_noise: is for samples",
+        ),
         (refused(&|request| request["prompt"] = json!("a".repeat(100_001))), "prompt: expected at most 100000"),
         (refused(&|request| drop(request.as_object_mut().unwrap().remove("prompt"))), "conditioning: expected a file"),
         (refused(&|request| request["memory_limit_bytes"] = json!(1)), "memory_limit_bytes"),
@@ -312,6 +316,8 @@ fn a_picture_may_begin_with_another() {
         assert!(stages.ends_with(&["encode", "denoise", "decode"].map(str::to_owned)), "{stages:?}");
         let job = server.job(&id);
         assert_eq!((&job["width"], &job["height"]), (&json!(48), &json!(32)), "{job}");
+        let told = (&job["request"]["image"], &job["request"]["mask"]);
+        assert_eq!(told, (&json!(true), &if files.len() > 1 { json!(true) } else { Value::Null }), "{job}");
         let names = fs::read_dir(place.path(&format!("data/jobs/{id}"))).unwrap();
         let names: Vec<String> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         assert!(names.iter().all(|name| ["result.safetensors", "image", "mask"].contains(&&**name)), "{names:?}");

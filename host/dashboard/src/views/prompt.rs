@@ -35,6 +35,8 @@ pub struct FilledForm {
     pub loras: Vec<(String, f64)>,
     /// What it says beyond the form's fields.
     pub rest: Option<FormRest>,
+    /// The job's files that a form can't have in it.
+    pub files: Vec<&'static str>,
 }
 
 /// What a request says beyond the fields of the form for prompts: the form sends it along.

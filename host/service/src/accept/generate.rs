@@ -153,6 +153,9 @@ pub fn inspect(
     if let Some((name, _)) = OF_DECODES.iter().find(|(_, is_given)| is_given(request)) {
         return Err(invalid(format!("{name}: is for decodes: leave it out of a job from a prompt")));
     }
+    if request.sample.as_ref().is_some_and(|sample| sample.leftover_noise) {
+        return Err(invalid("sample.leftover_noise: is for samples: leave it out of a job from a prompt"));
+    }
     let image = uploads.get(&Input::Image).map(|image| image.path());
     let given = request.sample.as_deref().cloned().unwrap_or_default();
     for (name, is_given) in [("mask", uploads.contains_key(&Input::Mask)), ("sample.denoise", given.denoise.is_some())]
@@ -227,6 +230,7 @@ pub fn inspect(
     let steps = sampling.sigmas.len() as u32 - 1;
     let mut settings = settings_of(model, transformer, request, (&asked, &shape)).map_err(|error| refused(&error))?;
     settings.text_tokens = Some(tokens);
+    (settings.image, settings.mask) = (image.is_some(), uploads.contains_key(&Input::Mask));
     drop(sampling);
     let latents = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu)).map_err(internal)?;
     let decoded = Decode::least_bytes(&device.machine, vae, &latents, true).map_err(internal)?;

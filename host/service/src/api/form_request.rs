@@ -157,7 +157,8 @@ impl Reading {
 pub fn rest_of(request: &JobRequest) -> Option<FormRest> {
     let mut rest = serde_json::to_value(request).ok()?;
     let object = rest.as_object_mut()?;
-    OF_JOB.iter().for_each(|(name, _)| drop(object.remove(*name)));
+    let has_field = |name: &&str| !["tag", "objective"].contains(name);
+    OF_JOB.map(|(name, _)| name).iter().filter(|name| has_field(name)).for_each(|name| drop(object.remove(*name)));
     object.remove("loras");
     let mut names = Vec::new();
     if let Some(Value::Object(mut sample)) = object.remove("sample") {
@@ -205,13 +206,12 @@ mod tests {
         });
         let asked: JobRequest = serde_json::from_value(asked).unwrap();
         let rest = rest_of(&asked).unwrap();
-        assert_eq!(rest.names, ["allow", "deadline_s", "fps", "reuse", "sigmas"]);
+        assert_eq!(rest.names, ["allow", "deadline_s", "fps", "objective", "reuse", "sigmas"]);
         let fields = [
             ("model", "wan"),
             ("prompt", "a cat"),
             ("negative_prompt", "a dog"),
             ("text_tokens", "300"),
-            ("objective", "leanest"),
             ("lora", &lora_text(&asked.loras[0])),
             ("lora_strength", "0.5"),
             ("lora", ""),

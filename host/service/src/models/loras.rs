@@ -33,6 +33,8 @@ const NAMED: usize = 20;
 /// A LoRA of an open model.
 #[derive(Debug)]
 pub struct OpenLora {
+    /// Its name in the request.
+    name: String,
     /// Its file and strength.
     pub request: LoraRequest,
     /// The name and digest of its file.
@@ -45,7 +47,7 @@ impl OpenLora {
     /// The LoRA as callers see it.
     pub fn setting(&self) -> LoraSetting {
         LoraSetting {
-            name: self.identity.file.name.clone(),
+            name: self.name.clone(),
             digest: self.identity.file.digest.clone(),
             strength: self.identity.strength,
             expert: self.identity.expert.map(|expert| expert as u32),
@@ -123,7 +125,7 @@ impl OpenModel {
             let refused = |error: tilewright_pipeline::Error| format!("loras: {}", by_name(one_line(&error)));
             let note = transformer.add(request).map_err(refused)?.map(by_name);
             let identity = LoraIdentity::of(request).map_err(refused)?;
-            loras.push(OpenLora { request: request.clone(), identity, note });
+            loras.push(OpenLora { name: name.clone(), request: request.clone(), identity, note });
         }
         Ok(Self {
             name: self.name.clone(),

@@ -3,7 +3,7 @@
 use axum::http::HeaderMap;
 use tilewright_dashboard::views::{FilledForm, JobView, PromptModel, PromptPage};
 use tilewright_sampling::{Sampler, Scheduler};
-use tilewright_service_api::{JobRequest, JobStage, JobState, Seeds};
+use tilewright_service_api::{JobRequest, JobStage, JobState, LoraField, Seeds};
 
 use super::{frame, job_view, seeds_of};
 use crate::{
@@ -53,10 +53,11 @@ pub fn prompt(app: &App, headers: &HeaderMap, asked: &AskedPrompt, has_form: boo
         samplers: Sampler::names().map(str::to_owned).collect(),
         schedulers: Scheduler::names().map(str::to_owned).collect(),
         filled: match notice.and_then(|number| app.notices.refused(number)) {
-            Some(refused) => Some(refused),
+            Some(refused) => Some((refused, Vec::new())),
             None => filled(server, asked)?,
         }
-        .map(|request| FilledForm {
+        .map(|(request, files)| FilledForm {
+            files,
             loras: request.loras.iter().map(|lora| (form_request::lora_text(lora), lora.strength)).collect(),
             rest: form_request::rest_of(&request),
             request,
@@ -72,38 +73,40 @@ fn of_prompt(server: &ServerState, id: Option<&str>) -> crate::Result<Option<Sto
     Ok(found.filter(|stored| stored.job.stage == JobStage::Generate))
 }
 
+/// A request, and the names of its files.
+type Filled = (JobRequest, Vec<&'static str>);
+
 /// The request in the form: a job's to vary with its seed, that of the one sent just now without.
-fn filled(server: &ServerState, asked: &AskedPrompt) -> crate::Result<Option<JobRequest>> {
+/// And the files that it had.
+fn filled(server: &ServerState, asked: &AskedPrompt) -> crate::Result<Option<Filled>> {
     if let Some(stored) = of_prompt(server, asked.from.as_deref())? {
-        let seeds = seeds_of(&stored);
-        let mut request = form_of(stored);
+        let (seeds, files) = (seeds_of(&stored), files_of(&stored));
+        let mut request = stored.request;
         request.sample.get_or_insert_default().seed = match seeds[..] {
             [] => request.sample.get_or_insert_default().seed.clone(),
             [seed] => Some(Seeds::Whole(seed)),
             _ => Some(Seeds::Each(seeds)),
         };
-        return Ok(Some(request));
+        return Ok(Some((request, files)));
     }
     Ok(of_prompt(server, asked.job.as_deref())?.map(|stored| {
-        let mut request = form_of(stored);
+        let files = files_of(&stored);
+        let mut request = stored.request;
         request.sample.get_or_insert_default().seed = None;
-        request
+        (request, files)
     }))
 }
 
-/// The request of a job as a form can have it. No form has a file in it, so that what is said of a
-/// picture to begin with waits for the picture.
-fn form_of(stored: StoredJob) -> JobRequest {
-    let mut request = stored.request;
-    if stored.pinned_encode.is_some()
-        && let Some(sample) = &mut request.sample
-    {
-        sample.denoise = None;
-    }
-    request
+fn files_of(stored: &StoredJob) -> Vec<&'static str> {
+    let settings = stored.job.request.as_deref();
+    let has = [("picture", settings.is_some_and(|of| of.image)), ("mask", settings.is_some_and(|of| of.mask))];
+    has.into_iter().filter(|(_, has)| *has).map(|(file, _)| file).collect()
 }
 
 /// A model that reads prompts, with its own settings.
 fn model_of(model: &OpenModel) -> Option<PromptModel> {
-    Some(PromptModel { name: model.name.clone(), usual: model.usual_settings()?, loras: model.lora_names() })
+    // As the form has them: a name may end as if it said an expert.
+    let lora = |name| form_request::lora_text(&LoraField { name, strength: 1.0, expert: None });
+    let loras = model.lora_names().into_iter().map(lora).collect();
+    Some(PromptModel { name: model.name.clone(), usual: model.usual_settings()?, loras })
 }
