@@ -310,9 +310,14 @@ fn a_picture_that_began_with_another_is_made_again() {
     assert!(stages.as_array().unwrap().iter().any(|record| record["stage"] == "encode"), "{stages}");
     let result = |id: &str| server.get(&format!("/v1/jobs/{id}/result")).body;
     assert!(result(&again) != result(&id), "another seed");
-    // The form has no file in it: what is said of one waits for it.
+    // A form has no file in it: it asks for the picture, without which it is refused.
     let varied = page(&server, &format!("/prompt?from={id}"));
-    assert_eq!((value(&varied, "prompt-denoise"), value(&varied, "prompt-steps")), (None, Some("4")));
+    assert_eq!((value(&varied, "prompt-denoise"), value(&varied, "prompt-steps")), (Some("0.5"), Some("4")));
+    assert!(varied.contains("It had a picture: choose it again."), "{varied}");
+    let fields = fields_of(&varied);
+    let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let refused = page(&server, &location(&send(&server, &fields)));
+    assert!(refused.contains("sample.denoise: expected an image with it"), "{refused}");
 }
 
 #[test]
