@@ -27,7 +27,8 @@ pub struct SampleFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1024)]
     pub batch: Option<u32>,
-    /// The seed of the noise, or one for each sample; `random`, or -1, draws one, which the job tells.
+    /// The seed of the noise, or one for each sample; `random`, or -1, draws one, which the job
+    /// tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<Seeds>,
     /// Steps; the model's usual number if left out.

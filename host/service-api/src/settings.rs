@@ -105,7 +105,7 @@ pub struct LoraSetting {
     /// The expert that it is for, by its number; all of them if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expert: Option<u32>,
-    /// What of it has no place in the transformer, in a line.
+    /// The part of it that has no place in the transformer, in a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

@@ -65,7 +65,7 @@ struct Filling<'a> {
     options: Vec<String>,
 }
 
-/// What a picture filled in.
+/// The settings and options that a picture filled in.
 pub struct Filled {
     /// Its settings.
     pub recipe: Recipe,

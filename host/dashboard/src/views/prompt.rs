@@ -15,8 +15,8 @@ pub struct PromptPage {
     pub samplers: Vec<String>,
     /// Names of schedulers to choose from.
     pub schedulers: Vec<String>,
-    /// What the form is filled in with: the request of a job to vary, or one that was sent just
-    /// now; else the form is empty.
+    /// The request that the form is filled in with: that of a job to vary, or one that was sent
+    /// just now; else the form is empty.
     pub filled: Option<FilledForm>,
     /// The job whose picture comes first: one that was sent just now, or the last that ended well.
     pub shown: Option<JobView>,
@@ -26,20 +26,20 @@ pub struct PromptPage {
     pub gallery: Vec<JobView>,
 }
 
-/// What a form is filled in with.
+/// The contents of a form that is filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilledForm {
     /// The request.
     pub request: JobRequest,
     /// Its LoRAs, as the form has them: each with its strength.
     pub loras: Vec<(String, f64)>,
-    /// What it says beyond the form's fields.
+    /// The rest of it, beyond the form's fields.
     pub rest: Option<FormRest>,
     /// The job's files that a form can't have in it.
     pub files: Vec<&'static str>,
 }
 
-/// What a request says beyond the fields of the form for prompts: the form sends it along.
+/// The rest of a request, beyond the fields of the form for prompts: the form sends it along.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormRest {
     /// The same as JSON.

@@ -197,8 +197,8 @@ impl Parts {
         Ok(self.over(if model.is_dir() { in_folder(model)? } else { in_file(model)? }))
     }
 
-    /// A line on each part beside the transformer that can't be read. Those that are items have been
-    /// read; others may be links that lead nowhere.
+    /// A line on each part beside the transformer that can't be read. Those that are items have
+    /// been read; others may be links that lead nowhere.
     pub(super) fn unreadable<'a>(&self, item: impl Fn(&Path) -> Option<&'a Item>) -> Vec<String> {
         let fault = |path: &PathBuf| match item(path) {
             Some(item) => item.problem.as_ref().map(|problem| format!("{}: {problem}", path.display())),

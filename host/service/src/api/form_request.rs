@@ -7,7 +7,7 @@ use tilewright_service_api::{JobRequest, LoraField};
 use super::extract::parse_json;
 use crate::problem::{ApiResult, Problem};
 
-/// What a field's text becomes.
+/// The kind of value that a field's text becomes.
 #[derive(Clone, Copy, PartialEq)]
 enum Reading {
     Text,
@@ -50,7 +50,7 @@ const STRENGTH: &str = "lora_strength";
 /// All of a request that the form has no field for, as JSON.
 const REST: &str = "rest";
 
-/// What follows a LoRA's name for all experts or for one of two, by their numbers.
+/// The ending of a LoRA's name for all experts or for one of two, by their numbers.
 const ALL_EXPERTS: &str = "@both";
 const EXPERTS: [&str; 2] = ["@high", "@low"];
 
@@ -153,7 +153,7 @@ impl Reading {
     }
 }
 
-/// What a request says beyond the fields of the form for prompts.
+/// The rest of a request, beyond the fields of the form for prompts.
 pub fn rest_of(request: &JobRequest) -> Option<FormRest> {
     let mut rest = serde_json::to_value(request).ok()?;
     let object = rest.as_object_mut()?;

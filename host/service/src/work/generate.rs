@@ -87,7 +87,7 @@ pub fn carry_out(
 struct Preparation {
     stage: Stage,
     at_work: StageAtWork,
-    /// What an end of the job calls the stage.
+    /// The stage's name in the job's error.
     name: &'static str,
     /// The line of the log if there is no room for what the stage makes.
     no_room: &'static str,
