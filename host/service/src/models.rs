@@ -354,12 +354,12 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
     let refused = |reason| Error::Model { model: name.to_owned(), reason };
     let parts = find_parts(configured).map_err(refused)?;
     let vae = parts.vae.as_ref().map(|path| -> Result<Arc<OpenVae>> {
-        let model = Model::open(path, overrides(name, path, configured)?)?.sharing(weights);
+        let model = Model::open(path, overrides(name, path, configured)?).map_err(refused)?.sharing(weights);
         Ok(OpenVae { path: path.clone(), model }.into())
     });
     let transformer = match parts.transformers.is_empty() {
         true => None,
-        false => Some(SampleModel::of_parts(&parts, configured.boundary)?),
+        false => Some(SampleModel::of_parts(&parts, configured.boundary).map_err(refused)?),
     };
     let vae = vae.transpose()?;
     // Each prompt would be refused.
@@ -374,10 +374,10 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
     let text = match (&parts.text_encoders[..], &transformer) {
         ([], _) => None,
         (paths, transformer) => {
-            let encoders = TextEncoders::open(paths)?;
+            let encoders = TextEncoders::open(paths).map_err(refused)?;
             let tokens = transformer.as_ref().map(|transformer| -> Result<Option<u32>> {
-                encoders.check(transformer)?;
-                Ok(transformer.text_tokens()?)
+                encoders.check(transformer).map_err(refused)?;
+                transformer.text_tokens().map_err(refused)
             });
             let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
             Some(OpenText { paths: paths.to_vec(), tokens, quantized }.into())

@@ -139,6 +139,14 @@ fn a_model_is_named_as_on_the_command_line() {
         2,
         &format!("tilewright.toml:{line}: tine: no such file, and no model of that name (did you mean tiny?)"),
     );
+    // Parts that don't belong together are found before a job has them.
+    let two = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[models.two]\nmodel = {:?}\nvae = {:?}\n",
+        fixture("generate-flux"),
+        fixture("generate-wan/vae/diffusion_pytorch_model.safetensors")
+    );
+    checked(&two).failed(2, "tilewright.toml:5: ");
+    Server::refused(&place, &two).failed(2, "tilewright.toml:5: ");
     let refused = Server::refused(&place, "[server]\nlisten = \"127.0.0.1:0\"\n[models.a]\nmodel = \"nowhere\"\n");
     refused.failed(2, "tilewright.toml:4: nowhere: no such file, and no model of that name");
     fs::create_dir(place.path("alone")).unwrap();

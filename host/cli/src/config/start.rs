@@ -8,7 +8,7 @@ use tilewright_engine::{Machine, Overrides};
 use tilewright_files::digest::sha256;
 use tilewright_gate::Admission;
 use tilewright_models::Family;
-use tilewright_pipeline::{Error as PipelineError, Model, Parts, SampleModel, TextEncoders};
+use tilewright_pipeline::{Error as PipelineError, LatentMap, Model, Parts, SampleModel, TextEncoders};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tilewright_registry::Reference;
 use tilewright_service::{find_parts, in_keys};
@@ -72,6 +72,9 @@ pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::M
         false => Some(SampleModel::open(&parts.transformers, configured.boundary).map_err(refused("transformer"))?),
     };
     if !parts.text_encoders.is_empty() {
+        if let (Some(transformer), Some(vae), Some(path)) = (&transformer, &vae, &parts.vae) {
+            LatentMap::check(transformer, (vae, path)).map_err(refused("vae"))?;
+        }
         let encoders = TextEncoders::open(&parts.text_encoders).map_err(refused("text-encoder"))?;
         if let Some(transformer) = &transformer {
             encoders.check(transformer).map_err(refused("text-encoder"))?;
