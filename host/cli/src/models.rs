@@ -54,9 +54,14 @@ pub fn run(arguments: &Models) -> Outcome {
         let rows = library.items().iter().map(|item| file_row(&library, item));
         writeln!(out, "\n{}", table::wrap(&["file", "is", "type", "size"], &["size"], rows))?;
     } else {
-        let idle = library.items().iter().filter(|item| !serves(&models, item)).count();
-        if idle > 0 {
-            writeln!(out, "\n{} beside them: --files lists all", with_noun(idle, "file"))?;
+        let idle: Vec<&Item> = library.items().iter().filter(|item| !serves(&models, item)).collect();
+        let broken = match idle.iter().filter(|item| item.problem.is_some()).count() {
+            0 => String::new(),
+            broken => format!(", {broken} of which can't be used"),
+        };
+        if !idle.is_empty() {
+            let (files, why) = (with_noun(idle.len(), "file"), if broken.is_empty() { "" } else { " and says why" });
+            writeln!(out, "\n{files} beside them{broken}: --files lists all{why}")?;
         }
     }
     Ok(())

@@ -172,10 +172,13 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
         let price = price.map_or(String::new(), |price| {
             format!(" (by what was measured before; priced at {})", table::time(price.elapsed))
         });
+        // Of a plan that was carried out, the outcome tells.
+        let is_over = record.outcome.is_none() && cost.peak_bytes > record.request.memory_limit;
+        let over = if is_over { ", over the limit: a run would stop there and try a smaller plan" } else { "" };
         rows.push((
             "expected",
             format!(
-                "{} in {}, {} held, rework {:.2}{price}",
+                "{} in {}, {} held{over}, rework {:.2}{price}",
                 table::time(cost.elapsed),
                 with_noun(cost.tiles, "tile"),
                 bytes::display(cost.peak_bytes),
