@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use tilewright_plan::words::did_you_mean;
+use tilewright_plan::{Stage, words::did_you_mean};
 
-use crate::{Config, Route, Source, conditions::FAMILIES, origin::Fault};
+use crate::{Conditions, Config, Route, Source, conditions::FAMILIES, origin::Fault};
 
 /// The first fault that does not depend on the shipped policies.
 pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
@@ -41,6 +41,15 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
         let at = format!("routes/{place}");
         unique(&config.routes()[..place], route, &at)?;
         reachable(&config.routes()[..place], route, &at)?;
+        let Conditions { stage, frames, .. } = &route.conditions;
+        if stage.iter().all(|stage| *stage == Stage::Encode)
+            && !stage.is_empty()
+            && frames.is_some_and(|frames| !frames.contains(1))
+        {
+            let detail =
+                "a picture that a job begins with has one frame: no job would come to this route: leave the key out";
+            return fault(format!("{at}/frames"), detail);
+        }
         families(&route.conditions.family, &at)?;
         check_names(&config.models, "model", &route.conditions.model, &at)?;
         check_names(config.devices(), "device", &route.conditions.device, &at)?;

@@ -199,6 +199,11 @@ mod tests {
                 3,
                 "unknown variant `train`, expected one of `text`, `denoise`, `decode`, `encode`",
             ),
+            (
+                "policy = \"fixed\"\nstage = \"encode\"\nframes = { from = 5 }",
+                4,
+                "a picture that a job begins with has one frame: no job would come to this route",
+            ),
             ("policy = \"fixed\"\nmemory-limit = \"1KiB\"", 3, "allowed is 1MiB or more"),
             ("policy = \"fixed\"\nstage = []", 3, "an empty list: name at least one"),
             ("policy = \"fixed\"\nfamily = 1", 3, "expected a text or a list of texts"),
