@@ -149,6 +149,9 @@ impl OpenModel {
                 self.name
             );
         }
+        if offered.is_empty() {
+            return format!("loras: model {} offers no '{asked}': no LoRA lies in its configured folders", self.name);
+        }
         let close = did_you_mean(name, offered.keys().map(String::as_str));
         let mut known: Vec<&str> = offered.keys().take(NAMED).map(String::as_str).collect();
         if offered.len() > NAMED {
