@@ -4,7 +4,7 @@ use std::{fs, process::Stdio};
 
 use serde_json::Value;
 
-use crate::program::{Place, bundled, decibels, fixture, largest_difference, latent, root, sample, texts};
+use crate::program::{Place, bundled, decibels, fixture, largest_difference, latent, root, sample, smaller, texts};
 
 const RAW_F32: [&str; 6] = ["--policy", "fixed", "--set", "space=whole", "--set", "precision=f32"];
 
@@ -100,12 +100,13 @@ fn sixteen_bit_decodes_stay_near_f32() {
 #[test]
 fn a_tight_limit_ends_in_a_picture_within_it() {
     let place = Place::new();
-    let free = place.decode(&bundled(), &["--json", "-o", "a.png", "--policy", "fixed", "--set", "space=whole"]).json();
+    let smaller = smaller(&place);
+    let free = place.decode(&smaller, &["--json", "-o", "a.png", "--policy", "fixed", "--set", "space=whole"]).json();
     let whole = free["outcome"]["peak_bytes"].as_u64().unwrap();
     let limit = whole / 3;
     for policy in ["adaptive", "gfx1151", "comfyui", "diffusers", "fixed"] {
         let record = place
-            .decode(&bundled(), &["--json", "-o", "b.png", "--policy", policy, "--memory-limit", &limit.to_string()])
+            .decode(&smaller, &["--json", "-o", "b.png", "--policy", policy, "--memory-limit", &limit.to_string()])
             .json();
         let outcome = &record["outcome"];
         assert!(outcome["peak_bytes"].as_u64().unwrap() <= limit, "{policy}: {record}");
@@ -128,9 +129,10 @@ fn records_follow_the_published_schema() {
     let schema = fs::read_to_string(root().join("host/plan/record.schema.json")).unwrap();
     let schema = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
     let place = Place::new();
+    let smaller = smaller(&place);
     for policy in ["adaptive", "gfx1151", "comfyui", "diffusers", "fixed"] {
-        place.decode(&bundled(), &["--policy", policy, "--dry-run", "--json"]).json();
-        let record = place.decode(&bundled(), &["--policy", policy, "--json", "-o", "x.jpg"]).json();
+        place.decode(&smaller, &["--policy", policy, "--dry-run", "--json"]).json();
+        let record = place.decode(&smaller, &["--policy", policy, "--json", "-o", "x.jpg"]).json();
         let errors: Vec<String> = schema.iter_errors(&record).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{policy}: {errors:?}");
     }
@@ -204,17 +206,18 @@ fn exact_tiles_give_the_whole_picture() {
 #[test]
 fn a_third_of_what_whole_needs_still_ends_in_a_picture() {
     let place = Place::new();
-    let whole = place.decode(&bundled(), &["--policy", "fixed", "--json", "-o", "whole.png"]).json();
+    let smaller = smaller(&place);
+    let whole = place.decode(&smaller, &["--policy", "fixed", "--json", "-o", "whole.png"]).json();
     let limit = whole["outcome"]["peak_bytes"].as_u64().unwrap() / 3;
     for objective in ["fastest", "balanced", "leanest"] {
         let limited = limit.to_string();
         let options =
             ["--memory-limit", &limited, "--objective", objective, "--no-history", "--json", "-o", "small.png"];
-        let record = place.decode(&bundled(), &options).json();
+        let record = place.decode(&smaller, &options).json();
         let held = record["outcome"]["peak_bytes"].as_u64().unwrap();
         assert!(held <= limit, "{objective}: {held} held of {limit}");
         let picture = image::open(place.path("small.png")).unwrap().to_rgb8();
-        assert_eq!(picture.dimensions(), (512, 512));
+        assert_eq!(picture.dimensions(), (192, 192));
     }
 }
 
@@ -290,10 +293,11 @@ fn sixteen_bit_overflow_is_decoded_again_in_a_wider_type() {
 #[test]
 fn a_memory_limit_says_if_it_counts_the_weights() {
     let place = Place::new();
+    let smaller = smaller(&place);
     let decode = |limit: &[&str]| {
         let whole = ["--policy", "fixed", "--set", "space=whole", "--set", "precision=f32", "--no-history"];
         let options = [&whole[..], limit, &["--json", "-o", "x.png"]].concat();
-        let record = place.decode(&bundled(), &options).json();
+        let record = place.decode(&smaller, &options).json();
         let bytes = |of: &str| record[of]["peak_bytes"].as_u64().unwrap();
         (bytes("estimate"), bytes("outcome"), record)
     };
@@ -309,16 +313,16 @@ fn a_memory_limit_says_if_it_counts_the_weights() {
     let (.., record) = decode(&["--memory-limit", &limit]);
     assert_eq!(record["attempts"], serde_json::json!([]));
     let options = ["--memory-limit", &limit, "--count-weights", "--no-history", "--json", "-o", "x.png"];
-    let record = place.decode(&bundled(), &options).json();
+    let record = place.decode(&smaller, &options).json();
     assert_ne!(record["plan"]["space"]["kind"], "whole", "{record}");
     assert!(record["outcome"]["peak_bytes"].as_u64().unwrap() <= limit.parse().unwrap(), "{record}");
 
     let table = |options: &[&str]| {
-        let run = place.decode(&bundled(), &[options, &["--dry-run", "-o", "y.png"]].concat());
+        let run = place.decode(&smaller, &[options, &["--dry-run", "-o", "y.png"]].concat());
         run.succeeded();
         run.stdout() + &run.stderr()
     };
     assert!(table(&[]).contains(", weights aside\n") && table(&["--count-weights"]).contains(", weights included\n"));
-    let run = place.decode(&bundled(), &["--memory-limit", "1MiB", "--count-weights", "-o", "y.png"]);
+    let run = place.decode(&smaller, &["--memory-limit", "1MiB", "--count-weights", "-o", "y.png"]);
     run.failed(2, ", weights included (tiles of");
 }

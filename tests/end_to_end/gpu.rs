@@ -492,7 +492,7 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         ("speed", "lost=2000", "the device is lost"),
         ("large-tensors", "cliff=33554433", "times as long per value"),
         // Long beside what the processor does meanwhile, however busy it is.
-        ("cancellation", "events=early;delay=1000", "after it was cancelled"),
+        ("cancellation", "events=early;delay=200", "after it was cancelled"),
         ("leaks", "leak=4096", "are in use after"),
         ("offload", "crash=20", "crashed by signal 6"),
         ("offload", "lost=20", "the device is lost"),

@@ -27,6 +27,12 @@ pub fn bundled() -> [String; 3] {
     [at("latents/astronaut.latent"), "--vae".into(), at("models/flux-tiny/ae.safetensors")]
 }
 
+/// A latent of 192×192 pixels and the bundled model, for tests that decode more than once.
+pub fn smaller(place: &Place) -> [String; 3] {
+    let [_, option, vae] = bundled();
+    [place.write("smaller.safetensors", latent(&[1, 16, 24, 24], 0.3)), option, vae]
+}
+
 /// The program's cache in all tests: what it measures of this machine, it measures once.
 fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("end-to-end-cache")

@@ -8,7 +8,7 @@ use std::error::Error as StdError;
 
 use serde::Serialize;
 use tch::Tensor;
-use tilewright_engine::{DenoiseJob, Denoiser, Error, Machine, Sampled, Sampling, Unfinished};
+use tilewright_engine::{DenoiseJob, Denoiser, Error, Finished, Machine, Sampling, Unfinished};
 use tilewright_plan::{
     Denoise, DenoiseCost, DenoisePlan, DenoiseRecord, DenoiseRequest, Device, Objective, Planner, Work,
 };
@@ -204,7 +204,7 @@ impl SampleContest<'_> {
             Err(error) => return Ok(Err(error)),
         };
         match job.run(planner.as_mut(), None, &mut Ear(watch)) {
-            Ok(Sampled { latents, .. }) => Ok(Ok(latents)),
+            Ok(Finished { output, .. }) => Ok(Ok(output.latents)),
             Err(Unfinished { error: Error::Interrupted, .. }) => Err(Interrupted),
             Err(Unfinished { error, .. }) => Ok(Err(error.to_string())),
         }
@@ -231,8 +231,8 @@ impl SampleContest<'_> {
                 let label = self.entries[index].spelling.to_string();
                 watch.advance(done - 1, total, &label);
                 match runner.job.run(runner.planner.as_mut(), None, &mut Ear(watch)) {
-                    Ok(Sampled { latents, record, .. }) => {
-                        runner.latents = self.against.is_some().then_some(latents);
+                    Ok(Finished { output, record, .. }) => {
+                        runner.latents = self.against.is_some().then_some(output.latents);
                         if round == 0 && rounds.first_apart {
                             runner.first_ms = step_ms(&record);
                         } else if round >= rounds.total() - rounds.iterations {

@@ -6,6 +6,7 @@ mod embed;
 mod encode;
 mod generate;
 mod models;
+mod options;
 mod policy;
 mod recording;
 mod replay;
@@ -19,7 +20,7 @@ use std::{path::PathBuf, time::SystemTime};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tilewright_media::Rate;
 use tilewright_models::Family;
-use tilewright_plan::{Loss, Objective, bytes};
+use tilewright_plan::{Loss, Objective};
 use tilewright_torch::device::Choice;
 
 use crate::failure::{Failure, Outcome};
@@ -30,6 +31,7 @@ pub use embed::Embed;
 pub use encode::Encode;
 pub use generate::Generate;
 pub use models::{ModelFolders, Models};
+pub use options::{DeviceOptions, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions};
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
@@ -141,6 +143,7 @@ pub enum Command {
 
 /// `tilewright decode`
 #[derive(Args, Debug)]
+#[command(mut_arg("memory_limit", |arg| arg.help(LIMIT_ASIDE)))]
 pub struct Decode {
     /// A ComfyUI .latent, or a .safetensors with one tensor: [N, C, H, W], or [N, C, T, H, W] for
     /// video; several, or folders of them, share the loaded weights, and one that fails does not
@@ -160,34 +163,18 @@ pub struct Decode {
     /// Options of clips.
     #[command(flatten)]
     pub clip: ClipArguments,
-    /// The policy that decides: a shipped policy's name, or a .wasm file
-    #[arg(long, value_name = "NAME|FILE.wasm", default_value = "adaptive")]
-    pub policy: String,
-    /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
-    #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
-    pub set: Vec<(String, String)>,
-    /// Grants of the policy.
+    /// The policy that decides.
     #[command(flatten)]
-    pub grants: PolicyGrants,
-    /// The device to run on; ROCm answers to cuda, as in PyTorch
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
-    pub device: Choice,
-    /// The most to hold at once, weights aside unless --count-weights, as in 8GiB or 512MiB
-    /// [default: 80 % of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
-    pub memory_limit: Option<u64>,
+    pub governed: PolicyOptions,
+    /// Device, limit, aim and history.
+    #[command(flatten)]
+    pub run: RunOptions,
     /// The memory limit counts the weights, too; estimates and measured peaks then do as well
     #[arg(long)]
     pub count_weights: bool,
-    /// The objective: what counts most
-    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
-    pub objective: ObjectiveArgument,
     /// Losses that are allowed.
     #[command(flatten)]
     pub allow: AllowBlended,
-    /// Processor threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
     /// The tensor to decode, where the file holds several
     #[arg(long, value_name = "NAME")]
     pub tensor: Option<String>,
@@ -203,26 +190,12 @@ pub struct Decode {
     /// The shift that --scaled undoes, instead of the family's
     #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
     pub shift_factor: Option<f64>,
-    /// Decide and estimate, decode nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Show every plan that the policy considered, with what was predicted and measured
-    #[arg(long)]
-    pub explain: bool,
+    /// What is reported, and whether anything is made.
+    #[command(flatten)]
+    pub report: ReportOptions,
     /// Draw the tiles and their overlaps over the picture, into this .png, .jpg or .webp
     #[arg(long, value_name = "FILE")]
     pub explain_image: Option<PathBuf>,
-    /// Print the decision record as JSON on standard output, with the names of the outputs; for
-    /// several latents a line each
-    #[arg(long)]
-    pub json: bool,
-    /// The record of the decision.
-    #[command(flatten)]
-    pub record: Recording,
-    /// Neither tell the policy of earlier decodes nor keep this one; for all:
-    /// TILEWRIGHT_HISTORY=off
-    #[arg(long)]
-    pub no_history: bool,
 }
 
 /// Options of clips.
@@ -294,12 +267,9 @@ Each part runs in a process of its own, so that a hang or a crash costs one part
 holds no names of files or users: paste it into a bug report. The weights are generated, once,
 into the cache folder. The exit status is 1 if a part fails.")]
 pub struct DeviceCheck {
-    /// Which device
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
-    pub device: Choice,
-    /// Processor threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
+    /// The device.
+    #[command(flatten)]
+    pub on: DeviceOptions,
     /// Check the sizes that show most faults, in a minute or two
     #[arg(long)]
     pub quick: bool,
@@ -323,12 +293,9 @@ pub struct DeviceCheck {
 /// `tilewright device`
 #[derive(Args, Debug)]
 pub struct DeviceShow {
-    /// Which device
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
-    pub device: Choice,
-    /// Processor threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
+    /// The device.
+    #[command(flatten)]
+    pub on: DeviceOptions,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -275,10 +275,8 @@ impl Policies {
 }
 
 fn machine(common: &Common) -> Outcome<Machine> {
-    if let Some(threads) = common.threads {
-        tilewright_torch::set_threads(threads);
-    }
-    Ok(Machine::open(common.device, Probe::Kept)?)
+    common.on.set_threads();
+    Ok(Machine::open(common.on.device, Probe::Kept)?)
 }
 
 fn refuse_clips(path: &Path, advice: &str) -> Outcome {

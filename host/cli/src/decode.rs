@@ -39,17 +39,14 @@ pub fn run(mut arguments: Decode) -> Outcome {
     let inputs = list_inputs(&arguments.latents, "latents", Some(&LATENTS))?;
     let several = arguments.latents.len() > 1 || arguments.latents.iter().any(|path| path.is_dir());
     let mut plan = Plan::new(arguments, &inputs, several)?;
-    if let Some(threads) = arguments.threads {
-        tilewright_torch::set_threads(threads);
-    }
     let is_clip = Model::is_video_file(&arguments.vae)?;
     if !is_clip {
         plan.naming = plan.naming.of_files();
     }
     let ending = arguments.writing.format.map_or(if is_clip { CLIP } else { PICTURE }, |format| format.ending());
     plan.check_names(&inputs, ending)?;
-    arguments.record.check()?;
-    let made = if arguments.dry_run { None } else { plan.naming.make_folder()? };
+    arguments.report.record.check()?;
+    let made = if arguments.report.dry_run { None } else { plan.naming.make_folder()? };
     let done = Decoder::open(arguments, &plan, &inputs, is_clip)
         .and_then(|mut decoder| work_through(&mut decoder, &inputs, several, "decoded"));
     if let Some(folder) = made {
@@ -79,24 +76,24 @@ impl Plan {
             return Err(Failure::input(format!("{option} is one file: decode one latent with it")));
         }
         let aside = arguments.output.as_ref().is_some_and(|path| path.as_os_str() == STANDARD);
-        if aside && arguments.json {
+        if aside && arguments.report.json {
             return Err(Failure::input(
                 "-o - and --json: standard output is the picture or the record: write one into a file",
             ));
         }
         let mut roles = inputs.iter().fold(files::roles(), |roles, input| input.kept_by(roles, "the latent"));
         roles = files::reads_vae(roles, &arguments.vae);
-        roles = files::reads_policy(roles, &arguments.policy);
+        roles = files::reads_policy(roles, &arguments.governed.policy);
         roles = files::check_file(roles, "--preview", clip.preview.as_deref())?;
         roles = files::check_file(roles, "--explain-image", drawing)?;
-        roles = files::check_file(roles, "--record", arguments.record.file())?;
+        roles = files::check_file(roles, "--record", arguments.report.record.file())?;
         if aside {
             roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
             roles.check()?;
         }
-        let shown = Shown { json: arguments.json, explain: arguments.explain, several, aside };
+        let shown = Shown { json: arguments.report.json, explain: arguments.report.explain, several, aside };
         let roles = RefCell::new(roles);
-        Ok(Self { naming, roles, options: arguments.writing.options(), shown, dry_run: arguments.dry_run })
+        Ok(Self { naming, roles, options: arguments.writing.options(), shown, dry_run: arguments.report.dry_run })
     }
 
     /// The output of an input's pictures or clips.

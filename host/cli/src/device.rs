@@ -90,10 +90,8 @@ pub fn run(arguments: &DeviceArguments) -> Outcome {
 
 /// Measures and shows a device.
 fn show(arguments: &DeviceShow) -> Outcome {
-    if let Some(threads) = arguments.threads {
-        tilewright_torch::set_threads(threads);
-    }
-    let report = report(&Machine::open(arguments.device, Probe::Fresh)?)?;
+    arguments.on.set_threads();
+    let report = report(&Machine::open(arguments.on.device, Probe::Fresh)?)?;
     let mut stdout = printer::stdout();
     if arguments.json {
         let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;

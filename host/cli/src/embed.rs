@@ -8,8 +8,7 @@ use std::{
 use serde::Serialize;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::{
-    self as pipeline, ConditioningOutput, EmbeddingFolder, EncoderRun, Parts, TextEncoders, TextPlanning, TextRequest,
-    prompt_notes,
+    ConditioningOutput, EmbeddingFolder, EncoderRun, Parts, TextEncoders, TextPlanning, TextRequest, prompt_notes,
 };
 use tilewright_plan::{Recorder, Stage, Text, TextRecord, bytes, words::with_noun};
 use tilewright_sampling::Convention;
@@ -17,7 +16,7 @@ use tilewright_sampling::Convention;
 use crate::{
     args::Embed,
     failure::{Failure, Outcome},
-    files, history, policy, printer,
+    files, policy, printer,
     progress::Progress,
     table,
     tell::{note, tell},
@@ -46,17 +45,13 @@ pub fn run(arguments: &Embed) -> Outcome {
     if let Some(folder) = &arguments.embeddings {
         roles = roles.reads("the embeddings", folder);
     }
-    roles = files::reads_policy(roles, policy::of_stage(Stage::Text, &arguments.policy, '=')?);
-    roles = files::check_file(roles, "--record", arguments.record.file())?;
+    roles = files::reads_policy(roles, policy::of_stage(Stage::Text, &arguments.governed.policy, '=')?);
+    roles = files::check_file(roles, "--record", arguments.report.record.file())?;
     roles.occupies("-o", &arguments.output).check()?;
-    arguments.record.check()?;
+    arguments.report.record.check()?;
     let output = ConditioningOutput::new(&arguments.output, arguments.no_clobber)?;
-    if let Some(threads) = arguments.threads {
-        tilewright_torch::set_threads(threads);
-    }
-    let mut planner: Recorder<Text> =
-        policy::configure(Stage::Text, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
-    let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
+    let mut planner: Recorder<Text> = arguments.governed.configure(Stage::Text, &arguments.report.record)?;
+    let mut session = arguments.run.session(arguments.report.dry_run)?;
     let encoders = TextEncoders::open(&parts.text_encoders)?;
     let embeddings = arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
     if arguments.prompts.iter().filter(|prompt| *prompt == STANDARD).count() > 1 {
@@ -75,25 +70,24 @@ pub fn run(arguments: &Embed) -> Outcome {
         tokens,
         embeddings: embeddings.as_ref(),
         host: host.as_ref(),
-        comes_again: false,
-        memory_limit: arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine)),
-        objective: arguments.objective.into(),
+        memory_limit: arguments.run.limit(machine),
+        objective: arguments.run.objective(),
     };
     check_prompts((&[], &prompts), arguments.embeddings.is_some(), arguments.convention)?;
-    if arguments.dry_run {
+    if arguments.report.dry_run {
         encoders.check_lengths(&request)?;
         let mut planning = TextPlanning { planner: &mut planner, trials };
         let mut runs = encoders.decide(machine, &request, &mut planning)?;
-        text::keep_runs(&arguments.record, trials, &mut runs)?;
+        text::keep_runs(&arguments.report.record, trials, &mut runs)?;
         return report(arguments, &runs, None);
     }
     let mut progress = Progress::new();
     let mut planning = TextPlanning { planner: &mut planner, trials };
     let encoded = encoders.encode(machine, &request, &mut planning, &mut progress);
     progress.finish();
-    let mut encoded = encoded.map_err(|error| text::fail(&arguments.record, trials, error))?;
+    let mut encoded = encoded.map_err(|error| text::fail(&arguments.report.record, trials, error))?;
     let path = output.write(&encoded.conditioning)?;
-    text::keep_runs(&arguments.record, trials, &mut encoded.runs)?;
+    text::keep_runs(&arguments.report.record, trials, &mut encoded.runs)?;
     let shape = encoded.conditioning.text.size();
     report(arguments, &encoded.runs, Some((&path, &shape)))
 }
@@ -150,8 +144,8 @@ struct Written<'a> {
 
 /// Decisions and what was done, and the file with the shape of its states, unless it was a dry run.
 fn report(arguments: &Embed, runs: &[EncoderRun], written: Option<(&Path, &[i64])>) -> Outcome {
-    let explained: Vec<String> = runs.iter().map(text::explanation).filter(|_| arguments.explain).collect();
-    if arguments.json {
+    let explained: Vec<String> = runs.iter().map(text::explanation).filter(|_| arguments.report.explain).collect();
+    if arguments.report.json {
         printer::lines(&explained.join("\n\n"));
         let encoders = runs.iter().map(Row::new).collect();
         let written = written.map(|(path, shape)| Written { output: path.display().to_string(), shape });

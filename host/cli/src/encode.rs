@@ -36,12 +36,9 @@ pub fn run(mut arguments: Encode) -> Outcome {
     let inputs = list_inputs(&arguments.inputs, "pictures", several_inside.then_some(&PICTURES))?;
     let several = arguments.inputs.len() > 1 || several_inside;
     let plan = Plan::new(arguments, &inputs, several)?;
-    arguments.record.check()?;
-    if let Some(threads) = arguments.threads {
-        tilewright_torch::set_threads(threads);
-    }
+    arguments.report.record.check()?;
     plan.naming.check(&inputs, plan.ending())?;
-    let made = if arguments.dry_run { None } else { plan.naming.make_folder()? };
+    let made = if arguments.report.dry_run { None } else { plan.naming.make_folder()? };
     let done = Encoder::open(arguments, &plan, &inputs)
         .and_then(|mut encoder| work_through(&mut encoder, &inputs, several, "encoded"));
     if let Some(folder) = made {
@@ -63,7 +60,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn check_shown(arguments: &Encode) -> Outcome<bool> {
         let aside = arguments.output.as_ref().is_some_and(|path| path.as_os_str() == STANDARD);
-        match aside && arguments.json {
+        match aside && arguments.report.json {
             true => Err(Failure::input(
                 "-o - and --json: standard output is the latent or the record: write one into a file",
             )),
@@ -77,13 +74,13 @@ impl<'a> Plan<'a> {
         let naming = Naming::of(arguments.output.as_deref(), inputs, several)?.of_files();
         let mut roles = inputs.iter().fold(files::roles(), |roles, input| input.kept_by(roles, "the input"));
         roles = files::reads_vae(roles, &arguments.vae);
-        roles = files::reads_policy(roles, &arguments.policy);
-        roles = files::check_file(roles, "--record", arguments.record.file())?;
+        roles = files::reads_policy(roles, &arguments.governed.policy);
+        roles = files::check_file(roles, "--record", arguments.report.record.file())?;
         if aside {
             roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
             roles.check()?;
         }
-        let shown = Shown { json: arguments.json, explain: arguments.explain, several, aside };
+        let shown = Shown { json: arguments.report.json, explain: arguments.report.explain, several, aside };
         let plan = Self { arguments, naming, roles: RefCell::new(roles), shown };
         inputs.iter().try_for_each(|input| plan.check(&plan.naming.path(input, plan.ending())))?;
         Ok(plan)
@@ -112,10 +109,10 @@ impl<'a> Plan<'a> {
 
     /// The latent file of an input.
     fn output(&self, input: &Input) -> Outcome<LatentOutput> {
-        let Encode { format, no_clobber, dry_run, .. } = self.arguments;
+        let Encode { format, no_clobber, .. } = self.arguments;
         let path = self.naming.path(input, self.ending());
         // In a dry run, no folder was made.
-        let ahead = *dry_run && matches!(self.naming, Naming::Inside(_));
+        let ahead = self.arguments.report.dry_run && matches!(self.naming, Naming::Inside(_));
         let numbering = self.naming.numbering(input);
         let output = LatentOutput::numbered(&path, *format, *no_clobber, numbering, ahead)?;
         if let Some(name) = output.name() {

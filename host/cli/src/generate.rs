@@ -10,7 +10,7 @@ mod report;
 
 use std::path::PathBuf;
 
-use tilewright_engine::{DenoiseJob, Overrides, Sampled};
+use tilewright_engine::{DenoiseJob, Finished, Overrides, Sampled};
 use tilewright_media::{Format, Output, Preview, Rate, STANDARD, Shape};
 use tilewright_models::Extents;
 use tilewright_outputs::{Roles, folder_of};
@@ -31,7 +31,7 @@ use crate::{
     args::Generate,
     embed::check_prompts,
     failure::{Failure, Outcome},
-    files, history, model, printer,
+    files, model, printer,
     report::{Shown, fail, keep},
     sample::{
         self,
@@ -62,7 +62,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     sample::tell_drawn(&arguments.seed);
     let aside = arguments.output.as_os_str() == STANDARD;
     for (option, is_given, words) in [
-        ("--json", arguments.json && !arguments.dry_run, "standard output is the picture or the report"),
+        ("--json", arguments.report.json && !arguments.report.dry_run, "standard output is the picture or the report"),
         ("--resume", arguments.resume, "steps are kept beside a file"),
     ] {
         if aside && is_given {
@@ -91,12 +91,9 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     }
     let vae_path = model::find(parts.check()?)?;
     let roles = check_files(arguments, &parts)?;
-    arguments.record.check()?;
+    arguments.report.record.check()?;
     let preview = arguments.preview.as_deref().map(Preview::new).transpose()?;
     let keep_latent = arguments.keep.as_deref().map(|path| LatentOutput::new(path, None, false, false)).transpose()?;
-    if let Some(threads) = arguments.threads {
-        tilewright_torch::set_threads(threads);
-    }
     let mut reading: Recorder<Text> = policies::configure(arguments, Stage::Text)?;
     let mut planner: Recorder<Denoise> = policies::configure(arguments, Stage::Denoise)?;
     let mut decoding: Recorder = policies::configure(arguments, Stage::Decode)?;
@@ -112,10 +109,10 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     LatentMap::check(&transformer, (&vae, &vae_path))?;
     let transformer = transformer.scaled_for(&vae);
     let output = Output::with(&arguments.output, vae.kind(), arguments.writing.options())?;
-    let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
+    let mut session = arguments.run.session(arguments.report.dry_run)?;
     let (machine, trials) = session.ready()?;
-    let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
-    let shown = Shown { json: arguments.json, explain: arguments.explain, several: false, aside };
+    let limit = arguments.run.limit(machine);
+    let shown = Shown { json: arguments.report.json, explain: arguments.report.explain, several: false, aside };
 
     let mut request = transformer.choose(&like::asked(arguments));
     let prompts = conditioning::read_prompts(arguments, request.cfg != 1.0)?;
@@ -140,7 +137,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         _ => usual,
     };
     request.size = Some(size);
-    if arguments.dry_run {
+    if arguments.report.dry_run {
         let planners = (&mut reading, &mut planner, &mut decoding);
         return dry_run::dry_run(&wish, &transformer, &vae, request, trials, planners);
     }
@@ -192,7 +189,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
     }
 
-    let job = DenoiseJob::new(machine, &transformer.denoiser, &sampling, limit, arguments.objective.into())?;
+    let job = DenoiseJob::new(machine, &transformer.denoiser, &sampling, limit, arguments.run.objective())?;
     let before = trials.before(Stage::Denoise, job.request());
     let job = job.with_history(&before);
     let preview = preview.map(|preview| (preview, vae_path.as_path()));
@@ -205,12 +202,12 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     memory.begins(Stage::Denoise)?;
     let sampled = match work.run(&mut planner, &mut resumption)? {
         Ok(sampled) => sampled,
-        Err(unfinished) => return Err(fail(&arguments.record, quiet, trials, &mut planner, unfinished)),
+        Err(unfinished) => return Err(fail(&arguments.report.record, quiet, trials, &mut planner, unfinished)),
     };
     if sampled.record.resumed_frames == 0 {
         trials.keep(&sampled.record);
     }
-    keep(&arguments.record, &sampled.record, &mut planner)?;
+    keep(&arguments.report.record, &sampled.record, &mut planner)?;
     let description = Description {
         workflow: Workflow {
             parts: &parts,
@@ -239,7 +236,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     if let Some(place) = &keep_latent {
         outputs.push(transformer.write(place, &sampled, &texts)?);
     }
-    let Sampled { latents, record, candidates, .. } = sampled;
+    let Finished { output: Sampled { latents, .. }, record, candidates, .. } = sampled;
     let latents = transformer.to_vae(&latents)?;
     drop((sampling, transformer));
     memory.begins(Stage::Decode)?;
@@ -329,7 +326,7 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     }
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--keep", arguments.keep.as_deref())?;
-    files::check_file(roles, "--record", arguments.record.file())
+    files::check_file(roles, "--record", arguments.report.record.file())
 }
 
 /// A note of a stage that is done.

@@ -7,11 +7,8 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::{Cancelled, FinishedStep, Observer};
-use tilewright_plan::{
-    Cost, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Fallback, FallbackReason, Text, TextCost,
-    TextPlan, Time, terminal::one_line,
-};
+use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, Failed, FinishedStep, Observer};
+use tilewright_plan::{Fallback, FallbackReason, Work};
 
 use crate::{
     printer,
@@ -145,6 +142,13 @@ impl TimeLeft {
     }
 }
 
+/// A decision's plan in words, the host's reason for a plan of its own, and the changes made to the
+/// answer.
+fn parts<'d, W: Work>(decided: &'d Decided<'_, W>) -> (String, Option<&'d Fallback>, &'d [String]) {
+    let decision = decided.decision;
+    (decision.plan.to_string(), decision.fallback.as_ref(), &decision.adjusted)
+}
+
 impl Observer for Progress {
     fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {
         let message = format!("{}, step {} of {}", self.plan, step.state.steps, step.steps);
@@ -154,42 +158,42 @@ impl Observer for Progress {
         self.after_step.as_mut().map_or(Ok(()), |function| function(step))
     }
 
-    fn sample_decided(&mut self, decision: &Decision<Denoise>, cost: Option<&DenoiseCost>, steps_done: u32) {
-        self.begin(decision.plan.to_string(), decision.fallback.as_ref(), &decision.adjusted);
-        let left = self.steps.saturating_sub(steps_done);
-        self.pace.expected = cost.map(|cost| cost.step.saturating_mul(left));
-    }
-
-    fn sample_failed(&mut self, attempt: &FailedAttempt<Denoise>, next: &DenoisePlan) {
-        self.say(&format!(
-            "note: step {}: {}; it is tried again: {next}",
-            attempt.step.unwrap_or(0) + 1,
-            attempt.failure
-        ));
-    }
-
-    fn text_decided(&mut self, decision: &Decision<Text>, cost: Option<&TextCost>) {
-        // A policy need not know encoders.
-        let fallback = decision.fallback.as_ref().filter(|fallback| fallback.reason != FallbackReason::NotAnswered);
-        self.begin(decision.plan.to_string(), fallback, &decision.adjusted);
-        self.pace.expected = cost.map(|cost| cost.elapsed);
-    }
-
-    fn text_failed(&mut self, attempt: &FailedAttempt<Text>, next: &TextPlan) {
-        self.say(&format!("note: {} failed: {}; the encoder runs again: {next}", attempt.plan, attempt.failure));
-    }
-
-    fn decided(&mut self, decision: &Decision) {
-        let time = match decision.plan.time {
-            Time::Whole => String::new(),
-            time => format!(" {time}"),
+    fn decided(&mut self, decided: AnyDecided<'_>) {
+        let (plan, fallback, adjusted) = match &decided {
+            AnyDecided::Vae(decided) => parts(decided),
+            AnyDecided::Denoise(decided) => parts(decided),
+            // A policy need not know encoders.
+            AnyDecided::Text(decided) => {
+                let (plan, fallback, adjusted) = parts(decided);
+                (plan, fallback.filter(|fallback| fallback.reason != FallbackReason::NotAnswered), adjusted)
+            }
         };
-        let plan = one_line(&format!("{}{time} {}", decision.plan.space, decision.plan.precision)).into_owned();
-        self.begin(plan, decision.fallback.as_ref(), &decision.adjusted);
+        self.begin(plan, fallback, adjusted);
+        self.pace.expected = match decided {
+            AnyDecided::Vae(decided) => decided.expected.map(|cost| cost.elapsed),
+            AnyDecided::Text(decided) => decided.expected.map(|cost| cost.elapsed),
+            AnyDecided::Denoise(decided) => {
+                let left = self.steps.saturating_sub(decided.steps_done);
+                decided.expected.map(|cost| cost.step.saturating_mul(left))
+            }
+        };
     }
 
-    fn expected(&mut self, cost: &Cost) {
-        self.pace.expected = Some(cost.elapsed);
+    fn failed(&mut self, failed: AnyFailed<'_>) {
+        match failed {
+            AnyFailed::Vae(Failed { attempt, .. }) => {
+                self.say(&format!("note: {} failed: {}", attempt.plan, attempt.failure));
+            }
+            AnyFailed::Denoise(Failed { attempt, next }) => {
+                let step = attempt.step.unwrap_or(0) + 1;
+                let next = next.map_or_else(String::new, |next| format!("; it is tried again: {next}"));
+                self.say(&format!("note: step {step}: {}{next}", attempt.failure));
+            }
+            AnyFailed::Text(Failed { attempt, next }) => {
+                let next = next.map_or_else(String::new, |next| format!("; the encoder runs again: {next}"));
+                self.say(&format!("note: {} failed: {}{next}", attempt.plan, attempt.failure));
+            }
+        }
     }
 
     fn loading(&mut self) {
@@ -221,10 +225,6 @@ impl Observer for Progress {
             bar.set_position(0);
             bar.set_message(self.plan.clone());
         }
-    }
-
-    fn failed(&mut self, attempt: &FailedAttempt) {
-        self.say(&format!("note: {} {} failed: {}", attempt.plan.space, attempt.plan.precision, attempt.failure));
     }
 
     fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {

@@ -10,7 +10,7 @@ use std::{
 
 use tilewright_engine::DenoiseJob;
 use tilewright_media::{Preview, STANDARD};
-use tilewright_pipeline::{self as pipeline, LatentOutput, SampleModel, SampleRequest, Size, Steps};
+use tilewright_pipeline::{LatentOutput, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Loss, Recorder, Stage, StepReuse, bytes, words::with_noun};
 use tilewright_sampling::Span;
 
@@ -18,7 +18,7 @@ use self::work::{Resumption, SampleWork};
 use crate::{
     args::{Sample, Seed},
     failure::{Failure, Outcome},
-    files, history, policy, printer,
+    files, policy, printer,
     report::{Shown, fail, keep, print_json, unique_plans},
     table,
     tell::note,
@@ -30,22 +30,18 @@ pub fn run(arguments: &Sample) -> Outcome {
     if aside && arguments.resume {
         return Err(Failure::input("-o - and --resume: a step is kept beside a file: write into one"));
     }
-    if aside && arguments.json {
+    if aside && arguments.report.json {
         return Err(Failure::input(
             "-o - and --json: standard output is the latent or the record: write one into a file",
         ));
     }
     check_files(arguments)?;
     tell_drawn(&arguments.seed);
-    arguments.record.check()?;
+    arguments.report.record.check()?;
     let preview = arguments.preview.as_deref().map(Preview::new).transpose()?;
     let output = LatentOutput::new(&arguments.output, None, arguments.no_clobber, false)?;
-    if let Some(threads) = arguments.threads {
-        tilewright_torch::set_threads(threads);
-    }
-    let mut planner: Recorder<Denoise> =
-        policy::configure(Stage::Denoise, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
-    let mut session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
+    let mut planner: Recorder<Denoise> = arguments.governed.configure(Stage::Denoise, &arguments.report.record)?;
+    let mut session = arguments.run.session(arguments.report.dry_run)?;
     let mut model = SampleModel::open(&arguments.transformer, arguments.boundary)?;
     for lora in &arguments.lora {
         if let Some(line) = model.add(lora)? {
@@ -54,27 +50,27 @@ pub fn run(arguments: &Sample) -> Outcome {
     }
     let sampling = model.prepare(&request(arguments, &model))?;
     let (machine, trials) = session.ready()?;
-    let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
-    let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit, arguments.objective.into())?;
+    let limit = arguments.run.limit(machine);
+    let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit, arguments.run.objective())?;
     let before = trials.before(Stage::Denoise, job.request());
     let job = job.with_history(&before);
-    let shown = Shown { json: arguments.json, explain: arguments.explain, several: false, aside };
-    if arguments.dry_run {
+    let shown = Shown { json: arguments.report.json, explain: arguments.report.explain, several: false, aside };
+    if arguments.report.dry_run {
         let (record, candidates) = job.decide(&mut planner);
-        keep(&arguments.record, &record, &mut planner)?;
+        keep(&arguments.report.record, &record, &mut planner)?;
         return report(shown, &record, &candidates, None);
     }
     let vae = arguments.vae.as_deref();
     let work =
         SampleWork { model: &model, machine, job, sampling: &sampling, memory_limit: limit, preview: preview.zip(vae) };
     let mut resumption = match arguments.resume {
-        true => Resumption::open(&arguments.output, &work, &arguments.set)?,
+        true => Resumption::open(&arguments.output, &work, &arguments.governed.set)?,
         false => Resumption::default(),
     };
     let sampled = work.run(&mut planner, &mut resumption)?;
     let sampled = match sampled {
         Ok(sampled) => sampled,
-        Err(unfinished) => return Err(fail(&arguments.record, shown, trials, &mut planner, unfinished)),
+        Err(unfinished) => return Err(fail(&arguments.report.record, shown, trials, &mut planner, unfinished)),
     };
     let path = model.write(&output, &sampled, &Vec::new())?;
     resumption.remove()?;
@@ -82,7 +78,7 @@ pub fn run(arguments: &Sample) -> Outcome {
         // A resumed sample takes less time than its whole, so the history leaves it out.
         trials.keep(&sampled.record);
     }
-    keep(&arguments.record, &sampled.record, &mut planner)?;
+    keep(&arguments.report.record, &sampled.record, &mut planner)?;
     report(shown, &sampled.record, &sampled.candidates, Some(path))
 }
 
@@ -120,9 +116,9 @@ fn check_files(arguments: &Sample) -> Outcome {
             roles = roles.reads(name, path);
         }
     }
-    roles = files::reads_policy(roles, policy::of_stage(Stage::Denoise, &arguments.policy, '=')?);
+    roles = files::reads_policy(roles, policy::of_stage(Stage::Denoise, &arguments.governed.policy, '=')?);
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
-    roles = files::check_file(roles, "--record", arguments.record.file())?;
+    roles = files::check_file(roles, "--record", arguments.report.record.file())?;
     if arguments.output.as_os_str() == STANDARD {
         roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
     } else {

@@ -24,7 +24,8 @@ pub struct Device {
     /// True if the memory limit of every job counts the weights, too.
     pub count_weights: bool,
     /// The most weights that are kept on the hardware, in use or idle, in bytes; by default what
-    /// the memory limit leaves of its memory, an eighth of it at least and half at most.
+    /// the memory limit leaves of its memory, an eighth of it at least and half at most, and what
+    /// the limit grants and no job needs.
     #[serde(rename = "weights-memory", deserialize_with = "values::size")]
     pub weights_memory_bytes: Option<u64>,
 }

@@ -17,8 +17,13 @@ const MOST: usize = 200;
 
 /// The candidates as a table.
 pub(crate) fn candidates<W: Shown>(trace: &DecisionTrace<W>) -> Markup {
-    let (limit, _) = W::limit(&trace.record.request);
-    let costs = || trace.candidates.iter().filter_map(|candidate| candidate.cost.as_ref().ok().map(W::priced));
+    let limit = W::memory_limit(&trace.record.request);
+    let costs = || {
+        trace
+            .candidates
+            .iter()
+            .filter_map(|candidate| candidate.cost.as_ref().ok().map(|cost| (W::time(cost), W::all_bytes(cost))))
+    };
     let longest = costs().map(|(time, _)| time.as_secs_f64()).fold(0.0, f64::max);
     let largest = costs().map(|(_, bytes)| bytes).max().unwrap_or(0).max(limit) as f64;
     let quickest = costs().filter(|(_, bytes)| *bytes <= limit).map(|(time, _)| time).min();
@@ -29,7 +34,7 @@ pub(crate) fn candidates<W: Shown>(trace: &DecisionTrace<W>) -> Markup {
         .as_ref()
         .and_then(|answer| trace.candidates.iter().position(|candidate| W::is_same_work(&candidate.plan, answer)));
     let priced = |cost: &W::Cost| {
-        let (time, bytes) = W::priced(cost);
+        let (time, bytes) = (W::time(cost), W::all_bytes(cost));
         [
             html! { (bar(time.as_secs_f64() / longest, None)) (span(time)) },
             html! { (bar(bytes as f64 / largest, Some(limit as f64 / largest))) (size(bytes)) },

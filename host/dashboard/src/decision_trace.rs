@@ -55,7 +55,7 @@ fn step(title: &str, content: Markup) -> Markup {
 
 fn request<W: Shown>(record: &Record<W>) -> Markup {
     let device = &record.device;
-    let (limit, counts_weights) = W::limit(&record.request);
+    let (limit, counts_weights) = (W::memory_limit(&record.request), W::counts_weights(&record.request));
     let hints = W::hints(&record.request);
     html! {
         dl {
@@ -184,11 +184,11 @@ fn measurements<W: Shown>(record: &Record<W>) -> Markup {
     let time = |time: Duration| (span(time), time.as_secs_f64());
     let memory = |bytes: u64| (size(bytes), bytes as f64);
     let rows = [
-        row(W::TIME, cost.map(|cost| time(W::priced(cost).0)), outcome.map(|outcome| time(W::measured(outcome).0))),
+        row(W::TIME, cost.map(|cost| time(W::time(cost))), outcome.map(|outcome| time(W::measured_time(outcome)))),
         row(
             "Peak memory",
-            cost.map(|cost| memory(W::priced(cost).1)),
-            outcome.map(|outcome| memory(W::measured(outcome).1)),
+            cost.map(|cost| memory(W::all_bytes(cost))),
+            outcome.map(|outcome| memory(W::all_measured(outcome))),
         ),
     ];
     html! {
@@ -225,15 +225,15 @@ fn incumbent<W: Shown>(incumbent: &IncumbentRun<W>) -> Markup {
             html! { (W::plan(&record.plan)) },
             html! {
                 @match (&record.outcome, &record.estimate) {
-                    (Some(outcome), _) => { (span(W::measured(outcome).0)) span.below { "measured" } },
-                    (None, Some(cost)) => { (span(W::priced(cost).0)) span.below { "estimated" } },
+                    (Some(outcome), _) => { (span(W::measured_time(outcome))) span.below { "measured" } },
+                    (None, Some(cost)) => { (span(W::time(cost))) span.below { "estimated" } },
                     (None, None) => (NONE),
                 }
             },
             html! {
                 @match (&record.outcome, &record.estimate) {
-                    (Some(outcome), _) => (size(W::measured(outcome).1)),
-                    (None, Some(cost)) => (size(W::priced(cost).1)),
+                    (Some(outcome), _) => (size(W::all_measured(outcome))),
+                    (None, Some(cost)) => (size(W::all_bytes(cost))),
                     (None, None) => (NONE),
                 }
             },

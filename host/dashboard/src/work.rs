@@ -23,8 +23,10 @@ pub(crate) trait Shown: Work {
     /// The model in a line.
     fn model(request: &Self::Request) -> String;
 
-    /// The limit in bytes, and whether it counts the weights.
-    fn limit(request: &Self::Request) -> (u64, bool);
+    /// True if the limit counts the weights.
+    fn counts_weights(_: &Self::Request) -> bool {
+        true
+    }
 
     /// Names and values that policies are told beside, in the order of the record.
     fn hints(_: &Self::Request) -> Vec<(String, String)> {
@@ -37,11 +39,20 @@ pub(crate) trait Shown: Work {
     /// A plan in a line.
     fn plan(plan: &Self::Plan) -> String;
 
-    /// The time of a price, and the bytes that it holds.
-    fn priced(cost: &Self::Cost) -> (Duration, u64);
+    /// All bytes of a price, those of a host beside a device included.
+    fn all_bytes(cost: &Self::Cost) -> u64 {
+        Self::held_bytes(cost)
+    }
 
-    /// The same of an outcome.
-    fn measured(outcome: &Self::Outcome) -> (Duration, u64);
+    /// All bytes of an outcome, likewise.
+    fn all_measured(outcome: &Self::Outcome) -> u64 {
+        Self::measured_bytes(outcome)
+    }
+
+    /// The time of an outcome that is compared with a price's.
+    fn measured_time(outcome: &Self::Outcome) -> Duration {
+        Duration::try_from_secs_f64(Self::measured(outcome)[0]).unwrap_or_default()
+    }
 
     /// Further facts of a price.
     fn about_cost(cost: &Self::Cost) -> Markup;
@@ -69,8 +80,8 @@ impl Shown for Vae {
         format!("{}, {}{quantized}, {} of weights", model.family, model.stored, size(model.parameter_bytes))
     }
 
-    fn limit(request: &Request) -> (u64, bool) {
-        (request.memory_limit, request.limit_counts_weights)
+    fn counts_weights(request: &Request) -> bool {
+        request.limit_counts_weights
     }
 
     fn hints(request: &Request) -> Vec<(String, String)> {
@@ -92,14 +103,6 @@ impl Shown for Vae {
 
     fn plan(plan: &Plan) -> String {
         phrases::plan(plan)
-    }
-
-    fn priced(cost: &Cost) -> (Duration, u64) {
-        (cost.elapsed, cost.peak_bytes)
-    }
-
-    fn measured(outcome: &Outcome) -> (Duration, u64) {
-        (outcome.elapsed, outcome.peak_bytes)
     }
 
     fn about_cost(cost: &Cost) -> Markup {
@@ -140,10 +143,6 @@ impl Shown for Denoise {
         )
     }
 
-    fn limit(request: &DenoiseRequest) -> (u64, bool) {
-        (request.memory_limit, true)
-    }
-
     fn capabilities(of: &DenoiseCapabilities) -> Vec<(&'static str, String)> {
         vec![
             ("dtypes", names(&of.dtypes)),
@@ -159,14 +158,6 @@ impl Shown for Denoise {
 
     fn plan(plan: &DenoisePlan) -> String {
         plan.without_reason().to_string()
-    }
-
-    fn priced(cost: &DenoiseCost) -> (Duration, u64) {
-        (cost.step, cost.held_bytes())
-    }
-
-    fn measured(outcome: &DenoiseOutcome) -> (Duration, u64) {
-        (outcome.step, outcome.held_bytes())
     }
 
     fn about_cost(cost: &DenoiseCost) -> Markup {
@@ -202,10 +193,6 @@ impl Shown for Text {
         format!("{}, {} of weights in {}, {blocks}", model.kind, size(model.parameter_bytes), stored.join(", "))
     }
 
-    fn limit(request: &TextRequest) -> (u64, bool) {
-        (request.memory_limit, true)
-    }
-
     fn capabilities(of: &TextCapabilities) -> Vec<(&'static str, String)> {
         let words = |words: Vec<String>| words.join(",");
         vec![
@@ -220,12 +207,12 @@ impl Shown for Text {
         plan.without_reason().to_string()
     }
 
-    fn priced(cost: &TextCost) -> (Duration, u64) {
-        (cost.elapsed, cost.all_bytes())
+    fn all_bytes(cost: &TextCost) -> u64 {
+        cost.all_bytes()
     }
 
-    fn measured(outcome: &TextOutcome) -> (Duration, u64) {
-        (outcome.elapsed, outcome.all_bytes())
+    fn all_measured(outcome: &TextOutcome) -> u64 {
+        outcome.all_bytes()
     }
 
     fn about_cost(cost: &TextCost) -> Markup {

@@ -15,7 +15,7 @@ use tilewright_engine::{
 };
 use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{
-    Backend, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity,
+    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity,
     Precision, Question, Record, Release, Space, Time,
 };
 use tilewright_torch::device::Choice;
@@ -24,6 +24,9 @@ use crate::Effort;
 
 /// A type slower than f32 by more than this is left out: some processors emulate f16.
 const HOPELESS: f64 = 8.0;
+
+/// The longest that one decode is to take where parts repeat it.
+const SOON: Duration = Duration::from_secs(1);
 
 /// The seed of weights and latents.
 const SEED: u64 = 1;
@@ -139,6 +142,21 @@ impl Subject {
         Self::of_batch(network, side, 1)
     }
 
+    /// A square picture, or a clip of a few frames, of the largest of these sides that a decode in
+    /// f32 is expected to take [`SOON`] for at most. They are in falling order, and the last one
+    /// serves a device that is slower.
+    pub fn soon(network: Network, sides: &[u32], machine: &Machine) -> Result<Self, String> {
+        let whole = plan(Space::Whole, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
+        let (last, larger) = sides.split_last().ok_or("a picture without a side")?;
+        for side in larger {
+            let subject = Self::new(network, *side)?;
+            if subject.expected(machine, &whole)?.elapsed <= SOON {
+                return Ok(subject);
+            }
+        }
+        Self::new(network, *last)
+    }
+
     /// So many pictures, or one clip.
     pub fn of_batch(network: Network, side: u32, batch: usize) -> Result<Self, String> {
         let path = Weights { network, seed: SEED }.cached_file().map_err(|error| error.to_string())?;
@@ -200,10 +218,15 @@ impl Subject {
         Ok((frames.tensor().map_err(|error| tilewright_engine::Error::Sink(error.into()))?, finished.record))
     }
 
-    /// The peak that a plan is estimated to hold, in bytes.
-    pub fn estimated_peak(&self, machine: &Machine, plan: &Plan) -> Result<u64, String> {
+    /// The expected cost of a decode by a plan.
+    pub fn expected(&self, machine: &Machine, plan: &Plan) -> Result<Cost, String> {
         let job = Decode::new(machine, &self.model, &self.latents, u64::MAX / 4, Objective::Fastest);
-        Ok(job.map_err(|error| error.to_string())?.estimate(plan)?.peak_bytes)
+        job.map_err(|error| error.to_string())?.estimate(plan)
+    }
+
+    /// The side of its pictures or frames in pixels.
+    pub fn side(&self) -> i64 {
+        self.frames.size().last().copied().unwrap_or_default()
     }
 }
 

@@ -6,7 +6,7 @@ mod price;
 mod relay;
 
 use tch::Tensor;
-use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage};
+use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage, Vae};
 
 use self::{decoding::ClipDecoding, price::ClipEstimator, relay::with_relay};
 use crate::{Error, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
@@ -34,7 +34,7 @@ pub struct ClipLatents<'a> {
 }
 
 /// A request for a decode of one or several clips of one size on one device.
-pub type ClipJob<'a> = Job<'a, ClipLatents<'a>>;
+pub type ClipJob<'a> = Job<'a, Vae, ClipLatents<'a>>;
 
 impl<'a> ClipJob<'a> {
     /// A decode of latents [N, C, T, h, w] in the autoencoder's own space, within a limit: a number

@@ -1,130 +1,54 @@
 //! Prices of plans for one job: a formula for its network, and what was measured before.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc};
 
-use tilewright_plan::{Cost, CostModel, Dtype, Layout, Outcome, Plan, Precision, Record, Request, Trial};
-use tilewright_torch::probe::Measured;
+use tilewright_plan::{CostModel, Record, Trial, Work};
 
-/// The price of a plan for one job.
-pub(crate) trait PlanCost: Debug + Send + Sync {
+use crate::work::Runnable;
+
+/// The prices of plans for one job. Without tensors, so that a policy may ask from any thread.
+pub trait Prices<W: Work>: Debug + Send + Sync + 'static {
     /// The price of one plan.
     ///
     /// # Errors
     /// One line, for the policy, if the plan can't be carried out.
-    fn cost(&self, plan: &Plan) -> Result<Cost, String>;
+    fn price(&self, plan: &W::Plan) -> Result<W::Cost, String>;
 
-    /// The bytes of the network's weights in a plan's format; 0 of one that can't be run, which has
-    /// no price either.
-    fn weight_bytes(&self, plan: &Plan) -> u64;
+    /// The likely outcome of a recorded plan in this job: the price for now, times measured over
+    /// estimated then. `None` if the record says nothing of the plan alone.
+    fn trial(&self, record: &Record<W>) -> Option<Trial<W>>;
 }
 
-/// The cost model of a job.
+/// The cost model of a job: its prices, and what was measured before, newest first.
 #[derive(Clone, Debug)]
-pub(crate) struct Costs {
-    prices: Arc<dyn PlanCost>,
-    /// Peaks include the weights.
-    counts_weights: bool,
-    /// Newest first.
-    trials: Vec<Trial>,
+pub(crate) struct Costs<W: Runnable> {
+    pub prices: Arc<W::Prices>,
+    trials: Vec<Trial<W>>,
 }
 
-impl Costs {
-    /// The costs of a request's plans by these prices, which leave the weights aside.
-    pub fn new(prices: impl PlanCost + 'static, request: &Request) -> Self {
-        Self { prices: Arc::new(prices), counts_weights: request.limit_counts_weights, trials: Vec::new() }
+impl<W: Runnable> Costs<W> {
+    /// These prices, with nothing measured before.
+    pub fn new(prices: W::Prices) -> Self {
+        Self { prices: Arc::new(prices), trials: Vec::new() }
     }
 
     /// The same prices with what these records, newest first, make likely for this job.
-    pub fn with_history(&self, records: &[Record]) -> Self {
-        let trials = records.iter().filter_map(|record| self.trial(record)).collect();
-        Self { trials, ..self.clone() }
-    }
-
-    /// The bytes of a plan's weights, if they are counted; else 0.
-    fn counted_weights(&self, plan: &Plan, counts_weights: bool) -> u64 {
-        if counts_weights { self.prices.weight_bytes(plan) } else { 0 }
-    }
-
-    fn cost(&self, plan: &Plan) -> Result<Cost, String> {
-        let cost = self.prices.cost(plan)?;
-        let peak_bytes = cost.peak_bytes.saturating_add(self.counted_weights(plan, self.counts_weights));
-        Ok(Cost { peak_bytes, ..cost })
-    }
-
-    /// The outcome of earlier work at this job's size: the price for now, times measured over
-    /// estimated then.
-    fn trial(&self, record: &Record) -> Option<Trial> {
-        let (then, outcome) = (record.estimate.as_ref()?, record.outcome.filter(|outcome| !outcome.cold)?);
-        let plan = &record.plan;
-        let now = self.prices.cost(plan).ok()?;
-        // The weights are known: what was measured says something of the rest alone.
-        let weights = self.counted_weights(plan, record.request.limit_counts_weights);
-        let rest = |peak_bytes: u64| peak_bytes.saturating_sub(weights) as f64;
-        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
-        let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
-        let memory = ratio(rest(outcome.peak_bytes), rest(then.peak_bytes))?;
-        let outcome = Outcome {
-            elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
-            peak_bytes: ((now.peak_bytes as f64 * memory) as u64)
-                .saturating_add(self.counted_weights(plan, self.counts_weights)),
-            ..outcome
-        };
-        Some(Trial { plan: plan.clone(), outcome })
+    pub fn with_history(&self, records: &[Record<W>]) -> Self {
+        let trials = records.iter().filter_map(|record| self.prices.trial(record)).collect();
+        Self { prices: self.prices.clone(), trials }
     }
 }
 
-impl CostModel for Costs {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.cost(plan)).collect()
+impl<W: Runnable> CostModel<W> for Costs<W> {
+    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
+        plans.iter().map(|plan| self.prices.price(plan)).collect()
     }
 
-    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
-        self.cost(plan)
+    fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
+        self.prices.price(plan)
     }
 
-    fn trials(&self, most: u32) -> Vec<Trial> {
+    fn trials(&self, most: u32) -> Vec<Trial<W>> {
         self.trials.iter().take(most as usize).cloned().collect()
-    }
-}
-
-/// The costs of a network in a precision and a memory order.
-#[derive(Clone, Debug)]
-pub(crate) struct Price<F> {
-    pub precision: Precision,
-    pub layout: Layout,
-    pub costs: F,
-}
-
-/// Costs of a network in every precision and memory order that the device was measured in.
-#[derive(Clone, Debug)]
-pub(crate) struct Prices<F>(Vec<Price<F>>);
-
-impl<F> Prices<F> {
-    /// Works the costs out; `costs` gives none of a format that can't be run.
-    pub fn new(measured: &Measured, costs: impl Fn(Precision, Layout) -> Option<F>) -> Self {
-        let mut prices = Vec::new();
-        for speed in &measured.speeds {
-            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let costs = costs(precision, speed.layout);
-                prices.extend(costs.map(|costs| Price { precision, layout: speed.layout, costs }));
-            }
-        }
-        Self(prices)
-    }
-
-    /// The costs of a plan's format.
-    ///
-    /// # Errors
-    /// One line, for the policy, if the format can't be run.
-    pub fn of(&self, plan: &Plan) -> Result<&Price<F>, String> {
-        let price = self.0.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
-        price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))
-    }
-
-    /// The types that convolutions can run in.
-    pub fn dtypes(&self) -> Vec<Dtype> {
-        let mut dtypes: Vec<Dtype> = self.0.iter().map(|price| price.precision.dtype()).collect();
-        dtypes.dedup();
-        dtypes
     }
 }

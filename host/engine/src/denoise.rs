@@ -1,6 +1,7 @@
 //! Samples: latents along sigmas, by the velocities of one denoiser or of two that take turns.
 
 mod costs;
+mod gauge;
 mod job;
 mod passes;
 mod reuse;
@@ -14,7 +15,7 @@ use tilewright_models::{DenoiserConfig, DenoiserFile, Error as ModelError, Lora,
 use tilewright_plan::{DenoiserModel, StoredType};
 use tilewright_sampling::{ModelSampling, Sampler};
 
-use crate::{Error, Result};
+use crate::{Budget, Error, Result, WeightStore};
 
 pub(crate) use costs::EXPANDED_TRAVERSALS;
 pub use job::{Begun, DenoiseJob, Sampled};
@@ -25,12 +26,14 @@ pub use steps::SampleState;
 pub struct Denoiser {
     experts: Vec<Arc<DenoiserFile>>,
     boundary: f64,
+    /// The store that loaded weights are leased from.
+    weights: WeightStore,
 }
 
 impl Denoiser {
     /// A denoiser for all sigmas.
     pub fn single(file: DenoiserFile) -> Self {
-        Self { experts: vec![Arc::new(file)], boundary: 0.0 }
+        Self { experts: vec![Arc::new(file)], boundary: 0.0, weights: WeightStore::new(Budget::Last) }
     }
 
     /// Two denoisers of one architecture: the first for sigmas from `boundary` on, the second for
@@ -52,14 +55,27 @@ impl Denoiser {
         if !(boundary > 0.0 && boundary < 1.0) {
             return refused(format!("a boundary of {boundary} leaves one expert without work: 0.875 is WAN 2.2's"));
         }
-        Ok(Self { experts: vec![Arc::new(high), Arc::new(low)], boundary })
+        let weights = WeightStore::new(Budget::Last);
+        Ok(Self { experts: vec![Arc::new(high), Arc::new(low)], boundary, weights })
     }
 
     /// The same without LoRAs. Both share the files.
     #[must_use]
     pub fn without_loras(&self) -> Self {
         let experts = self.experts.iter().map(|file| Arc::new(file.without_loras())).collect();
-        Self { experts, boundary: self.boundary }
+        Self { experts, boundary: self.boundary, weights: self.weights.clone() }
+    }
+
+    /// Leases weights from this store, which other models may share, instead of from one of its
+    /// own.
+    #[must_use]
+    pub fn sharing(self, weights: &WeightStore) -> Self {
+        Self { weights: weights.clone(), ..self }
+    }
+
+    /// Frees the weights that no task uses.
+    pub fn release(&self) {
+        self.experts.iter().for_each(|file| self.weights.forget(file.file().file().id()));
     }
 
     /// The sigma at which two experts change; 0 of one.
@@ -206,6 +222,13 @@ pub struct Sampling {
     pub reuse: Option<f64>,
     /// The seeds of the noise that the sampler adds: one for the batch, or one for each sample.
     pub seeds: Vec<u64>,
+}
+
+/// A denoiser, and what it makes latents of.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleInput<'a> {
+    denoiser: &'a Denoiser,
+    sampling: &'a Sampling,
 }
 
 impl Sampling {

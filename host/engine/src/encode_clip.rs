@@ -7,7 +7,7 @@ mod price;
 
 use tch::Tensor;
 use tilewright_models::wan_vae::EncoderConfig;
-use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage};
+use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage, Vae};
 
 use self::{encoding::ClipEncoding, price::ClipEncodeEstimator};
 use crate::{Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
@@ -44,7 +44,7 @@ pub struct ClipSource<'a> {
 }
 
 /// A request for one encode of a clip on one device.
-pub type ClipEncodeJob<'a> = Job<'a, ClipSource<'a>>;
+pub type ClipEncodeJob<'a> = Job<'a, Vae, ClipSource<'a>>;
 
 impl<'a> ClipEncodeJob<'a> {
     /// An encode of a clip of these extents, within a limit: a number of bytes leaves the weights

@@ -7,7 +7,7 @@ use tilewright_models::kl::{Config, EncoderConfig, Extent, Metered};
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
-use crate::{costs::PlanCost, grid::Axis};
+use crate::{autoencoding::costs::PlanCost, grid::Axis};
 
 /// Prices plans for one request on one device.
 #[derive(Clone, Debug)]

@@ -1,11 +1,20 @@
-//! Carries plans out. A [`DecodeJob`] is one decode, an [`EncodeJob`] one encode, of clips a
-//! [`ClipJob`] and a [`ClipEncodeJob`]. Each asks a planner, runs the tiles, checks every result
-//! for NaN and infinity, asks again after a failure, measures, and writes the record: one loop for
-//! all, in `run`.
+//! Carries plans out. A [`Job`] is one piece of work on one device:
+//!
+//! | job | work |
+//! |---|---|
+//! | [`TextJob`] | the states of texts by one encoder |
+//! | [`DenoiseJob`] | a sample, by one denoiser or two that take turns |
+//! | [`DecodeJob`], [`ClipJob`] | pictures, or clips, of latents |
+//! | [`EncodeJob`], [`ClipEncodeJob`] | latents of pictures, or of a clip |
+//!
+//! Each asks a planner, carries its plan out, checks every result for NaN and infinity, asks again
+//! after a failure, measures, and writes the record: one loop for all, in `run`. Weights are leased
+//! from a [`WeightStore`].
 
 #![forbid(unsafe_code)]
 
 mod autoencoder;
+mod autoencoding;
 mod clip;
 mod costs;
 mod denoise;
@@ -27,10 +36,13 @@ mod text;
 mod tiles;
 mod vae;
 mod weights;
+mod work;
 
 pub use autoencoder::{Autoencoder, Kl, Overrides, Wan};
 pub use clip::{ClipJob, ClipLatents, Sink};
-pub use denoise::{Begun, ConditioningTensors, DenoiseJob, Denoiser, Kept, Prompt, SampleState, Sampled, Sampling};
+pub use denoise::{
+    Begun, ConditioningTensors, DenoiseJob, Denoiser, Kept, Prompt, SampleInput, SampleState, Sampled, Sampling,
+};
 pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
 pub use grid::{Axis, Grid};
@@ -39,8 +51,9 @@ pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use observer::{Cancelled, FinishedStep, Next, Observer};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
-pub use text::{EncodedText, EncoderSlot, TextJob, Texts};
+pub use text::{TextJob, Texts};
 pub use vae::{Vae, VideoVae};
-pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore};
+pub use weights::{Budget, Lease, Part, Reservation, Usage, WeightKey, WeightStore};
+pub use work::{AnyDecided, AnyFailed, Decided, Failed};
 
 use estimate::Estimator;

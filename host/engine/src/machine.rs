@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tch::Device;
 use tilewright_files::{UserFolder, digest::fnv1a};
-use tilewright_plan::{Backend, Device as Facts, Dtype, Layout, Plan, Precision};
+use tilewright_plan::{Backend, Device as Facts, Dtype, Layout, Precision, Stage};
 use tilewright_torch::{
     backend, device,
     device::Choice,
@@ -64,8 +64,11 @@ pub struct Machine {
     /// line: what was measured under another one says nothing of it.
     pub fingerprint: String,
     /// The formats that this process has run on it.
-    warm: Arc<Mutex<Vec<(Precision, Layout)>>>,
+    warm: Arc<Mutex<Vec<Format>>>,
 }
+
+/// The kernels that a run loads: those of a stage, in its types and memory order.
+pub(crate) type Format = (Stage, Precision, Option<Layout>);
 
 /// A device that was chosen and looked at, but not measured yet.
 #[derive(Debug)]
@@ -94,10 +97,8 @@ impl Machine {
         self.device != Device::Cpu && !self.facts.unified
     }
 
-    /// Notes that a plan was carried out; true if it was the first of its format on a GPU in this
-    /// process.
-    pub(crate) fn note_run(&self, plan: &Plan) -> bool {
-        let format = (plan.precision, plan.layout);
+    /// Notes that work was done in a format; true if it was the first on a GPU in this process.
+    pub(crate) fn note_run(&self, format: Format) -> bool {
         let mut warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = warm.contains(&format);
         if !is_known {

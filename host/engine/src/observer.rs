@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 
 use tch::Tensor;
-use tilewright_plan::{Cost, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Text, TextCost, TextPlan};
+use tilewright_plan::DenoisePlan;
 
-use crate::SampleState;
+use crate::{AnyDecided, AnyFailed, SampleState};
 
 /// The wish that a job ends, from the user or the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +44,7 @@ pub struct FinishedStep<'a> {
 /// A listener to a job.
 pub trait Observer {
     /// A plan is about to be carried out.
-    fn decided(&mut self, _decision: &Decision) {}
-    /// The expected cost of the plan that was decided; not called if it can't be estimated.
-    fn expected(&mut self, _cost: &Cost) {}
+    fn decided(&mut self, _decided: AnyDecided<'_>) {}
     /// Weights are about to be loaded, or taken from the last job's.
     fn loading(&mut self) {}
     /// The share of a load that is done, from 0 to 1, before each tensor; not called for
@@ -56,8 +54,8 @@ pub trait Observer {
     }
     /// Weights are there: the work whose cost was expected begins.
     fn loaded(&mut self) {}
-    /// A plan failed; the next one follows.
-    fn failed(&mut self, _attempt: &FailedAttempt) {}
+    /// A plan failed; the next one follows, if there is one.
+    fn failed(&mut self, _failed: AnyFailed<'_>) {}
     /// The share of the plan that is done, from 0 to 1. [`Cancelled`] ends the job.
     fn progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
         ControlFlow::Continue(())
@@ -69,16 +67,6 @@ pub trait Observer {
     fn stepped(&mut self, _step: &FinishedStep<'_>) -> crate::Result<()> {
         Ok(())
     }
-    /// A plan of a sample is about to be carried out, at the expected cost if there is one, after
-    /// so many steps.
-    fn sample_decided(&mut self, _decision: &Decision<Denoise>, _cost: Option<&DenoiseCost>, _steps_done: u32) {}
-    /// A plan of a sample failed, and the same step follows by the next plan.
-    fn sample_failed(&mut self, _attempt: &FailedAttempt<Denoise>, _next: &DenoisePlan) {}
-    /// A plan of a text encoder's run is about to be carried out, at the expected cost if there is
-    /// one.
-    fn text_decided(&mut self, _decision: &Decision<Text>, _cost: Option<&TextCost>) {}
-    /// A plan of a text encoder's run failed, and all texts run again by the next one.
-    fn text_failed(&mut self, _attempt: &FailedAttempt<Text>, _next: &TextPlan) {}
     /// A step of a sample is done, and another one follows.
     fn between_steps(&mut self) -> Next {
         Next::GoOn

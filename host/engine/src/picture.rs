@@ -8,24 +8,27 @@ use tilewright_models::{
     ComputeFormat, LoadStep,
     kl::{Decoder, Encoder, EncoderConfig},
 };
-use tilewright_plan::{Capabilities, Hint, LEAST_TILE, MOST_BATCH, Objective, Outcome, Plan, Planner, Request, Stage};
+use tilewright_plan::{
+    Capabilities, Failure, Hint, LEAST_TILE, MOST_BATCH, Objective, Outcome, Plan, Planner, Request, Stage,
+    Vae as VaeWork,
+};
 
 use crate::{
     Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, Vae,
     run::run,
-    task::{AttemptContext, AttemptError, Task, load, measure},
+    task::{AttemptContext, AttemptError, Task, load},
     tiles::{Network, Pass},
     weights::Lease,
 };
 
 /// A request for one decode of pictures on one device. The output is [N, 3, H, W] in about −1…1,
 /// unclamped, f32, in host memory.
-pub type DecodeJob<'a> = Job<'a, Latents<'a>>;
+pub type DecodeJob<'a> = Job<'a, VaeWork, Latents<'a>>;
 
 /// A request for one encode of pictures on one device. Its extents are those of the pictures; tiles
 /// and overlaps are multiples of the scale. The output is [N, C, h, w], the means in the
 /// autoencoder's own space, f32, in host memory.
-pub type EncodeJob<'a> = Job<'a, Pictures<'a>>;
+pub type EncodeJob<'a> = Job<'a, VaeWork, Pictures<'a>>;
 
 /// The input of a decode.
 #[derive(Debug)]
@@ -93,12 +96,12 @@ impl Direction for Pictures<'_> {
 
 /// A picture's work in either direction. It leaves nothing behind if it fails.
 struct Picture<'a, D> {
-    job: &'a Job<'a, D>,
+    job: &'a Job<'a, VaeWork, D>,
     /// On the device.
     input: Tensor,
 }
 
-impl<D: Direction> Task for Picture<'_, D> {
+impl<D: Direction> Task<VaeWork> for Picture<'_, D> {
     type Output = Tensor;
 
     /// Loads the weights if they are not in the plan's types and order.
@@ -112,17 +115,21 @@ impl<D: Direction> Task for Picture<'_, D> {
         let network = load(context, |step| direction.lease(format, device, step))?;
         let weights = self.job.counted_weights(network.bytes());
         let pass = || Pass { network: &*network, input: &self.input, plan, device, context }.carry_out();
-        let (output, outcome) = measure(device, self.job.request.memory_limit, weights, 0, pass)?;
+        let (output, outcome) = direction.vae().measure(device, self.job.request.memory_limit, weights, 0, pass)?;
         Ok((output.f_to_device(Device::Cpu)?.f_contiguous()?, outcome))
     }
 
     fn check_files(&self) -> Result<()> {
         self.job.input.vae().check_unchanged()
     }
+
+    fn advice(&self, plan: &Plan, failure: Failure) -> String {
+        self.job.advice(plan, failure)
+    }
 }
 
 #[allow(private_bounds, reason = "the two directions are named by the jobs' types")]
-impl<D: Direction> Job<'_, D> {
+impl<D: Direction> Job<'_, VaeWork, D> {
     /// Decides and carries out; asks again after each of two failures and then takes the host's own
     /// plan, at most six attempts in all.
     ///

@@ -2,10 +2,10 @@
 
 use std::time::SystemTime;
 
-use tilewright_plan::{CostModel, Decision, Expected, FailedAttempt, Planner, Question, Record};
+use tilewright_plan::{CostModel, Decision, FailedAttempt, Planner, Question, Record, Work};
 
 /// The record of the answer to a question, and of what it led to.
-pub(crate) fn record<W: Expected>(
+pub(crate) fn record<W: Work>(
     question: &Question<'_, W>,
     costs: &dyn CostModel<W>,
     planner: &dyn Planner<W>,

@@ -1,152 +1,202 @@
-//! The way from a request to a result that all work takes: ask a planner, carry its plan out,
+//! The path from a request to a result that all work takes: ask a planner, carry its plan out,
 //! measure, ask again after a failure, write the record.
 
 use std::time::Duration;
 
-use tilewright_plan::{Attempt, CostModel, Decision, Dtype, FailedAttempt, Failure, Outcome, Planner};
+use tilewright_plan::{Attempt, Decision, Dtype, FailedAttempt, Failure, Planner, Record, Work, predict_cost};
 use tilewright_torch::{Error::Torch, Pace};
 
 use crate::{
-    Error, Finished, Job, Observer, Unfinished,
+    Decided, Error, Failed, Finished, Job, Observer, Unfinished,
     task::{AttemptContext, AttemptError, Task, of_sound_files},
+    work::{Attempts, Runnable},
 };
 
 /// The most plans of the planner that are tried. A policy gives advice, so the attempts after them
 /// are the host's own.
-pub(crate) const ASKED: usize = 3;
+const ASKED: usize = 3;
 
-/// The most plans that are tried without a fallback of the host's own.
-const MOST_ATTEMPTS: usize = 4;
+/// The most plans that are tried if the host has none of its own.
+const MOST_ASKED: usize = 4;
 
-/// The most with one: its next plans mend what its first one shows.
-pub(crate) const MOST_WITH_OWN: usize = 6;
+/// The most plans that are tried: the host's next ones mend what its first one shows.
+const MOST_ATTEMPTS: usize = 6;
 
 /// True if the library that computes failed, rather than a file, a sink or the user.
-pub(crate) fn is_torch(error: &Error) -> bool {
+fn is_torch(error: &Error) -> bool {
     matches!(error, Error::Torch(Torch(_)) | Error::Model(tilewright_models::Error::Torch(Torch(_))))
 }
 
-pub(crate) fn one_line(error: &Error) -> String {
+fn one_line(error: &Error) -> String {
     error.to_string().lines().next().unwrap_or_default().chars().take(300).collect()
+}
+
+/// True if no other plan mends a failure: values are not finite in a type with the range of f32.
+pub(crate) fn is_hopeless<W: Work>(plan: &W::Plan, failure: Failure) -> bool {
+    matches!(failure, Failure::NonFinite { .. }) && matches!(W::precision(plan).dtype(), Dtype::F32 | Dtype::Tf32)
+}
+
+/// A job at work: its attempts so far, and the decision that is carried out.
+struct Run<'r, 'a, W: Runnable, I> {
+    job: &'r Job<'a, W, I>,
+    planner: &'r mut dyn Planner<W>,
+    decision: Decision<W>,
+    attempts: Vec<Attempt<W>>,
+    failed: Vec<FailedAttempt<W>>,
+    /// A part of the result is another plan's.
+    is_shared: bool,
 }
 
 /// Decides and carries out; asks again after each failure. The fourth to sixth attempts are the
 /// host's own plans.
-pub(crate) fn run<I, T: Task>(
-    job: &Job<'_, I>,
+///
+/// The planner learns from an outcome that is the plan's alone, and not a GPU's first one.
+pub(crate) fn run<W: Runnable, I, T: Task<W>>(
+    job: &Job<'_, W, I>,
     task: &mut T,
-    planner: &mut dyn Planner,
+    planner: &mut dyn Planner<W>,
     observer: &mut dyn Observer,
-) -> Result<Finished<T::Output>, Unfinished> {
-    let mut decision = planner.decide(&job.question(), job.costs.clone());
-    let mut attempts: Vec<Attempt> = Vec::new();
-    let mut failed: Vec<FailedAttempt> = Vec::new();
+) -> Result<Finished<T::Output, W>, Unfinished<W>> {
+    let under_way = task.under_way(None);
+    let mut decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
+    task.bind(&mut decision);
+    let is_shared = task.resumed() > 0;
+    let mut run = Run { job, planner, decision, attempts: Vec::new(), failed: Vec::new(), is_shared };
     let mut load = Duration::ZERO;
-    let mut has_broken = false;
+    let (mut has_broken, mut is_known) = (false, false);
     loop {
-        observer.decided(&decision);
-        if let Ok(cost) = job.costs.estimate_one(&decision.plan) {
-            observer.expected(&cost);
+        if !std::mem::take(&mut is_known) {
+            run.announce(task, observer);
         }
-        let mut learn = |outcome: &Outcome| {
-            planner.learn(&job.question(), &decision.plan, outcome);
+        let mut learn = |outcome: &W::Outcome| {
+            run.planner.learn(&job.question(), &run.decision.plan, outcome);
         };
         let pace = Pace::new(job.machine.device);
-        let mut context = AttemptContext { observer, pace, load: &mut load, learn: &mut learn };
-        let ended = task.attempt(&decision.plan, &mut context);
+        let mut context = AttemptContext { observer: &mut *observer, pace, load: &mut load, learn: &mut learn };
+        let ended = task.attempt(&run.decision.plan, &mut context);
         let failure = match of_sound_files(ended, || task.check_files()) {
             Ok((output, outcome)) => {
-                let cold = job.machine.note_run(&decision.plan);
-                let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, cold, ..outcome };
-                if !cold {
-                    planner.learn(&job.question(), &decision.plan, &outcome);
-                }
-                let record = job.record(planner, &decision, failed, Some(outcome));
-                return Ok(Finished { output, record, candidates: decision.candidates });
+                let cold = job.note_run(&run.decision.plan);
+                let attempts = Attempts { count: run.attempts.len() as u32 + 1, load, cold };
+                return Ok(run.finish(task, output, W::after(outcome, attempts), cold));
             }
             Err(AttemptError::Failed(failure)) => failure,
             // The plan alone may be at fault, and another one need not fail: a policy's is not the
             // last word.
-            Err(AttemptError::Broken(error)) if is_torch(&error) && decision.answer.is_some() && !has_broken => {
+            Err(AttemptError::Broken(error)) if is_torch(&error) && run.decision.answer.is_some() && !has_broken => {
                 has_broken = true;
-                tracing::warn!(%error, space = %decision.plan.space, precision = %decision.plan.precision, "the plan can't be carried out");
-                let Some(own) = replace(job, task, planner, &decision, &attempts, &error) else {
-                    let record = job.record(planner, &decision, failed, None);
-                    return Err(Unfinished { error, record: Some(Box::new(record)) });
-                };
-                decision = own;
-                continue;
+                tracing::warn!(%error, plan = %run.decision.plan, "the plan can't be carried out");
+                match run.replace(task, &error) {
+                    true => continue,
+                    false => return Err(run.end(task, error)),
+                }
             }
-            Err(AttemptError::Broken(error)) => {
-                // A record without an outcome says that the plan failed.
-                let record = error.is_of_the_plan().then(|| job.record(planner, &decision, failed, None));
-                return Err(Unfinished { error, record: record.map(Box::new) });
-            }
-            Err(AttemptError::Cancelled) => {
-                // The record tells how far it came; the history leaves it out.
-                let record = job.record(planner, &decision, failed, None);
-                return Err(Unfinished { error: Error::Interrupted, record: Some(Box::new(record)) });
-            }
-            // The host's own plan is the last resort: no policy changes it.
-            Err(AttemptError::AskAgain) if attempts.len() >= ASKED => continue,
+            Err(AttemptError::Broken(error)) => return Err(run.end(task, error)),
+            Err(AttemptError::Cancelled) => return Err(run.end(task, Error::Interrupted)),
             Err(AttemptError::AskAgain) => {
-                // A policy that takes over knows nothing of another's failures, so its question has
-                // none.
-                let under_way = task.under_way();
-                decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
+                // The host's own plan is the last resort: no policy changes it.
+                is_known = run.attempts.len() >= ASKED;
+                if !is_known {
+                    run.renew(task);
+                }
                 continue;
             }
         };
-        tracing::info!(%failure, space = %decision.plan.space, precision = %decision.plan.precision, "the attempt failed");
-        attempts.push(Attempt { plan: decision.plan.clone(), failure });
-        let attempt = FailedAttempt::new(decision.clone(), failure);
-        observer.failed(&attempt);
-        failed.push(attempt);
-        // No other tiles mend what is not finite even in f32.
-        let hopeless = matches!(failure, Failure::NonFinite { .. })
-            && matches!(decision.plan.precision.dtype(), Dtype::F32 | Dtype::Tf32);
-        let next = if hopeless { None } else { decide_again(job, task, planner, &attempts) };
+        tracing::info!(%failure, plan = %run.decision.plan, "the attempt failed");
+        run.attempts.push(Attempt { plan: run.decision.plan.clone(), failure });
+        let next = run.decide_again(task, failure);
+        let attempt = FailedAttempt { step: task.steps_done(), ..FailedAttempt::new(run.decision.clone(), failure) };
+        observer.failed(W::failed(Failed { attempt: &attempt, next: next.as_ref().map(|next| &next.plan) }));
+        run.failed.push(attempt);
         let Some(next) = next else {
-            let advice = job.advice(failure, hopeless);
-            let error = Error::Exhausted { attempts: attempts.len(), last: failure, advice };
-            let record = job.record(planner, &decision, failed, None);
-            return Err(Unfinished { error, record: Some(Box::new(record)) });
+            let advice = task.advice(&run.decision.plan, failure);
+            let error = Error::Exhausted { attempts: run.attempts.len(), last: failure, advice };
+            return Err(run.end(task, error));
         };
-        decision = next;
+        run.decision = next;
+        run.is_shared |= W::is_continued(&job.request);
     }
 }
 
-/// The decision to try after these attempts; none if it is time to give up.
-fn decide_again<I, T: Task>(
-    job: &Job<'_, I>,
-    task: &T,
-    planner: &mut dyn Planner,
-    attempts: &[Attempt],
-) -> Option<Decision> {
-    let under_way = task.under_way();
-    let question = job.question().going_on(under_way.as_ref()).after(attempts);
-    let mut own = None;
-    if (ASKED..MOST_WITH_OWN).contains(&attempts.len()) {
-        own = planner.fallback(&question, &*job.costs);
+impl<W: Runnable, I> Run<'_, '_, W, I> {
+    /// Tells the observer what is about to be carried out, and at what expected cost.
+    fn announce<T: Task<W>>(&self, task: &T, observer: &mut dyn Observer) {
+        let Self { job, decision, .. } = self;
+        let expected = predict_cost(&*job.costs, &decision.plan).or_else(|| job.estimate(&decision.plan).ok());
+        let steps_done = task.steps_done().unwrap_or(0);
+        observer.decided(W::decided(Decided { decision, expected: expected.as_ref(), steps_done }));
     }
-    let asks = own.is_none() && attempts.len() < MOST_ATTEMPTS;
-    own.or_else(|| asks.then(|| planner.decide(&question, job.costs.clone())))
-}
 
-/// The host's own plan in the place of a policy's that libtorch refused; none if it is the same.
-fn replace<I, T: Task>(
-    job: &Job<'_, I>,
-    task: &T,
-    planner: &mut dyn Planner,
-    refused: &Decision,
-    attempts: &[Attempt],
-    error: &Error,
-) -> Option<Decision> {
-    let under_way = task.under_way();
-    let question = job.question().going_on(under_way.as_ref()).after(attempts);
-    let mut own = planner.fallback(&question, &*job.costs).filter(|own| own.plan != refused.plan)?;
-    if let Some(fallback) = &mut own.fallback {
-        fallback.detail = format!("the policy's plan can't be carried out: {}", one_line(error));
+    /// The result, and the record with its outcome.
+    fn finish<T: Task<W>>(
+        self,
+        task: &T,
+        output: T::Output,
+        outcome: W::Outcome,
+        cold: bool,
+    ) -> Finished<T::Output, W> {
+        if !cold && !self.is_shared {
+            self.planner.learn(&self.job.question(), &self.decision.plan, &outcome);
+        }
+        let record = self.job.record(self.planner, &self.decision, self.failed, Some(outcome));
+        let Decision { candidates, log, .. } = self.decision;
+        let record = Record { resumed_frames: task.resumed(), ..record };
+        Finished { output, record, candidates, log }
     }
-    Some(own)
+
+    /// The end without a result. A record without an outcome says that the plan failed, so that an
+    /// error which is not the plan's has none.
+    fn end<T: Task<W>>(self, task: &T, error: Error) -> Unfinished<W> {
+        let record = error.is_of_the_plan().then(|| {
+            let record = self.job.record(self.planner, &self.decision, self.failed, None);
+            Box::new(Record { resumed_frames: task.resumed(), ..record })
+        });
+        Unfinished { error, record }
+    }
+
+    /// Asks another planner, which has taken over. It knows nothing of another's failures, so that
+    /// its question has none.
+    fn renew<T: Task<W>>(&mut self, task: &T) {
+        let under_way = task.under_way(Some(&self.decision.plan));
+        let question = self.job.question().going_on(under_way.as_ref());
+        self.decision = self.planner.decide(&question, self.job.costs.clone());
+        self.is_shared |= W::is_continued(&self.job.request);
+    }
+
+    /// Puts the host's own plan in the place of a policy's that libtorch refused; false if it is
+    /// the same.
+    fn replace<T: Task<W>>(&mut self, task: &T, error: &Error) -> bool {
+        let under_way = task.under_way(Some(&self.decision.plan));
+        let question = self.job.question().going_on(under_way.as_ref()).after(&self.attempts);
+        let own = self.planner.fallback(&question, &*self.job.costs);
+        let Some(mut own) = own.filter(|own| !task.is_alike(&own.plan, &self.decision.plan)) else { return false };
+        if let Some(fallback) = &mut own.fallback {
+            fallback.detail = format!("the policy's plan can't be carried out: {}", one_line(error));
+        }
+        self.decision = own;
+        self.is_shared |= W::is_continued(&self.job.request);
+        true
+    }
+
+    /// The decision to try after the last failure; `None` if it is time to give up. No plan that
+    /// failed is tried again: the host's own stands in for a planner that repeats one.
+    fn decide_again<T: Task<W>>(&mut self, task: &T, last: Failure) -> Option<Decision<W>> {
+        let (job, attempts) = (self.job, self.attempts.len());
+        if is_hopeless::<W>(&self.decision.plan, last) || attempts >= MOST_ATTEMPTS {
+            return None;
+        }
+        let under_way = task.under_way(Some(&self.decision.plan));
+        let question = job.question().going_on(under_way.as_ref()).after(&self.attempts);
+        let is_new = |next: &Decision<W>| self.attempts.iter().all(|attempt| !task.is_alike(&attempt.plan, &next.plan));
+        if attempts < ASKED
+            && let Some(next) = Some(self.planner.decide(&question, job.costs.clone())).filter(is_new)
+        {
+            return Some(next);
+        }
+        let own = self.planner.fallback(&question, &*job.costs).filter(is_new);
+        if own.is_some() || !(ASKED..MOST_ASKED).contains(&attempts) {
+            return own;
+        }
+        Some(self.planner.decide(&question, job.costs.clone())).filter(is_new)
+    }
 }

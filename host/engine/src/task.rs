@@ -8,44 +8,66 @@ use std::{
 use tch::Device;
 use tilewright_mapped::meeting;
 use tilewright_models::{Error as ModelError, LoadStep};
-use tilewright_plan::{Failure, Outcome, Plan, PoolStatistics, Release, UnderWay};
+use tilewright_plan::{Decision, Failure, Outcome, PoolStatistics, Release, UnderWay, Vae, Work};
 use tilewright_torch::{Error as TorchError, Pace, memory};
 
 use crate::{Cancelled, Error, Next, Observer, Result};
 
 /// A piece of work. It keeps what one attempt leaves to the next.
-pub(crate) trait Task {
+pub(crate) trait Task<W: Work> {
     /// The result of the work.
     type Output;
 
     /// Carries a plan out; gives the output and what was measured.
     fn attempt(
         &mut self,
-        plan: &Plan,
-        context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(Self::Output, Outcome), AttemptError>;
+        plan: &W::Plan,
+        context: &mut AttemptContext<'_, W>,
+    ) -> std::result::Result<(Self::Output, W::Outcome), AttemptError>;
 
     /// Checks that the files that the work reads are as they were when they were opened.
     fn check_files(&self) -> Result<()>;
 
-    /// The clip that the next attempt goes on with.
-    fn under_way(&self) -> Option<UnderWay> {
+    /// The way out after a plan, the last one, has failed.
+    fn advice(&self, plan: &W::Plan, failure: Failure) -> String;
+
+    /// The clip or the sample that the next attempt goes on with. `last` is the plan of the last
+    /// attempt in this process.
+    fn under_way(&self, _last: Option<&W::Plan>) -> Option<UnderWay<W>> {
         None
+    }
+
+    /// Steps of a sample that are done.
+    fn steps_done(&self) -> Option<u32> {
+        None
+    }
+
+    /// Those of them that an earlier process has done.
+    fn resumed(&self) -> u32 {
+        0
+    }
+
+    /// Holds a first decision to what an earlier process has done.
+    fn bind(&self, _decision: &mut Decision<W>) {}
+
+    /// True if two plans are carried out alike: one fails where the other one failed.
+    fn is_alike(&self, one: &W::Plan, other: &W::Plan) -> bool {
+        W::is_same_work(one, other)
     }
 }
 
 /// The surroundings of an attempt.
-pub(crate) struct AttemptContext<'a> {
+pub(crate) struct AttemptContext<'a, W: Work = Vae> {
     pub observer: &'a mut dyn Observer,
     /// Keeps progress beside the device.
     pub pace: Pace,
     /// Grows by the time that loading weights takes.
     pub load: &'a mut Duration,
     /// Takes what a part of the work makes likely for all of it.
-    pub learn: &'a mut dyn FnMut(&Outcome),
+    pub learn: &'a mut dyn FnMut(&W::Outcome),
 }
 
-impl AttemptContext<'_> {
+impl<W: Work> AttemptContext<'_, W> {
     /// Tells the observer the share that is done, from 0 to 1, and ends the network's run if it
     /// cancels.
     pub fn progress(&mut self, share: f64) -> tilewright_models::Result<()> {
@@ -183,8 +205,8 @@ pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> std::r
 
 /// The weights of a network that a plan asks for, leased within the observer's hearing, which can
 /// cancel a load. The second value of `lease` is the time that loading took.
-pub(crate) fn load<T>(
-    context: &mut AttemptContext<'_>,
+pub(crate) fn load<T, W: Work>(
+    context: &mut AttemptContext<'_, W>,
     lease: impl FnOnce(LoadStep<'_>) -> Result<(T, Duration)>,
 ) -> Result<T> {
     context.observer.loading();

@@ -5,12 +5,14 @@ use std::{path::Path, time::Duration};
 use tch::Device;
 use tilewright_models::{
     Checkpoint, ComputeFormat, Destination, Family, Identity, Latent, LatentFile, LoadStep, Scaling,
+    transformer::Residency,
 };
-use tilewright_plan::Model;
+use tilewright_plan::{Model, Outcome};
 use tilewright_torch::{device::synchronize, memory};
 
 use crate::{
     Autoencoder, Kl, Overrides, Result, Wan, pause,
+    task::{AttemptError, measure},
     weights::{Budget, Lease, Part, WeightKey, WeightStore},
 };
 
@@ -99,7 +101,8 @@ impl<A: Autoencoder> Vae<A> {
         step: LoadStep<'_>,
         load: impl FnOnce(Destination<'_>) -> Result<N>,
     ) -> Result<(Lease<N>, Duration)> {
-        let key = WeightKey { file: self.file.id().clone(), part, device, format };
+        let (file, residency) = (self.file.id().clone(), Residency::Expanded);
+        let key = WeightKey { file, part, device, format, residency };
         let mut step = |share| {
             pause::pause(pause::LOAD);
             step(share)
@@ -114,6 +117,20 @@ impl<A: Autoencoder> Vae<A> {
             memory::trim(device)?;
         }
         leased
+    }
+
+    /// Carries out what `attempt` says, as [`measure`] does; idle weights make room for it.
+    pub(crate) fn measure<T>(
+        &self,
+        device: Device,
+        memory_limit: u64,
+        weights: u64,
+        held: u64,
+        attempt: impl FnOnce() -> std::result::Result<T, AttemptError>,
+    ) -> std::result::Result<(T, Outcome), AttemptError> {
+        let bytes = memory_limit.saturating_sub(weights).saturating_sub(held);
+        let _reserved = self.weights.reserve(device, bytes, None)?;
+        measure(device, memory_limit, weights, held, attempt)
     }
 
     /// Checks that the file is as it was when it was opened.

@@ -3,28 +3,39 @@
 use std::{
     any::Any,
     fmt,
-    ops::Deref,
+    ops::{Deref, DerefMut},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use tch::Device;
-use tilewright_models::{ComputeFormat, FileId};
+use tilewright_models::{
+    ComputeFormat, FileId, Lora,
+    transformer::{Residency, TransformerFile},
+};
 use tilewright_torch::memory;
 
 use crate::Result;
 
-/// A part of a model that is loaded by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A part of a file that is loaded by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// From latents to frames.
+    /// An autoencoder's, from latents to frames.
     Decoder,
-    /// From frames to latents.
+    /// An autoencoder's, from frames to latents.
     Encoder,
+    /// A denoiser or a text encoder: a file may hold several.
+    Transformer {
+        /// The prefix of its tensors' names.
+        prefix: String,
+        /// Words that are others if its LoRAs are; empty without.
+        loras: String,
+    },
 }
 
-/// The weights that serve a task: those of one part of one file, on a device, in a format.
+/// The weights that serve a task: those of one part of one file, on a device, in a format and a
+/// place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightKey {
     /// The file that they come from. A file that was replaced is another one.
@@ -35,6 +46,28 @@ pub struct WeightKey {
     pub device: Device,
     /// Their types and memory order.
     pub format: ComputeFormat,
+    /// Their place while they wait for their turn.
+    pub residency: Residency,
+}
+
+impl WeightKey {
+    /// The key of a transformer. Weights are the same however attention and feed-forward layers are
+    /// divided.
+    pub(crate) fn of_transformer(
+        file: &TransformerFile,
+        device: Device,
+        format: ComputeFormat,
+        residency: Residency,
+    ) -> Self {
+        let loras = file.loras().iter().map(Lora::id).collect::<Vec<_>>().join("\n");
+        Self {
+            file: file.file().id().clone(),
+            part: Part::Transformer { prefix: file.prefix.clone(), loras },
+            device,
+            format: ComputeFormat { queries: None, feed_forward: 1, ..format },
+            residency,
+        }
+    }
 }
 
 /// The idle weights that a store keeps on a device.
@@ -45,6 +78,21 @@ pub enum Budget {
     /// So many bytes, with those in use. Weights in use are never taken away: if they alone exceed
     /// the budget, nothing is idle.
     Bytes(u64),
+    /// So many bytes, with those in use and all that jobs at work may hold besides
+    /// ([`WeightStore::reserve`]): idle weights take the memory that no job needs.
+    Room(u64),
+}
+
+impl Budget {
+    /// True if idle weights can stay.
+    fn holds(self, usage: &Usage) -> bool {
+        let weights = usage.idle_bytes.saturating_add(usage.leased_bytes);
+        match self {
+            Self::Last => true,
+            Self::Bytes(most) => weights <= most,
+            Self::Room(most) => weights.saturating_add(usage.reserved_bytes) <= most,
+        }
+    }
 }
 
 /// The weights that a store holds on a device, and its work there since it began.
@@ -54,6 +102,8 @@ pub struct Usage {
     pub leased_bytes: u64,
     /// Bytes of idle weights.
     pub idle_bytes: u64,
+    /// Bytes that jobs at work may hold besides weights.
+    pub reserved_bytes: u64,
     /// Loads from files.
     pub loads: u64,
     /// Leases of weights that were there already.
@@ -109,12 +159,13 @@ impl State {
         idle
     }
 
-    /// Takes out the device's idle weights, the least recently used first, until `is_enough` is
-    /// true of the usage.
-    fn evict(&mut self, device: Device, is_enough: impl Fn(&Usage) -> bool) -> Vec<Idle> {
+    /// Takes out the device's idle weights, the least recently used first and those to be spared
+    /// never, until `is_enough` is true of the usage.
+    fn evict(&mut self, device: Device, spared: Option<&WeightKey>, is_enough: impl Fn(&Usage) -> bool) -> Vec<Idle> {
         let mut evicted = Vec::new();
         while !is_enough(self.usage(device)) {
-            let Some(index) = self.idle.iter().position(|idle| idle.key.device == device) else { break };
+            let goes = |idle: &Idle| idle.key.device == device && Some(&idle.key) != spared;
+            let Some(index) = self.idle.iter().position(goes) else { break };
             evicted.push(self.take(index));
             self.usage(device).evictions += 1;
         }
@@ -163,24 +214,21 @@ impl WeightStore {
     ) -> Result<(Lease<W>, Duration)> {
         if let Some((weights, bytes)) = self.find(key) {
             return Ok((
-                Lease { weights: Some(weights), key: key.clone(), bytes, store: self.clone() },
+                Lease { weights: Some(weights), key: key.clone(), bytes, is_kept: true, store: self.clone() },
                 Duration::ZERO,
             ));
         }
         let budget = self.budget(key.device);
         let evicted = {
             let mut state = self.state();
-            let evicted = match budget {
-                Budget::Last => state.evict(key.device, |usage| usage.idle_bytes == 0),
-                Budget::Bytes(most) => state.evict(key.device, |usage| {
-                    usage.idle_bytes.saturating_add(usage.leased_bytes).saturating_add(bytes) <= most
-                }),
-            };
             state.usage(key.device).leased_bytes += bytes;
-            evicted
+            state.evict(key.device, None, |usage| match budget {
+                Budget::Last => usage.idle_bytes == 0,
+                budget => budget.holds(usage),
+            })
         };
         // An empty lease gives the room back if loading fails or panics.
-        let mut lease = Lease { weights: None, key: key.clone(), bytes, store: self.clone() };
+        let mut lease = Lease { weights: None, key: key.clone(), bytes, is_kept: true, store: self.clone() };
         if !evicted.is_empty() {
             drop(evicted);
             // Freed weights lie in the pool in their own sizes: others have no use for them there.
@@ -190,6 +238,41 @@ impl WeightStore {
         lease.weights = Some(load()?);
         self.state().usage(key.device).loads += 1;
         Ok((lease, start.elapsed()))
+    }
+
+    /// True if weights of a key are idle: a lease loads nothing.
+    pub fn has_idle(&self, key: &WeightKey) -> bool {
+        self.state().idle.iter().any(|idle| idle.key == *key)
+    }
+
+    /// True if weights of so many bytes may stay on a device when they are given back.
+    pub fn may_keep(&self, device: Device, bytes: u64) -> bool {
+        match self.budget(device) {
+            Budget::Last => true,
+            Budget::Bytes(most) | Budget::Room(most) => most > 0 && bytes <= most,
+        }
+    }
+
+    /// Reserves what a job may hold on a device besides weights, while the reservation lives. Idle
+    /// weights go to make room for it, the least recently used first; those of `spared`, which the
+    /// job is about to lease, stay.
+    ///
+    /// # Errors
+    /// libtorch's failure to return memory.
+    pub fn reserve(&self, device: Device, bytes: u64, spared: Option<&WeightKey>) -> Result<Reservation> {
+        let budget = self.budget(device);
+        let evicted = {
+            let mut state = self.state();
+            let reserved = &mut state.usage(device).reserved_bytes;
+            *reserved = reserved.saturating_add(bytes);
+            state.evict(device, spared, |usage| budget.holds(usage))
+        };
+        let reservation = Reservation { device, bytes, store: self.clone() };
+        if !evicted.is_empty() {
+            drop(evicted);
+            memory::trim(device)?;
+        }
+        Ok(reservation)
     }
 
     /// Frees the idle weights of a file, of which a newer one may be in its place.
@@ -222,15 +305,10 @@ impl WeightStore {
         usage.leased_bytes -= bytes;
         usage.idle_bytes += bytes;
         state.idle.push(Idle { key, bytes, weights: Box::new(weights) });
-        let evicted = match budget {
-            Budget::Last => {
-                let last = bytes;
-                state.evict(device, |usage| usage.idle_bytes == last)
-            }
-            Budget::Bytes(most) => {
-                state.evict(device, |usage| usage.idle_bytes.saturating_add(usage.leased_bytes) <= most)
-            }
-        };
+        let evicted = state.evict(device, None, |usage| match budget {
+            Budget::Last => usage.idle_bytes == bytes,
+            budget => budget.holds(usage),
+        });
         drop(state);
         drop(evicted);
     }
@@ -247,12 +325,29 @@ impl fmt::Debug for WeightStore {
     }
 }
 
+/// Memory that a job may hold besides weights, until it is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    device: Device,
+    bytes: u64,
+    store: WeightStore,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut state = self.store.state();
+        let reserved = &mut state.usage(self.device).reserved_bytes;
+        *reserved = reserved.saturating_sub(self.bytes);
+    }
+}
+
 /// Weights in use. They go back to their store when the lease is dropped, after a failed task as
-/// after a finished one; a panic frees them.
+/// after a finished one, unless they are to be freed; a panic frees them.
 pub struct Lease<W: Any + Send> {
     weights: Option<W>,
     key: WeightKey,
     bytes: u64,
+    is_kept: bool,
     store: WeightStore,
 }
 
@@ -266,6 +361,13 @@ impl<W: Any + Send> Lease<W> {
     pub fn format(&self) -> ComputeFormat {
         self.key.format
     }
+
+    /// The same lease, at whose end the weights are freed in place of given back.
+    #[must_use]
+    pub fn freed_after_use(mut self) -> Self {
+        self.is_kept = false;
+        self
+    }
 }
 
 impl<W: Any + Send> Deref for Lease<W> {
@@ -277,11 +379,22 @@ impl<W: Any + Send> Deref for Lease<W> {
     }
 }
 
+impl<W: Any + Send> DerefMut for Lease<W> {
+    fn deref_mut(&mut self) -> &mut W {
+        self.weights.as_mut().expect("a lease has its weights until it is dropped")
+    }
+}
+
 impl<W: Any + Send> Drop for Lease<W> {
     fn drop(&mut self) {
         match self.weights.take() {
-            Some(weights) if !thread::panicking() => self.store.give_back(self.key.clone(), self.bytes, weights),
-            _ => self.store.state().usage(self.key.device).leased_bytes -= self.bytes,
+            Some(weights) if self.is_kept && !thread::panicking() => {
+                self.store.give_back(self.key.clone(), self.bytes, weights)
+            }
+            weights => {
+                drop(weights);
+                self.store.state().usage(self.key.device).leased_bytes -= self.bytes;
+            }
         }
     }
 }
@@ -308,7 +421,13 @@ mod tests {
 
     fn key(file: u64, dtype: Dtype) -> WeightKey {
         let format = ComputeFormat::new(Precision::Uniform(dtype), Layout::ChannelsLast).unwrap();
-        WeightKey { file: FileId::for_tests(file), part: Part::Decoder, device: Device::Cpu, format }
+        WeightKey {
+            file: FileId::for_tests(file),
+            part: Part::Decoder,
+            device: Device::Cpu,
+            format,
+            residency: Residency::Expanded,
+        }
     }
 
     fn lease(store: &WeightStore, file: u64, bytes: u64) -> Lease<Loaded> {
@@ -364,6 +483,28 @@ mod tests {
         });
         drop(wider.unwrap());
         assert_eq!(store.usage(Device::Cpu).idle_bytes, 20);
+    }
+
+    #[test]
+    fn idle_weights_take_the_memory_that_no_job_needs() {
+        let store = WeightStore::new(Budget::Room(100));
+        drop((lease(&store, 1, 40), lease(&store, 2, 40)));
+        assert_eq!(store.usage(Device::Cpu).idle_bytes, 80, "no job is at work");
+        // The job is about to lease the one that was used last but one.
+        let reserved = store.reserve(Device::Cpu, 50, Some(&key(1, Dtype::F32))).unwrap();
+        assert!(store.has_idle(&key(1, Dtype::F32)) && !store.has_idle(&key(2, Dtype::F32)));
+        let used = lease(&store, 1, 40);
+        // Another one has no room beside it until the job ends.
+        drop(lease(&store, 3, 20));
+        let usage = store.usage(Device::Cpu);
+        assert_eq!((usage.leased_bytes, usage.idle_bytes, usage.reserved_bytes), (40, 0, 50));
+        drop((reserved, used));
+        drop(lease(&store, 3, 20));
+        let usage = store.usage(Device::Cpu);
+        assert_eq!((usage.idle_bytes, usage.reserved_bytes, usage.hits), (60, 0, 1));
+        assert!(store.may_keep(Device::Cpu, 100) && !store.may_keep(Device::Cpu, 101));
+        drop(lease(&store, 3, 20).freed_after_use());
+        assert_eq!(store.usage(Device::Cpu).idle_bytes, 40, "freed, not given back");
     }
 
     #[test]

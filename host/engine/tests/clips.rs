@@ -5,10 +5,10 @@ mod scripted;
 
 use std::{ops::ControlFlow, path::PathBuf};
 
-use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
+use scripted::{Hears, Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use tch::{Kind, Tensor};
 use tilewright_engine::{Cancelled, ClipJob, Error, Next, Observer, Overrides, Sink, VideoVae};
-use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Tile, Time};
+use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Tile, Time};
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
@@ -160,16 +160,6 @@ fn a_clip_goes_on_where_it_ended() {
             job.run(&mut Scripted::new([through(space, carried(8))]), &mut Quiet, &mut rest, &done).unwrap();
             assert_eq!(rest.1, [21, 21]);
         }
-    }
-}
-
-/// Hears of failures.
-#[derive(Default)]
-struct Hears(Vec<Failure>);
-
-impl Observer for Hears {
-    fn failed(&mut self, attempt: &FailedAttempt) {
-        self.0.push(attempt.failure);
     }
 }
 

@@ -5,14 +5,14 @@ mod scripted;
 
 use std::{ops::ControlFlow, path::Path};
 
-use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
+use scripted::{Hears, Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use serde_json::Value;
 use tch::{Kind, Tensor};
 use tilewright_engine::{
     Cancelled, ClipEncodeJob, ClipExtents, EncodedClip, Error, Finished, Observer, Overrides, Unfinished, VideoVae,
 };
 use tilewright_models::Checkpoint;
-use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile, Time};
+use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile, Time};
 use tilewright_torch::memory;
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
@@ -142,16 +142,6 @@ fn tiles_are_encoded_alone_with_their_own_past_and_faded() {
             assert_eq!(found.size(), expected.size());
             assert!(largest(&(found - &expected)) <= 1e-4 * largest(&expected).max(1.0), "{time:?}");
         }
-    }
-}
-
-/// Hears of failures.
-#[derive(Default)]
-struct Hears(Vec<Failure>);
-
-impl Observer for Hears {
-    fn failed(&mut self, attempt: &FailedAttempt) {
-        self.0.push(attempt.failure);
     }
 }
 

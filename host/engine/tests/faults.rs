@@ -5,13 +5,18 @@ mod scripted;
 use std::{ops::ControlFlow, path::Path};
 
 use scripted::{
-    Quiet, Scripted, alone, cases, fixtures, flux, largest, latent, machine, plan, reference, single, square,
+    Hears, Quiet, Scripted, alone, cases, fixtures, flux, largest, latent, machine, plan, reference, single, square,
     stored_latent, vae,
 };
 use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, Vae};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, FallbackReason, Layout, Objective, Plan, Precision, Space};
 use tilewright_torch::memory;
+
+/// Plans that differ, and are carried out alike for one sample.
+fn alike(of: &Plan) -> [Plan; 6] {
+    [1, 2, 3, 4, 5, 6].map(|batch| Plan { batch, ..of.clone() })
+}
 
 fn in_use() -> u64 {
     memory::of(machine().device).unwrap().in_use
@@ -31,19 +36,13 @@ fn what_does_not_fit_is_recorded_and_tiles_that_fit_succeed() {
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let before = in_use();
     let mut planner = Scripted::new([whole.clone(), tiled.clone()]);
-    let mut failures = Vec::new();
-    struct Hears<'a>(&'a mut Vec<Failure>);
-    impl Observer for Hears<'_> {
-        fn failed(&mut self, attempt: &tilewright_plan::FailedAttempt) {
-            self.0.push(attempt.failure);
-        }
-    }
-    let finished = job.run(&mut planner, &mut Hears(&mut failures)).unwrap();
+    let mut heard = Hears::default();
+    let finished = job.run(&mut planner, &mut heard).unwrap();
     let record = &finished.record;
     assert_eq!(record.attempts.len(), 1);
     assert_eq!(record.attempts[0].plan, whole);
     assert!(matches!(record.attempts[0].failure, Failure::OutOfMemory { bytes } if bytes > 0 && bytes < limit));
-    assert_eq!(failures, [record.attempts[0].failure]);
+    assert_eq!(heard.0, [record.attempts[0].failure]);
     assert_eq!(planner.recovered.len(), 1);
     assert_eq!((&planner.recovered[0][0].plan, planner.recovered[0][0].failure), (&whole, record.attempts[0].failure));
     let outcome = record.outcome.unwrap();
@@ -65,7 +64,7 @@ fn four_failures_are_the_end() {
     let limit = generous.estimate(&single(Space::Whole)).unwrap().peak_bytes / 2;
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let before = in_use();
-    let mut planner = Scripted::new([single(Space::Whole)]);
+    let mut planner = Scripted::new(alike(&single(Space::Whole)));
     let unfinished = job.run(&mut planner, &mut Quiet).unwrap_err();
     let Error::Exhausted { attempts: 4, last: Failure::OutOfMemory { .. }, .. } = unfinished.error else {
         panic!("{}", unfinished.error);
@@ -95,7 +94,7 @@ fn the_last_attempts_are_the_host_s_own() {
     let limit = (peak(&whole) + peak(&tiled)) / 2;
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let run = |own: &[&Plan]| {
-        let mut planner = Scripted::new([whole.clone()]);
+        let mut planner = Scripted::new(alike(&whole));
         planner.own = own.iter().map(|plan| (*plan).clone()).collect();
         let end = job.run(&mut planner, &mut Quiet);
         (end, planner.recovered.len(), planner.own.len())
@@ -108,14 +107,38 @@ fn the_last_attempts_are_the_host_s_own() {
     assert_eq!(record.fallback.unwrap().reason, FallbackReason::Exhausted);
     assert_eq!(record.outcome.unwrap().attempts, 4);
     // The next ones mend what the fourth shows.
-    let (end, asked, left) = run(&[&whole, &whole, &tiled, &tiled]);
+    let [_, _, _, fourth, fifth, sixth] = alike(&whole);
+    let (end, asked, left) = run(&[&fourth, &fifth, &tiled, &tiled]);
     let record = end.unwrap().record;
     assert_eq!((record.attempts.len(), asked, left), (5, 2, 1));
     assert!(record.attempts[3..].iter().all(|attempt| attempt.fallback.is_some()));
     // Six attempts in all, although a plan is left.
-    let (end, asked, left) = run(&[&whole, &whole, &whole, &whole]);
+    let (end, asked, left) = run(&[&fourth, &fifth, &sixth, &tiled]);
     let Error::Exhausted { attempts: 6, .. } = end.unwrap_err().error else { panic!("six attempts are the end") };
     assert_eq!((asked, left), (2, 1));
+    vae.release();
+}
+
+#[test]
+fn a_plan_that_failed_is_not_tried_again() {
+    let _alone = alone();
+    let vae = flux();
+    let latents = latent([1, 16, 40, 40]);
+    let generous = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
+    let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
+    let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
+    let limit = (peak(&whole) + peak(&tiled)) / 2;
+    let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
+    // The host's own plan stands in for a planner that repeats one.
+    let mut planner = Scripted::new([whole.clone()]);
+    planner.own = [tiled.clone()].into();
+    let record = job.run(&mut planner, &mut Quiet).unwrap().record;
+    assert_eq!((record.attempts.len(), &record.plan, &record.answer), (1, &tiled, &None));
+    // Without one, the repeat is the end.
+    let mut heard = Hears::default();
+    let unfinished = job.run(&mut Scripted::new([whole]), &mut heard).unwrap_err();
+    assert!(matches!(unfinished.error, Error::Exhausted { attempts: 1, .. }), "{}", unfinished.error);
+    assert_eq!(heard.0.len(), 1);
     vae.release();
 }
 
@@ -183,7 +206,7 @@ fn what_overflows_in_half_precision_is_decoded_again_in_f32() {
     drop(finished);
 
     // Half precision to the end: the advice names the way out.
-    let unfinished = job.run(&mut Scripted::new([half]), &mut Quiet).unwrap_err();
+    let unfinished = job.run(&mut Scripted::new(alike(&half)), &mut Quiet).unwrap_err();
     let message = unfinished.error.to_string();
     assert!(message.contains("NaN") && message.contains("--set precision=f32"), "{message}");
     assert_eq!(unfinished.record.unwrap().attempts.len(), 4);

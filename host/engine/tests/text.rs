@@ -2,15 +2,16 @@
 
 mod scripted;
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, LazyLock},
+};
 
 use scripted::{Quiet, Script, alone, fixtures, machine};
 use tch::{Device, Kind, Tensor};
-use tilewright_engine::{Cancelled, EncoderSlot, Error, Observer, TextJob, Texts};
+use tilewright_engine::{AnyDecided, AnyFailed, Budget, Cancelled, Error, Observer, TextJob, Texts, WeightStore};
 use tilewright_models::{Checkpoint, EncoderFile};
-use tilewright_plan::{
-    Decision, Dtype, FailedAttempt, Failure, Objective, Place, Precision, Stage, Text, TextCost, TextPlan, WeightForm,
-};
+use tilewright_plan::{Dtype, Failure, Objective, Place, Precision, Stage, Text, TextPlan, WeightForm};
 use tilewright_torch::memory;
 
 fn encoder(name: &str) -> Arc<EncoderFile> {
@@ -23,8 +24,19 @@ fn embedded(encoder: &EncoderFile, tokens: u32) -> [Tensor; 1] {
     [encoder.add_positions(&encoder.embed(&ids).unwrap().unsqueeze(0)).unwrap()]
 }
 
+/// A job whose store has no room for idle weights.
 fn job<'a>(encoder: &'a Arc<EncoderFile>, embedded: &'a [Tensor], memory_limit: u64) -> TextJob<'a> {
-    let texts = Texts { encoder, embedded, left_out: 1 };
+    static NONE: LazyLock<WeightStore> = LazyLock::new(|| WeightStore::new(Budget::Bytes(0)));
+    job_in(&NONE, encoder, embedded, memory_limit)
+}
+
+fn job_in<'a>(
+    weights: &'a WeightStore,
+    encoder: &'a Arc<EncoderFile>,
+    embedded: &'a [Tensor],
+    memory_limit: u64,
+) -> TextJob<'a> {
+    let texts = Texts { encoder, weights, embedded, left_out: 1 };
     TextJob::new(machine(), None, texts, memory_limit, Objective::Balanced).unwrap()
 }
 
@@ -112,7 +124,7 @@ fn narrow_types_come_near_f32() {
     let embedded = embedded(&encoder, 64);
     let of = |precision| {
         let job = job(&encoder, &embedded, 1 << 34);
-        job.run(&mut planner(&plan(precision)), &mut Quiet).unwrap().states.remove(0).last
+        job.run(&mut planner(&plan(precision)), &mut Quiet).unwrap().output.remove(0).last
     };
     let (exact, mixed) = (of(Precision::Uniform(Dtype::F32)), of(Precision::Mixed(Dtype::Bf16)));
     let apart = ((&mixed - &exact).abs().max() / exact.abs().max()).double_value(&[]);
@@ -124,7 +136,8 @@ fn too_little_memory_is_said() {
     let _alone = alone();
     let encoder = encoder("text-t5");
     let embedded = embedded(&encoder, 512);
-    let texts = Texts { encoder: &encoder, embedded: &embedded, left_out: 1 };
+    let store = WeightStore::new(Budget::Last);
+    let texts = Texts { encoder: &encoder, weights: &store, embedded: &embedded, left_out: 1 };
     let error = TextJob::new(machine(), None, texts, 1 << 16, Objective::Balanced).unwrap_err();
     assert!(matches!(error, Error::EncoderDoesNotFit { .. }), "{error}");
     assert!(error.to_string().contains("too little for T5 of width 64"), "{error}");
@@ -166,14 +179,16 @@ fn a_load_ends_when_it_is_cancelled() {
 struct Heard(Vec<String>);
 
 impl Observer for Heard {
-    fn text_decided(&mut self, decision: &Decision<Text>, cost: Option<&TextCost>) {
-        assert!(cost.is_some());
-        self.0.push(decision.plan.to_string());
+    fn decided(&mut self, decided: AnyDecided<'_>) {
+        let AnyDecided::Text(decided) = decided else { panic!("{decided:?}") };
+        assert!(decided.expected.is_some());
+        self.0.push(decided.decision.plan.to_string());
     }
 
-    fn text_failed(&mut self, attempt: &FailedAttempt<Text>, next: &TextPlan) {
-        assert!(matches!(attempt.failure, Failure::NonFinite { .. }), "{}", attempt.failure);
-        self.0.push(format!("then {next}"));
+    fn failed(&mut self, failed: AnyFailed<'_>) {
+        let AnyFailed::Text(failed) = failed else { panic!("{failed:?}") };
+        assert!(matches!(failed.attempt.failure, Failure::NonFinite { .. }), "{}", failed.attempt.failure);
+        self.0.extend(failed.next.map(|next| format!("then {next}")));
     }
 }
 
@@ -197,29 +212,34 @@ fn an_encoder_that_is_kept_is_not_loaded_again() {
     let _alone = alone();
     let encoder = encoder("text-t5");
     let embedded = embedded(&encoder, 16);
-    let slot = EncoderSlot::default();
-    assert!(!job(&encoder, &embedded, 1 << 34).capabilities().kept);
+    assert!(!job(&encoder, &embedded, 1 << 34).capabilities().kept, "there is no room for it");
+    let store = WeightStore::new(Budget::Bytes(1 << 30));
     let expanded = TextPlan { weights: WeightForm::Expanded, kept: true, ..plan(Precision::Uniform(Dtype::F32)) };
     let before = memory::of(Device::Cpu).unwrap().in_use;
     let run = |plan: &TextPlan| {
-        let job = job(&encoder, &embedded, 1 << 34).keeping_in(&slot);
+        let job = job_in(&store, &encoder, &embedded, 1 << 34);
         assert!(job.capabilities().kept);
         let expected = job.estimate(plan).unwrap();
         let encoded = job.run(&mut planner(plan), &mut Quiet).unwrap();
-        (expected.load, encoded.record.outcome.unwrap(), encoded.states.into_iter().next().unwrap().last)
+        (expected.load, encoded.record.outcome.unwrap(), encoded.output.into_iter().next().unwrap().last)
+    };
+    let usage = || {
+        let usage = store.usage(Device::Cpu);
+        (usage.loads, usage.hits, usage.idle_bytes > 0)
     };
     let (load, first, states) = run(&expanded);
     assert!(load > std::time::Duration::ZERO && first.load > std::time::Duration::ZERO);
-    assert!(memory::of(Device::Cpu).unwrap().in_use > before && slot.plan().is_some());
+    assert!(memory::of(Device::Cpu).unwrap().in_use > before);
+    assert_eq!(usage(), (1, 0, true));
     let (load, second, again) = run(&expanded);
     assert_eq!((load, second.load), Default::default());
+    assert_eq!(usage(), (1, 1, true));
     assert_eq!(second.weights_bytes, first.weights_bytes);
     assert!(second.peak_bytes.abs_diff(first.peak_bytes) <= first.peak_bytes / 20, "{first:?} {second:?}");
     assert!(states.equal(&again));
-    // Another plan's encoder takes its place, and a plan that keeps nothing lets it go.
-    let other = TextPlan { kept: false, ..plan(Precision::Uniform(Dtype::F32)) };
-    let (_, third, _) = run(&other);
-    assert!(third.load > std::time::Duration::ZERO && slot.plan().is_none());
+    // A plan that keeps nothing lets the encoder go.
+    let (_, third, _) = run(&TextPlan { kept: false, ..expanded });
+    assert_eq!((third.load, usage()), (std::time::Duration::ZERO, (1, 2, false)));
     drop((states, again));
     assert_eq!(memory::of(Device::Cpu).unwrap().in_use, before);
 }

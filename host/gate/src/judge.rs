@@ -68,8 +68,8 @@ impl<W: Judged> Judge<'_, W> {
     /// An error is an answer; if the host has a plan that fits, the policy could have given a
     /// better one.
     fn judge_error(&mut self, decision: &Decision<W>, words: &str) {
-        let limit = W::limit(&self.golden.request);
-        let cost = self.golden.costs().estimate_one(&decision.plan).ok().map(|cost| W::held(&cost));
+        let limit = W::memory_limit(&self.golden.request);
+        let cost = self.golden.costs().estimate_one(&decision.plan).ok().map(|cost| W::held_bytes(&cost));
         let fits = cost
             .filter(|held| *held <= limit)
             .map(|held| format!(" where {} would fit, at {}", W::show(&decision.plan), bytes::display(held)));
@@ -90,10 +90,10 @@ impl<W: Judged> Judge<'_, W> {
             self.find(Severity::Warning, Problem::Blends, found);
         }
         let (facts, plan) = (self.golden.costs(), &decision.plan);
-        let limit = W::limit(&self.golden.request);
+        let limit = W::memory_limit(&self.golden.request);
         match facts.estimate_one(plan) {
             Err(why) => self.find(Severity::Warning, Problem::Unpriced, format!("{}: {why}", W::show(plan))),
-            Ok(cost) if W::held(&cost) > limit => self.over_limit(decision, W::held(&cost)),
+            Ok(cost) if W::held_bytes(&cost) > limit => self.over_limit(decision, W::held_bytes(&cost)),
             Ok(_) => {}
         }
         if self.result.call == Call::Recover {
@@ -104,7 +104,7 @@ impl<W: Judged> Judge<'_, W> {
     /// An error for a policy that asked for the plan's price and so knew it; a warning for a rule
     /// that never asks.
     fn over_limit(&mut self, decision: &Decision<W>, peak: u64) {
-        let limit = W::limit(&self.golden.request);
+        let limit = W::memory_limit(&self.golden.request);
         let Some((least, leanest)) = self.leanest().filter(|(least, _)| *least <= limit) else { return };
         let is_same = |plan: &W::Plan, candidate: &Candidate<W>| W::is_same_work(plan, &candidate.plan);
         let answered = decision.answer.iter().chain([&decision.plan]);
@@ -127,7 +127,7 @@ impl<W: Judged> Judge<'_, W> {
         let (golden, under_way) = (self.golden, self.result.under_way.as_ref());
         let facts = golden.costs();
         let legal = |plan: W::Plan| W::legal(plan, golden, under_way);
-        let priced = |plan: W::Plan| Some((W::held(&facts.estimate_one(&plan).ok()?), plan));
+        let priced = |plan: W::Plan| Some((W::held_bytes(&facts.estimate_one(&plan).ok()?), plan));
         W::leanest(golden).into_iter().filter_map(legal).filter_map(priced).min_by_key(|(held, _)| *held)
     }
 
@@ -144,7 +144,7 @@ impl<W: Judged> Judge<'_, W> {
                 }
             }
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-                let peak = |plan: &W::Plan| facts.estimate_one(plan).ok().map(|cost| W::held(&cost));
+                let peak = |plan: &W::Plan| facts.estimate_one(plan).ok().map(|cost| W::held_bytes(&cost));
                 if let (Some(next), Some(failed)) = (peak(plan), peak(&last.plan))
                     && next >= failed
                 {

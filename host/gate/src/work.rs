@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tilewright_plan::{
-    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, GuidanceOrder, Layout, Outcome,
-    Place, Plan, PoolStatistics, Precision, Products, Release, Request, Space, Text, TextCost, TextOutcome, TextPlan,
-    TextRequest, Tile, Time, UnderWay, Vae, WeightForm, Work,
+    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, Dtype, GuidanceOrder, Layout, Outcome, Place, Plan,
+    PoolStatistics, Precision, Products, Release, Space, Text, TextCost, TextOutcome, TextPlan, Tile, Time, UnderWay,
+    Vae, WeightForm, Work,
 };
 use tilewright_policy::oracle;
 
@@ -13,15 +13,6 @@ use crate::golden::{CallResult, GoldenRequest};
 
 /// Work whose plans are judged.
 pub trait Judged: Work {
-    /// The most bytes to hold at once.
-    fn limit(request: &Self::Request) -> u64;
-
-    /// The bytes that the limit is compared with.
-    fn held(cost: &Self::Cost) -> u64;
-
-    /// A plan's types.
-    fn precision(plan: &Self::Plan) -> Precision;
-
     /// The same plan in another type.
     fn in_type(plan: Self::Plan, dtype: Dtype) -> Self::Plan;
 
@@ -58,18 +49,6 @@ fn more(bytes: u64) -> u64 {
 }
 
 impl Judged for Vae {
-    fn limit(request: &Request) -> u64 {
-        request.memory_limit
-    }
-
-    fn held(cost: &Cost) -> u64 {
-        cost.peak_bytes
-    }
-
-    fn precision(plan: &Plan) -> Precision {
-        plan.precision
-    }
-
     fn in_type(plan: Plan, dtype: Dtype) -> Plan {
         Plan { precision: Precision::Uniform(dtype), ..plan }
     }
@@ -144,18 +123,6 @@ impl Judged for Vae {
 }
 
 impl Judged for Denoise {
-    fn limit(request: &DenoiseRequest) -> u64 {
-        request.memory_limit
-    }
-
-    fn held(cost: &DenoiseCost) -> u64 {
-        cost.held_bytes()
-    }
-
-    fn precision(plan: &DenoisePlan) -> Precision {
-        plan.precision
-    }
-
     fn in_type(plan: DenoisePlan, dtype: Dtype) -> DenoisePlan {
         DenoisePlan { precision: Precision::Uniform(dtype), products: Products::Precision, ..plan }
     }
@@ -211,18 +178,6 @@ impl Judged for Denoise {
 }
 
 impl Judged for Text {
-    fn limit(request: &TextRequest) -> u64 {
-        request.memory_limit
-    }
-
-    fn held(cost: &TextCost) -> u64 {
-        cost.held_bytes()
-    }
-
-    fn precision(plan: &TextPlan) -> Precision {
-        plan.precision
-    }
-
     fn in_type(plan: TextPlan, dtype: Dtype) -> TextPlan {
         TextPlan { precision: Precision::Uniform(dtype), ..plan }
     }

@@ -114,7 +114,6 @@ impl History {
         let Record { request, plan, outcome, .. } = record;
         let Columns { space, tile, precision, layout } = W::columns(plan);
         let [batch, frames, height, width] = W::extents(request);
-        let measured = outcome.as_ref().map(W::measured);
         // Records of this program have a valid time; any other record counts as made now.
         let time = humantime::parse_rfc3339(&record.time).unwrap_or_else(|_| SystemTime::now());
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
@@ -138,8 +137,8 @@ impl History {
             ":precision": precision,
             ":layout": layout,
             ":plan": trials::plan_key::<W>(plan)?,
-            ":elapsed_ns": measured.map(|(elapsed, _)| i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)),
-            ":peak_bytes": measured.map(|(_, held)| i64::try_from(held).unwrap_or(i64::MAX)),
+            ":elapsed_ns": outcome.as_ref().map(|outcome| i64::try_from(W::elapsed(outcome).as_nanos()).unwrap_or(i64::MAX)),
+            ":peak_bytes": outcome.as_ref().map(|outcome| i64::try_from(W::all_bytes(outcome)).unwrap_or(i64::MAX)),
             ":failed": outcome.is_none(),
             ":record": text,
         };

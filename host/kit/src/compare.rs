@@ -14,7 +14,8 @@ use serde::Serialize;
 use thiserror::Error;
 use tilewright_gate::{Call, golden};
 use tilewright_plan::{
-    AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, PolicyIdentity, Text, TextCost, Vae, records::Damage,
+    AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, Planner, PolicyIdentity, Text, TextCost, Vae,
+    records::Damage,
 };
 use tilewright_policy::{LoadedPolicy, Policy, PolicyError};
 
@@ -286,7 +287,7 @@ impl Comparison {
             let [first, second] = both.map(|contender| {
                 let mut heard = Vec::new();
                 let mut policy = contender.policy.configure(contender.settings)?;
-                golden.play(W::planner(&mut policy), |_, turn| heard.push(turn));
+                golden.play(&mut policy as &mut dyn Planner<W>, |_, turn| heard.push(turn));
                 Ok::<_, PolicyError>(heard)
             });
             let facts = RequestPrices::by_formula(golden.costs());
@@ -299,7 +300,7 @@ impl Comparison {
                 let plan = |turn: &golden::CallResult<W>| turn.decision.as_ref().map(|decision| decision.plan.clone());
                 has_same_inputs = !golden.learns() || plan(&one) == plan(&other);
                 if let (Some(one), Some(other), call) = (one.decision, other.decision, one.call) {
-                    self.add((&golden.name, call), W::limit(&golden.request), &facts, [one, other]);
+                    self.add((&golden.name, call), W::memory_limit(&golden.request), &facts, [one, other]);
                 }
             }
             both.iter().try_for_each(|contender| contender.policy.check_time_budget())?;
@@ -318,12 +319,12 @@ impl Comparison {
             let costs = Arc::new(recorded.costs());
             let decide = |contender: Contender<'_>| -> Result<Decision<W>, PolicyError> {
                 let mut policy: Policy = contender.policy.configure(contender.settings)?;
-                Ok(W::planner(&mut policy).decide(&recorded.question(), costs.clone()))
+                Ok((&mut policy as &mut dyn Planner<W>).decide(&recorded.question(), costs.clone()))
             };
             let call = if recorded.attempts.is_empty() { Call::Decide } else { Call::Recover };
             let decisions = [decide(both[0])?, decide(both[1])?];
             both.iter().try_for_each(|contender| contender.policy.check_time_budget())?;
-            self.add((&recorded.name, call), W::limit(&recorded.request), &costs, decisions);
+            self.add((&recorded.name, call), W::memory_limit(&recorded.request), &costs, decisions);
         }
         Ok(())
     }

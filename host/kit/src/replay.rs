@@ -20,20 +20,17 @@ pub use other_policy::{
 pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, SamePolicyTotals, replay_same_policy};
 
 use tilewright_plan::{
-    AnyPlan, Denoise, DenoisePlan, DenoiseRequest, Device, Expected, Plan, Planner, PolicyIdentity, Record, Request,
-    Stage, Text, TextPlan, TextRequest, UnderWay, Vae, exchange::Call,
+    AnyPlan, Denoise, DenoisePlan, DenoiseRequest, Device, Plan, Planner, PolicyIdentity, Request, Stage, Text,
+    TextPlan, TextRequest, UnderWay, Vae, exchange::Call,
 };
 
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
 pub type MakePlanner<'a, W = Vae> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner<W>>, String> + 'a;
 
 /// Work whose decisions can be made again.
-pub trait Replayed: Expected {
+pub trait Replayed: tilewright_plan::Work {
     /// The stage of a call.
-    fn stage(call: &Call<Self>) -> Stage;
-
-    /// The stage of a record that does not name it.
-    fn stage_of(record: &Record<Self>) -> Stage;
+    fn stage_of_call(call: &Call<Self>) -> Stage;
 
     /// The work that was under way.
     fn under_way(call: &Call<Self>) -> Option<UnderWay<Self>>;
@@ -45,16 +42,12 @@ pub trait Replayed: Expected {
     fn describe_fully(plan: &Self::Plan) -> String;
 
     /// The model and the extents of a request, which determine what a plan costs.
-    fn extents(request: &Self::Request) -> String;
+    fn cost_key(request: &Self::Request) -> String;
 }
 
 impl Replayed for Vae {
-    fn stage(call: &Call) -> Stage {
+    fn stage_of_call(call: &Call) -> Stage {
         call.stage()
-    }
-
-    fn stage_of(record: &Record) -> Stage {
-        record.stage()
     }
 
     fn under_way(call: &Call) -> Option<UnderWay> {
@@ -71,18 +64,14 @@ impl Replayed for Vae {
         format!("{words}, batch {batch}, release {release}, offload {offload}, prefetch {prefetch}, \"{reason}\"")
     }
 
-    fn extents(Request { model, batch, frames, height, width, .. }: &Request) -> String {
+    fn cost_key(Request { model, batch, frames, height, width, .. }: &Request) -> String {
         format!("{model:?} {batch} {frames} {height} {width}")
     }
 }
 
 impl Replayed for Denoise {
-    fn stage(call: &Call<Self>) -> Stage {
+    fn stage_of_call(call: &Call<Self>) -> Stage {
         call.stage.unwrap_or(Stage::Denoise)
-    }
-
-    fn stage_of(_: &Record<Self>) -> Stage {
-        Stage::Denoise
     }
 
     fn under_way(call: &Call<Self>) -> Option<UnderWay<Self>> {
@@ -100,19 +89,15 @@ impl Replayed for Denoise {
     }
 
     /// Prices are of a step, whatever the number of steps.
-    fn extents(request: &DenoiseRequest) -> String {
+    fn cost_key(request: &DenoiseRequest) -> String {
         let DenoiseRequest { model, batch, frames, height, width, text_tokens, passes, sampler, .. } = request;
         format!("{model:?} {batch} {frames} {height} {width} {text_tokens} {passes} {sampler}")
     }
 }
 
 impl Replayed for Text {
-    fn stage(call: &Call<Self>) -> Stage {
+    fn stage_of_call(call: &Call<Self>) -> Stage {
         call.stage.unwrap_or(Stage::Text)
-    }
-
-    fn stage_of(_: &Record<Self>) -> Stage {
-        Stage::Text
     }
 
     /// Nothing is: after a failure all texts run again.
@@ -128,7 +113,7 @@ impl Replayed for Text {
         format!("{plan}, \"{}\"", plan.reason)
     }
 
-    fn extents(TextRequest { model, tokens, .. }: &TextRequest) -> String {
+    fn cost_key(TextRequest { model, tokens, .. }: &TextRequest) -> String {
         format!("{model:?} {tokens:?}")
     }
 }
@@ -148,7 +133,7 @@ impl Work {
     /// The work of a request on a device.
     pub fn of<W: Replayed>(stage: Stage, request: &W::Request, device: &Device) -> Self {
         // Free memory differs from hour to hour.
-        Self { device: Device { free_bytes: 0, ..device.clone() }, stage, request: W::extents(request) }
+        Self { device: Device { free_bytes: 0, ..device.clone() }, stage, request: W::cost_key(request) }
     }
 }
 

@@ -450,6 +450,12 @@ impl LoadedDenoiser {
         self.streams.get(block).into_iter().flatten().for_each(|streamed| streamed.release());
     }
 
+    /// Divides attention and feed-forward layers as a format says, of which nothing else differs
+    /// from that of the load.
+    pub fn divide_as(&mut self, format: &ComputeFormat) {
+        self.ops.divide_as(format);
+    }
+
     /// True if weights are copied to the device for their turns.
     pub fn is_streamed(&self) -> bool {
         self.streams.iter().any(|block| !block.is_empty())

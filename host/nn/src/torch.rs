@@ -35,6 +35,11 @@ impl Torch {
     pub fn new(format: ComputeFormat, device: Device, width: Option<i64>) -> Self {
         Self { format, device, fused: width.is_some_and(|width| format.fuses_attention(device, width)) }
     }
+
+    /// Divides attention and feed-forward layers as a format says, of which nothing else differs.
+    pub fn divide_as(&mut self, format: &ComputeFormat) {
+        self.format = ComputeFormat { queries: format.queries, feed_forward: format.feed_forward, ..self.format };
+    }
 }
 
 impl Ops for Torch {

@@ -121,10 +121,10 @@ impl<'a> Decode<'a> {
             Decode::Clips(job) => return job.run(planner, observer, sink, done),
             Decode::Pictures(job) => job,
         };
-        let Finished { output, record, candidates } = job.run(planner, observer)?;
-        for sample in 0..output.size()[0] {
-            sink.frames(sample as u32, 0, &output.f_narrow(0, sample, 1)?).map_err(Error::Sink)?;
+        let decoded = job.run(planner, observer)?;
+        for sample in 0..decoded.output.size()[0] {
+            sink.frames(sample as u32, 0, &decoded.output.f_narrow(0, sample, 1)?).map_err(Error::Sink)?;
         }
-        Ok(Finished { output: (), record, candidates })
+        Ok(decoded.map(drop))
     }
 }

@@ -171,15 +171,10 @@ impl<'a> Encode<'a> {
         source: &mut EncodeSource,
     ) -> Result<Finished<Encoded>, Unfinished> {
         match self {
-            Encode::Pictures(job) => {
-                let Finished { output: latents, record, candidates } = job.run(planner, observer)?;
-                Ok(Finished { output: Encoded { latents, frames: 1 }, record, candidates })
-            }
+            Encode::Pictures(job) => Ok(job.run(planner, observer)?.map(|latents| Encoded { latents, frames: 1 })),
             Encode::Clip(job) => {
                 let finished = job.run(planner, observer, &mut |count| Ok(source.next(count)?))?;
-                let Finished { output, record, candidates } = finished;
-                let encoded = Encoded { latents: output.latents, frames: output.frames };
-                Ok(Finished { output: encoded, record, candidates })
+                Ok(finished.map(|clip| Encoded { latents: clip.latents, frames: clip.frames }))
             }
         }
     }

@@ -71,8 +71,9 @@ pub use setting::Setting;
 pub use source::EncodeSource;
 pub use start_image::{StartImage, VisionEncoder};
 pub use text::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings, Purpose,
-    TextEncoders, TextPlanning, TextRequest, UnfinishedRun, prompt_notes,
+    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, FoundConditionings,
+    KeptConditionings, PlacedConditioning, Purpose, TextEncoders, TextPlanning, TextRequest, UnfinishedRun,
+    prompt_notes,
 };
 pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
 pub use told::Told;

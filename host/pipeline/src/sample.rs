@@ -13,7 +13,7 @@ mod settings;
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
-use tilewright_engine::{Denoiser, Sampled, Sampling};
+use tilewright_engine::{Denoiser, Finished, Sampled, Sampling, WeightStore};
 use tilewright_media::Texts;
 use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, Lora, LoraFit, Scaling,
@@ -237,6 +237,13 @@ impl SampleModel {
         kept::fingerprint(self, sampling, chosen)
     }
 
+    /// Leases weights from this store, which other models may share, instead of from one of its
+    /// own.
+    #[must_use]
+    pub fn sharing(self, weights: &WeightStore) -> Self {
+        Self { denoiser: self.denoiser.sharing(weights), ..self }
+    }
+
     /// Latents of the model's own space in that of the VAE.
     ///
     /// # Errors
@@ -258,17 +265,17 @@ impl SampleModel {
     ///
     /// # Errors
     /// Memory is out, or the file can't be written.
-    pub fn write(&self, output: &LatentOutput, sampled: &Sampled, texts: &Texts) -> Result<PathBuf> {
+    pub fn write(
+        &self,
+        output: &LatentOutput,
+        Finished { output: sampled, record, .. }: &Finished<Sampled, tilewright_plan::Denoise>,
+        texts: &Texts,
+    ) -> Result<PathBuf> {
         let noisy = sampled.noisy.as_ref().map(|(noisy, sigma)| -> Result<_> {
             Ok([(NOISY, noisy.shallow_clone()), (NOISY_SIGMA, Tensor::f_from_slice(&[*sigma])?)])
         });
         let noisy = noisy.transpose()?;
-        output.write_with(
-            &self.to_vae(&sampled.latents)?,
-            noisy.as_ref().map_or(&[], |noisy| noisy),
-            texts,
-            &sampled.record,
-        )
+        output.write_with(&self.to_vae(&sampled.latents)?, noisy.as_ref().map_or(&[], |noisy| noisy), texts, record)
     }
 }
 

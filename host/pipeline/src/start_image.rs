@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use tch::{Device, Kind, Tensor};
-use tilewright_engine::{EncodedText, Machine, Observer, TextJob, Texts};
+use tilewright_engine::{Budget, Finished, Machine, Observer, TextJob, Texts, WeightStore};
 use tilewright_media::{Filter, Frame, read_picture, resize};
 use tilewright_models::{Checkpoint, EncoderConfig, EncoderFile, Error as ModelError, clip};
 use tilewright_plan::Objective;
@@ -163,10 +163,12 @@ impl VisionEncoder {
         let _no_grad = tch::no_grad_guard();
         let embedded = [self.embed(image)?];
         let tokens = embedded[0].size()[1] as usize;
-        let texts = Texts { encoder: &self.0, embedded: &embedded, left_out: 1 };
+        // A picture is seen once.
+        let weights = WeightStore::new(Budget::Bytes(0));
+        let texts = Texts { encoder: &self.0, weights: &weights, embedded: &embedded, left_out: 1 };
         let job = TextJob::new(machine, host, texts, memory_limit, objective)?;
-        let (EncodedText { states, record, candidates, log }, exchange) = planning.run(job, observer)?;
-        let inner = states.into_iter().next().and_then(|states| states.inner);
+        let (Finished { output, record, candidates, log }, exchange) = planning.run(job, observer)?;
+        let inner = output.into_iter().next().and_then(|states| states.inner);
         let file = self.0.file().file().path().to_owned();
         let states =
             inner.ok_or_else(|| Error::Input { path: file.clone(), reason: "no states of a picture".into() })?;

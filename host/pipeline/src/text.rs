@@ -10,7 +10,7 @@ mod weigh;
 use std::path::PathBuf;
 
 use tch::Tensor;
-use tilewright_engine::{self as engine, EncodedText, Machine, Observer, TextJob, Texts, Unfinished};
+use tilewright_engine::{self as engine, Finished, Machine, Observer, TextJob, Texts, Unfinished};
 use tilewright_models::{EncoderKind, EncoderStates};
 use tilewright_plan::{Candidate, Exchange, LogLine, Objective, Recorded, Stage, Text, TextOutcome, TextRecord};
 use tilewright_sampling::Convention;
@@ -22,7 +22,7 @@ pub use self::{
     conditioning::{Conditioning, ConditioningOutput},
     embeddings::EmbeddingFolder,
     encoders::{Purpose, TextEncoders},
-    kept::KeptConditionings,
+    kept::{FoundConditionings, KeptConditionings, PlacedConditioning},
     notes::prompt_notes,
 };
 use crate::{Error, Result, Trials};
@@ -41,8 +41,6 @@ pub struct TextRequest<'a> {
     pub embeddings: Option<&'a EmbeddingFolder>,
     /// The processor beside a GPU, if encoders may run there.
     pub host: Option<&'a Machine>,
-    /// The same encoders run again in this process: policies may keep them loaded.
-    pub comes_again: bool,
     /// The most bytes of the device's memory to hold at once, weights included.
     pub memory_limit: u64,
     /// The aim of decisions.
@@ -107,7 +105,7 @@ impl TextPlanning<'_> {
         &mut self,
         job: TextJob<'_>,
         observer: &mut dyn Observer,
-    ) -> Result<(EncodedText, Option<Exchange<Text>>)> {
+    ) -> Result<(EncodedTexts, Option<Exchange<Text>>)> {
         let ended = self.remember(job).run(self.planner, observer);
         let exchange = self.planner.take();
         match ended {
@@ -118,6 +116,9 @@ impl TextPlanning<'_> {
         }
     }
 }
+
+/// The states of texts, and the run that made them.
+type EncodedTexts = Finished<Vec<EncoderStates<Tensor>>, Text>;
 
 /// Conditioning, and the runs that it took.
 #[derive(Debug)]
@@ -205,11 +206,6 @@ impl TextEncoders {
         self.encoders().iter().map(decide).collect()
     }
 
-    /// Lets encoders go that are kept loaded.
-    pub fn let_go(&self) {
-        self.encoders().iter().for_each(|encoder| encoder.slot.clear());
-    }
-
     /// Checks that prompts make rows of one conditioning.
     ///
     /// # Errors
@@ -268,9 +264,9 @@ impl TextEncoders {
         let (prompts, embedded) = self.prepare(encoder, request)?;
         let tokens = tokens(&embedded);
         let ended = planning.run(job(encoder, machine, &embedded, request)?, observer)?;
-        let (EncodedText { states, record, candidates, log }, exchange) = ended;
+        let (Finished { output, record, candidates, log }, exchange) = ended;
         drop(embedded);
-        let mut states = states.into_iter();
+        let mut states = output.into_iter();
         let mut rows = Vec::new();
         for prompt in &prompts {
             let count = prompt.tokens.chunks.len() + usize::from(prompt.empty.is_some());
@@ -353,13 +349,12 @@ struct Row {
 
 fn job<'a>(
     encoder: &'a TextEncoder,
-    machine: &Machine,
+    machine: &'a Machine,
     embedded: &'a [Tensor],
     request: &TextRequest<'_>,
 ) -> Result<TextJob<'a>> {
-    let texts = Texts { encoder: &encoder.file, embedded, left_out: 1 };
-    let job = TextJob::new(machine, request.host, texts, request.memory_limit, request.objective)?;
-    Ok(if request.comes_again { job.keeping_in(&encoder.slot) } else { job })
+    let texts = Texts { encoder: &encoder.file, weights: &encoder.weights, embedded, left_out: 1 };
+    Ok(TextJob::new(machine, request.host, texts, request.memory_limit, request.objective)?)
 }
 
 /// Tokens of all texts.

@@ -1,71 +1,10 @@
 //! The likely cost of a plan, from its price and from earlier measurements on the same device.
 
-use std::time::Duration;
-
-use crate::{Cost, CostModel, Denoise, DenoiseCost, DenoiseOutcome, Outcome, Text, TextCost, TextOutcome, Vae, Work};
+use crate::{CostModel, Work};
 
 /// The most trials taken into account, newest first, and the most of the plan itself.
 const LOOKED_AT: u32 = 64;
 const OF_PLAN: usize = 5;
-
-/// Work whose price says what it will take.
-pub trait Expected: Work {
-    /// Time in seconds and memory in bytes of a price.
-    fn priced(cost: &Self::Cost) -> [f64; 2];
-
-    /// Time in seconds and memory in bytes of an outcome.
-    fn measured(outcome: &Self::Outcome) -> [f64; 2];
-
-    /// The price times these factors; none if that is no time.
-    fn corrected(cost: Self::Cost, factors: [f64; 2]) -> Option<Self::Cost>;
-}
-
-impl Expected for Vae {
-    fn priced(cost: &Cost) -> [f64; 2] {
-        [cost.elapsed.as_secs_f64(), cost.peak_bytes as f64]
-    }
-
-    fn measured(outcome: &Outcome) -> [f64; 2] {
-        [outcome.elapsed.as_secs_f64(), outcome.peak_bytes as f64]
-    }
-
-    fn corrected(cost: Cost, [time, memory]: [f64; 2]) -> Option<Cost> {
-        let elapsed = Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?;
-        Some(Cost { elapsed, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
-    }
-}
-
-/// Of a step, and beside the weights.
-impl Expected for Denoise {
-    fn priced(cost: &DenoiseCost) -> [f64; 2] {
-        [cost.step.as_secs_f64(), cost.peak_bytes as f64]
-    }
-
-    fn measured(outcome: &DenoiseOutcome) -> [f64; 2] {
-        [outcome.step.as_secs_f64(), outcome.peak_bytes as f64]
-    }
-
-    fn corrected(cost: DenoiseCost, [time, memory]: [f64; 2]) -> Option<DenoiseCost> {
-        let step = Duration::try_from_secs_f64(cost.step.as_secs_f64() * time).ok()?;
-        Some(DenoiseCost { step, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
-    }
-}
-
-/// Of all texts without loading, and beside the weights.
-impl Expected for Text {
-    fn priced(cost: &TextCost) -> [f64; 2] {
-        [cost.elapsed.as_secs_f64(), cost.peak_bytes as f64]
-    }
-
-    fn measured(outcome: &TextOutcome) -> [f64; 2] {
-        [outcome.elapsed.as_secs_f64(), outcome.peak_bytes as f64]
-    }
-
-    fn corrected(cost: TextCost, [time, memory]: [f64; 2]) -> Option<TextCost> {
-        let elapsed = Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?;
-        Some(TextCost { elapsed, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
-    }
-}
 
 /// A plan's price, corrected by earlier measurements; `None` if there are none, or if the plan has
 /// no price.
@@ -73,7 +12,7 @@ impl Expected for Text {
 /// The time is multiplied by the median of measured over priced time, from the newest runs of the
 /// same plan. For a plan that never ran, the median is over all runs, which have the machine in
 /// common. The memory is multiplied by the highest such ratio of the same plan, if it ran.
-pub fn predict_cost<W: Expected>(costs: &dyn CostModel<W>, plan: &W::Plan) -> Option<W::Cost> {
+pub fn predict_cost<W: Work>(costs: &dyn CostModel<W>, plan: &W::Plan) -> Option<W::Cost> {
     let cost = costs.estimate_one(plan).ok()?;
     let (mut own, mut all, mut memory) = (Vec::new(), Vec::new(), None::<f64>);
     for trial in costs.trials(LOOKED_AT) {
@@ -102,8 +41,10 @@ fn middle(mut ratios: Vec<f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::{Dtype, Layout, Plan, PoolStatistics, Precision, Release, Space, Time, Trial};
+    use crate::{Cost, Dtype, Layout, Outcome, Plan, PoolStatistics, Precision, Release, Space, Time, Trial};
 
     /// Prices are 1 s and 1000 bytes for channels-first plans, 2 s and 1000 bytes for others.
     struct History(Vec<(Layout, f64, f64)>);

@@ -38,7 +38,7 @@ pub use denoise::{
     WeightForm,
 };
 pub use exchange::Exchange;
-pub use expectation::{Expected, predict_cost};
+pub use expectation::predict_cost;
 pub use loss::Loss;
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};

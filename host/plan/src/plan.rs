@@ -152,6 +152,16 @@ impl Plan {
     }
 }
 
+/// The division and the types: `exact 512x1024 tiles bf16`.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.time {
+            Time::Whole => write!(f, "{} {}", self.space, self.precision),
+            time => write!(f, "{} {time} {}", self.space, self.precision),
+        }
+    }
+}
+
 impl fmt::Display for Space {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, tile) = match self {

@@ -1,15 +1,16 @@
 //! The kinds of work that policies decide. Each has types of its own and a pair of the contract's
 //! interfaces; everything else is written once for all of them.
 
-use std::{fmt, hash::Hash};
+use std::{fmt, hash::Hash, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    Capabilities, Cost, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Outcome, Plan,
-    Request, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRequest,
+    Capabilities, Cost, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Objective,
+    Outcome, Plan, Precision, Record, Request, Stage, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRequest,
     exchange::{DenoiseMeasured, ExactCost, ExactDenoiseCost, ExactTextCost, Measured, TextMeasured},
+    records::AnyRecord,
 };
 
 /// Facts that are compared, recorded and sent to other threads.
@@ -30,7 +31,7 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
     /// The plans that can be carried out.
     type Capabilities: Data + Default;
     /// The way in which work will be run.
-    type Plan: Data + Eq + Hash + Into<AnyPlan>;
+    type Plan: Data + Eq + Hash + fmt::Display + Into<AnyPlan>;
     /// The expected cost of a plan.
     type Cost: Data + Copy + for<'a> From<&'a Self::ExactCost>;
     /// The measurements of a plan that was carried out.
@@ -39,6 +40,9 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
     type ExactCost: Data + From<Self::Cost>;
     /// The part of an outcome that policies get.
     type Measured: Data + Copy + for<'a> From<&'a Self::Outcome>;
+
+    /// The types that a plan computes in.
+    fn precision(plan: &Self::Plan) -> Precision;
 
     /// A plan's reason, for people.
     fn reason(plan: &Self::Plan) -> &str;
@@ -60,6 +64,54 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
 
     /// True if an attempt goes on where a failed one ended, so that the result is of both plans.
     fn is_continued(request: &Self::Request) -> bool;
+
+    /// The stage of a record.
+    fn stage(record: &Record<Self>) -> Stage;
+
+    /// A record among those of all kinds.
+    fn any(record: Record<Self>) -> AnyRecord;
+
+    /// The model's family.
+    fn family(request: &Self::Request) -> &str;
+
+    /// Samples, frames, height and width; of texts their number, 1, 1 and the tokens of the
+    /// longest.
+    fn extents(request: &Self::Request) -> [u32; 4];
+
+    /// The most bytes to hold at once.
+    fn memory_limit(request: &Self::Request) -> u64;
+
+    /// The aim of a decision.
+    fn objective(request: &Self::Request) -> Objective;
+
+    /// The same request with another limit and another aim.
+    fn limited(request: &Self::Request, memory_limit: u64, objective: Objective) -> Self::Request;
+
+    /// The time of a price that plans are compared by: of a sample that of a step.
+    fn time(cost: &Self::Cost) -> Duration;
+
+    /// Bytes of a price that the limit is compared with.
+    fn held_bytes(cost: &Self::Cost) -> u64;
+
+    /// Time in seconds and memory in bytes of a price, as far as measurements correct them: the
+    /// memory of samples and texts leaves weights out.
+    fn priced(cost: &Self::Cost) -> [f64; 2];
+
+    /// The price with the time and memory of [`Self::priced`] times these factors. `None` if that
+    /// is no time.
+    fn corrected(cost: Self::Cost, factors: [f64; 2]) -> Option<Self::Cost>;
+
+    /// The time of an outcome from the request to the result, without loading weights.
+    fn elapsed(outcome: &Self::Outcome) -> Duration;
+
+    /// Bytes of an outcome that the limit is compared with.
+    fn measured_bytes(outcome: &Self::Outcome) -> u64;
+
+    /// Time in seconds and memory in bytes of an outcome, as [`Self::priced`].
+    fn measured(outcome: &Self::Outcome) -> [f64; 2];
+
+    /// Attempts until an outcome.
+    fn attempts(outcome: &Self::Outcome) -> u32;
 }
 
 /// Decodes and encodes.
@@ -125,6 +177,10 @@ impl Work for Vae {
     type ExactCost = ExactCost;
     type Measured = Measured;
 
+    fn precision(plan: &Plan) -> Precision {
+        plan.precision
+    }
+
     fn reason(plan: &Plan) -> &str {
         &plan.reason
     }
@@ -135,6 +191,67 @@ impl Work for Vae {
 
     fn is_continued(request: &Request) -> bool {
         request.frames > 1
+    }
+
+    fn stage(record: &Record) -> Stage {
+        record.stage()
+    }
+
+    fn any(record: Record) -> AnyRecord {
+        AnyRecord::Vae(Box::new(record))
+    }
+
+    fn family(request: &Request) -> &str {
+        &request.model.family
+    }
+
+    fn extents(request: &Request) -> [u32; 4] {
+        [request.batch, request.frames, request.height, request.width]
+    }
+
+    fn memory_limit(request: &Request) -> u64 {
+        request.memory_limit
+    }
+
+    fn objective(request: &Request) -> Objective {
+        request.objective
+    }
+
+    fn limited(request: &Request, memory_limit: u64, objective: Objective) -> Request {
+        Request { memory_limit, objective, ..request.clone() }
+    }
+
+    fn time(cost: &Cost) -> Duration {
+        cost.elapsed
+    }
+
+    fn held_bytes(cost: &Cost) -> u64 {
+        cost.peak_bytes
+    }
+
+    fn priced(cost: &Cost) -> [f64; 2] {
+        [cost.elapsed.as_secs_f64(), cost.peak_bytes as f64]
+    }
+
+    fn corrected(cost: Cost, [time, memory]: [f64; 2]) -> Option<Cost> {
+        let elapsed = Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?;
+        Some(Cost { elapsed, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
+    }
+
+    fn elapsed(outcome: &Outcome) -> Duration {
+        outcome.elapsed
+    }
+
+    fn measured_bytes(outcome: &Outcome) -> u64 {
+        outcome.peak_bytes
+    }
+
+    fn measured(outcome: &Outcome) -> [f64; 2] {
+        [outcome.elapsed.as_secs_f64(), outcome.peak_bytes as f64]
+    }
+
+    fn attempts(outcome: &Outcome) -> u32 {
+        outcome.attempts
     }
 }
 
@@ -147,6 +264,10 @@ impl Work for Denoise {
     type ExactCost = ExactDenoiseCost;
     type Measured = DenoiseMeasured;
 
+    fn precision(plan: &DenoisePlan) -> Precision {
+        plan.precision
+    }
+
     fn reason(plan: &DenoisePlan) -> &str {
         &plan.reason
     }
@@ -157,6 +278,67 @@ impl Work for Denoise {
 
     fn is_continued(_: &DenoiseRequest) -> bool {
         true
+    }
+
+    fn stage(record: &Record<Self>) -> Stage {
+        record.stage.unwrap_or(Stage::Denoise)
+    }
+
+    fn any(record: Record<Self>) -> AnyRecord {
+        AnyRecord::Denoise(Box::new(record))
+    }
+
+    fn family(request: &DenoiseRequest) -> &str {
+        &request.model.family
+    }
+
+    fn extents(request: &DenoiseRequest) -> [u32; 4] {
+        [request.batch, request.frames, request.height, request.width]
+    }
+
+    fn memory_limit(request: &DenoiseRequest) -> u64 {
+        request.memory_limit
+    }
+
+    fn objective(request: &DenoiseRequest) -> Objective {
+        request.objective
+    }
+
+    fn limited(request: &DenoiseRequest, memory_limit: u64, objective: Objective) -> DenoiseRequest {
+        DenoiseRequest { memory_limit, objective, ..request.clone() }
+    }
+
+    fn time(cost: &DenoiseCost) -> Duration {
+        cost.step
+    }
+
+    fn held_bytes(cost: &DenoiseCost) -> u64 {
+        cost.held_bytes()
+    }
+
+    fn priced(cost: &DenoiseCost) -> [f64; 2] {
+        [cost.step.as_secs_f64(), cost.peak_bytes as f64]
+    }
+
+    fn corrected(cost: DenoiseCost, [time, memory]: [f64; 2]) -> Option<DenoiseCost> {
+        let step = Duration::try_from_secs_f64(cost.step.as_secs_f64() * time).ok()?;
+        Some(DenoiseCost { step, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
+    }
+
+    fn elapsed(outcome: &DenoiseOutcome) -> Duration {
+        outcome.elapsed
+    }
+
+    fn measured_bytes(outcome: &DenoiseOutcome) -> u64 {
+        outcome.held_bytes()
+    }
+
+    fn measured(outcome: &DenoiseOutcome) -> [f64; 2] {
+        [outcome.step.as_secs_f64(), outcome.peak_bytes as f64]
+    }
+
+    fn attempts(outcome: &DenoiseOutcome) -> u32 {
+        outcome.attempts
     }
 }
 
@@ -169,6 +351,10 @@ impl Work for Text {
     type ExactCost = ExactTextCost;
     type Measured = TextMeasured;
 
+    fn precision(plan: &TextPlan) -> Precision {
+        plan.precision
+    }
+
     fn reason(plan: &TextPlan) -> &str {
         &plan.reason
     }
@@ -179,5 +365,66 @@ impl Work for Text {
 
     fn is_continued(_: &TextRequest) -> bool {
         false
+    }
+
+    fn stage(record: &Record<Self>) -> Stage {
+        record.stage.unwrap_or(Stage::Text)
+    }
+
+    fn any(record: Record<Self>) -> AnyRecord {
+        AnyRecord::Text(Box::new(record))
+    }
+
+    fn family(request: &TextRequest) -> &str {
+        &request.model.kind
+    }
+
+    fn extents(request: &TextRequest) -> [u32; 4] {
+        [request.tokens.len() as u32, 1, 1, request.tokens.iter().copied().max().unwrap_or(0)]
+    }
+
+    fn memory_limit(request: &TextRequest) -> u64 {
+        request.memory_limit
+    }
+
+    fn objective(request: &TextRequest) -> Objective {
+        request.objective
+    }
+
+    fn limited(request: &TextRequest, memory_limit: u64, objective: Objective) -> TextRequest {
+        TextRequest { memory_limit, objective, ..request.clone() }
+    }
+
+    fn time(cost: &TextCost) -> Duration {
+        cost.elapsed
+    }
+
+    fn held_bytes(cost: &TextCost) -> u64 {
+        cost.held_bytes()
+    }
+
+    fn priced(cost: &TextCost) -> [f64; 2] {
+        [cost.elapsed.as_secs_f64(), cost.peak_bytes as f64]
+    }
+
+    fn corrected(cost: TextCost, [time, memory]: [f64; 2]) -> Option<TextCost> {
+        let elapsed = Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?;
+        Some(TextCost { elapsed, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
+    }
+
+    fn elapsed(outcome: &TextOutcome) -> Duration {
+        outcome.elapsed
+    }
+
+    fn measured_bytes(outcome: &TextOutcome) -> u64 {
+        outcome.held_bytes()
+    }
+
+    fn measured(outcome: &TextOutcome) -> [f64; 2] {
+        [outcome.elapsed.as_secs_f64(), outcome.peak_bytes as f64]
+    }
+
+    fn attempts(outcome: &TextOutcome) -> u32 {
+        outcome.attempts
     }
 }

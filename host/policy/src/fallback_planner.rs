@@ -3,11 +3,10 @@
 use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
-    CostModel, Decision, Denoise, DenoiseOutcome, DenoisePlan, Fallback, FallbackReason, LearnReport, Outcome, Plan,
-    Planner, PolicyIdentity, Question, Text, TextOutcome, TextPlan, Vae, Work,
+    CostModel, Decision, Fallback, FallbackReason, LearnReport, Planner, PolicyIdentity, Question, Work,
 };
 
-use crate::fallback::HostPlans;
+use crate::runtime::Decided;
 
 /// Decides as the host does if no policy's answer can be used, in the name of a policy that is not
 /// asked.
@@ -30,16 +29,6 @@ impl FallbackPlanner {
     fn decision<W: Work>(&self, started: Instant, plan: W::Plan) -> Decision<W> {
         fallback_decision(started, plan, FallbackReason::OutOfService, self.why.clone())
     }
-
-    fn decide_work<W: HostPlans>(&self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Decision<W> {
-        let started = Instant::now();
-        self.decision(started, W::host_plan(question, costs))
-    }
-
-    fn last_resort<W: HostPlans>(&self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
-        let started = Instant::now();
-        Some(self.decision(started, W::last_resort(question, costs)?))
-    }
 }
 
 /// A decision for the host's own plan, without a policy.
@@ -61,60 +50,22 @@ pub(crate) fn fallback_decision<W: Work>(
     }
 }
 
-impl Planner for FallbackPlanner {
+impl<W: Decided> Planner<W> for FallbackPlanner {
     fn identity(&self) -> &PolicyIdentity {
         &self.identity
     }
 
-    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
-        self.decide_work::<Vae>(question, &*costs)
+    fn decide(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
+        let started = Instant::now();
+        self.decision(started, W::host_plan(question, &*costs))
     }
 
-    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
-        self.last_resort(question, costs)
+    fn fallback(&mut self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
+        let started = Instant::now();
+        Some(self.decision(started, W::last_resort(question, costs)?))
     }
 
-    fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
-        LearnReport::default()
-    }
-}
-
-impl Planner<Denoise> for FallbackPlanner {
-    fn identity(&self) -> &PolicyIdentity {
-        &self.identity
-    }
-
-    fn decide(&mut self, question: &Question<'_, Denoise>, costs: Arc<dyn CostModel<Denoise>>) -> Decision<Denoise> {
-        self.decide_work(question, &*costs)
-    }
-
-    fn fallback(
-        &mut self,
-        question: &Question<'_, Denoise>,
-        costs: &dyn CostModel<Denoise>,
-    ) -> Option<Decision<Denoise>> {
-        self.last_resort(question, costs)
-    }
-
-    fn learn(&mut self, _: &Question<'_, Denoise>, _: &DenoisePlan, _: &DenoiseOutcome) -> LearnReport {
-        LearnReport::default()
-    }
-}
-
-impl Planner<Text> for FallbackPlanner {
-    fn identity(&self) -> &PolicyIdentity {
-        &self.identity
-    }
-
-    fn decide(&mut self, question: &Question<'_, Text>, costs: Arc<dyn CostModel<Text>>) -> Decision<Text> {
-        self.decide_work(question, &*costs)
-    }
-
-    fn fallback(&mut self, question: &Question<'_, Text>, costs: &dyn CostModel<Text>) -> Option<Decision<Text>> {
-        self.last_resort(question, costs)
-    }
-
-    fn learn(&mut self, _: &Question<'_, Text>, _: &TextPlan, _: &TextOutcome) -> LearnReport {
+    fn learn(&mut self, _: &Question<'_, W>, _: &W::Plan, _: &W::Outcome) -> LearnReport {
         LearnReport::default()
     }
 }

@@ -40,7 +40,7 @@ pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
 pub use limits::{CodeLimits, CompileLimits, Limits};
 pub use load::{ModuleKind, as_component};
 pub use probe::Probe;
-pub use runtime::Policy;
+pub use runtime::{Governed, Policy};
 pub use settings::{Setting, key_value};
 pub use shipped::{module as shipped_module, names as shipped_names};
 pub use time_budget::TimeBudget;

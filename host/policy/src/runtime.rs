@@ -30,13 +30,17 @@ use std::{
 };
 
 use tilewright_plan::{
-    Candidate, CostModel, Decision, Denoise, DenoiseOutcome, DenoisePlan, Fallback, FallbackReason, LearnReport,
-    LogLine, Outcome, Plan, Planner, PolicyIdentity, Question, Stage, Text, TextOutcome, TextPlan, Value,
+    Candidate, CostModel, Decision, Fallback, FallbackReason, LearnReport, LogLine, Planner, PolicyIdentity, Question,
+    Stage, Value,
 };
 
-pub(crate) use self::instance::{CallFailure, RunningInstance};
+pub use self::decided::Governed;
+pub(crate) use self::{
+    decided::Decided,
+    instance::{CallFailure, RunningInstance},
+};
 use self::{
-    decided::{Decided, Pending, PendingDecision},
+    decided::{Pending, PendingDecision},
     failures::Failures,
 };
 use crate::{
@@ -266,20 +270,6 @@ impl Policy {
 }
 
 impl Policy {
-    fn decide_work<W: Decided>(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
-        let time_budget = self.time_budget.clone();
-        TimeBudget::count(time_budget.as_deref(), || self.answer(question, costs))
-    }
-
-    /// The host's own plan after the policy's attempts.
-    fn last_resort<W: Decided>(question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
-        let started = Instant::now();
-        let plan = W::last_resort(question, costs)?;
-        let detail =
-            format!("after {} failed attempts the host's own plan is the last resort", question.attempts.len());
-        Some(fallback_decision(started, plan, FallbackReason::Exhausted, detail))
-    }
-
     fn learn_work<W: Decided>(
         &mut self,
         question: &Question<'_, W>,
@@ -328,60 +318,26 @@ impl Policy {
     }
 }
 
-impl Planner for Policy {
+impl<W: Decided> Planner<W> for Policy {
     fn identity(&self) -> &PolicyIdentity {
         &self.identity
     }
 
-    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
-        self.decide_work(question, costs)
+    fn decide(&mut self, question: &Question<'_, W>, costs: Arc<dyn CostModel<W>>) -> Decision<W> {
+        let time_budget = self.time_budget.clone();
+        TimeBudget::count(time_budget.as_deref(), || self.answer(question, costs))
     }
 
-    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
-        Self::last_resort(question, costs)
+    /// The host's own plan after the policy's attempts.
+    fn fallback(&mut self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
+        let started = Instant::now();
+        let plan = W::last_resort(question, costs)?;
+        let detail =
+            format!("after {} failed attempts the host's own plan is the last resort", question.attempts.len());
+        Some(fallback_decision(started, plan, FallbackReason::Exhausted, detail))
     }
 
-    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
-        self.learn_work(question, plan, outcome)
-    }
-}
-
-impl Planner<Denoise> for Policy {
-    fn identity(&self) -> &PolicyIdentity {
-        &self.identity
-    }
-
-    fn decide(&mut self, question: &Question<'_, Denoise>, costs: Arc<dyn CostModel<Denoise>>) -> Decision<Denoise> {
-        self.decide_work(question, costs)
-    }
-
-    fn fallback(
-        &mut self,
-        question: &Question<'_, Denoise>,
-        costs: &dyn CostModel<Denoise>,
-    ) -> Option<Decision<Denoise>> {
-        Self::last_resort(question, costs)
-    }
-
-    fn learn(&mut self, question: &Question<'_, Denoise>, plan: &DenoisePlan, outcome: &DenoiseOutcome) -> LearnReport {
-        self.learn_work(question, plan, outcome)
-    }
-}
-
-impl Planner<Text> for Policy {
-    fn identity(&self) -> &PolicyIdentity {
-        &self.identity
-    }
-
-    fn decide(&mut self, question: &Question<'_, Text>, costs: Arc<dyn CostModel<Text>>) -> Decision<Text> {
-        self.decide_work(question, costs)
-    }
-
-    fn fallback(&mut self, question: &Question<'_, Text>, costs: &dyn CostModel<Text>) -> Option<Decision<Text>> {
-        Self::last_resort(question, costs)
-    }
-
-    fn learn(&mut self, question: &Question<'_, Text>, plan: &TextPlan, outcome: &TextOutcome) -> LearnReport {
+    fn learn(&mut self, question: &Question<'_, W>, plan: &W::Plan, outcome: &W::Outcome) -> LearnReport {
         self.learn_work(question, plan, outcome)
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{
 use tilewright_plan::{
     CostModel, Decision, Exchange, Fallback, LearnReport, Planner, PolicyIdentity, Question, Recorded, Vae,
 };
+use tilewright_policy::FallbackPlanner;
 
 use crate::{
     Rollout,
@@ -81,7 +82,9 @@ impl<W: Served> Decider<W> {
     fn paused_planner(&self) -> Option<Box<dyn Planner<W> + Send>> {
         let paused = self.assignment.slot.is_paused();
         let name = &self.assignment.slot.name;
-        paused.then(|| W::standby(self.identity.clone(), format!("policy {name} is paused")))
+        paused.then(|| -> Box<dyn Planner<W> + Send> {
+            Box::new(FallbackPlanner::new(self.identity.clone(), format!("policy {name} is paused")))
+        })
     }
 
     fn report_decision(&self, decision: &Decision<W>) {

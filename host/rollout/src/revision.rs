@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tilewright_plan::{PolicyIdentity, Recorder, Stage, Vae};
-use tilewright_policy::LoadedPolicy;
+use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage, Vae};
+use tilewright_policy::{FallbackPlanner, LoadedPolicy};
 
 use crate::{
     dump::Ring,
@@ -47,7 +47,7 @@ impl Revision {
     pub(crate) fn new(policy: &str, number: u64, since: String, prepared: PreparedPolicy) -> Self {
         let PreparedPolicy { loaded, policy: warm, settings, grants, origin, digest, .. } = prepared;
         let identity = warm.identity().clone();
-        let first = Recorder::new(Vae::planner(warm), true);
+        let first = Recorder::<Vae>::new(Box::new(warm), true);
         let warm = Warm::default();
         Vae::idle(&warm).push(first);
         let policy = policy.to_owned();
@@ -91,10 +91,10 @@ impl Revision {
         if let Some(recorder) = warm {
             return Instance { revision: self.clone(), recorder: Some(recorder), is_sound: true };
         }
-        let (planner, is_sound) = match self.loaded.configure(&self.settings) {
-            Ok(policy) => (W::planner(policy), true),
+        let (planner, is_sound): (Box<dyn Planner<W> + Send>, bool) = match self.loaded.configure(&self.settings) {
+            Ok(policy) => (Box::new(policy), true),
             // It was configured before, so the machine is short of something.
-            Err(error) => (W::standby(self.identity.clone(), error.to_string()), false),
+            Err(error) => (Box::new(FallbackPlanner::new(self.identity.clone(), error.to_string())), false),
         };
         let recorder = Recorder::new(planner, true);
         Instance { revision: self.clone(), recorder: Some(recorder), is_sound }
@@ -126,8 +126,8 @@ pub(crate) struct Instance<W: Served> {
 impl<W: Served> Instance<W> {
     pub fn planner(&mut self) -> &mut Recorder<W> {
         self.recorder.get_or_insert_with(|| {
-            let standby = W::standby(self.revision.identity.clone(), "the instance is gone".into());
-            Recorder::new(standby, false)
+            let standby = FallbackPlanner::new(self.revision.identity.clone(), "the instance is gone");
+            Recorder::new(Box::new(standby), false)
         })
     }
 }

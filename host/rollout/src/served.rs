@@ -1,44 +1,20 @@
 //! The kinds of work that jobs are: what differs between them when policies are in service.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tilewright_plan::{
-    Denoise, DenoiseRequest, Device, Expected, Planner, PolicyIdentity, Record, Recorder, Request, Text, TextRequest,
-    Vae, records::AnyRecord,
-};
-use tilewright_policy::{FallbackPlanner, Policy};
+use tilewright_plan::{Denoise, DenoiseRequest, Device, Recorder, Request, Text, TextRequest, Vae};
+use tilewright_policy::Governed;
 
 use crate::tally::Kind;
 
 /// A kind of work that jobs are.
-pub trait Served: Expected {
+pub trait Served: Governed {
     /// The kind of a request: work that can be compared is the same, on the same device, with the
     /// same objective.
     fn kind(request: &Self::Request, device: &Device) -> Kind;
 
-    /// The most that a measured plan held, in bytes: with the weights where the limit counts them.
-    fn held_bytes(outcome: &Self::Outcome) -> u64;
-
-    /// The time that a measured plan took.
-    fn elapsed(outcome: &Self::Outcome) -> Duration;
-
-    /// Attempts until then.
-    fn attempts(outcome: &Self::Outcome) -> u32;
-
-    /// A policy as the planner of such work.
-    fn planner(policy: Policy) -> Box<dyn Planner<Self> + Send>;
-
-    /// A planner that asks no policy, and gives the reason for it.
-    fn standby(identity: PolicyIdentity, why: String) -> Box<dyn Planner<Self> + Send>;
-
     /// The warm instances for such work.
     fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder<Self>>>;
-
-    /// A record among those of all kinds.
-    fn any(record: Record<Self>) -> AnyRecord;
 }
 
 /// Warm instances of a revision that no worker holds. An instance learns of one kind of work.
@@ -66,24 +42,11 @@ fn suffix(counts_weights: bool) -> &'static str {
     if counts_weights { " with weights" } else { "" }
 }
 
-/// The planners of a kind of work, its warm instances, and its records among all: alike but for
-/// their types.
-macro_rules! asks_policies {
-    ($warm:ident, $any:ident) => {
-        fn planner(policy: Policy) -> Box<dyn Planner<Self> + Send> {
-            Box::new(policy)
-        }
-
-        fn standby(identity: PolicyIdentity, why: String) -> Box<dyn Planner<Self> + Send> {
-            Box::new(FallbackPlanner::new(identity, why))
-        }
-
+/// The warm instances of a kind of work.
+macro_rules! has_warm {
+    ($warm:ident) => {
         fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder<Self>>> {
             lock(&warm.$warm)
-        }
-
-        fn any(record: Record<Self>) -> AnyRecord {
-            AnyRecord::$any(Box::new(record))
         }
     };
 }
@@ -99,19 +62,7 @@ impl Served for Vae {
         )
     }
 
-    fn held_bytes(outcome: &Self::Outcome) -> u64 {
-        outcome.peak_bytes
-    }
-
-    fn elapsed(outcome: &Self::Outcome) -> Duration {
-        outcome.elapsed
-    }
-
-    fn attempts(outcome: &Self::Outcome) -> u32 {
-        outcome.attempts
-    }
-
-    asks_policies!(vae, Vae);
+    has_warm!(vae);
 }
 
 impl Served for Denoise {
@@ -124,19 +75,7 @@ impl Served for Denoise {
         )
     }
 
-    fn held_bytes(outcome: &Self::Outcome) -> u64 {
-        outcome.held_bytes()
-    }
-
-    fn elapsed(outcome: &Self::Outcome) -> Duration {
-        outcome.elapsed
-    }
-
-    fn attempts(outcome: &Self::Outcome) -> u32 {
-        outcome.attempts
-    }
-
-    asks_policies!(denoise, Denoise);
+    has_warm!(denoise);
 }
 
 impl Served for Text {
@@ -145,17 +84,5 @@ impl Served for Text {
         format!("{model:?} {tokens:?} {memory_limit} {objective:?} {} {}", device.name, device.arch)
     }
 
-    fn held_bytes(outcome: &Self::Outcome) -> u64 {
-        outcome.held_bytes()
-    }
-
-    fn elapsed(outcome: &Self::Outcome) -> Duration {
-        outcome.elapsed
-    }
-
-    fn attempts(outcome: &Self::Outcome) -> u32 {
-        outcome.attempts
-    }
-
-    asks_policies!(text, Text);
+    has_warm!(text);
 }

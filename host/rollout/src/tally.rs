@@ -45,7 +45,7 @@ impl Sample {
 impl Sample {
     /// The cost of work that ended well.
     pub fn of<W: Served>(outcome: &W::Outcome) -> Self {
-        Self { elapsed: W::elapsed(outcome), peak_bytes: W::held_bytes(outcome), attempts: W::attempts(outcome) }
+        Self { elapsed: W::elapsed(outcome), peak_bytes: W::measured_bytes(outcome), attempts: W::attempts(outcome) }
     }
 }
 

@@ -267,7 +267,7 @@ impl Metrics {
         let _alone = self.revisions.lock().unwrap_or_else(PoisonError::into_inner);
         for device in devices.iter() {
             let hardware = device.machine.device;
-            let Usage { leased_bytes, idle_bytes, loads, hits, evictions } = weights.usage(hardware);
+            let Usage { leased_bytes, idle_bytes, loads, hits, evictions, .. } = weights.usage(hardware);
             let name = match hardware {
                 tch::Device::Cuda(index) => format!("cuda:{index}"),
                 other => format!("{other:?}").to_lowercase(),

@@ -66,6 +66,8 @@ pub struct OpenText {
     pub tokens: Option<u32>,
     /// True if one of them is quantized.
     pub quantized: bool,
+    /// The store that their weights are leased from.
+    weights: WeightStore,
 }
 
 impl OpenText {
@@ -74,7 +76,7 @@ impl OpenText {
     /// # Errors
     /// A file has changed since the model was opened.
     pub fn open(&self) -> tilewright_pipeline::Result<TextEncoders> {
-        TextEncoders::open(&self.paths)
+        Ok(TextEncoders::open(&self.paths)?.sharing(&self.weights))
     }
 }
 
@@ -274,8 +276,9 @@ impl Models {
 
     /// Sets the budget of each physical device. Configured devices on the same one, for example two
     /// on the processor, share weights: their `weights-memory` is added up, and one without a value
-    /// adds nothing. If none has a value, the budget is what the largest memory limit leaves of the
-    /// device's memory, an eighth of it at least and half of it at most.
+    /// adds nothing. If none has a value, weights have what the largest memory limit leaves of the
+    /// device's memory, an eighth of it at least and half of it at most, and what the limit grants
+    /// and no job needs.
     pub fn set_budgets(&self, config: &Config, devices: &Devices) {
         for device in devices.iter() {
             let physical = device.machine.device;
@@ -284,8 +287,9 @@ impl Models {
             let given = given.reduce(u64::saturating_add);
             let limit = sharing().map(|other| other.memory_limit).max().unwrap_or(0);
             let total = device.facts.total_bytes;
-            let default = total.saturating_sub(limit).clamp(total / 8, total / 2);
-            self.weights.set_budget(physical, Budget::Bytes(given.unwrap_or(default)));
+            let beside = total.saturating_sub(limit).clamp(total / 8, total / 2);
+            let budget = given.map_or(Budget::Room(beside.saturating_add(limit)), Budget::Bytes);
+            self.weights.set_budget(physical, budget);
         }
     }
 
@@ -359,7 +363,7 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
     });
     let transformer = match parts.transformers.is_empty() {
         true => None,
-        false => Some(SampleModel::of_parts(&parts, configured.boundary).map_err(refused)?),
+        false => Some(SampleModel::of_parts(&parts, configured.boundary).map_err(refused)?.sharing(weights)),
     };
     let vae = vae.transpose()?;
     // Each prompt would be refused.
@@ -380,7 +384,7 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
                 transformer.text_tokens().map_err(refused)
             });
             let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
-            Some(OpenText { paths: paths.to_vec(), tokens, quantized }.into())
+            Some(OpenText { paths: paths.to_vec(), tokens, quantized, weights: weights.clone() }.into())
         }
     };
     Ok(OpenModel {

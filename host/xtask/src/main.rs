@@ -140,11 +140,14 @@ fn run(step: Step) -> Result<()> {
             let mut missing = tools::counterparts();
             missing.extend(languages::prepare(&project)?);
             tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
-            let everything = (!names_packages(&arguments)).then_some("--workspace");
-            let mut tests = project.cargo();
-            tests.envs(missing.iter().map(|variable| (variable, "1")));
+            let everything = (!arguments.is_empty() && !names_packages(&arguments)).then_some("--workspace");
+            let cargo = || {
+                let mut command = project.cargo();
+                command.envs(missing.iter().map(|variable| (variable, "1")));
+                command
+            };
             let everything = everything.into_iter().map(str::to_owned);
-            suite::run(&mut tests, &everything.chain(arguments).collect::<Vec<_>>())?;
+            suite::run(cargo, &everything.chain(arguments).collect::<Vec<_>>())?;
             if !missing.is_empty() {
                 tools::say(&format!("passed, but for what can't be had here, see above: {}", missing.join(", ")));
             }

@@ -4,38 +4,102 @@
 use std::{
     env,
     io::{self, BufRead, BufReader, IsTerminal, Write},
-    process::Command,
+    process::{Command, ExitStatus},
+    sync::{Mutex, PoisonError},
+    thread,
 };
 
 use anyhow::{Context, Result, bail};
 
-/// Runs `cargo test` with these arguments to its end.
+/// The targets of the end-to-end tests, and all others: the first ones wait for processes, and most
+/// of the others for each other.
+const END_TO_END: &[&str] = &["--test", "end_to_end"];
+const OTHERS: &[&str] = &["--lib", "--bins", "--examples", "--test", "[!e]*", "--test", "e[!n]*", "--test", "en[!d]*"];
+const DOCUMENTATION: &[&str] = &["--doc"];
+
+/// The commands that run together: those of a lane one after the other, the lanes side by side.
+type Lanes = Vec<Vec<Command>>;
+
+/// Runs `cargo test` with these arguments to its end; with none, all tests of the workspace.
+/// `cargo` makes a command without arguments.
 ///
 /// # Errors
 /// If a test failed; all of them are named on standard output before.
-pub fn run(command: &mut Command, arguments: &[String]) -> Result<()> {
-    // One pipe for both streams keeps their order: cargo names a target on one, and the target its
-    // tests on the other.
-    let (reader, writer) = io::pipe()?;
-    command.arg("test").args(going_on(arguments)).stdout(writer.try_clone()?).stderr(writer);
-    if io::stdout().is_terminal() && env::var_os("CARGO_TERM_COLOR").is_none() {
-        command.env("CARGO_TERM_COLOR", "always");
+pub fn run(cargo: impl Fn() -> Command, arguments: &[String]) -> Result<()> {
+    let test = |words: &[&str]| {
+        let mut command = cargo();
+        command.arg("test").args(words);
+        command
+    };
+    if !arguments.is_empty() {
+        return finish(watch_all(vec![vec![test(&going_on(arguments))]])?);
     }
-    let mut child = command.spawn().with_context(|| format!("{:?} can't be started", command.get_program()))?;
-    // The command holds ends of the pipe, too, which would never be at its end.
-    command.stdout(io::stdout()).stderr(io::stderr());
-    let failures = watch(&mut BufReader::new(reader), &mut io::stdout().lock())?;
-    let status = child.wait()?;
+    // Built first: a lane would wait for the other one's compiler.
+    let status = test(&["--workspace", "--no-run"]).status().context("cargo can't be started")?;
+    if !status.success() {
+        bail!("cargo test --no-run failed ({status})");
+    }
+    let of = |targets: &[&str]| test(&[&["--workspace", "--no-fail-fast"], targets].concat());
+    finish(watch_all(vec![vec![of(END_TO_END)], vec![of(OTHERS), of(DOCUMENTATION)]])?)
+}
+
+/// Names what failed.
+fn finish(ended: Vec<(Vec<String>, ExitStatus)>) -> Result<()> {
+    let failures: Vec<&String> = ended.iter().flat_map(|(failures, _)| failures).collect();
     if !failures.is_empty() {
         println!("\nfailed:");
         failures.iter().for_each(|name| println!("    {name}"));
         let number = failures.len();
         bail!("{number} test{} failed, named above", if number == 1 { "" } else { "s" });
     }
-    if !status.success() {
+    if let Some((_, status)) = ended.iter().find(|(_, status)| !status.success()) {
         bail!("cargo test failed ({status}), before it ran a test or after the last");
     }
     Ok(())
+}
+
+/// Runs lanes to their ends; gives each command's failures and status. The first lane's output is
+/// passed on line by line, that of the others whenever a target has ended.
+fn watch_all(lanes: Lanes) -> Result<Vec<(Vec<String>, ExitStatus)>> {
+    let out = Mutex::new(io::stdout());
+    let lanes = thread::scope(|scope| {
+        let run = |(index, lane): (usize, Vec<Command>)| {
+            let out = &out;
+            scope.spawn(move || {
+                lane.into_iter().map(|command| watch_one(command, index == 0, out)).collect::<Result<Vec<_>>>()
+            })
+        };
+        let workers: Vec<_> = lanes.into_iter().enumerate().map(run).collect();
+        let ended = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| bail!("a lane has panicked")));
+        ended.collect::<Result<Vec<_>>>()
+    })?;
+    Ok(lanes.into_iter().flatten().collect())
+}
+
+fn watch_one(mut command: Command, is_live: bool, out: &Mutex<io::Stdout>) -> Result<(Vec<String>, ExitStatus)> {
+    // One pipe for both streams keeps their order: cargo names a target on one, and the target its
+    // tests on the other.
+    let (reader, writer) = io::pipe()?;
+    command.stdout(writer.try_clone()?).stderr(writer);
+    if io::stdout().is_terminal() && env::var_os("CARGO_TERM_COLOR").is_none() {
+        command.env("CARGO_TERM_COLOR", "always");
+    }
+    let mut child = command.spawn().with_context(|| format!("{:?} can't be started", command.get_program()))?;
+    // The command holds ends of the pipe, too, which would never be at its end.
+    command.stdout(io::stdout()).stderr(io::stderr());
+    let mut waiting = Vec::new();
+    let mut pass_on = |line: &[u8], ends_target: bool| {
+        waiting.extend_from_slice(line);
+        if !is_live && !ends_target {
+            return Ok(());
+        }
+        let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+        out.write_all(&waiting)?;
+        waiting.clear();
+        out.flush()
+    };
+    let failures = watch(&mut BufReader::new(reader), &mut pass_on)?;
+    Ok((failures, child.wait()?))
 }
 
 /// The arguments of `cargo test`, so that it goes on after a target with a failure.
@@ -47,15 +111,17 @@ fn going_on(arguments: &[String]) -> Vec<&str> {
     own.into_iter().chain(arguments.iter().map(String::as_str)).collect()
 }
 
-/// Passes lines on and returns the names of the tests that failed.
-fn watch(lines: &mut impl BufRead, out: &mut impl Write) -> io::Result<Vec<String>> {
+/// Passes lines on, each with whether a target ends at it, and at the end an empty one; returns the
+/// names of the tests that failed.
+fn watch(lines: &mut impl BufRead, pass_on: &mut dyn FnMut(&[u8], bool) -> io::Result<()>) -> io::Result<Vec<String>> {
     let (mut failures, mut line) = (Failures::default(), Vec::new());
     while lines.read_until(b'\n', &mut line)? > 0 {
-        out.write_all(&line)?;
-        out.flush()?;
-        failures.hear(&plain(&String::from_utf8_lossy(&line)));
+        let words = plain(&String::from_utf8_lossy(&line));
+        pass_on(&line, words.starts_with("test result: "))?;
+        failures.hear(&words);
         line.clear();
     }
+    pass_on(&[], true)?;
     Ok(failures.end())
 }
 
@@ -168,7 +234,11 @@ mod tests {
 
     fn watched(output: &str) -> (Vec<String>, String) {
         let mut passed_on = Vec::new();
-        let failures = watch(&mut output.as_bytes(), &mut passed_on).unwrap();
+        let mut pass_on = |line: &[u8], _: bool| {
+            passed_on.extend_from_slice(line);
+            Ok(())
+        };
+        let failures = watch(&mut output.as_bytes(), &mut pass_on).unwrap();
         (failures, String::from_utf8(passed_on).unwrap())
     }
 

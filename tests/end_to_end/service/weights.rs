@@ -5,8 +5,11 @@ use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{jobs::small, server::Server};
-use crate::program::{Place, fixture, latent};
+use super::{jobs::small, prompts, server::Server};
+use crate::{
+    generate::fresh_prompt,
+    program::{Place, fixture, latent},
+};
 
 /// A server with these tables for models and devices.
 fn config(tables: &str) -> String {
@@ -103,6 +106,26 @@ fn four_models_share_a_budget_for_two() {
     decode(&server, "d");
     assert_eq!(loads(&server), 6);
     assert_eq!(metric(&server, "tilewright_weight_evictions_total", &["device=\"cpu\""]), 4);
+    assert_eq!(server.end(), 0);
+}
+
+#[test]
+fn jobs_from_prompts_load_each_network_once() {
+    let place = Place::new();
+    let server = Server::start(&place, &prompts::config());
+    let make = || {
+        let sample = json!({ "width": 48, "height": 32, "steps": 2, "seed": 3 });
+        // A conditioning that is kept would leave the encoders out.
+        let request = json!({ "model": "flux", "prompt": fresh_prompt(), "sample": sample });
+        let job = server.ended(server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap());
+        assert_eq!(job["state"], "done", "{job}");
+    };
+    make();
+    assert_eq!(loads(&server), 4, "two encoders, the transformer and the decoder");
+    make();
+    assert_eq!(loads(&server), 4);
+    assert_eq!(metric(&server, "tilewright_weight_hits_total", &["device=\"cpu\""]), 4);
+    assert_eq!(metric(&server, "tilewright_weight_evictions_total", &["device=\"cpu\""]), 0);
     assert_eq!(server.end(), 0);
 }
 

@@ -1,7 +1,7 @@
 //! Published workflows: from conditioning and noise to a picture or clip, each stage with its time.
 
 use serde::Serialize;
-use tilewright_engine::{DenoiseJob, Error, Machine, MemoryLimit, Sampled, Sampling, Unfinished};
+use tilewright_engine::{DenoiseJob, Error, Finished, Machine, MemoryLimit, Sampling, Unfinished};
 use tilewright_pipeline::{Decode, Model, SampleModel, default_limit};
 use tilewright_plan::{Objective, Work, words::with_noun};
 use tilewright_statistics::median;
@@ -151,9 +151,10 @@ impl Workflow<'_> {
         let job = DenoiseJob::new(machine, &self.transformer.denoiser, &self.sampling, limit.bytes, Objective::Fastest);
         let job = job.map_err(Stop::failed)?;
         let mut planner = samplers(policy).map_err(Stop::failed)?;
-        let Sampled { latents, record, .. } = job.run(planner.as_mut(), None, &mut Ear(watch))?;
+        let Finished { output, record, .. } = job.run(planner.as_mut(), None, &mut Ear(watch))?;
         let Some(outcome) = record.outcome else { return Err(Stop::failed("nothing was measured")) };
-        let latents = self.transformer.to_vae(&latents).map_err(Stop::failed)?;
+        let latents = self.transformer.to_vae(&output.latents).map_err(Stop::failed)?;
+        self.transformer.denoiser.release();
         let job = Decode::new(machine, self.vae, &latents, limit, Objective::Fastest).map_err(Stop::failed)?;
         let mut planner = planners(policy).map_err(Stop::failed)?;
         let begun = std::time::Instant::now();

@@ -6,9 +6,8 @@ use clap::{Args, Subcommand};
 use tilewright_bench::{Network, Spelling, suite::CaseName, sweep::Limit};
 use tilewright_models::Family;
 use tilewright_plan::bytes;
-use tilewright_torch::device::Choice;
 
-use super::{AllowBlended, BenchSample, ObjectiveArgument, PolicyGrants, device, factor, finite};
+use super::{AllowBlended, BenchSample, DeviceOptions, ObjectiveArgument, PolicyGrants, factor, finite};
 
 /// `tilewright bench`
 #[derive(Args, Debug)]
@@ -70,12 +69,9 @@ pub struct Bench {
 /// Options of everything that is measured.
 #[derive(Args, Debug)]
 pub struct Common {
-    /// The device to run on; ROCm answers to cuda, as in PyTorch
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
-    pub device: Choice,
-    /// Processor threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
+    /// The device.
+    #[command(flatten)]
+    pub on: DeviceOptions,
     /// Grants of the policies.
     #[command(flatten)]
     pub grants: PolicyGrants,

@@ -3,14 +3,19 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tilewright_plan::bytes;
 use tilewright_sampling::Convention;
-use tilewright_torch::device::Choice;
 
-use super::{ModelFolders, ObjectiveArgument, PolicyGrants, Recording, device};
+use super::{ModelFolders, PolicyOptions, ReportOptions, RunOptions};
+
+/// The help of --set.
+const SET: &str = "\
+A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them. adaptive and fixed have: precision (f32, bf16, f16, \
+mixed-bf16, mixed-f16), place (device, host), weights (packed, expanded), kept (true, false)";
 
 /// `tilewright embed`
 #[derive(Args, Debug)]
+#[command(mut_arg("policy", |arg| arg.value_name("[text=]NAME|FILE.wasm")))]
+#[command(mut_arg("set", |arg| arg.value_name("[text.]KEY=VALUE").help(SET)))]
 pub struct Embed {
     /// The prompt, with weights as (word:1.2) and embedding:NAME as ComfyUI has them; several make
     /// a row of the conditioning each; - is standard input
@@ -46,43 +51,13 @@ pub struct Embed {
     /// diffusers, which knows no weights
     #[arg(long = "as", value_name = "comfyui|diffusers", default_value = "comfyui")]
     pub convention: Convention,
-    /// The policy that decides: a shipped policy's name, or a .wasm file
-    #[arg(long, value_name = "[text=]NAME|FILE.wasm", default_value = "adaptive")]
-    pub policy: String,
-    /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them. adaptive
-    /// and fixed have: precision (f32, bf16, f16, mixed-bf16, mixed-f16), place (device, host),
-    /// weights (packed, expanded), kept (true, false)
-    #[arg(long, value_name = "[text.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
-    pub set: Vec<(String, String)>,
-    /// Grants of the policy.
+    /// The policy that decides.
     #[command(flatten)]
-    pub grants: PolicyGrants,
-    /// The device to run on; ROCm answers to cuda, as in PyTorch
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
-    pub device: Choice,
-    /// The most to hold at once, weights included, as in 8GiB [default: 80 % of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
-    pub memory_limit: Option<u64>,
-    /// The objective: what counts most
-    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
-    pub objective: ObjectiveArgument,
-    /// Processor threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-    /// Read the prompts and decide, encode nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Show every plan that the policy considered
-    #[arg(long)]
-    pub explain: bool,
-    /// Print the record of each encoder's decision as JSON on standard output, with the name of the
-    /// output
-    #[arg(long)]
-    pub json: bool,
-    /// The records of the decisions.
+    pub governed: PolicyOptions,
+    /// Device, limit, aim and history.
     #[command(flatten)]
-    pub record: Recording,
-    /// Neither tell the policy of earlier runs nor keep this one; for all: TILEWRIGHT_HISTORY=off
-    #[arg(long)]
-    pub no_history: bool,
+    pub run: RunOptions,
+    /// What is reported, and whether anything is made.
+    #[command(flatten)]
+    pub report: ReportOptions,
 }

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use tilewright_media::Rate;
 use tilewright_pipeline::LoraRequest;
-use tilewright_plan::{Loss, bytes};
-use tilewright_torch::device::Choice;
+use tilewright_plan::Loss;
 
 use super::{
-    ModelFolders, ObjectiveArgument, PolicyGrants, Recording, Writing, device, finite,
+    ModelFolders, PolicyGrants, ReportOptions, RunOptions, Writing, finite,
     sample::{Seed, Way, lora, seed, size},
 };
 
@@ -22,9 +21,20 @@ With the models that ship with the program:
 With a model of your own, such as `tilewright models` lists:
   tilewright generate 'a red fox in the snow' --model FLUX.1-dev -o fox.png";
 
+/// The help of --memory-limit, --explain and --json.
+const LIMIT: &str =
+    "The most that a stage may hold at once, weights included, as in 8GiB [default: 80 % of what is free]";
+const EXPLAIN: &str =
+    "Show every plan that the policies considered, and the settings that the model's defaults fill in";
+const JSON: &str = "\
+Print one JSON object on standard output: stages, with the record of each in order, and outputs";
+
 /// `tilewright generate`
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("memory_limit", |arg| arg.help(LIMIT)))]
+#[command(mut_arg("explain", |arg| arg.help(EXPLAIN)))]
+#[command(mut_arg("json", |arg| arg.help(JSON)))]
 pub struct Generate {
     /// The prompt, with weights as (word:1.2) and embedding:NAME as ComfyUI has them; - is standard
     /// input
@@ -135,19 +145,9 @@ pub struct Generate {
     /// Grants of the policies.
     #[command(flatten)]
     pub grants: PolicyGrants,
-    /// The device to run on; ROCm answers to cuda, as in PyTorch
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
-    pub device: Choice,
-    /// The most that a stage may hold at once, weights included, as in 8GiB [default: 80 % of what
-    /// is free]
-    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
-    pub memory_limit: Option<u64>,
-    /// The objective: what counts most
-    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
-    pub objective: ObjectiveArgument,
-    /// Processor threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
+    /// Device, limit, aim and history.
+    #[command(flatten)]
+    pub run: RunOptions,
     /// Allow what is not quite the output that was asked for, several separated by commas: blended
     /// (tiles and chunks that are cross-faded, where the whole or exact bands fit, too), or that of
     /// one stage, as decode.blended; reuse=X, as --reuse X
@@ -159,22 +159,7 @@ pub struct Generate {
     /// Keep each finished step beside OUT, and go on after the last one that an earlier run kept
     #[arg(long)]
     pub resume: bool,
-    /// Say what each stage would take, and make nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Show every plan that the policies considered, and the settings that the model's defaults
-    /// fill in
-    #[arg(long)]
-    pub explain: bool,
-    /// Print one JSON object on standard output: stages, with the record of each in order, and
-    /// outputs
-    #[arg(long)]
-    pub json: bool,
-    /// The records of the decisions.
+    /// What is reported, and whether anything is made.
     #[command(flatten)]
-    pub record: Recording,
-    /// Neither tell the policies of earlier runs nor keep this one; for all:
-    /// TILEWRIGHT_HISTORY=off
-    #[arg(long)]
-    pub no_history: bool,
+    pub report: ReportOptions,
 }

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tilewright_pipeline::{LoraRequest, PromptRequest, random_seed};
-use tilewright_plan::{Loss, bytes};
+use tilewright_plan::Loss;
 use tilewright_sampling::{Convention, MOST_STEPS, Sampler, Scheduler, parse_sigmas};
-use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, PolicyGrants, Recording, device, finite, reuse};
+use super::{PolicyOptions, ReportOptions, RunOptions, finite, reuse};
 
 /// Sigmas as one argument.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,8 +119,23 @@ pub struct Way {
     pub convention: Option<Convention>,
 }
 
+/// The help of --set.
+const SET: &str = "\
+A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them. adaptive and fixed have: precision (f32, bf16, f16, \
+mixed-bf16, mixed-f16), products (precision, fp8, int8), weights (packed, expanded), ahead (all, or blocks to read ahead), guidance \
+(together, in-turn), samples (all, or a number at once), attention (fused, or a number of queries), feed-forward (a number of parts), \
+reuse (off, output, first-block), release (keep, at-end, each-step)";
+
+/// The help of --memory-limit.
+const LIMIT: &str = "\
+The most to hold at once, weights included, as in 8GiB; a larger model is read block by block, as it is needed [default: 80 % of what \
+is free]";
+
 /// `tilewright sample`
 #[derive(Args, Debug)]
+#[command(mut_arg("policy", |arg| arg.value_name("[denoise=]NAME|FILE.wasm")))]
+#[command(mut_arg("set", |arg| arg.value_name("[denoise.]KEY=VALUE").help(SET)))]
+#[command(mut_arg("memory_limit", |arg| arg.help(LIMIT)))]
 pub struct Sample {
     /// The transformer: a file (.safetensors, .gguf, .pth, or the index of shards), or a folder of
     /// diffusers'; of WAN 2.2's two experts first the one for high noise, and then the other
@@ -195,33 +209,12 @@ pub struct Sample {
     /// The sigma at which two experts change [default: 0.875, from a picture 0.9]
     #[arg(long, value_name = "SIGMA", value_parser = finite)]
     pub boundary: Option<f64>,
-    /// The policy that decides: a shipped policy's name, or a .wasm file
-    #[arg(long, value_name = "[denoise=]NAME|FILE.wasm", default_value = "adaptive")]
-    pub policy: String,
-    /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them. adaptive
-    /// and fixed have: precision (f32, bf16, f16, mixed-bf16, mixed-f16), products (precision, fp8,
-    /// int8), weights (packed, expanded), ahead (all, or blocks to read ahead), guidance (together,
-    /// in-turn), samples (all, or a number at once), attention (fused, or a number of queries),
-    /// feed-forward (a number of parts), reuse (off, output, first-block), release (keep, at-end,
-    /// each-step)
-    #[arg(long, value_name = "[denoise.]KEY=VALUE", value_parser = tilewright_policy::key_value)]
-    pub set: Vec<(String, String)>,
-    /// Grants of the policy.
+    /// The policy that decides.
     #[command(flatten)]
-    pub grants: PolicyGrants,
-    /// The device to run on; ROCm answers to cuda, as in PyTorch
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
-    pub device: Choice,
-    /// The most to hold at once, weights included, as in 8GiB; a larger model is read block by
-    /// block, as it is needed [default: 80 % of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
-    pub memory_limit: Option<u64>,
-    /// The objective: what counts most
-    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
-    pub objective: ObjectiveArgument,
-    /// Processor threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
+    pub governed: PolicyOptions,
+    /// Device, limit, aim and history.
+    #[command(flatten)]
+    pub run: RunOptions,
     /// Let the network's last output serve once more where it would change by less than this part,
     /// as 0.2 (EasyCache's rule): faster, and not quite the same. Never for 8 steps or fewer
     #[arg(long, value_name = "X", value_parser = finite, conflicts_with = "resume")]
@@ -240,20 +233,7 @@ pub struct Sample {
     /// The model's VAE, for --preview
     #[arg(long, value_name = "FILE", requires = "preview")]
     pub vae: Option<PathBuf>,
-    /// Decide and estimate, sample nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Show every plan that the policy considered, with what was predicted
-    #[arg(long)]
-    pub explain: bool,
-    /// Print the decision record as JSON on standard output, with the name of the output
-    #[arg(long)]
-    pub json: bool,
-    /// The record of the decision.
+    /// What is reported, and whether anything is made.
     #[command(flatten)]
-    pub record: Recording,
-    /// Neither tell the policy of earlier samples nor keep this one; for all:
-    /// TILEWRIGHT_HISTORY=off
-    #[arg(long)]
-    pub no_history: bool,
+    pub report: ReportOptions,
 }

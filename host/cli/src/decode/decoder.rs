@@ -11,9 +11,8 @@ use crate::{
     args,
     batch::Work,
     failure::{Failure, Outcome},
-    history,
     inputs::Input,
-    model, overlay, policy,
+    model, overlay,
     progress::Progress,
     report::{fail, keep, report},
     tell::{note, tell},
@@ -39,8 +38,7 @@ impl<'a> Decoder<'a> {
             let writing = writing.clone();
             move || writing.abandon(&mut note)
         });
-        let planner =
-            policy::configure(Stage::Decode, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        let planner = arguments.governed.configure(Stage::Decode, &arguments.report.record)?;
         if !is_clip {
             arguments.clip.refuse_for_pictures()?;
             inputs.iter().try_for_each(|input| plan.output(input, Kind::Picture, PICTURE).map(drop))?;
@@ -49,7 +47,7 @@ impl<'a> Decoder<'a> {
         let overrides =
             Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
         let model = model::open(&arguments.vae, overrides)?;
-        let session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
+        let session = arguments.run.session(arguments.report.dry_run)?;
         Ok(Self { arguments, plan, writing, progress, planner, drawing, model, session })
     }
 }
@@ -75,16 +73,16 @@ impl Work for Decoder<'_> {
         plan.check(&output, &shape)?;
         let latents = model.tensor(&latent)?;
         let (machine, trials) = session.ready()?;
-        let bytes = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+        let bytes = arguments.run.limit(machine);
         let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
-        let job = Decode::new(machine, model, &latents, limit, arguments.objective.into())?;
+        let job = Decode::new(machine, model, &latents, limit, arguments.run.objective())?;
         let job = job.allowing_blended(arguments.allow.blended());
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
-        if arguments.dry_run {
+        if arguments.report.dry_run {
             let (record, candidates) = job.decide(planner);
             plan.keep_names(&output, &shape);
-            keep(&arguments.record, &record, planner)?;
+            keep(&arguments.report.record, &record, planner)?;
             return report(plan.shown, &record, &candidates, &[]);
         }
 
@@ -105,7 +103,7 @@ impl Work for Decoder<'_> {
         };
         progress.finish();
         let mut finished = finished.map_err(|unfinished| {
-            let failure = fail(&arguments.record, plan.shown, trials, planner, unfinished);
+            let failure = fail(&arguments.report.record, plan.shown, trials, planner, unfinished);
             describe_left_over(&mut delivery, failure)
         })?;
         // A resumed decode takes less time than its whole clip, so the history leaves it out.
@@ -124,7 +122,7 @@ impl Work for Decoder<'_> {
             files.push(drawing.path().to_owned());
         }
         files.extend(arguments.clip.preview.clone());
-        keep(&arguments.record, &finished.record, planner)?;
+        keep(&arguments.report.record, &finished.record, planner)?;
         report(plan.shown, &finished.record, &finished.candidates, &files)
     }
 }

@@ -55,13 +55,11 @@ const SYSTEM: [&str; 3] = ["/dev/", "/proc/", "/sys/"];
 /// Checks a device.
 pub fn run(arguments: &DeviceCheck) -> Outcome {
     let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
-    if let Some(threads) = arguments.threads {
-        tilewright_torch::set_threads(threads);
-    }
+    arguments.on.set_threads();
     if let Some(name) = &arguments.part {
         let finding = match name.as_str() {
-            BACKEND => Finding::pass("", serde_json::to_value(backend(arguments.device)).map_err(Failure::work)?),
-            name => known(name)?.run(arguments.device, effort),
+            BACKEND => Finding::pass("", serde_json::to_value(backend(arguments.on.device)).map_err(Failure::work)?),
+            name => known(name)?.run(arguments.on.device, effort),
         };
         let text = serde_json::to_string(&finding).map_err(Failure::work)?;
         return Ok(writeln!(printer::stdout(), "{text}")?);
@@ -168,9 +166,9 @@ fn check(part: &Part, arguments: &DeviceCheck, effort: Effort) -> Outcome<Findin
 fn child(name: &str, environment: &[(&str, &str)], patience: Duration, arguments: &DeviceCheck) -> Outcome<Finding> {
     let program = env::current_exe().map_err(Failure::work)?;
     let mut command = Command::new(program);
-    command.args(["device", "check", "--part", name, "--device", &spelled(arguments.device)]);
+    command.args(["device", "check", "--part", name, "--device", &spelled(arguments.on.device)]);
     command.args(arguments.quick.then_some("--quick"));
-    if let Some(threads) = arguments.threads {
+    if let Some(threads) = arguments.on.threads {
         command.args(["--threads", &threads.to_string()]);
     }
     command.envs(environment.iter().copied());

@@ -13,9 +13,8 @@ use crate::{
     args,
     batch::Work,
     failure::{Failure, Outcome},
-    history,
     inputs::Input,
-    model, policy,
+    model,
     progress::Progress,
     report::{fail, keep, report},
     tell::{note, tell},
@@ -34,13 +33,12 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Checks all arguments before any step that takes time.
     pub fn open(arguments: &'a args::Encode, plan: &'a Plan<'a>, inputs: &[Input]) -> Outcome<Self> {
-        let planner =
-            policy::configure(Stage::Encode, &arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        let planner = arguments.governed.configure(Stage::Encode, &arguments.report.record)?;
         inputs.iter().try_for_each(|input| plan.output(input).map(drop))?;
         let overrides =
             Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
         let model = model::open(&arguments.vae, overrides)?;
-        let session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
+        let session = arguments.run.session(arguments.report.dry_run)?;
         Ok(Self { arguments, plan, progress: None, planner, model, session })
     }
 
@@ -67,16 +65,16 @@ impl Work for Encoder<'_> {
         let mut source = EncodeSource::open(&input.path, arguments.frames)?;
         let frames = EncodeInput::of(model, &mut source, &input.shown, &mut note)?;
         let (machine, trials) = session.ready()?;
-        let bytes = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+        let bytes = arguments.run.limit(machine);
         let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
-        let job = Encode::new(machine, model, &frames, limit, arguments.objective.into())?;
+        let job = Encode::new(machine, model, &frames, limit, arguments.run.objective())?;
         let job = job.allowing_blended(arguments.allow.blended());
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
-        if arguments.dry_run {
+        if arguments.report.dry_run {
             let (record, candidates) = job.decide(planner);
             source.notes().iter().for_each(|line| note(line));
-            keep(&arguments.record, &record, planner)?;
+            keep(&arguments.report.record, &record, planner)?;
             return report(plan.shown, &record, &candidates, &[]);
         }
         let progress = progress.get_or_insert_with(Progress::new);
@@ -84,7 +82,8 @@ impl Work for Encoder<'_> {
         let encoded = job.run(planner, progress, &mut source);
         progress.finish();
         source.notes().iter().for_each(|line| note(line));
-        let encoded = encoded.map_err(|unfinished| fail(&arguments.record, plan.shown, trials, planner, unfinished))?;
+        let encoded =
+            encoded.map_err(|unfinished| fail(&arguments.report.record, plan.shown, trials, planner, unfinished))?;
         if encoded.output.frames < frames.frames() {
             tell!("note: the clip ended early: {} of {} frames were encoded", encoded.output.frames, frames.frames());
         } else {
@@ -97,7 +96,7 @@ impl Work for Encoder<'_> {
         let texts = pipeline::without_file_texts(read_texts(&input.path));
         let path = output.write(&latents, &texts, &encoded.record)?;
         plan.keep_name(&path);
-        keep(&arguments.record, &encoded.record, planner)?;
+        keep(&arguments.report.record, &encoded.record, planner)?;
         report(plan.shown, &encoded.record, &encoded.candidates, &[path])
     }
 }

@@ -7,8 +7,8 @@ use tilewright_engine::Machine;
 use tilewright_media::STANDARD;
 use tilewright_outputs::temporary_folder;
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, KeptConditionings, Parts, PromptRequest,
-    SampleModel, SampleRequest, TextEncoders, TextPlanning, TextRequest, Trials,
+    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, FoundConditionings, KeptConditionings, Parts,
+    PlacedConditioning, PromptRequest, SampleModel, SampleRequest, TextEncoders, TextPlanning, TextRequest, Trials,
 };
 use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage, Text};
 
@@ -68,24 +68,20 @@ impl Wish<'_> {
             embeddings: embeddings.as_ref(),
             host: if runs { self.host() } else { None },
             // Other stages need the memory.
-            comes_again: false,
             memory_limit: self.memory_limit,
-            objective: self.arguments.objective.into(),
+            objective: self.arguments.run.objective(),
         })
     }
 
-    /// The keys of conditionings, and the files of those that are kept.
-    pub fn kept(
+    /// The conditionings that an earlier run has kept.
+    pub fn find<'k>(
         &self,
-        kept: &KeptConditionings,
-        prompts: &[String],
+        kept: Option<&'k KeptConditionings>,
         policy: &PolicyIdentity,
-    ) -> Outcome<Vec<(String, Option<PathBuf>)>> {
-        let find = |prompt: &String| {
-            let one = std::slice::from_ref(prompt);
-            self.with(one, false, |request| Ok(kept.find(&self.parts.text_encoders, request, policy)?))
-        };
-        prompts.iter().map(find).collect()
+    ) -> Outcome<FoundConditionings<'k>> {
+        self.with(&self.prompts, false, |request| {
+            Ok(FoundConditionings::find(kept, &self.parts.text_encoders, request, policy)?)
+        })
     }
 }
 
@@ -136,48 +132,42 @@ impl Conditionings {
     ) -> Outcome<Self> {
         let prompts = &wish.prompts;
         let store = store();
-        let found = match &store {
-            Some(kept) => wish.kept(kept, prompts, planner.identity())?,
-            None => prompts.iter().map(|_| (String::new(), None)).collect(),
-        };
-        let missing: Vec<usize> = (0..found.len()).filter(|index| found[*index].1.is_none()).collect();
-        let mut paths: Vec<Option<PathBuf>> = found.iter().map(|(_, path)| path.clone()).collect();
-        let (mut runs, mut folder) = (Vec::new(), None);
-        if missing.is_empty() {
+        let found = wish.find(store.as_ref(), planner.identity())?;
+        let wanted = found.missing(prompts);
+        let (mut runs, mut made) = (Vec::new(), Vec::new());
+        if wanted.is_empty() {
             told(Stage::Text, "kept from an earlier run");
         } else {
             let encoders = TextEncoders::open(&wish.parts.text_encoders)?;
             encoders.check(transformer)?;
-            let wanted: Vec<String> = missing.iter().map(|index| prompts[*index].clone()).collect();
             let mut progress = Progress::new();
-            let recording = &wish.arguments.record;
+            let recording = &wish.arguments.report.record;
             let encoded = wish.with(&wanted, true, |request| {
                 let mut planning = TextPlanning { planner, trials };
                 let encoded = encoders.encode_each(wish.machine, request, &mut planning, &mut progress);
                 encoded.map_err(|error| text::fail(recording, trials, error))
             });
             progress.finish();
-            let (conditionings, own) = encoded?;
-            runs = own;
+            (made, runs) = encoded?;
             text::keep_runs(recording, trials, &mut runs)?;
-            for (index, conditioning) in missing.into_iter().zip(&conditionings) {
-                let kept = store.as_ref().map(|store| store.keep(&found[index].0, conditioning));
-                paths[index] = Some(match kept {
-                    Some(Ok(path)) => path,
-                    other => {
-                        if let Some(Err(error)) = other {
-                            tell!("warning: a conditioning is not kept: {error}");
-                        }
-                        put_aside(wish, &mut folder, index, conditioning)?
-                    }
-                });
-            }
             for run in &runs {
                 let time = run.outcome().map_or_else(String::new, |outcome| table::time(outcome.elapsed));
                 told(Stage::Text, &format!("{} read {} in {time}", run.model, tokens(run.tokens)));
             }
         }
-        let mut paths = paths.into_iter().flatten();
+        let (mut folder, mut paths) = (None, Vec::new());
+        for (index, placed) in found.complete(made).into_iter().enumerate() {
+            paths.push(match placed {
+                PlacedConditioning::Kept(path) => path,
+                PlacedConditioning::Made(conditioning, error) => {
+                    if let Some(error) = error {
+                        tell!("warning: a conditioning is not kept: {error}");
+                    }
+                    put_aside(wish, &mut folder, index, &conditioning)?
+                }
+            });
+        }
+        let mut paths = paths.into_iter();
         let positive = paths.next().ok_or_else(|| Failure::work("no conditioning"))?;
         Ok(Self { positive, negative: paths.next(), runs, _folder: folder })
     }

@@ -34,7 +34,7 @@ pub fn dry_run(
         rows.push(vec![stage.to_owned(), plan, time, bytes::display(held), note.to_owned()]);
     };
     let is_kept = match store() {
-        Some(kept) => wish.kept(&kept, &wish.prompts, reading.identity())?.iter().all(|(_, path)| path.is_some()),
+        Some(kept) => wish.find(Some(&kept), reading.identity())?.missing(&wish.prompts).is_empty(),
         None => false,
     };
     if is_kept {
@@ -70,8 +70,8 @@ pub fn dry_run(
         *strength = 1.0;
     }
     let sampling = transformer.prepare(&unbegun)?;
-    let objective = wish.arguments.objective;
-    let job = DenoiseJob::new(wish.machine, &transformer.denoiser, &sampling, wish.memory_limit, objective.into())?;
+    let objective = wish.arguments.run.objective();
+    let job = DenoiseJob::new(wish.machine, &transformer.denoiser, &sampling, wish.memory_limit, objective)?;
     let (record, candidates) = job.decide(denoising);
     let mut explained = vec![format!("denoise: {}", sample::explanation(&record, &candidates))];
     stages.push(serde_json::to_value(&record).map_err(Failure::work)?);
@@ -87,17 +87,17 @@ pub fn dry_run(
     let settings = transformer.settings(&request, &size)?;
     drop(sampling);
     let latents = Tensor::f_zeros(size, (Kind::Float, Device::Cpu)).map_err(Failure::work)?;
-    let job = Decode::new(wish.machine, vae, &latents, limit(wish.memory_limit), objective.into())?;
+    let job = Decode::new(wish.machine, vae, &latents, limit(wish.memory_limit), objective)?;
     let job = job.allowing_blended(Loss::allows_blended(&wish.arguments.allow, Stage::Decode));
     let (record, candidates) = job.decide(decoding);
     explained.push(format!("decode: {}", report::explanation(&record, &candidates)));
     stages.push(serde_json::to_value(&record).map_err(Failure::work)?);
     let (time, held) = record.estimate.map_or((String::new(), 0), |cost| (table::time(cost.elapsed), cost.peak_bytes));
     row("decode", in_words(&record.plan), time, held);
-    if wish.arguments.json {
+    if wish.arguments.report.json {
         return Printed { settings: &settings, stages, memory: None, outputs: &[] }.print();
     }
-    if wish.arguments.explain {
+    if wish.arguments.report.explain {
         let facts = table::facts(report_of::settings(&settings));
         writeln!(printer::stdout(), "settings:\n{facts}\n\n{}\n", explained.join("\n\n"))?;
     }

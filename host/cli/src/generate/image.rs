@@ -161,11 +161,11 @@ impl Wish<'_> {
         let encoder = VisionEncoder::open(path)?;
         encoder.check(self.model)?;
         let mut progress = Progress::new();
-        let (machines, objective) = ((self.machine, self.text.host()), self.arguments.objective.into());
+        let (machines, objective) = ((self.machine, self.text.host()), self.arguments.run.objective());
         let mut planning = TextPlanning { planner, trials };
         let encoded = encoder.encode(machines, (self.memory_limit, objective), image, &mut planning, &mut progress);
         progress.finish();
-        let recording = &self.arguments.record;
+        let recording = &self.arguments.report.record;
         let (states, mut run) = encoded.map_err(|error| text::fail(recording, trials, error))?;
         text::keep_runs(recording, trials, std::slice::from_mut(&mut run))?;
         let time = run.outcome().map_or_else(String::new, |outcome| table::time(outcome.elapsed));
@@ -184,7 +184,7 @@ impl Wish<'_> {
         let Self { arguments, machine, vae, .. } = self;
         let shown = path.display().to_string();
         let frames = EncodeInput::of(vae, &mut source, &shown, &mut note)?;
-        let job = Encode::new(machine, vae, &frames, limit(self.memory_limit), arguments.objective.into())?;
+        let job = Encode::new(machine, vae, &frames, limit(self.memory_limit), arguments.run.objective())?;
         let job = job.allowing_blended(Loss::allows_blended(&arguments.allow, Stage::Encode));
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
@@ -193,9 +193,9 @@ impl Wish<'_> {
         progress.finish();
         let quiet = Shown { json: false, explain: false, several: false, aside: false };
         let Finished { output, record, .. } =
-            encoded.map_err(|unfinished| fail(&arguments.record, quiet, trials, planner, unfinished))?;
+            encoded.map_err(|unfinished| fail(&arguments.report.record, quiet, trials, planner, unfinished))?;
         trials.keep(&record);
-        keep(&arguments.record, &record, planner)?;
+        keep(&arguments.report.record, &record, planner)?;
         Ok((output.latents, record))
     }
 }

@@ -62,7 +62,7 @@ pub fn limit(bytes: u64) -> MemoryLimit {
 /// Decodes and writes.
 pub fn decode(wish: Wish<'_>, trials: &mut Trials, planner: &mut Recorder) -> Outcome<Decoded> {
     let Wish { arguments, machine, vae, latents, memory_limit, output, rate, texts } = wish;
-    let job = Decode::new(machine, vae, latents, limit(memory_limit), arguments.objective.into())?;
+    let job = Decode::new(machine, vae, latents, limit(memory_limit), arguments.run.objective())?;
     let job = job.allowing_blended(Loss::allows_blended(&arguments.allow, Stage::Decode));
     let before = trials.before(job.stage(), job.request());
     let job = job.with_history(&before);
@@ -80,7 +80,7 @@ pub fn decode(wish: Wish<'_>, trials: &mut Trials, planner: &mut Recorder) -> Ou
         progress.finish();
         let shown = Shown { json: false, explain: false, several: false, aside: false };
         let Finished { record, candidates, .. } =
-            finished.map_err(|unfinished| fail(&arguments.record, shown, trials, planner, unfinished))?;
+            finished.map_err(|unfinished| fail(&arguments.report.record, shown, trials, planner, unfinished))?;
         let files = delivery.finish(&record, &mut note)?;
         Ok(Decoded { record, candidates, files })
     };
@@ -90,6 +90,6 @@ pub fn decode(wish: Wish<'_>, trials: &mut Trials, planner: &mut Recorder) -> Ou
     }
     let decoded = decoded?;
     trials.keep(&decoded.record);
-    keep(&arguments.record, &decoded.record, planner)?;
+    keep(&arguments.report.record, &decoded.record, planner)?;
     Ok(decoded)
 }

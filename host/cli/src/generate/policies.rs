@@ -38,5 +38,5 @@ where
         (_, key) => Some((key.to_owned(), value.clone())),
     };
     let settings: Vec<(String, String)> = arguments.set.iter().filter_map(own).collect();
-    policy::configure(stage, policy, &settings, arguments.grants, &arguments.record)
+    policy::configure(stage, policy, &settings, arguments.grants, &arguments.report.record)
 }

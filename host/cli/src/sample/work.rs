@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, path::Path, rc::Rc};
 
-use tilewright_engine::{Begun, DenoiseJob, Machine, Sampled, Sampling, Unfinished};
+use tilewright_engine::{Begun, DenoiseJob, Finished, Machine, Sampled, Sampling, Unfinished};
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, PacedSteps, SampleModel};
 use tilewright_plan::{Denoise, Recorder};
@@ -70,7 +70,7 @@ impl SampleWork<'_> {
         self,
         planner: &mut Recorder<Denoise>,
         resumption: &mut Resumption,
-    ) -> Outcome<Result<Sampled, Unfinished<Denoise>>> {
+    ) -> Outcome<Result<Finished<Sampled, Denoise>, Unfinished<Denoise>>> {
         let Self { model, machine, job, memory_limit, preview, .. } = self;
         let previewing = preview.map(|(preview, vae)| Previewing::new(preview, machine, model, vae, memory_limit));
         let after_step = after_step(resumption.kept.clone(), previewing.transpose()?.flatten());

@@ -17,8 +17,9 @@ use crate::{
 /// The peak over its estimate that passes, at least and at most.
 const HONEST: (f64, f64) = (0.5, 1.06);
 
-/// The sides of pictures that are decoded.
-const SIDE: u32 = 256;
+/// The sides of pictures that are decoded, and of clips: those of a slow device are smaller.
+const PICTURES: [u32; 3] = [256, 128, 64];
+const CLIPS: [u32; 2] = [128, 64];
 
 /// The time after which no estimate is compared with another run.
 const ESTIMATES: Duration = Duration::from_secs(100);
@@ -29,11 +30,11 @@ const MIB: u64 = 1 << 20;
 pub fn estimates(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
     let (mut faults, mut rows, mut highest) = (Vec::new(), Vec::new(), 0.0_f64);
-    let networks = [(Network::FLUX, SIDE), (Network::WAN_21, SIDE / 4)];
+    let networks = [(Network::FLUX, &PICTURES[..]), (Network::WAN_21, &CLIPS[1..])];
     let mut turns = Turns::until(ESTIMATES);
     let formats = context.formats_by_speed(&machine);
-    for (formats, (network, side)) in formats.iter().flat_map(|formats| networks.map(|of| (formats, of))) {
-        let subject = Subject::new(network, side)?;
+    for (formats, (network, sides)) in formats.iter().flat_map(|formats| networks.map(|of| (formats, of))) {
+        let subject = Subject::soon(network, sides, &machine)?;
         for (dtype, layout, encodes) in
             formats.iter().flat_map(|&(dtype, layout)| [false, true].map(|way| (dtype, layout, way)))
         {
@@ -69,9 +70,9 @@ pub fn estimates(context: &Context) -> Result<Finding, String> {
 /// A plan under half of what it needs.
 pub fn limit(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
-    let subject = Subject::new(Network::FLUX, SIDE)?;
+    let subject = Subject::soon(Network::FLUX, &PICTURES, &machine)?;
     let whole = plan(Space::Whole, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
-    let needed = subject.estimated_peak(&machine, &whole)?;
+    let needed = subject.expected(&machine, &whole)?.peak_bytes;
     let decode = |limit| subject.decode(&machine, &whole, limit, &mut Quiet);
     // The weights are there from now on.
     drop(decode(None).map_err(|end| end.error.to_string())?);
@@ -204,8 +205,9 @@ fn changes_places(device: Device) -> tilewright_torch::Result<bool> {
 
 /// A clip in tiles whose causal states wait in host memory, against one whose states stay.
 fn waits_alike(machine: &Machine) -> Result<bool, String> {
-    let subject = Subject::new(Network::WAN_21, SIDE / 2)?;
-    let tile = Tile { height: SIDE / 4, width: SIDE / 4, overlap: SIDE / 16 };
+    let subject = Subject::soon(Network::WAN_21, &CLIPS, machine)?;
+    let half = subject.side() as u32 / 2;
+    let tile = Tile { height: half, width: half, overlap: half / 4 };
     let tiles = plan(Space::Blended(tile), Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
     let decode = |offload| {
         let plan = Plan { time: Time::Carried { frames: 1 }, offload, ..tiles.clone() };

@@ -219,7 +219,8 @@ pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
     if !formats.iter().flatten().any(is_fused) {
         return Ok(Finding::skipped("it has no other: see networks"));
     }
-    let cases = [case(Network::FLUX, 128, 1, false), case(Network::WAN_21, 64, 1, false)];
+    let side = Subject::soon(Network::FLUX, &[128, 64], &machine)?.side() as u32;
+    let cases = [case(Network::FLUX, side, 1, false), case(Network::WAN_21, 64, 1, false)];
     let (cpu, single) = (cpu()?, Precision::Uniform(Dtype::F32));
     let mut expected = Vec::new();
     for case in &cases {

@@ -7,14 +7,14 @@ use tilewright_models::{
     ComputeFormat, LoadStep,
     wan_vae::{Clip, Decoder, Spread},
 };
-use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay};
+use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay, Vae};
 use tilewright_torch::{device::synchronize, memory, non_finite, transfer};
 
 use super::{ClipJob, Sink, price::Rounds};
 use crate::{
     Error, Grid, Result,
     offload::Turns,
-    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle, trim_between},
+    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
 
@@ -361,7 +361,7 @@ impl<'a> ClipDecoding<'a> {
     }
 }
 
-impl Task for ClipDecoding<'_> {
+impl Task<Vae> for ClipDecoding<'_> {
     type Output = ();
 
     fn attempt(
@@ -378,7 +378,7 @@ impl Task for ClipDecoding<'_> {
         let aside = self.aside;
         let start = Instant::now();
         let limit = self.job.request.memory_limit;
-        let outcome = measure(device, limit, self.weights(), held, || {
+        let outcome = self.job.input.vae.measure(device, limit, self.weights(), held, || {
             settle(device, plan.release, self.samples(plan, format, context))
         });
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
@@ -394,7 +394,11 @@ impl Task for ClipDecoding<'_> {
         self.job.input.vae.check_unchanged()
     }
 
-    fn under_way(&self) -> Option<UnderWay> {
+    fn advice(&self, plan: &Plan, failure: Failure) -> String {
+        self.job.advice(plan, failure)
+    }
+
+    fn under_way(&self, _: Option<&Plan>) -> Option<UnderWay> {
         // The first rounds show what a plan takes: what fails there may begin anew in any way.
         let live = self.live.as_ref().filter(|live| live.rounds > 1)?;
         Some(UnderWay { done: self.delivered[live.sample], plan: live.plan.clone() })

@@ -7,7 +7,7 @@ use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
 use crate::{
-    costs::{PlanCost, Prices},
+    autoencoding::costs::{Formats, PlanCost},
     grid::Axis,
 };
 
@@ -27,7 +27,7 @@ pub(crate) struct ClipEstimator {
     bytes_per_second: f64,
     /// Between the device and the host, while a state goes and another comes.
     transfer_bytes_per_second: f64,
-    prices: Prices<ClipCosts>,
+    prices: Formats<ClipCosts>,
 }
 
 /// The division of a clip into a plan's chunks.
@@ -60,7 +60,7 @@ impl Rounds {
 impl ClipEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
     pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured) -> Self {
-        let prices = Prices::new(measured, |precision, layout| config.costs(precision, layout, measured));
+        let prices = Formats::new(measured, |precision, layout| config.costs(precision, layout, measured));
         Self {
             batch: request.batch,
             latent_frames,

@@ -10,9 +10,8 @@ use tch::{Device, Kind};
 use tilewright_models::{Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, transformer::Residency};
 use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope};
 use tilewright_plan::{
-    Attention, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord,
-    DenoiserModel, Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, StepReuse, Trial,
-    WeightForm,
+    Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiserModel,
+    Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, StepReuse, Trial, WeightForm,
 };
 use tilewright_torch::{Stored, device, packed, probe::Measured};
 
@@ -21,7 +20,7 @@ use super::{
     passes::{Group, Pass, passes},
     shape::SampleShape,
 };
-use crate::{Error, Machine, Result};
+use crate::{Error, Machine, Result, WeightKey, costs::Prices};
 
 /// The blocks that a streamed network holds at once besides those that are read ahead: the one at
 /// work, and the one before, which is given back meanwhile.
@@ -43,21 +42,19 @@ type Metered = std::result::Result<(u64, f64), String>;
 
 /// The prices of plans for one sample. Without tensors, so that a policy may ask from any thread.
 #[derive(Debug)]
-pub(super) struct DenoiseCosts {
+pub struct DenoisePrices {
     experts: Vec<Arc<DenoiserFile>>,
     model: DenoiserModel,
-    pub shape: SampleShape,
+    pub(super) shape: SampleShape,
     device: Device,
     device_name: String,
     measured: Measured,
-    /// Earlier measurements, newest first.
-    trials: Vec<Trial<Denoise>>,
     /// The results for the parts of plans that a meter sees.
     metered: Mutex<HashMap<DenoisePlan, Metered>>,
 }
 
-impl DenoiseCosts {
-    pub fn new(machine: &Machine, denoiser: &Denoiser, sampling: &Sampling) -> Self {
+impl DenoisePrices {
+    pub(super) fn new(machine: &Machine, denoiser: &Denoiser, sampling: &Sampling) -> Self {
         Self {
             experts: denoiser.experts.clone(),
             model: denoiser.model(),
@@ -65,35 +62,8 @@ impl DenoiseCosts {
             device: machine.device,
             device_name: machine.facts.name.clone(),
             measured: machine.measured.clone(),
-            trials: Vec::new(),
             metered: Mutex::default(),
         }
-    }
-
-    /// The same prices with what these records, newest first, make likely for this sample: the
-    /// price for now, times measured over estimated then.
-    pub fn with_history(mut self, records: &[DenoiseRecord]) -> Self {
-        self.trials = records.iter().filter_map(|record| self.trial(record)).collect();
-        self
-    }
-
-    fn trial(&self, record: &DenoiseRecord) -> Option<Trial<Denoise>> {
-        // The outcome of several plans says little of one of them.
-        let outcome = record.outcome.filter(|_| record.attempts.is_empty() && record.resumed_frames == 0)?;
-        let (then, now) = (record.estimate.as_ref()?, self.price(&record.plan).ok()?);
-        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
-        let time = ratio(outcome.step.as_secs_f64(), then.step.as_secs_f64())?;
-        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
-        let step = Duration::try_from_secs_f64(now.step.as_secs_f64() * time).ok()?;
-        let outcome = DenoiseOutcome {
-            step,
-            elapsed: step.saturating_mul(self.shape.steps as u32),
-            peak_bytes: (now.peak_bytes as f64 * memory) as u64,
-            weights_bytes: now.weights_bytes,
-            moved_bytes: now.moved_bytes.saturating_mul(self.shape.steps as u64),
-            ..outcome
-        };
-        Some(Trial { plan: record.plan.clone(), outcome })
     }
 
     fn config(&self) -> &DenoiserConfig {
@@ -101,7 +71,7 @@ impl DenoiseCosts {
     }
 
     /// The plans that can be carried out.
-    pub fn capabilities(&self) -> DenoiseCapabilities {
+    pub(super) fn capabilities(&self) -> DenoiseCapabilities {
         let is_measured = |dtype: &Dtype| self.measured.speeds.iter().any(|speed| speed.dtype == *dtype);
         let fused = self.format(&DenoisePlan::plain());
         DenoiseCapabilities {
@@ -114,42 +84,6 @@ impl DenoiseCosts {
             parts_most: MOST_PARTS,
             reuse_most: self.shape.reuse.unwrap_or(0.0),
         }
-    }
-
-    /// The cost of a plan.
-    ///
-    /// # Errors
-    /// One line, if it can't be carried out.
-    fn price(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
-        let format = self.format(plan).map_err(|error| error.to_string())?;
-        let speed = self.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
-        let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
-        let fused_attention = format.fuses_attention(self.device, self.config().head_width());
-        let expands_rows = self.expands_rows(plan, format);
-        let costs = Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured) };
-        let (peak, seconds) = self.metered(format, costs, plan)?;
-        let model = &self.model;
-        let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
-        let blocks = self.experts[0].block_bytes();
-        let at_once = plan.ahead.map(|ahead| (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
-        let whole: u64 = blocks.iter().sum();
-        // Of blocks, those that are held at once.
-        let streamed = at_once.map_or(whole, |at_once| at_once.min(whole));
-        let waiting = match residency(plan, self.device) {
-            Residency::Mapped => model.stored_bytes.saturating_sub(whole) + streamed,
-            Residency::Streamed => streamed,
-            Residency::Packed | Residency::Expanded => 0,
-        };
-        let weights_bytes = waiting + resident;
-        // Every run through the network takes all blocks.
-        let runs = passes(&self.shape, plan).iter().map(|pass| pass.groups.len() as u64).sum::<u64>();
-        let moved_bytes = if plan.ahead.is_some() && plan.weights == WeightForm::Packed { runs * whole } else { 0 };
-        let seconds = seconds + self.reading(plan, format, runs * whole);
-        let copying = self.measured.transfer_bytes_per_second.map_or(0.0, |rate| moved_bytes as f64 / rate);
-        // Blocks that are read ahead come beside the work on the one before.
-        let seconds = if plan.ahead == Some(0) { seconds + copying } else { seconds.max(copying) };
-        let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        Ok(DenoiseCost { peak_bytes: peak, weights_bytes, moved_bytes, step })
     }
 
     /// Seconds that a processor takes for weights on their way into products: a product of few
@@ -178,6 +112,16 @@ impl DenoiseCosts {
     /// The change of the output up to which a plan reuses it: no more than the user allows.
     pub(super) fn reuse(&self, plan: &DenoisePlan) -> Option<f64> {
         self.shape.reuse.map(|most| most.min(plan.reuse.threshold())).filter(|threshold| *threshold > 0.0)
+    }
+
+    /// The weights of an expert by a plan, as their store knows them, and their bytes in the
+    /// device's memory.
+    pub(super) fn weights(&self, expert: usize, plan: &DenoisePlan, format: ComputeFormat) -> Result<(WeightKey, u64)> {
+        let (file, residency) = (&self.experts[expert], residency(plan, self.device));
+        let resident = file.resident_bytes(format, residency)?;
+        let cost = self.price(plan).ok();
+        let bytes = self.pooled_bytes(plan, cost.as_ref(), resident);
+        Ok((WeightKey::of_transformer(file.file(), self.device, format, residency), bytes))
     }
 
     /// Bytes of a plan's weights that take the device's memory while the network runs.
@@ -266,7 +210,7 @@ impl DenoiseCosts {
         plan.weights != WeightForm::Expanded || has_products
     }
 
-    /// The result of [`DenoiseCosts::meter`], from the last time if it is the same work.
+    /// The result of [`DenoisePrices::meter`], from the last time if it is the same work.
     fn metered(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Metered {
         let mut seen = plan.without_reason();
         (seen.ahead, seen.release) = (None, Release::Keep);
@@ -395,17 +339,55 @@ impl DenoiseCosts {
     }
 }
 
-impl CostModel<Denoise> for DenoiseCosts {
-    fn estimate(&self, plans: &[DenoisePlan]) -> Vec<std::result::Result<DenoiseCost, String>> {
-        plans.iter().map(|plan| self.price(plan)).collect()
+impl Prices<Denoise> for DenoisePrices {
+    fn price(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
+        let format = self.format(plan).map_err(|error| error.to_string())?;
+        let speed = self.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
+        let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
+        let fused_attention = format.fuses_attention(self.device, self.config().head_width());
+        let expands_rows = self.expands_rows(plan, format);
+        let costs = Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured) };
+        let (peak, seconds) = self.metered(format, costs, plan)?;
+        let model = &self.model;
+        let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
+        let blocks = self.experts[0].block_bytes();
+        let at_once = plan.ahead.map(|ahead| (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
+        let whole: u64 = blocks.iter().sum();
+        // Of blocks, those that are held at once.
+        let streamed = at_once.map_or(whole, |at_once| at_once.min(whole));
+        let waiting = match residency(plan, self.device) {
+            Residency::Mapped => model.stored_bytes.saturating_sub(whole) + streamed,
+            Residency::Streamed => streamed,
+            Residency::Packed | Residency::Expanded => 0,
+        };
+        let weights_bytes = waiting + resident;
+        // Every run through the network takes all blocks.
+        let runs = passes(&self.shape, plan).iter().map(|pass| pass.groups.len() as u64).sum::<u64>();
+        let moved_bytes = if plan.ahead.is_some() && plan.weights == WeightForm::Packed { runs * whole } else { 0 };
+        let seconds = seconds + self.reading(plan, format, runs * whole);
+        let copying = self.measured.transfer_bytes_per_second.map_or(0.0, |rate| moved_bytes as f64 / rate);
+        // Blocks that are read ahead come beside the work on the one before.
+        let seconds = if plan.ahead == Some(0) { seconds + copying } else { seconds.max(copying) };
+        let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        Ok(DenoiseCost { peak_bytes: peak, weights_bytes, moved_bytes, step })
     }
 
-    fn estimate_one(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
-        self.price(plan)
-    }
-
-    fn trials(&self, most: u32) -> Vec<Trial<Denoise>> {
-        self.trials.iter().take(most as usize).cloned().collect()
+    fn trial(&self, record: &DenoiseRecord) -> Option<Trial<Denoise>> {
+        let outcome = record.own_outcome()?;
+        let (then, now) = (record.estimate.as_ref()?, self.price(&record.plan).ok()?);
+        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
+        let time = ratio(outcome.step.as_secs_f64(), then.step.as_secs_f64())?;
+        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
+        let step = Duration::try_from_secs_f64(now.step.as_secs_f64() * time).ok()?;
+        let outcome = DenoiseOutcome {
+            step,
+            elapsed: step.saturating_mul(self.shape.steps as u32),
+            peak_bytes: (now.peak_bytes as f64 * memory) as u64,
+            weights_bytes: now.weights_bytes,
+            moved_bytes: now.moved_bytes.saturating_mul(self.shape.steps as u64),
+            ..*outcome
+        };
+        Some(Trial { plan: record.plan.clone(), outcome })
     }
 }
 

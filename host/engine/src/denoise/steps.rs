@@ -7,21 +7,23 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_mapped::meeting;
-use tilewright_models::{Blocks, ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser};
+use tilewright_models::{
+    Blocks, ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser, transformer::Residency,
+};
 use tilewright_plan::{DenoisePlan, Failure, WeightForm};
 use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
 use tilewright_torch::{Pace, non_finite, scalar};
 
 use super::{
-    Kept, Prompt, Sampling,
-    costs::residency,
+    Kept, Prompt, SampleInput, Sampling,
+    costs::DenoisePrices,
     filled,
-    job::DenoiseJob,
+    gauge::Gauge,
     passes::{Pass, Preparation, apart, passes},
     reuse::Reuse,
 };
 use crate::{
-    Error, Observer,
+    Error, Lease, Observer,
     observer::{FinishedStep, Next},
     pause,
     task::{AttemptError, trim_between},
@@ -77,7 +79,9 @@ impl SampleState {
 
 /// One way along the sigmas, under one plan.
 pub(super) struct Walk<'a> {
-    job: &'a DenoiseJob<'a>,
+    input: SampleInput<'a>,
+    prices: &'a DenoisePrices,
+    device: Device,
     plan: &'a DenoisePlan,
     format: ComputeFormat,
     course: &'a Course<f32>,
@@ -85,6 +89,7 @@ pub(super) struct Walk<'a> {
     passes: Vec<Pass>,
     condition: Option<Tensor>,
     expert: Option<Expert<'a>>,
+    gauge: Gauge<'a>,
     pub reuse: Option<Reuse>,
     pace: Pace,
     /// Time of loading, and bytes of weights that were read again.
@@ -96,23 +101,28 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub fn new(
-        job: &'a DenoiseJob<'a>,
-        plan: &'a DenoisePlan,
-        format: ComputeFormat,
+        input: SampleInput<'a>,
+        prices: &'a DenoisePrices,
+        device: Device,
+        (plan, format): (&'a DenoisePlan, ComputeFormat),
         course: &'a Course<f32>,
+        gauge: Gauge<'a>,
     ) -> Result<Self, AttemptError> {
-        let device = job.machine.device;
-        let condition = job.sampling.condition.as_ref().map(|tensor| tensor.f_to_device(device)).transpose()?;
+        let SampleInput { sampling, .. } = input;
+        let condition = sampling.condition.as_ref().map(|tensor| tensor.f_to_device(device)).transpose()?;
         Ok(Self {
-            job,
+            input,
+            prices,
+            device,
             plan,
             format,
             course,
-            prompts: job.sampling.prompts(),
-            passes: passes(&job.costs.shape, plan),
+            prompts: sampling.prompts(),
+            passes: passes(&prices.shape, plan),
             condition,
             expert: None,
-            reuse: reuse_of(job, plan, course),
+            gauge,
+            reuse: reuse_of(input, prices, plan, course),
             pace: Pace::new(device),
             load: Duration::ZERO,
             moved: 0,
@@ -127,14 +137,14 @@ impl<'a> Walk<'a> {
         observer: &mut dyn Observer,
         keep: &mut dyn FnMut(SampleState),
     ) -> Result<(), AttemptError> {
-        let (sampling, device) = (self.job.sampling, self.job.machine.device);
+        let (SampleInput { denoiser, sampling }, device) = (self.input, self.device);
         let sigmas: Vec<f32> = sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
         let shape = sampling.latents.size();
         let mut noise = SamplerNoise::new(sampling.sampler, &sampling.seeds, &sigmas, state.draws, &shape, device)?;
         let calls = f64::from(sampling.sampler.calls());
         let course = self.course;
         while !course.is_done(state) {
-            self.turn_to(self.job.denoiser.expert(f64::from(course.sigma(state))), observer)?;
+            self.turn_to(denoiser.expert(f64::from(course.sigma(state))), observer)?;
             let before = course.part(state);
             let span = (1.0 / course.steps().max(1) as f64).min(1.0 - before);
             let mut step = InStep { walk: self, observer, before, span: span / calls, calls: 0, denoised: None };
@@ -146,7 +156,7 @@ impl<'a> Walk<'a> {
             }
             meeting::at(format_args!("step"));
             // Before the step counts, and is kept for a later run.
-            self.job.denoiser.check_unchanged().map_err(AttemptError::Broken)?;
+            denoiser.check_unchanged().map_err(AttemptError::Broken)?;
             *state = next;
             trim_between(device, self.plan.release)?;
             let copy = SampleState::of(state)?;
@@ -169,28 +179,42 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Loads the expert of a number, in place of the other one.
+    /// Leases the expert of a number, in place of the other one.
     fn turn_to(&mut self, index: usize, observer: &mut dyn Observer) -> Result<(), AttemptError> {
         if self.expert.as_ref().is_some_and(|expert| expert.index == index) {
             return Ok(());
         }
+        self.gauge.note()?;
         // One expert goes before the other comes.
         drop(self.expert.take());
         // Its outputs are not the other's.
         if let Some(before) = self.reuse.take() {
-            let anew = reuse_of(self.job, self.plan, self.course);
+            let anew = reuse_of(self.input, self.prices, self.plan, self.course);
             self.reuse = anew.map(|reuse| reuse.with_reused(before.reused()));
         }
         observer.loading();
         let start = Instant::now();
-        let file = &self.job.denoiser.experts[index];
-        let (sampling, device) = (self.job.sampling, self.job.machine.device);
+        let (SampleInput { denoiser, sampling }, device) = (self.input, self.device);
+        let file = &denoiser.experts[index];
         let mut step = |share: f64| match observer.loading_progress(share) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(_) => Err(ModelError::Cancelled),
         };
-        let network = file.load(self.format, device, residency(self.plan, device), &mut step)?;
-        let (size, patch) = (sampling.latents.size(), self.job.denoiser.config().patch());
+        let (key, bytes) = self.prices.weights(index, self.plan, self.format)?;
+        let (format, gauge) = (self.format, &mut self.gauge);
+        let (mut network, took) = denoiser.weights.lease(&key, bytes, || {
+            gauge.set_limit(0)?;
+            Ok(file.load(format, device, key.residency, &mut step)?)
+        })?;
+        if took.is_zero() {
+            self.gauge.set_limit(bytes)?;
+        }
+        // Blocks that wait in host memory are another sample's loss, and come back in no time.
+        if key.residency == Residency::Streamed {
+            network = network.freed_after_use();
+        }
+        network.divide_as(&format);
+        let (size, patch) = (sampling.latents.size(), denoiser.config().patch());
         let guidance = sampling.guidance;
         let given = Preparation { prompts: &self.prompts, network: &network, guidance, size: &size, patch, device };
         let prepared = self.passes.iter().map(|pass| pass.prepare(&given));
@@ -199,6 +223,14 @@ impl<'a> Walk<'a> {
         self.load += start.elapsed();
         observer.loaded();
         Ok(())
+    }
+
+    /// The most bytes of the device that the walk held, weights aside.
+    pub fn finish(self) -> Result<u64, AttemptError> {
+        let Self { expert, passes, condition, reuse, gauge, .. } = self;
+        let peak = gauge.finish()?;
+        drop((expert, passes, condition, reuse));
+        Ok(peak)
     }
 }
 
@@ -222,7 +254,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             return Err(AttemptError::Cancelled);
         }
         let walk = &mut *self.walk;
-        let sampling = walk.job.sampling;
+        let SampleInput { denoiser, sampling } = walk.input;
         let latents = mixed(latents.tensor(), sampling, sigma)?;
         let factor = sampling.model.input_factor(sigma);
         let mut input =
@@ -231,7 +263,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             input = Tensor::f_cat(&[input, condition.shallow_clone()], 1)?;
         }
         let size = latents.size();
-        let [_, height, width] = filled(&size, walk.job.denoiser.config().patch());
+        let [_, height, width] = filled(&size, denoiser.config().patch());
         let input = filled_up(input, [height, width])?;
         let sigmas = sigmas_of_frames(sampling, sigma)?;
         let reused = match &mut walk.reuse {
@@ -239,7 +271,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             None => None,
         };
         let Some(expert) = &walk.expert else { return Err(AttemptError::Cancelled) };
-        let blocks = walk.job.denoiser.config().blocks();
+        let blocks = denoiser.config().blocks();
         let is_reused = reused.is_some();
         let mut outputs = reused.unwrap_or_default();
         let runs = walk.passes.iter().map(|pass| pass.groups.len()).sum::<usize>().max(1) as f64;
@@ -309,8 +341,8 @@ impl Denoiser<Latents> for InStep<'_, '_> {
 }
 
 /// The reuse of a plan.
-fn reuse_of(job: &DenoiseJob<'_>, plan: &DenoisePlan, course: &Course<f32>) -> Option<Reuse> {
-    Reuse::new(plan.reuse, job.costs.reuse(plan)?, &job.sampling.model, course.steps())
+fn reuse_of(input: SampleInput<'_>, prices: &DenoisePrices, plan: &DenoisePlan, course: &Course<f32>) -> Option<Reuse> {
+    Reuse::new(plan.reuse, prices.reuse(plan)?, &input.sampling.model, course.steps())
 }
 
 /// The mean of latents; none of none.
@@ -390,7 +422,7 @@ fn sigmas_of_frames(sampling: &Sampling, sigma: f32) -> Result<Vec<f32>, Attempt
 struct Expert<'a> {
     index: usize,
     file: &'a DenoiserFile,
-    network: LoadedDenoiser,
+    network: Lease<LoadedDenoiser>,
     /// Those of each pass.
     contexts: Vec<Vec<Context<Tensor>>>,
 }

@@ -8,14 +8,14 @@ use tilewright_models::{
     ComputeFormat, LoadStep,
     wan_vae::{Encoder, EncoderState, Part, Place},
 };
-use tilewright_plan::{Failure, Outcome, Plan};
+use tilewright_plan::{Failure, Outcome, Plan, Vae};
 use tilewright_torch::{device::synchronize, memory, non_finite};
 
 use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
     Error, Result,
     offload::Turns,
-    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle, trim_between},
+    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
 
@@ -311,7 +311,7 @@ fn in_pieces(
     Ok((after, gathered.unwrap_or_default()))
 }
 
-impl Task for ClipEncoding<'_> {
+impl Task<Vae> for ClipEncoding<'_> {
     type Output = EncodedClip;
 
     fn attempt(
@@ -328,8 +328,9 @@ impl Task for ClipEncoding<'_> {
         let aside = self.aside;
         let start = Instant::now();
         let limit = self.job.request.memory_limit;
-        let outcome =
-            measure(device, limit, self.weights(), held, || settle(device, plan.release, self.chunks(plan, context)));
+        let vae = &self.job.input.vae;
+        let outcome = vae
+            .measure(device, limit, self.weights(), held, || settle(device, plan.release, self.chunks(plan, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         if outcome.is_ok() {
             self.encoder = None;
@@ -340,5 +341,9 @@ impl Task for ClipEncoding<'_> {
 
     fn check_files(&self) -> Result<()> {
         self.job.input.vae.check_unchanged()
+    }
+
+    fn advice(&self, plan: &Plan, failure: Failure) -> String {
+        self.job.advice(plan, failure)
     }
 }

@@ -7,7 +7,7 @@ use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
 use crate::{
-    costs::{PlanCost, Prices},
+    autoencoding::costs::{Formats, PlanCost},
     grid::Axis,
 };
 
@@ -25,7 +25,7 @@ pub(crate) struct ClipEncodeEstimator {
     /// Between the device and the host, while a state goes and another comes.
     transfer_bytes_per_second: f64,
     on_cpu: bool,
-    prices: Prices<EncodeCosts>,
+    prices: Formats<EncodeCosts>,
 }
 
 /// Frames after the first that are asked for at once: a multiple of the temporal scale, which is
@@ -42,7 +42,7 @@ pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
 impl ClipEncodeEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
     pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured) -> Self {
-        let prices = Prices::new(measured, |precision, layout| config.costs(precision, layout, measured));
+        let prices = Formats::new(measured, |precision, layout| config.costs(precision, layout, measured));
         Self {
             frames: request.frames,
             height: request.height,

@@ -10,12 +10,13 @@ use tch::Device;
 use tilewright_models::{ComputeFormat, EncoderConfig, EncoderFile, EncoderKind, transformer::Residency};
 use tilewright_nn::{Costs, Meter};
 use tilewright_plan::{
-    CostModel, Dtype, EncoderModel, Layout, Place, Precision, StoredType, Text, TextCapabilities, TextCost,
-    TextOutcome, TextPlan, TextRecord, Trial, WeightForm,
+    Dtype, EncoderModel, Layout, Place, Precision, StoredType, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
+    TextRecord, Trial, WeightForm,
 };
 use tilewright_torch::probe::Measured;
 
-use crate::{Error, Machine, Result, denoise::EXPANDED_TRAVERSALS};
+use super::Texts;
+use crate::{Error, Machine, Result, WeightKey, costs::Prices, denoise::EXPANDED_TRAVERSALS};
 
 /// The types that products of encoders can run in.
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
@@ -97,27 +98,27 @@ type Metered = std::result::Result<(u64, f64), String>;
 
 /// The prices of plans for one run. Without tensors, so that a policy may ask from any thread.
 #[derive(Debug)]
-pub(super) struct TextCosts {
+pub struct TextPrices {
     encoder: Arc<EncoderFile>,
     seats: Vec<Seat>,
     /// Samples and tokens of each text.
     shapes: Vec<[i64; 2]>,
     left_out: usize,
-    /// The plan of an encoder that is loaded already.
-    loaded: Option<TextPlan>,
-    /// Earlier measurements, newest first.
-    trials: Vec<Trial<Text>>,
+    /// The weights that are idle in their store.
+    idle: Vec<WeightKey>,
+    /// The store has room for the weights by the leanest plan, so that they can stay in it.
+    can_keep: bool,
     metered: Mutex<HashMap<(Precision, Place), Metered>>,
 }
 
-impl TextCosts {
-    pub fn new(
+impl TextPrices {
+    pub(super) fn new(
         machine: &Machine,
         host: Option<&Machine>,
-        encoder: &Arc<EncoderFile>,
+        texts: &Texts<'_>,
         shapes: Vec<[i64; 2]>,
-        left_out: usize,
-    ) -> Self {
+    ) -> Result<Self> {
+        let Texts { encoder, weights, left_out, .. } = *texts;
         let seat =
             |place, of: &Machine, is_apart| Seat { place, device: of.device, measured: of.measured.clone(), is_apart };
         let seats = match (machine.device, host) {
@@ -127,96 +128,64 @@ impl TextCosts {
                 vec![seat(Place::Device, machine, false), seat(Place::Host, host, machine.has_own_memory())]
             }
         };
-        Self {
+        let mut prices = Self {
             encoder: encoder.clone(),
             seats,
             shapes,
             left_out,
-            loaded: None,
-            trials: Vec::new(),
+            idle: Vec::new(),
+            can_keep: false,
             metered: Mutex::default(),
+        };
+        for plan in prices.plans() {
+            let (key, bytes) = (prices.key(&plan)?, prices.weight_bytes(&plan)?.pooled);
+            prices.can_keep |= weights.may_keep(key.device, bytes);
+            if weights.has_idle(&key) {
+                prices.idle.push(key);
+            }
         }
+        Ok(prices)
     }
 
-    /// The same prices, to be metered again.
-    pub fn anew(&self) -> Self {
-        Self {
-            encoder: self.encoder.clone(),
-            seats: self.seats.clone(),
-            shapes: self.shapes.clone(),
-            left_out: self.left_out,
-            loaded: self.loaded.clone(),
-            trials: self.trials.clone(),
-            metered: Mutex::default(),
+    /// A plan of each type, place and form of weights.
+    pub(super) fn plans(&self) -> Vec<TextPlan> {
+        let mut plans = Vec::new();
+        for place in self.seats.iter().map(|seat| seat.place) {
+            for dtype in DTYPES.into_iter().filter(|dtype| self.runs(*dtype)) {
+                for precision in [Precision::Uniform(dtype), Precision::Mixed(dtype)] {
+                    let plan = |weights| TextPlan { precision, weights, ..TextPlan::plain(place) };
+                    plans.extend([WeightForm::Packed, WeightForm::Expanded].map(plan));
+                }
+            }
         }
+        plans
     }
 
-    /// The same prices beside an encoder that is loaded already by a plan.
-    pub fn with_loaded(self, loaded: Option<TextPlan>) -> Self {
-        Self { loaded, ..self }
+    /// True if a device of the run has measured a type.
+    fn runs(&self, dtype: Dtype) -> bool {
+        self.seats.iter().any(|seat| seat.runs(dtype))
     }
 
-    /// The same prices with what these records, newest first, make likely for this run: the price
-    /// for now, times measured over estimated then.
-    pub fn with_history(mut self, records: &[TextRecord]) -> Self {
-        self.trials = records.iter().filter_map(|record| self.trial(record)).collect();
-        self
-    }
-
-    fn trial(&self, record: &TextRecord) -> Option<Trial<Text>> {
-        let (outcome, then) = (record.outcome?, record.estimate.as_ref()?);
-        let now = self.price(&record.plan).ok()?;
-        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
-        let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
-        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64).unwrap_or(1.0);
-        let elapsed = Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?;
-        let peak_bytes = (now.peak_bytes as f64 * memory) as u64;
-        let TextCost { weights_bytes, host_bytes, .. } = now;
-        let outcome = TextOutcome { elapsed, peak_bytes, weights_bytes, host_bytes, ..outcome };
-        Some(Trial { plan: record.plan.clone(), outcome })
+    /// The weights that a plan needs, as their store knows them.
+    pub(super) fn key(&self, plan: &TextPlan) -> Result<WeightKey> {
+        let (device, residency) = (self.seat(plan.place)?.device, self.residency(plan)?);
+        Ok(WeightKey::of_transformer(self.encoder.file(), device, format(plan.precision)?, residency))
     }
 
     /// The plans that can be carried out.
-    pub fn capabilities(&self, kept: bool) -> TextCapabilities {
-        let is_measured = |dtype: &Dtype| self.seats.iter().any(|seat| seat.runs(*dtype));
+    pub(super) fn capabilities(&self) -> TextCapabilities {
         TextCapabilities {
-            dtypes: DTYPES.into_iter().filter(is_measured).collect(),
+            dtypes: DTYPES.into_iter().filter(|dtype| self.runs(*dtype)).collect(),
             places: self.seats.iter().map(|seat| seat.place).collect(),
             weights: vec![WeightForm::Packed, WeightForm::Expanded],
-            kept,
+            kept: self.can_keep,
         }
     }
 
     /// The device of a place.
-    pub fn seat(&self, place: Place) -> Result<&Seat> {
+    pub(super) fn seat(&self, place: Place) -> Result<&Seat> {
         let found = self.seats.iter().find(|seat| seat.place == place);
         found.ok_or_else(|| Error::NotOffered(format!("place={place}: the encoder can't run there")))
-    }
-
-    /// The cost of a plan.
-    ///
-    /// # Errors
-    /// One line, if it can't be carried out.
-    fn price(&self, plan: &TextPlan) -> std::result::Result<TextCost, String> {
-        let words = |error: Error| error.to_string();
-        let seat = self.seat(plan.place).map_err(words)?;
-        let format = format(plan.precision).map_err(words)?;
-        let (peak, seconds) = self.metered(plan.precision, format, seat)?;
-        let weights = self.weight_bytes(plan).map_err(words)?;
-        let (load, reading) = self.weight_seconds(plan.weights, format, seat).map_err(words)?;
-        let is_loaded = self.loaded.as_ref().is_some_and(|loaded| is_held_alike(loaded, plan));
-        let duration = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        let [peak_bytes, weights_bytes, host_bytes] = match seat.is_apart {
-            true => [0, 0, peak.saturating_add(weights.all())],
-            false => [peak, weights.all(), 0],
-        };
-        Ok(TextCost {
-            elapsed: duration(seconds + reading),
-            load: if is_loaded { Duration::ZERO } else { duration(load) },
-            peak_bytes,
-            weights_bytes,
-            host_bytes,
-        })
     }
 
     /// Seconds of loading, and those that a processor takes in all texts for weights on their way
@@ -239,7 +208,7 @@ impl TextCosts {
     }
 
     /// Bytes of a plan's weights.
-    pub fn weight_bytes(&self, plan: &TextPlan) -> Result<WeightBytes> {
+    pub(super) fn weight_bytes(&self, plan: &TextPlan) -> Result<WeightBytes> {
         let residency = self.residency(plan)?;
         let pooled = self.encoder.resident_bytes(format(plan.precision)?, residency)?;
         let mapped = if residency == Residency::Mapped { self.encoder.stored_bytes } else { 0 };
@@ -247,7 +216,7 @@ impl TextCosts {
     }
 
     /// The place of weights by a plan: packed ones stay in their file on a processor.
-    pub fn residency(&self, plan: &TextPlan) -> Result<Residency> {
+    pub(super) fn residency(&self, plan: &TextPlan) -> Result<Residency> {
         let is_processor = self.seat(plan.place)?.device == Device::Cpu;
         Ok(match plan.weights {
             WeightForm::Expanded => Residency::Expanded,
@@ -256,7 +225,7 @@ impl TextCosts {
         })
     }
 
-    /// The result of [`TextCosts::meter`], from the last time if it is the same work.
+    /// The result of [`TextPrices::meter`], from the last time if it is the same work.
     fn metered(&self, precision: Precision, format: ComputeFormat, seat: &Seat) -> Metered {
         let key = (precision, seat.place);
         if let Some(known) = self.lock().get(&key) {
@@ -292,13 +261,40 @@ impl Seat {
     }
 }
 
-impl CostModel<Text> for TextCosts {
-    fn estimate(&self, plans: &[TextPlan]) -> Vec<std::result::Result<TextCost, String>> {
-        plans.iter().map(|plan| self.price(plan)).collect()
+impl Prices<Text> for TextPrices {
+    fn price(&self, plan: &TextPlan) -> std::result::Result<TextCost, String> {
+        let words = |error: Error| error.to_string();
+        let seat = self.seat(plan.place).map_err(words)?;
+        let format = format(plan.precision).map_err(words)?;
+        let (peak, seconds) = self.metered(plan.precision, format, seat)?;
+        let weights = self.weight_bytes(plan).map_err(words)?;
+        let (load, reading) = self.weight_seconds(plan.weights, format, seat).map_err(words)?;
+        let is_loaded = self.idle.contains(&self.key(plan).map_err(words)?);
+        let duration = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let [peak_bytes, weights_bytes, host_bytes] = match seat.is_apart {
+            true => [0, 0, peak.saturating_add(weights.all())],
+            false => [peak, weights.all(), 0],
+        };
+        Ok(TextCost {
+            elapsed: duration(seconds + reading),
+            load: if is_loaded { Duration::ZERO } else { duration(load) },
+            peak_bytes,
+            weights_bytes,
+            host_bytes,
+        })
     }
 
-    fn trials(&self, most: u32) -> Vec<Trial<Text>> {
-        self.trials.iter().take(most as usize).cloned().collect()
+    fn trial(&self, record: &TextRecord) -> Option<Trial<Text>> {
+        let (outcome, then) = (record.outcome?, record.estimate.as_ref()?);
+        let now = self.price(&record.plan).ok()?;
+        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
+        let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
+        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64).unwrap_or(1.0);
+        let elapsed = Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?;
+        let peak_bytes = (now.peak_bytes as f64 * memory) as u64;
+        let TextCost { weights_bytes, host_bytes, .. } = now;
+        let outcome = TextOutcome { elapsed, peak_bytes, weights_bytes, host_bytes, ..outcome };
+        Some(Trial { plan: record.plan.clone(), outcome })
     }
 }
 

@@ -11,11 +11,11 @@ use std::{
 
 use serde_json::Value;
 use tch::{Kind, Tensor};
-use tilewright_engine::{Machine, Observer, Overrides, Probe, Vae};
+use tilewright_engine::{AnyFailed, Machine, Observer, Overrides, Probe, Vae};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
-    Attempt, Candidate, CostModel, Decision, Dtype, Fallback, FallbackReason, Layout, LearnReport, Plan, Planner,
-    PolicyIdentity, Precision, Question, Release, Space, Tile, Time, Trial, Vae as VaeWork, Work,
+    Attempt, Candidate, CostModel, Decision, Dtype, Failure, Fallback, FallbackReason, Layout, LearnReport, Plan,
+    Planner, PolicyIdentity, Precision, Question, Release, Space, Tile, Time, Trial, Vae as VaeWork, Work,
 };
 use tilewright_torch::device::Choice;
 
@@ -107,6 +107,17 @@ impl<W: Work> Planner<W> for Script<W> {
 pub struct Quiet;
 
 impl Observer for Quiet {}
+
+/// Hears of failed decodes and encodes.
+#[derive(Default)]
+pub struct Hears(pub Vec<Failure>);
+
+impl Observer for Hears {
+    fn failed(&mut self, failed: AnyFailed<'_>) {
+        let AnyFailed::Vae(failed) = failed else { panic!("of another kind of work: {failed:?}") };
+        self.0.push(failed.attempt.failure);
+    }
+}
 
 pub fn plan(space: Space, batch: u32, precision: Precision, layout: Layout) -> Plan {
     Plan {

@@ -68,8 +68,8 @@ impl<W: Judged> GoldenRequest<W> {
     /// The plan's failure. An overflow is impossible in f32, so a plan in f32 is taken to have run
     /// in the narrowest type. `None` if there is no narrower type, or if no host would ask again.
     fn fail(&self, mut plan: W::Plan, fails: FailureKind, is_first: bool) -> Option<Attempt<W>> {
-        let limit = W::limit(&self.request);
-        let cost = self.costs.estimate_one(&plan).map_or(limit, |cost| W::held(&cost));
+        let limit = W::memory_limit(&self.request);
+        let cost = self.costs.estimate_one(&plan).map_or(limit, |cost| W::held_bytes(&cost));
         let failure = match fails {
             FailureKind::OutOfMemory => Failure::OutOfMemory { bytes: cost / 8 },
             FailureKind::OverLimit => Failure::OverLimit { bytes: limit / 10 * 11 },

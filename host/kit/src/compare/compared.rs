@@ -8,23 +8,20 @@ use tilewright_gate::{
 };
 use tilewright_plan::{
     Attention, Capabilities, CostModel, Denoise, DenoiseCapabilities, DenoisePlan, DenoiseRequest, Device, Plan,
-    Planner, Record, Release, Request, Stage, Text, TextCapabilities, TextPlan, TextRequest, Vae, records,
+    Record, Release, Request, Stage, Text, TextCapabilities, TextPlan, TextRequest, Vae, records,
 };
-use tilewright_policy::Policy;
+use tilewright_policy::Governed;
 
 use super::{AnyCost, Field};
 use crate::{replay::Replayed, simulate::text_in_words};
 
 /// A kind of work whose decisions are compared.
-pub trait Compared: Judged + Replayed {
+pub trait Compared: Judged + Replayed + Governed {
     /// The stages that a policy answers if it answers this kind.
     const STAGES: &'static [Stage];
 
     /// The fixed part of the golden set.
     fn golden() -> Vec<GoldenRequest<Self>>;
-
-    /// A policy as the planner of such work.
-    fn planner(policy: &mut Policy) -> &mut dyn Planner<Self>;
 
     /// The parts of two plans that differ; the reason is none.
     fn fields(a: &Self::Plan, b: &Self::Plan) -> Vec<Field>;
@@ -82,10 +79,6 @@ impl Compared for Vae {
         golden::set()
     }
 
-    fn planner(policy: &mut Policy) -> &mut dyn Planner {
-        policy
-    }
-
     fn fields(a: &Plan, b: &Plan) -> Vec<Field> {
         differing([
             ("space", a.space.to_string(), b.space.to_string()),
@@ -125,10 +118,6 @@ impl Compared for Denoise {
 
     fn golden() -> Vec<GoldenRequest<Self>> {
         golden::samples()
-    }
-
-    fn planner(policy: &mut Policy) -> &mut dyn Planner<Self> {
-        policy
     }
 
     fn fields(a: &DenoisePlan, b: &DenoisePlan) -> Vec<Field> {
@@ -182,10 +171,6 @@ impl Compared for Text {
 
     fn golden() -> Vec<GoldenRequest<Self>> {
         golden::texts()
-    }
-
-    fn planner(policy: &mut Policy) -> &mut dyn Planner<Self> {
-        policy
     }
 
     fn fields(a: &TextPlan, b: &TextPlan) -> Vec<Field> {

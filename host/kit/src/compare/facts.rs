@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use tilewright_plan::{CostModel, Expected, Trial, Work};
+use tilewright_plan::{CostModel, Trial, Work};
 
 /// The source of a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,7 +21,7 @@ pub enum Pricing {
 pub(super) type Priced<W> = (<W as Work>::Plan, Result<<W as Work>::Cost, String>);
 
 /// Facts for one request.
-pub(super) struct RequestPrices<W: Expected> {
+pub(super) struct RequestPrices<W: Work> {
     /// Plans without reasons.
     recorded: Vec<Priced<W>>,
     trials: Vec<Trial<W>>,
@@ -30,7 +30,7 @@ pub(super) struct RequestPrices<W: Expected> {
     scale: Option<[f64; 2]>,
 }
 
-impl<W: Expected> RequestPrices<W> {
+impl<W: Work> RequestPrices<W> {
     pub fn by_formula(formula: Arc<dyn CostModel<W>>) -> Self {
         Self { recorded: Vec::new(), trials: Vec::new(), formula, scale: None }
     }
@@ -69,7 +69,7 @@ impl<W: Expected> RequestPrices<W> {
     }
 }
 
-impl<W: Expected> CostModel<W> for RequestPrices<W> {
+impl<W: Work> CostModel<W> for RequestPrices<W> {
     fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }

@@ -83,7 +83,7 @@ fn of<W: Compared>(record: &Record<W>, line: u64) -> Result<Vec<RecordedRequest<
         let most = call.heard.trials.iter().max_by_key(|trials| trials.trials.len());
         RecordedRequest {
             name: name::<W>(line, &call.request) + &nth,
-            stage: W::stage(call),
+            stage: W::stage_of_call(call),
             request: call.request.clone(),
             device: call.device.clone(),
             capabilities: offer.capabilities.clone(),
@@ -103,7 +103,7 @@ fn of_ordinary<W: Compared>(record: &Record<W>, line: u64) -> Result<Vec<Recorde
     }
     let first = RecordedRequest {
         name: name::<W>(line, &record.request),
-        stage: record.stage.unwrap_or_else(|| W::stage_of(record)),
+        stage: W::stage(record),
         request: record.request.clone(),
         device: record.device.clone(),
         capabilities,

@@ -211,7 +211,7 @@ pub(super) fn call_again<W: Replayed>(
     let (Call { request, device, question: recorded, .. }, under_way) = (call, W::under_way(call));
     // The default, for an outcome in an old record, adds nothing to the request's hints.
     let capabilities = recorded.offer().map(|offer| offer.capabilities.clone()).unwrap_or_default();
-    let question = Question::first(W::stage(call), request, device, &capabilities)
+    let question = Question::first(W::stage_of_call(call), request, device, &capabilities)
         .going_on(under_way.as_ref())
         .after(recorded.attempts());
     let reply = match recorded {

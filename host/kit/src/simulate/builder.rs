@@ -163,7 +163,7 @@ impl Builder {
             return;
         };
         let priced = self.priced;
-        let stage = record.stage.unwrap_or_else(|| W::stage_of(record));
+        let stage = W::stage(record);
         let group = self.group::<W>(stage, &record.request, &record.device, capabilities);
         for attempt in &record.attempts {
             // Out of memory is tied to that limit. Values that are not finite are tied to the type,
@@ -297,7 +297,7 @@ impl Builder {
         let work = Work::of::<W>(stage, request, device);
         let groups = W::groups(self);
         let place = groups.iter().position(|group| group.work == work).unwrap_or_else(|| {
-            let request = W::limited(request, W::limit(request), Objective::Balanced);
+            let request = W::limited(request, W::memory_limit(request), Objective::Balanced);
             let (plans, places) = (Vec::new(), HashMap::new());
             groups.push(Group { work, device: device.clone(), stage, request, capabilities, plans, places });
             groups.len() - 1

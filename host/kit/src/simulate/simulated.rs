@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tilewright_gate::work::Judged;
 use tilewright_plan::{
-    Capabilities, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, Objective, Outcome,
-    Plan, PoolStatistics, Precision, Question, Record, Request, Space, Stage, Text, TextCapabilities, TextOutcome,
-    TextPlan, TextRequest, Vae, WeightForm, Work, records,
+    Capabilities, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, Outcome, Plan,
+    PoolStatistics, Precision, Question, Record, Request, Space, Stage, Text, TextCapabilities, TextOutcome, TextPlan,
+    TextRequest, Vae, WeightForm, Work, records,
 };
 use tilewright_policy::oracle;
 
@@ -26,9 +26,6 @@ pub type Distance = (u64, u32, bool);
 
 /// A kind of work that a device's table can hold.
 pub trait Simulated: Judged + Replayed + DeserializeOwned {
-    /// A request with another limit and objective.
-    fn limited(request: &Self::Request, memory_limit: u64, objective: Objective) -> Self::Request;
-
     /// The same request, with blended plans allowed where exact ones fit, or not.
     fn allowing_blended(request: Self::Request, _allows: bool) -> Self::Request {
         request
@@ -39,9 +36,6 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned {
     fn is_exact(_plan: &Self::Plan) -> bool {
         true
     }
-
-    /// The objective of a request.
-    fn objective(request: &Self::Request) -> Objective;
 
     /// The stage that a request of an earlier program was for.
     fn stage_of_request(request: &Self::Request) -> Stage;
@@ -105,20 +99,12 @@ fn in_words([width, height, frames, batch]: [u32; 4], family: &str) -> String {
 }
 
 impl Simulated for Vae {
-    fn limited(request: &Request, memory_limit: u64, objective: Objective) -> Request {
-        Request { memory_limit, objective, ..request.clone() }
-    }
-
     fn allowing_blended(request: Request, allows: bool) -> Request {
         Request { allows_blended: allows, ..request }
     }
 
     fn is_exact(plan: &Plan) -> bool {
         !plan.is_blended()
-    }
-
-    fn objective(request: &Request) -> Objective {
-        request.objective
     }
 
     fn stage_of_request(request: &Request) -> Stage {
@@ -208,14 +194,6 @@ impl Simulated for Vae {
 }
 
 impl Simulated for Denoise {
-    fn limited(request: &DenoiseRequest, memory_limit: u64, objective: Objective) -> DenoiseRequest {
-        DenoiseRequest { memory_limit, objective, ..request.clone() }
-    }
-
-    fn objective(request: &DenoiseRequest) -> Objective {
-        request.objective
-    }
-
     fn stage_of_request(_: &DenoiseRequest) -> Stage {
         Stage::Denoise
     }
@@ -303,14 +281,6 @@ pub(crate) fn text_in_words(request: &TextRequest) -> String {
 }
 
 impl Simulated for Text {
-    fn limited(request: &TextRequest, memory_limit: u64, objective: Objective) -> TextRequest {
-        TextRequest { memory_limit, objective, ..request.clone() }
-    }
-
-    fn objective(request: &TextRequest) -> Objective {
-        request.objective
-    }
-
     fn stage_of_request(_: &TextRequest) -> Stage {
         Stage::Text
     }

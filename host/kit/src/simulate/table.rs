@@ -198,7 +198,7 @@ impl<W: Simulated> Case<W> {
 
     /// The least memory of a whole plan in f32, measured or priced, or else the most of any plan.
     pub fn whole_bytes(&self) -> Option<u64> {
-        let held = |entry: &Entry<W>| entry.peak_bytes.or(entry.estimate.as_ref().map(W::held));
+        let held = |entry: &Entry<W>| entry.peak_bytes.or(entry.estimate.as_ref().map(W::held_bytes));
         let whole = self.plans.iter().filter(|entry| W::is_whole(&entry.plan)).filter_map(held).min();
         whole.or_else(|| self.plans.iter().filter_map(held).max())
     }

@@ -246,5 +246,5 @@ pub fn from_records<'a>(
 }
 
 fn item<W: Simulated>(case: CaseIndex, request: &W::Request) -> Item {
-    Item { case, memory_limit: W::limit(request), objective: W::objective(request) }
+    Item { case, memory_limit: W::memory_limit(request), objective: W::objective(request) }
 }

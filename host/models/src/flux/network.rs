@@ -86,6 +86,23 @@ impl<O: TokenOps> HeadNorms<O> {
     }
 }
 
+/// The effect of a vector on a layer and its tokens (adaptive layer norm with a gate, section 3.2
+/// of arXiv:2212.09748): normed tokens go in times 1 + `scale`, plus `shift`, and the output is
+/// added times `gate`. Each is as wide as tokens.
+struct Modulation<T> {
+    shift: T,
+    scale: T,
+    gate: T,
+}
+
+impl<T> Modulation<T> {
+    /// The modulation of a layer, by its number, in [N, 1, 3 · layers · hidden].
+    fn of_layer<O: TokenOps<Tensor = T>>(ops: &O, all: &T, layer: i64, hidden: i64) -> Result<Self> {
+        let part = |index: i64| ops.narrow(all, 2, (3 * layer + index) * hidden, hidden);
+        Ok(Self { shift: part(0)?, scale: part(1)?, gate: part(2)? })
+    }
+}
+
 /// Image or text in a double block.
 #[derive(Debug)]
 struct Stream<O: TokenOps> {
@@ -111,29 +128,41 @@ impl<O: TokenOps> Stream<O> {
         })
     }
 
-    /// Queries, keys and values of the normed tokens, onto their part of all tokens'.
-    fn begin(
+    /// The modulations of attention and of the feed-forward.
+    fn modulations(&self, ops: &O, vector: &O::Tensor, hidden: i64) -> Result<[Modulation<O::Tensor>; 2]> {
+        let all = self.modulation.forward(ops, vector, tch::Kind::Float)?;
+        Ok([Modulation::of_layer(ops, &all, 0, hidden)?, Modulation::of_layer(ops, &all, 1, hidden)?])
+    }
+
+    /// Puts queries, keys and values of the tokens onto their part of all tokens'.
+    fn attention_inputs(
         &self,
         ops: &O,
         tokens: &O::Tensor,
-        modulation: &[O::Tensor],
+        modulation: &Modulation<O::Tensor>,
         qkv: &O::Tensor,
         [heads, hidden]: [i64; 2],
         rotation: &O::Tensor,
     ) -> Result<()> {
-        let normed = modulated(ops, tokens, &modulation[0], &modulation[1])?;
+        let normed = modulated(ops, tokens, &modulation.shift, &modulation.scale)?;
         self.qkv.forward_onto(ops, qkv, &normed)?;
         drop(normed);
         self.norms.apply(ops, qkv, [heads, hidden], rotation)
     }
 
-    /// Adds the attention and the feed-forward to the tokens.
-    fn end(&self, ops: &O, tokens: &O::Tensor, modulation: &[O::Tensor], mixed: &O::Tensor) -> Result<()> {
+    /// Adds the attended values and the feed-forward to the tokens.
+    fn finish_block(
+        &self,
+        ops: &O,
+        tokens: &O::Tensor,
+        [attention, inner]: &[Modulation<O::Tensor>; 2],
+        attended: &O::Tensor,
+    ) -> Result<()> {
         let format = ops.format();
-        ops.add_gated(tokens, Some(&modulation[2]), self.output.forward(ops, mixed, format.rest)?)?;
-        let normed = modulated(ops, tokens, &modulation[3], &modulation[4])?;
-        let other = feed_forward(ops, normed, [&self.widen, &self.narrow])?;
-        Ok(ops.add_gated(tokens, Some(&modulation[5]), other)?)
+        ops.add_gated(tokens, Some(&attention.gate), self.output.forward(ops, attended, format.rest)?)?;
+        let normed = modulated(ops, tokens, &inner.shift, &inner.scale)?;
+        let widened = feed_forward(ops, normed, [&self.widen, &self.narrow])?;
+        Ok(ops.add_gated(tokens, Some(&inner.gate), widened)?)
     }
 }
 
@@ -141,13 +170,6 @@ impl<O: TokenOps> Stream<O> {
 fn modulated<O: TokenOps>(ops: &O, tokens: &O::Tensor, shift: &O::Tensor, scale: &O::Tensor) -> Result<O::Tensor> {
     let norm = LayerNorm { epsilon: EPSILON, affine: None, modulation: Some([shift, scale]) };
     Ok(ops.layer_norm(tokens, norm, ops.format().convolution)?)
-}
-
-/// The parts of a modulation, each as wide as tokens.
-fn chunks<O: TokenOps>(ops: &O, layer: &Dense<O>, vector: &O::Tensor, hidden: i64) -> Result<Vec<O::Tensor>> {
-    let all = layer.forward(ops, vector, tch::Kind::Float)?;
-    let count = ops.shape(&all).last().copied().unwrap_or_default() / hidden;
-    Ok((0..count).map(|index| ops.narrow(&all, 2, index * hidden, hidden)).collect::<tilewright_nn::Result<_>>()?)
 }
 
 /// A block in which image and text have weights of their own.
@@ -173,17 +195,17 @@ impl<O: TokenOps> DoubleBlock<O> {
         let streams = [&self.text, &self.image];
         let mut modulations = Vec::new();
         for (stream, range) in streams.into_iter().zip(&parts) {
-            let modulation = chunks(ops, &stream.modulation, vector, hidden)?;
+            let own = stream.modulations(ops, vector, hidden)?;
             let tokens = part(ops, joint, range)?;
             let rotation = ops.narrow(&context.rotation, 0, range.start, range.end - range.start)?;
-            stream.begin(ops, &tokens, &modulation, &part(ops, &qkv, range)?, [heads, hidden], &rotation)?;
-            modulations.push(modulation);
+            stream.attention_inputs(ops, &tokens, &own[0], &part(ops, &qkv, range)?, [heads, hidden], &rotation)?;
+            modulations.push(own);
         }
-        let mixed = ops.unset(&shape, ops.format().convolution)?;
-        attend(ops, &mixed, &qkv, heads, hidden)?;
+        let attended = ops.unset(&shape, ops.format().convolution)?;
+        attend(ops, &attended, &qkv, heads, hidden)?;
         drop(qkv);
-        for ((stream, range), modulation) in streams.into_iter().zip(&parts).zip(&modulations) {
-            stream.end(ops, &part(ops, joint, range)?, modulation, &part(ops, &mixed, range)?)?;
+        for ((stream, range), own) in streams.into_iter().zip(&parts).zip(&modulations) {
+            stream.finish_block(ops, &part(ops, joint, range)?, own, &part(ops, &attended, range)?)?;
         }
         Ok(())
     }
@@ -231,8 +253,9 @@ impl<O: TokenOps> SingleBlock<O> {
     ) -> Result<()> {
         let Config { heads, hidden, feed_forward: inner, .. } = *config;
         let (shape, format) = (ops.shape(joint), ops.format());
-        let modulation = chunks(ops, &self.modulation, vector, hidden)?;
-        let normed = modulated(ops, joint, &modulation[0], &modulation[1])?;
+        let modulation = self.modulation.forward(ops, vector, tch::Kind::Float)?;
+        let modulation = Modulation::of_layer(ops, &modulation, 0, hidden)?;
+        let normed = modulated(ops, joint, &modulation.shift, &modulation.scale)?;
         let of = |tokens: &O::Tensor, start| ops.narrow(tokens, 2, start, inner);
         let unset = |width: i64| ops.unset(&[shape[0], shape[1], width], format.convolution);
         let (qkv, both);
@@ -259,7 +282,7 @@ impl<O: TokenOps> SingleBlock<O> {
         drop(qkv);
         let other = self.out.forward(ops, &both, format.rest)?;
         drop(both);
-        Ok(ops.add_gated(joint, Some(&modulation[2]), other)?)
+        Ok(ops.add_gated(joint, Some(&modulation.gate), other)?)
     }
 }
 
@@ -399,8 +422,10 @@ impl<O: TokenOps> Network<O> {
             }
         }
         drop(joint);
-        let modulation = chunks(ops, &self.last_modulation, &vector, config.hidden)?;
-        let normed = modulated(ops, &tokens, &modulation[0], &modulation[1])?;
+        // The last layer has no gate.
+        let modulation = self.last_modulation.forward(ops, &vector, tch::Kind::Float)?;
+        let [shift, scale] = [0, 1].map(|index| ops.narrow(&modulation, 2, index * config.hidden, config.hidden));
+        let normed = modulated(ops, &tokens, &shift?, &scale?)?;
         drop(tokens);
         let velocity = self.last.forward(ops, &normed, tch::Kind::Float)?;
         drop(normed);

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 use tch::Tensor;
-use tilewright_engine::EncoderSlot;
+use tilewright_engine::{Budget, WeightStore};
 use tilewright_files::is_there;
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
 use tilewright_plan::TextRecord;
@@ -94,8 +94,8 @@ pub(super) struct TextEncoder {
     pub tokenizer: Tokenizer,
     /// The tokens that its tokenizer is configured to give at most, as diffusers reads them.
     configured: Option<usize>,
-    /// The encoder, while it is kept loaded.
-    pub slot: EncoderSlot,
+    /// The store that its weights are leased from.
+    pub weights: WeightStore,
 }
 
 impl TextEncoder {
@@ -103,7 +103,9 @@ impl TextEncoder {
         file.check()?;
         let (tokenizer, source) = tokenizer(&file, tokenizers)?;
         let configured = configured_length(tokenizers)?;
-        let encoder = Self { file: Arc::new(file), tokenizer, configured, slot: EncoderSlot::default() };
+        // One run after the other: nothing stays for a next one unless a store is shared.
+        let weights = WeightStore::new(Budget::Bytes(0));
+        let encoder = Self { file: Arc::new(file), tokenizer, configured, weights };
         let (rows, tokens) = (encoder.file.config.vocabulary(), encoder.tokenizer.size());
         if (rows as usize) < tokens {
             return Err(encoder.refused(format!(
@@ -260,6 +262,14 @@ impl TextEncoders {
             names(needed),
             if kinds.len() == 1 { format!("{} is", names(&kinds)) } else { format!("{} are", names(&kinds)) }
         )))
+    }
+
+    /// Leases weights from this store, which other models may share: policies may keep encoders
+    /// loaded where it has room.
+    #[must_use]
+    pub fn sharing(mut self, weights: &WeightStore) -> Self {
+        self.encoders.iter_mut().for_each(|encoder| encoder.weights = weights.clone());
+        self
     }
 
     /// The purpose of them together.

@@ -13,14 +13,14 @@ use crate::{
 
 /// The last decisions, until their outcomes are known.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(crate) struct Pending {
     vae: Option<PendingDecision<Vae>>,
     denoise: Option<PendingDecision<Denoise>>,
     text: Option<PendingDecision<Text>>,
 }
 
 /// The last decision, until its outcome is known.
-pub(super) struct PendingDecision<W: Decided> {
+pub(crate) struct PendingDecision<W: Decided> {
     request: W::Request,
     decided: Arc<DecidedCosts<W>>,
     /// Those of the decision: their bounds hold for the outcome too.
@@ -43,7 +43,7 @@ impl<W: Decided> PendingDecision<W> {
 }
 
 /// Work that a policy decides.
-pub(super) trait Decided: Answered + Asked + HostPlans {
+pub(crate) trait Decided: Answered + Asked + HostPlans {
     /// The last decision about it.
     fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>>;
 
@@ -53,6 +53,12 @@ pub(super) trait Decided: Answered + Asked + HostPlans {
     /// True if an outcome of one request tells the price of the other.
     fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool;
 }
+
+/// Work that policies decide: a policy is a planner of it.
+#[allow(private_bounds, reason = "the differences between kinds of work are the crate's own")]
+pub trait Governed: Decided {}
+
+impl<W: Decided> Governed for W {}
 
 impl Decided for Vae {
     fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {

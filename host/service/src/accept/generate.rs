@@ -284,7 +284,6 @@ pub fn text_request<'a>(
         tokens: tokens.or(text.tokens),
         embeddings: None,
         host: None,
-        comes_again: false,
         memory_limit,
         objective,
     }

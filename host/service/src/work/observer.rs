@@ -10,13 +10,10 @@ use std::{
 };
 
 use tch::Tensor;
-use tilewright_engine::{Cancelled, Error, FinishedStep, Next, Observer};
+use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, Error, Failed, FinishedStep, Next, Observer};
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentMap};
-use tilewright_plan::{
-    AnyPlan, Candidate, Decision, Denoise, DenoiseCost, DenoisePlan, FailedAttempt, Failure, LogLine, Text, TextCost,
-    TextPlan, Vae, Work,
-};
+use tilewright_plan::{Candidate, Decision, Denoise, DenoiseCost, DenoiseRequest, LogLine, Request, Text, Vae, Work};
 use tilewright_rollout::Assignment;
 use tilewright_service_api::{PlanGrid, SamplingProgress};
 
@@ -212,32 +209,6 @@ impl<'a, W: Work> JobObserver<'a, W> {
         }
     }
 
-    fn note_failure(&self, plan: AnyPlan, failure: Failure) {
-        self.handle.report_failure(plan, failure);
-        self.server.jobs.live.notify_change();
-    }
-
-    fn note_loading(&self, share: f64) -> ControlFlow<Cancelled> {
-        if self.handle.update_loading(share) {
-            self.device.refresh_memory();
-            self.server.jobs.live.notify_change();
-        }
-        Cancelled::unless(self.stop.goes_on())
-    }
-
-    fn note_loaded(&self) {
-        self.handle.end_loading();
-        self.server.jobs.live.notify_change();
-    }
-
-    fn note_progress(&self, share: f64) -> ControlFlow<Cancelled> {
-        if self.handle.update_progress(share) {
-            self.device.refresh_memory();
-            self.server.jobs.live.notify_change();
-        }
-        Cancelled::unless(self.stop.goes_on())
-    }
-
     /// True if another revision waits to take over. What is done stays, so that its decision begins
     /// no other attempt.
     fn next(&mut self) -> Next {
@@ -246,81 +217,81 @@ impl<'a, W: Work> JobObserver<'a, W> {
     }
 }
 
-/// The words of a decision in the log.
-macro_rules! log_decision {
-    ($decision:expr, $($plan:tt)*) => {{
-        let fallback = $decision.fallback.as_ref().map(|fallback| fallback.reason.to_string());
-        let decision_us = $decision.elapsed.as_nanos() as f64 / 1e3;
-        tracing::info!($($plan)*, decision_us, fuel = $decision.fuel, fallback, "decided");
-    }};
+/// A kind of work whose jobs are followed.
+pub trait Followed: Work {
+    /// True if the parts of the work are the steps of a sample.
+    const HAS_STEPS: bool = false;
+
+    /// The decision, if it is of this kind.
+    fn decided(any: AnyDecided<'_>) -> Option<Decided<'_, Self>>;
+
+    /// The failure, if it is of this kind.
+    fn failed(any: AnyFailed<'_>) -> Option<Failed<'_, Self>>;
+
+    /// The grid that a plan divides the work into; `None` before the request is known.
+    fn grid(request: Option<&Self::Request>, plan: &Self::Plan) -> Option<PlanGrid>;
+
+    /// The expected time of a step of a sample.
+    fn step(_cost: &Self::Cost) -> Option<Duration> {
+        None
+    }
 }
 
-/// The shares of a load and of the work, for followers.
-macro_rules! notes_progress {
-    () => {
-        fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-            self.note_loading(share)
-        }
+macro_rules! followed {
+    ($work:ident, $grid:expr $(, $step:expr)?) => {
+        impl Followed for $work {
+            fn decided(any: AnyDecided<'_>) -> Option<Decided<'_, Self>> {
+                if let AnyDecided::$work(decided) = any { Some(decided) } else { None }
+            }
 
-        fn loaded(&mut self) {
-            self.note_loaded();
-        }
+            fn failed(any: AnyFailed<'_>) -> Option<Failed<'_, Self>> {
+                if let AnyFailed::$work(failed) = any { Some(failed) } else { None }
+            }
 
-        fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-            self.note_progress(share)
+            fn grid(request: Option<&Self::Request>, plan: &Self::Plan) -> Option<PlanGrid> {
+                $grid(request, plan)
+            }
+
+            $(
+                const HAS_STEPS: bool = true;
+
+                fn step(cost: &Self::Cost) -> Option<Duration> {
+                    Some($step(cost))
+                }
+            )?
         }
     };
 }
 
-impl Observer for JobObserver<'_, Vae> {
-    fn decided(&mut self, decision: &Decision) {
-        let grid = self.request.as_ref().map(|request| plan_grid(request, &decision.plan));
+followed!(Vae, |request: Option<&Request>, plan| Some(plan_grid(request?, plan)));
+followed!(Text, |_, _| Some(step_grid(1)));
+followed!(
+    Denoise,
+    |request: Option<&DenoiseRequest>, _| Some(step_grid(request.map_or(0, |request| request.steps))),
+    |cost: &DenoiseCost| cost.step
+);
+
+impl<W: Followed> Observer for JobObserver<'_, W> {
+    fn decided(&mut self, decided: AnyDecided<'_>) {
+        let Some(Decided { decision, expected, steps_done }) = W::decided(decided) else { return };
+        let grid = W::grid(self.request.as_ref(), &decision.plan);
         self.note_decision(decision, grid);
-        log_decision!(decision, space = %decision.plan.space, precision = %decision.plan.precision);
+        if let Some(grid) = grid.filter(|_| W::HAS_STEPS) {
+            // Another plan has another pace.
+            self.pace = StepPace { expected: expected.and_then(W::step), ..StepPace::default() };
+            self.handle.update_sampling(self.pace.progress(steps_done, grid.total));
+        }
+        let fallback = decision.fallback.as_ref().map(|fallback| fallback.reason.to_string());
+        let decision_us = decision.elapsed.as_nanos() as f64 / 1e3;
+        tracing::info!(plan = %decision.plan, steps_done, decision_us, fuel = decision.fuel, fallback, "decided");
         self.server.jobs.live.notify_change();
     }
 
-    fn failed(&mut self, attempt: &FailedAttempt) {
-        tracing::warn!(failure = %attempt.failure, space = %attempt.plan.space, "an attempt failed");
-        self.note_failure(attempt.plan.clone().into(), attempt.failure);
-    }
-
-    notes_progress!();
-
-    fn between_chunks(&mut self) -> Next {
-        self.next()
-    }
-}
-
-impl Observer for JobObserver<'_, Text> {
-    fn text_decided(&mut self, decision: &Decision<Text>, _: Option<&TextCost>) {
-        self.note_decision(decision, Some(step_grid(1)));
-        log_decision!(decision, plan = %decision.plan);
-        self.server.jobs.live.notify_change();
-    }
-
-    fn text_failed(&mut self, attempt: &FailedAttempt<Text>, _: &TextPlan) {
-        tracing::warn!(failure = %attempt.failure, plan = %attempt.plan, "an attempt failed");
-        self.note_failure(attempt.plan.clone().into(), attempt.failure);
-    }
-
-    notes_progress!();
-}
-
-impl Observer for JobObserver<'_, Denoise> {
-    fn sample_decided(&mut self, decision: &Decision<Denoise>, cost: Option<&DenoiseCost>, steps_done: u32) {
-        let steps = self.request.as_ref().map_or(0, |request| request.steps);
-        self.note_decision(decision, Some(step_grid(steps)));
-        // Another plan has another pace.
-        self.pace = StepPace { expected: cost.map(|cost| cost.step), ..StepPace::default() };
-        self.handle.update_sampling(self.pace.progress(steps_done, steps));
-        log_decision!(decision, plan = %decision.plan, steps_done);
-        self.server.jobs.live.notify_change();
-    }
-
-    fn sample_failed(&mut self, attempt: &FailedAttempt<Denoise>, _: &DenoisePlan) {
+    fn failed(&mut self, failed: AnyFailed<'_>) {
+        let Some(Failed { attempt, .. }) = W::failed(failed) else { return };
         tracing::warn!(failure = %attempt.failure, plan = %attempt.plan, step = attempt.step, "an attempt failed");
-        self.note_failure(attempt.plan.clone().into(), attempt.failure);
+        self.handle.report_failure(attempt.plan.clone().into(), attempt.failure);
+        self.server.jobs.live.notify_change();
     }
 
     fn loading(&mut self) {
@@ -328,16 +299,25 @@ impl Observer for JobObserver<'_, Denoise> {
     }
 
     fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        self.note_loading(share)
+        if self.handle.update_loading(share) {
+            self.device.refresh_memory();
+            self.server.jobs.live.notify_change();
+        }
+        Cancelled::unless(self.stop.goes_on())
     }
 
     fn loaded(&mut self) {
         self.pace.end_loading();
-        self.note_loaded();
+        self.handle.end_loading();
+        self.server.jobs.live.notify_change();
     }
 
     fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        self.note_progress(share)
+        if self.handle.update_progress(share) {
+            self.device.refresh_memory();
+            self.server.jobs.live.notify_change();
+        }
+        Cancelled::unless(self.stop.goes_on())
     }
 
     fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {
@@ -365,6 +345,10 @@ impl Observer for JobObserver<'_, Denoise> {
     }
 
     fn between_steps(&mut self) -> Next {
+        self.next()
+    }
+
+    fn between_chunks(&mut self) -> Next {
         self.next()
     }
 }

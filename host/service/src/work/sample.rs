@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use tilewright_engine::{Begun, DenoiseJob, SampleState, Sampled, Sampling};
+use tilewright_engine::{Begun, DenoiseJob, Finished, SampleState, Sampled, Sampling};
 use tilewright_media::{Preview, Rate, Texts};
 use tilewright_pipeline::{
     Description, KeptSample, LatentKind, LatentOutput, LoraRequest, SampleModel, SampleRequest, Trials, Workflow,
@@ -109,8 +109,8 @@ impl Executed for Denoise {
         };
         let end =
             tracing::info_span!("write").in_scope(|| execution.finish_sample(transformer, input, &output, &sampled));
-        let Sampled { latents, record, .. } = sampled;
-        JobOutcome { record: Some(Box::new(record)), output: compares.then_some(latents), end }
+        let Finished { output, record, .. } = sampled;
+        JobOutcome { record: Some(Box::new(record)), output: compares.then_some(output.latents), end }
     }
 
     fn compare(
@@ -129,8 +129,8 @@ impl Executed for Denoise {
         let job = job.map_err(|error| one_line(&error))?;
         let mut planner = UntrackedPlanner::new(incumbent);
         let sampled = job.run(&mut planner, None, &mut CancelOnly(stop));
-        let Sampled { latents, record, .. } = sampled.map_err(|unfinished| one_line(&unfinished.error))?;
-        Ok((record, psnr::over_span(canarys, &latents).map_err(|error| one_line(&error))?))
+        let Finished { output, record, .. } = sampled.map_err(|unfinished| one_line(&unfinished.error))?;
+        Ok((record, psnr::over_span(canarys, &output.latents).map_err(|error| one_line(&error))?))
     }
 
     fn count(server: &ServerState, labels: &Labels<'_>, device: &str, record: &Record<Self>) {
@@ -186,7 +186,7 @@ impl Execution<'_> {
         transformer: &SampleModel,
         input: &SampleInput,
         output: &LatentOutput,
-        sampled: &Sampled,
+        sampled: &Finished<Sampled, Denoise>,
     ) -> Result<Vec<JobResult>, JobEnd> {
         let texts = match self.stored.job.stage {
             JobStage::Generate => self.describe_prompted(transformer, input, sampled).unwrap_or_else(|error| {
@@ -205,7 +205,7 @@ impl Execution<'_> {
         &self,
         transformer: &SampleModel,
         SampleInput { model, request, sampling }: &SampleInput,
-        sampled: &Sampled,
+        sampled: &Finished<Sampled, Denoise>,
     ) -> tilewright_pipeline::Result<Texts> {
         let stored = &self.stored.request;
         let fields = accept::fields_of(stored, self.stored.job.request.as_deref(), transformer).unwrap_or_default();

@@ -4,7 +4,8 @@ use std::{fs, io, path::Path, sync::Arc};
 
 use tilewright_engine::Error as EngineError;
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, EncoderRun, Error, KeptConditionings, TextPlanning, Trials, UnfinishedRun,
+    Conditioning, ConditioningOutput, EncoderRun, Error, FoundConditionings, KeptConditionings, PlacedConditioning,
+    TextPlanning, Trials, UnfinishedRun,
 };
 use tilewright_plan::{Exchange, Stage, Text, TextRecord};
 use tilewright_rollout::{Assignment, Decider, EndedJob};
@@ -83,13 +84,8 @@ impl TextStage<'_> {
         let failed = |error: Error| self.ended(error, stop);
         let kept = KeptConditionings::open().ok().flatten();
         let identity = &self.assignment.revision.identity;
-        let mut found = Vec::new();
-        for prompt in &prompts {
-            let one = wish(std::slice::from_ref(prompt));
-            found.push(kept.as_ref().map(|kept| kept.find(&text.paths, &one, identity)).transpose().map_err(failed)?);
-        }
-        let is_missing = |index: &usize| found[*index].as_ref().is_none_or(|(_, path)| path.is_none());
-        let missing: Vec<String> = (0..found.len()).filter(is_missing).map(|index| prompts[index].clone()).collect();
+        let found = FoundConditionings::find(kept.as_ref(), &text.paths, &wish(&prompts), identity).map_err(failed)?;
+        let missing = found.missing(&prompts);
         let mut made = Vec::new();
         if !missing.is_empty() {
             let mut decider = Decider::<Text>::new(server.rollout.clone(), self.assignment.clone());
@@ -128,16 +124,17 @@ impl TextStage<'_> {
             }
         }
         // The first one comes last: it says that all are there.
-        for (index, input) in CONDITIONINGS.into_iter().enumerate().take(prompts.len()).rev() {
+        let placed = found.complete(made);
+        if placed.len() != prompts.len() {
+            return Err(JobEnd::Failed("no conditioning".into()));
+        }
+        for (input, placed) in CONDITIONINGS.into_iter().zip(placed).rev() {
             let place = server.jobs.files.input(&stored.job.id, input);
             let written = place.with_extension("safetensors");
-            match found[index].as_ref().and_then(|(_, path)| path.as_ref()) {
-                Some(path) => copy(path, &written),
-                None => {
-                    let conditioning = made.pop().ok_or_else(|| JobEnd::Failed("no conditioning".into()))?;
-                    if let (Some(kept), Some((key, _))) = (&kept, &found[index])
-                        && let Err(error) = kept.keep(key, &conditioning)
-                    {
+            match placed {
+                PlacedConditioning::Kept(path) => copy(&path, &written),
+                PlacedConditioning::Made(conditioning, error) => {
+                    if let Some(error) = error {
                         tracing::warn!(error = one_line(&error), "a conditioning is not kept");
                     }
                     write(&conditioning, &written).map_err(failed)?

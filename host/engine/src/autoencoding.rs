@@ -1,0 +1,156 @@
+//! Decodes and encodes: what pictures and clips have in common in both directions.
+
+pub(crate) mod costs;
+
+use std::time::Duration;
+
+use tilewright_plan::{
+    Capabilities, Cost, Dtype, Failure, Layout, Outcome, Plan, Precision, Release, Request, Space, Stage, Tile, Time,
+    Vae,
+};
+
+use self::costs::{PlanCost, VaePrices};
+use crate::{
+    Error, Job, Machine, Result,
+    run::is_hopeless,
+    work::{AnyDecided, AnyFailed, Attempts, Decided, Failed, Runnable},
+};
+
+/// The share by which a peak may lie above its estimate: what is called enough has to be enough.
+const ESTIMATE_MARGIN: f64 = 1.05;
+
+impl Runnable for Vae {
+    type Prices = VaePrices;
+
+    fn layout(plan: &Plan) -> Option<Layout> {
+        Some(plan.layout)
+    }
+
+    fn after(outcome: Outcome, Attempts { count, load, cold }: Attempts) -> Outcome {
+        Outcome { attempts: count, load, cold, ..outcome }
+    }
+
+    fn decided<'a>(decided: Decided<'a, Self>) -> AnyDecided<'a> {
+        AnyDecided::Vae(decided)
+    }
+
+    fn failed<'a>(failed: Failed<'a, Self>) -> AnyFailed<'a> {
+        AnyFailed::Vae(failed)
+    }
+}
+
+impl<'a, I> Job<'a, Vae, I> {
+    /// A job whose request fits.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`] if not even the leanest plan fits.
+    pub(crate) fn checked(
+        machine: &'a Machine,
+        stage: Stage,
+        request: Request,
+        capabilities: Capabilities,
+        formula: impl PlanCost + 'static,
+        input: I,
+    ) -> Result<Self> {
+        let prices = VaePrices::new(formula, request.limit_counts_weights);
+        let job = Self::new_unchecked(machine, stage, request, capabilities, prices, input);
+        job.check()?;
+        Ok(job)
+    }
+
+    /// The same job, with blended tiles and chunks allowed where an exact plan fits, or not.
+    #[must_use]
+    pub fn allowing_blended(mut self, allows: bool) -> Self {
+        self.request.allows_blended = allows;
+        self
+    }
+
+    /// The bytes of weights in use that the memory limit counts.
+    pub(crate) const fn counted_weights(&self, weights_bytes: u64) -> u64 {
+        if self.request.limit_counts_weights { weights_bytes } else { 0 }
+    }
+
+    /// Refuses a request that not even the leanest plan fits in.
+    fn check(&self) -> Result<()> {
+        let (plan, least) = self.leanest();
+        if least.peak_bytes > self.request.memory_limit {
+            let tile = plan.space.tile().map_or(self.request.height.max(self.request.width), |tile| tile.height);
+            let what = if self.request.frames > 1 { "clip" } else { "picture" };
+            let Request { memory_limit: limit, limit_counts_weights: counts_weights, .. } = self.request;
+            return Err(Error::DoesNotFit { what, limit, least: least.peak_bytes, counts_weights, tile });
+        }
+        Ok(())
+    }
+
+    /// The plan that holds least, and its price.
+    fn leanest(&self) -> (Plan, Cost) {
+        let Request { height, width, frames, .. } = self.request;
+        let side = self.capabilities.tile_least.min(height.max(width));
+        let plan = |precision, layout, (space, time)| Plan {
+            space,
+            time,
+            batch: 1,
+            precision,
+            layout,
+            release: Release::EachStep,
+            offload: false,
+            prefetch: 0,
+            reason: String::new(),
+        };
+        // A picture no larger than a tile is leaner whole: nothing is gathered. So is a long clip
+        // that leaves as it is decoded.
+        let mut ways = vec![
+            (Space::Blended(Tile { height: side, width: side, overlap: 0 }), Time::Whole),
+            (Space::Whole, Time::Whole),
+        ];
+        if frames > 1 && self.capabilities.carried {
+            let bands = Space::Exact(Tile { height: side, width, overlap: 0 });
+            ways.extend([Space::Whole, bands].map(|space| (space, Time::Carried { frames: 1 })));
+        }
+        let mut least = (
+            plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, ways[0]),
+            Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
+        );
+        for dtype in &self.capabilities.dtypes {
+            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                for way in &ways {
+                    let plan = plan(Precision::Uniform(*dtype), layout, *way);
+                    match self.estimate(&plan) {
+                        Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        least.1.peak_bytes = (least.1.peak_bytes as f64 * ESTIMATE_MARGIN) as u64;
+        least
+    }
+
+    /// The way out after the last attempt has failed.
+    pub(crate) fn advice(&self, plan: &Plan, last: Failure) -> String {
+        match last {
+            Failure::NonFinite { .. } if is_hopeless::<Vae>(plan, last) => {
+                "in f32 too: the weights or the input are damaged".into()
+            }
+            Failure::NonFinite { .. } => "try --policy fixed --set precision=f32".into(),
+            Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
+                let (plan, least) = self.leanest();
+                let kind = if let Space::Exact(_) = plan.space { "exact" } else { "blended" };
+                let mut space = match plan.space.tile() {
+                    Some(tile) => format!("space={kind} --set tile={} --set overlap={}", tile.height, tile.overlap),
+                    None => "space=whole".into(),
+                };
+                if let Time::Carried { frames } = plan.time {
+                    space.push_str(&format!(" --set time=carried --set chunk={frames}"));
+                }
+                format!(
+                    "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {}{})",
+                    plan.precision,
+                    plan.layout,
+                    tilewright_plan::bytes::display(least.peak_bytes),
+                    if self.request.limit_counts_weights { ", weights included" } else { "" }
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Prices of decodes and encodes: a formula for a network and a way through it, and its weights.
+
+use std::{fmt::Debug, time::Duration};
+
+use tilewright_plan::{Cost, Dtype, Layout, Outcome, Plan, Precision, Record, Trial, Vae};
+use tilewright_torch::probe::Measured;
+
+use crate::costs::Prices;
+
+/// The price of a plan for one job.
+pub(crate) trait PlanCost: Debug + Send + Sync {
+    /// The price of one plan.
+    ///
+    /// # Errors
+    /// One line, for the policy, if the plan can't be carried out.
+    fn cost(&self, plan: &Plan) -> Result<Cost, String>;
+
+    /// The bytes of the network's weights in a plan's format; 0 of one that can't be run, which has
+    /// no price either.
+    fn weight_bytes(&self, plan: &Plan) -> u64;
+}
+
+/// The prices of a job's plans.
+#[derive(Debug)]
+pub struct VaePrices {
+    formula: Box<dyn PlanCost>,
+    /// Peaks include the weights.
+    counts_weights: bool,
+}
+
+impl VaePrices {
+    /// The prices by a formula, which leaves the weights aside.
+    pub(crate) fn new(formula: impl PlanCost + 'static, counts_weights: bool) -> Self {
+        Self { formula: Box::new(formula), counts_weights }
+    }
+
+    /// The bytes of a plan's weights, if they are counted; else 0.
+    fn counted_weights(&self, plan: &Plan, counts_weights: bool) -> u64 {
+        if counts_weights { self.formula.weight_bytes(plan) } else { 0 }
+    }
+}
+
+impl Prices<Vae> for VaePrices {
+    fn price(&self, plan: &Plan) -> Result<Cost, String> {
+        let cost = self.formula.cost(plan)?;
+        let peak_bytes = cost.peak_bytes.saturating_add(self.counted_weights(plan, self.counts_weights));
+        Ok(Cost { peak_bytes, ..cost })
+    }
+
+    fn trial(&self, record: &Record) -> Option<Trial> {
+        let (then, outcome) = (record.estimate.as_ref()?, record.outcome.filter(|outcome| !outcome.cold)?);
+        let plan = &record.plan;
+        let now = self.formula.cost(plan).ok()?;
+        // The weights are known: what was measured says something of the rest alone.
+        let weights = self.counted_weights(plan, record.request.limit_counts_weights);
+        let rest = |peak_bytes: u64| peak_bytes.saturating_sub(weights) as f64;
+        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
+        let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
+        let memory = ratio(rest(outcome.peak_bytes), rest(then.peak_bytes))?;
+        let outcome = Outcome {
+            elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
+            peak_bytes: ((now.peak_bytes as f64 * memory) as u64)
+                .saturating_add(self.counted_weights(plan, self.counts_weights)),
+            ..outcome
+        };
+        Some(Trial { plan: plan.clone(), outcome })
+    }
+}
+
+/// The costs of a network in a precision and a memory order.
+#[derive(Clone, Debug)]
+pub(crate) struct Price<F> {
+    pub precision: Precision,
+    pub layout: Layout,
+    pub costs: F,
+}
+
+/// Costs of a network in every precision and memory order that the device was measured in.
+#[derive(Clone, Debug)]
+pub(crate) struct Formats<F>(Vec<Price<F>>);
+
+impl<F> Formats<F> {
+    /// Works the costs out; `costs` gives none of a format that can't be run.
+    pub fn new(measured: &Measured, costs: impl Fn(Precision, Layout) -> Option<F>) -> Self {
+        let mut prices = Vec::new();
+        for speed in &measured.speeds {
+            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
+                let costs = costs(precision, speed.layout);
+                prices.extend(costs.map(|costs| Price { precision, layout: speed.layout, costs }));
+            }
+        }
+        Self(prices)
+    }
+
+    /// The costs of a plan's format.
+    ///
+    /// # Errors
+    /// One line, for the policy, if the format can't be run.
+    pub fn of(&self, plan: &Plan) -> Result<&Price<F>, String> {
+        let price = self.0.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
+        price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))
+    }
+
+    /// The types that convolutions can run in.
+    pub fn dtypes(&self) -> Vec<Dtype> {
+        let mut dtypes: Vec<Dtype> = self.0.iter().map(|price| price.precision.dtype()).collect();
+        dtypes.dedup();
+        dtypes
+    }
+}

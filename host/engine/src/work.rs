@@ -1,0 +1,80 @@
+//! The kinds of work, as the engine carries them out.
+
+use std::time::Duration;
+
+use tilewright_plan::{Decision, Denoise, FailedAttempt, Layout, Text, Vae, Work};
+
+use crate::costs::Prices;
+
+/// A kind of work that the engine carries out.
+pub trait Runnable: Work {
+    /// The prices of its plans for one job.
+    type Prices: Prices<Self>;
+
+    /// The memory order of a plan that sets it.
+    fn layout(_plan: &Self::Plan) -> Option<Layout> {
+        None
+    }
+
+    /// An outcome with what the attempts before it add.
+    fn after(outcome: Self::Outcome, attempts: Attempts) -> Self::Outcome;
+
+    /// A decision, as an observer of any kind of work gets it.
+    fn decided<'a>(decided: Decided<'a, Self>) -> AnyDecided<'a>;
+
+    /// A failure, as an observer of any kind of work gets it.
+    fn failed<'a>(failed: Failed<'a, Self>) -> AnyFailed<'a>;
+}
+
+/// All attempts of a job, the last one included.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempts {
+    /// Their number.
+    pub count: u32,
+    /// The time that they took to load weights.
+    pub load: Duration,
+    /// The last one was the first of its format on a GPU in this process.
+    pub cold: bool,
+}
+
+/// A plan that is about to be carried out.
+#[derive(Debug)]
+pub struct Decided<'a, W: Work> {
+    /// The decision.
+    pub decision: &'a Decision<W>,
+    /// The expected cost; `None` if the plan has no price.
+    pub expected: Option<&'a W::Cost>,
+    /// Steps of a sample that are done.
+    pub steps_done: u32,
+}
+
+/// A plan that failed.
+#[derive(Debug)]
+pub struct Failed<'a, W: Work> {
+    /// The attempt.
+    pub attempt: &'a FailedAttempt<W>,
+    /// The plan that follows; `None` if the job gives up.
+    pub next: Option<&'a W::Plan>,
+}
+
+/// [`Decided`] of any kind of work.
+#[derive(Debug)]
+pub enum AnyDecided<'a> {
+    /// A decode or an encode.
+    Vae(Decided<'a, Vae>),
+    /// A sample.
+    Denoise(Decided<'a, Denoise>),
+    /// A text encoder's run.
+    Text(Decided<'a, Text>),
+}
+
+/// [`Failed`] of any kind of work.
+#[derive(Debug)]
+pub enum AnyFailed<'a> {
+    /// A decode or an encode.
+    Vae(Failed<'a, Vae>),
+    /// A sample.
+    Denoise(Failed<'a, Denoise>),
+    /// A text encoder's run.
+    Text(Failed<'a, Text>),
+}
