@@ -31,7 +31,7 @@ pub use embed::Embed;
 pub use encode::Encode;
 pub use generate::Generate;
 pub use models::{ModelFolders, Models};
-pub use options::{DeviceOptions, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions};
+pub use options::{DeviceOptions, JSON_OF_SEVERAL, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions};
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
@@ -144,6 +144,7 @@ pub enum Command {
 /// `tilewright decode`
 #[derive(Args, Debug)]
 #[command(mut_arg("memory_limit", |arg| arg.help(LIMIT_ASIDE)))]
+#[command(mut_arg("json", |arg| arg.help(JSON_OF_SEVERAL)))]
 pub struct Decode {
     /// A ComfyUI .latent, or a .safetensors with one tensor: [N, C, H, W], or [N, C, T, H, W] for
     /// video; several, or folders of them, share the loaded weights, and one that fails does not
@@ -190,7 +191,7 @@ pub struct Decode {
     /// The shift that --scaled undoes, instead of the family's
     #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
     pub shift_factor: Option<f64>,
-    /// What is reported, and whether anything is made.
+    /// Options of the report, and of a dry run.
     #[command(flatten)]
     pub report: ReportOptions,
     /// Draw the tiles and their overlaps over the picture, into this .png, .jpg or .webp

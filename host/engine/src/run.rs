@@ -200,3 +200,24 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
         Some(self.planner.decide(&question, job.costs.clone())).filter(is_new)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tilewright_plan::{Denoise, DenoisePlan, Place, Precision, Text, TextPlan};
+
+    use super::*;
+
+    #[test]
+    fn no_plan_mends_values_beyond_the_range_of_f32_in_any_stage() {
+        let not_finite = Failure::NonFinite { values: 3 };
+        for (dtype, expected) in [(Dtype::F32, true), (Dtype::Tf32, true), (Dtype::Bf16, false), (Dtype::F16, false)] {
+            for precision in [Precision::Uniform(dtype), Precision::Mixed(dtype)] {
+                let sample = DenoisePlan { precision, ..DenoisePlan::plain() };
+                let text = TextPlan { precision, ..TextPlan::plain(Place::Host) };
+                let found = [is_hopeless::<Denoise>(&sample, not_finite), is_hopeless::<Text>(&text, not_finite)];
+                assert_eq!(found, [expected; 2], "{precision}");
+                assert!(!is_hopeless::<Text>(&text, Failure::OutOfMemory { bytes: 1 }));
+            }
+        }
+    }
+}

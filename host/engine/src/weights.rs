@@ -78,9 +78,14 @@ pub enum Budget {
     /// So many bytes, with those in use. Weights in use are never taken away: if they alone exceed
     /// the budget, nothing is idle.
     Bytes(u64),
-    /// So many bytes, with those in use and all that jobs at work may hold besides
-    /// ([`WeightStore::reserve`]): idle weights take the memory that no job needs.
-    Room(u64),
+    /// Bytes of weights' own, as [`Budget::Bytes`], and those that are lent to jobs: idle weights
+    /// take what no job at work has reserved ([`WeightStore::reserve`]).
+    Room {
+        /// Bytes for weights, whatever jobs hold.
+        own: u64,
+        /// Bytes that jobs may hold besides weights.
+        lent: u64,
+    },
 }
 
 impl Budget {
@@ -90,7 +95,7 @@ impl Budget {
         match self {
             Self::Last => true,
             Self::Bytes(most) => weights <= most,
-            Self::Room(most) => weights.saturating_add(usage.reserved_bytes) <= most,
+            Self::Room { own, lent } => weights <= own.saturating_add(lent.saturating_sub(usage.reserved_bytes)),
         }
     }
 }
@@ -249,7 +254,8 @@ impl WeightStore {
     pub fn may_keep(&self, device: Device, bytes: u64) -> bool {
         match self.budget(device) {
             Budget::Last => true,
-            Budget::Bytes(most) | Budget::Room(most) => most > 0 && bytes <= most,
+            Budget::Bytes(most) => most > 0 && bytes <= most,
+            Budget::Room { own, lent } => bytes <= own.saturating_add(lent),
         }
     }
 
@@ -487,7 +493,7 @@ mod tests {
 
     #[test]
     fn idle_weights_take_the_memory_that_no_job_needs() {
-        let store = WeightStore::new(Budget::Room(100));
+        let store = WeightStore::new(Budget::Room { own: 10, lent: 90 });
         drop((lease(&store, 1, 40), lease(&store, 2, 40)));
         assert_eq!(store.usage(Device::Cpu).idle_bytes, 80, "no job is at work");
         // The job is about to lease the one that was used last but one.

@@ -356,4 +356,6 @@ fn another_plan_takes_over_between_chunks_and_the_clip_is_the_same() {
     assert!(largest(&(kept.clip() - whole)) <= 1e-5);
     assert_eq!(finished.record.plan.time, plans[2].time, "the last plan is the record's");
     assert!(finished.record.attempts.is_empty() && planner.recovered.is_empty(), "nothing failed");
+    let whole = finished.record.outcome.unwrap();
+    assert!(planner.learned.iter().all(|(_, outcome)| *outcome != whole), "the whole is no plan's alone");
 }

@@ -111,7 +111,7 @@ fn a_retry_in_the_same_residency_loads_nothing() {
     let held = |plan: &DenoisePlan| job(&denoiser, &sampling, 1 << 32).estimate(plan).unwrap().held_bytes();
     let limit = (held(&whole) + held(&parts)) / 2;
     assert!(held(&parts) < limit && limit < held(&whole));
-    let expected = run(&job(&denoiser, &sampling, 1 << 32), &[parts.clone()]).output.latents;
+    let expected = run(&job(&denoiser, &sampling, 1 << 32), std::slice::from_ref(&parts)).output.latents;
     denoiser.release();
     let loads = usage(&store).loads;
     let finished = run(&job(&denoiser, &sampling, limit), &[whole, parts]);
@@ -139,7 +139,7 @@ fn another_type_takes_the_place_of_the_first_one() {
 #[test]
 fn experts_stay_where_there_is_room_and_count_one_by_one() {
     let _alone = alone();
-    for (budget, hits) in [(Budget::Last, 0), (Budget::Room(1 << 32), 2)] {
+    for (budget, hits) in [(Budget::Last, 0), (Budget::Room { own: 0, lent: 1 << 32 }, 2)] {
         let store = WeightStore::new(budget);
         let (denoiser, sampling) = (wan_experts(&store), wan_sampling());
         let expected = job(&denoiser, &sampling, 1 << 32).estimate(&expanded()).unwrap();
@@ -170,7 +170,7 @@ fn models_that_have_no_room_together_take_turns() {
     });
     // Each job may hold all that there is, and each model's weights fit alone.
     let most = held.into_iter().max().unwrap();
-    let store = WeightStore::new(Budget::Room(most));
+    let store = WeightStore::new(Budget::Room { own: 0, lent: most });
     let [flux, wan] = alone_with(&store);
     for _ in 0..2 {
         for (denoiser, sampling, held) in [(&flux, &sampling[0], held[0]), (&wan, &sampling[1], held[1])] {

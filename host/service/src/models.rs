@@ -288,7 +288,7 @@ impl Models {
             let limit = sharing().map(|other| other.memory_limit).max().unwrap_or(0);
             let total = device.facts.total_bytes;
             let beside = total.saturating_sub(limit).clamp(total / 8, total / 2);
-            let budget = given.map_or(Budget::Room(beside.saturating_add(limit)), Budget::Bytes);
+            let budget = given.map_or(Budget::Room { own: beside, lent: limit }, Budget::Bytes);
             self.weights.set_budget(physical, budget);
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 use crate::generate::fresh_prompt;
-use crate::program::{Place, Run, fixture, sample};
+use crate::program::{Place, Run, fixture, largest_difference, sample};
 
 pub fn config() -> String {
     let model = |name: &str| {
@@ -65,6 +65,13 @@ fn decision(server: &Server, id: &str) -> Value {
 fn stages_of(server: &Server, id: &str) -> Vec<String> {
     let name = |record: &Value| record["stage"].as_str().unwrap().to_owned();
     decision(server, id)["stages"].as_array().unwrap().iter().map(name).collect()
+}
+
+/// The plans of a job's stages.
+fn plans_of(server: &Server, id: &str) -> String {
+    let stages = decision(server, id)["stages"].as_array().unwrap().clone();
+    let plan = |record: &Value| format!("{}: {}", record["stage"], record["plan"]);
+    stages.iter().map(plan).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -284,7 +291,14 @@ fn prompts_survive_kills_and_swaps_to_the_same_pixels() {
         server = Server::start(&place, &config());
     }
     for (id, (seed, kind)) in &accepted {
-        assert!(made(&place, &server, id) == right[*seed as usize][*kind], "{id}: other pixels");
+        let found = made(&place, &server, id);
+        let expected = &right[*seed as usize][*kind];
+        assert!(
+            found == *expected,
+            "{id}: pixels that differ by {} at most, by the plans {}",
+            largest_difference(&found.1, &expected.1),
+            plans_of(&server, id)
+        );
         if let Some(finished) = ends.get(id) {
             assert_eq!(server.job(id)["finished"], **finished, "{id} ended twice");
         }

@@ -57,7 +57,7 @@ pub struct Embed {
     /// Device, limit, aim and history.
     #[command(flatten)]
     pub run: RunOptions,
-    /// What is reported, and whether anything is made.
+    /// Options of the report, and of a dry run.
     #[command(flatten)]
     pub report: ReportOptions,
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use tilewright_models::Family;
 use tilewright_pipeline::LatentKind;
 
-use super::{AllowBlended, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions, factor, finite};
+use super::{AllowBlended, JSON_OF_SEVERAL, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions, factor, finite};
 
 /// The help of -o, with an escape sequence in `{n}` as in that of `decode`.
 const OUTPUT: &str = "\
@@ -18,6 +18,7 @@ input, a write-protected file or another user's is never replaced [default: the 
 /// `tilewright encode`
 #[derive(Args, Debug)]
 #[command(mut_arg("memory_limit", |arg| arg.help(LIMIT_ASIDE)))]
+#[command(mut_arg("json", |arg| arg.help(JSON_OF_SEVERAL)))]
 pub struct Encode {
     /// A picture (.png, .jpg, .webp), or for video VAEs a clip: .mp4, .webm, .mkv, .mov, .avi,
     /// .gif, .webp, a folder of pictures in the order of their names, or .safetensors with the
@@ -68,7 +69,7 @@ pub struct Encode {
     /// The shift that --scaled applies, instead of the family's
     #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
     pub shift_factor: Option<f64>,
-    /// What is reported, and whether anything is made.
+    /// Options of the report, and of a dry run.
     #[command(flatten)]
     pub report: ReportOptions,
 }

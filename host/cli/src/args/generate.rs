@@ -159,7 +159,7 @@ pub struct Generate {
     /// Keep each finished step beside OUT, and go on after the last one that an earlier run kept
     #[arg(long)]
     pub resume: bool,
-    /// What is reported, and whether anything is made.
+    /// Options of the report, and of a dry run.
     #[command(flatten)]
     pub report: ReportOptions,
 }

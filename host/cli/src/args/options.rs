@@ -14,6 +14,10 @@ use crate::{failure::Outcome, history, policy};
 pub const LIMIT_ASIDE: &str = "\
 The most to hold at once, weights aside unless --count-weights, as in 8GiB or 512MiB [default: 80 % of what is free]";
 
+/// The help of --json where several inputs may be given.
+pub const JSON_OF_SEVERAL: &str = "\
+Print the decision record as JSON on standard output, with the names of the outputs; for several inputs a line each";
+
 /// The device of a command.
 #[derive(Args, Debug)]
 pub struct DeviceOptions {
@@ -109,8 +113,7 @@ pub struct ReportOptions {
     /// Show every plan that the policy considered, with what was predicted and measured
     #[arg(long)]
     pub explain: bool,
-    /// Print the decision record as JSON on standard output, with the names of the outputs; for
-    /// several inputs a line each
+    /// Print the decision record as JSON on standard output, with the names of the outputs
     #[arg(long)]
     pub json: bool,
     /// The record of the decision.

@@ -233,7 +233,7 @@ pub struct Sample {
     /// The model's VAE, for --preview
     #[arg(long, value_name = "FILE", requires = "preview")]
     pub vae: Option<PathBuf>,
-    /// What is reported, and whether anything is made.
+    /// Options of the report, and of a dry run.
     #[command(flatten)]
     pub report: ReportOptions,
 }

@@ -93,7 +93,7 @@ pub fn device_body(device: &DeviceState, queue: u32, weights: &WeightStore) -> D
         counts_weights: device.counts_weights,
         weights_memory_bytes: match weights.budget(device.machine.device) {
             Budget::Bytes(most) => most,
-            Budget::Room(most) => most.saturating_sub(device.memory_limit),
+            Budget::Room { own, .. } => own,
             Budget::Last => 0,
         },
         in_use_bytes: memory.in_use,
