@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tilewright_text::{Encoder, Reading, Tokenizer};
+use tilewright_tokenizer::{Encoder, Reading, Tokenizer};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(prompt) = str::from_utf8(bytes) else { return };

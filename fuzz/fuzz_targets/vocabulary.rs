@@ -6,7 +6,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use tilewright_text::{Family, Gguf, Reading, Result, Tokenizer};
+use tilewright_tokenizer::{Family, Gguf, Reading, Result, Tokenizer};
 
 /// Texts that exercise every rule: case, marks, numbers, scripts, spaces and special tokens.
 const TEXTS: [&str; 5] = [

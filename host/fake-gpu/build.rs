@@ -50,7 +50,7 @@ fn lay_out(run: &Path, folder: &Path) -> PathBuf {
     libraries
 }
 
-/// A hard link, or a copy where that can't be: the loader tells the folder of a library by its real
+/// A hard link, or a copy where that can't be: the loader finds the folder of a library by its real
 /// path.
 fn lay(from: &Path, to: &Path) -> io::Result<()> {
     let _ = fs::remove_file(to);

@@ -1,4 +1,4 @@
-//! Compiles the shim against the libtorch that torch-sys found, and tells dependants the path of
+//! Compiles the shim against the libtorch that torch-sys found, and gives dependants the path of
 //! libtorch at run time.
 
 use std::{env, path::Path};

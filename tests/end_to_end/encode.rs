@@ -310,7 +310,7 @@ fn wrong_arguments_and_files_end_with_two() {
     }
 }
 
-/// A PNG's header that announces so many pixels, and nothing after it.
+/// A PNG's header that announces `width` × `height` pixels, and nothing after it.
 fn announced(width: u32, height: u32) -> Vec<u8> {
     let chunk = [&b"IHDR"[..], &width.to_be_bytes(), &height.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
     let mut sum = u32::MAX;

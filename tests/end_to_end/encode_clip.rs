@@ -224,7 +224,7 @@ fn clips_that_cannot_be_encoded_end_with_two() {
     }
     encode::<&str>(&place, "mixed", &wan, &[]).failed(2, "the pictures of a clip have one size: this is 72×64");
     assert_eq!(place.files(), before);
-    // Of a clip, an image VAE takes a frame.
+    // An image VAE takes one frame of a clip.
     encode(&place, "x.safetensors", &image, &["--frames", "1", "-o", "first.latent"]).succeeded();
     assert_eq!(tensor(&place.path("first.latent"), "latent_tensor").0, [1, 16, 8, 8]);
 }

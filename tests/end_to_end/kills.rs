@@ -1,6 +1,6 @@
 //! Clips under way are killed and interrupted at moments all over their decode: what stands under
-//! the final name is whole, whoever is told to end leaves nothing lying about, and what was decoded
-//! before the end is gone on from, to the same bytes.
+//! the final name is whole, a process that is asked to end leaves nothing lying about, and what was
+//! decoded before the end is gone on from, to the same bytes.
 //!
 //! TILEWRIGHT_KILLS=100 kills more often than the 24 times that every run of the tests does.
 
@@ -188,7 +188,7 @@ fn killed_decodes_leave_nothing_half_written_and_go_on_to_the_same_bytes() {
         let (took, expected) = &undisturbed[&form];
         let name = FORMS[form].0;
         let place = Place::new();
-        // Those that go on are killed up to three times.
+        // Decodes that go on are killed up to three times.
         for turn in 0..if resume { 3 } else { 1 } {
             let after = Moment::After(took.mul_f64(random.share() * 1.05));
             let moment = if resume && turn == 0 { Moment::Kept } else { after };

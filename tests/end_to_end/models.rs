@@ -200,7 +200,8 @@ fn folders_that_comfyui_is_configured_to_search_are_searched() {
     generate(&place, &["--models", "ComfyUI", "--model", "one"]).succeeded();
     generate(&place, &["--models", "ComfyUI", "--model", "all/diffusion_models/one.safetensors"]).succeeded();
 
-    // Of one name, the file in the folder that is searched first: ComfyUI's own, or the default.
+    // A name in two folders means the file in the one that is searched first: ComfyUI's own, or the
+    // default.
     let own = "ComfyUI/models/diffusion_models/one.safetensors";
     put(&place, "generate-flux", "transformer", own);
     let mut bytes = fs::read(place.path(own)).unwrap();

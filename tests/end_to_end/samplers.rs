@@ -14,7 +14,7 @@ use crate::{
 /// Kills of the test, if the environment asks for no other number (TILEWRIGHT_KILLS).
 const KILLS: usize = 8;
 
-/// The environment variable by which a sample waits so many milliseconds after each step: on a fast
+/// The environment variable for the milliseconds that a sample waits after each step: on a fast
 /// machine it would be done before it is killed.
 const SLOW: &str = "TILEWRIGHT_SLOW_STEP_MS";
 

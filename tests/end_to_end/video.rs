@@ -41,8 +41,8 @@ fn pair() -> [String; 3] {
     ]
 }
 
-/// True if ffmpeg is to be tested; without it tests fail, unless they are told that it is not
-/// there.
+/// True if ffmpeg is to be tested; without it tests fail, unless `TILEWRIGHT_WITHOUT_FFMPEG` is
+/// set.
 pub fn ffmpeg() -> bool {
     let without = std::env::var_os("TILEWRIGHT_WITHOUT_FFMPEG").is_some();
     if without {

@@ -38,7 +38,7 @@ from transformers import (CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjec
 from networks import plain_f32, random_values, save
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-VOCABULARIES = ROOT / "host/text/vocabularies"
+VOCABULARIES = ROOT / "host/tokenizer/vocabularies"
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "diffusers": "0.42.1", "sentencepiece": "0.2.3", "safetensors": "0.8.0",
             "numpy": "2.4.6", "ftfy": "6.3.1"}
 TOLERANCE = 1e-4

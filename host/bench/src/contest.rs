@@ -17,7 +17,7 @@ pub struct Entry {
     pub spelling: Spelling,
     /// The limit in bytes, without weights.
     pub memory_limit: u64,
-    /// Its objective.
+    /// The policy's objective.
     pub objective: Objective,
 }
 
@@ -28,7 +28,7 @@ pub struct Contest<'a> {
     pub machine: &'a Machine,
     /// The model.
     pub model: &'a Model,
-    /// Its latents, in its own space, f32.
+    /// The model's latents, in its own space, f32.
     pub latents: &'a Tensor,
     /// The policies; ratios are to the first.
     pub entries: Vec<Entry>,

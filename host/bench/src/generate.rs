@@ -62,7 +62,7 @@ const fn video(name: &'static str, scale: u32, shape: wan::Shape) -> Network {
 }
 
 impl Network {
-    /// Those that can be generated.
+    /// The networks that can be generated.
     pub const ALL: [Network; 6] = [
         image("flux", 16, false),
         image("sdxl", 4, true),

@@ -33,11 +33,11 @@ pub struct Report {
 pub struct Against {
     /// As spelled.
     pub policy: String,
-    /// Its plan; null if it was not run.
+    /// The decode's plan; null if it was not run.
     pub plan: Option<Plan>,
     /// Time of its one run.
     pub elapsed_ms: Option<f64>,
-    /// Its peak.
+    /// The decode's peak.
     pub peak_bytes: Option<u64>,
     /// The reason why there are no differences.
     pub error: Option<String>,
@@ -52,11 +52,11 @@ pub struct Row {
     pub name: Option<String>,
     /// As the policy says.
     pub version: Option<String>,
-    /// Its settings, defaults included.
+    /// The policy's settings, defaults included.
     pub settings: BTreeMap<String, Value>,
-    /// Its objective.
+    /// The policy's objective.
     pub objective: Objective,
-    /// Its memory limit.
+    /// The policy's memory limit.
     pub memory_limit: u64,
     /// The plan of the last run.
     pub plan: Option<Plan>,
@@ -92,7 +92,7 @@ pub struct Row {
     pub pool_hit_share: Option<f64>,
     /// Runs that ended in a picture, counted or not.
     pub finished: usize,
-    /// Of these after the first, the ones whose weights were loaded already.
+    /// Finished runs after the first whose weights were loaded already.
     pub found_loaded: usize,
     /// Attempts that failed before one succeeded, over the counted runs.
     pub attempts: usize,

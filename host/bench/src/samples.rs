@@ -72,9 +72,9 @@ pub struct SampleReport {
 pub struct SampleRow {
     /// As spelled.
     pub policy: String,
-    /// Its objective.
+    /// The policy's objective.
     pub objective: Objective,
-    /// Its memory limit, weights included.
+    /// The policy's memory limit, weights included.
     pub memory_limit: u64,
     /// The plan of the last run.
     pub plan: Option<DenoisePlan>,

@@ -85,11 +85,11 @@ pub struct SuiteReport {
 /// A measured case, or the reason why it was not measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseReport {
-    /// Its short name.
+    /// The case's short name.
     pub id: &'static str,
-    /// Its description for people.
+    /// The case's description for people.
     pub what: &'static str,
-    /// Its results.
+    /// The case's results.
     pub report: Option<Report>,
     /// The evenness of the clip across chunks, in the case about it.
     pub transitions: Option<Transitions>,

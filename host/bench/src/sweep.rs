@@ -80,7 +80,7 @@ pub struct Sweep<'a> {
     pub any_precision: bool,
     /// The user allows blended tiles where an exact plan fits.
     pub allows_blended: bool,
-    /// Of the latents.
+    /// The seed of the latents.
     pub seed: u64,
 }
 

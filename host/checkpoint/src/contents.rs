@@ -1,4 +1,4 @@
-//! The contents of one file, as its header tells them.
+//! The contents of one file, as its header lists them.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -22,7 +22,7 @@ pub enum Error {
     /// The file was cut short or written over while it was read.
     #[error(transparent)]
     Changed(Fault),
-    /// The file is there but is of no kind that holds weights, or is damaged.
+    /// The file exists but is of no kind that holds weights, or is damaged.
     #[error("{path}: {reason}")]
     Format {
         /// The file.

@@ -198,7 +198,7 @@ pub enum Array<'a> {
     Integers(Vec<i32>),
 }
 
-/// Reads an array of at most so many values from its bytes.
+/// Reads an array of at most `most` values from its bytes.
 ///
 /// # Errors
 /// One line: it is of a type that tokenizers have not, or too long, or holds no text.

@@ -21,7 +21,7 @@ const DESCRIPTION: &str = ".comfy_quant";
 /// The most bytes of a layer's description.
 const MOST_BYTES: usize = 1 << 12;
 
-/// The end of the name of the tensor that tells a file of older scales.
+/// The end of the name of the tensor that marks a file of older scales.
 const OLD_MARK: &str = "scaled_fp8";
 
 /// Ends of names of tensors that stand beside a quantized weight and are no weights themselves.

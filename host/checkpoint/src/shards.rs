@@ -304,7 +304,7 @@ pub fn find_in(folder: &Path, parts: &[&str]) -> Result<PathBuf> {
 
 /// The file of a part of a model: the path itself, or if it is a folder, the file within, as
 /// diffusers saves it. `parts` are the part's folders within a pipeline's folder, such as
-/// `transformer`; the first that is there counts.
+/// `transformer`; the first that exists counts.
 ///
 /// # Errors
 /// The folder holds no such part, or more than one file that might be it.

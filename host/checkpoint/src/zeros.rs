@@ -56,8 +56,8 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The zeros at the end of a file, if there are so many that they say anything. Of a file that
-    /// ends in other bytes only the last page is read.
+    /// The zeros at the end of a file, if there are enough of them to mean anything. If the file
+    /// ends in other bytes, only its last page is read.
     pub fn of(file: &[u8]) -> Option<Self> {
         let first = file.len().saturating_sub(MOST);
         let mut start = file.len();
@@ -113,7 +113,7 @@ impl Tail {
         format!("all bytes from byte {} on are zero: the download broke off; download it again", self.start)
     }
 
-    /// The fault of a file with so many tensors that are all zero.
+    /// The fault of a file with `tensors` tensors that are all zero.
     pub fn in_words_of(self, tensors: usize) -> String {
         let verb = match tensors {
             0 => return self.in_words(),

@@ -152,7 +152,7 @@ fn numbers(all: &[i32]) -> Vec<u8> {
     [&b"("[..], &each[..], b"t"].concat()
 }
 
-/// A tensor of a storage `0` of so many elements.
+/// A tensor of a storage `0` of `elements` elements.
 fn tensor(class: &str, elements: i32, offset: i32, shape: &[i32], strides: &[i32]) -> Vec<u8> {
     let storage = [
         &b"("[..],
@@ -185,7 +185,7 @@ fn pickle(object: &[u8]) -> Vec<u8> {
     [&b"\x80\x02"[..], object, b"."].concat()
 }
 
-/// An archive of an object and a storage `0` of so many bytes.
+/// An archive of an object and a storage `0` of `bytes` bytes.
 fn saved(object: &[u8], bytes: usize) -> Vec<u8> {
     archive(&[part("x/data.pkl", &pickle(object)), part("x/data/0", &vec![1; bytes])])
 }
@@ -418,7 +418,7 @@ fn a_pickle_whose_end_never_arrived_says_so() {
     broken[9000..].fill(0);
     let message = folder.open(&broken).unwrap_err();
     assert!(message.contains("all bytes from byte 9000 on are zero: the download broke off"), "{message} {length}");
-    // Of the older format the description comes first.
+    // The description comes first in the older format.
     let folder = Folder::new();
     let mut whole = fs::read(fixture("module-legacy.pth")).unwrap();
     whole.truncate(2000);

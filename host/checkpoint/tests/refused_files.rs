@@ -41,7 +41,7 @@ impl Header {
         shape.iter().fold(named, |header, extent| header.u64(*extent)).u32(stored).u64(offset)
     }
 
-    /// The file, with so many bytes of data at the next multiple of 32.
+    /// The file, with `data` bytes of data at the next multiple of 32.
     fn file(mut self, data: usize) -> Vec<u8> {
         let start = self.0.len().next_multiple_of(32);
         self.0.resize(start + data, 0);

@@ -121,7 +121,7 @@ pub enum Command {
     /// List policies, write, check, measure, compare, replay, sign and share them
     #[command(subcommand)]
     Policy(Policy),
-    /// List, export or clear what earlier decodes took; policies are told of it
+    /// List, export or clear what earlier decodes took; policies learn from it
     History(History),
     /// Check the configuration, or print where it is
     #[command(subcommand)]
@@ -206,7 +206,7 @@ pub struct ClipArguments {
     /// WAN 2.2]
     #[arg(long, value_name = "RATE")]
     pub fps: Option<Rate>,
-    /// Put a clip's first frame into this .png as soon as it is there
+    /// Put a clip's first frame into this .png as soon as it is decoded
     #[arg(long, value_name = "FILE")]
     pub preview: Option<PathBuf>,
     /// Keep a clip's finished frames in OUT.partial until all are there, and go on from those that
@@ -362,7 +362,7 @@ pub struct HistoryFilters {
     /// Decided by this policy
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
-    /// Of this model family: sd, sdxl, sd3, flux
+    /// Records of this model family: sd, sdxl, sd3, flux
     #[arg(long, value_name = "FAMILY")]
     pub family: Option<String>,
     /// On a device with this text in its description

@@ -20,7 +20,7 @@ use crate::{
     progress::Progress,
     table,
     tell::{note, tell},
-    text::{self, Row},
+    text_stage::{self, Row},
 };
 
 /// The longest prompt that is read from standard input.
@@ -59,7 +59,7 @@ pub fn run(arguments: &Embed) -> Outcome {
     }
     let prompts = arguments.prompts.iter().map(|prompt| read_prompt(prompt)).collect::<Outcome<Vec<_>>>()?;
     let (machine, trials) = session.ready()?;
-    let host = text::processor(machine);
+    let host = text_stage::processor(machine);
     let tokens = match arguments.text_tokens {
         Some(tokens) => Some(tokens),
         None => parts.text_tokens()?,
@@ -78,16 +78,16 @@ pub fn run(arguments: &Embed) -> Outcome {
         encoders.check_lengths(&request)?;
         let mut planning = TextPlanning { planner: &mut planner, trials };
         let mut runs = encoders.decide(machine, &request, &mut planning)?;
-        text::keep_runs(&arguments.report.record, trials, &mut runs)?;
+        text_stage::keep_runs(&arguments.report.record, trials, &mut runs)?;
         return report(arguments, &runs, None);
     }
     let mut progress = Progress::new();
     let mut planning = TextPlanning { planner: &mut planner, trials };
     let encoded = encoders.encode(machine, &request, &mut planning, &mut progress);
     progress.finish();
-    let mut encoded = encoded.map_err(|error| text::fail(&arguments.report.record, trials, error))?;
+    let mut encoded = encoded.map_err(|error| text_stage::fail(&arguments.report.record, trials, error))?;
     let path = output.write(&encoded.conditioning)?;
-    text::keep_runs(&arguments.report.record, trials, &mut encoded.runs)?;
+    text_stage::keep_runs(&arguments.report.record, trials, &mut encoded.runs)?;
     let shape = encoded.conditioning.text.size();
     report(arguments, &encoded.runs, Some((&path, &shape)))
 }
@@ -144,7 +144,8 @@ struct Written<'a> {
 
 /// Decisions and what was done, and the file with the shape of its states, unless it was a dry run.
 fn report(arguments: &Embed, runs: &[EncoderRun], written: Option<(&Path, &[i64])>) -> Outcome {
-    let explained: Vec<String> = runs.iter().map(text::explanation).filter(|_| arguments.report.explain).collect();
+    let explained: Vec<String> =
+        runs.iter().map(text_stage::explanation).filter(|_| arguments.report.explain).collect();
     if arguments.report.json {
         printer::lines(&explained.join("\n\n"));
         let encoders = runs.iter().map(Row::new).collect();

@@ -195,7 +195,7 @@ fn texts<'a>(mut found: impl Iterator<Item = (&'a str, usize)>) -> Vec<(&'static
     rows
 }
 
-/// The settings that a file tells, row by row.
+/// The settings that a file was made with, row by row.
 fn settings(told: &Told) -> Vec<(&str, String)> {
     let value = |value: &Value| match value {
         Value::String(text) => text.clone(),

@@ -35,7 +35,7 @@ mod serve;
 mod signals;
 mod table;
 mod tell;
-mod text;
+mod text_stage;
 
 use std::{io::Write, process::ExitCode};
 

@@ -29,7 +29,7 @@ pub enum Naming {
 
 impl Naming {
     /// Reads `output`; for several inputs it is a folder, unless `{name}` or `{n}` in its name
-    /// tells the outputs apart.
+    /// distinguishes the outputs.
     pub fn of(output: Option<&Path>, inputs: &[Input], several: bool) -> Outcome<Self> {
         let Some(output) = output else {
             if inputs.iter().any(Input::is_standard) {
@@ -143,7 +143,7 @@ fn stem(input: &Input) -> &OsStr {
     input.stem.as_deref().unwrap_or("standard-input".as_ref())
 }
 
-/// True if the name tells the outputs of several inputs apart.
+/// True if the name distinguishes the outputs of several inputs.
 fn is_pattern(output: &Path) -> bool {
     let name = output.file_name().unwrap_or_default();
     name.to_string_lossy().contains(NAME) || find_number(name).is_some()

@@ -63,7 +63,7 @@ impl Progress {
         Self::new()
     }
 
-    /// The same for a sample of so many steps, with something to be done after each of them.
+    /// The same for a sample of `steps` steps, with something to be done after each of them.
     pub fn of_steps(mut self, steps: u32, function: Option<AfterStep>) -> Self {
         (self.steps, self.after_step) = (steps, function);
         self

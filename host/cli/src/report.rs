@@ -172,7 +172,7 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
         let price = price.map_or(String::new(), |price| {
             format!(" (by what was measured before; priced at {})", table::time(price.elapsed))
         });
-        // Of a plan that was carried out, the outcome tells.
+        // The outcome shows this for a plan that was carried out.
         let is_over = record.outcome.is_none() && cost.peak_bytes > record.request.memory_limit;
         let over = if is_over { ", over the limit: a run would stop there and try a smaller plan" } else { "" };
         rows.push((

@@ -151,7 +151,7 @@ fn end_at(signals: &Receiver<i32>) {
 }
 
 /// Removes the files below a folder that this process is writing under a temporary name. They are
-/// found among its open files, since the crates that opened them are not told of the end.
+/// found among its open files, since the crates that opened them are not notified of the end.
 fn remove_unfinished(folder: &Path) {
     for entry in fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let Ok(path) = fs::read_link(entry.path()) else { continue };

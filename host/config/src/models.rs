@@ -18,7 +18,7 @@ pub struct ModelSource {
 }
 
 impl ModelSource {
-    /// The path, if something is there, and else the name as it is written.
+    /// The path, if something exists there, and else the name as it is written.
     pub fn path_or_name(&self) -> &Path {
         match self.path.symlink_metadata() {
             Ok(_) => &self.path,

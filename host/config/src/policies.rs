@@ -125,8 +125,8 @@ impl<'de> Visitor<'de> for Own<'_> {
 #[derive(Deserialize)]
 struct Keys(#[serde(deserialize_with = "read_trusted")] TrustList);
 
-/// Checks names: they appear in tables and messages, and two keys of one name could not be told
-/// apart.
+/// Checks names: they appear in tables and messages, and two keys of one name could not be
+/// distinguished.
 fn read_trusted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TrustList, D::Error> {
     let mut keys: Vec<Trusted> = Vec::new();
     for entry in Vec::<Trusted>::deserialize(deserializer)? {

@@ -24,8 +24,8 @@ pub struct Policy {
     /// The module's expected digest: `sha256:` and 64 hexadecimal digits in lower case.
     #[serde(default, deserialize_with = "digest")]
     pub digest: Option<String>,
-    /// Its settings as `KEY` and `VALUE`, in the order of their keys; the others keep their
-    /// defaults.
+    /// The policy's settings as `KEY` and `VALUE`, in the order of their keys; the others keep
+    /// their defaults.
     #[serde(default, deserialize_with = "settings")]
     pub set: Vec<(String, String)>,
     /// Bytes of memory that it may use, 64 KiB to 4 GiB; by default the limit of every policy.

@@ -14,7 +14,7 @@ const IMPLIED: (&str, &str) = ("default", "adaptive");
 /// `[[routes]]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// Its own name, or by default `route-1`, `route-2` … by its index.
+    /// The route's own name, or by default `route-1`, `route-2` … by its index.
     pub name: String,
     /// The conditions on its jobs.
     pub conditions: Conditions,

@@ -119,7 +119,7 @@ pub(crate) fn some_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
     deserializer.deserialize_any(Paths { most: usize::MAX, expected: "a path, or a list of paths" })
 }
 
-/// One path, or a list of at most so many.
+/// One path, or a list of at most `most` paths.
 struct Paths {
     most: usize,
     expected: &'static str,

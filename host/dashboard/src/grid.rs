@@ -89,7 +89,7 @@ impl Cells {
         }
     }
 
-    /// The same share with no more cells than can be told apart.
+    /// The same share with no more cells than can be distinguished.
     fn coarse(self) -> Self {
         let (rows, columns) = (self.rows.clamp(1, FINEST), self.columns.clamp(1, FINEST));
         if (rows, columns) == (self.rows, self.columns) {

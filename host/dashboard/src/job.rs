@@ -58,7 +58,7 @@ fn part(view: &JobPage) -> Markup {
     }
 }
 
-/// The section of a job whose decision can't be told.
+/// The section of a job whose decision can't be shown.
 fn untold(words: &str) -> Markup {
     html! {
         section.panel.story aria-labelledby="untold-title" {
@@ -68,7 +68,7 @@ fn untold(words: &str) -> Markup {
     }
 }
 
-/// The section of the stage at work, whose trace is there when it has ended.
+/// The section of the stage at work, whose trace exists only when it has ended.
 fn under_way(JobView { job, plan, decided_by, .. }: &JobView) -> Markup {
     html! {
         section.panel.story aria-labelledby="under-way-title" {

@@ -28,7 +28,7 @@ pub(crate) trait Shown: Work {
         true
     }
 
-    /// Names and values that policies are told beside, in the order of the record.
+    /// Names and values of the hints that policies are given, in the order of the record.
     fn hints(_: &Self::Request) -> Vec<(String, String)> {
         Vec::new()
     }

@@ -182,7 +182,7 @@ impl Prompt {
 pub struct Kept {
     /// [N, C, (T,) h, w] in the model's own space.
     pub latents: Tensor,
-    /// [1, 1, (T,) h, w]: 1 where latents are made anew.
+    /// [1, 1, (T,) h, w]: 1 where latents are made again.
     pub mask: Tensor,
     /// Kept latents go in as they are, and their frames have no noise; else they get the noise of
     /// each step.
@@ -215,7 +215,7 @@ pub struct Sampling {
     pub sampler: Sampler,
     /// The model's sigmas, and what its network says.
     pub model: ModelSampling,
-    /// The network is told whole timesteps, cut off, as some schedulers of diffusers do.
+    /// The network is given timesteps cut to whole numbers, as some schedulers of diffusers do.
     pub whole_timesteps: bool,
     /// The change of the network's output, over its size, up to which the last output may serve
     /// once more; none if each is to be computed.

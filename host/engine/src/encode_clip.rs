@@ -23,7 +23,7 @@ pub struct ClipExtents {
     pub width: u32,
 }
 
-/// Gives the next frames of a clip, so many or, if it ends before, as many as there are: [T, C,
+/// Gives the next frames of a clip, as many as asked for, or fewer if the clip ends before: [T, C,
 /// H, W] in −1…1, f32, in host memory. An error ends the encode.
 pub type Frames<'a> = dyn FnMut(u32) -> std::result::Result<Tensor, Box<dyn std::error::Error + Send + Sync>> + 'a;
 

@@ -186,7 +186,7 @@ const SETTINGS: [&str; 11] = [
     "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL",
 ];
 
-/// The number of the probe's version: measurements of another one are made anew.
+/// The number of the probe's version: measurements of another one are made again.
 const PROBE: u32 = 2;
 
 fn fingerprint(device: Device, facts: &Facts) -> String {
@@ -279,7 +279,7 @@ fn kept_or_measured(
                 let (fingerprint, measured) = (fingerprint.to_owned(), measure()?);
                 let first = StoredMeasurements { fingerprint, measured, was_quiet: is_quiet, times: MOST_TIMES };
                 keep(place, &first, true);
-                // Those of another process, if it was faster.
+                // The measurements of another process, if it was faster.
                 Ok(read_measurements(place, &first.fingerprint).map_or(first.measured, |there| there.measured))
             }
         };
@@ -303,7 +303,7 @@ fn kept_or_measured(
 /// The share of the processor's cores that may be in use, now and on average over a minute.
 const QUIET: f64 = 0.25;
 
-/// True if other programs leave the processor alone, as far as the system tells.
+/// True if other programs leave the processor alone, as far as the system shows.
 fn is_quiet() -> bool {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     fs::read_to_string("/proc/loadavg")
@@ -313,7 +313,7 @@ fn is_quiet() -> bool {
 }
 
 /// The threads that ran over the last minute, and those that run now beside this one, as Linux
-/// tells them: `0.20 0.18 0.12 1/80 11206`.
+/// shows them: `0.20 0.18 0.12 1/80 11206`.
 fn loads(text: &str) -> Option<[f64; 2]> {
     let mut words = text.split_whitespace();
     let average = words.next()?.parse().ok()?;
@@ -321,8 +321,8 @@ fn loads(text: &str) -> Option<[f64; 2]> {
     Some([average, running.parse::<f64>().ok()? - 1.0])
 }
 
-/// The file of this user's measurements of a device with so many threads. Two cards of one kind
-/// have one each.
+/// The file of this user's measurements of a device with the current number of threads. Two cards
+/// of one kind have one each.
 fn place(device: Device, facts: &Facts) -> Option<PathBuf> {
     let address = device::bus_address(device).unwrap_or_default();
     let threads = tch::get_num_threads();

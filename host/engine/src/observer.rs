@@ -23,8 +23,8 @@ impl Cancelled {
 pub enum Next {
     /// With the same plan.
     GoOn,
-    /// With the planner's answer to another question, which tells what is under way: another
-    /// planner may have taken over.
+    /// With the planner's answer to another question, which says what is under way: another planner
+    /// may have taken over.
     AskAgain,
 }
 

@@ -216,7 +216,7 @@ impl<'a> EncodeJob<'a> {
     }
 }
 
-/// The size in pixels that the model was trained at, if its configuration tells.
+/// The size in pixels that the model was trained at, if its configuration specifies it.
 fn hints(vae: &Vae) -> Vec<Hint> {
     let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
     trained.into_iter().collect()

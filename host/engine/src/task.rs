@@ -42,7 +42,7 @@ pub(crate) trait Task<W: Work> {
         None
     }
 
-    /// Those of them that an earlier process has done.
+    /// Steps of a sample that an earlier process has done.
     fn resumed(&self) -> u32 {
         0
     }
@@ -95,7 +95,7 @@ pub(crate) enum AttemptError {
     Failed(Failure),
     /// No other plan avoids it, unless libtorch refused this one.
     Broken(Error),
-    /// The planner is to be asked anew.
+    /// The planner is to be asked again.
     AskAgain,
     /// The user or the caller ended the job.
     Cancelled,

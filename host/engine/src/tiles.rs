@@ -12,7 +12,7 @@ use crate::{
 
 /// A network that a plan can be carried out with, as tiles see it.
 pub(crate) trait Network {
-    /// [N, C, H, W] to the same in f32, each axis scaled alike; in bands of so many pixels of the
+    /// [N, C, H, W] to the same in f32, each axis scaled alike; in bands of `band` pixels of the
     /// request if the network can.
     fn forward(
         &self,

@@ -149,7 +149,7 @@ impl<A: Autoencoder> Vae<A> {
     }
 
     /// The way from latents saved by diffusers into the autoencoder's own space, if the family
-    /// tells.
+    /// specifies it.
     pub fn scaling(&self) -> Option<Scaling> {
         A::scaling(&self.config)
     }

@@ -250,7 +250,7 @@ impl WeightStore {
         self.state().idle.iter().any(|idle| idle.key == *key)
     }
 
-    /// True if weights of so many bytes may stay on a device when they are given back.
+    /// True if weights of `bytes` bytes may stay on a device when they are given back.
     pub fn may_keep(&self, device: Device, bytes: u64) -> bool {
         match self.budget(device) {
             Budget::Last => true,

@@ -228,7 +228,7 @@ fn what_is_not_finite_in_f32_is_not_tried_again() {
         let Error::Exhausted { attempts: 1, last: Failure::NonFinite { values }, .. } = unfinished.error else {
             panic!("{}", unfinished.error);
         };
-        // Of the first tile already.
+        // The attempt fails at the first tile already.
         assert_eq!(values, if space == Space::Whole { 3 * 40 * 48 } else { 3 * 32 * 32 });
         assert!(unfinished.error.to_string().contains("damaged"));
         assert_eq!(unfinished.record.unwrap().attempts.len(), 1);

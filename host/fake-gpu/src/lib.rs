@@ -25,7 +25,7 @@
 //! | `events` | `early`: events are over before the work is | in time |
 //! | `copies` | `broken`: copies to the host change a value | whole |
 //! | `cliff` | bytes of a convolution's input from which it takes 100 ms more per MiB | none |
-//! | `arch` | its name, of which `sm_80` and later have TF32; `none` if not told | `sm_75` |
+//! | `arch` | its name, of which `sm_80` and later have TF32; `none` if not reported | `sm_75` |
 //! | `slower` | milliseconds that each convolution takes longer than the last | 0 |
 //! | `borrowed` | `refused`: copies from a mapped file's memory fail | served |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |

@@ -1,5 +1,5 @@
-//! Kinds of files, told by their first bytes and never by their names: tables of signatures, and of
-//! advice about wrong files.
+//! Kinds of files, identified by their first bytes and never by their names: tables of signatures,
+//! and of advice about wrong files.
 
 use crate::header;
 

@@ -40,7 +40,7 @@ pub fn check(text: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The beginning of a refusal, which tells it from other errors.
+/// The beginning of a refusal, which distinguishes it from other errors.
 const MORE: &str = "more than ";
 
 /// Counts one more item, and refuses it beyond the limit.

@@ -1,7 +1,7 @@
 //! Files that others wrote. [`open`] opens a plain file without waiting and refuses everything
-//! else; [`Format`] tells a file's kind by its first bytes; [`header`] checks a safetensors header
-//! before anything is sized by it. [`UserFolder`] is one of the user's own folders, and [`digest`]
-//! has the hashes that name contents.
+//! else; [`Format`] identifies a file's kind by its first bytes; [`header`] checks a safetensors
+//! header before anything is sized by it. [`UserFolder`] is one of the user's own folders, and
+//! [`digest`] has the hashes that name contents.
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;

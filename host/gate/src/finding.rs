@@ -24,7 +24,8 @@ pub enum Step {
     Parse,
     /// It uses no feature that is off.
     Features,
-    /// Its imports are offered, and it exports what the contract requires, with the right types.
+    /// The file's imports are offered, and it exports what the contract requires, with the right
+    /// types.
     World,
     /// It starts within the limits.
     Limits,

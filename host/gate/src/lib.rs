@@ -144,7 +144,7 @@ fn judge_policy(
     let description = policy.description();
     let identity = policy.configure(settings)?.identity().clone();
     let seed = seed.unwrap_or_else(golden::any_seed);
-    // Its log would be repeated for hundreds of requests.
+    // The policy's log would be repeated for hundreds of requests.
     let Trial { set, stages, worst, findings } =
         with_default(NoSubscriber::default(), || trial::try_out(policy, settings, seed))?;
     let verdict = Verdict::new(policy.origin(), identity.digest, findings);

@@ -8,7 +8,7 @@ use Dtype::{Bf16, F8E4m3, F16, F32, I4, I8, Tf32};
 /// A device and its speed.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// Its name in the golden set.
+    /// The device's name in the golden set.
     pub label: &'static str,
     pub backend: Backend,
     pub arch: &'static str,

@@ -94,7 +94,7 @@ pub struct Verdict {
     pub version: String,
     /// `sha256:` and the digest of the file, in hexadecimal.
     pub digest: String,
-    /// Its settings, defaults included.
+    /// The policy's settings, defaults included.
     pub settings: BTreeMap<String, Value>,
     /// The host's version.
     pub tilewright: String,

@@ -101,7 +101,7 @@ fn host() -> PolicyHost {
     host_at(FUEL_PS)
 }
 
-/// A host whose processor takes so many picoseconds for a unit of fuel.
+/// A host whose processor takes `fuel_ps` picoseconds for a unit of fuel.
 fn host_at(fuel_ps: u64) -> PolicyHost {
     PolicyHost::with_clock(Limits::default(), &CacheDir::Off, OwnClock::by_fuel(fuel_ps)).unwrap()
 }

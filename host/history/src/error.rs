@@ -14,7 +14,7 @@ pub enum Error {
     /// The user has no folder for it.
     #[error("no place for the history: neither XDG_STATE_HOME nor HOME is set to an absolute path")]
     NoPlace,
-    /// Its folder or the empty file can't be made.
+    /// The history's folder or the empty file can't be made.
     #[error("{}: the history can't be made here", path.display())]
     Make {
         /// The file.
@@ -52,7 +52,7 @@ pub enum Error {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// The file's format.
         found: i64,
         /// The last format that this program knows.
         known: i64,
@@ -79,7 +79,7 @@ pub enum Error {
     /// A record is larger than those of any decode.
     #[error("a record of {bytes} bytes is too large to be kept: at most {most}")]
     TooLarge {
-        /// Its length as JSON.
+        /// The record's length as JSON, in bytes.
         bytes: usize,
         /// The limit.
         most: usize,

@@ -13,7 +13,7 @@ use crate::{Error, History, Result, store::milliseconds};
 pub struct Filter {
     /// Decided by the policy of this name.
     pub policy: Option<String>,
-    /// Of a model of this family.
+    /// The model is of this family.
     pub family: Option<String>,
     /// On a device whose name or fingerprint contains this text; the case of ASCII letters does not
     /// matter.

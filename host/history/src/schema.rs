@@ -10,7 +10,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::Db
 
 use crate::{Error, Result, file, store::MOST_RECORD_BYTES};
 
-/// The application id in the file's header, `TLWR`, which tells it from other programs' databases.
+/// The application id in the file's header, `TLWR`, which distinguishes it from other programs'
+/// databases.
 const APPLICATION: i64 = 0x544c_5752;
 
 /// The timeout for another process's write.

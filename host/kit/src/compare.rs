@@ -66,7 +66,7 @@ pub struct Contender<'a> {
 /// A part of a plan that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Field {
-    /// Its name in the plan.
+    /// The part's name in the plan.
     pub name: &'static str,
     /// A's value.
     pub a: String,
@@ -78,11 +78,11 @@ pub struct Field {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum AnyCost {
-    /// Of a decode or an encode.
+    /// The cost of a decode or an encode.
     Vae(Cost),
-    /// Of a step of a sample.
+    /// The cost of a step of a sample.
     Denoise(DenoiseCost),
-    /// Of a text encoder's run.
+    /// The cost of a text encoder's run.
     Text(TextCost),
 }
 
@@ -114,7 +114,7 @@ pub struct Side {
     pub plan: AnyPlan,
     /// Set if it is the fallback's.
     pub fallback: Option<Fallback>,
-    /// Its predicted cost; null if unknown.
+    /// The plan's predicted cost; null if unknown.
     pub estimate: Option<AnyCost>,
     /// True if that is within the memory limit.
     pub fits: Option<bool>,

@@ -65,7 +65,7 @@ impl Language {
         FACTS.map(|facts| facts.word)
     }
 
-    /// Its name for people.
+    /// The language's name for people.
     pub fn title(self) -> &'static str {
         self.facts().title
     }

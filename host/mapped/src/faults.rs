@@ -41,7 +41,7 @@ static RANGES: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
 /// The ranges that no map has.
 static FREE: Mutex<Vec<&'static Range>> = Mutex::new(Vec::new());
 
-/// The size of a page, set before the handler is there.
+/// The size of a page, set before the handler is installed.
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
 
 /// The handler of SIGBUS before ours; none if ours could not be installed.
@@ -70,7 +70,7 @@ impl Range {
 pub(crate) struct Watch(&'static Range);
 
 impl Watch {
-    /// Watches a map of so many bytes that is readable and no more.
+    /// Watches a map of `bytes` bytes that is readable and no more.
     ///
     /// # Errors
     /// The system does not take the handler.

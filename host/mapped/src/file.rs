@@ -34,10 +34,10 @@ pub enum Fault {
 }
 
 /// A file mapped into memory, to be read. It stays whole if its name goes to another file; if the
-/// file itself is cut short, the rest reads as zeros, and [`Self::check`] tells.
+/// file itself is cut short, the rest reads as zeros, and [`Self::check`] fails.
 ///
 /// A file that is written over within the tick of the file system's clock in which it was opened,
-/// with as many bytes, is not told from before.
+/// with as many bytes, is not found to have changed.
 pub struct MappedFile {
     path: PathBuf,
     file: File,

@@ -1,4 +1,4 @@
-//! A file's identity, as far as the file system tells.
+//! A file's identity, as far as the file system shows it.
 
 use std::{fs::Metadata, os::unix::fs::MetadataExt as _, time::SystemTime};
 

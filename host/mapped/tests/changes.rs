@@ -20,7 +20,7 @@ fn weights() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     fs::write(&path, vec![7; BYTES]).unwrap();
-    // Of long ago: a file system's clock has ticks, and a test none to wait for.
+    // A time long ago: a file system's clock has ticks, and a test none to wait for.
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
     (folder, path)

@@ -23,7 +23,7 @@ fn line(error: &Error) -> String {
     format!("{error}{}", cause.unwrap_or_default())
 }
 
-/// A file that is written anew again and again.
+/// A file that is written again and again.
 struct Place {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -68,7 +68,7 @@ fn a_picture_that_is_cut_anywhere_is_refused_or_whole() {
                 }
             }
         }
-        // Of an animation, the first frame is the picture.
+        // The first frame of an animation is the picture.
         assert!(refused > bytes.len() / 4, "{name}: {refused} of {} are refused", bytes.len());
     }
 }

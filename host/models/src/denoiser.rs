@@ -22,7 +22,7 @@ enum Model {
     Wan,
 }
 
-/// A network's name among the parts of a file, the kind that it is, and a tensor that tells the
+/// A network's name among the parts of a file, the kind that it is, and a tensor that shows the
 /// prefix of its names.
 struct Known(&'static str, Model, Layout, &'static str);
 
@@ -171,8 +171,8 @@ impl DenoiserFile {
     /// Finds the denoiser in a file, by the tensors that tell its architecture.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if there is none that can be run; a tensor that tells the architecture is
-    /// missing.
+    /// [`Error::Unknown`] if there is none that can be run; a tensor that the architecture is read
+    /// from is missing.
     pub fn find(file: Checkpoint) -> Result<Self> {
         let unknown = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
         if let Some(reason) = file.refusal() {

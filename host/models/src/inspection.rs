@@ -17,7 +17,7 @@ use crate::{
 /// The report of `tilewright inspect` on a file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
-    /// Its identity.
+    /// The file's identity.
     #[serde(flatten)]
     pub identity: Identity,
     /// Tensors in the whole file.

@@ -34,7 +34,7 @@ pub(crate) enum Half {
 }
 
 impl Half {
-    /// Its name in errors.
+    /// The half's name in errors.
     fn name(self) -> &'static str {
         match self {
             Half::Decoder => "decoder",
@@ -56,8 +56,8 @@ impl Half {
         known.map(|known| known.part(self).map(str::to_owned).collect()).unwrap_or_default()
     }
 
-    /// This half as policies are told of it: `scales` are pixels per latent pixel, and frames per
-    /// latent frame.
+    /// The description of this half that policies are given: `scales` are pixels per latent pixel,
+    /// and frames per latent frame.
     pub fn model(self, file: &Checkpoint, identity: &Identity, family: Family, scales: [u32; 2]) -> Model {
         let names = self.names(file, identity);
         Model {
@@ -182,7 +182,7 @@ impl<'a> Known<'a> {
     /// missing is said to have as many as it has inputs, and a window of this shape.
     ///
     /// # Errors
-    /// [`FileError::Missing`] if none of its tensors is there.
+    /// [`FileError::Missing`] if the file has none of its tensors.
     pub fn resnet_channels(&self, resnet: &str, into: usize, window: &[usize]) -> Result<usize> {
         let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "norm2.gamma", "conv2.weight", "conv2.bias"];
         let channels = self.extent(parts.map(|part| (format!("{resnet}.{part}"), 0)));
@@ -262,7 +262,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// A listener to a load, which is told the share that is done, from 0 to 1. An error from it ends
+/// A listener to a load, which is given the share that is done, from 0 to 1. An error from it ends
 /// the load.
 pub type LoadStep<'s> = &'s mut dyn FnMut(f64) -> Result<()>;
 

@@ -76,7 +76,7 @@ pub struct Extents {
 }
 
 impl Scaling {
-    /// The published scaling of WAN's latents of so many channels, if there is one.
+    /// The published scaling of WAN's latents of `channels` channels, if there is one.
     pub fn of_wan(channels: usize) -> Option<Self> {
         let (mean, std) = wan_vae::PUBLISHED.iter().find(|(mean, _)| mean.len() == channels)?;
         Some(Scaling::PerChannel { mean: mean.to_vec(), std: std.to_vec() })
@@ -284,7 +284,7 @@ impl Latent {
         Form { path: self.path.clone(), size: std::array::from_fn(|axis| size[axis] as u64) }
     }
 
-    /// Its extents.
+    /// The latent's extents.
     pub fn extents(&self) -> Extents {
         self.form().extents()
     }

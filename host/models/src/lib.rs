@@ -1,6 +1,6 @@
 //! Networks, and the files that they are read from. A [`Checkpoint`] is any file of weights; an
-//! [`Identity`] tells its contents; [`kl::Decoder`] and [`wan_vae::Decoder`] are the networks that
-//! decode a [`Latent`].
+//! [`Identity`] describes its contents; [`kl::Decoder`] and [`wan_vae::Decoder`] are the networks
+//! that decode a [`Latent`].
 //!
 //! Everything read from a file is hostile until checked: names, shapes and sizes are compared with
 //! the network's before libtorch sees a byte.

@@ -70,7 +70,7 @@ pub struct Lora {
     pub strength: f64,
     /// The changes to the transformer, or to the first of two experts.
     pub(crate) changes: Half,
-    /// Those to the second expert, if the file tells them apart.
+    /// The changes to the second of two experts, if the file distinguishes them.
     second: Option<Half>,
     /// Keys of text encoders.
     pub text_keys: usize,

@@ -1,5 +1,5 @@
-//! Networks that are known and not run, such as stand beside autoencoders: told apart by the names
-//! of their tensors, in the layouts in which each is published.
+//! Networks that are known and not run, such as those beside autoencoders: distinguished by the
+//! names of their tensors, in the layouts in which each is published.
 
 use serde::Serialize;
 
@@ -396,9 +396,9 @@ const ROWS: &[Row] = &[
 /// A network in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// Its purpose.
+    /// The network's purpose.
     pub role: Role,
-    /// Its name in a sentence, such as `a LoRA for SDXL`.
+    /// The network's name in a sentence, such as `a LoRA for SDXL`.
     pub name: &'static str,
 }
 

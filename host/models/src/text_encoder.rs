@@ -199,8 +199,8 @@ impl EncoderFile {
     /// Finds the text encoders in a file, by the tensors that tell their architectures.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if there is none that can be run; a tensor that tells an architecture is
-    /// missing.
+    /// [`Error::Unknown`] if there is none that can be run; a tensor that an architecture is read
+    /// from is missing.
     pub fn find_all(file: &Arc<Checkpoint>) -> Result<Vec<Self>> {
         let found = Self::find(file, |model| model != Model::ClipVision)?;
         if found.is_empty() {
@@ -411,7 +411,8 @@ impl EncoderFile {
         Ok(LoadedEncoder { ops, network })
     }
 
-    /// The states of so many texts of as many tokens on a meter, which counts what they take.
+    /// The states of `samples` texts of `tokens` tokens each on a meter, which counts what they
+    /// take.
     ///
     /// # Errors
     /// The architecture's widths don't go together.
@@ -459,7 +460,8 @@ fn refusal(file: &Checkpoint, wanted: &str, known: &str) -> String {
 /// The states of a text's tokens, [N, tokens, width] in f32.
 #[derive(Debug)]
 pub struct EncoderStates<T> {
-    /// Of an encoder of CLIP's kind: before the last blocks that were left out, without a norm.
+    /// The states of an encoder of CLIP's kind before the last blocks that were left out, without a
+    /// norm.
     pub inner: Option<T>,
     /// After the last block and its norm.
     pub last: T,

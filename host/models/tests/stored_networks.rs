@@ -191,7 +191,7 @@ fn widths_that_no_network_has_are_refused() {
         let error = error.unwrap_or_else(|error| error.to_string());
         assert!(!error.is_empty() && !error.contains('\n'), "{name} {shape:?}: {error}");
     }
-    // Of axes that overflow together.
+    // Axes that overflow together are refused.
     write(&path, &rewritten(FLUX, plain));
     for axes in [[i64::MAX - 1, 2, 2], [-2, 2, 128], [16, 56, 57]] {
         let text = json!({ "_class_name": "FluxTransformer2DModel", "axes_dims_rope": axes }).to_string();

@@ -55,7 +55,7 @@ impl Case {
         Spread { frames, band, height: self.expected.size()[3] as u32 }
     }
 
-    /// All samples, so many latent frames at a time.
+    /// All samples, `chunk` latent frames at a time.
     fn decode(&self, chunk: i64, spread: &Spread) -> Tensor {
         let samples = self.latents.size()[0];
         let clips: Vec<Tensor> = (0..samples).map(|sample| self.sample(sample, Clip::new(), chunk, spread)).collect();

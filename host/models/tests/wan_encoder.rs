@@ -38,7 +38,7 @@ fn encoder(case: &Value, precision: Precision, layout: Layout) -> Encoder {
     Encoder::load(&file, &identity, &config, format, Device::Cpu).unwrap()
 }
 
-/// The means of every clip of a case, with pushes of so many latent frames after the first.
+/// The means of every clip of a case, with pushes of `latent_frames` latent frames after the first.
 fn encode(case: &Value, precision: Precision, layout: Layout, latent_frames: i64) -> Tensor {
     let _no_grad = tch::no_grad_guard();
     let encoder = encoder(case, precision, layout);

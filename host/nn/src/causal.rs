@@ -97,7 +97,7 @@ pub trait CausalOps: Ops {
     /// The weights of the first `count` output channels; laid out if they have four axes.
     fn first_outputs(&self, weight: &Self::Weight, count: i64) -> Result<Self::Weight>;
 
-    /// A bias with so many zeros before it.
+    /// A bias with `zeros` zeros before it.
     fn pad_bias(&self, bias: &Self::Weight, zeros: i64) -> Result<Self::Weight>;
 
     /// Weights times a factor.

@@ -222,7 +222,7 @@ pub struct Norm<O: Ops> {
 }
 
 impl<O: Ops> Norm<O> {
-    /// A norm of so many channels in so many groups.
+    /// A norm of `channels` channels in `groups` groups.
     ///
     /// # Errors
     /// A weight is missing or has other extents.

@@ -160,8 +160,8 @@ impl Meter {
         (values * self.format.convolution.elt_size_in_bytes() as f64) as u64
     }
 
-    /// The time of products between so many channels, for so many pixels and taps. Output channels
-    /// are computed in blocks.
+    /// The time of products from `into` to `out` channels, for `pixels` pixels and `taps` taps.
+    /// Output channels are computed in blocks.
     fn multiplies(&self, into: i64, out: i64, pixels: i64, taps: i64) {
         let (into, out, rate) = (into as f64, out as f64, &self.costs.plain);
         let each = rate.per_product * into * reordered::whole_blocks(out) + rate.per_value * (into + out);

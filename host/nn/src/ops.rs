@@ -20,7 +20,7 @@ pub struct GroupNorm<'a, W> {
     pub weight: &'a W,
     /// One value per channel.
     pub bias: &'a W,
-    /// Channels are normed in so many groups.
+    /// The number of groups in which the channels are normed.
     pub groups: i64,
     /// Added to the variance.
     pub epsilon: f64,
@@ -186,7 +186,7 @@ pub trait Ops: fmt::Debug + 'static {
         sums: Option<&mut Self::Sums>,
     ) -> Result<()>;
 
-    /// Sums of so many samples and channels, with no pixel counted.
+    /// Sums of `batch` samples and `channels` channels, with no pixel counted.
     fn sums(&self, batch: i64, channels: i64) -> Result<Self::Sums>;
 
     /// Adds a picture's values and squares to sums. Each piece is centred on its mean first, so

@@ -88,7 +88,7 @@ pub trait TokenOps: Ops {
     /// A norm over the width, computed in f32, with a result of `kind`.
     fn layer_norm(&self, tokens: &Self::Tensor, norm: LayerNorm<'_, Self>, kind: Kind) -> Result<Self::Tensor>;
 
-    /// Norms queries or keys [N, tokens, width] of so many heads in place, in f32, and rotates
+    /// Norms queries or keys [N, tokens, width] of `heads` heads in place, in f32, and rotates
     /// pairs of neighbours by the cosines and sines [tokens, width of a head], if these are given.
     fn norm_heads(
         &self,
@@ -98,8 +98,9 @@ pub trait TokenOps: Ops {
         rotation: Option<&Self::Tensor>,
     ) -> Result<()>;
 
-    /// Attention of so many heads with queries, keys and values, onto a tensor like the queries;
-    /// keys and values may be of another number of tokens. If `add`, it is added to what is there.
+    /// Attention with `heads` heads of queries, keys and values, onto a tensor like the queries;
+    /// keys and values may be of another number of tokens. If `add`, it is added to what `output`
+    /// holds.
     fn attend_onto(&self, output: &Self::Tensor, operands: [&Self::Tensor; 3], heads: i64, add: bool) -> Result<()>;
 
     /// Attention of queries [N, tokens, width] with keys and values of the same extents, onto a

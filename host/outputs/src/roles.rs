@@ -38,7 +38,7 @@ struct OutputEntry {
 enum Identity {
     /// Device and inode of an existing file: the same through hard and symbolic links.
     There(u64, u64),
-    /// The nearest folder that is there, and a missing file's path in it.
+    /// The nearest folder that exists, and a missing file's path in it.
     Free((u64, u64), OsString),
 }
 

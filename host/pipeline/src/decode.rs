@@ -9,9 +9,9 @@ use crate::{Model, Result};
 /// A request for one decode on one device.
 #[derive(Debug)]
 pub enum Decode<'a> {
-    /// Of pictures.
+    /// A decode of pictures.
     Pictures(DecodeJob<'a>),
-    /// Of one or several clips.
+    /// A decode of one or several clips.
     Clips(ClipJob<'a>),
 }
 

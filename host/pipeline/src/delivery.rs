@@ -143,7 +143,7 @@ impl Delivery {
         self.shape.samples * self.shape.frames
     }
 
-    /// The first frame of the first sample, when it is there.
+    /// The first frame of the first sample, if it has arrived and is kept.
     pub const fn first(&self) -> Option<&Frame> {
         self.first.as_ref()
     }

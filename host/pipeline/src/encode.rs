@@ -20,9 +20,9 @@ pub enum EncodeInput {
 /// A request for one encode on one device.
 #[derive(Debug)]
 pub enum Encode<'a> {
-    /// Of pictures.
+    /// An encode of pictures.
     Pictures(EncodeJob<'a>),
-    /// Of one clip.
+    /// An encode of one clip.
     Clip(ClipEncodeJob<'a>),
 }
 

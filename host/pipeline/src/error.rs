@@ -58,7 +58,7 @@ pub enum Error {
     Prompt(String),
     /// A prompt or a tokenizer can't be read.
     #[error(transparent)]
-    Text(#[from] tilewright_text::Error),
+    Text(#[from] tilewright_tokenizer::Error),
     /// A text encoder's run ended without states.
     #[error(transparent)]
     Encoder(Box<crate::UnfinishedRun>),

@@ -175,7 +175,7 @@ impl ModelIdentity {
         lines
     }
 
-    /// Its parts, each with what it is.
+    /// The model's parts, each with what it is.
     pub fn parts(&self) -> impl Iterator<Item = (&'static str, &PartIdentity)> {
         let of = |what: &'static str| move |part| (what, part);
         self.transformers
@@ -237,7 +237,7 @@ fn sample(path: &Path, digest: &mut Sha256) -> io::Result<u64> {
 }
 
 /// The name of a part: its file's, or of a part of a pipeline the names of its folder and of the
-/// pipeline's. No path of this machine is told.
+/// pipeline's. The name holds no path of this machine.
 fn name_of(path: &Path) -> String {
     let text = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match path.parent().filter(|folder| PARTS.contains(&text(folder).as_str())) {

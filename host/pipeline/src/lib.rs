@@ -33,6 +33,7 @@ mod identity;
 mod latent_map;
 mod latent_output;
 mod library;
+mod metadata;
 mod model;
 mod output;
 mod recipe;
@@ -43,7 +44,6 @@ mod setting;
 mod source;
 mod start_image;
 mod text;
-mod texts;
 mod told;
 mod workflow;
 
@@ -58,6 +58,7 @@ pub use identity::{LoraIdentity, ModelIdentity, PartIdentity};
 pub use latent_map::LatentMap;
 pub use latent_output::{LatentKind, LatentOutput};
 pub use library::{Content, ExtraFolder, Item, Keeping, Library, LibraryModel, Need, OtherName, Parts, Place};
+pub use metadata::{RECORD_KEYWORD, texts, without_file_texts};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
 pub use recipe::{NoRecipe, PARAMETERS_KEYWORD, RECIPE_KEYWORD, Recipe};
@@ -75,7 +76,6 @@ pub use text::{
     KeptConditionings, PlacedConditioning, Purpose, TextEncoders, TextPlanning, TextRequest, UnfinishedRun,
     prompt_notes,
 };
-pub use texts::{RECORD_KEYWORD, texts, without_file_texts};
 pub use told::Told;
 pub use workflow::Workflow;
 

@@ -62,7 +62,7 @@ pub struct LibraryModel {
     pub place: PathBuf,
     /// True if it ships with the program.
     pub is_bundled: bool,
-    /// Its parts.
+    /// The parts of the model.
     pub parts: Parts,
     /// The parts that are missing.
     pub lacks: Vec<Need>,
@@ -79,7 +79,7 @@ impl LibraryModel {
         also || is_called(name, &self.name, self.transformer())
     }
 
-    /// Its transformer, or the first of two; of a pipeline the folder.
+    /// The model's transformer, or the first of two; of a pipeline the folder.
     pub fn transformer(&self) -> Option<&Path> {
         self.parts.transformers.first().map(PathBuf::as_path)
     }
@@ -110,7 +110,7 @@ impl Library {
         &self.items
     }
 
-    /// Every model whose transformer is there, with its parts as far as they are found.
+    /// Every model whose transformer is present, with its parts as far as they are found.
     pub fn models(&self) -> Vec<LibraryModel> {
         let mut models: Vec<LibraryModel> = Vec::new();
         for item in &self.items {
@@ -188,7 +188,7 @@ impl Library {
         }
     }
 
-    /// Of models of one name in several folders of ComfyUI's, those of the folder that comes first.
+    /// The models in the first folder, of models of one name in several folders of ComfyUI's.
     fn searched_first<'a>(&self, found: Vec<&'a LibraryModel>) -> Vec<&'a LibraryModel> {
         let item = |model: &LibraryModel| model.transformer().and_then(|path| self.item(path));
         let Some(of) = found.iter().map(|model| item(model)).collect::<Option<Vec<&Item>>>() else { return found };

@@ -20,9 +20,9 @@ pub fn published_rate(family: &str) -> u32 {
 /// An autoencoder whose decoder can be run.
 #[derive(Debug)]
 pub enum Model {
-    /// Of pictures.
+    /// An autoencoder of pictures.
     Picture(Box<Vae>),
-    /// Of clips, and of single frames.
+    /// An autoencoder of clips, and of single frames.
     Clip(Box<VideoVae>),
 }
 

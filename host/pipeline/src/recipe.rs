@@ -67,7 +67,7 @@ pub struct Recipe {
     pub convention: String,
     /// It began with a picture.
     pub image: bool,
-    /// A part of that was made anew.
+    /// A part of that picture was made again.
     pub mask: bool,
     /// The share of the way from noise that was gone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,12 +88,12 @@ pub struct Recipe {
     /// The model; none in files of earlier versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelIdentity>,
-    /// Its LoRAs.
+    /// The LoRAs of the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loras: Vec<LoraIdentity>,
 }
 
-/// The reason that a file tells no recipe.
+/// The reason that a file holds no recipe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRecipe {
     /// It has none.

@@ -16,7 +16,7 @@ use tilewright_plan::{CostModel, Decision, LearnReport, Outcome, Plan, Planner, 
 
 use crate::{Error, Result};
 
-/// Its name in the journal's folder.
+/// The plan's name in the journal's folder.
 const PLAN: &str = "plan.json";
 /// The plan's name while it is being written.
 const NEW_PLAN: &str = "plan.new";

@@ -44,7 +44,7 @@ const IMAGE_BOUNDARY: f64 = 0.9;
 /// A LoRA that is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraRequest {
-    /// Its file.
+    /// The LoRA's file.
     pub path: PathBuf,
     /// The factor of its changes.
     pub strength: f64,
@@ -65,7 +65,7 @@ pub struct SampleModel {
     /// The settings with which its pipeline is meant to be run.
     defaults: Defaults,
     /// LoRAs by their paths and experts, with the factors that ComfyUI does not read of them; none
-    /// where it can't be told by its strength.
+    /// where a strength can't express one.
     lora_factors: Vec<(PathBuf, usize, Option<f64>)>,
 }
 
@@ -154,7 +154,7 @@ impl SampleModel {
             let lora = Lora::open(&request.path, request.strength)?;
             (notes, second_keys) = (lora.notes.clone(), lora.second_keys());
             let Some(lora) = lora.for_expert(expert) else { continue };
-            // Of two halves it knows the first alone.
+            // ComfyUI knows only the first of two halves.
             let unread = if expert > 0 && second_keys > 0 { None } else { lora.unread_factor() };
             self.lora_factors.push((request.path.clone(), expert, unread));
             let fit = self.denoiser.add(expert, lora)?;
@@ -191,8 +191,8 @@ impl SampleModel {
         self.lora_factors.iter().find(of).map_or(Some(1.0), |(_, _, factor)| *factor)
     }
 
-    /// The same with the scaling that its VAE tells, where it tells one: it goes before that of the
-    /// denoiser's family.
+    /// The same model with the scaling that its VAE specifies, if it does: that goes before the
+    /// scaling of the denoiser's family.
     #[must_use]
     pub fn scaled_for(self, vae: &Model) -> Self {
         match vae.scaling() {

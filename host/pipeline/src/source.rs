@@ -26,7 +26,7 @@ pub struct EncodeSource {
 }
 
 impl EncodeSource {
-    /// Opens a file or folder, of which at most so many frames are taken.
+    /// Opens a file or folder, of which at most `most` frames are taken.
     ///
     /// # Errors
     /// It can't be read, or holds no frames.
@@ -38,8 +38,8 @@ impl EncodeSource {
         Ok(Self { path: path.to_owned(), reader: Frames::File(reader), shape, frames, crop })
     }
 
-    /// A first frame [C, H, W] in −1…1 with grey frames behind it, so many together. `path` is
-    /// its picture's, for errors.
+    /// A first frame [C, H, W] in −1…1 with grey frames behind it, `frames` together. `path` is its
+    /// picture's, for errors.
     pub fn still(path: &Path, first: Tensor, frames: u32) -> Self {
         let side = |axis: usize| u32::try_from(first.size()[axis]).unwrap_or(u32::MAX);
         let (channels, height, width) = (side(0) as usize, side(1), side(2));

@@ -205,7 +205,7 @@ impl SampleModel {
     }
 
     /// Latents [1, C, T, h, w] of which the first frame is given, and their mask [1, 1, T, h, w]: 1
-    /// where they are made anew.
+    /// where they are made again.
     ///
     /// # Errors
     /// Memory is out.

@@ -14,7 +14,7 @@ use tilewright_engine::{self as engine, Finished, Machine, Observer, TextJob, Te
 use tilewright_models::{EncoderKind, EncoderStates};
 use tilewright_plan::{Candidate, Exchange, LogLine, Objective, Recorded, Stage, Text, TextOutcome, TextRecord};
 use tilewright_sampling::Convention;
-use tilewright_text::{Chunk, Reading, Tokens};
+use tilewright_tokenizer::{Chunk, Reading, Tokens};
 
 use self::encoders::TextEncoder;
 pub(crate) use self::encoders::files as encoder_files;
@@ -240,7 +240,7 @@ impl TextEncoders {
 
     fn read(&self, encoder: &TextEncoder, prompt: &str, request: &TextRequest<'_>) -> Result<Prepared> {
         let named = request.embeddings.map(|folder| folder.of(encoder));
-        let named = named.as_ref().map(|named| named as &dyn tilewright_text::Embeddings);
+        let named = named.as_ref().map(|named| named as &dyn tilewright_tokenizer::Embeddings);
         let kind = encoder.reads_as();
         let mut tokens =
             kind.tokens(&encoder.tokenizer, prompt, reading(request.convention), named, encoder.length(request))?;

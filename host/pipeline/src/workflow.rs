@@ -53,9 +53,9 @@ pub struct Workflow<'a> {
     pub rate: Option<f64>,
     /// The tokens of the text encoder without positions.
     pub text_tokens: u32,
-    /// The picture that it began from, and the part of it that was made anew.
+    /// The picture that it began from.
     pub image: Option<&'a Path>,
-    /// The mask.
+    /// The mask of the part of that picture that was made again.
     pub mask: Option<&'a Path>,
 }
 

@@ -89,7 +89,7 @@ pub enum LogLevel {
 /// A line that a policy logged while it decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Its importance.
+    /// The line's importance.
     pub level: LogLevel,
     /// The text, control characters removed.
     pub message: String,

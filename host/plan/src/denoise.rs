@@ -133,7 +133,7 @@ pub enum Attention {
     /// In the device's fused kernel, without scores in memory, where it has one.
     #[default]
     Fused,
-    /// In products, for so many queries at once: their scores are in memory meanwhile.
+    /// In products, for the given number of queries at once: their scores are in memory meanwhile.
     Pieces {
         /// Queries.
         queries: u32,

@@ -68,11 +68,11 @@ pub enum Damage {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum AnyRecord {
-    /// Of a decode or an encode.
+    /// The record of a decode or an encode.
     Vae(Box<Record>),
-    /// Of a sample.
+    /// The record of a sample.
     Denoise(Box<DenoiseRecord>),
-    /// Of a text encoder's run.
+    /// The record of a text encoder's run.
     Text(Box<TextRecord>),
 }
 

@@ -130,11 +130,11 @@ pub struct Text;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum AnyPlan {
-    /// Of a decode or an encode.
+    /// The plan of a decode or an encode.
     Vae(Plan),
-    /// Of a sample.
+    /// The plan of a sample.
     Denoise(DenoisePlan),
-    /// Of a text encoder's run.
+    /// The plan of a text encoder's run.
     Text(TextPlan),
 }
 

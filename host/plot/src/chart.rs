@@ -1,7 +1,7 @@
 //! The data of charts: points and axes.
 
-/// An axis. A value that is not finite, or that can't be told from zero or from infinity in a
-/// drawing, is left out, and so is one without a logarithm if the axis is logarithmic.
+/// An axis. A value that is not finite, or that can't be distinguished from zero or from infinity
+/// in a drawing, is left out, and so is one without a logarithm if the axis is logarithmic.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// The label, with its unit; empty for none.

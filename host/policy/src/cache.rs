@@ -136,7 +136,7 @@ impl Cache {
         // A FIFO in place of an entry would block; the target of a link need not be private.
         options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32);
         let file = options.open(self.dir.join(name))?;
-        // Of the open file, not of the path, so that it is the same file that is read.
+        // The metadata of the open file, not of the path, so that it is the same file that is read.
         let metadata = file.metadata()?;
         check_private(&metadata, false)?;
         let sealed = (DIGEST + name.len() + 1) as u64;

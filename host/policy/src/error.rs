@@ -34,7 +34,7 @@ pub enum PolicyError {
     TooLarge {
         /// The file or name.
         policy: String,
-        /// Its size.
+        /// The file's size, in bytes.
         bytes: u64,
         /// The most.
         most: usize,

@@ -97,7 +97,7 @@ fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
 /// without a policy, except that no failed plan is run again, and that values that overflowed get
 /// the widest type. `None` if no plan is left that has not failed.
 ///
-/// A clip under way goes on with its causal cache. If no plan that fits can do so, it begins anew
+/// A clip under way goes on with its causal cache. If no plan that fits can do so, it begins again
 /// in another division; delivered frames are not delivered again.
 fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
     let &Question { request, device, capabilities, .. } = question;

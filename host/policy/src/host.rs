@@ -33,22 +33,22 @@ pub struct PolicyHost {
 /// A policy's description of itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Description {
-    /// Its name.
+    /// The policy's name.
     pub name: String,
-    /// Its version.
+    /// The policy's version.
     pub version: String,
-    /// Its purpose, in a line.
+    /// The policy's purpose, in a line.
     pub summary: String,
     /// The stages that it answers; the host decides all others without asking.
     pub stages: Vec<Stage>,
-    /// Its settings.
+    /// The policy's settings.
     pub settings: Vec<Setting>,
 }
 
 /// Everything known about a policy before it is put to work.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
-    /// Its description of itself.
+    /// The policy's description of itself.
     #[serde(flatten)]
     pub description: Description,
     /// `sha256:` and the digest of the file, in hexadecimal.
@@ -63,7 +63,7 @@ pub struct Inspection {
     pub imports: Vec<String>,
     /// The interfaces that it exports.
     pub exports: Vec<String>,
-    /// Its limits.
+    /// The policy's limits.
     pub limits: Limits,
     /// Fuel used by `describe`.
     pub describe_fuel: u64,

@@ -59,7 +59,7 @@ pub struct Policy {
     identity: PolicyIdentity,
     /// The stages that it answers.
     stages: Vec<Stage>,
-    /// Its settings ask for blended parts by name, which allows them.
+    /// The policy's settings ask for blended parts by name, which allows them.
     asks_for_blended: bool,
     /// The instance that answers the next question: configured, and with every earlier outcome
     /// learned.

@@ -12,9 +12,9 @@ use crate::PolicyError;
 pub struct Setting {
     /// The text before the `=`.
     pub name: String,
-    /// Its effect.
+    /// The setting's effect.
     pub summary: String,
-    /// Its value if none is given; its type is the setting's type.
+    /// The value if none is given; its type is the setting's type.
     pub default: Value,
 }
 

@@ -63,7 +63,7 @@ impl TimeBudget {
 mod tests {
     use super::*;
 
-    /// Moves on by the fuel that it is told of, a unit being a nanosecond.
+    /// A clock that moves on by the fuel that is burnt, a unit being a nanosecond.
     #[derive(Default)]
     struct ByFuel(AtomicU64);
 

@@ -35,7 +35,7 @@ pub enum Wasi {
     Inert,
 }
 
-/// Stands for every resource: streams and pollables. Its number tells streams apart.
+/// Stands for every resource: streams and pollables. Its number identifies a stream.
 struct Handle;
 
 const STDOUT: u32 = 1;

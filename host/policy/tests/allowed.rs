@@ -62,7 +62,7 @@ fn request(limit_mib: u64, allows_blended: bool) -> Request {
 
 fn decide(policy: &LoadedPolicy, settings: &[&str], request: &Request) -> (Plan, Vec<String>) {
     let settings: Vec<(String, String)> = settings.iter().map(|pair| key_value(pair).unwrap()).collect();
-    // Its formula sees less free memory than the limit, as ComfyUI's may.
+    // The policy's formula sees less free memory than the limit, as ComfyUI's may.
     let device = Device {
         backend: Backend::Rocm,
         name: "test".into(),

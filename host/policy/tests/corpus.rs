@@ -2,7 +2,7 @@
 //! `corpus/VERSION` loads, describes itself, takes its settings and answers what it answered when
 //! it was recorded, exactly. How the files were made stands in `corpus/VERSION/README.md`.
 //!
-//! `TILEWRIGHT_CORPUS=record` writes the answers anew, which is right for a policy that was added
+//! `TILEWRIGHT_CORPUS=record` writes the answers again, which is right for a policy that was added
 //! and for nothing else.
 
 use std::{env, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
@@ -178,7 +178,7 @@ fn whole() -> Plan {
 }
 
 /// Everything that a policy says and answers: with its defaults, with settings of its own, after
-/// failures, and after it was told of an outcome.
+/// failures, and after it was given an outcome.
 fn answers(path: &Path) -> Vec<Value> {
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
     let loaded = host.load_file(path).unwrap();

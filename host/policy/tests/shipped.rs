@@ -254,7 +254,7 @@ fn each_decides_about_clips() {
             // Answers for clips are legal as they are.
             assert!(frames == 1 || decision.adjusted.is_empty(), "{case}: {:?}", decision.adjusted);
             assert!(decision.plan.time == Time::Whole || frames > 1, "{case}: {:?}", decision.plan);
-            // Those that ask for prices keep to the limit.
+            // Policies that ask for prices keep to the limit.
             if ["adaptive", "gfx1151"].contains(&name) {
                 assert!(facts.estimate_one(&decision.plan).unwrap().peak_bytes <= limit, "{case}: {:?}", decision.plan);
             }
@@ -299,7 +299,7 @@ fn each_goes_on_with_a_clip_under_way() {
                     vec![FallbackReason::Error]
                 };
                 assert!(allowed.contains(&reason), "{case}: {:?}", again.fallback);
-                // Those that know of it answer nothing that has to be changed.
+                // Policies that know of the clip under way answer nothing that has to be changed.
                 assert!(is_rule || again.adjusted.is_empty(), "{case}: {:?}", again.adjusted);
                 let is_tiled = |plan: &Plan| matches!(plan.space, Space::Blended(_));
                 assert_eq!(is_tiled(&again.plan), is_tiled(&begun), "{case}");

@@ -28,17 +28,17 @@ const MOST_SIGNATURE: usize = 16 << 10;
 /// A policy's description in a registry, for people and catalogues; nothing depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArtifactInfo {
-    /// Its name.
+    /// The policy's name.
     pub name: String,
-    /// Its version.
+    /// The policy's version.
     pub version: String,
-    /// Its purpose, in a line.
+    /// The policy's purpose, in a line.
     pub summary: String,
     /// True for a component, false for a core module.
     pub is_component: bool,
-    /// Its imports.
+    /// The policy's imports.
     pub imports: Vec<String>,
-    /// Its exports.
+    /// The policy's exports.
     pub exports: Vec<String>,
 }
 

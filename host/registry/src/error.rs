@@ -79,7 +79,7 @@ pub enum Error {
         registry: String,
         /// The subject of the request.
         what: String,
-        /// Its target.
+        /// The redirect's target.
         to: String,
         /// The reason.
         why: &'static str,

@@ -49,7 +49,7 @@ pub(crate) struct Session {
 
 /// A request.
 pub(crate) struct HttpRequest<'a> {
-    /// Its subject, for errors.
+    /// The request's subject, for errors.
     pub what: &'static str,
     pub method: Method,
     pub url: Uri,

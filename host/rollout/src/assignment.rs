@@ -101,7 +101,7 @@ impl From<&Assignment> for StoredAssignment {
 /// The result of a job.
 #[derive(Clone, Debug)]
 pub struct EndedJob<W: Served = Vae> {
-    /// Its record, with the exchange.
+    /// The job's record, with the exchange.
     pub record: Record<W>,
     /// True if several revisions decided for it: its outcome counts for none of them.
     pub is_mixed: bool,

@@ -42,7 +42,7 @@ pub enum CanaryState {
 pub struct CanaryFacts {
     /// The policy on trial.
     pub policy: String,
-    /// Its revision; another one begins a new trial.
+    /// The policy's revision; another one begins a new trial.
     pub revision: u64,
     /// The state of the trial.
     pub state: CanaryState,
@@ -50,7 +50,7 @@ pub struct CanaryFacts {
     pub why: Option<String>,
     /// Jobs assigned to it.
     pub jobs: u64,
-    /// Its jobs compared with those of the incumbent that ended between them.
+    /// The comparison of the canary's jobs with those of the incumbent that ended between them.
     pub comparison: Comparison,
     /// Samples that were decoded twice.
     pub samples: u32,

@@ -31,7 +31,7 @@ pub struct RevisionCounts {
 pub struct TrialCounts {
     /// The module on trial.
     pub digest: String,
-    /// Its counts.
+    /// The trial's counts.
     pub facts: CanaryFacts,
 }
 
@@ -39,7 +39,7 @@ pub struct TrialCounts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedCounts {
-    /// Of revisions that are in force, that were, or that drain.
+    /// The counts of revisions that are in force, that were, or that drain.
     pub revisions: Vec<RevisionCounts>,
     /// By route.
     pub trials: BTreeMap<String, TrialCounts>,

@@ -35,13 +35,13 @@ pub enum Error {
         /// The difference.
         mismatch: String,
     },
-    /// Its signature can't be read.
+    /// The policy's signature can't be read.
     #[error(transparent)]
     Signing(#[from] tilewright_signing::Error),
     /// No trusted key has signed it, and one has to.
     #[error("policy {policy}: {refusal}, and the configuration asks for signed ones (require-signed)")]
     Unsigned {
-        /// Its origin.
+        /// The policy's origin.
         policy: String,
         /// The reason why the signature is refused.
         refusal: tilewright_signing::Refusal,
@@ -52,16 +52,16 @@ pub enum Error {
         /// The fault.
         detail: String,
     },
-    /// Its digest is not the expected one.
+    /// The policy's digest is not the expected one.
     #[error(
         "policy {policy}: is {found}, where {wanted} is asked for: correct `digest`, or get the module that has it"
     )]
     OtherDigest {
-        /// Its origin.
+        /// The policy's origin.
         policy: String,
         /// The expected digest.
         wanted: String,
-        /// Its digest.
+        /// The policy's digest.
         found: String,
     },
     /// No policy of this name is in service.

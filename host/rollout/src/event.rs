@@ -33,7 +33,7 @@ pub enum EventKind {
 pub struct Event {
     /// RFC 3339, UTC.
     pub time: String,
-    /// Its kind.
+    /// The event's kind.
     pub what: EventKind,
     /// The policy, if there is one.
     pub policy: Option<String>,

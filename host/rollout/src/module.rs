@@ -58,7 +58,7 @@ impl Modules {
         Ok(digest)
     }
 
-    /// Stores a signature beside a stored module, unless it is there already.
+    /// Stores a signature beside a stored module, unless it is stored already.
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::UnknownModule`]

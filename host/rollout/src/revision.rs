@@ -19,7 +19,7 @@ pub struct Revision {
     pub policy: String,
     /// Counted from 1 over the policy's life, across restarts.
     pub number: u64,
-    /// Its origin, in words.
+    /// The module's origin, in words.
     pub origin: String,
     /// The time when it first took over, RFC 3339 in UTC.
     pub since: String,
@@ -71,7 +71,7 @@ impl Revision {
         &self.loaded.description().stages
     }
 
-    /// Its counts.
+    /// The revision's counts.
     pub fn tally(&self) -> TallyFacts {
         self.performance().tally.facts
     }

@@ -25,7 +25,7 @@ const REFUSED: usize = 16;
 pub struct RefusedModule {
     /// The time, RFC 3339 in UTC.
     pub time: String,
-    /// Its origin, in words.
+    /// The module's origin, in words.
     pub origin: String,
     /// The reason, in a line.
     pub why: String,
@@ -82,7 +82,7 @@ impl From<&SavedPolicy> for PauseState {
 /// A policy in service, for people.
 #[derive(Clone, Debug)]
 pub struct SlotFacts {
-    /// Its name in the configuration.
+    /// The policy's name in the configuration.
     pub name: String,
     /// The source of its modules, in words.
     pub source: String,

@@ -156,8 +156,8 @@ pub struct PreparedPolicy {
 pub enum Settings<'a> {
     /// These.
     Given(&'a [(String, String)]),
-    /// Those of the revision in force, if the module describes itself by the same name; a module
-    /// with another name gets its own defaults.
+    /// The settings of the revision in force, if the module describes itself by the same name; a
+    /// module with another name gets its own defaults.
     InForce { name: &'a str, settings: &'a [(String, String)] },
 }
 

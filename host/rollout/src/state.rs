@@ -58,7 +58,7 @@ impl From<&Revision> for SavedRevision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedPolicy {
     pub next: u64,
-    /// Its configuration as text, and the digest of its source at that time.
+    /// The policy's configuration as text, and the digest of its source at that time.
     pub configured: String,
     pub seen: Option<String>,
     pub in_force: SavedRevision,

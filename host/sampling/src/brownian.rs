@@ -124,7 +124,7 @@ impl<S: Source> BrownianTree<S> {
         Ok(Self { source, entropy, whole, difference, kept: Kept::new(KEPT) })
     }
 
-    /// The same motion that keeps at most so many values of a question, each as large as an answer,
+    /// The same motion that keeps at most `most` values of a question, each as large as an answer,
     /// for the next one to share an end. Each that is kept saves a draw, and changes no answer.
     #[must_use]
     pub fn keeping(mut self, most: usize) -> Self {
@@ -218,7 +218,7 @@ impl<S: Source> BrownianNoise<S> {
         Ok(Self { tree: BrownianTree::new(source, least, most, seed)?, sign })
     }
 
-    /// The same noise that keeps at most so many values, as [`BrownianTree::keeping`].
+    /// The same noise that keeps at most `most` values, as [`BrownianTree::keeping`].
     #[must_use]
     pub fn keeping(self, most: usize) -> Self {
         Self { tree: self.tree.keeping(most), ..self }

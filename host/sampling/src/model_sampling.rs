@@ -17,7 +17,7 @@ pub enum Prediction {
 /// The sigmas of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trained {
-    /// Those of 1000 timesteps, with what lies between found by their logarithms.
+    /// The sigmas of 1000 timesteps, with what lies between found by their logarithms.
     Discrete,
     /// s·t / (1 + (s − 1)·t) at 1000 times.
     Shifted(f64),
@@ -99,7 +99,7 @@ impl ModelSampling {
         self.sigmas[self.sigmas.len() - 1]
     }
 
-    /// The timestep that a network is told for a sigma.
+    /// The timestep that a network is given for a sigma.
     pub fn timestep(&self, sigma: f64) -> f64 {
         match self.trained {
             Trained::Discrete => {

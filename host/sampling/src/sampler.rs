@@ -307,7 +307,7 @@ impl Method {
 
 /// A step under way: its beginning, and the model and the noise that it asks.
 pub(crate) struct Step<'a, T: Latents> {
-    /// Its number, from 0.
+    /// The step's number, from 0.
     pub index: usize,
     pub sigmas: &'a [T::Scalar],
     pub model: &'a ModelSampling,
@@ -330,7 +330,8 @@ impl<T: Latents> Next<T> {
         Self { latents, history: Vec::new(), numbers: Vec::new() }
     }
 
-    /// Latents, and a history with its newest part first, of which the next step sees so many.
+    /// Latents, and a history with its newest part first, of which the next step sees at most
+    /// `most` parts.
     pub fn with(latents: T, newest: T, before: &[T], most: usize) -> Self {
         let before = before.iter().take(most.saturating_sub(1)).map(Latents::share);
         Self { latents, history: std::iter::once(newest).chain(before).collect(), numbers: Vec::new() }

@@ -40,7 +40,7 @@ pub enum Error {
     /// Sigmas that are too few.
     #[error("{0} sigmas: at least two are needed, one more than steps")]
     TooFew(usize),
-    /// A scheduler that has no sigmas for so many steps.
+    /// A scheduler that has no sigmas for a number of steps.
     #[error("the scheduler {scheduler} has no sigmas for {steps} step(s): try more, or another scheduler")]
     Scheduler {
         /// The scheduler.
@@ -80,17 +80,17 @@ pub enum Error {
     /// A sigma outside of its range.
     #[error("sigma {number} is {sigma}: a flow model's are from 1 to 0")]
     OutOfRange {
-        /// Its place, from 1.
+        /// The sigma's place, from 1.
         number: usize,
-        /// Its value.
+        /// The sigma's value.
         sigma: f64,
     },
     /// A sigma that does not fall.
     #[error("sigma {number} is {sigma} after {before}: sigmas fall from step to step")]
     Rises {
-        /// Its place, from 1.
+        /// The sigma's place, from 1.
         number: usize,
-        /// Its value.
+        /// The sigma's value.
         sigma: f64,
         /// The one before.
         before: f64,
@@ -160,7 +160,7 @@ impl fmt::Display for Shift {
 }
 
 impl Shift {
-    /// The sigma of a time, for so many tokens of the image.
+    /// The sigma of a time, for `tokens` tokens of the image.
     pub fn sigma(self, time: f64, tokens: u64) -> f64 {
         let exponential = |mu: f64| mu.exp() / (mu.exp() + 1.0 / time - 1.0);
         match self {
@@ -170,7 +170,7 @@ impl Shift {
         }
     }
 
-    /// Its number, for so many tokens of the image.
+    /// The shift's number, for `tokens` tokens of the image.
     pub fn number(self, tokens: u64) -> f64 {
         match self {
             Shift::Flow(number) | Shift::Exponential(number) => number,
@@ -201,7 +201,7 @@ fn by_size(tokens: u64) -> f64 {
 const FLOW_TIMES: u32 = 1_000;
 
 impl Shift {
-    /// A model with these sigmas, for so many tokens of the image.
+    /// A model with these sigmas, for `tokens` tokens of the image.
     pub fn model(self, tokens: u64) -> ModelSampling {
         match self {
             Shift::Flow(shift) => ModelSampling::shifted(shift),
@@ -223,8 +223,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The sigmas of so many steps, one more than these. With a denoise `strength` below 1 they are
-    /// the last ones of as many more steps.
+    /// The sigmas of `steps` steps, one more than the steps. With a denoise `strength` below 1 they
+    /// are the last ones of `steps / strength` steps.
     ///
     /// # Errors
     /// There can be no such steps or strength, or the scheduler has no sigmas for them.
@@ -240,7 +240,7 @@ impl Schedule {
     }
 }
 
-/// The steps of the whole way of which so many are the last ones.
+/// The steps of the whole way, of which a denoise `strength` leaves the last `steps`.
 fn all_steps(steps: u32, strength: f64) -> Result<u32> {
     if !(1..=MOST_STEPS).contains(&steps) {
         return Err(Error::Steps(steps));
@@ -255,7 +255,7 @@ fn all_steps(steps: u32, strength: f64) -> Result<u32> {
     if all > MOST_STEPS { Err(Error::Steps(all)) } else { Ok(all) }
 }
 
-/// The first of so many steps that a denoise strength leaves, as diffusers' pipelines count
+/// The first of `steps` steps that a denoise `strength` leaves, as diffusers' pipelines count
 /// (`get_timesteps`).
 fn first_step(steps: u32, strength: f64) -> Result<u32> {
     let all = all_steps(steps, 1.0)?;
@@ -275,7 +275,7 @@ pub enum Times {
     Scheduler,
 }
 
-/// The sigmas of so many steps as diffusers' pipelines with `FlowMatchEulerDiscreteScheduler` have
+/// The sigmas of `steps` steps as diffusers' pipelines with `FlowMatchEulerDiscreteScheduler` have
 /// them; with a denoise `strength` below 1, the last ones of these steps.
 ///
 /// # Errors
@@ -334,13 +334,13 @@ impl FlowScheduler {
         FLOW_SCHEDULERS.iter().find(|(_, _, scheduler)| *scheduler == self).map_or("euler", |(_, name, _)| *name)
     }
 
-    /// True if the network is told whole timesteps, cut off.
+    /// True if the network is given whole timesteps, cut off.
     pub fn has_whole_timesteps(self) -> bool {
         self != Self::Euler
     }
 
-    /// The sigmas of so many steps; with a denoise `strength` below 1, of those of them that
-    /// diffusers' pipelines begin with a picture at.
+    /// The sigmas of `steps` steps; with a denoise `strength` below 1, of those from the one at
+    /// which diffusers' pipelines begin with a picture.
     ///
     /// # Errors
     /// There can be no such steps, strength or shift.

@@ -94,7 +94,7 @@ impl Scheduler {
         sigmas
     }
 
-    /// The sigmas of so many steps, at least one: usually one more than these, the last one 0.
+    /// The sigmas of `steps` steps, at least one: usually one more than the steps, the last one 0.
     /// [`Scheduler::DdimUniform`] gives more where the model's do not divide, and
     /// [`Scheduler::Beta`] fewer where two are the same. [`Scheduler::KlOptimal`] has no single
     /// step.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 pub struct DeviceBody {
     /// The device's name in the configuration.
     pub name: String,
-    /// The device's properties, as policies are told.
+    /// The device's properties, as policies are given them.
     #[schema(value_type = Object)]
     pub facts: Device,
     /// The most that a job may hold.

@@ -93,7 +93,7 @@ pub struct JobRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoraField {
-    /// Its name: that of its file below the configured folder, without the ending.
+    /// The LoRA's name: that of its file below the configured folder, without the ending.
     #[schema(min_length = 1, max_length = 4096)]
     pub name: String,
     /// The factor of its changes; 1 if left out.
@@ -139,7 +139,7 @@ pub enum StageAtWork {
 }
 
 impl StageAtWork {
-    /// Its name.
+    /// The stage's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -226,7 +226,7 @@ pub enum JobState {
     Queued,
     /// At work.
     Running,
-    /// Ended well: the result is there.
+    /// Ended well, with a result.
     Done,
     /// Ended without a result.
     Failed,
@@ -247,7 +247,7 @@ impl JobState {
         (Self::Expired, "expired"),
     ];
 
-    /// Its name.
+    /// The state's name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
     }

@@ -28,7 +28,7 @@ pub struct SampleFields {
     #[schema(minimum = 1, maximum = 1024)]
     pub batch: Option<u32>,
     /// The seed of the noise, or one for each sample; `random`, or -1, draws one, which the job
-    /// tells.
+    /// shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<Seeds>,
     /// Steps; the model's usual number if left out.
@@ -101,12 +101,12 @@ pub struct SamplePaths {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub noise: Option<String>,
-    /// A mask: 1 where the latent is made anew.
+    /// A mask: 1 where the latent is made again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub mask: Option<String>,
     /// The picture that a prompt's picture begins with: `denoise` is the share of it that is made
-    /// anew, and `mask` the part.
+    /// again, and `mask` the part.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub image: Option<String>,
@@ -125,11 +125,11 @@ impl SamplePaths {
     expecting = "expected a whole number from 0 to 18446744073709551615, a list of such numbers, \"random\" or -1"
 )]
 pub enum Seeds {
-    /// Of the whole batch.
+    /// One seed for the whole batch.
     Whole(u64),
-    /// Of each sample.
+    /// A seed for each sample.
     Each(Vec<u64>),
-    /// Of the whole batch, drawn when the job is accepted.
+    /// One seed for the whole batch, drawn when the job is accepted.
     Drawn(Draw),
 }
 

@@ -50,7 +50,7 @@ pub struct JobSettings {
     /// It begins with a picture.
     #[serde(skip_serializing_if = "is_false")]
     pub image: bool,
-    /// A mask says which part of that is made anew.
+    /// A mask says which part of the picture is made again.
     #[serde(skip_serializing_if = "is_false")]
     pub mask: bool,
     /// The tokens that T5 reads at least, and as diffusers at most; none of a sample.
@@ -78,13 +78,13 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// A file of a model. No path of the server is told.
+/// A file of a model, without its path on the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ModelPart {
-    /// Its part: transformer, text encoder, vision encoder or VAE.
+    /// The part of the model: transformer, text encoder, vision encoder or VAE.
     pub part: String,
-    /// Its name.
+    /// The file's name.
     pub name: String,
     /// Bytes of all its files.
     pub bytes: u64,
@@ -96,7 +96,7 @@ pub struct ModelPart {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct LoraSetting {
-    /// Its name, as the request has it.
+    /// The LoRA's name, as the request has it.
     pub name: String,
     /// As a model's.
     pub digest: String,

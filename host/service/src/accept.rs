@@ -74,9 +74,9 @@ struct Work {
     frames: u32,
     height: u32,
     width: u32,
-    /// Of a sample.
+    /// The steps of a sample.
     steps: Option<u32>,
-    /// Of a job from a prompt.
+    /// The other stages of a job from a prompt.
     around: Option<Around>,
 }
 

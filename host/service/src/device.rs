@@ -20,7 +20,7 @@ pub struct DeviceState {
     pub name: String,
     /// The jobs that wait for it.
     pub queue: Queue,
-    /// The device's properties, as policies are told.
+    /// The device's properties, as policies are given them.
     pub facts: tilewright_plan::Device,
     /// The most that a job may hold, in bytes.
     pub memory_limit: u64,

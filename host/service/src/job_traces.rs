@@ -42,11 +42,11 @@ impl<W: Work> Default for JobTrace<W> {
 /// The trace of a job of any kind.
 #[derive(Clone, Debug)]
 pub enum AnyJobTrace {
-    /// Of a decode.
+    /// The trace of a decode or an encode.
     Vae(Box<JobTrace>),
-    /// Of a sample.
+    /// The trace of a sample.
     Denoise(Box<JobTrace<Denoise>>),
-    /// Of an encoder's run.
+    /// The trace of an encoder's run.
     Text(Box<JobTrace<Text>>),
 }
 

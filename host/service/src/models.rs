@@ -51,7 +51,7 @@ pub struct OpenModel {
 /// The autoencoder of a model.
 #[derive(Debug)]
 pub struct OpenVae {
-    /// Its file.
+    /// The autoencoder's file.
     pub path: PathBuf,
     /// The autoencoder.
     pub model: Model,
@@ -151,8 +151,8 @@ impl OpenModel {
         Some(settings)
     }
 
-    /// A line about its files without the folders that they lie in: callers are told no path of the
-    /// server.
+    /// A line about the model's files without the folders that they lie in: callers see no path of
+    /// the server.
     pub fn without_folders(&self, line: &str) -> String {
         without_folders(&self.parts, line)
     }
@@ -203,7 +203,7 @@ pub type ModelMap = BTreeMap<String, Arc<OpenModel>>;
 pub struct Models {
     open: ArcSwap<ModelMap>,
     weights: WeightStore,
-    /// One model is opened anew at a time.
+    /// Held while a model is opened again: one at a time.
     opening: Mutex<()>,
 }
 
@@ -220,7 +220,7 @@ impl Models {
         Ok(Self { open, weights, opening: Mutex::default() })
     }
 
-    /// The model of a job that begins, with its LoRAs, for all of its stages. It is opened anew if
+    /// The model of a job that begins, with its LoRAs, for all of its stages. It is opened again if
     /// its files are others than when it was opened.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl Models {
         found.ok_or_else(|| format!("model {name} is no longer configured"))?.with_loras(&stored.request.loras)
     }
 
-    /// The model of a request, opened anew as that of a job. If that fails, the request is checked
+    /// The model of a request, opened again as that of a job. If that fails, the request is checked
     /// against the one before: its files may be whole again when the job begins.
     pub fn of_request(&self, name: &str) -> Option<Arc<OpenModel>> {
         self.refresh(name).unwrap_or_else(|error| {
@@ -244,7 +244,7 @@ impl Models {
         })
     }
 
-    /// A model, opened anew if its files have changed; none if none is configured by the name.
+    /// A model, opened again if its files have changed; none if none is configured by the name.
     fn refresh(&self, name: &str) -> Result<Option<Arc<OpenModel>>> {
         let find = || self.open.load().get(name).cloned();
         if let Some(open) = find().filter(|open| open.is_current()) {
@@ -370,7 +370,7 @@ fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore
     if let (Some(vae), Some(transformer), false) = (&vae, &transformer, parts.text_encoders.is_empty()) {
         LatentMap::check(transformer, (&vae.model, &vae.path)).map_err(refused)?;
     }
-    // Its latents are those of its own vae.
+    // The transformer's latents are those of the model's own vae.
     let transformer = match &vae {
         Some(vae) => transformer.map(|transformer: SampleModel| transformer.scaled_for(&vae.model)),
         None => transformer,

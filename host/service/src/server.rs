@@ -54,8 +54,8 @@ const SWEEPING: Duration = Duration::from_secs(1);
 /// The time between reporting the end at `/readyz` and taking no more connections.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// The time that jobs at work have when the server ends. They begin anew after the next start if it
-/// is too short.
+/// The time that jobs at work have when the server ends. They begin again after the next start if
+/// it is too short.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Modules that are compiled and checked at once.

@@ -54,7 +54,7 @@ pub struct LostDevice {
 }
 
 impl LostDevice {
-    /// Takes a device for lost: the server ends, so that a supervisor starts it anew.
+    /// Takes a device for lost: the server ends, so that a supervisor starts it again.
     pub fn report(&self, device: &str, reason: &str) {
         tracing::error!(
             device,
@@ -91,7 +91,7 @@ impl ServerState {
     /// has nothing better to do. `what` is what is written, for the log.
     ///
     /// # Errors
-    /// The write still fails when the server ends; the job begins anew after the next start then.
+    /// The write still fails when the server ends; the job begins again after the next start then.
     pub fn retry_until_written<T>(&self, what: &str, mut write: impl FnMut() -> Result<T>) -> Result<T> {
         let mut is_logged = false;
         loop {

@@ -64,7 +64,7 @@ const HOLD: &str = "TILEWRIGHT_HOLD_AT";
 /// The reason that there is no result.
 pub(crate) enum JobEnd {
     Failed(String),
-    /// The device is lost: the job begins anew after the next start.
+    /// The device is lost: the job begins again after the next start.
     LostDevice(String),
     Cancelled,
     Expired,
@@ -226,11 +226,11 @@ fn run_job(
 struct JobEnded {
     state: JobState,
     error: Option<String>,
-    /// Its record as JSON.
+    /// The record, as JSON.
     record: Option<String>,
 }
 
-/// Carries a job out; none if it begins anew after the next start.
+/// Carries a job out; none if it begins again after the next start.
 fn carry_out<W: Executed>(
     server: &Arc<ServerState>,
     worker: &Worker,

@@ -9,7 +9,7 @@ use crate::{KeyId, PublicKey};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trusted {
-    /// Its owner, in the user's words.
+    /// The key's owner, in the user's words.
     pub name: String,
     /// The key.
     pub key: PublicKey,
@@ -24,7 +24,7 @@ pub struct TrustList(Vec<Trusted>);
 pub struct Signed {
     /// The trusted key's name.
     pub by: String,
-    /// Its id.
+    /// The trusted key's id.
     pub key: KeyId,
     /// The signer's trusted comment, signed with the rest.
     pub comment: String,
@@ -58,7 +58,7 @@ pub enum Refusal {
     Bad {
         /// The trusted key's name.
         by: String,
-        /// Its id.
+        /// The trusted key's id.
         key: KeyId,
     },
 }

@@ -145,7 +145,7 @@ pub fn load() -> Result<Option<Backend>> {
 }
 
 /// True if neither convolutions nor products of f32 may round their operands to TF32, which
-/// NVIDIA's libraries do unless they are told not to. [`load`] tells them.
+/// NVIDIA's libraries do unless it is forbidden. [`load`] forbids it.
 ///
 /// # Errors
 /// libtorch knows no such setting.

@@ -94,8 +94,8 @@ fn driver_node(backend: Backend) -> Option<&'static Path> {
     }
 }
 
-/// True if a back end's driver or runtime tells of a GPU: only there is one that can't be used a
-/// surprise.
+/// True if a back end's driver or runtime shows a GPU: only then is it a surprise if none can be
+/// used.
 pub fn is_gpu_expected(backend: Backend) -> bool {
     driver_node(backend).is_some_and(Path::exists) || matches!(runtime::device_count(), Some(Ok(1..)))
 }
@@ -276,7 +276,7 @@ fn usable_memory((free, total): (u64, u64), card: Option<&AmdGpu>, available: Op
     }
 }
 
-/// The processor's name as the kernel tells it.
+/// The processor's name as the kernel gives it.
 fn cpu_name() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

@@ -152,7 +152,7 @@ pub fn trim(device: Device) -> Result<()> {
     }
 }
 
-/// Free and total bytes of a GPU as its driver tells them.
+/// Free and total bytes of a GPU as its driver gives them.
 ///
 /// # Errors
 /// libtorch's error.

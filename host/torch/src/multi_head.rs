@@ -7,18 +7,18 @@ use crate::{Error, Result, attention, ffi, packed, scalar, tokens};
 /// The way in which attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// In a fused kernel, which has no scores in memory: [`attention::is_fused`] tells of a head's
-    /// width if there is one.
+    /// In a fused kernel, which has no scores in memory: [`attention::is_fused`] says if a head's
+    /// width has one.
     Fused,
-    /// In products, for so many queries at once; for as many as keep the scores small, if none are
-    /// given.
+    /// In products, for this number of queries at once; for as many as keep the scores small, if
+    /// none is given.
     Pieces(Option<i64>),
 }
 
 /// Attention of `heads` heads: `query` [N, tokens, width], `key` and `value` [N, others, width],
 /// with the heads side by side in the width. The result is written onto `output`, which is like the
-/// query, and may be it unless `add`; if `add`, the result is added to what is there. Tensors may
-/// be part of wider ones.
+/// query, and may be it unless `add`; if `add`, the result is added to what `output` holds. Tensors
+/// may be part of wider ones.
 ///
 /// # Errors
 /// Shapes don't fit; libtorch's error.
@@ -159,7 +159,7 @@ fn rows_of_pieces(samples: i64, tokens: i64, others: i64, queries: Option<i64>) 
 }
 
 /// Bytes that attention in pieces holds beside its operands and result, at most: the keys and
-/// values arranged anew; the queries, scores, their softmax and the result of a piece of so many
+/// values rearranged; the queries, scores, their softmax and the result of a piece of `queries`
 /// queries, as [`Way::Pieces`] has them. `samples` counts heads, too.
 pub fn pieces_bytes(samples: i64, [tokens, others]: [i64; 2], width: i64, kind: Kind, queries: Option<i64>) -> u64 {
     let rows = rows_of_pieces(samples, tokens, others, queries);
@@ -173,8 +173,8 @@ pub fn has_own(kind: Kind) -> bool {
     packed::has_products(kind)
 }
 
-/// Bytes that attention on the CPU holds beside its operands and result: to so many other tokens,
-/// of heads of a width, in all samples together.
+/// Bytes that attention on the CPU holds beside its operands and result: with keys and values of
+/// `others` tokens, and `heads` heads of `width` values in all samples together.
 pub fn scratch_bytes(others: i64, width: i64, heads: i64, kind: Kind) -> u64 {
     let threads = i64::from(tch::get_num_threads().max(1));
     ffi::tw_attend_heads_scratch(others, width, heads, threads, (kind == Kind::BFloat16).into()).max(0) as u64

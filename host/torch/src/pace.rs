@@ -17,7 +17,7 @@ const AHEAD: usize = 2;
 /// would have to wait for that, and the gap between two such pieces costs nothing.
 const SLOW: Duration = Duration::from_millis(30);
 
-/// Keeps the program beside its device: progress that it tells of is the device's, and a
+/// Keeps the program beside its device: progress that it reports is the device's, and a
 /// cancellation leaves little in the queue. Does nothing on a CPU.
 #[derive(Debug)]
 pub struct Pace {

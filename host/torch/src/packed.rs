@@ -235,7 +235,7 @@ pub fn has_products(kind: Kind) -> bool {
     }
 }
 
-/// Bytes of scratch that a product with a matrix of so many columns holds, all threads together.
+/// Bytes of scratch that a product with a matrix of `columns` columns holds, all threads together.
 pub fn product_scratch_bytes(columns: i64) -> u64 {
     let threads = tch::get_num_threads().max(1) as u64;
     threads * ffi::tw_product_scratch(columns).max(0) as u64

@@ -193,8 +193,8 @@ impl State {
         Ok((offset, fresh))
     }
 
-    /// Of the free ranges that are large enough, the one that needs the fewest fresh pages: the
-    /// smallest, then lowest of those.
+    /// Takes the free range that needs the fewest fresh pages, among those that are large enough;
+    /// of several, the smallest, then the lowest.
     fn take_range(&mut self, bytes: usize) -> Result<(usize, bool), AllocationError> {
         let mut best = None;
         for start in self.ranges.at_least(bytes).take(CANDIDATES) {

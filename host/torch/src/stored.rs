@@ -116,8 +116,8 @@ impl Stored {
         ROWS[self as usize].3
     }
 
-    /// The bytes of a tensor whose rows have so many values; none if they are no whole blocks, or
-    /// if there are more bytes than any memory has.
+    /// The bytes of a tensor of a `shape`; none if its rows are no whole blocks, or if there are
+    /// more bytes than any memory has.
     pub fn bytes(self, shape: &[usize]) -> Option<usize> {
         let values = shape.iter().try_fold(1_usize, |product, extent| product.checked_mul(*extent))?;
         if shape.last().copied().unwrap_or(1) % self.block_values() != 0 {

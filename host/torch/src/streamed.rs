@@ -34,7 +34,7 @@ enum Host {
     InFile(Packed),
 }
 
-/// True if matrices of so many bytes may stay in host memory beside everything else. Pinned memory
+/// True if matrices of `bytes` bytes may stay in host memory beside everything else. Pinned memory
 /// is rounded up to a power of two, and can't be swapped out.
 ///
 /// # Errors
@@ -48,7 +48,7 @@ pub fn can_keep(bytes: u64) -> Result<bool> {
 struct Turn {
     index: Option<usize>,
     bytes: Tensor,
-    /// Until work has been told to wait for the copy.
+    /// The end of the copy, until work has been queued to wait for it.
     arrival: Option<Event>,
 }
 
@@ -108,7 +108,7 @@ impl Streamed {
         self.bytes
     }
 
-    /// Queues the copy to the device, unless it is there or on its way.
+    /// Queues the copy to the device, unless it has arrived or is on its way.
     ///
     /// # Errors
     /// Memory is out; a fault of the device.

@@ -85,7 +85,7 @@ enum Step {
 #[derive(Args, Default)]
 struct Setup {
     /// Which libtorch to fetch; only decides what devices the program can use, nothing is built
-    /// anew
+    /// again
     #[arg(long, value_enum)]
     flavour: Option<Flavour>,
     /// The source of the ROCm wheels: the URL of PyTorch's own wheel index for your ROCm version

@@ -6,7 +6,17 @@ use std::{
 };
 
 /// Words that no comment begins with: the noun comes first.
-const BEGINNINGS: [&str; 8] = ["What", "Who", "Whoever", "Whose", "Where", "Whether", "How", "Once"];
+const BEGINNINGS: [&str; 11] =
+    ["What", "Who", "Whoever", "Whose", "Where", "Whether", "How", "Once", "Its", "Those", "Of"];
+
+/// Words that no doc comment has, and the ones to say in their place.
+const PHRASES: [(&str, &str); 5] = [
+    ("so many", "name the number"),
+    ("anew", "again"),
+    ("is there", "exists, or is present"),
+    ("told", "is given"),
+    ("tells", "specifies, says or shows"),
+];
 
 /// The columns of the longest comment line, indentation included.
 const COLUMNS: usize = 100;
@@ -31,6 +41,12 @@ fn find_faults(text: &str) -> Vec<String> {
             let first = words.split(|letter: char| !letter.is_alphabetic()).next().unwrap_or_default();
             if !goes_on && BEGINNINGS.contains(&first) {
                 faults.push(format!("{number}: begins with '{first}': begin with the noun"));
+            }
+            let padded = format!(" {} ", words.replace(|letter: char| !letter.is_alphabetic(), " "));
+            for (phrase, better) in PHRASES.iter().filter(|_| marker != "//") {
+                if padded.contains(&format!(" {phrase} ")) {
+                    faults.push(format!("{number}: has '{phrase}': {better}"));
+                }
             }
             let columns = line.chars().count();
             if columns > COLUMNS {
@@ -75,6 +91,8 @@ fn a_paragraph_is_judged_by_its_first_word() {
         "//! Whether it is so.\n//! What follows goes on.\n//!\n//! Once more.\nlet a = 1; // Where\n/// However.\n";
     let lines: Vec<_> = find_faults(text).iter().map(|fault| fault.split(':').next().unwrap().to_owned()).collect();
     assert_eq!(lines, ["1", "4"]);
+    let phrases = "/// The layers, so many.\n/// Read anew; retold.\n// Told by so many.\n/// `is_there` is there.\n";
+    assert_eq!(find_faults(phrases).len(), 3);
     assert_eq!(find_faults(&format!("    // {}", "é".repeat(94))).len(), 1);
     assert!(find_faults(&format!("    // {}", "é".repeat(93))).is_empty());
 }

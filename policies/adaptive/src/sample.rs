@@ -272,7 +272,7 @@ impl Search<'_> {
         let ran: Vec<Ran> = costed.iter().map(|(plan, cost)| self.ran(plan, cost)).collect();
         let mut times: Vec<f64> = ran.iter().filter(|ran| ran.runs > 0).map(|ran| ran.time).collect();
         times.sort_by(f64::total_cmp);
-        // Of an even number the lower one of the middle two.
+        // The median; of an even number the lower one of the middle two.
         let machine = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(1.0);
         let priced = costed.into_iter().zip(ran).map(|((plan, cost), ran)| {
             let own = if ran.runs >= KNOWN { ran.time / machine } else { 1.0 };

@@ -199,8 +199,8 @@ fn outcomes_are_learnt_without_a_history() {
     policy.learn(&request, &first, &over);
     case.install(vec![]);
     assert!(policy.decide(&request, &[]).unwrap().is_like(&first));
-    // Its own plan needed twice as much: it does not answer it again, nor at another size of the
-    // same model and device.
+    // The policy's own plan needed twice as much: it does not answer it again, nor at another size
+    // of the same model and device.
     policy.learn(&request, &first, &over);
     let second = policy.decide(&request, &[]).unwrap();
     assert_eq!((second.kind(), second.layout), (Kind::Whole, Layout::ChannelsFirst));
@@ -354,7 +354,7 @@ fn narrow_types_where_they_gain() {
     assert_eq!(precision(Case { fast: vec![Dtype::F16], ..cuda.clone() }), "mixed-f16");
     assert_eq!(precision(Case { fast: vec![Dtype::F16], family: "wan-2.1", ..cuda.clone() }), "f16");
     assert_eq!(precision(Case { fast: vec![], ..cuda.clone() }), "f32");
-    // Of two narrow types, the one that may overflow has to be faster by what an overflow costs.
+    // The one of two narrow types that may overflow has to be faster by what an overflow costs.
     let half = |half, family| precision(Case { half, family, ..cuda.clone() });
     assert_eq!([half(0.8, "flux"), half(0.5, "flux"), half(0.5, "sdxl")], ["bf16", "mixed-f16", "bf16"]);
     // TF32 saves time and no memory.

@@ -18,7 +18,7 @@ const WAN_WIDTH: f64 = 2222.0;
 /// Widths of the published WAN networks, by their blocks and the least number of weights.
 const WAN_WIDTHS: [(u32, u64, f64); 3] = [(40, 0, 5120.0), (30, 3_000_000_000, 3072.0), (30, 0, 1536.0)];
 
-/// Queries at once where no fused kernel is there: `attention_sub_quad`'s chunk.
+/// Queries at once where no fused kernel exists: `attention_sub_quad`'s chunk.
 const QUERIES: u32 = 1024;
 
 pub fn decide(request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
@@ -61,7 +61,7 @@ fn precision(request: &Request) -> Precision {
     Precision::Uniform(types.find(|dtype| request.is_fast(*dtype)).unwrap_or(Dtype::F32))
 }
 
-/// `memory_required`: bytes of a step of so many conditionings at once.
+/// `memory_required`: bytes of a step with `conditionings` conditionings at once.
 fn memory_required(request: &Request, dtype: Dtype, conditionings: u32) -> f64 {
     let area = f64::from(request.height) * f64::from(request.width) * f64::from(request.frames);
     let samples = f64::from(request.batch) * f64::from(conditionings);

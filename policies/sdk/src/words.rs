@@ -150,7 +150,7 @@ impl Precision {
         }
     }
 
-    /// Its word, or that of the nearest one.
+    /// The precision's word, or that of the nearest one.
     pub fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(_, known)| *known == self).map_or("f32", |(word, _)| word)
     }

@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 
-/// Interrupts a run when a file is there; none if it has ended before.
+/// Interrupts a run when a file exists; none if it has ended before.
 fn interrupt(mut child: Child, file: &Path) -> Option<Output> {
     while !file.exists() {
         if child.try_wait().unwrap().is_some() {

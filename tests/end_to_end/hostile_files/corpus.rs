@@ -68,7 +68,7 @@ impl Seed {
     }
 }
 
-/// The whole corpus, with videos only if ffmpeg is there to read them.
+/// The whole corpus, with videos only if ffmpeg is present to read them.
 pub fn all(ffmpeg: bool) -> Vec<Hostile> {
     let mut corpus = Vec::new();
     let mut add = |name: &str, given_as: &'static [As], content: Content| {

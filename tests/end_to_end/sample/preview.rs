@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Colours as rows of channels, of a picture scaled to so many pixels a side.
+/// Colours as rows of channels, of a picture scaled to `side` × `side` pixels.
 fn colours(picture: &Path, side: u32) -> Vec<f64> {
     let picture = image::open(picture).unwrap().to_rgb8();
     let small = image::imageops::resize(&picture, side, side, image::imageops::FilterType::Triangle);

@@ -1,5 +1,5 @@
 //! Files of models that change under a server: the job at work fails by the file's name, everything
-//! else goes on, and the next job has what is there then.
+//! else goes on, and the next job reads the files as they are then.
 
 use std::{fs, path::Path};
 

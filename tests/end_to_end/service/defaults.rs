@@ -1,5 +1,5 @@
 //! Jobs from a prompt as the command line makes them: by the model's own defaults, with the same
-//! words in their pictures, and told to whoever may see the job.
+//! words in their pictures, and shown to whoever may see the job.
 
 use std::fs;
 

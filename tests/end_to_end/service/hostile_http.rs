@@ -99,7 +99,7 @@ impl Judge {
         first
     }
 
-    /// Sends all of it, and tells of everything that went wrong.
+    /// Sends all of it, and reports everything that went wrong.
     fn hold(&self, attacks: Vec<Attack>) {
         let (before, mut wrong) = (self.state(), Vec::new());
         let mut jobs = before.0;

@@ -189,7 +189,7 @@ fn a_prompts_page_makes_a_picture_and_leads_to_the_next() {
     assert!(large.contains(&format!("src=\"/v1/jobs/{id}/result?sample=0\"")) && large.contains(&escaped), "{large}");
     let seed: u64 = large.split("seed ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(!shown.contains("<b>"), "a prompt makes no markup");
-    // Its request stays in the form, but for the seed: the next picture is another one.
+    // The job's request stays in the form, but for the seed: the next picture is another one.
     assert!(rest.contains(&format!("\n{escaped}</textarea>")), "{rest}");
     assert_eq!((value(rest, "prompt-width"), value(rest, "prompt-seed")), (Some("48"), None));
     // It can be varied, with its seed.
@@ -270,7 +270,7 @@ fn a_varied_job_keeps_all_that_was_asked_for() {
         };
         assert_eq!(told(&same), told(&id));
         assert_eq!(server.job(&same)["format"], server.job(&id)["format"]);
-        // Of the latent's own decode, in the last stage's record.
+        // The request of the latent's own decode, in the last stage's record.
         let asked = |id: &str| {
             let stages = server.get(&format!("/v1/jobs/{id}/decision")).with(200)["stages"].clone();
             let request = &stages.as_array().unwrap().last().unwrap()["request"];

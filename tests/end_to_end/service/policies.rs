@@ -278,7 +278,7 @@ fn a_canary_takes_its_share_and_is_promoted_or_stopped_by_the_rule() {
     };
     let canary = |server: &Server| server.get("/v1/routes").with(200)["routes"][0]["canary"].clone();
     let place = Place::new();
-    // Its pictures are the incumbent's but for rounding.
+    // The canary's pictures are the incumbent's but for rounding.
     let server =
         Server::start(&place, &with_route(&route("45.0", "space = \"exact\", tile = 128, precision = \"f32\"")));
     let mut taken = BTreeSet::new();

@@ -22,9 +22,9 @@ const CLIP_SECONDS: f64 = 100.0;
 /// A workflow of a transformer and a VAE.
 #[derive(Debug)]
 pub struct Workflow<'a> {
-    /// Its short name: `flux-1024` or `wan-320-17`.
+    /// The workflow's short name: `flux-1024` or `wan-320-17`.
     pub id: &'static str,
-    /// Its description for people.
+    /// The workflow's description for people.
     pub what: &'static str,
     /// The transformer.
     pub transformer: &'a SampleModel,
@@ -37,9 +37,9 @@ pub struct Workflow<'a> {
 /// A measured workflow.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkflowReport {
-    /// Its short name.
+    /// The workflow's short name.
     pub id: &'static str,
-    /// Its description for people.
+    /// The workflow's description for people.
     pub what: &'static str,
     /// Steps of the sample.
     pub steps: u32,
@@ -101,8 +101,8 @@ impl Stop {
 }
 
 impl Workflow<'_> {
-    /// Runs the workflow under each policy in turn, so many times. True beside the report if it was
-    /// interrupted.
+    /// Runs the workflow under each policy in turn, `iterations` times. True beside the report if
+    /// it was interrupted.
     pub(super) fn run(
         &self,
         machine: &Machine,

@@ -174,7 +174,7 @@ impl<'a> Machine<'a> {
         std::str::from_utf8(line).map_err(|_| "a name in the pickle is no text".to_owned())
     }
 
-    /// An integer of so many bytes, the lowest first.
+    /// An integer of `length` bytes, the lowest first.
     fn integer(&mut self, length: u64) -> Result<Value<'a>, String> {
         let bytes = self.take(length)?;
         if bytes.len() > 8 {

@@ -16,7 +16,7 @@ pub struct Storage<'a> {
 }
 
 impl Storage<'_> {
-    /// Its bytes; none if there are more than any memory has.
+    /// The storage's bytes; none if there are more than any memory has.
     pub fn bytes(&self) -> Option<usize> {
         self.elements.checked_mul(self.stored.map_or(1, Stored::block_bytes))
     }

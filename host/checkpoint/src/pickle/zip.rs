@@ -38,7 +38,7 @@ pub struct Archive<'a> {
 struct Record<'a>(&'a [u8]);
 
 impl<'a> Record<'a> {
-    /// A record of so many bytes at an offset, that begins with a signature.
+    /// A record of `length` bytes at an offset, that begins with a signature.
     fn find(file: &'a [u8], at: usize, length: usize, signature: &[u8]) -> Option<Self> {
         let bytes = file.get(at..at.checked_add(length)?)?;
         bytes.starts_with(signature).then_some(Self(bytes))

@@ -26,7 +26,7 @@ pub struct Bench {
     /// fixed:space=blended,tile=512 or fixed:time=carried,chunk=4
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
     pub policies: Vec<Spelling>,
-    /// Runs of each policy that are not counted, after its first, which is told apart
+    /// Runs of each policy that are not counted, after its first, which is listed apart
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub warmup: usize,
     /// Runs of each policy that are counted

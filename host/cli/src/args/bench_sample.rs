@@ -58,7 +58,7 @@ pub struct BenchSample {
     /// fixed:precision=bf16,ahead=1
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
     pub policies: Vec<Spelling>,
-    /// Runs of each policy that are not counted, after its first, which is told apart
+    /// Runs of each policy that are not counted, after its first, which is listed apart
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub warmup: usize,
     /// Runs of each policy that are counted

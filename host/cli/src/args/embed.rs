@@ -37,7 +37,7 @@ pub struct Embed {
     /// pooled_prompt_embeds [N, width]
     #[arg(short, long, value_name = "OUT.safetensors")]
     pub output: PathBuf,
-    /// Replace nothing: refuse where OUT is there already
+    /// Replace nothing: refuse where OUT exists already
     #[arg(long)]
     pub no_clobber: bool,
     /// The tokens that T5 reads at least, and as diffusers at most: for a model that was trained

@@ -39,10 +39,10 @@ pub struct Encode {
     /// Write this, whatever OUT's ending [default: OUT's ending; latent on standard output]
     #[arg(long, value_name = "latent|safetensors", value_parser = LatentKind::from_str)]
     pub format: Option<LatentKind>,
-    /// Replace nothing: refuse where OUT is there already
+    /// Replace nothing: refuse where OUT exists already
     #[arg(long)]
     pub no_clobber: bool,
-    /// Take only so many frames of a clip, from its beginning
+    /// Take only N frames of a clip, from its beginning
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub frames: Option<u32>,
     /// The policy that decides.

@@ -82,11 +82,11 @@ pub struct Generate {
     /// The prompt to lead away from; it counts if --cfg is not 1
     #[arg(long, value_name = "TEXT")]
     pub negative: Option<String>,
-    /// A picture to begin with: of a picture, which --denoise makes anew in part, it gives the
+    /// A picture to begin with: of a picture, which --denoise makes again in part, it gives the
     /// size; of a clip it is the first frame, scaled to --size
     #[arg(long, value_name = "FILE")]
     pub image: Option<PathBuf>,
-    /// The part of --image to make anew: a picture, white where it is replaced
+    /// The part of --image to make again: a picture, white where it is replaced
     #[arg(long, value_name = "FILE", requires = "image")]
     pub mask: Option<PathBuf>,
     /// The share of the way from noise to a picture that is gone from --image, as 0.6; 1 is all

@@ -17,8 +17,8 @@ const FULL: &str = "full";
 #[derive(Args, Debug)]
 pub struct Recording {
     /// Append the decision record to this file, as a JSON line. '--record FILE --record full' adds
-    /// all that the policy was told and heard, which 'tilewright policy replay' decides from again;
-    /// a file of that name is written ./full
+    /// all that the policy was asked and given, which 'tilewright policy replay' decides from
+    /// again; a file of that name is written ./full
     #[arg(long = "record", value_name = "FILE|full")]
     given: Vec<PathBuf>,
 }

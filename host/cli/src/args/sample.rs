@@ -20,7 +20,7 @@ fn sigmas(text: &str) -> Result<Sigmas, tilewright_sampling::Error> {
 /// A seed as an argument.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seed {
-    /// Its number.
+    /// The seed's number.
     pub number: u64,
     /// True if nobody chose it.
     pub is_drawn: bool,
@@ -162,8 +162,8 @@ pub struct Sample {
     /// A latent to begin from, in the VAE's own space; it gives size and frames
     #[arg(long, value_name = "FILE")]
     pub latent: Option<PathBuf>,
-    /// The part to make anew: a picture, white where the latent is replaced, or a .safetensors with
-    /// the tensor mask [1, 1, (T,) h, w], 1 there
+    /// The part to make again: a picture, white where the latent is replaced, or a .safetensors
+    /// with the tensor mask [1, 1, (T,) h, w], 1 there
     #[arg(long, value_name = "FILE", requires = "latent")]
     pub mask: Option<PathBuf>,
     /// The noise: a .safetensors with the tensor noise, in place of the seed's
@@ -182,7 +182,7 @@ pub struct Sample {
     /// 'latent'; - for standard output
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// Replace nothing: refuse where OUT is there already
+    /// Replace nothing: refuse where OUT exists already
     #[arg(long)]
     pub no_clobber: bool,
     /// Steps, and the way that they take.

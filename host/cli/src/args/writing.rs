@@ -17,7 +17,7 @@ pub struct Writing {
     /// Bits of each value in .png, and in a folder of them
     #[arg(long, value_name = "8|16", default_value = "8", value_parser = depth)]
     pub bits: Depth,
-    /// Replace nothing: refuse where OUT is there already
+    /// Replace nothing: refuse where OUT exists already
     #[arg(long)]
     pub no_clobber: bool,
 }

@@ -17,7 +17,7 @@ const LARGEST: u64 = 4 << 20;
 
 /// A file that can't be used.
 struct Unfit<'a> {
-    /// Its key in the configuration.
+    /// The file's key in the configuration.
     key: &'static str,
     file: &'a Path,
     /// The fault, and the expected value.

@@ -20,7 +20,7 @@ use crate::{
     progress::Progress,
     table,
     tell::tell,
-    text,
+    text_stage,
 };
 
 /// A wish of the text stage.
@@ -50,7 +50,7 @@ pub struct Conditionings {
 impl Wish<'_> {
     /// The processor beside a GPU.
     pub fn host(&self) -> Option<&Machine> {
-        self.host.get_or_init(|| text::processor(self.machine)).as_ref()
+        self.host.get_or_init(|| text_stage::processor(self.machine)).as_ref()
     }
 
     /// Calls a function with the request for prompts; without `runs`, no encoder is about to run.
@@ -145,11 +145,11 @@ impl Conditionings {
             let encoded = wish.with(&wanted, true, |request| {
                 let mut planning = TextPlanning { planner, trials };
                 let encoded = encoders.encode_each(wish.machine, request, &mut planning, &mut progress);
-                encoded.map_err(|error| text::fail(recording, trials, error))
+                encoded.map_err(|error| text_stage::fail(recording, trials, error))
             });
             progress.finish();
             (made, runs) = encoded?;
-            text::keep_runs(recording, trials, &mut runs)?;
+            text_stage::keep_runs(recording, trials, &mut runs)?;
             for run in &runs {
                 let time = run.outcome().map_or_else(String::new, |outcome| table::time(outcome.elapsed));
                 told(Stage::Text, &format!("{} read {} in {time}", run.model, tokens(run.tokens)));

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     failure::{Failure, Outcome},
     printer, report, sample, table,
-    text::Row,
+    text_stage::Row,
 };
 
 /// Says what each stage would take.

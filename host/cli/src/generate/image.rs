@@ -25,15 +25,15 @@ use crate::{
     report::{Shown, fail, keep},
     table,
     tell::note,
-    text,
+    text_stage,
 };
 
 /// The way in which a model begins with a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning {
-    /// The picture's latent is made anew in part.
+    /// The picture's latent is made again in part.
     Latent,
-    /// The picture is a clip's first frame, which the network is told of beside the latent.
+    /// The picture is a clip's first frame, which the network is given beside the latent.
     Condition,
     /// The picture is a clip's first frame, which the latent holds.
     Held,
@@ -43,7 +43,7 @@ pub enum Beginning {
 pub struct Image {
     /// The latent to begin from, unless the conditioning has it.
     pub latent: Option<PathBuf>,
-    /// The part of the latent that is made anew, if it is not the user's.
+    /// The part of the latent that is made again, if it is not the user's.
     pub mask: Option<PathBuf>,
     /// The record of the encode.
     pub record: Record,
@@ -110,7 +110,7 @@ impl Image {
 }
 
 impl Wish<'_> {
-    /// Encodes the picture, and adds it to the conditionings of a model that is told of it.
+    /// Encodes the picture, and adds it to the conditionings of a model that takes it there.
     pub fn encode(
         &self,
         way: Beginning,
@@ -166,8 +166,8 @@ impl Wish<'_> {
         let encoded = encoder.encode(machines, (self.memory_limit, objective), image, &mut planning, &mut progress);
         progress.finish();
         let recording = &self.arguments.report.record;
-        let (states, mut run) = encoded.map_err(|error| text::fail(recording, trials, error))?;
-        text::keep_runs(recording, trials, std::slice::from_mut(&mut run))?;
+        let (states, mut run) = encoded.map_err(|error| text_stage::fail(recording, trials, error))?;
+        text_stage::keep_runs(recording, trials, std::slice::from_mut(&mut run))?;
         let time = run.outcome().map_or_else(String::new, |outcome| table::time(outcome.elapsed));
         told(Stage::Text, &format!("{} saw {} in {time}", run.model, tokens(run.tokens)));
         conditionings.runs.push(run);

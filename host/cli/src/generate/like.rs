@@ -67,7 +67,7 @@ struct Filling<'a> {
 
 /// The settings and options that a picture filled in.
 pub struct Filled {
-    /// Its settings.
+    /// The picture's settings.
     pub recipe: Recipe,
     /// The options that it stands for.
     pub options: Vec<String>,

@@ -17,7 +17,7 @@ use crate::{
     failure::{Failure, Outcome},
     printer,
     report::{self, Shown},
-    sample, table, text,
+    sample, table, text_stage,
 };
 
 /// The memory of a whole run, in bytes of the device's pool.
@@ -25,7 +25,7 @@ use crate::{
 pub struct Memory {
     /// The most in use at once.
     peak_bytes: u64,
-    /// Those in use when a stage began.
+    /// The bytes in use when each stage began.
     in_use_before: Vec<Before>,
     #[serde(skip)]
     device: Device,
@@ -80,7 +80,7 @@ impl Report<'_> {
         }
         if shown.explain {
             let mut parts = vec![format!("settings:\n{}", table::facts(settings(self.settings)))];
-            parts.extend(self.text.runs.iter().map(|run| format!("text: {}", text::explanation(run))));
+            parts.extend(self.text.runs.iter().map(|run| format!("text: {}", text_stage::explanation(run))));
             parts.push(format!("denoise: {}", sample::explanation(record, candidates)));
             let decode = &self.decode;
             parts.push(format!("decode: {}", report::explanation(&decode.record, &decode.candidates)));
@@ -124,7 +124,7 @@ impl Report<'_> {
     fn print_json(&self) -> Outcome {
         let mut stages = Vec::new();
         for run in &self.text.runs {
-            stages.push(serde_json::to_value(text::Row::new(run)).map_err(Failure::work)?);
+            stages.push(serde_json::to_value(text_stage::Row::new(run)).map_err(Failure::work)?);
         }
         if stages.is_empty() {
             // The conditioning was kept, and nothing was decided.

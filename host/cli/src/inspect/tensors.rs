@@ -24,7 +24,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Its row in a listing.
+    /// The tensor's row in a listing.
     pub fn row(&self) -> Vec<String> {
         vec![self.name.clone(), format!("{:?}", self.shape), self.stored.clone()]
     }

@@ -51,7 +51,7 @@ impl Resumption {
         Ok(Self { kept: Some(Rc::new(RefCell::new(PacedSteps::new(place)))), begun })
     }
 
-    /// Removes the place, when the output is there.
+    /// Removes the place, when the output is written.
     ///
     /// # Errors
     /// It can't be removed.

@@ -112,7 +112,7 @@ pub struct JobsPage {
 pub struct JobQuery {
     /// In this state.
     pub state: Option<JobState>,
-    /// Of this model.
+    /// For this model.
     pub model: Option<String>,
     /// On this device.
     pub device: Option<String>,
@@ -172,7 +172,7 @@ pub struct RouteChoice {
     pub conditions: Conditions,
     /// The policy.
     pub policy: String,
-    /// Its revision.
+    /// The policy's revision.
     pub revision: u64,
     /// The canary's share, from 0 to 1, if the job fell into it.
     pub canary: Option<f64>,
@@ -185,7 +185,7 @@ pub struct RouteChoice {
 pub struct IncumbentRun<W: Work = Vae> {
     /// The incumbent's revision.
     pub revision: u64,
-    /// Its decision and outcome.
+    /// The incumbent's decision and outcome.
     pub record: Record<W>,
     /// The PSNR of both outputs in dB; infinite if they are the same.
     pub psnr: f64,

@@ -31,7 +31,7 @@ pub struct PromptPage {
 pub struct FilledForm {
     /// The request.
     pub request: JobRequest,
-    /// Its LoRAs, as the form has them: each with its strength.
+    /// The request's LoRAs, as the form has them: each with its strength.
     pub loras: Vec<(String, f64)>,
     /// The rest of it, beyond the form's fields.
     pub rest: Option<FormRest>,

@@ -64,13 +64,13 @@ pub struct CanaryView {
     pub policy: String,
     /// The number of its revision in force.
     pub revision: Option<u64>,
-    /// Its share of the route's jobs, from 0 to 1.
+    /// The policy's share of the route's jobs, from 0 to 1.
     pub share: f64,
     /// Jobs that it decided so far.
     pub jobs: u64,
     /// Jobs that were decoded twice and compared.
     pub compared: u64,
-    /// Its failures so far.
+    /// The policy's failures so far.
     pub failures: u64,
     /// The least PSNR seen in comparisons, in dB; infinite if outputs are the same.
     pub psnr: Option<f64>,

@@ -165,7 +165,7 @@ const fn case(network: Network, side: u32, batch: usize, encodes: bool) -> Case 
     Case { network, side, batch, encodes }
 }
 
-/// Those that show most come first: a slow device may not reach the last.
+/// The cases that show most come first: a slow device may not reach the last.
 const QUICK_CASES: [Case; 4] = [
     case(Network::FLUX, 64, 1, false),
     case(Network::WAN_21, 64, 1, false),

@@ -30,7 +30,7 @@ impl Sink for Relay {
 }
 
 /// Runs work whose frames go to a sink on another thread. All of them have arrived when it returns,
-/// or the sink's error is there; then it takes the place of the work's own.
+/// unless the sink failed: then its error takes the place of the work's own.
 pub(super) fn with_relay<T>(
     sink: &mut (dyn Sink + Send),
     work: impl FnOnce(&mut dyn Sink) -> T,

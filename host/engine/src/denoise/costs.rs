@@ -353,7 +353,7 @@ impl Prices<Denoise> for DenoisePrices {
         let blocks = self.experts[0].block_bytes();
         let at_once = plan.ahead.map(|ahead| (u64::from(ahead) + AT_WORK) * model.largest_block_bytes);
         let whole: u64 = blocks.iter().sum();
-        // Of blocks, those that are held at once.
+        // Bytes of the blocks that are held at once.
         let streamed = at_once.map_or(whole, |at_once| at_once.min(whole));
         let waiting = match residency(plan, self.device) {
             Residency::Mapped => model.stored_bytes.saturating_sub(whole) + streamed,

@@ -5,8 +5,8 @@ use tilewright_torch::memory::{self, Limit};
 
 use crate::{Result, WeightStore};
 
-/// A gauge of a device's memory while a sample runs. The limit is set anew whenever weights change:
-/// those of an expert that is done may stay in their store.
+/// A gauge of a device's memory while a sample runs. The limit is set again whenever weights
+/// change: those of an expert that is done may stay in their store.
 pub(super) struct Gauge<'a> {
     device: Device,
     store: &'a WeightStore,

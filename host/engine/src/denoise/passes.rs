@@ -78,7 +78,7 @@ pub(super) struct Preparation<'a> {
     pub prompts: &'a [&'a Prompt],
     pub network: &'a LoadedDenoiser,
     pub guidance: Option<f32>,
-    /// Of the latents.
+    /// The shape of the latents.
     pub size: &'a [i64],
     pub patch: i64,
     pub device: Device,
@@ -90,7 +90,7 @@ impl Group {
         self.samples.end - self.samples.start
     }
 
-    /// Its samples among all.
+    /// The group's samples among all.
     pub fn of(&self, all: &Tensor) -> tilewright_torch::Result<Tensor> {
         Ok(all.f_narrow(0, self.samples.start, self.count())?)
     }

@@ -37,7 +37,7 @@ pub(super) enum Reuse {
 }
 
 impl Reuse {
-    /// Reuse within a threshold, for a sample of so many steps; none for a few.
+    /// Reuse within a threshold, for a sample of `steps` steps; none for a few.
     pub fn new(kind: StepReuse, threshold: f64, model: &ModelSampling, steps: usize) -> Option<Self> {
         if steps <= FEW_STEPS || threshold.is_nan() || threshold <= 0.0 {
             return None;

@@ -9,7 +9,7 @@ use super::{Prompt, Sampling};
 pub(super) struct SampleShape {
     /// [N, C, h, w] or [N, C, T, h, w]
     pub latents: Vec<i64>,
-    /// Those of the conditionings, the positive ones first.
+    /// The shapes of the conditionings, the positive ones first.
     pub prompts: Vec<PromptShape>,
     /// The positive ones among them.
     pub positive: usize,
@@ -17,7 +17,7 @@ pub(super) struct SampleShape {
     pub guidance: Option<f32>,
     /// Latents that the sampler keeps from earlier steps.
     pub remembered: u32,
-    /// Frames of a clip are told apart by their sigmas.
+    /// Frames of a clip may differ in their sigmas: kept ones have no noise.
     pub has_clean_frames: bool,
     /// The change of the output up to which the user lets the last one serve again.
     pub reuse: Option<f64>,

@@ -187,7 +187,7 @@ impl<'a> Walk<'a> {
         self.gauge.note()?;
         // One expert goes before the other comes.
         drop(self.expert.take());
-        // Its outputs are not the other's.
+        // The outputs of one expert do not serve the other.
         if let Some(before) = self.reuse.take() {
             let anew = reuse_of(self.input, self.prices, self.plan, self.course);
             self.reuse = anew.map(|reuse| reuse.with_reused(before.reused()));
@@ -320,7 +320,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             Ok(scalar::multiply(&latents, kept)?.f_add(&scalar::multiply(&output, new)?)?)
         };
         let denoised = outputs.into_iter().map(denoised).collect::<Result<Vec<Tensor>, AttemptError>>()?;
-        // Those that count, the positive ones first.
+        // The conditionings that count are in `denoised`, the positive ones first.
         let positive = sampling.positive.iter().filter(|prompt| prompt.counts(sigma.into())).count();
         let (positive, negative) = denoised.split_at(positive.min(denoised.len()));
         let Some(positive) = mean(positive)? else {
@@ -402,7 +402,7 @@ fn blended(new: &Tensor, kept: &Tensor, mask: &Tensor) -> Result<Tensor, Attempt
     Ok(new.f_mul(&mask)?.f_add(&kept.f_mul(&rest)?)?)
 }
 
-/// The sigma of every frame, if some have none: frames are told apart by the mean of their mask.
+/// The sigma of every frame by the mean of its mask, if some have no noise; else one for all.
 fn sigmas_of_frames(sampling: &Sampling, sigma: f32) -> Result<Vec<f32>, AttemptError> {
     let sigma = match sampling.whole_timesteps {
         true => ((f64::from(sigma) * TIMESTEPS).floor() / TIMESTEPS) as f32,
@@ -423,7 +423,7 @@ struct Expert<'a> {
     index: usize,
     file: &'a DenoiserFile,
     network: Lease<LoadedDenoiser>,
-    /// Those of each pass.
+    /// The contexts of each pass.
     contexts: Vec<Vec<Context<Tensor>>>,
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Division {
 }
 
 impl Division {
-    /// Of an area in pixels, which is one tile if the plan does not divide it.
+    /// The division of an area in pixels: one tile if the plan does not divide it.
     pub fn new(space: &Space, height: u32, width: u32, scale: u32) -> Self {
         let latent = |pixels: u32| pixels / scale;
         let tile = match space {

@@ -23,14 +23,14 @@ use crate::{
 pub(super) struct ClipEncoding<'a> {
     job: &'a ClipEncodeJob<'a>,
     source: &'a mut Frames<'a>,
-    /// Of every chunk that is done, [1, C, t, h, w], in host memory.
+    /// The latents of every chunk that is done, [1, C, t, h, w], in host memory.
     latents: Vec<Tensor>,
     /// Frames of the chunks that are done.
     encoded: u32,
     /// The clip had fewer frames than it promised.
     ended: bool,
     division: Division,
-    /// Of each tile of the division; all have seen the same frames but for the chunk at work.
+    /// The state of each tile: all have seen the same frames but for the chunk at work.
     states: Vec<EncoderState>,
     turns: Turns,
     chunk: Option<Chunk>,
@@ -53,9 +53,9 @@ struct Chunk {
     /// The tile at work, and how many frames are through.
     tile: usize,
     done: i64,
-    /// Of the tile at work.
+    /// The latents of the tile at work.
     latents: Vec<Tensor>,
-    /// Of the tiles so far.
+    /// The latents of the tiles so far.
     gathered: Option<Tensor>,
 }
 

@@ -76,7 +76,7 @@ pub(super) struct Seat {
     pub place: Place,
     pub device: Device,
     measured: Measured,
-    /// Its memory is the host's beside a device of its own, and no limit counts it.
+    /// The seat's memory is the host's beside a device with its own, and no limit counts it.
     pub is_apart: bool,
 }
 

@@ -17,7 +17,7 @@ use super::{
 /// A call of a policy, with the answers that the host gave it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedRequest<W: Compared = Vae> {
-    /// Its position and description, in a few words.
+    /// The call's position and description, in a few words.
     pub name: String,
     /// The kind of work.
     pub stage: Stage,
@@ -39,11 +39,11 @@ pub struct RecordedRequest<W: Compared = Vae> {
 /// The requests of a file of records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordedRequests {
-    /// Of decodes and encodes.
+    /// Requests of decodes and encodes.
     pub vae: Vec<RecordedRequest>,
-    /// Of samples.
+    /// Requests of samples.
     pub samples: Vec<RecordedRequest<Denoise>>,
-    /// Of text encoders.
+    /// Requests of text encoders.
     pub texts: Vec<RecordedRequest<Text>>,
 }
 

@@ -104,9 +104,9 @@ pub struct Cold {
     pub cached_ns: f64,
     /// The first instance.
     pub instantiate_ns: f64,
-    /// Its settings.
+    /// The settings of the first instance.
     pub configure_ns: f64,
-    /// Its first decision.
+    /// The first decision of the first instance.
     pub decide_ns: f64,
 }
 

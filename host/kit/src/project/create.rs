@@ -12,8 +12,8 @@ use super::{Language, ProjectError, templates};
 /// The most characters that a policy's name may have.
 const NAME: usize = 64;
 
-/// The package that every project in Rust depends on: cargo tells no two of one name and version
-/// apart.
+/// The package that every project in Rust depends on: cargo can't distinguish two of one name and
+/// version.
 const SDK: &str = "tilewright-sdk";
 
 /// A project that was created.
@@ -21,11 +21,11 @@ const SDK: &str = "tilewright-sdk";
 pub struct Created {
     /// The policy's name.
     pub name: String,
-    /// Its language.
+    /// The project's language.
     pub language: Language,
     /// The project's folder.
     pub path: PathBuf,
-    /// Its files, relative to the folder.
+    /// The project's files, relative to the folder.
     pub files: Vec<String>,
 }
 

@@ -43,7 +43,7 @@ pub enum ProjectError {
     /// A program that building needs.
     #[error("{what} is missing: {advice}")]
     Missing {
-        /// Its description, for people.
+        /// The program's description, for people.
         what: &'static str,
         /// The command that installs it.
         advice: String,
@@ -53,9 +53,9 @@ pub enum ProjectError {
     Tool {
         /// The program.
         tool: String,
-        /// Its exit status.
+        /// The program's exit status.
         status: String,
-        /// Its last lines.
+        /// The last lines of the program's output.
         said: Vec<String>,
     },
     /// The tool-chain succeeded, but its output is missing or ambiguous.

@@ -101,8 +101,8 @@ pub struct OtherPolicyTotals {
     pub not_known: usize,
     /// The share of decisions without a known result, from 0 to 1.
     pub nothing_said: f64,
-    /// Of the decisions compared: time of the other plans minus that of the recorded ones, if both
-    /// were measured.
+    /// Time of the other plans minus that of the recorded ones, over the decisions compared, if
+    /// both were measured.
     pub measured_difference_ms: f64,
     /// The same, if both were priced.
     pub estimated_difference_ms: f64,

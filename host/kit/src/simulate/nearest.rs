@@ -15,8 +15,8 @@ impl<W: Simulated> Case<W> {
     /// - a tile whose sides are within a quarter, and whose overlap is within an eighth of the
     ///   side.
     ///
-    /// Of several, the nearest in area counts, then in overlap. Release, offload and prefetch may
-    /// differ. Of a sample nothing but the release may differ.
+    /// Among several, the nearest in area counts, then in overlap. Release, offload and prefetch
+    /// may differ. Of a sample nothing but the release may differ.
     pub fn nearest(&self, plan: &W::Plan) -> Option<&Entry<W>> {
         let measured = self.plans.iter().filter(|entry| entry.measured().is_some() || entry.failure.is_some());
         let near = measured.filter_map(|entry| Some((W::distance(&entry.plan, plan)?, entry)));

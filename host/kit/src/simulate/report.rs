@@ -59,7 +59,7 @@ pub struct RequestRow {
 pub struct PolicyRow {
     /// The label that it was given.
     pub label: String,
-    /// Its identity.
+    /// The policy's identity.
     pub policy: PolicyIdentity,
     /// Requests carried out.
     pub done: usize,

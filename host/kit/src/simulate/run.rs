@@ -19,7 +19,7 @@ const MOST_WITH_OWN: usize = 6;
 
 /// A policy that takes part.
 pub struct Entrant {
-    /// Its name in the report.
+    /// The policy's name in the report.
     pub label: String,
     /// The policy, ready to decide and without earlier outcomes.
     pub planner: Box<dyn Planner>,

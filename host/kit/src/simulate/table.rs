@@ -34,10 +34,10 @@ pub enum TableError {
     /// Larger than any table is.
     #[error("{bytes} bytes, of {MOST_TABLE_BYTES} that a table may have")]
     TooLarge {
-        /// Its size.
+        /// The table's size.
         bytes: usize,
     },
-    /// Of another format.
+    /// A table of another format.
     #[error("a table of format {found}, and this program reads {FORMAT}")]
     Format {
         /// The format it claims.
@@ -69,19 +69,19 @@ pub enum TableError {
 pub struct Table {
     /// The format, 1.
     pub tilewright_table: u32,
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// Its source: the person, method and time of the measurements.
+    /// The table's source: the person, method and time of the measurements.
     pub about: String,
     /// The device.
     pub device: Device,
     /// The measurements of decodes and encodes, by kind of work.
     #[serde(default)]
     pub cases: Vec<Case>,
-    /// Those of samples.
+    /// The measurements of samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Case<Denoise>>,
-    /// Those of text encoders.
+    /// The measurements of text encoders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<Case<Text>>,
 }
@@ -255,7 +255,7 @@ impl Table {
         if text.len() > MOST_TABLE_BYTES {
             return Err(TableError::TooLarge { bytes: text.len() });
         }
-        /// The part that tells another format from damage.
+        /// The part that distinguishes another format from damage.
         #[derive(Deserialize)]
         struct Head {
             tilewright_table: u32,

@@ -182,7 +182,7 @@ fn read_output(path: &Path, input: File, command: &mut Command, most: u64) -> Re
     Ok((text, said))
 }
 
-/// Refuses an AVI that is shorter than it says itself: ffmpeg reads what is there.
+/// Refuses an AVI that is shorter than it says itself: ffmpeg would read the part that exists.
 fn check_riff(path: &Path, input: &File) -> Result<()> {
     let mut start = [0; 8];
     let length = input.metadata().map_err(|error| Error::read(path, error))?.len();

@@ -137,8 +137,8 @@ fn a_reader_that_is_dropped_ends_ffmpeg() {
     let path = make(folder.path(), "a.mp4", &["-vf", "scale=640:480"]);
     let mut reader = ClipReader::open(&path).unwrap();
     assert!(reader.next_frame().unwrap().is_some());
-    // Its output is not read to the end: without being ended it would wait for ever, and so would
-    // this.
+    // The output of ffmpeg is not read to the end: without being ended it would wait for ever, and
+    // so would this.
     drop(reader);
 }
 

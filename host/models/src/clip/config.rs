@@ -70,7 +70,8 @@ impl Config {
     /// Reads the architecture of an encoder of text off a file.
     ///
     /// # Errors
-    /// A tensor that tells it is missing, or the shapes are of no such network.
+    /// A tensor that the architecture is read from is missing, or the shapes are of no such
+    /// network.
     pub fn read(file: &TransformerFile) -> Result<Self> {
         let extent = |axis| file.extent("tokens.weight", axis).map(|extent| extent as i64);
         let hidden = extent(1)?;

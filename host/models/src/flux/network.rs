@@ -302,7 +302,7 @@ pub struct Network<O: TokenOps> {
 }
 
 impl<T> Context<T> {
-    /// The text's tokens and the image's, among so many.
+    /// The text's tokens and the image's, among `all` tokens.
     fn parts(&self, all: i64) -> [Range<i64>; 2] {
         [0..self.text_tokens, self.text_tokens..all]
     }

@@ -20,7 +20,7 @@ pub use encoder::{DownBlock, EncoderConfig};
 /// Groups of every published KL autoencoder's norms; only config.json can say otherwise.
 const USUAL_GROUPS: usize = 32;
 
-/// One up block: so many residual layers, then twice the size if it is not the last.
+/// One up block: `layers` residual layers, then twice the size if it is not the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UpBlock {
     /// Channels of its output.
@@ -52,11 +52,12 @@ pub struct Config {
     pub middle_attention: bool,
     /// Residual layers of the middle block.
     pub middle_layers: usize,
-    /// Undone by `z / scaling + shift`; none if neither file nor family tells.
+    /// Undone by `z / scaling + shift`; none if neither file nor family specifies it.
     pub scaling: Option<f64>,
     /// See [`Self::scaling`].
     pub shift: f64,
-    /// The side of the pictures that the model was trained on, in pixels, if config.json tells.
+    /// The side of the pictures that the model was trained on, in pixels, if config.json specifies
+    /// it.
     pub sample_size: Option<u32>,
 }
 
@@ -144,7 +145,7 @@ impl Config {
         1 << self.up_blocks.iter().filter(|block| block.upsamples).count().min(16)
     }
 
-    /// The model as policies are told of it.
+    /// The description of the model that policies are given.
     pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
         Half::Decoder.model(file, identity, self.family, [self.spatial_scale(), 1])
     }

@@ -88,13 +88,13 @@ impl Pair {
 /// A layer whose scale is asked for.
 #[derive(Debug)]
 pub(super) struct Layer<'a> {
-    /// Its name in the file.
+    /// The layer's name in the file.
     pub written: &'a str,
-    /// Its name in the network.
+    /// The layer's name in the network.
     pub plain: &'a str,
     /// The network.
     pub owner: Owner,
-    /// The tensor that tells the rank.
+    /// The tensor that the rank is read from.
     pub down: &'a str,
     pub rank: f64,
     /// The alpha that is a tensor of its own, with its name.
@@ -168,7 +168,7 @@ impl Settings {
             let owner = match names::owner(start) {
                 _ if start.is_empty() => None,
                 (owner, "") => Some(owner),
-                // Of a text encoder, or of nothing that is known.
+                // An entry of a text encoder, or of nothing that is known.
                 _ => continue,
             };
             match groups.iter_mut().find(|(of, _)| *of == owner) {
@@ -359,7 +359,7 @@ enum Beside {
     Nothing,
     /// It is the file's.
     Own(PathBuf),
-    /// It may be of any of so many files.
+    /// It may be of any of this number of files.
     Unclaimed(usize),
 }
 

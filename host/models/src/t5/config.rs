@@ -28,7 +28,7 @@ pub struct Config {
     pub feed_forward: i64,
     /// Tokens of the vocabulary.
     pub vocabulary: i64,
-    /// Distances from key to query that are told apart.
+    /// Distances from key to query that are distinguished.
     pub distances: i64,
     /// The distance from which on all keys are equally far.
     pub farthest: i64,
@@ -50,7 +50,8 @@ impl Config {
     /// Reads the architecture off a file.
     ///
     /// # Errors
-    /// A tensor that tells it is missing, or the shapes are of no such network.
+    /// A tensor that the architecture is read from is missing, or the shapes are of no such
+    /// network.
     pub fn read(file: &TransformerFile) -> Result<Self> {
         let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         let refused = |reason: String| {

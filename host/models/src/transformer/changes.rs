@@ -23,7 +23,7 @@ struct Place {
     name: String,
     /// The rows that are the layer's.
     rows: Range<usize>,
-    /// Its halves stand in the other order in the network.
+    /// The layer's halves stand in the other order in the network.
     swapped: bool,
     /// The columns of a weight; 1 of a bias.
     columns: usize,

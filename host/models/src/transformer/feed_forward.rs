@@ -4,8 +4,8 @@ use tilewright_nn::{Dense, Gelu, TokenOps};
 
 use crate::Result;
 
-/// The starts and lengths of so many parts of `tokens`, all of which but the last are as long; of
-/// fewer, if there are not so many tokens.
+/// The starts and lengths of at most `count` parts of `tokens`, all of the same length but for the
+/// last one, which may be shorter.
 pub(crate) fn parts(tokens: i64, count: i64) -> impl Iterator<Item = (i64, i64)> {
     let count = count.clamp(1, tokens.max(1));
     let length = ((tokens + count - 1) / count).max(1);

@@ -365,7 +365,7 @@ fn without_ones(shape: &[usize]) -> Vec<usize> {
     shape.iter().copied().filter(|extent| *extent != 1).collect()
 }
 
-/// The bytes of a load that are done, and who is told.
+/// The bytes of a load that are done, all of its bytes, and its listener.
 struct Progress<'a> {
     done: u64,
     all: u64,
@@ -408,7 +408,7 @@ impl OnDevice<'_> {
         Ok(())
     }
 
-    /// The matrices of a weight of so many rows, one below the other. Rows beyond these are left
+    /// The matrices of a weight of `rows` rows, one below the other. Rows beyond these are left
     /// out.
     fn matrices(&self, name: &str, rows: usize) -> Result<Vec<Packed>> {
         let (parts, join) = self.weights.parts(name);

@@ -230,8 +230,8 @@ impl<O: CausalOps> Network<O> {
             }
             let done = self.products.get(piece.layer).copied().unwrap_or_default() * count as f64;
             let past = &mut clip.pasts[piece.layer];
-            // Of a clip that was not decoded from its beginning, the first frame is no matter of
-            // this layer.
+            // If a clip was not decoded from its beginning, its first frame never reaches this
+            // layer.
             past.begun |= piece.first > 0;
             placed.run(ops, piece, past, spread)?;
             clip.work.done += done;

@@ -23,7 +23,7 @@ pub struct Upsample {
     pub temporal: bool,
 }
 
-/// One up block: so many residual layers, then twice the height and width, and perhaps twice the
+/// One up block: `layers` residual layers, then twice the height and width, and perhaps twice the
 /// frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UpBlock {
@@ -33,7 +33,7 @@ pub struct UpBlock {
     pub channels: usize,
     /// Residual layers.
     pub layers: usize,
-    /// Its end.
+    /// The block's end, unless it is the last block.
     pub upsample: Option<Upsample>,
     /// The block's input, its channels repeated and laid out in space and time, is added to its
     /// output (WAN 2.2).
@@ -68,12 +68,12 @@ pub struct Config {
 /// own.
 const PATCHES: [(usize, usize, usize); 3] = [(3, 1, 3), (4, 1, 4), (12, 2, 3)];
 
-/// The patch's side and the picture's channels of so many channels of the network.
+/// The patch's side and the picture's channels for `channels` channels of the network.
 pub(super) fn patch(channels: usize) -> Option<(usize, usize)> {
     PATCHES.iter().find(|row| row.0 == channels).map(|row| (row.1, row.2))
 }
 
-/// A tensor's name and the axis that tells an extent.
+/// A tensor's name and the axis that an extent is read from.
 pub(super) fn at(name: &str, axis: usize) -> (String, usize) {
     (name.to_owned(), axis)
 }
@@ -188,7 +188,7 @@ impl Config {
         Ok(())
     }
 
-    /// The model as policies are told of it.
+    /// The description of the model that policies are given.
     pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
         Half::Decoder.model(file, identity, self.family, [self.spatial_scale(), self.temporal_scale()])
     }
@@ -253,7 +253,7 @@ impl Config {
         Some(Scaling::PerChannel { mean, std })
     }
 
-    /// Output frames of so many latent frames.
+    /// Output frames of `latent_frames` latent frames.
     pub fn frames(&self, latent_frames: u32) -> u32 {
         1 + latent_frames.saturating_sub(1) * self.temporal_scale()
     }

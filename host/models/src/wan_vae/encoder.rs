@@ -197,8 +197,8 @@ impl Encoder {
     /// Encodes the next frames of a clip, [1, C, T, H, W] in −1…1, to the means of latent frames
     /// [1, z, t, h, w], f32, in the autoencoder's own space. The first frame of the clip comes
     /// alone and gives one; each later push is of a multiple of [`EncoderConfig::temporal_scale`]
-    /// frames and gives one for so many. However a clip is divided into pushes, the network sees as
-    /// many frames at once and gives the same.
+    /// frames and gives one latent frame for each `temporal_scale` of them. However a clip is
+    /// divided into pushes, the network sees as many frames at once and gives the same.
     ///
     /// `step` is called with the share of the push that is done; an error from it ends the encode.
     /// After an error the state is spent.

@@ -22,7 +22,7 @@ pub struct Downsample {
     pub temporal: bool,
 }
 
-/// One down block: so many residual layers, then half the height and width, and perhaps half the
+/// One down block: `layers` residual layers, then half the height and width, and perhaps half the
 /// frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DownBlock {
@@ -32,7 +32,7 @@ pub struct DownBlock {
     pub channels: usize,
     /// Residual layers.
     pub layers: usize,
-    /// Its end.
+    /// The block's end, unless it is the last block.
     pub downsample: Option<Downsample>,
     /// The block's input, averaged over neighbours and channels, is added to its output (WAN 2.2).
     pub averaged: bool,
@@ -182,7 +182,7 @@ impl EncoderConfig {
         Ok(())
     }
 
-    /// The model as policies are told of it.
+    /// The description of the model that policies are given.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
         Half::Encoder.model(file, identity, family, [self.spatial_scale(), self.temporal_scale()])
     }

@@ -107,7 +107,7 @@ impl<O: CausalOps> Conv<O> {
 pub(super) struct Causal<O: Ops> {
     /// For the frame two before, and the one before.
     earlier: [O::Weight; 2],
-    /// Of the frame itself.
+    /// The convolution of the frame itself.
     conv: Conv<O>,
 }
 

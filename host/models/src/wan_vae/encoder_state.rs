@@ -1,5 +1,5 @@
 //! The place of an encode in its clip: the frames before that the layers remember. It can be kept,
-//! and laid out anew for other parts of the frames.
+//! and laid out again for other parts of the frames.
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
@@ -23,7 +23,7 @@ pub struct EncoderState {
 /// The state of one part of the frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Of the frames at `place`.
+    /// The state of the frames at `place`.
     pub state: &'a EncoderState,
     /// The part that was encoded.
     pub place: Place,
@@ -44,7 +44,7 @@ impl EncoderState {
         self.past.frames.iter().flatten().filter(|tensor| tensor.device() == device).map(of).sum()
     }
 
-    /// Its tensors, for it to wait in other memory.
+    /// The state's tensors, for the state to wait in other memory.
     pub fn state_mut(&mut self) -> Vec<&mut Tensor> {
         self.past.frames.iter_mut().flatten().collect()
     }

@@ -319,7 +319,7 @@ impl<O: CausalOps> Causal<O> {
 /// The task of a causal convolution.
 pub(super) struct Work<'a, T> {
     pub frames: &'a T,
-    /// Of the same frames, with the convolution's channels.
+    /// The tensor for the result: the same frames, with the convolution's channels.
     pub output: &'a T,
     /// The result is added to what `output` holds.
     pub add: bool,

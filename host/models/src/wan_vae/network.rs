@@ -40,7 +40,7 @@ impl<O: CausalOps> Placed<O> {
 #[derive(Debug)]
 pub(super) struct Network<O: CausalOps> {
     pub steps: Vec<Placed<O>>,
-    /// Products of each step per frame of its input, by which progress is told; empty on a
+    /// Products of each step per frame of its input, by which progress is reported; empty on a
     /// meter.
     pub products: Vec<f64>,
     /// Output frames per latent frame.
@@ -124,7 +124,7 @@ impl<O: CausalOps> Network<O> {
         let mut needed = vec![frame; self.steps.len() + 1];
         for (index, Placed { step, .. }) in self.steps.iter().enumerate().rev() {
             let after = needed[index + 1];
-            // Of a doubling, frames 2j − 1 and 2j are made of frame j.
+            // Frames 2j − 1 and 2j of a doubling are made of frame j.
             let own = (after + i64::from(step.copies()) - 1) / i64::from(step.copies());
             let back = if step.is_causal() { TAPS as i64 - 1 } else { 0 };
             needed[index] = (own - back).max(0);

@@ -48,8 +48,8 @@ struct ConfigFile {
     latents_std: Option<Vec<f64>>,
 }
 
-/// Mean and deviation of so many latent channels: those of config.json beside a file of diffusers'
-/// layout, else the published ones, else none.
+/// Mean and deviation of `channels` latent channels: those of config.json beside a file of
+/// diffusers' layout, else the published ones, else none.
 ///
 /// # Errors
 /// The file config.json is broken, or its values are nonsense.

@@ -1,5 +1,5 @@
 //! The steps that a decoder is made of. Each kind stands in one place: it is built from the names
-//! of its weights, tells its output's frames from its input's, and takes a piece through itself.
+//! of its weights, derives its output's frames from its input's, and takes a piece through itself.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub(super) trait Step<O: CausalOps>: fmt::Debug + Send {
     }
 }
 
-/// Uninitialised frames with so many channels, as many and as large as those of a piece.
+/// Uninitialised frames with `channels` channels, as many and as large as those of a piece.
 fn room<O: CausalOps>(ops: &O, piece: &Piece<O::Tensor>, channels: i64) -> Result<O::Tensor> {
     let [count, _, height, width] = ops.extents(&piece.frames)?;
     Ok(ops.empty([count, channels, height, width])?)

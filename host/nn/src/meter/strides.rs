@@ -71,7 +71,7 @@ impl Axes {
     pub fn dense(&self) -> Self {
         let mut order: [usize; MOST] = array::from_fn(|axis| axis);
         let order = &mut order[..self.length];
-        // Of equal strides the later axis is the inner one.
+        // The later of two axes with equal strides is the inner one.
         order.sort_by_key(|&axis| (self.strides[axis], MOST - axis));
         Self::dense_in(self.extents(), order.iter().copied())
     }

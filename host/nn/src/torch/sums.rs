@@ -49,7 +49,7 @@ impl Sums {
         })
     }
 
-    /// Those in host memory.
+    /// The sums, if they are in host memory.
     pub fn on_host(&mut self) -> Result<&mut winograd::Sums> {
         match self {
             Self::Host(sums) => Ok(sums),
@@ -71,7 +71,7 @@ impl Sums {
         Ok(())
     }
 
-    /// Adds so many pixels by their mean and the sum of the squares of what they differ from it.
+    /// Adds `count` pixels by their mean and the sum of the squares of what they differ from it.
     fn add(&mut self, count: f64, mean: &Tensor, squares: &Tensor) -> Result<()> {
         match self {
             Self::Host(sums) => {

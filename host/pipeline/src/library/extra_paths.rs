@@ -134,7 +134,7 @@ fn parse(text: &str) -> Result<Vec<(String, Node)>, String> {
     }
 }
 
-/// The folders that sections name. `beside` is the file's folder, and `variable` tells the values
+/// The folders that sections name. `beside` is the file's folder, and `variable` gives the values
 /// of the environment.
 fn resolve(sections: &[(String, Node)], beside: &Path, variable: Variable<'_>) -> Vec<ExtraFolder> {
     let (mut first, mut after) = (Vec::new(), Vec::new());

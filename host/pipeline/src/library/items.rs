@@ -40,7 +40,7 @@ pub struct Item {
     pub contents: Vec<Content>,
     /// The type that most of it is stored in.
     pub stored: String,
-    /// Its size in bytes, shards together.
+    /// The size in bytes, shards together.
     pub bytes: u64,
     /// The reason that it can't be used, if it can't.
     pub problem: Option<String>,
@@ -73,7 +73,7 @@ pub enum Content {
     TextEncoder {
         /// The published encoder that it is.
         model: String,
-        /// Its kind.
+        /// The kind of the encoder.
         kind: EncoderKind,
         /// The width of its states.
         width: i64,
@@ -87,7 +87,7 @@ pub enum Content {
     },
     /// An autoencoder with its decoder.
     Vae {
-        /// The family, as far as it can be told.
+        /// The family, as far as it can be identified.
         family: Family,
         /// Channels of a latent.
         channels: i64,
@@ -96,7 +96,7 @@ pub enum Content {
     },
     /// A network that no part of a run is made of.
     Other {
-        /// Its name.
+        /// The network's name.
         model: String,
     },
 }

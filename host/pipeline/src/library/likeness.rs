@@ -17,7 +17,7 @@ impl Parts {
     /// Returns a line on the model.
     ///
     /// # Errors
-    /// No such model is there, or it lacks a part.
+    /// No such model exists, or it lacks a part.
     pub fn like(self, identity: &ModelIdentity, named: &[PathBuf]) -> Result<(Self, Vec<String>)> {
         let library = Library::open(Place::usual(named));
         let Some(model) = library.model_like(identity) else {

@@ -37,7 +37,7 @@ pub enum Keeping {
 }
 
 impl Keeping {
-    /// Its name.
+    /// The name of such a place, for people.
     pub fn name(self) -> &'static str {
         match self {
             Keeping::ComfyUi => "ComfyUI's models",
@@ -109,7 +109,7 @@ impl Place {
         }
     }
 
-    /// Its folders, in the order in which they are searched.
+    /// The place's folders, in the order in which they are searched.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         let extra = |is_default| {
             let of = self.extra.iter().filter(move |extra| extra.is_default == is_default);

@@ -138,7 +138,7 @@ fn missing(file: &Checkpoint, name: &str) -> Error {
     Error::Input { path: file.path().to_owned(), reason: format!("no tensor {name} in it: there is {found}") }
 }
 
-/// A tensor of a file in f32, if it is there.
+/// A tensor of a file in f32, if the file has it.
 fn tensor(file: &Checkpoint, name: &'static str) -> Result<Option<Tensor>> {
     let Some(shape) = file.shape(name) else { return Ok(None) };
     let loaded = file.load(name, shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;

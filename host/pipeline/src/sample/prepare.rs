@@ -207,7 +207,8 @@ impl SampleModel {
         let begins =
             matches!(&request.steps, Steps::Count { span, scheduler: None, .. } if span.start.unwrap_or(0) == 0);
         if request.convention == Convention::Diffusers && kept.is_none() && begins {
-            // Its pipelines begin with the noise as it is, also a little below the largest sigma.
+            // Pipelines of diffusers begin with the noise as it is, also a little below the largest
+            // sigma.
             new = 1.0;
         }
         let mut latents = tilewright_torch::scalar::multiply(&first_noise, new)?;

@@ -82,7 +82,7 @@ pub struct SampleRequest {
     pub noise: Option<PathBuf>,
     /// Samples; else as many as the noise, the latent or the conditioning has.
     pub batch: Option<u32>,
-    /// A mask: 1 where latents are made anew.
+    /// A mask: 1 where latents are made again.
     pub mask: Option<PathBuf>,
     /// The seed of the noise, also of that which the sampler adds; or one for each sample.
     pub seeds: Vec<u64>,
@@ -111,7 +111,7 @@ pub struct SampleRequest {
 /// A conditioning that is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptRequest {
-    /// Its file.
+    /// The conditioning's file.
     pub path: PathBuf,
     /// The parts of the way from noise (0) to the sample (1) between which it counts; all of it if
     /// none is given.
@@ -122,7 +122,7 @@ impl SampleRequest {
     /// The most values of latents where nobody bounds them otherwise: more is a slip.
     pub const MOST_VALUES: u64 = 1 << 38;
 
-    /// A sample of a size from the noise of seed 0, with so many steps of the model's defaults.
+    /// A sample of a size from the noise of seed 0, with `steps` steps of the model's defaults.
     pub fn plain(conditioning: Vec<PromptRequest>, size: Size, steps: u32) -> Self {
         Self {
             conditioning,

@@ -70,7 +70,7 @@ impl SavedScheduler {
         Ok(Some(Self { scheduler, shift, by_size }))
     }
 
-    /// The shift for so many tokens of the image.
+    /// The shift for `tokens` tokens of the image.
     pub fn shift(&self, tokens: u64) -> Shift {
         match self.by_size {
             None => Shift::Flow(self.shift),
@@ -100,7 +100,7 @@ pub(super) struct Defaults {
 }
 
 impl Defaults {
-    /// Those of the pipeline in a folder.
+    /// The defaults of the pipeline in a folder.
     ///
     /// # Errors
     /// The description is damaged.

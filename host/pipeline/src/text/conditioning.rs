@@ -78,7 +78,7 @@ impl Conditioning {
         Ok(Self { text, pooled: None, image: None, condition: None, texts: Vec::new() })
     }
 
-    /// The text encoders that made a conditioning's file, if it tells them.
+    /// The text encoders that made a conditioning's file, if it names them.
     pub fn encoders_of(path: &Path) -> Option<Vec<PartIdentity>> {
         let texts = media::read_texts(path);
         let (_, text) = texts.iter().find(|(name, _)| name == IDENTITIES)?;

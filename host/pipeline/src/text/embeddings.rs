@@ -7,12 +7,12 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{Checkpoint, EncoderKind, Error as ModelError};
-use tilewright_text::Embeddings;
+use tilewright_tokenizer::Embeddings;
 
 use super::encoders::TextEncoder;
 use crate::{Error, Result};
 
-/// The endings of embeddings' files, which a prompt may leave out; the first that is there counts.
+/// The endings of embeddings' files, which a prompt may leave out; the first that exists counts.
 const ENDINGS: [&str; 5] = ["safetensors", "pt", "bin", "ckpt", "pth"];
 
 /// The most vectors of an embedding: past this a file is another thing.

@@ -13,7 +13,7 @@ use tilewright_files::is_there;
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
 use tilewright_plan::TextRecord;
 use tilewright_sampling::Convention;
-use tilewright_text::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
+use tilewright_tokenizer::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
 
 use super::{EmbeddingFolder, EncoderRun, TextRequest, conditioning::IDENTITIES};
 use crate::{Error, PartIdentity, Result, SampleModel};
@@ -36,12 +36,12 @@ const LARGEST_CONFIG: u64 = 1 << 20;
 const OWN: &str = "spiece_model";
 
 /// The largest file of a tokenizer.
-const LARGEST: u64 = tilewright_text::MAX_FILE_BYTES as u64;
+const LARGEST: u64 = tilewright_tokenizer::MAX_FILE_BYTES as u64;
 
 /// The purpose of a set of encoders: conditioning for a kind of transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// T5's states and, if CLIP is there, its pooled state.
+    /// T5's states and, if CLIP is present, its pooled state.
     Flux,
     /// UMT5's states, with zeros in the place of padding.
     Wan,
@@ -366,7 +366,7 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<(Tokenizer, S
     let rows = encoder.config.vocabulary() as usize;
     let at = |path: &Path| {
         let path = path.to_owned();
-        move |error: tilewright_text::Error| {
+        move |error: tilewright_tokenizer::Error| {
             // The path names the file already.
             let reason = error.to_string();
             let reason = reason.strip_prefix(&format!("{JSON}: ")).map(str::to_owned).unwrap_or(reason);

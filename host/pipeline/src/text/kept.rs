@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// The folder within the user's cache.
 const FOLDER: &str = "conditioning";
 
-/// A change of this number makes all conditionings anew.
+/// The version of kept conditionings: a change of it makes all of them again.
 const VERSION: u8 = 2;
 
 /// The most bytes that are kept.
@@ -163,7 +163,7 @@ impl<'a> FoundConditionings<'a> {
 const OF_BITS: [&str; 2] = ["precision", "place"];
 
 /// A digest of all that a conditioning follows from: prompts, the way that they are read, the
-/// policy that decides of types, and the encoders' files as the file system tells them apart.
+/// policy that decides of types, and the encoders' files as the file system identifies them.
 fn key(paths: &[PathBuf], request: &TextRequest<'_>, policy: &PolicyIdentity) -> Result<String> {
     let mut digest = Sha256::new();
     let mut add = |text: &str| {

@@ -15,6 +15,6 @@ pub(super) fn weigh(states: &Tensor, empty: &Tensor, weights: &[f32]) -> Result<
     let empty = empty.f_narrow(1, 0, tokens)?;
     let weights = Tensor::f_from_slice(weights)?.f_reshape([1, tokens, 1])?;
     let weighted = states.f_sub(&empty)?.f_mul(&weights)?.f_add(&empty)?;
-    // Those that weigh 1 stay as they are, to the bit.
+    // States that weigh 1 stay as they are, to the bit.
     Ok(weighted.f_where_self(&weights.f_ne(1.0)?, states)?)
 }

@@ -8,7 +8,7 @@ const NEGATIVE: &str = "Negative prompt:";
 /// The beginning of the line of settings.
 const SETTINGS: &str = "Steps:";
 
-/// Its names of settings, and ours.
+/// The web UI's names of settings, and ours.
 const NAMES: [(&str, &str); 10] = [
     ("Steps", "steps"),
     ("Sampler", "sampler"),

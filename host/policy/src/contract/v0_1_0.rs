@@ -32,7 +32,7 @@ pub(super) const WORLD: World = World {
     offered: &["tilewright:policy/host@0.1.0", "tilewright:policy/decoding-host@0.1.0"],
     types: &["tilewright:policy/types@0.1.0", "tilewright:policy/decoding@0.1.0"],
     lifecycle: ("tilewright:policy/lifecycle@0.1.0", &["describe", "configure"]),
-    // Its decisions are of both stages: a hint names the stage.
+    // The decisions of this version are of both stages: a hint names the stage.
     stages: &[(
         ("tilewright:policy/decoding-policy@0.1.0", &["decide", "recover", "learn"]),
         &[Stage::Decode, Stage::Encode],

@@ -102,8 +102,8 @@ impl Linked for Exports {
 }
 
 impl Policy {
-    /// The interface for decodes and encodes. It is there: a policy is not asked about a stage that
-    /// it does not answer.
+    /// The interface for decodes and encodes. It is present: a policy is not asked about a stage
+    /// that it does not answer.
     fn vae(&self) -> Result<&vae_policy::Guest> {
         self.vae.as_ref().ok_or_else(unanswered)
     }

@@ -80,7 +80,7 @@ fn bands(height: u32) -> Space {
     Space::Exact(Tile { height, width: 1024, overlap: 0 })
 }
 
-/// A picture of 1024×1024, or a clip of it, within so many MiB; the whole picture holds 1024.
+/// A picture of 1024×1024, or a clip of it, within `limit_mib` MiB; the whole picture holds 1024.
 fn request(limit_mib: u64, frames: u32, objective: Objective) -> Request {
     Request {
         model: Model {

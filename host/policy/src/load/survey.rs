@@ -24,7 +24,7 @@ pub(crate) struct Survey {
     instances: usize,
     /// The most instances that any earlier component makes.
     crowd: usize,
-    /// Of the largest function.
+    /// The most of any one function, here and in the next three fields.
     function_bytes: usize,
     function_work: usize,
     function_joins: usize,

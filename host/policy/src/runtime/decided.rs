@@ -23,7 +23,7 @@ pub(crate) struct Pending {
 pub(crate) struct PendingDecision<W: Decided> {
     request: W::Request,
     decided: Arc<DecidedCosts<W>>,
-    /// Those of the decision: their bounds hold for the outcome too.
+    /// The decision's prices: their bounds hold for the outcome too.
     prices: Arc<Prices<W>>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) trait Decided: Answered + Asked + HostPlans {
     /// An outcome to learn from again.
     fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome;
 
-    /// True if an outcome of one request tells the price of the other.
+    /// True if an outcome of one request shows the price of the other.
     fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool;
 }
 

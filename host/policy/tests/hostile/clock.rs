@@ -10,7 +10,7 @@ use std::{
 
 use tilewright_policy::Clock;
 
-/// Clocks that stand still but for what they are told.
+/// Clocks that stand still but for their own steps and the fuel that is burnt.
 #[derive(Debug, Default)]
 pub struct OwnClock {
     /// Time that passes whenever the wall's clock is read.
@@ -34,7 +34,7 @@ impl OwnClock {
         Arc::new(Self { wall_step, processor_step, ..Self::default() })
     }
 
-    /// Clocks that run by fuel, a unit taking so many picoseconds, and stand still within a call.
+    /// Clocks that run by fuel, a unit taking `fuel_ps` picoseconds, and stand still within a call.
     pub fn by_fuel(fuel_ps: u64) -> Arc<Self> {
         Arc::new(Self { fuel_ps, ..Self::default() })
     }

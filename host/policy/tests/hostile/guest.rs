@@ -12,8 +12,8 @@ pub const HOSTILE_FAMILY: &str = "hostile-family";
 
 /// Parts of a guest; what is not replaced is healthy.
 ///
-/// Its memory: at 256 the description, at 384 configure's result, at 1024 decide's result, at 2048
-/// scratch, from 8192 the heap. A healthy answer is whole, f32, batch 1.
+/// The guest's memory: at 256 the description, at 384 configure's result, at 1024 decide's result,
+/// at 2048 scratch, from 8192 the heap. A healthy answer is whole, f32, batch 1.
 #[derive(Clone, Copy)]
 pub struct Guest {
     /// Imports, as fields of the module.

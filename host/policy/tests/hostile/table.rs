@@ -43,7 +43,7 @@ pub enum Source {
 pub enum Outcome {
     /// It is not put to work.
     Refused(&'static str),
-    /// Its answer to the hostile request is replaced by the host's default.
+    /// The answer to the hostile request is replaced by the host's default.
     Falls(FallbackReason, &'static str),
     /// So is its answer after a failure.
     FallsRecovering(FallbackReason, &'static str),

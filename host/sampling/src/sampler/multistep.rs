@@ -117,7 +117,8 @@ pub(super) fn ipndm_v<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
     })
 }
 
-/// A step by weights of so many slopes and the length of the step.
+/// A step by the `weights` of its slopes, which are given the number of slopes and the length of
+/// the step.
 fn by_weights<T: Latents>(
     step: &mut Step<'_, T>,
     weights: impl Fn(&Step<'_, T>, usize, T::Scalar) -> Vec<T::Scalar>,

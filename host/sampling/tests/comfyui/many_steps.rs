@@ -87,7 +87,7 @@ fn what_comfyuis_own_code_makes_no_numbers_of_is_refused_and_nothing_else() {
                     let along: Vec<f64> = sigmas(sampler, of, &model, steps);
                     let repeats = along.windows(2).any(|pair| pair[0] as f32 == pair[1] as f32);
                     let theirs = narrow.contains(&format!("{kind} {scheduler} {plain} {steps}"));
-                    // Its equations are solved in f64 here.
+                    // SA-Solver's equations are solved in f64 here.
                     let is_better = name.starts_with("sa_solver") && theirs;
                     let is_right = match check_finite(sampler, &model, &along) {
                         Ok(()) => !theirs || is_better,

@@ -57,7 +57,7 @@ pub struct FollowEvent {
 /// `progress` (tiles, bands, chunks, passes or steps done), `step` (of a sample: steps done, the
 /// time of one and the time left), `failed` (an attempt; another follows), `end` (the job; the
 /// last).
-/// `plan`, `progress` and `failed` have the number of the `attempt`, from 1: progress begins anew
+/// `plan`, `progress` and `failed` have the number of the `attempt`, from 1: progress begins again
 /// with each and goes back within none. A stream without `end` was ended by the server's own end:
 /// the job goes on after its next start.
 #[utoipa::path(

@@ -60,7 +60,7 @@ pub struct SubmissionForm {
     /// The noise of a sample: a .safetensors with `noise`.
     #[schema(value_type = Option<String>, format = Binary)]
     noise: Vec<u8>,
-    /// A picture, or a .safetensors with `mask`: 1 where the latent is made anew.
+    /// A picture, or a .safetensors with `mask`: 1 where the latent is made again.
     #[schema(value_type = Option<String>, format = Binary)]
     mask: Vec<u8>,
     /// The picture that a prompt's picture begins with.

@@ -19,7 +19,7 @@ pub struct ModelBody {
     name: String,
     /// The family that its files were recognized as.
     family: String,
-    /// Of the VAE; of the transformer, if there is no VAE.
+    /// True if the VAE is quantized, or the transformer if there is no VAE.
     quantized: bool,
     /// Bytes of the VAE's weights, as they are stored; of the transformer's, if there is no VAE.
     parameter_bytes: u64,
@@ -29,7 +29,7 @@ pub struct ModelBody {
     temporal_scale: u32,
     /// The kinds of work that it does.
     stages: Vec<JobStage>,
-    /// The transformer, as policies are told of it.
+    /// The transformer's properties, as policies are given them.
     #[schema(value_type = Option<Object>)]
     transformer: Option<DenoiserModel>,
     /// The LoRAs that jobs may ask for.

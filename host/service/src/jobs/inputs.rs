@@ -15,7 +15,7 @@ pub enum Input {
     Negative,
     /// Noise.
     Noise,
-    /// The part of a latent that is made anew.
+    /// The part of a latent that is made again.
     Mask,
     /// The picture that a prompt's picture begins with.
     Image,
@@ -35,7 +35,7 @@ impl Input {
         (Self::Image, "image"),
     ];
 
-    /// Its name.
+    /// The input's name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(input, _)| *input == self).map_or("", |(_, name)| name)
     }

@@ -1,4 +1,4 @@
-//! Jobs in SQLite. An accepted job is there after any end of the server, and each job ends once.
+//! Jobs in SQLite. An accepted job survives any end of the server, and each job ends once.
 
 use std::{
     collections::BTreeMap,

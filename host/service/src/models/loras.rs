@@ -33,9 +33,9 @@ const NAMED: usize = 20;
 /// A LoRA of an open model.
 #[derive(Debug)]
 pub struct OpenLora {
-    /// Its name in the request.
+    /// The LoRA's name in the request.
     name: String,
-    /// Its file and strength.
+    /// The LoRA's file and strength.
     pub request: LoraRequest,
     /// The name and digest of its file.
     pub identity: LoraIdentity,
@@ -197,7 +197,7 @@ impl Offered {
         }
         let below = if depth == 0 { String::new() } else { format!("{name}{}/", own(path)) };
         let mut entries: Vec<PathBuf> = entries.flatten().take(MOST).map(|entry| entry.path()).collect();
-        // Of one name, safetensors go before pickles.
+        // Safetensors go before pickles of the same name.
         let rank = |path: &PathBuf| {
             let ending = path.extension().and_then(|ending| ENDINGS.iter().position(|known| ending == *known));
             ending.unwrap_or(ENDINGS.len())

@@ -32,7 +32,7 @@ use crate::{
     state::ServerState,
 };
 
-/// Carries a job out, stage by stage; none if it begins anew after the next start.
+/// Carries a job out, stage by stage; none if it begins again after the next start.
 pub fn carry_out(
     server: &Arc<ServerState>,
     worker: &Worker,
@@ -44,7 +44,7 @@ pub fn carry_out(
 ) -> Option<JobEnded> {
     let id = stored.job.id.clone();
     let input = |input: Input| server.jobs.files.input(&id, input);
-    // Those of stages that were done before the server ended, too.
+    // The records of stages that were done before the server ended are kept, too.
     let mut records: Vec<String> = match server.retry_until_written("a job's records", || server.jobs.store.record(&id))
     {
         Ok(before) => before.as_deref().map(split_stages).unwrap_or_default().into_iter().map(str::to_owned).collect(),
@@ -95,7 +95,7 @@ struct Preparation {
 
 impl Preparation {
     /// Carries the stage out, again each time that there was no room for what it makes; adds its
-    /// records. None if the job begins anew after the next start.
+    /// records. None if the job begins again after the next start.
     fn carry_out(
         &self,
         server: &ServerState,

@@ -109,7 +109,7 @@ struct StepPace {
     began: Option<Instant>,
     /// The time when a load began.
     loading: Option<Instant>,
-    /// Of the load within the step under way.
+    /// The time of loads within the step under way.
     loaded: Duration,
     steps: u32,
     spent: Duration,
@@ -144,7 +144,7 @@ impl StepPace {
         step
     }
 
-    /// The progress after so many steps of all.
+    /// The progress after `step` of `steps` steps.
     fn progress(&self, step: u32, steps: u32) -> SamplingProgress {
         let mean = self.spent.checked_div(self.steps).or(self.expected);
         let step_ms = mean.map(|mean| mean.as_secs_f64() * 1e3);

@@ -10,7 +10,7 @@ use crate::backend;
 /// The functions of a runtime, and its numbers of attributes.
 struct Runtime {
     device_count: &'static [u8],
-    /// Of the driver, and of the runtime itself.
+    /// The functions for the versions of the driver and of the runtime itself.
     versions: [&'static [u8]; 2],
     error_string: &'static [u8],
     /// Newest first.
@@ -19,7 +19,7 @@ struct Runtime {
     attribute: &'static [u8],
     multiprocessors: c_int,
     integrated: c_int,
-    /// Of NVIDIA's compute capability.
+    /// The attribute of the major number of NVIDIA's compute capability.
     major: c_int,
     minor: c_int,
 }
@@ -64,7 +64,7 @@ type GetProperties = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 type GetPciBusId = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 
-/// The properties of a device, as far as its runtime tells them.
+/// The properties of a device, as far as its runtime gives them.
 #[derive(Debug, Default)]
 pub struct Properties {
     /// "NVIDIA GeForce RTX 4090".

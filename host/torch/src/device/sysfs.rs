@@ -8,17 +8,17 @@ use std::{
 /// One AMD GPU as its kernel driver sees it; sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AmdGpu {
-    /// Its address on the PCI bus, "0000:c5:00.0".
+    /// The GPU's address on the PCI bus, "0000:c5:00.0".
     pub pci: String,
     /// "gfx1151"; empty if the topology does not tell.
     pub arch: String,
     /// Memory of the card's own, or an APU's carve-out.
     pub vram_total: u64,
-    /// Of which used.
+    /// The used part of `vram_total`.
     pub vram_used: u64,
     /// System memory that it can address.
     pub gtt_total: u64,
-    /// Of which used.
+    /// The used part of `gtt_total`.
     pub gtt_used: u64,
 }
 

@@ -150,7 +150,7 @@ impl Pages {
         }
     }
 
-    /// Of a range, the bytes that have memory and the largest unbroken piece of them.
+    /// The bytes of a range that have memory, and the largest unbroken piece of them.
     pub fn pieces(&self, offset: usize, bytes: usize) -> (usize, usize) {
         let (mut all, mut largest, mut piece) = (0, 0, 0);
         let end = (offset + bytes).min(self.top * GRANULE);

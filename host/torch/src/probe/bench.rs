@@ -109,7 +109,7 @@ impl OnDevice {
         Ok(bench)
     }
 
-    /// The time of each of so many runs.
+    /// The time of a run, as the mean of `times` runs.
     fn time(&mut self, work: &Work, times: u32) -> Result<Duration> {
         synchronize(self.device)?;
         let waited = ThreadWaits::now(self.device);
@@ -251,8 +251,8 @@ fn fill(device: Device, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
     scalar::full(shape, VALUE, (kind(dtype)?, device))
 }
 
-/// A 3×3 convolution of up to two samples, so that memory that grows with the input can be told
-/// from the rest.
+/// A 3×3 convolution of up to two samples, so that memory that grows with the input can be
+/// distinguished from the rest.
 struct Convolution {
     input: Tensor,
     weight: Tensor,

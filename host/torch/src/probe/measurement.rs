@@ -126,7 +126,7 @@ pub(super) struct Sizes {
     pub small: u64,
 }
 
-/// Shares out the remaining time: time that one step leaves is there for the next.
+/// Shares out the remaining time: time that one step leaves goes to the next.
 struct TimeBudget {
     ends: Duration,
     weights: f64,

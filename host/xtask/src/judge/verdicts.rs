@@ -110,7 +110,7 @@ impl Judges<'_> {
         let collector = ServerProcess::start("the collector", collector.arg("--out").arg(&spans))?;
         let server = self.server(Judge::Traces, Some(&collector.url()))?;
         self.decode(&Client { address: server.address(), token: TOKEN })?;
-        // Its last spans are sent at its end.
+        // The server's last spans are sent at its end.
         server.end()?;
         collector.end()?;
         let text = fs::read_to_string(&spans).with_context(|| format!("{}", spans.display()))?;
@@ -158,7 +158,7 @@ impl Judges<'_> {
 
 /// A configuration with tiles so small that the latent has some, and a canary whose tiles overlap
 /// less: it is faster, takes no more memory, and its pictures differ a little. Requests are not
-/// limited, since an answer 429 tells nothing of the rest.
+/// limited, since an answer 429 says nothing of the rest.
 fn configuration(root: &Path, otlp: Option<&str>) -> String {
     let telemetry = otlp.map(|url| format!("[server.telemetry]\notlp = {url:?}\n")).unwrap_or_default();
     format!(

@@ -53,7 +53,7 @@ pub fn addresses(caller: &Caller) -> Vec<Attack> {
     attacks
 }
 
-/// Those who have no token, or another.
+/// Callers without a token, or with another.
 pub fn tokens(caller: &Caller) -> Vec<Attack> {
     let values = [
         ("empty", String::new()),

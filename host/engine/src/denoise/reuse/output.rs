@@ -25,7 +25,7 @@ pub(in super::super) struct OutputReuse {
 /// A call of the network that was computed.
 struct Computed {
     input: Tensor,
-    /// The output of the conditioning that changes are told by, and the mean size of all.
+    /// The output of the conditioning by which changes are measured, and the mean size of all.
     output: Tensor,
     size: f64,
     /// Outputs without the input, one for each conditioning.

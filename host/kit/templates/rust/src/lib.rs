@@ -99,8 +99,8 @@ impl Tiles {
             .filter(|side| request.capabilities.exact && **side < request.height)
             .map(|side| whole.clone().exact(request, *side));
         let exact: Vec<Plan> = once(whole.clone()).chain(bands).collect();
-        // Of a clip also as many frames as the model takes at once, and fewer in the smallest
-        // bands.
+        // A clip also gets plans with as many frames as the model takes at once, and with fewer in
+        // the smallest bands.
         let frames = |plan: &Plan, frames| Plan { time: Time::Carried(frames), ..plan.clone() };
         let scale = request.temporal_scale;
         let least = |plan: &Plan| if request.frames > 1 { frames(plan, scale) } else { plan.clone() };

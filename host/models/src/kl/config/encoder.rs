@@ -12,7 +12,7 @@ use crate::{
     metered::{list_weights, weight_bytes},
 };
 
-/// One down block: so many residual layers, then half the size if it is not the last.
+/// One down block: `layers` residual layers, then half the size if it is not the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DownBlock {
     /// Channels of its output.
@@ -23,7 +23,7 @@ pub struct DownBlock {
     pub downsamples: bool,
 }
 
-/// An encoder's architecture. The latents' scaling is told by [`super::Config`], of the same file.
+/// An encoder's architecture. The latents' scaling is in [`super::Config`], of the same file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EncoderConfig {
     /// Channels of the picture.
@@ -106,7 +106,7 @@ impl EncoderConfig {
         1 << self.down_blocks.iter().filter(|block| block.downsamples).count().min(16)
     }
 
-    /// The model as policies are told of it.
+    /// The description of the model that policies are given.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
         Half::Encoder.model(file, identity, family, [self.spatial_scale(), 1])
     }

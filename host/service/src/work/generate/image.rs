@@ -32,8 +32,8 @@ const PICTURE: Preparation = Preparation {
     no_room: "there is no room for a picture's latent: it is encoded again once there is",
 };
 
-/// Encodes the picture of a job; adds the record of it. None if the job begins anew after the next
-/// start.
+/// Encodes the picture of a job; adds the record of it. None if the job begins again after the
+/// next start.
 pub fn carry_out(
     server: &ServerState,
     worker: &Worker,

@@ -39,7 +39,7 @@ const PROMPTS: Preparation = Preparation {
 const CONDITIONINGS: [Input; 2] = [Input::Conditioning, Input::Negative];
 
 /// Makes the conditionings of a job's prompts, or takes those that an earlier job has left; adds
-/// the records of encoders that ran. None if the job begins anew after the next start.
+/// the records of encoders that ran. None if the job begins again after the next start.
 pub fn carry_out(
     server: &ServerState,
     worker: &Worker,

@@ -265,7 +265,7 @@ impl Tokenizer {
         }
     }
 
-    /// One more than the largest id: an embedding needs at least so many rows.
+    /// One more than the largest id: the fewest rows that an embedding needs.
     #[must_use]
     pub fn size(&self) -> usize {
         match &*self.0 {

@@ -1,4 +1,4 @@
-//! Unicode's letters (L) and numbers (N), which CLIP's pattern tells apart.
+//! Unicode's letters (L) and numbers (N), which CLIP's pattern distinguishes.
 
 use std::sync::OnceLock;
 

@@ -93,7 +93,7 @@ enum Field<'a> {
     Varint(u64),
     Fixed32(u32),
     Bytes(&'a [u8]),
-    /// Of a type that no needed field has.
+    /// A field of a type that no needed field has.
     Skipped,
 }
 

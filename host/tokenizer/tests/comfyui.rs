@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tilewright_text::{Encoder, Reading, Token, Tokenizer};
+use tilewright_tokenizer::{Encoder, Reading, Token, Tokenizer};
 
 #[path = "fixtures/read.rs"]
 mod read;

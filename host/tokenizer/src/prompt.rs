@@ -30,9 +30,9 @@ impl<F: Fn(&str) -> Option<usize>> Embeddings for F {
 pub enum Piece {
     /// Text that weighs the same throughout.
     Text {
-        /// Its ids.
+        /// The ids of the text's tokens.
         ids: Vec<u32>,
-        /// Its weight.
+        /// The weight of the text.
         weight: f32,
     },
     /// An embedding's vectors in the place of tokens.
@@ -41,7 +41,7 @@ pub enum Piece {
         name: String,
         /// The number of its vectors.
         vectors: usize,
-        /// Its weight.
+        /// The weight of the embedding.
         weight: f32,
     },
 }

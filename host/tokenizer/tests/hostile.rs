@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use proptest::prelude::*;
-use tilewright_text::{Encoder, Error, Family, Gguf, MAX_TEXT_BYTES, Reading, Tokenizer, clean};
+use tilewright_tokenizer::{Encoder, Error, Family, Gguf, MAX_TEXT_BYTES, Reading, Tokenizer, clean};
 
 const ENCODERS: [Encoder; 4] = [Encoder::ClipL, Encoder::ClipG, Encoder::T5, Encoder::Umt5];
 

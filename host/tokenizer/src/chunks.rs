@@ -13,7 +13,7 @@ const CLIP_LENGTH: usize = 77;
 /// ComfyUI's least lengths, and diffusers' lengths.
 const T5_LEAST: usize = 256;
 const SENTENCE_LENGTH: usize = 512;
-/// Pieces of so many tokens and more may be parted at a chunk's end.
+/// The fewest tokens of a piece that may be parted at a chunk's end.
 const LONG_PIECE: usize = 8;
 
 /// A text encoder, as far as its tokens go.

@@ -25,7 +25,7 @@ pub enum Error {
         source_name: &'static str,
         /// The thing that is counted.
         what: &'static str,
-        /// Its count.
+        /// The count of that thing.
         found: usize,
         /// The limit.
         limit: usize,
@@ -51,7 +51,7 @@ pub enum Error {
     /// The prompt is longer than any that is read.
     #[error("the prompt has {bytes} bytes, {limit} at most: shorten it")]
     TooLong {
-        /// Its length.
+        /// The prompt's length, in bytes.
         bytes: usize,
         /// The limit.
         limit: usize,

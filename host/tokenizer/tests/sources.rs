@@ -4,7 +4,7 @@ use std::io::Read;
 
 use base64::Engine;
 use serde_json::{Value, json};
-use tilewright_text::{Family, Gguf, Reading, Tokenizer};
+use tilewright_tokenizer::{Family, Gguf, Reading, Tokenizer};
 
 #[path = "fixtures/read.rs"]
 mod read;

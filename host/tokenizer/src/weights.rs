@@ -18,7 +18,7 @@ const STEP: f64 = 1.1;
 pub struct Segment {
     /// The text, without the brackets that weight it; `\(` and `\)` are brackets again.
     pub text: String,
-    /// Its weight, 1 where nothing weights it.
+    /// The weight of the text, 1 where nothing weights it.
     pub weight: f64,
 }
 

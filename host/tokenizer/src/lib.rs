@@ -9,7 +9,7 @@
 //! UMT5 has to be added up in f32 as sentencepiece does; and it brings some twenty crates to build.
 //!
 //! ```
-//! use tilewright_text::{Encoder, Reading, Tokenizer};
+//! use tilewright_tokenizer::{Encoder, Reading, Tokenizer};
 //!
 //! let encoder = Encoder::ClipL;
 //! let tokenizer = Tokenizer::bundled(encoder.family())?;
@@ -17,7 +17,7 @@
 //! assert_eq!(tokens.chunks.len(), 1);
 //! assert_eq!(tokens.chunks[0].used, 5);
 //! assert!(tokens.weighted());
-//! # Ok::<(), tilewright_text::Error>(())
+//! # Ok::<(), tilewright_tokenizer::Error>(())
 //! ```
 
 #![forbid(unsafe_code)]

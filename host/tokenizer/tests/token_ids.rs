@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
-use tilewright_text::{Family, Reading, Tokenizer, clean};
+use tilewright_tokenizer::{Family, Reading, Tokenizer, clean};
 
 #[path = "fixtures/read.rs"]
 mod read;
