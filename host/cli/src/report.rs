@@ -10,7 +10,7 @@ use tilewright_engine::{Error, Unfinished};
 use tilewright_history::Kept;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::Trials;
-use tilewright_plan::{Candidate, Exchange, Record, Recorder, Work, bytes, words::with_noun};
+use tilewright_plan::{Candidate, Exchange, FailedAttempt, Record, Recorder, Work, bytes, words::with_noun};
 
 use crate::{
     args::Recording,
@@ -100,23 +100,51 @@ pub fn fail<W: Kept>(
 
 /// Reports a decision and its outcome: the record alone as JSON on standard output, or tables.
 pub fn report(shown: Shown, record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
+    present(shown, record, files, || explanation(record, candidates), || summary(record, files))
+}
+
+/// Reports a decision of any kind of work, explained and summed up in words.
+pub fn present<W: Work>(
+    shown: Shown,
+    record: &Record<W>,
+    files: &[PathBuf],
+    explanation: impl FnOnce() -> String,
+    summary: impl FnOnce() -> String,
+) -> Outcome {
     if shown.json || shown.aside {
-        // Standard output carries only the record or the picture.
+        // Standard output carries only the record or the output.
         if shown.explain {
-            printer::lines(&explanation(record, candidates));
+            printer::lines(&explanation());
         }
         if shown.aside {
             if !printer::is_quiet() {
-                printer::lines(&summary(record, files));
+                printer::lines(&summary());
             }
             return Ok(());
         }
         return print_json(shown, record, files);
     }
     if shown.explain {
-        writeln!(printer::stdout(), "{}\n", explanation(record, candidates))?;
+        writeln!(printer::stdout(), "{}\n", explanation())?;
     }
-    Ok(writeln!(printer::summary(), "{}", summary(record, files))?)
+    Ok(writeln!(printer::summary(), "{}", summary())?)
+}
+
+/// The rows of a summary that say who decided, and how the plan came about.
+pub fn decision_rows<W: Work>(
+    record: &Record<W>,
+    plan: String,
+    failed: impl Fn(&FailedAttempt<W>) -> String,
+) -> Vec<(&'static str, String)> {
+    let Record { policy, decision, fuel, fallback, .. } = record;
+    let decided = format!("{} {} in {}, {fuel} fuel", policy.name, policy.version, table::time(*decision));
+    let mut rows = vec![("policy", decided), ("plan", plan)];
+    let reason = W::reason(&record.plan);
+    rows.extend((!reason.is_empty()).then(|| ("why", reason.to_owned())));
+    rows.extend(record.adjusted.iter().map(|line| ("adjusted", line.clone())));
+    rows.extend(fallback.iter().map(|fallback| ("fallback", format!("{}: {}", fallback.reason, fallback.detail))));
+    rows.extend(record.attempts.iter().map(|attempt| ("failed", failed(attempt))));
+    rows
 }
 
 /// The decision and its outcome in a few lines.
@@ -124,49 +152,23 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
     let plan = &record.plan;
     let request = &record.request;
     let samples = if request.batch == 1 { String::new() } else { format!("{} × ", request.batch) };
-    let mut rows = vec![
-        (
-            "request",
-            format!(
-                "{samples}{}×{}{} {}, at most {}, weights {}",
-                request.width,
-                request.height,
-                if request.frames > 1 { format!(", {} frames,", request.frames) } else { String::new() },
-                request.model.family,
-                bytes::display(request.memory_limit),
-                if request.limit_counts_weights { "included" } else { "aside" }
-            ),
+    let mut rows = vec![(
+        "request",
+        format!(
+            "{samples}{}×{}{} {}, at most {}, weights {}",
+            request.width,
+            request.height,
+            if request.frames > 1 { format!(", {} frames,", request.frames) } else { String::new() },
+            request.model.family,
+            bytes::display(request.memory_limit),
+            if request.limit_counts_weights { "included" } else { "aside" }
         ),
-        (
-            "policy",
-            format!(
-                "{} {} in {}, {} fuel",
-                record.policy.name,
-                record.policy.version,
-                table::time(record.decision),
-                record.fuel
-            ),
-        ),
-        (
-            "plan",
-            match request.frames {
-                1 => format!("{}, {}, {}, batch {}", plan.space, plan.precision, plan.layout, plan.batch),
-                _ => format!("{}, time {}, {}, {}", plan.space, plan.time, plan.precision, plan.layout),
-            },
-        ),
-    ];
-    if !plan.reason.is_empty() {
-        rows.push(("why", plan.reason.clone()));
-    }
-    rows.extend(record.adjusted.iter().map(|line| ("adjusted", line.clone())));
-    rows.extend(
-        record.fallback.iter().map(|fallback| ("fallback", format!("{}: {}", fallback.reason, fallback.detail))),
-    );
-    rows.extend(
-        record.attempts.iter().map(|attempt| {
-            ("failed", format!("{} {}: {}", attempt.plan.space, attempt.plan.precision, attempt.failure))
-        }),
-    );
+    )];
+    let plan = match request.frames {
+        1 => format!("{}, {}, {}, batch {}", plan.space, plan.precision, plan.layout, plan.batch),
+        _ => format!("{}, time {}, {}, {}", plan.space, plan.time, plan.precision, plan.layout),
+    };
+    rows.extend(decision_rows(record, plan, |attempt| format!("{}: {}", attempt.plan, attempt.failure)));
     if let Some(cost) = record.expectation() {
         let price = record.estimate.filter(|_| record.expected.is_some());
         let price = price.map_or(String::new(), |price| {

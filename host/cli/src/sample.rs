@@ -3,10 +3,7 @@
 mod after_step;
 pub mod work;
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use tilewright_engine::DenoiseJob;
 use tilewright_media::{Preview, STANDARD};
@@ -19,7 +16,7 @@ use crate::{
     args::{Sample, Seed},
     failure::{Failure, Outcome},
     files, policy, printer,
-    report::{Shown, fail, keep, print_json, unique_plans},
+    report::{Shown, decision_rows, fail, keep, present, unique_plans},
     table,
     tell::note,
 };
@@ -160,24 +157,9 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
 }
 
 fn report(shown: Shown, record: &DenoiseRecord, candidates: &[Candidate<Denoise>], output: Option<PathBuf>) -> Outcome {
-    let text = summary(record, output.as_deref());
-    if shown.json || shown.aside {
-        // Standard output carries only the record or the latent.
-        if shown.explain {
-            printer::lines(&explanation(record, candidates));
-        }
-        if shown.aside {
-            if !printer::is_quiet() {
-                printer::lines(&text);
-            }
-            return Ok(());
-        }
-        return print_json(shown, record, &output.into_iter().collect::<Vec<_>>());
-    }
-    if shown.explain {
-        writeln!(printer::stdout(), "{}\n", explanation(record, candidates))?;
-    }
-    Ok(writeln!(printer::summary(), "{text}")?)
+    let files: Vec<PathBuf> = output.into_iter().collect();
+    let summary = || summary(record, files.first().map(PathBuf::as_path));
+    present(shown, record, &files, || explanation(record, candidates), summary)
 }
 
 /// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
@@ -226,27 +208,9 @@ fn summary(record: &DenoiseRecord, output: Option<&Path>) -> String {
             ),
         ),
         ("device", record.device.name.clone()),
-        (
-            "policy",
-            format!(
-                "{} {} in {}, {} fuel",
-                record.policy.name,
-                record.policy.version,
-                table::time(record.decision),
-                record.fuel
-            ),
-        ),
-        ("plan", record.plan.to_string()),
     ];
-    if !record.plan.reason.is_empty() {
-        rows.push(("why", record.plan.reason.clone()));
-    }
-    rows.extend(record.adjusted.iter().map(|line| ("adjusted", line.clone())));
-    rows.extend(
-        record.fallback.iter().map(|fallback| ("fallback", format!("{}: {}", fallback.reason, fallback.detail))),
-    );
-    rows.extend(record.attempts.iter().map(|attempt| {
-        ("failed", format!("{}, step {}: {}", attempt.plan, attempt.step.unwrap_or(0) + 1, attempt.failure))
+    rows.extend(decision_rows(record, record.plan.to_string(), |attempt| {
+        format!("{}, step {}: {}", attempt.plan, attempt.step.unwrap_or(0) + 1, attempt.failure)
     }));
     if let Some(cost) = record.expectation() {
         let [peak, weights] = [cost.peak_bytes, cost.weights_bytes].map(bytes::display);

@@ -168,6 +168,68 @@ impl From<TextPlan> for AnyPlan {
     }
 }
 
+/// The facts of a kind of work that all types have under the same names. `$time` is the time of
+/// costs and outcomes that plans are compared by.
+macro_rules! named_alike {
+    ($work:ident, $time:ident) => {
+        fn precision(plan: &Self::Plan) -> Precision {
+            plan.precision
+        }
+
+        fn reason(plan: &Self::Plan) -> &str {
+            &plan.reason
+        }
+
+        fn reason_mut(plan: &mut Self::Plan) -> &mut String {
+            &mut plan.reason
+        }
+
+        fn any(record: Record<Self>) -> AnyRecord {
+            AnyRecord::$work(Box::new(record))
+        }
+
+        fn memory_limit(request: &Self::Request) -> u64 {
+            request.memory_limit
+        }
+
+        fn objective(request: &Self::Request) -> Objective {
+            request.objective
+        }
+
+        fn limited(request: &Self::Request, memory_limit: u64, objective: Objective) -> Self::Request {
+            let mut request = request.clone();
+            (request.memory_limit, request.objective) = (memory_limit, objective);
+            request
+        }
+
+        fn time(cost: &Self::Cost) -> Duration {
+            cost.$time
+        }
+
+        fn priced(cost: &Self::Cost) -> [f64; 2] {
+            [cost.$time.as_secs_f64(), cost.peak_bytes as f64]
+        }
+
+        fn corrected(mut cost: Self::Cost, [time, memory]: [f64; 2]) -> Option<Self::Cost> {
+            cost.$time = Duration::try_from_secs_f64(cost.$time.as_secs_f64() * time).ok()?;
+            cost.peak_bytes = (cost.peak_bytes as f64 * memory) as u64;
+            Some(cost)
+        }
+
+        fn elapsed(outcome: &Self::Outcome) -> Duration {
+            outcome.elapsed
+        }
+
+        fn measured(outcome: &Self::Outcome) -> [f64; 2] {
+            [outcome.$time.as_secs_f64(), outcome.peak_bytes as f64]
+        }
+
+        fn attempts(outcome: &Self::Outcome) -> u32 {
+            outcome.attempts
+        }
+    };
+}
+
 impl Work for Vae {
     type Request = Request;
     type Capabilities = Capabilities;
@@ -177,28 +239,14 @@ impl Work for Vae {
     type ExactCost = ExactCost;
     type Measured = Measured;
 
-    fn precision(plan: &Plan) -> Precision {
-        plan.precision
-    }
-
-    fn reason(plan: &Plan) -> &str {
-        &plan.reason
-    }
-
-    fn reason_mut(plan: &mut Plan) -> &mut String {
-        &mut plan.reason
-    }
+    named_alike!(Vae, elapsed);
 
     fn is_continued(request: &Request) -> bool {
         request.frames > 1
     }
 
-    fn stage(record: &Record) -> Stage {
+    fn stage(record: &Record<Self>) -> Stage {
         record.stage()
-    }
-
-    fn any(record: Record) -> AnyRecord {
-        AnyRecord::Vae(Box::new(record))
     }
 
     fn family(request: &Request) -> &str {
@@ -209,49 +257,12 @@ impl Work for Vae {
         [request.batch, request.frames, request.height, request.width]
     }
 
-    fn memory_limit(request: &Request) -> u64 {
-        request.memory_limit
-    }
-
-    fn objective(request: &Request) -> Objective {
-        request.objective
-    }
-
-    fn limited(request: &Request, memory_limit: u64, objective: Objective) -> Request {
-        Request { memory_limit, objective, ..request.clone() }
-    }
-
-    fn time(cost: &Cost) -> Duration {
-        cost.elapsed
-    }
-
     fn held_bytes(cost: &Cost) -> u64 {
         cost.peak_bytes
     }
 
-    fn priced(cost: &Cost) -> [f64; 2] {
-        [cost.elapsed.as_secs_f64(), cost.peak_bytes as f64]
-    }
-
-    fn corrected(cost: Cost, [time, memory]: [f64; 2]) -> Option<Cost> {
-        let elapsed = Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?;
-        Some(Cost { elapsed, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
-    }
-
-    fn elapsed(outcome: &Outcome) -> Duration {
-        outcome.elapsed
-    }
-
     fn measured_bytes(outcome: &Outcome) -> u64 {
         outcome.peak_bytes
-    }
-
-    fn measured(outcome: &Outcome) -> [f64; 2] {
-        [outcome.elapsed.as_secs_f64(), outcome.peak_bytes as f64]
-    }
-
-    fn attempts(outcome: &Outcome) -> u32 {
-        outcome.attempts
     }
 }
 
@@ -264,17 +275,7 @@ impl Work for Denoise {
     type ExactCost = ExactDenoiseCost;
     type Measured = DenoiseMeasured;
 
-    fn precision(plan: &DenoisePlan) -> Precision {
-        plan.precision
-    }
-
-    fn reason(plan: &DenoisePlan) -> &str {
-        &plan.reason
-    }
-
-    fn reason_mut(plan: &mut DenoisePlan) -> &mut String {
-        &mut plan.reason
-    }
+    named_alike!(Denoise, step);
 
     fn is_continued(_: &DenoiseRequest) -> bool {
         true
@@ -282,10 +283,6 @@ impl Work for Denoise {
 
     fn stage(record: &Record<Self>) -> Stage {
         record.stage.unwrap_or(Stage::Denoise)
-    }
-
-    fn any(record: Record<Self>) -> AnyRecord {
-        AnyRecord::Denoise(Box::new(record))
     }
 
     fn family(request: &DenoiseRequest) -> &str {
@@ -296,49 +293,12 @@ impl Work for Denoise {
         [request.batch, request.frames, request.height, request.width]
     }
 
-    fn memory_limit(request: &DenoiseRequest) -> u64 {
-        request.memory_limit
-    }
-
-    fn objective(request: &DenoiseRequest) -> Objective {
-        request.objective
-    }
-
-    fn limited(request: &DenoiseRequest, memory_limit: u64, objective: Objective) -> DenoiseRequest {
-        DenoiseRequest { memory_limit, objective, ..request.clone() }
-    }
-
-    fn time(cost: &DenoiseCost) -> Duration {
-        cost.step
-    }
-
     fn held_bytes(cost: &DenoiseCost) -> u64 {
         cost.held_bytes()
     }
 
-    fn priced(cost: &DenoiseCost) -> [f64; 2] {
-        [cost.step.as_secs_f64(), cost.peak_bytes as f64]
-    }
-
-    fn corrected(cost: DenoiseCost, [time, memory]: [f64; 2]) -> Option<DenoiseCost> {
-        let step = Duration::try_from_secs_f64(cost.step.as_secs_f64() * time).ok()?;
-        Some(DenoiseCost { step, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
-    }
-
-    fn elapsed(outcome: &DenoiseOutcome) -> Duration {
-        outcome.elapsed
-    }
-
     fn measured_bytes(outcome: &DenoiseOutcome) -> u64 {
         outcome.held_bytes()
-    }
-
-    fn measured(outcome: &DenoiseOutcome) -> [f64; 2] {
-        [outcome.step.as_secs_f64(), outcome.peak_bytes as f64]
-    }
-
-    fn attempts(outcome: &DenoiseOutcome) -> u32 {
-        outcome.attempts
     }
 }
 
@@ -351,17 +311,7 @@ impl Work for Text {
     type ExactCost = ExactTextCost;
     type Measured = TextMeasured;
 
-    fn precision(plan: &TextPlan) -> Precision {
-        plan.precision
-    }
-
-    fn reason(plan: &TextPlan) -> &str {
-        &plan.reason
-    }
-
-    fn reason_mut(plan: &mut TextPlan) -> &mut String {
-        &mut plan.reason
-    }
+    named_alike!(Text, elapsed);
 
     fn is_continued(_: &TextRequest) -> bool {
         false
@@ -369,10 +319,6 @@ impl Work for Text {
 
     fn stage(record: &Record<Self>) -> Stage {
         record.stage.unwrap_or(Stage::Text)
-    }
-
-    fn any(record: Record<Self>) -> AnyRecord {
-        AnyRecord::Text(Box::new(record))
     }
 
     fn family(request: &TextRequest) -> &str {
@@ -383,48 +329,11 @@ impl Work for Text {
         [request.tokens.len() as u32, 1, 1, request.tokens.iter().copied().max().unwrap_or(0)]
     }
 
-    fn memory_limit(request: &TextRequest) -> u64 {
-        request.memory_limit
-    }
-
-    fn objective(request: &TextRequest) -> Objective {
-        request.objective
-    }
-
-    fn limited(request: &TextRequest, memory_limit: u64, objective: Objective) -> TextRequest {
-        TextRequest { memory_limit, objective, ..request.clone() }
-    }
-
-    fn time(cost: &TextCost) -> Duration {
-        cost.elapsed
-    }
-
     fn held_bytes(cost: &TextCost) -> u64 {
         cost.held_bytes()
     }
 
-    fn priced(cost: &TextCost) -> [f64; 2] {
-        [cost.elapsed.as_secs_f64(), cost.peak_bytes as f64]
-    }
-
-    fn corrected(cost: TextCost, [time, memory]: [f64; 2]) -> Option<TextCost> {
-        let elapsed = Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?;
-        Some(TextCost { elapsed, peak_bytes: (cost.peak_bytes as f64 * memory) as u64, ..cost })
-    }
-
-    fn elapsed(outcome: &TextOutcome) -> Duration {
-        outcome.elapsed
-    }
-
     fn measured_bytes(outcome: &TextOutcome) -> u64 {
         outcome.held_bytes()
-    }
-
-    fn measured(outcome: &TextOutcome) -> [f64; 2] {
-        [outcome.elapsed.as_secs_f64(), outcome.peak_bytes as f64]
-    }
-
-    fn attempts(outcome: &TextOutcome) -> u32 {
-        outcome.attempts
     }
 }

@@ -118,7 +118,7 @@ static size_t candidates(const tw_request *request, tw_plan whole, tw_plan *plan
     for (uint32_t side = smaller(longest(request)); request->capabilities.exact && side != 0; side = smaller(side)) {
         if (side >= request->height) continue;
         plans[count++] = exact = bands(whole, request, side);
-        // Of a clip also as many frames as the model takes at once.
+        // A clip also gets plans with as many frames as the model takes at once.
         if (is_clip) plans[count++] = carried(exact, scale);
     }
     // And fewer in the smallest bands.

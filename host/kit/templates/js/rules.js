@@ -44,7 +44,7 @@ function candidates(request, whole, tile) {
     const heights = request.capabilities.exact ? sides.filter((side) => side < request.height) : [];
     const exact = [whole, ...heights.map((height) => bands(whole, height, request))];
     if (request.frames <= 1) return [...exact, ...sides.map((side) => tiles(whole, side))];
-    // Of a clip also as many frames as the model takes at once, and fewer in the smallest bands.
+    // A clip also gets plans with as many frames as the model takes at once, and fewer in the smallest bands.
     const frames = (plan, val) => ({ ...plan, time: { tag: "carried", val } });
     const scale = request.temporalScale;
     const few = [2, 1].filter((few) => few < scale).map((few) => frames(exact.at(-1), few));

@@ -95,7 +95,7 @@ def candidates(request, whole):
     exact = [whole, *(bands(whole, height, request) for height in heights)]
     if request.frames <= 1:
         return [*exact, *(tiles(whole, side) for side in sides)]
-    # Of a clip also as many frames as the model takes at once, and fewer in the smallest bands.
+    # A clip also gets plans with as many frames as the model takes at once, and fewer in the smallest bands.
     scale = request.temporal_scale
     plans = [each for plan in exact for each in (plan, carried(plan, scale))]
     few = [carried(exact[-1], few) for few in (2, 1) if few < scale]
