@@ -280,7 +280,12 @@ fn kept_or_measured(
                 let first = StoredMeasurements { fingerprint, measured, was_quiet: is_quiet, times: MOST_TIMES };
                 keep(place, &first, true);
                 // The measurements of another process, if it was faster.
-                Ok(read_measurements(place, &first.fingerprint).map_or(first.measured, |there| there.measured))
+                if let Some(there) = read_measurements(place, &first.fingerprint) {
+                    return Ok(there.measured);
+                }
+                // The file is another machine's, or another libtorch's.
+                keep(place, &first, false);
+                Ok(first.measured)
             }
         };
     }
@@ -426,6 +431,10 @@ mod tests {
         assert_eq!(processes.run_in(pinned, Probe::Kept, &right), 40.0);
         assert_eq!(processes.run_in(pinned, Probe::Fresh, &right), 100.0, "shown, and not kept");
         assert_eq!((processes.run_in(pinned, Probe::Kept, &right), processes.probes), (40.0, 2));
+        // A file of other measurements gives way.
+        fs::write(processes.folder.path().join("probe.json"), "{}").unwrap();
+        assert_eq!(processes.run_in(pinned, Probe::Kept, &right), 100.0);
+        assert_eq!((processes.run_in(pinned, Probe::Kept, &busy), processes.probes), (100.0, 3));
     }
 
     #[test]
