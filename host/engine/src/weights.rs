@@ -267,11 +267,13 @@ impl WeightStore {
     /// libtorch's failure to return memory.
     pub fn reserve(&self, device: Device, bytes: u64, spared: Option<&WeightKey>) -> Result<Reservation> {
         let budget = self.budget(device);
-        let evicted = {
+        let (evicted, bytes) = {
             let mut state = self.state();
             let reserved = &mut state.usage(device).reserved_bytes;
-            *reserved = reserved.saturating_add(bytes);
-            state.evict(device, spared, |usage| budget.holds(usage))
+            // A job without a limit reserves all: what it gives back is what it added.
+            let bytes = bytes.min(u64::MAX - *reserved);
+            *reserved += bytes;
+            (state.evict(device, spared, |usage| budget.holds(usage)), bytes)
         };
         let reservation = Reservation { device, bytes, store: self.clone() };
         if !evicted.is_empty() {
@@ -342,8 +344,7 @@ pub struct Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.store.state();
-        let reserved = &mut state.usage(self.device).reserved_bytes;
-        *reserved = reserved.saturating_sub(self.bytes);
+        state.usage(self.device).reserved_bytes -= self.bytes;
     }
 }
 
@@ -509,6 +510,11 @@ mod tests {
         let usage = store.usage(Device::Cpu);
         assert_eq!((usage.idle_bytes, usage.reserved_bytes, usage.hits), (60, 0, 1));
         assert!(store.may_keep(Device::Cpu, 100) && !store.may_keep(Device::Cpu, 101));
+        let endless = [5, u64::MAX].map(|bytes| store.reserve(Device::Cpu, bytes, Some(&key(1, Dtype::F32))).unwrap());
+        let [first, second] = endless;
+        drop(second);
+        assert_eq!(store.usage(Device::Cpu).reserved_bytes, 5, "the other job's stays");
+        drop((first, lease(&store, 1, 40), lease(&store, 3, 20)));
         drop(lease(&store, 3, 20).freed_after_use());
         assert_eq!(store.usage(Device::Cpu).idle_bytes, 40, "freed, not given back");
     }

@@ -8,6 +8,7 @@ use scripted::{
     Hears, Quiet, Scripted, alone, cases, fixtures, flux, largest, latent, machine, plan, reference, single, square,
     stored_latent, vae,
 };
+use tch::Tensor;
 use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, Vae};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, FallbackReason, Layout, Objective, Plan, Precision, Space};
@@ -16,6 +17,24 @@ use tilewright_torch::memory;
 /// Plans that differ, and are carried out alike for one sample.
 fn alike(of: &Plan) -> [Plan; 6] {
     [1, 2, 3, 4, 5, 6].map(|batch| Plan { batch, ..of.clone() })
+}
+
+/// A plan that exceeds a limit, one that is far below it, and the limit in bytes.
+struct Tight {
+    whole: Plan,
+    tiled: Plan,
+    limit: u64,
+}
+
+impl Tight {
+    fn of(vae: &Vae, latents: &Tensor) -> Self {
+        let generous = DecodeJob::new(machine(), vae, latents, 1_u64 << 32, Objective::Balanced).unwrap();
+        let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
+        let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
+        let limit = (peak(&whole) + peak(&tiled)) / 2;
+        assert!(peak(&tiled) < limit / 2, "the tiles are much leaner");
+        Self { whole, tiled, limit }
+    }
 }
 
 fn in_use() -> u64 {
@@ -27,12 +46,7 @@ fn what_does_not_fit_is_recorded_and_tiles_that_fit_succeed() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 40, 40]);
-    let generous = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
-    let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
-    let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
-    let limit = (peak(&whole) + peak(&tiled)) / 2;
-    assert!(peak(&tiled) < limit / 2, "the tiles are much leaner");
-
+    let Tight { whole, tiled, limit } = Tight::of(&vae, &latents);
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let before = in_use();
     let mut planner = Scripted::new([whole.clone(), tiled.clone()]);
@@ -88,10 +102,7 @@ fn the_last_attempts_are_the_host_s_own() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 40, 40]);
-    let generous = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
-    let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
-    let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
-    let limit = (peak(&whole) + peak(&tiled)) / 2;
+    let Tight { whole, tiled, limit } = Tight::of(&vae, &latents);
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let run = |own: &[&Plan]| {
         let mut planner = Scripted::new(alike(&whole));
@@ -124,10 +135,7 @@ fn a_plan_that_failed_is_not_tried_again() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 40, 40]);
-    let generous = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
-    let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
-    let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
-    let limit = (peak(&whole) + peak(&tiled)) / 2;
+    let Tight { whole, tiled, limit } = Tight::of(&vae, &latents);
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     // The host's own plan stands in for a planner that repeats one.
     let mut planner = Scripted::new([whole.clone()]);
