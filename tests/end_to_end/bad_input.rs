@@ -49,7 +49,7 @@ fn latents_that_cannot_be_decoded_end_with_two() {
     let cases: [(Vec<u8>, &str); 14] = [
         (vec![], "0 bytes"),
         (overlapping, "overlap"),
-        (b"hello".to_vec(), "a text ('hello'), not a safetensors file"),
+        (b"hello".to_vec(), "a text, not a safetensors file: give the safetensors file: it begins with 'hello'"),
         (latent(&[1, 16, 8, 8], 0.5)[..300].to_vec(), "truncated"),
         ([&[0xff_u8; 8][..], b"{}"].concat(), "files have at most"),
         (latent(&[1, 4, 8, 8], 0.5), "4 channels"),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tch::{Device, Tensor};
-use tilewright_files::{Format, LOOKED_AT};
+use tilewright_files::{Format, LOOKED_AT, Quote};
 use tilewright_mapped::{Identity, MappedFile, meeting};
 use tilewright_torch::{
     Stored,
@@ -131,7 +131,11 @@ fn open_file(path: &Path) -> Result<Opened> {
         Some(Format::Gguf) => (Container::Gguf, gguf::read),
         Some(Format::PickleInZip) => (Container::Pickle, pickle::read_zip),
         Some(Format::Pickle) => (Container::Pickle, pickle::read_legacy),
-        Some(other) => return Err(format(advice::of_format(other, &start))),
+        Some(text @ Format::Text) => {
+            let (reason, source) = (advice::of_format(text), Quote::of_text(&start));
+            return Err(Error::Text { path: path.to_owned(), reason, source });
+        }
+        Some(other) => return Err(format(advice::of_format(other))),
     };
     if container == Container::Safetensors {
         safetensors_file::check_start(&start, metadata.len()).map_err(format)?;
@@ -446,7 +450,7 @@ mod tests {
             (b"PK\x03\x04aaaaaaaaaaaaaaaaaaaaaaaaaaa/data.pkl".to_vec(), "truncated: a zip archive without"),
             (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "a zip archive, not a safetensors file: unpack it"),
             (b"<!doctype html>\n<html>".to_vec(), "a web page (HTML), not a safetensors file: the download"),
-            (b"Invalid username\nor password".to_vec(), "a text ('Invalid username'), not a safetensors file"),
+            (b"Invalid username\nor password".to_vec(), "a text, not a safetensors file: give the safetensors file"),
             (b"\0\0\0\x20ftypisom".to_vec(), "an MP4 or QuickTime video, not a safetensors file"),
             (
                 with_header(&format!(r#"{{"a":{{"dtype":"F32","shape":[{axes}],"data_offsets":[0,0]}}}}"#), 0),

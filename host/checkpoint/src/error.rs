@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
+use tilewright_files::Quote;
 use tilewright_mapped::Fault;
 
 /// A `Result` with this crate's [`enum@Error`].
@@ -29,6 +30,16 @@ pub enum Error {
         path: PathBuf,
         /// The fault and its remedy.
         reason: String,
+    },
+    /// The file is a text.
+    #[error("{path}: {reason}")]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// The fault and its remedy.
+        reason: String,
+        /// The text's beginning.
+        source: Quote,
     },
     /// A tensor that is needed is not there.
     #[error("{path}: tensor {name} is missing ({expected} expected)")]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use tch::{Device, Kind};
+use tilewright_files::json_fault;
 use tilewright_torch::{
     Stored,
     packed::{Groups, Packed, Scales},
@@ -108,7 +109,10 @@ impl Quantization {
         if let Some(text) = file.texts().get(METADATA) {
             let metadata: Metadata = serde_json::from_str(text).map_err(|error| Error::Format {
                 path: file.path().to_owned(),
-                reason: format!("its metadata {METADATA} is no description of quantized layers ({error})"),
+                reason: format!(
+                    "its metadata {METADATA} is no description of quantized layers ({})",
+                    json_fault(&error)
+                ),
             })?;
             layers = metadata.layers;
         }
@@ -117,7 +121,7 @@ impl Quantization {
             let refused = |reason: String| Error::Quantized { path: file.path_of(name), name: name.to_owned(), reason };
             let bytes = file.bytes(name).filter(|bytes| bytes.len() <= MOST_BYTES).unwrap_or_default();
             let description = serde_json::from_slice(bytes)
-                .map_err(|error| refused(format!("is no description of a quantized layer ({error})")))?;
+                .map_err(|error| refused(format!("is no description of a quantized layer ({})", json_fault(&error))))?;
             layers.insert(layer.to_owned(), description);
         }
         Ok(Self { layers })

@@ -1,7 +1,7 @@
 //! The header of a safetensors file.
 
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
-use tilewright_files::header;
+use tilewright_files::{header, json_fault};
 use tilewright_plan::bytes;
 use tilewright_torch::Stored;
 
@@ -95,7 +95,7 @@ fn explain(error: &SafeTensorError) -> String {
         SafeTensorError::ValidationOverflow => "a tensor's shape is larger than any memory".into(),
         SafeTensorError::InvalidHeader(_) => "the header is no text".into(),
         SafeTensorError::InvalidHeaderDeserialization(error) => {
-            format!("the header is no valid description of tensors ({error})")
+            format!("the header is no valid description of tensors ({})", json_fault(error))
         }
         other => format!("{other}"),
     };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde::Deserialize;
-use tilewright_files::is_there;
+use tilewright_files::{is_there, json_fault};
 
 use crate::{
     Error, Result,
@@ -84,8 +84,8 @@ impl Shards {
         let format = |reason: String| Error::Format { path: path.to_owned(), reason };
         let text = tilewright_files::read_text(path, MOST_BYTES)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        let index: Index =
-            serde_json::from_str(&text).map_err(|error| format(format!("no sound index of shards ({error})")))?;
+        let index: Index = serde_json::from_str(&text)
+            .map_err(|error| format(format!("no sound index of shards ({})", json_fault(&error))))?;
         let names: BTreeSet<&String> = index.weight_map.values().collect();
         if names.is_empty() || names.len() > MOST_SHARDS {
             return Err(format(format!("an index of {} files: 1 to {MOST_SHARDS} were expected", names.len())));

@@ -1,7 +1,8 @@
 //! Files that others wrote. [`open`] opens a plain file without waiting and refuses everything
 //! else; [`Format`] identifies a file's kind by its first bytes; [`header`] checks a safetensors
-//! header before anything is sized by it. [`UserFolder`] is one of the user's own folders, and
-//! [`digest`] has the hashes that name contents.
+//! header before anything is sized by it. [`UserFolder`] is one of the user's own folders,
+//! [`digest`] has the hashes that name contents, and [`Quote`] keeps a file's words apart from the
+//! errors about it.
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;
@@ -19,9 +20,11 @@ mod format;
 pub mod header;
 mod link;
 mod open;
+mod quote;
 mod user_folder;
 
 pub use format::{Format, LOOKED_AT};
 pub use link::{facts, is_broken, is_there};
 pub use open::{append, open, read, read_text, regular};
+pub use quote::{Quote, json_fault};
 pub use user_folder::UserFolder;

@@ -4,6 +4,7 @@ use std::{fs, io::ErrorKind, path::PathBuf};
 
 use serde::{Deserialize, de::DeserializeOwned};
 use tilewright_checkpoint::Error as FileError;
+use tilewright_files::json_fault;
 
 use crate::{Checkpoint, FileLayout, Identity, Result};
 
@@ -52,8 +53,8 @@ pub(crate) fn beside<T: DeserializeOwned>(file: &Checkpoint, classes: &[&str]) -
         }
         _ => FileError::Read { path: path.clone(), source },
     })?;
-    let written: Written<T> =
-        serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;
+    let written: Written<T> = serde_json::from_slice(&text)
+        .map_err(|error| broken(format!("no valid configuration: {}", json_fault(&error))))?;
     if let Some(class) = written.class.filter(|class| !classes.contains(&class.as_str())) {
         tracing::warn!(path = %path.display(), class, "config.json is of another class and not used");
         return Ok(None);

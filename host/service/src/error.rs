@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
+use tilewright_files::Quote;
 use tilewright_plan::{Failure, words::with_noun};
 
 /// A result with this crate's error.
@@ -170,11 +171,12 @@ pub fn in_keys(error: &tilewright_pipeline::Error) -> String {
     one_line(error).replace(" --", " ")
 }
 
-/// An error and its causes, in one line.
+/// An error and its causes, in one line. It quotes no file that is not what it should be: such a
+/// file may be anybody's, and the line may be for somebody else.
 pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
-    while let Some(source) = cause {
+    while let Some(source) = cause.filter(|cause| !cause.is::<Quote>()) {
         text.push_str(": ");
         text.push_str(&source.to_string());
         cause = source.source();

@@ -83,7 +83,7 @@ pub(crate) enum Contents {
 /// Reads a file.
 pub(crate) fn read(bytes: &[u8]) -> Result<Contents> {
     check_size(SOURCE, bytes.len())?;
-    let file: File = serde_json::from_slice(bytes).map_err(|error| damaged(&error.to_string()))?;
+    let file: File = serde_json::from_slice(bytes).map_err(|error| damaged(&fault(&error)))?;
     match file.model.vocab {
         Vocabulary::Pieces(pieces) => {
             let mut entries: Vec<Entry> = pieces
@@ -106,11 +106,11 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents> {
         }
         Vocabulary::Tokens(mut tokens) => {
             tokens.extend(file.added_tokens.into_iter().map(|added| (added.content, added.id)));
-            let merges = file.model.merges.into_iter().map(|merge| match merge {
+            let merges = file.model.merges.into_iter().enumerate().map(|(place, merge)| match merge {
                 Merge::Pair(a, b) => Ok((a, b)),
                 Merge::Line(line) => match line.split_once(' ') {
                     Some((a, b)) => Ok((a.to_owned(), b.to_owned())),
-                    None => Err(damaged(&format!("{line:?} is no merge"))),
+                    None => Err(damaged(&format!("its merge {} is none of two tokens", place + 1))),
                 },
             });
             Ok(Contents::BytePairs { tokens, merges: merges.collect::<Result<_>>()? })
@@ -118,19 +118,28 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents> {
     }
 }
 
+/// The fault of JSON by its place: the file may be another one, whose words are nobody's business.
+fn fault(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match error.is_data() && !text.starts_with("missing field ") {
+        true => format!("line {}, column {} is not what a vocabulary has there", error.line(), error.column()),
+        false => text,
+    }
+}
+
 /// Reads CLIP's `vocab.json`, the ids of its tokens, and the lines of its `merges.txt`.
 pub(crate) fn read_merges(vocabulary: &[u8], merges: &[u8]) -> Result<Contents> {
     let damaged = |reason: String| Error::Vocabulary { source_name: VOCABULARY, reason };
     check_size(VOCABULARY, vocabulary.len().max(merges.len()))?;
-    let tokens = match serde_json::from_slice(vocabulary).map_err(|error| damaged(error.to_string()))? {
+    let tokens = match serde_json::from_slice(vocabulary).map_err(|error| damaged(fault(&error)))? {
         Vocabulary::Tokens(tokens) => tokens,
         Vocabulary::Pieces(_) => return Err(damaged("a list, not a table of tokens".to_owned())),
     };
     let text = std::str::from_utf8(merges).map_err(|error| damaged(format!("merges.txt: {error}")))?;
-    let lines = text.lines().filter(|line| !(line.is_empty() || line.starts_with("#version")));
-    let merges = lines.take(MAX_PIECES).map(|line| match line.split_once(' ') {
+    let lines = text.lines().enumerate().filter(|(_, line)| !(line.is_empty() || line.starts_with("#version")));
+    let merges = lines.take(MAX_PIECES).map(|(place, line)| match line.split_once(' ') {
         Some((a, b)) => Ok((a.to_owned(), b.to_owned())),
-        None => Err(damaged(format!("merges.txt: {line:?} is no merge"))),
+        None => Err(damaged(format!("merges.txt: line {} is none of two tokens", place + 1))),
     });
     Ok(Contents::BytePairs { tokens, merges: merges.collect::<Result<_>>()? })
 }

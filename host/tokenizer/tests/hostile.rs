@@ -107,7 +107,7 @@ fn damaged_json_is_refused() {
     let pieces = r#"{"model":{"vocab":[["<pad>",0.0]]}}"#;
     assert_eq!(message(pieces, Family::T5), "tokenizer.json: its model has no unk_id");
     let clip = r#"{"model":{"vocab":{"a":1},"merges":["ab"]}}"#;
-    assert_eq!(message(clip, Family::Clip), "tokenizer.json: \"ab\" is no merge");
+    assert_eq!(message(clip, Family::Clip), "tokenizer.json: its merge 1 is none of two tokens");
     let clip = r#"{"model":{"vocab":{"a":1},"merges":["a b"]}}"#;
     assert!(message(clip, Family::Clip).starts_with("tokenizer.json: its vocabulary lacks the token "));
     let error = message(r#"{"model":{"vocab":{},"merges":[]}}"#, Family::T5);

@@ -8,6 +8,8 @@ use std::{
     time::SystemTime,
 };
 
+use tilewright_files::json_fault;
+
 use super::{
     names::{self, Owner},
     pattern::Pattern,
@@ -135,7 +137,7 @@ impl Settings {
             Beside::Own(path) => {
                 let broken = |error: &dyn std::fmt::Display| format!("{BESIDE} beside it can't be read: {error}");
                 let text = tilewright_files::read(&path, LONGEST).map_err(|error| broken(&error))?;
-                let written: Written = serde_json::from_slice(&text).map_err(|error| broken(&error))?;
+                let written: Written = serde_json::from_slice(&text).map_err(|error| broken(&json_fault(&error)))?;
                 let entries = written.into_map().ok_or_else(|| broken(&"it has no settings by name"))?;
                 settings.add(&format!("{BESIDE} beside it"), entries, true)?;
             }
@@ -148,7 +150,7 @@ impl Settings {
         }
         if let Some(text) = file.texts().get(IN_HEADER).filter(|text| !text.trim().is_empty()) {
             let broken = |reason: String| format!("its metadata {IN_HEADER} is no description of peft's ({reason})");
-            let written: Written = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+            let written: Written = serde_json::from_str(text).map_err(|error| broken(json_fault(&error)))?;
             let entries = written.into_map().ok_or_else(|| broken("it has no settings by name".into()))?;
             settings.add(&format!("{IN_HEADER} in its header"), entries, true)?;
         }

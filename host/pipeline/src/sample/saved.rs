@@ -153,7 +153,9 @@ fn read(path: &Path) -> Result<Option<Value>> {
     let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
     let text = tilewright_files::read_text(path, MOST_DESCRIPTION).map_err(|error| refused(error.to_string()))?;
     let saved = serde_json::from_str(&text);
-    saved.map(Some).map_err(|error| refused(format!("no sound description of a pipeline ({error})")))
+    saved.map(Some).map_err(|error| {
+        refused(format!("no sound description of a pipeline ({})", tilewright_files::json_fault(&error)))
+    })
 }
 
 #[cfg(test)]

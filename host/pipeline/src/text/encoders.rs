@@ -9,7 +9,7 @@ use std::{
 use serde::Deserialize;
 use tch::Tensor;
 use tilewright_engine::{Budget, WeightStore};
-use tilewright_files::is_there;
+use tilewright_files::{is_there, json_fault};
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
 use tilewright_plan::TextRecord;
 use tilewright_sampling::Convention;
@@ -349,7 +349,10 @@ fn configured_length(folders: &[PathBuf]) -> Result<Option<usize>> {
     };
     let text =
         tilewright_files::read(&path, LARGEST_CONFIG).map_err(|source| Error::Read { path: path.clone(), source })?;
-    let broken = |error: serde_json::Error| Error::Input { path: path.clone(), reason: format!("is broken: {error}") };
+    let broken = |error: serde_json::Error| Error::Input {
+        path: path.clone(),
+        reason: format!("is broken: {}", json_fault(&error)),
+    };
     let configured: Configured = serde_json::from_slice(&text).map_err(broken)?;
     let length = configured.model_max_length.filter(|length| *length >= 1.0);
     Ok(length.map(|length| length as usize))
