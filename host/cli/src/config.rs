@@ -89,7 +89,8 @@ fn describe_server(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     rows.extend(server.data_folder().map(|folder| ("keeps jobs in", folder.display().to_string())));
     rows.extend(server.roots.iter().map(|root| ("root", root.display().to_string())));
     rows.extend(server.tokens.iter().map(|token| ("token", format!("{}: {}", token.name, token.role.name()))));
-    rows.extend(server.registries.iter().map(|registry| ("registry", registry.clone())));
+    let registries = server.registries.iter().chain(&server.internal_registries);
+    rows.extend(registries.map(|registry| ("registry", registry.clone())));
     rows.extend(server.audit.iter().map(|path| ("writes changes to", path.display().to_string())));
     for (name, model) in &config.models {
         let opened = start::open_model(config, name, model)?;

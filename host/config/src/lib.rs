@@ -28,6 +28,7 @@ mod origin;
 mod policies;
 mod policy;
 mod presence;
+mod restart;
 mod routes;
 mod server;
 mod source;
@@ -89,10 +90,13 @@ impl Config {
     /// Reads the file, or returns the defaults if the user has none.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], also if a file that was asked for is missing; [`Error::Wrong`] for
-    /// its contents.
+    /// [`Error::Unreadable`], also if a file that was asked for is missing; [`Error::Empty`];
+    /// [`Error::Unparsed`] and [`Error::Wrong`] for its contents.
     pub fn load(source: &ConfigSource) -> Result<Self> {
         match source.read()? {
+            // A file that is being written, or was cut off, asks for nothing: least of all for a
+            // service without tokens.
+            Some((path, text)) if is_blank(&text) => Err(Error::Empty { path }),
             Some((path, text)) => Self::parse(&text, &path),
             None => Ok(Self::default()),
         }
@@ -102,10 +106,11 @@ impl Config {
     /// folder.
     ///
     /// # Errors
-    /// [`Error::Wrong`], with the line. [`Config::check`] checks the names of policies.
+    /// [`Error::Unparsed`] and [`Error::Wrong`], with the line. [`Config::check`] checks the names
+    /// of policies.
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let origin = Origin::new(path, text);
-        let written = toml::from_str(text).map_err(|error| origin.error_at(error.span(), error.message()))?;
+        let written = toml::from_str(text).map_err(|error| origin.unparsed(error.span(), error.message()))?;
         let config = Self::from_written(written, origin);
         check::find_fault(&config).map_err(|fault| config.origin.fault(fault))?;
         Ok(config)
@@ -154,14 +159,20 @@ impl Config {
         self.origin.fault(Fault { at: key.into(), detail: detail.into() })
     }
 
+    /// The registries (host or host:port) that policies may be fetched from, and that these may
+    /// lead to.
+    pub fn registries(&self) -> impl Iterator<Item = &str> {
+        let named = self.server.registries.iter().chain(&self.server.internal_registries).map(String::as_str);
+        let of_policies = self.policies.named.values().filter_map(|policy| match &policy.source {
+            Source::Oci(reference) => reference.split('/').next(),
+            Source::Shipped(_) | Source::File(_) => None,
+        });
+        named.chain(of_policies)
+    }
+
     /// True if a request may fetch a policy from this registry (host or host:port).
     pub fn allows_registry(&self, registry: &str) -> bool {
-        let of_policy = |policy: &Policy| match &policy.source {
-            Source::Oci(reference) => reference.split('/').next().is_some_and(|own| own.eq_ignore_ascii_case(registry)),
-            Source::Shipped(_) | Source::File(_) => false,
-        };
-        self.server.registries.iter().any(|known| known.eq_ignore_ascii_case(registry))
-            || self.policies.named.values().any(of_policy)
+        self.registries().any(|known| known.eq_ignore_ascii_case(registry))
     }
 
     /// The devices that jobs run on: by default `main`, which chooses its hardware itself.
@@ -177,28 +188,6 @@ impl Config {
     /// The first route that takes the job; none if no configured route does.
     pub fn route(&self, case: &Case<'_>) -> Option<&Route> {
         self.routes.iter().find(|route| route.conditions.matches(case))
-    }
-
-    /// The changed sections that need a restart; a running service can take over the rest.
-    pub fn changed_at_restart_only(&self, new: &Self) -> Vec<&'static str> {
-        let (old_server, new_server) = (&self.server, &new.server);
-        let differs = [
-            ("server.listen", old_server.listen != new_server.listen),
-            ("server.data", old_server.data != new_server.data),
-            ("server.tls", old_server.tls != new_server.tls),
-            ("server.audit", old_server.audit != new_server.audit),
-            ("server.hosts", old_server.hosts != new_server.hosts),
-            ("server.behind-proxy", old_server.behind_proxy != new_server.behind_proxy),
-            ("server.limits.queue", old_server.limits.queue != new_server.limits.queue),
-            ("server.limits.connections", old_server.limits.connections != new_server.limits.connections),
-            (
-                "server.limits.requests-per-second",
-                old_server.limits.requests_per_second != new_server.limits.requests_per_second,
-            ),
-            ("server.telemetry", old_server.telemetry != new_server.telemetry),
-            ("devices", self.devices != new.devices),
-        ];
-        differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
     }
 
     /// Adds the defaults of omitted sections, and resolves paths from the file's folder.
@@ -231,6 +220,12 @@ impl Config {
             *path = self.origin.folder().join(&*path);
         }
     }
+}
+
+/// True for a text of nothing but blank lines and comments.
+fn is_blank(text: &str) -> bool {
+    let text = text.trim_start_matches('\u{feff}');
+    text.lines().map(str::trim_start).all(|line| line.is_empty() || line.starts_with('#'))
 }
 
 #[cfg(test)]

@@ -59,14 +59,27 @@ impl Origin {
         self.error_at(span(&self.text, &at), &detail)
     }
 
-    /// The error of these bytes of the text.
-    pub(crate) fn error_at(&self, at: Option<Range<usize>>, detail: &str) -> Error {
-        Error::Wrong {
-            path: self.path.clone(),
-            line: at.map(|at| line(&self.text, at.start)),
-            detail: suggest_name(&use_toml_words(&detail.lines().collect::<Vec<_>>().join(", "))),
-        }
+    /// True if there is a file, false for the defaults.
+    pub(crate) fn is_of_file(&self) -> bool {
+        !self.path.as_os_str().is_empty()
     }
+
+    fn error_at(&self, at: Option<Range<usize>>, detail: &str) -> Error {
+        Error::Wrong { path: self.path.clone(), line: self.line(at), detail: in_one_line(detail) }
+    }
+
+    /// The parser's error of these bytes of the text.
+    pub(crate) fn unparsed(&self, at: Option<Range<usize>>, detail: &str) -> Error {
+        Error::Unparsed { path: self.path.clone(), line: self.line(at), detail: in_one_line(detail) }
+    }
+
+    fn line(&self, at: Option<Range<usize>>) -> Option<usize> {
+        at.map(|at| line(&self.text, at.start))
+    }
+}
+
+fn in_one_line(detail: &str) -> String {
+    suggest_name(&use_toml_words(&detail.lines().collect::<Vec<_>>().join(", ")))
 }
 
 /// The parser's message in TOML's words.

@@ -45,6 +45,10 @@ pub struct Server {
     /// `[policies.NAME]` are allowed, too.
     #[serde(deserialize_with = "registries")]
     pub registries: Vec<String>,
+    /// Registries of one's own network, and hosts that they lead to, which may have internal
+    /// addresses. No other name may lead to one.
+    #[serde(deserialize_with = "registries")]
+    pub internal_registries: Vec<String>,
     /// The audit file, with a line for each request that changes something. By default such lines
     /// go to the log alone.
     #[serde(deserialize_with = "values::path")]
@@ -173,6 +177,7 @@ impl Default for Server {
             token_file: None,
             tokens: Vec::new(),
             registries: Vec::new(),
+            internal_registries: Vec::new(),
             audit: None,
             hosts: Vec::new(),
             allows_blended: false,
@@ -364,6 +369,7 @@ mod tests {
             ("limits = { upload = \"1TiB\" }", "allowed is 1KiB to 64GiB"),
             ("registries = [\"oci://registry.example\"]", "is no registry: write a host without scheme and path"),
             ("registries = [\"registry.example/team\"]", "is no registry: write a host without scheme and path"),
+            ("internal-registries = [\"http://10.0.0.7\"]", "is no registry: write a host without scheme and path"),
             ("audit = \"\"", "an empty path"),
             (
                 "tokens = [{ name = \"ci\", role = \"root\", file = \"t\" }]",

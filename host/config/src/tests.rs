@@ -7,7 +7,7 @@ use tilewright_plan::Objective;
 use super::*;
 
 const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
-const SHIPPED: [&str; 2] = ["adaptive", "fixed"];
+pub(crate) const SHIPPED: [&str; 2] = ["adaptive", "fixed"];
 /// Every key, with a value that is not its default.
 const COMPLETE: &str = include_str!("tests/complete.toml");
 
@@ -26,7 +26,7 @@ pub(crate) fn expect_error(text: &str, line: usize) -> String {
 }
 
 #[test]
-fn an_empty_file_has_the_defaults() {
+fn sections_without_keys_have_the_defaults() {
     for text in ["# nothing yet\n", "routes = []\n[server]\n[devices]\n[models]\n[policies]\n"] {
         let config = parsed(text).unwrap();
         assert_eq!(config, Config::default());
@@ -39,6 +39,44 @@ fn an_empty_file_has_the_defaults() {
         assert_eq!((route.name.as_str(), route.policy.as_str()), ("default", "adaptive"));
         assert!(route.conditions.is_unconditional());
     }
+}
+
+#[test]
+fn an_empty_file_is_an_error_and_no_configuration_of_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tilewright.toml");
+    let load = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Config::load(&ConfigSource::File(file.clone()))
+    };
+    for text in ["", "\n \n\t\r\n", "\u{feff}", "# [server]\n  # token-file = \"token\"\n"] {
+        let message = load(text).unwrap_err().to_string();
+        assert!(
+            message.ends_with(
+                "tilewright.toml: is empty: write the configuration into it, or delete it to have the defaults"
+            ),
+            "{message}"
+        );
+    }
+    assert_eq!(load("# ours\n[server]\n").unwrap(), Config::default());
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_quoted_to_nobody_but_its_owner() {
+    for (text, line) in [
+        ("s3cr3t-token-of-somebody\n", 1),
+        ("s3cr3t-token = \"x\"\n", 1),
+        ("\n[server]\nlisten = \"s3cr3t-token\"\n", 3),
+        ("[server]\nlimits = { upload = \"s3cr3t-token\" }", 2),
+    ] {
+        let error = parsed(text).unwrap_err();
+        let public = error.without_quotes();
+        assert!(public.starts_with(&format!("config.toml:{line}: is not what a configuration has there")), "{public}");
+        assert!(!public.contains("s3cr3t"), "{public}");
+    }
+    // A sound text is a configuration: its names may be named.
+    let error = parsed("[[routes]]\npolicy = \"wide\"\n").unwrap().check(&SHIPPED).unwrap_err();
+    assert_eq!(error.without_quotes(), error.to_string());
 }
 
 #[test]
@@ -73,6 +111,7 @@ fn every_key_says_what_it_says() {
         token_file: Some(below("token")),
         tokens: vec![Token { name: "ci".into(), role: Role::Submit, file: below("ci.token") }],
         registries: vec!["registry.example".into()],
+        internal_registries: vec!["registry.internal:5000".into()],
         audit: Some("/var/log/tilewright/audit.log".into()),
         hosts: vec!["tiles.example".into()],
         allows_blended: false,
@@ -213,12 +252,14 @@ fn names_by_which_the_audit_tells_callers_are_no_names_of_tokens() {
 
 #[test]
 fn requests_reach_the_registries_that_are_named_and_no_others() {
-    let config =
-        parsed("[server]\nregistries = [\"one.example\"]\n[policies.own]\nsource = \"oci://localhost:5000/a/b:1\"\n");
+    let config = parsed(
+        "[server]\nregistries = [\"one.example\"]\ninternal-registries = [\"inner.example\"]\n[policies.own]\nsource = \"oci://localhost:5000/a/b:1\"\n",
+    );
     let config = config.unwrap();
     for (registry, allowed) in [
         ("one.example", true),
         ("ONE.example", true),
+        ("inner.example", true),
         ("localhost:5000", true),
         ("localhost", false),
         ("localhost:5001", false),
@@ -241,7 +282,8 @@ fn what_counts_after_a_restart_only_is_told() {
         ("roots = [\"/srv/latents\"]", "", &[]),
         ("token-file = \"token\"", "token-file = \"other\"", &[]),
         ("role = \"submit\"", "role = \"read\"", &[]),
-        ("registries = [\"Registry.example\"]", "", &[]),
+        ("\nregistries = [\"Registry.example\"]", "", &[]),
+        ("internal-registries = [\"registry.internal:5000\"]", "", &[]),
         ("audit.log", "other.log", &["server.audit"]),
         ("share = 0.1", "share = 0.2", &[]),
         ("vae = \"ae.safetensors\"", "vae = \"other.safetensors\"", &[]),

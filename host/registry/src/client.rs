@@ -5,7 +5,7 @@ use tilewright_files::digest::sha256;
 use ureq::http::{HeaderValue, Method, Uri, header::HeaderMap};
 
 use crate::{
-    ArtifactInfo, Credentials, Error, Limits, Reference, Result,
+    ArtifactInfo, Credentials, Error, Limits, Reach, Reference, Result,
     artifact::{self, MANIFEST},
     digest,
     session::{HttpRequest, Scope, Session},
@@ -45,12 +45,18 @@ pub struct Client {
 
 impl Client {
     /// A client of a reference's registry: over TLS, unless it is on this machine or `plain_http`
-    /// allows otherwise.
+    /// allows otherwise. The time for all its requests begins now.
     ///
     /// # Errors
     /// [`Error::Reference`] if its registry is not an address.
-    pub fn new(reference: &Reference, credentials: Credentials, plain_http: bool, limits: Limits) -> Result<Self> {
-        Ok(Self { session: Session::new(reference, credentials, plain_http, limits)?, limits })
+    pub fn new(
+        reference: &Reference,
+        credentials: Credentials,
+        plain_http: bool,
+        reach: Reach,
+        limits: Limits,
+    ) -> Result<Self> {
+        Ok(Self { session: Session::new(reference, credentials, plain_http, reach, limits)?, limits })
     }
 
     /// Uploads a policy under the reference's tag.

@@ -1,6 +1,6 @@
 //! Errors.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use crate::{PASSWORD, REGISTRY, USER};
 
@@ -83,6 +83,21 @@ pub enum Error {
         to: String,
         /// The reason.
         why: &'static str,
+    },
+    /// A name has an address of the network around this machine, which is not connected to.
+    #[error(
+        "{registry}: {what}: {host} has the internal address {address}, which is not connected to: a registry of \
+         one's own network is named in [server] internal-registries"
+    )]
+    Internal {
+        /// The registry.
+        registry: String,
+        /// The subject of the request.
+        what: String,
+        /// The name.
+        host: String,
+        /// The address of that name.
+        address: IpAddr,
     },
     /// A part is too large.
     #[error("{reference}: its {what} is larger than the {most} bytes that are allowed")]

@@ -15,8 +15,9 @@ use ureq::{
 };
 
 use crate::{
-    Credentials, Error, Limits, Reference, Result,
+    Credentials, Error, Limits, Reach, Reference, Result,
     artifact::shorten,
+    reach::RegistryReach,
     transport::{Parts, Transport},
 };
 
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     authorization: RefCell<Option<HeaderValue>>,
     /// True if the user allows HTTP without TLS.
     plain_http: bool,
+    reach: RegistryReach,
 }
 
 /// A request.
@@ -58,20 +60,28 @@ pub(crate) struct HttpRequest<'a> {
 }
 
 impl Session {
-    pub fn new(reference: &Reference, credentials: Credentials, plain_http: bool, limits: Limits) -> Result<Self> {
+    pub fn new(
+        reference: &Reference,
+        credentials: Credentials,
+        plain_http: bool,
+        reach: Reach,
+        limits: Limits,
+    ) -> Result<Self> {
         let scheme = if plain_http || reference.is_loopback() { "http" } else { "https" };
         let base = format!("{scheme}://{}", reference.registry());
         let base = base.parse().map_err(|error| Error::Reference {
             text: reference.to_string(),
             detail: format!("its registry is no address ({error})"),
         })?;
+        let reach = RegistryReach::new(reach, reference.registry());
         Ok(Self {
-            transport: Transport::new(reference.registry(), reference.is_loopback(), limits),
+            transport: Transport::new(reference.registry(), reference.is_loopback(), reach.clone(), limits),
             reference: reference.clone(),
             base,
             credentials,
             authorization: RefCell::default(),
             plain_http,
+            reach,
         })
     }
 
@@ -144,9 +154,10 @@ impl Session {
         }
     }
 
-    /// Allows an address if it keeps TLS, or if the registry is on this machine or the user allows
-    /// HTTP.
+    /// Allows an address if it is within reach and keeps TLS, or if the registry is on this machine
+    /// or the user allows HTTP.
     fn check_permitted(&self, to: &Uri) -> Result<(), &'static str> {
+        self.reach.check(to)?;
         let is_here = || to.authority().is_some_and(|authority| crate::reference::is_loopback(authority.as_str()));
         match to.scheme_str() {
             Some("https") => Ok(()),
@@ -281,7 +292,8 @@ mod tests {
     use super::*;
 
     fn session(reference: &str, plain_http: bool) -> Session {
-        Session::new(&reference.parse().unwrap(), Credentials::Anonymous, plain_http, Limits::default()).unwrap()
+        Session::new(&reference.parse().unwrap(), Credentials::Anonymous, plain_http, Reach::User, Limits::default())
+            .unwrap()
     }
 
     #[test]
@@ -289,9 +301,10 @@ mod tests {
         let uri = |text: &str| text.parse::<Uri>().unwrap();
         let secure = session("registry.example/wide:1", false);
         assert!(secure.check_permitted(&uri("https://elsewhere.example/blob")).is_ok());
-        for to in ["http://registry.example/blob", "http://127.0.0.1/blob", "http://localhost:9/", "ftp://a.example/"] {
+        for to in ["http://registry.example/blob", "http://localhost:9/", "ftp://a.example/"] {
             assert_eq!(secure.check_permitted(&uri(to)), Err(DOWNGRADE), "{to}");
         }
+        assert!(secure.check_permitted(&uri("http://127.0.0.1/blob")).is_err());
         let here = session("127.0.0.1:5000/wide:1", false);
         assert!(here.check_permitted(&uri("http://localhost:5001/blob")).is_ok());
         assert_eq!(here.check_permitted(&uri("http://elsewhere.example/blob")), Err(DOWNGRADE));

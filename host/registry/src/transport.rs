@@ -1,15 +1,23 @@
 //! HTTP for registries: one request, one answer, no redirect followed, and nothing read without a
 //! limit.
 
-use std::{io::Read, sync::Arc, time::Duration};
-
-use ureq::{
-    Agent, Body, Timeout,
-    http::{HeaderValue, Method, Request, Response, Uri},
-    tls::{Certificate, RootCerts, TlsConfig},
+use std::{
+    io::Read,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
-use crate::{Error, Result};
+use ureq::{
+    Agent, AsSendBody, Body, Timeout,
+    http::{HeaderValue, Method, Request, Response, Uri},
+    tls::{Certificate, RootCerts, TlsConfig},
+    unversioned::transport::DefaultConnector,
+};
+
+use crate::{
+    Error, Result,
+    reach::{CheckedResolver, InternalAddress, RegistryReach},
+};
 
 /// Limits on a registry's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +30,7 @@ pub struct Limits {
     pub connect: Duration,
     /// The read timeout: until an answer begins, and between two pieces of it.
     pub pause: Duration,
-    /// The total timeout of a request with its answer.
+    /// The timeout of all requests of a client together, with their answers.
     pub whole: Duration,
 }
 
@@ -50,11 +58,13 @@ pub(crate) struct Transport {
     agent: Agent,
     registry: String,
     limits: Limits,
+    /// The end of the time for all requests.
+    until: Instant,
 }
 
 impl Transport {
     /// `is_loopback`: the registry is on this machine, where no proxy leads.
-    pub fn new(registry: &str, is_loopback: bool, limits: Limits) -> Self {
+    pub fn new(registry: &str, is_loopback: bool, reach: RegistryReach, limits: Limits) -> Self {
         let mut config = Agent::config_builder()
             .user_agent(concat!("tilewright/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
@@ -64,12 +74,12 @@ impl Transport {
             .timeout_connect(Some(limits.connect))
             .timeout_recv_response(Some(limits.pause))
             .timeout_per_read(Some(limits.pause))
-            .timeout_per_write(Some(limits.pause))
-            .timeout_global(Some(limits.whole));
+            .timeout_per_write(Some(limits.pause));
         if is_loopback {
             config = config.proxy(None);
         }
-        Self { agent: config.build().new_agent(), registry: registry.into(), limits }
+        let agent = Agent::with_parts(config.build(), DefaultConnector::default(), CheckedResolver::new(reach));
+        Self { agent, registry: registry.into(), limits, until: Instant::now() + limits.whole }
     }
 
     /// Sends one request; `what` names it in errors.
@@ -80,10 +90,19 @@ impl Transport {
         }
         tracing::debug!("{method} {url}");
         let sent = match parts.body {
-            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
-            None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
+            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|request| self.run(request)),
+            None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.run(request)),
         };
         sent.map_err(|error| self.transport_error(what, &error))
+    }
+
+    /// Sends a request within the time that is left.
+    fn run(&self, request: Request<impl AsSendBody>) -> Result<Response<Body>, ureq::Error> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ureq::Error::Timeout(Timeout::Global));
+        }
+        self.agent.run(self.agent.configure_request(request).timeout_global(Some(left)).build())
     }
 
     /// Reads an answer's body; none if it is longer than allowed.
@@ -96,6 +115,11 @@ impl Transport {
 
     fn transport_error(&self, what: &str, error: &ureq::Error) -> Error {
         let registry = self.registry.clone();
+        if let ureq::Error::Other(cause) = error
+            && let Some(InternalAddress { host, address }) = cause.downcast_ref()
+        {
+            return Error::Internal { registry, what: what.into(), host: host.clone(), address: *address };
+        }
         let within = match error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => self.limits.connect,
             ureq::Error::Timeout(Timeout::RecvResponse | Timeout::PerRead | Timeout::PerWrite) => self.limits.pause,

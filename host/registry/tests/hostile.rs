@@ -13,7 +13,10 @@ use std::{
 };
 
 use tilewright_files::digest::sha256;
-use tilewright_registry::{ArtifactInfo, Client, Credentials, Error, Limits, Pulled, Reference, SIGNATURE};
+use tilewright_registry::{ArtifactInfo, Client, Credentials, Error, Limits, Pulled, Reach, Reference, SIGNATURE};
+
+#[path = "hostile/reach.rs"]
+mod reach;
 
 const WASM: &[u8] = b"\0asm as far as a registry knows";
 
@@ -74,7 +77,20 @@ impl Server {
     fn client_within(&self, credentials: Credentials, [connect, pause, whole]: [Duration; 3]) -> (Client, Reference) {
         let reference: Reference = format!("{}/wide:1", self.address).parse().unwrap();
         let limits = Limits { manifest_bytes: 64 << 10, policy_bytes: 1 << 20, connect, pause, whole };
-        (Client::new(&reference, credentials, false, limits).unwrap(), reference)
+        (Client::new(&reference, credentials, false, Reach::User, limits).unwrap(), reference)
+    }
+
+    /// A service's pull by this name of the server, if these hosts are named in its configuration.
+    fn pull_as(&self, name: &str, hosts: &[&str], internal: &[&str]) -> Result<Pulled, Error> {
+        let reference: Reference = format!("{name}/wide:1").parse().unwrap();
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let reach = Reach::Named { hosts: owned(hosts), internal: owned(internal) };
+        let limits = Limits { connect: PATIENCE, pause: PATIENCE, whole: PATIENCE, ..Limits::default() };
+        Client::new(&reference, Credentials::Anonymous, true, reach, limits).unwrap().pull(&reference)
+    }
+
+    fn port(&self) -> &str {
+        self.address.rsplit(':').next().unwrap()
     }
 
     fn pull(&self) -> Result<Pulled, Error> {

@@ -5,18 +5,22 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tilewright_config::{self as config, Policies, Source};
+use tilewright_config::{self as config, Config, Policies, Source};
 use tilewright_files::digest::sha256;
 use tilewright_gate::{Admission, Verdict, admit, check_module};
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Wasi, shipped_module};
-use tilewright_registry::{Binding, Client, Credentials, Reference, Statement, without_user};
+use tilewright_registry::{Binding, Client, Credentials, Reach, Reference, Statement, without_user};
 use tilewright_signing::{read_text, signature_path};
 
 use crate::{Error, Modules, Result, module::describe_module};
+
+/// The time for a whole pull from a registry, which a caller waits for.
+const PULL: Duration = Duration::from_secs(100);
 
 /// Sandboxes that stay set up, one for each set of limits.
 const HOSTS: usize = 16;
@@ -204,8 +208,9 @@ impl Sources {
         PolicyHost::forget(&self.cache, digest);
     }
 
-    /// The current bytes of a source.
-    pub fn fetch(&self, source: &Source, grants: Grants) -> Result<FetchedModule> {
+    /// The current bytes of a source. A registry leads to the hosts that the configuration names and
+    /// to no others.
+    pub fn fetch(&self, source: &Source, grants: Grants, config: &Config) -> Result<FetchedModule> {
         match source {
             Source::Shipped(name) => {
                 let known = || tilewright_policy::shipped_names().collect();
@@ -233,9 +238,13 @@ impl Sources {
             Source::Oci(reference) => {
                 let parsed: Reference = reference.parse()?;
                 let most = grants.limits().file_bytes as u64;
-                let limits = tilewright_registry::Limits { policy_bytes: most, ..Default::default() };
-                let pulled =
-                    Client::new(&parsed, Credentials::of_user(parsed.registry())?, false, limits)?.pull(&parsed)?;
+                let limits = tilewright_registry::Limits { policy_bytes: most, whole: PULL, ..Default::default() };
+                let reach = Reach::Named {
+                    hosts: config.registries().map(str::to_owned).collect(),
+                    internal: config.server.internal_registries.clone(),
+                };
+                let credentials = Credentials::of_user(parsed.registry())?;
+                let pulled = Client::new(&parsed, credentials, false, reach, limits)?.pull(&parsed)?;
                 let origin = format!("oci://{}", pulled.reference);
                 let (bytes, signature) = (pulled.wasm, pulled.signature);
                 Ok(FetchedModule { bytes, origin, shipped: None, signature, reference: Some(parsed) })

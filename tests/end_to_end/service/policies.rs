@@ -417,38 +417,6 @@ fn modules_are_stored_checked_and_never_taken_for_what_they_are_not() {
 }
 
 #[test]
-fn a_registry_is_asked_only_where_the_configuration_allows_it_and_nobody_is_told_what_listens_there() {
-    let place = Place::new();
-    let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let open = listening.local_addr().unwrap().port();
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    other.set_nonblocking(true).unwrap();
-    // The open port hangs up on every caller.
-    std::thread::spawn(move || listening.incoming().for_each(drop));
-    let registries = format!("registries = [\"127.0.0.1:{open}\", \"127.0.0.1:{closed}\"]\n");
-    let server = Server::start(&place, &config("").replace("[server]\n", &format!("[server]\n{registries}")));
-    let told: BTreeSet<String> = [open, closed]
-        .iter()
-        .flat_map(|port| {
-            let body = json!({ "source": format!("oci://127.0.0.1:{port}/team/fast:1.0") });
-            ["swap", "check"].map(|verb| server.post(&format!("/v1/policies/adaptive/{verb}"), &body).problem(422))
-        })
-        .collect();
-    assert_eq!(told, BTreeSet::from(["the registry does not give this policy: the server's log says why".to_owned()]));
-    let events = server.get("/v1/events").with(200).to_string();
-    assert!(!events.contains("127.0.0.1"), "{events}");
-    let port = other.local_addr().unwrap().port();
-    for verb in ["swap", "check"] {
-        let body = json!({ "source": format!("oci://127.0.0.1:{port}/team/fast:1.0") });
-        let line = server.post(&format!("/v1/policies/adaptive/{verb}"), &body).problem(422);
-        assert!(line.contains("the configuration allows no such registry"), "{line}");
-    }
-    assert_eq!(other.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nobody was asked");
-    assert!(fs::read_to_string(place.path("server.log")).unwrap().contains(&format!("127.0.0.1:{closed}")));
-}
-
-#[test]
 fn where_signatures_are_required_nothing_unsigned_is_compiled() {
     let place = Place::new();
     place.run(&["policy", "keygen", "ada", "--no-password"]).succeeded();

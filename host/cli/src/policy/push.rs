@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 use tilewright_policy::{Inspection, ModuleKind};
-use tilewright_registry::{ArtifactInfo, Binding, Client, Credentials, Limits, Pushed, Reference, Statement};
+use tilewright_registry::{ArtifactInfo, Binding, Client, Credentials, Limits, Pushed, Reach, Reference, Statement};
 use tilewright_signing::{KeyId, Refusal, comment_of, key_of};
 
 use super::{admission, sign};
@@ -61,7 +61,7 @@ pub fn run(arguments: &Push) -> Outcome {
 pub fn client(reference: &Reference, connection: &Connection, grants: PolicyGrants) -> Outcome<Client> {
     let limits = Limits { policy_bytes: grants.limits().file_bytes as u64, ..Limits::default() };
     let credentials = Credentials::of_user(reference.registry())?;
-    Ok(Client::new(reference, credentials, connection.plain_http, limits)?)
+    Ok(Client::new(reference, credentials, connection.plain_http, Reach::User, limits)?)
 }
 
 fn about(policy: &Inspection) -> ArtifactInfo {

@@ -69,6 +69,7 @@ impl Rollout {
     }
 
     fn replacement(&self, replacement: &Replacement, wanted: &PolicySpec) -> Result<FetchedModule> {
+        let config = self.config.load();
         match replacement {
             Replacement::Stored { digest } => self.sources.fetch_stored(digest),
             Replacement::From(source) => {
@@ -76,17 +77,16 @@ impl Rollout {
                 // machine in its reach.
                 if let Source::Oci(reference) = source {
                     let parsed: Result<Reference, _> = reference.parse();
-                    let is_allowed =
-                        parsed.as_ref().is_ok_and(|parsed| self.config.load().allows_registry(parsed.registry()));
+                    let is_allowed = parsed.as_ref().is_ok_and(|parsed| config.allows_registry(parsed.registry()));
                     if !is_allowed {
                         return Err(Error::RegistryNotAllowed {
                             reference: without_user(reference).chars().take(200).collect(),
                         });
                     }
                 }
-                self.sources.fetch(source, wanted.grants)
+                self.sources.fetch(source, wanted.grants, &config)
             }
-            Replacement::Configured => self.sources.fetch(&wanted.source, wanted.grants),
+            Replacement::Configured => self.sources.fetch(&wanted.source, wanted.grants, &config),
         }
     }
 

@@ -116,7 +116,7 @@ impl Rollout {
             }
         }
         let next = self.next_number(name);
-        let fetched = self.sources.fetch(&wanted.source, wanted.grants)?;
+        let fetched = self.sources.fetch(&wanted.source, wanted.grants, config)?;
         let seen = Some(fetched.fingerprint());
         let settings = Settings::Given(&wanted.settings);
         let (digest, policies) = (wanted.digest.as_deref(), &config.policies);

@@ -109,7 +109,7 @@ impl Rollout {
             (changing.wanted.clone(), changing.seen.clone())
         };
         // A file that is being written, or gone for a moment, will change again.
-        let Ok(fetched) = self.sources.fetch(&wanted.source, wanted.grants) else { return };
+        let Ok(fetched) = self.sources.fetch(&wanted.source, wanted.grants, &self.config.load()) else { return };
         if Some(fetched.fingerprint()) != seen {
             // A refusal is among the events.
             let _ = self.swap(name, &Replacement::Configured, None);
