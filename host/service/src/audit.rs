@@ -1,6 +1,6 @@
 //! A line for each request that changes something: the caller, its address, the request and its
-//! outcome. It goes to the log, under the target `tilewright::audit`, and to a file of its own if
-//! one is configured.
+//! outcome; and one for each refused reload. It goes to the log, under the target
+//! `tilewright::audit`, and to a file of its own if one is configured.
 
 use std::{
     fs::File,
@@ -12,13 +12,17 @@ use std::{
 };
 
 use serde::Serialize;
+use tilewright_config::ConfigSource;
 
 use crate::{clock, error::one_line};
 
 /// The most characters of a path that are written.
 const LONGEST: usize = 300;
 
-/// A request that changed something or tried to.
+/// The caller of a reload, which a changed file or a signal asks for.
+const SERVER: &str = "the server";
+
+/// A request that changed something or tried to, or a reload that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AuditEntry {
     /// The time, RFC 3339 in UTC.
@@ -27,23 +31,43 @@ pub struct AuditEntry {
     pub who: String,
     /// The token's role.
     pub role: &'static str,
-    /// The peer's address: the proxy's, if one is in front of the server.
-    pub address: IpAddr,
+    /// The peer's address: the proxy's, if one is in front of the server. A reload has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
     /// The subject of the client's certificate, if it showed one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// `POST`, `PUT` or `DELETE`.
+    /// `POST`, `PUT` or `DELETE`; `RELOAD` if the configuration or a token's file was read again.
     pub method: String,
-    /// The path that was asked for.
+    /// The path that was asked for; of a reload, the configuration's file.
     pub path: String,
     /// The status of the answer.
     pub status: u16,
     /// The address of the resource that it made, if that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub made: Option<String>,
+    /// The fault of a reload, in a line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 impl AuditEntry {
+    /// The line of a reload that was refused, in whole or for one token.
+    pub fn of_refused_reload(source: &ConfigSource, fault: &str) -> Self {
+        Self {
+            time: Self::now(),
+            who: SERVER.into(),
+            role: "none",
+            address: None,
+            certificate: None,
+            method: "RELOAD".into(),
+            path: Self::printable_path(&source.path().unwrap_or_default().to_string_lossy()),
+            status: 422,
+            made: None,
+            fault: Some(fault.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()),
+        }
+    }
+
     /// A path fit for a line: shortened, in printable ASCII.
     pub fn printable_path(path: &str) -> String {
         path.chars().take(LONGEST).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
@@ -80,8 +104,10 @@ impl AuditLog {
 
     /// Writes a line. If the file does not take it, the log has it, with the reason.
     pub fn write(&self, entry: &AuditEntry) {
-        let AuditEntry { who, role, address, certificate, method, path, status, made, .. } = entry;
-        tracing::info!(target: "tilewright::audit", who, role, %address, certificate, method, path, status, made, "changed");
+        let AuditEntry { who, role, address, certificate, method, path, status, made, fault, .. } = entry;
+        let address = address.map(|address| address.to_string());
+        let outcome = if fault.is_none() { "changed" } else { "refused" };
+        tracing::info!(target: "tilewright::audit", who, role, address, certificate, method, path, status, made, fault, "{outcome}");
         let Some(file) = &self.path else { return };
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         // Opened for each line, so that the file can be moved away at any time to begin another.
@@ -112,13 +138,22 @@ mod tests {
             time: "2026-01-02T03:04:05.678Z".into(),
             who: "ci".into(),
             role: "submit",
-            address: "192.0.2.1".parse().unwrap(),
+            address: Some("192.0.2.1".parse().unwrap()),
             certificate: None,
             method: "POST".into(),
             path: AuditEntry::printable_path("/v1/jobs\r\nx: y"),
             status: 202,
             made: Some("/v1/jobs/1".into()),
+            fault: None,
         }
+    }
+
+    #[test]
+    fn a_refused_reload_has_its_fault_and_no_address() {
+        let source = ConfigSource::File("/etc/tiles.toml".into());
+        let refused = AuditEntry { time: entry().time, ..AuditEntry::of_refused_reload(&source, "no\ntoken") };
+        let line = r#"{"time":"2026-01-02T03:04:05.678Z","who":"the server","role":"none","method":"RELOAD","path":"/etc/tiles.toml","status":422,"fault":"no token"}"#;
+        assert_eq!(serde_json::to_string(&refused).unwrap(), line);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! protection from requests that another site makes a browser send.
 
 mod callers;
+mod tokens;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -74,13 +75,20 @@ impl AccessControl {
         self.rate_limiter.shrink_to_fit();
     }
 
+    /// The name of the caller's token; none if no token is asked for.
+    pub fn token_name(&self, headers: &HeaderMap) -> Option<String> {
+        // A token that has ended since the request came in has no name any more, which is none of
+        // those callers without tokens have.
+        let name = || self.callers.identify(headers).map(|caller| caller.name).unwrap_or_default();
+        self.callers.has_tokens().then(name)
+    }
+
     /// The name that resources are shared out by: the token's, or else the address.
     pub fn caller_name(&self, request: &Request) -> String {
         let address = || request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip());
-        match self.callers.identify(request.headers()) {
-            Some(caller) if self.callers.has_tokens() => caller.name,
-            _ => address().map_or_else(String::new, |address| address.to_string()),
-        }
+        self.token_name(request.headers())
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| address().map_or_else(String::new, |address| address.to_string()))
     }
 
     /// True if the Host header, and the name in the request's first line if it has one, are this

@@ -75,12 +75,13 @@ pub async fn require_auth(
         time: AuditEntry::now(),
         who: caller.as_ref().map_or_else(|| "nobody yet".into(), |caller| caller.name.clone()),
         role: caller.as_ref().map_or("none", |caller| caller.role.name()),
-        address: address.ip(),
+        address: Some(address.ip()),
         certificate: request.extensions().get::<Subject>().map(ToString::to_string),
         method: request.method().to_string(),
         path: AuditEntry::printable_path(path),
         status: 0,
         made: None,
+        fault: None,
     });
     let is_page = wants_page(headers) && !path.starts_with("/v1/");
     let mut response = match refused.map(|(_, problem)| problem) {

@@ -11,10 +11,12 @@ use std::{
 };
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tilewright_config::{Config, ConfigSource, Server};
-use tilewright_rollout::without_error_numbers;
+use tilewright_config::{ConfigSource, Server};
 
-use crate::{auth::AccessControl, descriptors, error::one_line, listen::Certificates, state::ServerState};
+use crate::{
+    audit::AuditEntry, auth::AccessControl, config_state::Fault, descriptors, error::one_line, listen::Certificates,
+    state::ServerState,
+};
 
 /// The time without changes after which files are read, since editors and builds write in several
 /// steps.
@@ -52,31 +54,29 @@ impl Credentials {
         tokens.chain(self.certificates.iter().flat_map(|certificates| certificates.paths())).collect()
     }
 
-    /// Puts the files' present contents in force. Unusable contents change nothing.
+    /// Puts the files' present contents in force. Certificates that can't be used change nothing;
+    /// the token of a file that holds none ends.
     fn refresh(&self, server: &ServerState) {
-        let read = [
-            (
-                self.certificates.as_ref().map_or(Ok(false), |certificates| certificates.refresh()),
-                "certificates were read anew: the next connections are encrypted with them",
-                "new certificates don't serve",
-            ),
-            (
-                self.auth.callers.reload(&server.config.in_force().server),
-                "tokens were read anew: those that are gone are good for nothing any more",
-                "new tokens don't serve",
-            ),
-        ];
-        for (read, done, failed) in read {
-            match read {
-                Ok(true) => tracing::info!("{done}"),
-                Ok(false) => {}
-                Err(error) => {
-                    let line = format!("{failed}: {}; those before stay in force", one_line(&error));
-                    tracing::error!("{line}");
-                    server.rollout.report_refused_reload(&line);
-                }
+        match self.certificates.as_ref().map_or(Ok(false), |certificates| certificates.refresh()) {
+            Ok(true) => tracing::info!("certificates were read anew: the next connections are encrypted with them"),
+            Ok(false) => {}
+            Err(error) => {
+                let line = format!("new certificates don't serve: {}; those before stay in force", one_line(&error));
+                tracing::error!("{line}");
+                server.rollout.report_refused_reload(&line);
             }
         }
+        // None if nothing has changed.
+        let Some(read) = self.auth.callers.reload(&server.config.in_force().server) else { return };
+        if read.is_changed {
+            tracing::info!("tokens were read anew: those that are gone are good for nothing any more");
+        }
+        for fault in &read.faults {
+            tracing::error!("{fault}");
+            server.rollout.report_refused_reload(fault);
+            self.auth.audit.write(&AuditEntry::of_refused_reload(&server.config.source, fault));
+        }
+        server.config.set_credentials_fault((!read.faults.is_empty()).then(|| read.faults.join("; ").into()));
     }
 }
 
@@ -142,8 +142,8 @@ fn watch_loop(
         let asked = std::mem::take(&mut asked);
         if asked || now != text {
             text = now;
-            match asked || !is_in_force(server) {
-                true => reload(server),
+            match asked || !server.config.is_taken_over() {
+                true => reload(server, credentials),
                 // A wrong configuration has been undone.
                 false => server.config.set_fault(server.config.restart_notice()),
             }
@@ -166,18 +166,6 @@ fn read_config_text(place: &ConfigSource) -> io::Result<Option<Vec<u8>>> {
         Err(error) if descriptors::are_exhausted(&error) => Err(error),
         read => Ok(read.ok()),
     }
-}
-
-/// True if the file says what is in force, aside from an address given on the command line.
-fn is_in_force(server: &ServerState) -> bool {
-    let in_force = server.config.in_force();
-    let said = Config::load(&server.config.source).map(|mut said| {
-        if server.config.is_listening_elsewhere {
-            said.server.listen = in_force.server.listen;
-        }
-        said == **in_force
-    });
-    said.unwrap_or(false)
 }
 
 /// Watches the folders of all files, since a file may be replaced by another under the same name.
@@ -214,35 +202,36 @@ fn watch_folders(
 }
 
 /// Reads the configuration again. A wrong one changes nothing, and is reported until it is mended.
-pub fn reload(server: &ServerState) {
+fn reload(server: &ServerState, credentials: &Credentials) {
     let fault = match apply_config(server) {
         Ok(refused) if refused.is_empty() => server.config.restart_notice(),
-        Ok(refused) => Some(refused.join("; ")),
-        Err(line) => {
-            tracing::error!(error = line, "the new configuration is wrong: the one before stays in force");
-            server.rollout.report_refused_reload(&format!("{line}; the configuration before stays in force"));
-            Some(without_error_numbers(&line))
+        Ok(refused) => Some(refused.join("; ").into()),
+        Err(fault) => {
+            tracing::error!(error = fault.full, "the new configuration is wrong: the one before stays in force");
+            let line = format!("{}; the configuration before stays in force", fault.for_all());
+            server.rollout.report_refused_reload(&line);
+            credentials.auth.audit.write(&AuditEntry::of_refused_reload(&server.config.source, fault.for_all()));
+            Some(fault)
         }
     };
     if let Some(fault) = &fault {
-        tracing::warn!(fault, "the configuration is not in force as it is written");
+        tracing::warn!(fault = fault.full, "the configuration is not in force as it is written");
     }
     server.config.set_fault(fault);
     server.jobs.live.notify_change();
 }
 
 /// Applies the configuration's file. Returns the parts that were refused.
-fn apply_config(server: &ServerState) -> Result<Vec<String>, String> {
-    let mut config = Config::load(&server.config.source).map_err(|error| one_line(&error))?;
+fn apply_config(server: &ServerState) -> Result<Vec<String>, Fault> {
     let shipped: Vec<&str> = tilewright_policy::shipped_names().collect();
-    config.check(&shipped).map_err(|error| one_line(&error))?;
-    config.check_presence().map_err(|error| one_line(&error))?;
+    let written = server.config.read()?;
+    // As it would be after a restart, and as it is without one.
+    written.check(&shipped)?;
+    written.check_presence()?;
+    let config = server.config.in_force().reloaded(&written, &shipped)?;
     let models = server.models.reopen(&config).map_err(|error| one_line(&error))?;
     let refused = server.rollout.reload(&config).map_err(|error| one_line(&error))?;
-    if server.config.is_listening_elsewhere {
-        config.server.listen = server.config.at_start.server.listen;
-    }
     server.models.replace(models);
-    server.config.replace(config);
+    server.config.replace(written, config);
     Ok(refused)
 }

@@ -1,23 +1,20 @@
-//! Callers: tokens with their roles, read from their files, and the sessions of browsers that
-//! signed in with one.
+//! Callers: the tokens that are valid, with their roles, and the sessions of browsers that signed
+//! in with one.
 
 use std::{
     collections::HashMap,
-    io::ErrorKind,
-    os::unix::fs::MetadataExt,
-    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
 use axum::http::{HeaderMap, HeaderValue, header};
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tilewright_config::{Role, Server};
 use uuid::Uuid;
 
-use crate::{Error, Result};
+use super::tokens::{Hash, Token, hash, hash_files, read_tokens};
+use crate::{Error, Result, error::one_line};
 
 /// The cookie of a session.
 const COOKIE: &str = "tilewright";
@@ -28,19 +25,8 @@ pub const SESSION: Duration = Duration::from_secs(12 * 3600);
 /// The most sessions at once; one more removes the oldest.
 const SESSIONS: usize = 64;
 
-/// Characters of the shortest token.
-const TOKEN: usize = 16;
-
-/// Bytes of the longest token's file.
-const TOKEN_FILE: u64 = 4096;
-
-/// The name of the token that `token-file` names.
-const OPERATOR: &str = "token-file";
-
 /// The name of a caller if no token is asked for.
 const ANYBODY: &str = "anybody";
-
-type Hash = [u8; 32];
 
 /// A caller and its role.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,13 +37,6 @@ pub struct Caller {
     pub role: Role,
 }
 
-/// A token's hash, by which it is compared, and its caller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Token {
-    hash: Hash,
-    caller: Caller,
-}
-
 #[derive(Clone, Debug)]
 struct Session {
     began: Instant,
@@ -65,14 +44,32 @@ struct Session {
     token: Hash,
 }
 
+/// The tokens that are valid at present.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ValidTokens {
+    /// True if a token is asked for, also while no file holds one: nobody comes in then. It is
+    /// never unset, since only a restart opens a server to everybody.
+    is_asked_for: bool,
+    tokens: Vec<Token>,
+}
+
+/// The outcome of another look at the tokens' files.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ReadTokens {
+    /// True if other tokens are valid than before.
+    pub is_changed: bool,
+    /// A line for each file that holds no token of its own: its token has ended.
+    pub faults: Vec<String>,
+}
+
 /// Tokens and sessions.
 pub struct Callers {
-    tokens: ArcSwap<Vec<Token>>,
+    valid: ArcSwap<ValidTokens>,
     sessions: Mutex<HashMap<Hash, Session>>,
     /// True if cookies are for encrypted connections alone.
     is_encrypted: bool,
     /// Hashes of the files as last read, usable or not: unchanged files are not read again.
-    last_files: Mutex<Vec<Option<Hash>>>,
+    last_files: Mutex<Vec<Hash>>,
 }
 
 impl Callers {
@@ -81,39 +78,49 @@ impl Callers {
     /// # Errors
     /// [`Error::Credential`] if a token can't be used.
     pub fn new(server: &Server) -> Result<Self> {
+        // Before the tokens: a change between the two is found at the next look.
+        let last_files = hash_files(server).unwrap_or_default();
+        let tokens = read_tokens(server).into_iter().collect::<Result<_>>()?;
         Ok(Self {
-            tokens: ArcSwap::from_pointee(read_tokens(server)?),
+            valid: ArcSwap::from_pointee(ValidTokens { is_asked_for: server.has_tokens(), tokens }),
             sessions: Mutex::default(),
             is_encrypted: server.tls.is_some() || server.behind_proxy,
-            last_files: Mutex::new(hash_files(server)),
+            last_files: Mutex::new(last_files),
         })
     }
 
-    /// Reads the tokens again; true if they have changed. Tokens that were taken back are invalid
-    /// from then on.
-    ///
-    /// # Errors
-    /// [`Error::Credential`] if a token can't be used: all stay as they were. Reported once, until
-    /// the files change again.
-    pub fn reload(&self, server: &Server) -> Result<bool> {
-        let now = hash_files(server);
+    /// Reads the tokens' files again. Each token is valid while its file holds it: a file that is
+    /// gone, empty or without a token of its own ends its token, and a token in the place of
+    /// another one counts instead of it. The other tokens stay valid. None if the files are as they
+    /// were, or if no file can be opened at present.
+    pub fn reload(&self, server: &Server) -> Option<ReadTokens> {
+        let now = hash_files(server).ok()?;
         let mut last_files = self.last_files.lock().unwrap_or_else(PoisonError::into_inner);
         if *last_files == now {
-            return Ok(false);
+            return None;
+        }
+        let (mut tokens, mut faults) = (Vec::new(), Vec::new());
+        for read in read_tokens(server) {
+            match read {
+                Ok(token) => tokens.push(token),
+                Err(Error::File { .. }) => return None,
+                Err(error) => faults.push(format!("a token is not valid: {}", one_line(&error))),
+            }
         }
         *last_files = now;
         drop(last_files);
-        let read = read_tokens(server)?;
-        let is_changed = **self.tokens.load() != read;
+        let before = self.valid.load();
+        let valid = ValidTokens { is_asked_for: before.is_asked_for || server.has_tokens(), tokens };
+        let is_changed = **before != valid;
         if is_changed {
-            self.tokens.store(read.into());
+            self.valid.store(valid.into());
         }
-        Ok(is_changed)
+        Some(ReadTokens { is_changed, faults })
     }
 
     /// True if a token is asked for.
     pub fn has_tokens(&self) -> bool {
-        !self.tokens.load().is_empty()
+        self.valid.load().is_asked_for
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<Hash, Session>> {
@@ -122,9 +129,9 @@ impl Callers {
 
     /// The caller of a token; takes the same time for any token.
     fn find_by_token(&self, given: Hash) -> Option<Caller> {
-        let tokens = self.tokens.load();
+        let valid = self.valid.load();
         let mut found = None;
-        for token in tokens.iter() {
+        for token in &valid.tokens {
             if bool::from(given.ct_eq(&token.hash)) {
                 found = Some(token.caller.clone());
             }
@@ -185,56 +192,9 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
     all.flat_map(|text| text.split(';')).find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
 }
 
-fn hash(bytes: &[u8]) -> Hash {
-    Sha256::digest(bytes).into()
-}
-
 /// 244 random bits.
 pub fn new_secret() -> String {
     format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
-}
-
-/// Every token that is configured.
-fn read_tokens(server: &Server) -> Result<Vec<Token>> {
-    let mut tokens: Vec<Token> = Vec::new();
-    let operator = server.token_file.iter().map(|file| (OPERATOR, Role::Operate, file));
-    for (name, role, file) in operator.chain(server.tokens.iter().map(|own| (own.name.as_str(), own.role, &own.file))) {
-        let (name, hash) = (name.to_owned(), hash(read_token(file)?.as_bytes()));
-        if let Some(same) = tokens.iter().find(|known| known.hash == hash) {
-            let reason = format!("holds the token of '{}', too: give each its own", same.caller.name);
-            return Err(Error::Credential { path: file.clone(), reason });
-        }
-        tokens.push(Token { hash, caller: Caller { name, role } });
-    }
-    Ok(tokens)
-}
-
-/// Hashes of the tokens' names, roles and files, by which a change of any is known.
-fn hash_files(server: &Server) -> Vec<Option<Hash>> {
-    let of = |name: &str, role: Role, file: &Path| {
-        let bytes = tilewright_files::read(file, TOKEN_FILE).ok()?;
-        Some(hash(&[name.as_bytes(), b" ", role.name().as_bytes(), b" ", &bytes].concat()))
-    };
-    let operator = server.token_file.iter().map(|file| of(OPERATOR, Role::Operate, file));
-    operator.chain(server.tokens.iter().map(|own| of(&own.name, own.role, &own.file))).collect()
-}
-
-/// Reads the token in a file; warns if others can read the file.
-fn read_token(path: &Path) -> Result<String> {
-    let wrong = |reason: &str| Error::Credential { path: path.to_owned(), reason: reason.to_owned() };
-    let unreadable = |error: std::io::Error| wrong(&format!("can't be read: {error}"));
-    let text = tilewright_files::read_text(path, TOKEN_FILE).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::PermissionDenied => unreadable(error),
-        _ => wrong("expected a file with a token in one line"),
-    })?;
-    if std::fs::metadata(path).map_err(unreadable)?.mode() & 0o077 != 0 {
-        tracing::warn!("{}: others can read the token: chmod 600 it", path.display());
-    }
-    let token = text.trim();
-    if token.len() < TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(wrong("expected a token of at least 16 printable ASCII characters without blanks"));
-    }
-    Ok(token.to_owned())
 }
 
 #[cfg(test)]
@@ -287,20 +247,61 @@ mod tests {
         callers.sign_out(&asked);
         assert_eq!(callers.identify(&asked), None);
         assert_eq!(callers.identify(&headers(header::COOKIE, "tilewright=")), None);
+    }
 
-        // A renewed token ends the sessions of the one before; an unusable one changes nothing.
-        let (_, set) = callers.sign_in(SECOND.as_bytes()).unwrap();
-        let asked = headers(header::COOKIE, set.split(';').next().unwrap());
-        assert!(!callers.reload(&server).unwrap());
-        fs::write(&reader, "short").unwrap();
-        assert!(callers.reload(&server).is_err() && callers.identify(&asked).is_some());
-        fs::write(&reader, FIRST).unwrap();
-        let same = callers.reload(&server).unwrap_err().to_string();
-        assert!(same.contains("holds the token of 'token-file', too"), "{same}");
+    #[test]
+    fn each_token_is_valid_while_its_file_holds_it_and_the_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let (operator, reader) = (folder.path().join("token"), folder.path().join("reader"));
+        fs::write(&operator, FIRST).unwrap();
+        fs::write(&reader, SECOND).unwrap();
+        let own = tilewright_config::Token { name: "board".into(), role: Role::Read, file: reader.clone() };
+        let server = Server { token_file: Some(operator.clone()), tokens: vec![own], ..Server::default() };
+        let callers = Callers::new(&server).unwrap();
+        assert_eq!(callers.reload(&server), None, "nothing has changed");
+        let asked = {
+            let (_, set) = callers.sign_in(SECOND.as_bytes()).unwrap();
+            headers(header::COOKIE, set.split(';').next().unwrap())
+        };
+        let ends: [(&str, &dyn Fn()); 5] = [
+            ("reader: expected a token of at least 16", &|| fs::write(&reader, "short").unwrap()),
+            ("expected a token of at least 16", &|| fs::write(&reader, "").unwrap()),
+            ("can't be read: No such file", &|| fs::remove_file(&reader).unwrap()),
+            ("expected a file with a token in one line", &|| fs::write(&reader, [0xff; 16]).unwrap()),
+            ("holds the token of 'token-file', too", &|| fs::write(&reader, FIRST).unwrap()),
+        ];
+        for (words, end) in ends {
+            end();
+            let read = callers.reload(&server).unwrap();
+            assert!(matches!(&read.faults[..], [line] if line.contains(words)), "{words}: {read:?}");
+            assert_eq!((callers.identify(&asked), bearer(&callers, SECOND)), (None, None), "{words}");
+            assert_eq!(bearer(&callers, FIRST), Some(("token-file".into(), Role::Operate)), "{words}");
+            assert_eq!(callers.reload(&server), None, "said once");
+        }
+        // The same token again: its sessions go on. Another one counts instead of it.
+        fs::write(&reader, SECOND).unwrap();
+        assert_eq!(callers.reload(&server), Some(ReadTokens { is_changed: true, faults: Vec::new() }));
+        assert!(callers.identify(&asked).is_some());
         fs::write(&reader, "a-third-token-of-its-own").unwrap();
-        assert!(callers.reload(&server).unwrap());
+        assert!(callers.reload(&server).unwrap().is_changed);
         assert_eq!((callers.identify(&asked), bearer(&callers, SECOND)), (None, None));
         assert_eq!(bearer(&callers, "a-third-token-of-its-own"), Some(("board".into(), Role::Read)));
+    }
+
+    #[test]
+    fn without_any_valid_token_nobody_comes_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        fs::write(&file, FIRST).unwrap();
+        let server = Server { token_file: Some(file.clone()), ..Server::default() };
+        let callers = Callers::new(&server).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert_eq!(callers.reload(&server).unwrap().faults.len(), 1);
+        assert!(callers.has_tokens() && callers.identify(&HeaderMap::new()).is_none());
+        assert_eq!((bearer(&callers, FIRST), bearer(&callers, "")), (None, None));
+        // Nor would a configuration without tokens open the server.
+        assert!(callers.reload(&Server::default()).is_some());
+        assert!(callers.has_tokens() && callers.identify(&HeaderMap::new()).is_none());
     }
 
     #[test]

@@ -53,9 +53,10 @@ type RouteOnTrial = (Route, Option<ShadowFacts>, Option<CanaryFacts>);
 /// The frame of every page.
 pub fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> PageFrame {
     let server = &app.server;
+    let role = app.auth.callers.identify(headers).map_or(Role::Read, |caller| caller.role);
     let health = match (server.is_draining(), server.config.fault()) {
         (true, _) => Health::Draining,
-        (false, Some(fault)) => Health::Degraded(fault),
+        (false, Some(fault)) => Health::Degraded(fault.for_role(role).to_owned()),
         (false, None) => Health::Ready,
     };
     let config = server.config.in_force();
@@ -70,7 +71,7 @@ pub fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> PageFrame 
         address: format!("{scheme}://{}", host.unwrap_or_else(|| config.server.listen.to_string())),
         has_token: app.auth.callers.has_tokens(),
         notice: notice.and_then(|number| app.notices.get(number)),
-        role: app.auth.callers.identify(headers).map_or(Role::Read, |caller| caller.role),
+        role,
     }
 }
 
