@@ -24,6 +24,10 @@ mod pages;
 mod policies;
 #[path = "service/prompts.rs"]
 mod prompts;
+#[path = "service/registries.rs"]
+mod registries;
+#[path = "service/reload.rs"]
+mod reload;
 #[path = "service/samples.rs"]
 mod samples;
 #[path = "service/server.rs"]

@@ -36,6 +36,7 @@ use crate::{
     error::one_line,
     jobs::{
         StoredJob,
+        idempotency::KeyedSubmission,
         inputs::{Input, Uploads},
         store::Insertion,
     },
@@ -238,11 +239,16 @@ impl ServerState {
     ///
     /// # Errors
     /// The refusal; nothing is kept then.
-    pub fn accept(&self, request: JobRequest, uploads: Uploads, key: Option<&str>) -> Result<Job, Refusal> {
+    pub fn accept(
+        &self,
+        request: JobRequest,
+        uploads: Uploads,
+        keyed: Option<&KeyedSubmission>,
+    ) -> Result<Job, Refusal> {
         if self.is_draining() {
             return Err(Refusal::ShuttingDown);
         }
-        let accepted = self.try_accept(request, uploads, key);
+        let accepted = self.try_accept(request, uploads, keyed);
         if let Err(refusal) = &accepted {
             self.metrics.count_refused(match refusal {
                 Refusal::Invalid(_) => "wrong",
@@ -254,11 +260,18 @@ impl ServerState {
         accepted
     }
 
-    fn try_accept(&self, request: JobRequest, uploads: Uploads, key: Option<&str>) -> Result<Job, Refusal> {
+    fn try_accept(
+        &self,
+        request: JobRequest,
+        uploads: Uploads,
+        keyed: Option<&KeyedSubmission>,
+    ) -> Result<Job, Refusal> {
         let model = self.model(&request.model)?;
         let device = self.choose_device(request.device.as_deref())?;
-        if let Some(before) = key.map(|key| self.jobs.store.find_by_key(key)).transpose()?.flatten() {
-            return self.confirm_same(before, &request);
+        if let Some(keyed) = keyed
+            && let Some(before) = self.jobs.store.find_by_key(&keyed.key)?
+        {
+            return self.confirm_same(before, &request, keyed);
         }
         let slot = device.queue.reserve().map_err(Refusal::QueueFull)?;
         let longest_s = self.config.in_force().server.limits.deadline.as_secs();
@@ -340,16 +353,30 @@ impl ServerState {
         let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
         let [pinned_text, pinned_encode, pinned_decode] = around.map(|of| of.as_ref().map(StoredAssignment::from));
         let (starts, crashes) = (0, 0);
-        let stored =
-            StoredJob { job, request, pinned, pinned_text, pinned_encode, pinned_decode, deadline_ms, starts, crashes };
+        let stored = StoredJob {
+            job,
+            request,
+            uploads: keyed.map(|keyed| keyed.uploads.clone()),
+            pinned,
+            pinned_text,
+            pinned_encode,
+            pinned_decode,
+            deadline_ms,
+            starts,
+            crashes,
+        };
         // Announced before it is stored, so that a caller who finds it can follow and cancel it.
         self.jobs.announce(&id, assignment);
-        let accepted = self.jobs.files.adopt(&id, uploads).and_then(|()| self.jobs.store.insert(&stored, key));
+        let accepted = self
+            .jobs
+            .files
+            .adopt(&id, uploads)
+            .and_then(|()| self.jobs.store.insert(&stored, keyed.map(|keyed| &keyed.key)));
         if !matches!(accepted, Ok(Insertion::New)) {
             self.jobs.retract(&id);
         }
-        if let Insertion::Existing(before) = accepted? {
-            return self.confirm_same(*before, &stored.request);
+        if let (Insertion::Existing(before), Some(keyed)) = (accepted?, keyed) {
+            return self.confirm_same(*before, &stored.request, keyed);
         }
         if let Some(mut latent) = latent {
             latent.path = self.jobs.files.input(&id, Input::Latent);
@@ -361,15 +388,20 @@ impl ServerState {
         Ok(self.jobs.view(stored))
     }
 
-    /// The job that a key made before, which has to have come from the same request.
+    /// The job that a key made before, which has to have come from the same request with the same
+    /// files.
     ///
     /// # Errors
     /// It was another one.
-    pub fn confirm_same(&self, before: StoredJob, request: &JobRequest) -> Result<Job, Refusal> {
-        match before.request == *request {
-            true => Ok(self.jobs.view(before)),
-            false => Err(invalid("Idempotency-Key: was used for another request: take a new one")),
+    fn confirm_same(&self, before: StoredJob, request: &JobRequest, keyed: &KeyedSubmission) -> Result<Job, Refusal> {
+        if before.request != *request {
+            return Err(invalid("Idempotency-Key: was used for another request: take a new one"));
         }
+        // Jobs of earlier versions have no digest.
+        if before.uploads.as_ref().is_some_and(|uploads| *uploads != keyed.uploads) {
+            return Err(invalid("Idempotency-Key: was used for the same request with other files: take a new one"));
+        }
+        Ok(self.jobs.view(before))
     }
 
     fn model(&self, name: &str) -> Result<std::sync::Arc<OpenModel>, Refusal> {

@@ -2,6 +2,7 @@
 //! turn for a device, and followed while they are at work.
 
 pub mod files;
+pub mod idempotency;
 pub mod inputs;
 mod latents;
 pub mod live;

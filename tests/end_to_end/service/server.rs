@@ -251,6 +251,12 @@ impl Server {
         assert!(killed.unwrap().success());
     }
 
+    /// Asks it by a signal to read its configuration again.
+    pub fn hang_up(&self) {
+        let sent = Command::new("kill").args(["-HUP", &self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
     /// A job; none if the server is gone.
     pub fn try_job(&self, id: &str) -> Option<Value> {
         self.try_ask("GET", &format!("/v1/jobs/{id}"), &[], b"").ok().map(|answer| answer.with(200))

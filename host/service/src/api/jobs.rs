@@ -26,7 +26,9 @@ use super::{
 use crate::{
     accept::{Refusal, inspected_bytes},
     app::App,
+    error::one_line,
     jobs::{
+        idempotency::{IdempotencyKey, KeyedSubmission, digest_uploads},
         inputs::{Input, Uploads},
         store::{JobFilter, JobSearch},
     },
@@ -74,14 +76,14 @@ pub struct SubmissionForm {
 /// before the answer is given: it outlives the server.
 #[utoipa::path(
     post, path = "/v1/jobs", operation_id = "submitJob",
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same job, however often it is sent: 1 to 128 printable ASCII characters", min_length = 1, max_length = 128, pattern = "^[!-~]+$")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same job, however often it is sent: 1 to 128 printable ASCII characters. A key belongs to the token that it is sent with. With another request or other files it is refused (422)", min_length = 1, max_length = 128, pattern = "^[!-~]+$")),
     request_body(content((JobRequest = "application/json"), (SubmissionForm = "multipart/form-data"))),
     responses(
         (status = 202, description = "Accepted", body = Job, headers(("Location" = String, description = "The job"))),
         (status = 400, description = "No such body"),
         (status = 413, description = "The latent is too large"),
         (status = 415),
-        (status = 422, description = "What is asked for makes no sense"),
+        (status = 422, description = "What is asked for makes no sense, or the key was used for another request or other files"),
         (status = 429, description = "The queue is full, or too many requests", headers(("Retry-After" = u64, description = "Seconds"))),
         (status = 503, description = "The server is about to end, or its disk can't be written", headers(("Retry-After" = u64, description = "Seconds"))),
         (status = 507, description = "There is no room on the server's disk", headers(("Retry-After" = u64, description = "Seconds")))
@@ -89,6 +91,7 @@ pub struct SubmissionForm {
 )]
 pub async fn submit(State(app): State<App>, request: Request) -> ApiResult<Response> {
     let key = idempotency_key(request.headers())?;
+    let key = key.map(|key| IdempotencyKey::new(app.auth.token_name(request.headers()).as_deref(), &key));
     let submission = read_submission(&app, request, key, false).await?;
     let job = accept_submission(&app, submission).await?;
     let location = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)).map_err(|error| Problem::internal(&error))?;
@@ -115,7 +118,7 @@ pub struct Submission {
     /// The request.
     pub job: JobRequest,
     uploads: Uploads,
-    key: Option<String>,
+    key: Option<IdempotencyKey>,
     caller: String,
 }
 
@@ -131,7 +134,7 @@ impl Submission {
 pub async fn read_submission(
     app: &App,
     request: Request,
-    key: Option<String>,
+    key: Option<IdempotencyKey>,
     from_page: bool,
 ) -> ApiResult<Submission> {
     let server = app.server.clone();
@@ -205,7 +208,13 @@ pub async fn accept_submission(app: &App, submission: Submission) -> ApiResult<J
     Ok(spawn_blocking(move || {
         // Held until the inspection ends, even if the caller is gone by then.
         let _turn = turn;
-        server.accept(job, uploads, key.as_deref())
+        let keyed = key.map(|key| {
+            // A file that the request names by its path is the path's, whatever it holds now.
+            let is_sent = |input| paths(&job).all(|(named, ..)| named != input);
+            let uploads = digest_uploads(&uploads, is_sent).map_err(|error| Refusal::Internal(one_line(&error)))?;
+            Ok::<_, Refusal>(KeyedSubmission { key, uploads })
+        });
+        server.accept(job, uploads, keyed.transpose()?.as_ref())
     })
     .await??)
 }

@@ -12,7 +12,7 @@ use tilewright_rollout::Disk;
 
 use tilewright_service_api::{JobStage, JobState};
 
-use super::StoredJob;
+use super::{StoredJob, idempotency::IdempotencyKey};
 use crate::{Error, Result};
 
 const SCHEMA: &str = "
@@ -206,7 +206,8 @@ impl JobStore {
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn insert(&self, stored: &StoredJob, key: Option<&str>) -> Result<Insertion> {
+    pub fn insert(&self, stored: &StoredJob, key: Option<&IdempotencyKey>) -> Result<Insertion> {
+        let key = key.map(IdempotencyKey::as_str);
         let text = to_json(stored);
         let id = &stored.job.id;
         let before = self.write(|connection| {
@@ -229,10 +230,10 @@ impl JobStore {
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn find_by_key(&self, key: &str) -> Result<Option<StoredJob>> {
+    pub fn find_by_key(&self, key: &IdempotencyKey) -> Result<Option<StoredJob>> {
         let select = "SELECT kept FROM job WHERE idempotency = ?1";
         let found = self.with(|connection| {
-            connection.prepare_cached(select)?.query_row([key], |row| row.get::<_, String>(0)).optional()
+            connection.prepare_cached(select)?.query_row([key.as_str()], |row| row.get::<_, String>(0)).optional()
         })?;
         Ok(found.as_deref().and_then(from_json))
     }

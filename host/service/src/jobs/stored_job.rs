@@ -12,6 +12,9 @@ pub struct StoredJob {
     pub job: Job,
     /// The request.
     pub request: JobRequest,
+    /// The digest of the files that came with the request, of a job with an idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uploads: Option<String>,
     /// The revision that decides; of a job from a prompt, on the sample.
     pub pinned: StoredAssignment,
     /// The revision that decides on the encoders' runs, of a job from a prompt.
