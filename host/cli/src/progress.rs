@@ -3,11 +3,12 @@
 
 use std::{
     ops::ControlFlow,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, Failed, FinishedStep, Observer};
+use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, Failed, FinishedStep, Observer, StopCheck};
 use tilewright_plan::{Fallback, FallbackReason, Work};
 
 use crate::{
@@ -150,6 +151,10 @@ fn parts<'d, W: Work>(decided: &'d Decided<'_, W>) -> (String, Option<&'d Fallba
 }
 
 impl Observer for Progress {
+    fn stop_check(&self) -> Option<StopCheck> {
+        Some(Arc::new(signals::is_received))
+    }
+
     fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {
         let message = format!("{}, step {} of {}", self.plan, step.state.steps, step.steps);
         if let Some(bar) = &self.bar {

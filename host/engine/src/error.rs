@@ -16,7 +16,7 @@ pub enum Error {
     Model(#[from] tilewright_models::Error),
     /// libtorch or the device failed.
     #[error(transparent)]
-    Torch(#[from] tilewright_torch::Error),
+    Torch(tilewright_torch::Error),
     /// Overrides for a file that has nothing to override.
     #[error(
         "{}: a video VAE's scaling is one per channel, from its config.json or as published: leave family, scaling factor and shift factor out",
@@ -91,9 +91,18 @@ pub enum Error {
     Interrupted,
 }
 
+impl From<tilewright_torch::Error> for Error {
+    fn from(error: tilewright_torch::Error) -> Self {
+        match error {
+            tilewright_torch::Error::Cancelled => Error::Interrupted,
+            error => Error::Torch(error),
+        }
+    }
+}
+
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
-        Error::Torch(error.into())
+        tilewright_torch::Error::from(error).into()
     }
 }
 

@@ -49,7 +49,7 @@ pub use grid::{Axis, Grid};
 pub use job::{Finished, Job, Unfinished};
 pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
-pub use observer::{Cancelled, FinishedStep, Next, Observer};
+pub use observer::{Cancelled, FinishedStep, Next, Observer, StopCheck};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
 pub use text::{TextJob, Texts};
 pub use vae::{Vae, VideoVae};

@@ -502,8 +502,10 @@ pub async fn preview(State(app): State<App>, PathName(id): PathName) -> ApiResul
     let server = app.server.clone();
     let picture = spawn_blocking(move || {
         // The id is a job's, and so no path of anybody's making.
-        let is_known = server.jobs.store.get(&id)?.is_some();
-        Ok::<_, crate::Error>(is_known.then(|| std::fs::read(server.jobs.files.preview(&id)).ok()))
+        let Some(stored) = server.jobs.store.get(&id)? else { return Ok::<_, crate::Error>(None) };
+        // That of a job that has just ended may not be removed yet.
+        let is_under_way = !stored.job.state.is_end();
+        Ok(Some(is_under_way.then(|| std::fs::read(server.jobs.files.preview(&id)).ok()).flatten()))
     });
     match picture.await?? {
         None => Err(job_not_found()),
