@@ -4,6 +4,8 @@
 mod access;
 #[path = "service/changes.rs"]
 mod changes;
+#[path = "service/deadlines.rs"]
+mod deadlines;
 #[path = "service/defaults.rs"]
 mod defaults;
 #[path = "service/endurance.rs"]

@@ -1,5 +1,7 @@
 //! A decode, of pictures or of clips.
 
+use std::time::Duration;
+
 use tch::Tensor;
 use tilewright_engine::{ClipJob, DecodeJob, Error, Finished, Machine, MemoryLimit, Observer, Sink, Unfinished};
 use tilewright_plan::{Candidate, Capabilities, Cost, Objective, Plan, Planner, Record, Request, Stage};
@@ -55,6 +57,12 @@ impl<'a> Decode<'a> {
             Err(error) => Err(error.into()),
             Ok(_) => Ok(0),
         }
+    }
+
+    /// The shortest time that a plan is expected to take, in whatever memory; none if no plan has a
+    /// price.
+    pub fn fastest(&self) -> Option<Duration> {
+        of_job!(self, job => job.fastest())
     }
 
     /// Tells policies earlier measurements, newest first.

@@ -7,7 +7,7 @@ mod generate;
 mod sample;
 mod settings;
 
-use std::{io, path::Path};
+use std::{io, path::Path, time::Duration};
 
 use cap_std::{
     ambient_authority,
@@ -35,7 +35,7 @@ use crate::{
     device::DeviceState,
     error::one_line,
     jobs::{
-        StoredJob,
+        StoredJob, deadline,
         inputs::{Input, Uploads},
         store::Insertion,
     },
@@ -62,6 +62,8 @@ struct Inspection {
     /// them.
     least_bytes: u64,
     counts_weights: bool,
+    /// The shortest time that its work is expected to take; none if nothing is known of it.
+    expected: Option<Duration>,
 }
 
 /// The work of a job, in pixels.
@@ -273,7 +275,10 @@ impl ServerState {
             (None, None) => decode::inspect(&model, device, &request, &uploads)?,
             (None, Some(fields)) => sample::inspect(&model, device, &request, fields, &uploads)?,
         };
-        let Inspection { work, settings, latent, format, least_bytes, counts_weights } = inspected;
+        let Inspection { work, settings, latent, format, least_bytes, counts_weights, expected } = inspected;
+        let seconds = request.deadline_s.unwrap_or(longest_s);
+        let refusal = deadline::refusal(expected, Duration::from_secs(seconds), request.deadline_s.is_some());
+        refusal.map_or(Ok(()), |line| Err(invalid(line)))?;
         // The job's own limit comes last: another one would not help against the device's.
         let check =
             |whose: &str, limit: Option<u64>| check_memory(whose, limit, (work.job, least_bytes, counts_weights));
@@ -303,7 +308,6 @@ impl ServerState {
         let around = around.transpose()?.unwrap_or_default();
         let id = Uuid::now_v7().to_string();
         let now = clock::now_ms();
-        let seconds = request.deadline_s.unwrap_or(longest_s);
         let job = Job {
             id: id.clone(),
             state: JobState::Queued,
@@ -340,8 +344,19 @@ impl ServerState {
         let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
         let [pinned_text, pinned_encode, pinned_decode] = around.map(|of| of.as_ref().map(StoredAssignment::from));
         let (starts, crashes) = (0, 0);
-        let stored =
-            StoredJob { job, request, pinned, pinned_text, pinned_encode, pinned_decode, deadline_ms, starts, crashes };
+        let expected_ms = expected.map(|expected| u64::try_from(expected.as_millis()).unwrap_or(u64::MAX));
+        let stored = StoredJob {
+            job,
+            request,
+            pinned,
+            pinned_text,
+            pinned_encode,
+            pinned_decode,
+            deadline_ms,
+            expected_ms,
+            starts,
+            crashes,
+        };
         // Announced before it is stored, so that a caller who finds it can follow and cancel it.
         self.jobs.announce(&id, assignment);
         let accepted = self.jobs.files.adopt(&id, uploads).and_then(|()| self.jobs.store.insert(&stored, key));

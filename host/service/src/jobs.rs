@@ -1,6 +1,7 @@
 //! Jobs, from their acceptance to their end: stored in a database, their files in a folder each, in
 //! turn for a device, and followed while they are at work.
 
+pub mod deadline;
 pub mod files;
 pub mod inputs;
 mod latents;
@@ -42,6 +43,8 @@ pub struct Jobs {
     assignments: Mutex<HashMap<String, Assignment>>,
     /// The deadlines of unfinished jobs, in milliseconds since 1970, soonest first.
     deadlines: Mutex<BTreeSet<(u64, String)>>,
+    /// The time when this server started, in milliseconds since 1970.
+    started_ms: u64,
     /// Held by the worker on a job in the middle of which the server has crashed, so that two of
     /// them are never at work at once.
     suspect: Mutex<()>,
@@ -59,6 +62,7 @@ impl Jobs {
             metrics,
             assignments: Mutex::default(),
             deadlines: Mutex::default(),
+            started_ms: clock::now_ms(),
             suspect: Mutex::default(),
         }
     }
@@ -208,6 +212,16 @@ impl Jobs {
         Ok(())
     }
 
+    /// Ends a job whose deadline passed before its turn, and says what was done of it.
+    ///
+    /// # Errors
+    /// The end can't be written.
+    pub fn end_overdue(&self, stored: &mut StoredJob) -> Result<bool> {
+        let steps = if stored.starts > 0 { self.files.kept_steps(&stored.job.id) } else { None };
+        let why = deadline::passed(stored, steps, self.started_ms);
+        self.end(stored, JobState::Expired, Some(why), None)
+    }
+
     /// Ends the jobs whose deadlines passed while they waited.
     ///
     /// # Errors
@@ -220,8 +234,7 @@ impl Jobs {
             if let Some(mut stored) = self.store.get(&id)?
                 && let Some(device) = self.devices.get(&stored.job.device)
                 && device.queue.remove(&id)
-                && let Err(error) =
-                    self.end(&mut stored, JobState::Expired, Some("its deadline passed while it waited".into()), None)
+                && let Err(error) = self.end_overdue(&mut stored)
             {
                 device.queue.restore(stored.job.tag.as_deref().unwrap_or_default(), &id);
                 return Err(error);

@@ -4,6 +4,7 @@
 mod decode;
 mod executed;
 mod generate;
+mod held;
 mod observer;
 mod results;
 mod sample;
@@ -33,7 +34,7 @@ use crate::{
     error::one_line,
     job_traces::JobTrace,
     jobs::{
-        StoredJob,
+        StoredJob, deadline,
         live::{JobHandle, JobUpdate},
     },
     metrics::Labels,
@@ -160,7 +161,9 @@ fn run_job(
         return finish(&mut stored, JobState::Cancelled, None, None);
     }
     if now >= stored.deadline_ms {
-        let why = "its deadline passed while it waited".to_owned();
+        return server.retry_until_written("a job's end", || server.jobs.end_overdue(&mut stored)).map(drop);
+    }
+    if let Some(why) = deadline::too_late(&stored, now) {
         return finish(&mut stored, JobState::Expired, Some(why), None);
     }
     let given_up = match (stored.crashes, stored.starts) {
@@ -197,7 +200,7 @@ fn run_job(
     }
     #[cfg(debug_assertions)]
     if stored.job.tag.is_some() && stored.job.tag == std::env::var(HOLD).ok() {
-        let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+        let stop = StopSignal::new(handle.clone(), &stored);
         while stop.goes_on() && !worker.device.queue.is_closed() {
             thread::sleep(ROOM_CHECK / 10);
         }
@@ -248,7 +251,7 @@ where
         Ok(input) => input,
         Err(error) => return Some(JobEnded { state: JobState::Failed, error: Some(error), record: None }),
     };
-    let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+    let stop = StopSignal::new(handle.clone(), stored);
     let (JobOutcome { record, output, end }, mut trace, is_mixed, exchange) = loop {
         let mut decider = Decider::<W>::new(server.rollout.clone(), assignment.clone());
         let mut observer = JobObserver::new(

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tch::{Device, Tensor};
 use tilewright_plan::{
-    Decision, Denoise, DenoiseOutcome, DenoisePlan, DenoiseRequest, Failure, Objective, Planner, Precision, Products,
-    Stage, UnderWay,
+    Decision, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Failure, Objective, Planner,
+    Precision, Products, Stage, UnderWay,
 };
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
@@ -24,6 +24,9 @@ use crate::{
 /// The parts of a feed-forward layer in the plan that holds least: with more, attention holds the
 /// most.
 const LEAST_PARTS: u32 = 8;
+
+/// The steps for each one that is computed, at most, if others are reused.
+const MOST_REUSED: u32 = 4;
 
 /// A request for a sample on one device.
 pub type DenoiseJob<'a> = Job<'a, Denoise, SampleInput<'a>>;
@@ -137,6 +140,21 @@ impl<'a> DenoiseJob<'a> {
             least = Some(least.map_or(held, |least: u64| least.min(held)));
         }
         least
+    }
+
+    /// The shortest time that a plan is expected to take, in whatever memory; none if no plan has a
+    /// price.
+    pub fn fastest(&self) -> Option<Duration> {
+        let DenoiseCapabilities { dtypes, fp8_products, int8_products, reuse_most, .. } = &self.capabilities;
+        let offered = [(Products::Precision, true), (Products::Fp8, *fp8_products), (Products::Int8, *int8_products)];
+        let products = offered.into_iter().filter(|(_, is_offered)| *is_offered);
+        let plans = dtypes.iter().flat_map(|dtype| {
+            let precision = Precision::Uniform(*dtype);
+            products.clone().map(move |(products, _)| DenoisePlan { precision, products, ..DenoisePlan::plain() })
+        });
+        let step = plans.filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.step).min()?;
+        let all = step.saturating_mul(self.request.steps);
+        Some(self.machine.at_best(if *reuse_most > 0.0 { all / MOST_REUSED } else { all }))
     }
 
     /// Decides and carries out, from the first step or from a state that an earlier run reached.

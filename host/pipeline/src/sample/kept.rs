@@ -93,6 +93,15 @@ impl KeptSample {
         Ok((Self { folder, fingerprint: fingerprint.to_owned(), lock, is_removed: false }, found))
     }
 
+    /// The finished steps that are kept at the place of an output, whoever began them; none if no
+    /// step is, or it can't be read.
+    pub fn kept_steps(output: &Path) -> Option<u32> {
+        let bytes = std::fs::read(Self::folder_of(output).join(STEP)).ok()?;
+        let (_, header) = SafeTensors::read_metadata(&bytes).ok()?;
+        let text = header.metadata().as_ref()?.get(KEYWORD)?;
+        Some(serde_json::from_str::<Description>(text).ok()?.steps)
+    }
+
     /// The folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use tilewright_engine::MemoryLimit;
 use tilewright_media::{Format, Kind};
 use tilewright_pipeline::Decode;
-use tilewright_plan::{Loss, Stage};
+use tilewright_plan::{Loss, Objective, Stage};
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat};
 
 use super::{Inspection, Refusal, Work, internal, invalid, rate};
@@ -69,6 +70,9 @@ pub fn inspect(
     let latents = model.tensor(&latent).map_err(internal)?;
     let counts_weights = device.counts_weights || request.count_weights;
     let least_bytes = Decode::least_bytes(&device.machine, model, &latents, counts_weights).map_err(internal)?;
+    let limit = MemoryLimit { bytes: u64::MAX, counts_weights };
+    let job = Decode::new(&device.machine, model, &latents, limit, Objective::Fastest).map_err(internal)?;
+    let expected = job.fastest();
     let work = Work {
         stage: Stage::Decode,
         job: JobStage::Decode,
@@ -81,7 +85,7 @@ pub fn inspect(
         steps: None,
         around: None,
     };
-    Ok(Inspection { work, settings: None, latent: Some(latent), format, least_bytes, counts_weights })
+    Ok(Inspection { work, settings: None, latent: Some(latent), format, least_bytes, counts_weights, expected })
 }
 
 /// An error of a latent's file, in a line for callers. The file's path on the server is left out.

@@ -1,10 +1,13 @@
 //! The inspection of a prompt before its job is accepted: what it makes, and the least memory for
 //! its stages.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tch::{Device, Kind, Tensor};
-use tilewright_engine::DenoiseJob;
+use tilewright_engine::{DenoiseJob, MemoryLimit};
 use tilewright_media::{Format, Shape};
 use tilewright_pipeline::{
     Asked, Decode, EncodeSource, LatentMap, LatentOutput, Model, SampleModel, SampleRequest, Size, Steps, TextRequest,
@@ -224,7 +227,8 @@ pub fn inspect(
         sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
     }
     let job = DenoiseJob::new(&device.machine, &transformer.denoiser, &sampling, u64::MAX, Objective::Fastest);
-    let sampled = job.map_err(internal)?.least_bytes().unwrap_or_default();
+    let job = job.map_err(internal)?;
+    let (sampled, sampling_time) = (job.least_bytes().unwrap_or_default(), job.fastest());
     let [frames, height, width] = transformer.extents(&shape);
     let samples = shape.first().map_or(1, |samples| *samples as u32);
     let steps = sampling.sigmas.len() as u32 - 1;
@@ -234,6 +238,11 @@ pub fn inspect(
     drop(sampling);
     let latents = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu)).map_err(internal)?;
     let decoded = Decode::least_bytes(&device.machine, vae, &latents, true).map_err(internal)?;
+    let limit = MemoryLimit { bytes: u64::MAX, counts_weights: true };
+    let decode = Decode::new(&device.machine, vae, &latents, limit, Objective::Fastest).map_err(internal)?;
+    // Encoders take little beside the rest.
+    let stages = [sampling_time, decode.fastest()];
+    let expected = stages.into_iter().flatten().reduce(Duration::saturating_add);
     let is_clip = frames > 1;
     let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
     let rate = rate(request.fps.as_deref(), &vae.facts().family).map_err(Refusal::Invalid)?;
@@ -267,6 +276,7 @@ pub fn inspect(
         format,
         least_bytes: sampled.max(decoded),
         counts_weights: true,
+        expected,
     })
 }
 

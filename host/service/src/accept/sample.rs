@@ -88,7 +88,8 @@ pub fn inspect(
     let sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
     let shape = sampling.latents.size();
     let job = DenoiseJob::new(&device.machine, &transformer.denoiser, &sampling, u64::MAX, Objective::Fastest);
-    let least_bytes = job.map_err(internal)?.least_bytes().unwrap_or_default();
+    let job = job.map_err(internal)?;
+    let (least_bytes, expected) = (job.least_bytes().unwrap_or_default(), job.fastest());
     let [frames, height, width] = transformer.extents(&shape);
     let settings = settings_of(model, transformer, request, (&asked, &shape)).map_err(|error| refused(&error))?;
     let files = transformer.denoiser.files();
@@ -110,6 +111,7 @@ pub fn inspect(
         format,
         least_bytes,
         counts_weights: true,
+        expected,
     })
 }
 

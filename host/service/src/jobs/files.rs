@@ -103,6 +103,11 @@ impl JobFiles {
         self.jobs().join(id)
     }
 
+    /// The finished steps of a job's sample that are kept; none if there are none.
+    pub fn kept_steps(&self, id: &str) -> Option<u32> {
+        LATENTS.iter().find_map(|name| KeptSample::kept_steps(&self.job_folder(id).join(name)))
+    }
+
     /// A file that a job reads.
     pub fn input(&self, id: &str, input: Input) -> PathBuf {
         self.job_folder(id).join(input.name())

@@ -25,6 +25,10 @@ pub struct StoredJob {
     pub pinned_encode: Option<StoredAssignment>,
     /// The deadline, in milliseconds since 1970.
     pub deadline_ms: u64,
+    /// The shortest time that its work is expected to take, in milliseconds; none if nothing is
+    /// known of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ms: Option<u64>,
     /// The number of times that work on it has begun.
     pub starts: u32,
     /// The server's crashes in the middle of it; kills and power failures don't count.
