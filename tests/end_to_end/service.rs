@@ -4,6 +4,8 @@
 mod access;
 #[path = "service/changes.rs"]
 mod changes;
+#[path = "service/clock.rs"]
+mod clock;
 #[path = "service/defaults.rs"]
 mod defaults;
 #[path = "service/endurance.rs"]

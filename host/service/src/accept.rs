@@ -21,7 +21,6 @@ use tilewright_models::Latent;
 use tilewright_plan::bytes;
 use tilewright_rollout::StoredAssignment;
 use tilewright_service_api::{Job, JobRequest, JobSettings, JobStage, JobState, OutputFormat};
-use uuid::Uuid;
 
 use self::sample::sampled_bytes;
 pub use self::{
@@ -301,8 +300,7 @@ impl ServerState {
             Ok::<_, Refusal>([Some(text), encode, Some(of_vae(Stage::Decode)?)])
         });
         let around = around.transpose()?.unwrap_or_default();
-        let id = Uuid::now_v7().to_string();
-        let now = clock::now_ms();
+        let id = clock::job_id();
         let seconds = request.deadline_s.unwrap_or(longest_s);
         let job = Job {
             id: id.clone(),
@@ -324,7 +322,7 @@ impl ServerState {
             width: work.width,
             steps: work.steps,
             request: settings.map(Box::new),
-            created: clock::format_ms(now),
+            created: clock::format_ms(clock::now_ms()),
             started: None,
             finished: None,
             position: None,
@@ -337,7 +335,7 @@ impl ServerState {
         };
         let pinned = StoredAssignment::from(&assignment);
         let tag = request.tag.clone().unwrap_or_default();
-        let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
+        let deadline_ms = clock::steady_ms().saturating_add(seconds.saturating_mul(1000));
         let [pinned_text, pinned_encode, pinned_decode] = around.map(|of| of.as_ref().map(StoredAssignment::from));
         let (starts, crashes) = (0, 0);
         let stored =

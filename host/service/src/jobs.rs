@@ -40,7 +40,8 @@ pub struct Jobs {
     /// The revision that decides, for each accepted job that has not ended. A job restored after a
     /// restart has none: its revision is opened again when its turn comes.
     assignments: Mutex<HashMap<String, Assignment>>,
-    /// The deadlines of unfinished jobs, in milliseconds since 1970, soonest first.
+    /// The deadlines of unfinished jobs by the steady clock, in milliseconds since 1970, soonest
+    /// first.
     deadlines: Mutex<BTreeSet<(u64, String)>>,
     /// Held by the worker on a job in the middle of which the server has crashed, so that two of
     /// them are never at work at once.
@@ -131,10 +132,10 @@ impl Jobs {
         error: Option<String>,
         record: Option<&str>,
     ) -> Result<bool> {
-        let now = clock::now_ms();
+        let now = clock::steady_ms();
         stored.job.state = state;
         stored.job.error = error.map(|line| self.files.strip_data_folder(&line));
-        stored.job.finished = Some(clock::format_ms(now));
+        stored.job.finished = Some(stored.time_of(now));
         (stored.job.position, stored.job.progress, stored.job.sampling) = (None, None, None);
         let is_first = self.store.update(stored, record, Some(now))?;
         let job = &stored.job;
@@ -213,7 +214,7 @@ impl Jobs {
     /// # Errors
     /// An end can't be written; it is tried again the next time.
     pub fn expire_overdue(&self) -> Result<()> {
-        let now = clock::now_ms();
+        let now = clock::steady_ms();
         loop {
             let due = self.lock_deadlines().first().filter(|(deadline, _)| *deadline <= now).cloned();
             let Some((deadline, id)) = due else { return Ok(()) };
@@ -231,7 +232,8 @@ impl Jobs {
         }
     }
 
-    /// Removes the jobs that ended before a time, in milliseconds since 1970, with their files.
+    /// Removes the jobs that ended before a time by the steady clock, in milliseconds since 1970,
+    /// with their files.
     ///
     /// # Errors
     /// The store can't be read or written.

@@ -155,7 +155,7 @@ fn run_job(
         server.retry_until_written("a job's end", || server.jobs.end(stored, state, error.clone(), record)).map(drop)
     };
     let handle = server.jobs.live.get(&id).unwrap_or_else(|| server.jobs.live.add(&id));
-    let now = clock::now_ms();
+    let now = clock::steady_ms();
     if handle.is_cancelled() {
         return finish(&mut stored, JobState::Cancelled, None, None);
     }
@@ -184,10 +184,11 @@ fn run_job(
     };
     stored.starts += 1;
     stored.job.state = JobState::Running;
-    stored.job.started = Some(clock::format_ms(now));
+    stored.job.started = Some(stored.time_of(now));
     server.retry_until_written("a job's start", || server.jobs.store.update(&stored, None, None))?;
     handle.set_started(now);
-    server.metrics.record_wait(Duration::from_millis(now.saturating_sub(clock::parse_ms(&stored.job.created))));
+    let waited = clock::accepted_ms(&id).map_or(0, |accepted| now.saturating_sub(accepted));
+    server.metrics.record_wait(Duration::from_millis(waited));
     handle.send(JobUpdate::Job(Box::new(stored.job.clone())));
     server.jobs.live.notify_change();
 

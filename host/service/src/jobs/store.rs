@@ -13,7 +13,7 @@ use tilewright_rollout::Disk;
 use tilewright_service_api::{JobStage, JobState};
 
 use super::StoredJob;
-use crate::{Error, Result};
+use crate::{Error, Result, clock};
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS job (
@@ -41,6 +41,9 @@ const MIGRATION_2: &str = "
 
 /// The version of the schema that this program writes.
 const VERSION: i64 = 2;
+
+/// The last time that a kept one is taken for: the end of the year 9999.
+const LATEST_MS: u64 = 253_402_300_799_000;
 
 /// Rows that a search reads at once and, at most, in all.
 const ROWS: u32 = 200;
@@ -355,7 +358,22 @@ impl JobStore {
         Ok(rows.iter().filter_map(|(text, is_cancelled)| Some((from_json(text)?, *is_cancelled))).collect())
     }
 
-    /// Jobs that ended before a time, some hundred at once.
+    /// The latest time of the jobs, accepted or ended, by the steady clock in milliseconds since
+    /// 1970; 0 if there are none.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn last_ms(&self) -> Result<u64> {
+        let (id, ended) = self.with(|connection| {
+            connection.query_row("SELECT max(id), max(ended_ms) FROM job", [], |row| {
+                Ok((row.get::<_, Option<String>>(0)?, row.get::<_, Option<i64>>(1)?))
+            })
+        })?;
+        let accepted = id.and_then(|id| clock::accepted_ms(&id)).unwrap_or(0);
+        Ok(accepted.max(ended.map_or(0, |ended| u64::try_from(ended).unwrap_or(0))).min(LATEST_MS))
+    }
+
+    /// Jobs that ended before a time by the steady clock, some hundred at once.
     ///
     /// # Errors
     /// [`Error::Store`]

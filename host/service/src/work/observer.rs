@@ -48,7 +48,7 @@ impl StopSignal {
     pub fn goes_on(&self) -> bool {
         let found = match () {
             () if self.handle.is_cancelled() => CANCELLED,
-            () if clock::now_ms() >= self.deadline_ms => EXPIRED,
+            () if clock::steady_ms() >= self.deadline_ms => EXPIRED,
             () => return true,
         };
         // The first reason stays.
