@@ -15,7 +15,7 @@ use tilewright_torch::{
 };
 
 use super::Torch;
-use crate::{Biased, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
+use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
 
 /// The most bytes of expanded rows that a product holds at once where it can't expand a panel at a
 /// time.
@@ -195,8 +195,14 @@ pub(crate) fn expanded_rows(columns: i64, kind: Kind) -> i64 {
 impl TokenOps for Torch {
     type Matrix = Matrix;
 
-    fn constant(&self, values: &[f32], shape: &[i64]) -> Result<Tensor> {
-        Ok(Tensor::f_from_slice(values)?.f_reshape(shape)?.f_to_device(self.device)?)
+    fn constant<E: From<Error>>(
+        &self,
+        shape: &[i64],
+        values: impl FnOnce() -> std::result::Result<Vec<f32>, E>,
+    ) -> std::result::Result<Tensor, E> {
+        let values = values()?;
+        let placed = Tensor::f_from_slice(&values).and_then(|all| all.f_reshape(shape)?.f_to_device(self.device));
+        Ok(placed.map_err(Error::from)?)
     }
 
     fn unset(&self, shape: &[i64], kind: Kind) -> Result<Tensor> {
