@@ -30,5 +30,7 @@ mod prompts;
 mod samples;
 #[path = "service/server.rs"]
 pub mod server;
+#[path = "service/waiting.rs"]
+mod waiting;
 #[path = "service/weights.rs"]
 mod weights;

@@ -1,14 +1,18 @@
 //! A sample: from files of a transformer, conditioning, noise and latents to a latent's file.
 
+mod conditioning_shape;
 mod defaults;
 mod generated;
 mod inputs;
 mod kept;
+mod outline;
 mod paced;
 mod prepare;
 mod request;
 mod saved;
 mod settings;
+mod sizes;
+mod way;
 
 use std::path::{Path, PathBuf};
 
@@ -26,6 +30,7 @@ pub use self::{
     defaults::random_seed,
     inputs::{MASK, NOISY, NOISY_SIGMA},
     kept::KeptSample,
+    outline::{Foreseen, SampleOutline},
     paced::PacedSteps,
     request::{Asked, PromptRequest, SampleRequest, Size, Steps},
     settings::Settings,

@@ -182,6 +182,11 @@ impl TextEncoders {
         observer: &mut dyn Observer,
     ) -> Result<(Vec<Vec<Row>>, Vec<EncoderRun>)> {
         let _no_grad = tch::no_grad_guard();
+        // An encoder that does not fit is refused before another one runs in vain.
+        for encoder in self.encoders() {
+            let (_, embedded) = self.prepare(encoder, request)?;
+            job(encoder, machine, &embedded, request)?;
+        }
         let each = self.encoders().iter().map(|encoder| self.run(encoder, machine, request, planning, observer));
         Ok(each.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }

@@ -22,7 +22,6 @@ use tilewright_plan::bytes;
 use tilewright_rollout::StoredAssignment;
 use tilewright_service_api::{Job, JobRequest, JobSettings, JobStage, JobState, OutputFormat};
 
-use self::sample::sampled_bytes;
 pub use self::{
     describe::describe,
     generate::{IMAGE, fields_of, from_latent, prompts_of, text_request},
@@ -125,13 +124,12 @@ const HELD: u64 = 5;
 ///
 /// # Errors
 /// A file can't be read.
-pub fn inspected_bytes(request: &JobRequest, uploads: &Uploads) -> io::Result<u64> {
+pub fn inspected_bytes(uploads: &Uploads) -> io::Result<u64> {
     let sizes = uploads.values().map(|upload| upload.as_file().metadata().map(|facts| facts.len()));
     let files = sizes.sum::<io::Result<u64>>()?.saturating_mul(HELD);
     // A mask may be a picture, which takes far more than its file.
     let mask = uploads.get(&Input::Mask).and_then(|mask| tilewright_media::picture_bytes(mask.path()).ok());
-    let sample = request.sample.as_deref().map_or(0, sampled_bytes);
-    Ok(files.saturating_add(mask.unwrap_or_default().saturating_mul(2)).saturating_add(sample))
+    Ok(files.saturating_add(mask.unwrap_or_default().saturating_mul(2)))
 }
 
 fn invalid(reason: impl Into<String>) -> Refusal {
@@ -265,10 +263,7 @@ impl ServerState {
         check_loras(&request)?;
         let model = model.with_loras(&request.loras).map_err(Refusal::Invalid)?;
         let inspected = match (&request.prompt, &request.sample) {
-            (Some(prompt), _) => {
-                let place = self.jobs.files.incoming();
-                generate::inspect(&model, (device, &place), &request, prompt, &uploads)?
-            }
+            (Some(prompt), _) => generate::inspect(&model, device, &request, prompt, &uploads)?,
             (None, None) => decode::inspect(&model, device, &request, &uploads)?,
             (None, Some(fields)) => sample::inspect(&model, device, &request, fields, &uploads)?,
         };

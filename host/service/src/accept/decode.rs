@@ -68,7 +68,7 @@ pub fn inspect(
     media.check(model.kind(), &shape).map_err(|line| invalid(format!("format: {}", replace_advice(&line))))?;
     let latents = model.tensor(&latent).map_err(internal)?;
     let counts_weights = device.counts_weights || request.count_weights;
-    let least_bytes = Decode::least_bytes(&device.machine, model, &latents, counts_weights).map_err(internal)?;
+    let least_bytes = Decode::least_bytes(&device.machine, model, &latents.size(), counts_weights).map_err(internal)?;
     let work = Work {
         stage: Stage::Decode,
         job: JobStage::Decode,

@@ -196,7 +196,7 @@ pub async fn read_submission(
 pub async fn accept_submission(app: &App, submission: Submission) -> ApiResult<Job> {
     let (server, Submission { job, uploads, key, caller }) = (app.server.clone(), submission);
     let (job, uploads, bytes) = spawn_blocking(move || {
-        let bytes = inspected_bytes(&job, &uploads);
+        let bytes = inspected_bytes(&uploads);
         bytes.map(|bytes| (job, uploads, bytes))
     })
     .await?
