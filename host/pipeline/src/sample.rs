@@ -19,7 +19,7 @@ use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, Lora, LoraFit, Scaling,
 };
 
-pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, image_width, read};
+pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, check_conditioning, image_width, read};
 use self::saved::Defaults;
 pub(crate) use self::saved::text_tokens;
 pub use self::{

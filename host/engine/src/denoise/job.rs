@@ -18,6 +18,7 @@ use crate::{
     Error, Finished, Job, Machine, Observer, Result, Unfinished,
     run::{is_hopeless, run},
     task::{AttemptContext, AttemptError, Task, measure, settle},
+    text::USUAL_TOKENS,
     work::{AnyDecided, AnyFailed, Attempts, Decided, Failed, Runnable},
 };
 
@@ -106,7 +107,11 @@ impl<'a> DenoiseJob<'a> {
         let input = SampleInput { denoiser, sampling };
         let job = Self::new_unchecked(machine, Stage::Denoise, request, capabilities, prices, input);
         match job.least_beyond(memory_limit) {
-            Some(least) => Err(Error::SampleDoesNotFit { limit: memory_limit, least }),
+            Some(least) => {
+                let tokens = job.request.text_tokens;
+                let long_text = (i64::from(tokens) > USUAL_TOKENS).then_some(tokens);
+                Err(Error::SampleDoesNotFit { limit: memory_limit, least, long_text })
+            }
             None => Ok(job),
         }
     }

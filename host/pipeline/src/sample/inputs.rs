@@ -132,6 +132,13 @@ pub(crate) fn read(path: &Path, name: &'static str) -> Result<Given> {
     Ok(Given { path: path.to_owned(), name, tensor })
 }
 
+/// Checks that a conditioning's file is whole, and its values finite.
+pub(crate) fn check_conditioning(path: &Path) -> Result<()> {
+    let file = Checkpoint::open(path).map_err(ModelError::from)?;
+    tensor(&file, TEXT)?.map(drop).ok_or_else(|| missing(&file, TEXT))?;
+    [POOLED, IMAGE, CONDITION].into_iter().try_for_each(|name| tensor(&file, name).map(drop))
+}
+
 fn missing(file: &Checkpoint, name: &str) -> Error {
     let names: Vec<&str> = file.names().take(3).collect();
     let found = if names.is_empty() { "no tensor at all".into() } else { names.join(", ") };
