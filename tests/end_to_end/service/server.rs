@@ -136,6 +136,10 @@ impl Server {
         self.address
     }
 
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }

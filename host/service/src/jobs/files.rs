@@ -23,6 +23,9 @@ const THUMBNAIL: &str = "thumbnail.png";
 /// The names of a sample's result; of a job from a prompt it is the input of the decode.
 const LATENTS: [&str; 3] = ["result.latent", "result.safetensors", "latent"];
 
+/// The most tries to remove a folder in which files come into being.
+const MOST_TRIES: u32 = 10;
+
 /// The folders below the server's data.
 #[derive(Clone, Debug)]
 pub struct JobFiles {
@@ -203,10 +206,18 @@ impl JobFiles {
         }
     }
 
-    /// Removes everything of a job.
+    /// Removes everything of a job. Who reads a file of it reads on.
     pub fn forget(&self, id: &str) {
         let folder = self.job_folder(id);
-        if let Err(error) = fs::remove_dir_all(&folder)
+        // A thumbnail may come into being meanwhile.
+        let again = |error: &io::Error| error.kind() == io::ErrorKind::DirectoryNotEmpty;
+        let mut removed = fs::remove_dir_all(&folder);
+        for _ in 1..MOST_TRIES {
+            if removed.as_ref().is_err_and(again) {
+                removed = fs::remove_dir_all(&folder);
+            }
+        }
+        if let Err(error) = removed
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(%error, path = %folder.display(), "a job's files can't be removed");

@@ -2,14 +2,15 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use rusqlite::{Connection, OptionalExtension, ffi, params, params_from_iter, types::Value};
+use rustix::process::{FlockType, Pid, fcntl_getlk};
 use tilewright_rollout::Disk;
-
 use tilewright_service_api::{JobStage, JobState};
 
 use super::StoredJob;
@@ -114,6 +115,13 @@ pub enum Insertion {
     Existing(Box<StoredJob>),
 }
 
+/// The process that has a database open for itself; none if it is in another container, or has
+/// ended.
+fn holder(path: &Path) -> Option<i32> {
+    let held = fcntl_getlk(File::open(path).ok()?, &FlockType::WriteLock.into()).ok()??;
+    held.pid.map(Pid::as_raw_pid)
+}
+
 impl JobStore {
     /// Opens the database, and makes it if it is missing.
     ///
@@ -142,7 +150,7 @@ impl JobStore {
         };
         let version = set_up().map_err(|source| match source.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
-                Error::InUse(path.to_owned())
+                Error::InUse { folder: path.parent().unwrap_or(path).to_owned(), process: holder(path) }
             }
             _ => failed(source),
         })?;
