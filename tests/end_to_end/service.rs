@@ -2,6 +2,8 @@
 
 #[path = "service/access.rs"]
 mod access;
+#[path = "service/bombs.rs"]
+mod bombs;
 #[path = "service/changes.rs"]
 mod changes;
 #[path = "service/defaults.rs"]
@@ -24,6 +26,8 @@ mod pages;
 mod policies;
 #[path = "service/prompts.rs"]
 mod prompts;
+#[path = "service/results.rs"]
+mod results;
 #[path = "service/samples.rs"]
 mod samples;
 #[path = "service/server.rs"]

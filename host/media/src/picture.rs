@@ -130,11 +130,10 @@ fn ends_in_zeros(file: &mut (impl Read + Seek), length: u64) -> io::Result<bool>
 
 /// True if a PNG has several frames: what it says of them comes before its data. The file is
 /// rewound afterwards.
-fn is_animated(file: &mut (impl Read + Seek)) -> io::Result<bool> {
-    let mut at = 8;
+fn is_animated(file: &mut BufReader<File>) -> io::Result<bool> {
+    file.seek(SeekFrom::Start(8))?;
     let mut chunk = [0; 12];
     let animated = loop {
-        file.seek(SeekFrom::Start(at))?;
         match file.read_exact(&mut chunk) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break false,
             read => read?,
@@ -143,7 +142,8 @@ fn is_animated(file: &mut (impl Read + Seek)) -> io::Result<bool> {
         match &kind {
             b"acTL" => break u32::from_be_bytes(frames) > 1,
             b"IDAT" | b"IEND" => break false,
-            _ => at += u64::from(u32::from_be_bytes(length)) + 12,
+            // Relative, since there may be millions of chunks, and the buffer has the next ones.
+            _ => file.seek_relative(i64::from(u32::from_be_bytes(length)))?,
         }
     };
     file.rewind()?;
