@@ -8,12 +8,12 @@ pub type Bomb = (&'static str, Vec<u8>);
 /// Pictures and animations whose headers say more pixels than are read.
 pub fn large() -> Vec<Bomb> {
     let pngs = [(16_384, 16_384), (65_535, 65_535), (u32::MAX >> 1, 1), (1, u32::MAX >> 1), (100_000, 20_000)];
-    let gifs = [(65_535, 65_535, 1, (1, 1)), (1, 1, 2, (65_535, 65_535)), (8000, 8000, 3, (8000, 8000))];
+    let gifs = [(65_535, 65_535, 1, (1, 1)), (1, 1, 2, (65_535, 65_535))];
     let mut bombs: Vec<Bomb> = pngs.into_iter().map(|(width, height)| ("bomb.png", png(width, height, &[]))).collect();
     bombs.extend(gifs.map(|(width, height, frames, frame)| ("bomb.gif", gif(width, height, frames, frame))));
     let canvas = [&b"VP8X\x0a\0\0\0\x02\0\0\0"[..], &[0xff; 6], b"ANIM\x06\0\0\0\0\0\0\0\0\0", FRAME].concat();
     bombs.push(("canvas.webp", webp(&canvas)));
-    bombs.push(("lossless.webp", webp(b"VP8L\x0a\0\0\0\x2f\xff\xff\xff\x0f\0\0\0\0\0")));
+    bombs.push(("lossless.webp", webp(b"VP8L\x0a\0\0\0\x2f\xfe\xbf\xff\x0f\0\0\0\0\0")));
     bombs.push(("larger.jpg", jpeg(0xffff)));
     bombs
 }
@@ -36,13 +36,15 @@ pub fn packed() -> Vec<Bomb> {
     bombs
 }
 
-/// Animations of more frames than are read, of none, or cut.
+/// Animations of more or larger frames than are read, of none, or cut.
 pub fn others() -> Vec<Bomb> {
     let canvas = b"VP8X\x0a\0\0\0\x02\0\0\0\x0f\0\0\x0f\0\0";
     let many = [&canvas[..], b"ANIM\x06\0\0\0\0\0\0\0\0\0", &FRAME.repeat(200_000)].concat();
     vec![
         ("frames.gif", gif(16, 16, 200_000, (1, 1))),
         ("none.gif", gif(16, 16, 0, (1, 1))),
+        // A picture of this size is read, an animation is not.
+        ("large-frames.gif", gif(8000, 8000, 3, (8000, 8000))),
         ("many.webp", webp(&many)),
         ("chunks.webp", webp(&[&canvas[..], b"ANMF\xff\xff\xff\xff"].concat())),
     ]
@@ -75,8 +77,10 @@ fn png(width: u32, height: u32, chunks: &[(png::chunk::ChunkType, Vec<u8>)]) -> 
     for (kind, data) in chunks {
         writer.write_chunk(*kind, data).unwrap();
     }
-    if u64::from(width) * u64::from(height) <= 1 << 28 {
-        writer.write_image_data(&vec![0; width.div_ceil(8) as usize * height as usize]).unwrap();
+    match u64::from(width) * u64::from(height) <= 1 << 28 {
+        true => writer.write_image_data(&vec![0; width.div_ceil(8) as usize * height as usize]).unwrap(),
+        // The beginning of the data alone, as of a file that is still to come.
+        false => writer.write_chunk(png::chunk::IDAT, &zeros(1)).unwrap(),
     }
     drop(writer);
     bytes

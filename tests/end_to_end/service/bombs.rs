@@ -18,6 +18,9 @@ use crate::{
 /// Bytes that the service may take beside what it takes for a good picture.
 const MOST_BYTES: u64 = 256 << 20;
 
+/// The words of each refusal.
+const SAID: &str = "GiB to be read, of at most 1.25: scale it down";
+
 /// A good picture.
 fn good() -> Vec<u8> {
     fs::read(fixture("text-clip-vision/64x64.png")).unwrap()
@@ -32,12 +35,15 @@ fn bombs_are_refused_by_their_headers() {
     let id = server.submit_files(&request, &[("image", &good), ("mask", &good)]).with(202)["id"].clone();
     assert_eq!(server.ended(id.as_str().unwrap())["state"], "done");
     let before = server.resident_bytes();
+    let mut others = Vec::new();
     for (name, bytes) in bombs::large() {
         for (files, words) in
             [(vec![("image", &*bytes)], "image: "), (vec![("image", &*good), ("mask", &*bytes)], "mask: ")]
         {
             let line = server.submit_files(&request, &files).problem(422);
-            assert!(line.starts_with(words) && line.contains("GiB to be read, of at most 1.25"), "{name}: {line}");
+            if !line.starts_with(words) || !line.contains(SAID) {
+                others.push(format!("{name}: {line}"));
+            }
         }
         let token = token(&server, "/prompt");
         let fields: [(&str, &[u8]); 4] =
@@ -46,6 +52,7 @@ fn bombs_are_refused_by_their_headers() {
         let answer = server.ask("POST", "/actions/submit", &[("content-type", media)], &body);
         assert!((300..500).contains(&answer.status), "{name}: {}", answer.status);
     }
+    assert_eq!(others, [""; 0]);
     // What is packed beside the pixels is not unpacked, or within bounds.
     for (name, bytes) in bombs::packed().into_iter().chain(bombs::others()) {
         let answer = server.submit_files(&request, &[("image", &bytes), ("mask", &bytes)]);
@@ -64,6 +71,7 @@ fn the_program_refuses_them_alike() {
     let place = Place::new();
     let model = fixture("generate-flux");
     place.write("good.png", good());
+    let mut others = Vec::new();
     for (name, bytes) in bombs::large() {
         place.write(name, bytes);
         let words = format!("{name}: ");
@@ -71,7 +79,10 @@ fn the_program_refuses_them_alike() {
             let generate = ["generate", "a cat", "--model", &model, "--device", "cpu", "--steps", "1", "-o", "x.png"];
             let run = place.run(&[&generate[..], files].concat());
             run.failed(2, &words);
-            assert!(run.stderr().contains("GiB to be read, of at most 1.25"), "{name}: {}", run.stderr());
+            if !run.stderr().contains(SAID) {
+                others.push(run.stderr());
+            }
         }
     }
+    assert_eq!(others, [""; 0]);
 }
