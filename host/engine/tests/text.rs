@@ -158,7 +158,7 @@ fn a_text_that_is_too_long_is_said_with_what_fits() {
     assert!(error.to_string().starts_with(&words), "{error}");
     let most = most as i64;
     assert!(check(&[256, most]).is_ok() && check(&[256, most + 1]).is_err());
-    // Where not even a usual prompt fits, it is not the prompt's fault.
+    // If not even a usual prompt fits, the prompt is not at fault.
     let error = TextJob::check_lengths(machine(), None, texts, &[1 << 20], 1 << 16).unwrap_err();
     assert!(matches!(error, Error::EncoderDoesNotFit { .. }), "{error}");
 }

@@ -133,8 +133,8 @@ fn ends_in_zeros(file: &mut (impl Read + Seek), length: u64) -> io::Result<bool>
     Ok(end.iter().all(|byte| *byte == 0))
 }
 
-/// The width and height that a PNG or a GIF states at its beginning; none if it is cut, and of other
-/// formats, whose decoders read no more than their headers. The file is rewound afterwards.
+/// The width and height that a PNG or a GIF states at its beginning; none if it is cut, and for
+/// other formats, whose decoders read no more than their headers. The file is rewound afterwards.
 fn stated_size(format: ImageFormat, file: &mut BufReader<File>) -> io::Result<Option<[u32; 2]>> {
     let mut start = Vec::new();
     file.take(24).read_to_end(&mut start)?;

@@ -67,7 +67,7 @@ pub(crate) fn of_info(info: &png::Info<'_>, most: usize) -> Texts {
             left = left.saturating_sub(text.len());
             texts.push((keyword.to_owned(), text));
         }
-        // Its bytes were unpacked all the same, up to the limit.
+        // Bytes were unpacked all the same, up to the limit.
         None => left /= 2,
     };
     for chunk in &info.compressed_latin1_text {
@@ -138,7 +138,7 @@ mod tests {
         info.compressed_latin1_text = ["a", "b", "c", "d"].map(packed).into();
         info.utf8_text = vec![png::text_metadata::ITXtChunk::new("e", "short")];
         let names = |most: usize| of_info(&info, most).into_iter().map(|(keyword, _)| keyword).collect::<String>();
-        // What does not fit takes half of what is left.
+        // A text that does not fit takes half of what is left.
         assert_eq!([5000, 2500, 1000, 999].map(names), ["abcde", "abe", "a", "e"]);
     }
 

@@ -77,8 +77,9 @@ fn descriptor(path: &Path) -> Option<u32> {
 /// free.
 ///
 /// # Errors
-/// The path is a folder, device, pipe or socket, or a name of what this process has open; a file that is write-protected or another user's;
-/// a link to nothing; or a link of another user's, except root's.
+/// The path is a folder, device, pipe or socket, or a name of what this process has open; a file
+/// that is write-protected or another user's; a link to nothing; or a link of another user's,
+/// except root's.
 pub fn destination(path: &Path) -> Result<PathBuf, OutputRefused> {
     let refused = |reason: String| Err(OutputRefused::new(path, reason));
     if let Some(noun) = stream(path) {

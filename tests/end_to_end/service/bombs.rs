@@ -53,7 +53,7 @@ fn bombs_are_refused_by_their_headers() {
         assert!((300..500).contains(&answer.status), "{name}: {}", answer.status);
     }
     assert_eq!(others, [""; 0]);
-    // What is packed beside the pixels is not unpacked, or within bounds.
+    // Data packed beside the pixels are not unpacked, or within bounds.
     for (name, bytes) in bombs::packed().into_iter().chain(bombs::others()) {
         let answer = server.submit_files(&request, &[("image", &bytes), ("mask", &bytes)]);
         assert!([202, 422].contains(&answer.status), "{name}: {}", String::from_utf8_lossy(&answer.body));

@@ -196,7 +196,7 @@ fn what_is_no_prompts_job_is_refused() {
     assert!(line.contains("latent: a prompt is the whole input"), "{line}");
 }
 
-/// What is wrong with a prompt is told as on the command line, and spoils nothing for others.
+/// Faults of a prompt are named as on the command line, and spoil nothing for others.
 #[test]
 fn weights_beyond_numbers_and_prompts_that_are_too_long_are_said() {
     let place = Place::new();

@@ -95,7 +95,7 @@ impl Validators {
     }
 }
 
-/// A header that is there once.
+/// A header that was sent a single time.
 fn one_text(asked: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = asked.get_all(name).into_iter();
     let first = values.next()?.to_str().ok()?;

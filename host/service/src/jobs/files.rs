@@ -206,7 +206,7 @@ impl JobFiles {
         }
     }
 
-    /// Removes everything of a job. Who reads a file of it reads on.
+    /// Removes everything of a job. Files that are being read stay for their readers.
     pub fn forget(&self, id: &str) {
         let folder = self.job_folder(id);
         // A thumbnail may come into being meanwhile.
