@@ -50,6 +50,8 @@ mod policy_bench;
 mod program;
 #[path = "end_to_end/projects.rs"]
 mod projects;
+#[path = "end_to_end/refusals.rs"]
+mod refusals;
 #[path = "end_to_end/registry.rs"]
 mod registry;
 #[path = "end_to_end/replay.rs"]

@@ -24,7 +24,8 @@ fn main() {
         .flag(include.join("torch/csrc/api/include").display().to_string());
     // Expanded values are ggml's to the last bit: no product and sum are rounded as one.
     shim.clone().flag("-ffp-contract=off").file("shim/expand.cpp").compile("tilewright_torch_expand");
-    shim.file("shim/memory.cpp")
+    shim.file("shim/cancel.cpp")
+        .file("shim/memory.cpp")
         .file("shim/device.cpp")
         .file("shim/transfer.cpp")
         .file("shim/scalar.cpp")

@@ -309,13 +309,15 @@ fn a_memory_limit_says_if_it_counts_the_weights() {
     let weights = within_estimate - aside_estimate;
     assert!(weights >= record["request"]["model"]["parameter_bytes"].as_u64().unwrap(), "{weights}");
     assert!(within.abs_diff(aside + weights) < aside / 50, "{within}, {aside} and {weights}");
-    // A limit that the rest alone keeps within: with the weights, the whole picture does not fit.
+    // A limit that the rest alone keeps within: with the weights, the whole picture does not fit in
+    // f32.
     let limit = (aside + weights / 2).to_string();
     let (.., record) = decode(&["--memory-limit", &limit]);
     assert_eq!(record["attempts"], serde_json::json!([]));
     let options = ["--memory-limit", &limit, "--count-weights", "--no-history", "--json", "-o", "x.png"];
     let record = place.decode(&smaller, &options).json();
-    assert_ne!(record["plan"]["space"]["kind"], "whole", "{record}");
+    let plan = &record["plan"];
+    assert!(plan["space"]["kind"] != "whole" || plan["precision"] != "f32", "{record}");
     assert!(record["outcome"]["peak_bytes"].as_u64().unwrap() <= limit.parse().unwrap(), "{record}");
 
     let table = |options: &[&str]| {

@@ -399,7 +399,7 @@ fn check_on(
     let _ = fs::remove_file(place.path("report.json"));
     let arguments = ["device", "check", "--device", "cuda", "--quick", "--only", only, "--report", "report.json"];
     // A busy machine is not taken for a hang.
-    let patience = if further.is_empty() { &["--patience", "900"][..] } else { further };
+    let patience = if further.is_empty() { &["--patience", "86400"][..] } else { further };
     let mut command = command(place, script, &[&arguments[..], patience].concat());
     let run = Run(command.env("TILEWRIGHT_LIBTORCH", libtorch).output().unwrap());
     let report: Value = serde_json::from_slice(&fs::read(place.path("report.json")).unwrap()).unwrap();

@@ -2,6 +2,8 @@
 //! processor time, or ten times what good files take on a slow machine, and 1 GiB more than those,
 //! and nothing left behind.
 
+#[path = "hostile_files/bombs.rs"]
+pub mod bombs;
 #[path = "hostile_files/corpus.rs"]
 mod corpus;
 

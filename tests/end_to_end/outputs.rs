@@ -252,6 +252,64 @@ fn standard_input_and_output_take_one_picture() {
 }
 
 #[test]
+fn standard_output_has_several_names_and_other_streams_are_refused_by_theirs() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    let (vae, model) = (vae(), fixture("generate-flux"));
+    let run = |words: &[&str]| place.run(&[words, &["--device", "cpu"]].concat());
+    let decode = ["decode", "a.latent", "--vae", &vae, "--no-history", "-o"];
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/../dev/stdout"] {
+        let run = run(&[&decode[..], &[name]].concat());
+        run.succeeded();
+        assert!(run.0.stdout.starts_with(b"\x89PNG"), "{name}");
+        assert!(run.stderr().contains("standard output"), "{name}: {}", run.stderr());
+    }
+    // A file behind it is written as the shell has opened it.
+    let file = File::create(place.path("x.png")).unwrap();
+    let status = place.command(&[&decode[..], &["/dev/stdout"]].concat()).stdout(file).stderr(Stdio::null()).status();
+    assert!(status.unwrap().success() && image::open(place.path("x.png")).unwrap().width() == 64);
+    let encode = ["encode", "x.png", "--vae", &vae, "--no-history", "-o"];
+    assert!(run(&[&encode[..], &["/dev/stdout"]].concat()).0.stdout.windows(13).any(|text| text == b"latent_tensor"));
+    let generate = ["generate", "a cat", "--model", &model, "--size", "32x32", "--steps", "1", "-o"];
+    assert!(run(&[&generate[..], &["/dev/stdout"]].concat()).0.stdout.starts_with(b"\x89PNG"));
+
+    // Nothing waits for the other end of a pipe, and no node is replaced by a file.
+    assert!(std::process::Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
+    symlink("pipe", place.path("link")).unwrap();
+    place.write("records.jsonl", "");
+    let embed = ["embed", "a cat", "--text-encoder", &model, "-o"];
+    let bench = ["bench", "latent", "--size", "64x64", "-o"];
+    let table = ["policy", "table", "records.jsonl", "-o"];
+    let [record, shown] = ["--record", "--explain-image"].map(|option| [&decode[..], &["y.png", option]].concat());
+    let before = place.files();
+    let refused = |command: &[&str], name: &str, words: &str| {
+        place.run(&[command, &[name]].concat()).failed(2, &format!("{name}: {words}"));
+        assert_eq!(place.files(), before, "{command:?} {name}");
+    };
+    for (name, noun) in [
+        ("pipe", "is a pipe"),
+        ("link", "is a pipe"),
+        ("/dev/null", "is a device"),
+        ("/dev/full", "is a device"),
+        ("/dev/stderr", "is a name of what this process has open"),
+        ("/dev/fd/3", "is a name of what this process has open"),
+        ("/proc/self/fd/2", "is a name of what this process has open"),
+    ] {
+        refused(&decode, name, &format!("{noun}, not a file: give another name, or - and send standard output there"));
+    }
+    for command in [&encode[..], &generate, &embed, &bench, &table, &record, &shown] {
+        refused(command, "pipe", "is a pipe, not a file: give another name");
+    }
+    let kind = fs::symlink_metadata(place.path("pipe")).unwrap().file_type();
+    assert!(std::os::unix::fs::FileTypeExt::is_fifo(&kind));
+    // Commands that write files alone say so.
+    for command in [&bench[..], &table, &record, &shown] {
+        place.run(&[command, &["/dev/stdout"]].concat()).failed(2, "not a file: give another name");
+    }
+    place.run(&[&embed[..], &["/dev/stdout"]].concat()).failed(2, "/dev/stdout: ");
+}
+
+#[test]
 fn a_file_behind_standard_input_or_output_is_an_input_too() {
     let place = Place::new();
     place.write("a.safetensors", latent(&[1, 16, 8, 8], 0.5));

@@ -417,7 +417,11 @@ fn what_does_not_go_together_is_refused_in_one_line() {
     let (transformer, conditioning) = (of(&flux, "--transformer"), of(&flux, "--conditioning"));
     let [latent, _, vae] = bundled();
     let place = Place::new();
-    write(&place.path("nan.safetensors"), &[("prompt_embeds", vec![1, 1, 1], vec![f32::NAN])]);
+    let (shape, pooled) = tensor(conditioning.as_ref(), "pooled_prompt_embeds");
+    let mut text = vec![0.0; 32];
+    text[7] = f32::NAN;
+    let tensors = [("prompt_embeds", vec![1, 1, 32], text), ("pooled_prompt_embeds", shape, pooled)];
+    write(&place.path("nan.safetensors"), &tensors);
     write(&place.path("mask.safetensors"), &[("mask", vec![1, 1, 3, 3], vec![1.0; 9])]);
     let cases: [(&[&str], &str); 16] = [
         (&["--transformer", &vae, "--conditioning", &conditioning, "--size", "64x64"], "a VAE, not a transformer"),

@@ -2,8 +2,14 @@
 
 #[path = "service/access.rs"]
 mod access;
+#[path = "service/bombs.rs"]
+mod bombs;
 #[path = "service/changes.rs"]
 mod changes;
+#[path = "service/clock.rs"]
+mod clock;
+#[path = "service/deadlines.rs"]
+mod deadlines;
 #[path = "service/defaults.rs"]
 mod defaults;
 #[path = "service/endurance.rs"]
@@ -28,9 +34,13 @@ mod prompts;
 mod registries;
 #[path = "service/reload.rs"]
 mod reload;
+#[path = "service/results.rs"]
+mod results;
 #[path = "service/samples.rs"]
 mod samples;
 #[path = "service/server.rs"]
 pub mod server;
+#[path = "service/waiting.rs"]
+mod waiting;
 #[path = "service/weights.rs"]
 mod weights;

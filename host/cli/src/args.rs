@@ -38,7 +38,7 @@ pub use replay::{Replay, Simulate, Table};
 pub use sample::{Sample, Seed, Sigmas};
 pub use serve::{Rollback, Serve, ServerArguments, Swap};
 pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
-pub use writing::Writing;
+pub use writing::{Writing, output_path};
 
 /// The position in help of options of every command: after the command's own, of which there are
 /// fewer.
@@ -156,7 +156,7 @@ pub struct Decode {
     #[arg(long, value_name = "FILE|FOLDER")]
     pub vae: PathBuf,
     /// The path of the output.
-    #[arg(short, long, value_name = "OUT", help = OUTPUT)]
+    #[arg(short, long, value_name = "OUT", help = OUTPUT, value_parser = output_path())]
     pub output: Option<PathBuf>,
     /// Options of the output's format.
     #[command(flatten)]

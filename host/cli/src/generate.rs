@@ -6,6 +6,7 @@ mod image;
 mod like;
 mod pictures;
 mod policies;
+mod prices;
 mod report;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use self::{
     image::Beginning,
     like::Filled,
     pictures::decode,
+    prices::{On, Prices},
     report::{Memory, Report},
 };
 use crate::{
@@ -137,11 +139,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         _ => usual,
     };
     request.size = Some(size);
-    if arguments.report.dry_run {
-        let planners = (&mut reading, &mut planner, &mut decoding);
-        return dry_run::dry_run(&wish, &transformer, &vae, request, trials, planners);
-    }
-    // Refused before encoders run.
+    // Refused before encoders run, and by a dry run too.
     let Size { width, height, frames } = size;
     transformer.check_size(size)?;
     transformer.check_guidance(request.guidance)?;
@@ -157,6 +155,20 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         roles.clone().occupies("-o", &arguments.output).check()?
     }
     let rate = pictures::rate(arguments, &vae)?;
+    let tokens = transformer.text_tokens_of(text_tokens, request.convention)?;
+    let on = On { text: &wish, transformer: &transformer, vae: &vae, tokens, beginning };
+    let prices = Prices::new(&request, &on)?;
+    let shape = vae.shape_of(extents(&prices.outline.shape.latents));
+    output.check(&shape)?;
+    if !aside {
+        output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
+    }
+    prices.check()?;
+    if arguments.report.dry_run {
+        let planners = (&mut reading, &mut encoding, &mut planner, &mut decoding);
+        return dry_run::dry_run(&wish, &prices, &request, trials, planners);
+    }
+    drop(prices);
     let mut memory = Memory::new(machine.device);
     memory.begins(Stage::Text)?;
     let mut conditionings = Conditionings::make(&wish, &transformer, trials, &mut reading)?;
@@ -183,12 +195,6 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         image.put_into(&mut request, arguments.mask.as_deref());
     }
     let sampling = transformer.prepare(&request)?;
-    let shape = vae.shape_of(extents(&sampling.latents.size()));
-    output.check(&shape)?;
-    if !aside {
-        output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
-    }
-
     let job = DenoiseJob::new(machine, &transformer.denoiser, &sampling, limit, arguments.run.objective())?;
     let before = trials.before(Stage::Denoise, job.request());
     let job = job.with_history(&before);

@@ -3,11 +3,12 @@
 
 use std::{
     ops::ControlFlow,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, Failed, FinishedStep, Observer};
+use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, Failed, FinishedStep, Observer, StopCheck};
 use tilewright_plan::{Fallback, FallbackReason, Work};
 
 use crate::{
@@ -27,6 +28,9 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// counts, less and less.
 const KNOWN: f64 = 0.25;
 
+/// The expected time from which work gets a warning before it begins.
+const LONG: Duration = Duration::from_secs(60 * 60);
+
 /// Shows progress, and ends the decode when the user interrupts.
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -38,6 +42,8 @@ pub struct Progress {
     steps: u32,
     /// Called after each step of a sample.
     after_step: Option<AfterStep>,
+    /// The user knows that the work takes long.
+    has_warned: bool,
 }
 
 /// A function of each finished step of a sample.
@@ -54,7 +60,7 @@ impl Progress {
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
         });
         let (pace, spoken) = (TimeLeft::new(Instant::now()), Instant::now());
-        Self { bar, pace, spoken, plan: String::new(), steps: 0, after_step: None }
+        Self { bar, pace, spoken, plan: String::new(), steps: 0, after_step: None, has_warned: false }
     }
 
     /// As [`Progress::new`]; `abandon` removes unfinished work if the program is ended.
@@ -102,6 +108,18 @@ impl Progress {
         }
     }
 
+    /// Warns once of work that is expected to take hours.
+    fn warn_of_time(&mut self) {
+        let Some(expected) = self.pace.expected.filter(|expected| *expected >= LONG && !self.has_warned) else {
+            return;
+        };
+        self.has_warned = true;
+        let time = table::long_time(expected);
+        self.say(&format!(
+            "warning: this is expected to take {time}: Ctrl-C ends it; a smaller size or fewer steps take less"
+        ));
+    }
+
     fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| tell!("{line}")),
@@ -142,6 +160,14 @@ impl TimeLeft {
     }
 }
 
+/// The time left, as a line of progress ends.
+fn in_words(left: Duration) -> String {
+    match left >= LONG {
+        true => format!(", about {} left", table::long_time(left)),
+        false => format!(", about {:.0} s left", left.as_secs_f64()),
+    }
+}
+
 /// A decision's plan in words, the host's reason for a plan of its own, and the changes made to the
 /// answer.
 fn parts<'d, W: Work>(decided: &'d Decided<'_, W>) -> (String, Option<&'d Fallback>, &'d [String]) {
@@ -150,6 +176,10 @@ fn parts<'d, W: Work>(decided: &'d Decided<'_, W>) -> (String, Option<&'d Fallba
 }
 
 impl Observer for Progress {
+    fn stop_check(&self) -> Option<StopCheck> {
+        Some(Arc::new(signals::is_received))
+    }
+
     fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {
         let message = format!("{}, step {} of {}", self.plan, step.state.steps, step.steps);
         if let Some(bar) = &self.bar {
@@ -177,6 +207,7 @@ impl Observer for Progress {
                 decided.expected.map(|cost| cost.step.saturating_mul(left))
             }
         };
+        self.warn_of_time();
     }
 
     fn failed(&mut self, failed: AnyFailed<'_>) {
@@ -233,11 +264,11 @@ impl Observer for Progress {
         match &self.bar {
             Some(bar) => {
                 bar.set_position((share * STEPS as f64) as u64);
-                bar.set_prefix(left.map_or(String::new(), |left| format!(", about {:.0} s left", left.as_secs_f64())));
+                bar.set_prefix(left.map_or(String::new(), in_words));
             }
             None if self.spoken.elapsed() > INTERVAL => {
                 self.spoken = now;
-                let left = left.map_or(String::new(), |left| format!(", about {:.0} s left", left.as_secs_f64()));
+                let left = left.map_or(String::new(), in_words);
                 tell!("{:3.0} % done{left}", share * 100.0);
             }
             None => {}
@@ -249,6 +280,13 @@ impl Observer for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hours_are_not_given_in_seconds() {
+        let of = |seconds| in_words(Duration::from_secs(seconds));
+        assert_eq!([of(3599), of(3600)], [", about 3599 s left", ", about 1 h 0 min left"]);
+        assert_eq!(of(1_015_526), ", about 11 d 18 h left");
+    }
 
     #[test]
     fn the_estimate_says_first_and_the_pace_later() {

@@ -5,7 +5,7 @@ pub mod work;
 
 use std::path::{Path, PathBuf};
 
-use tilewright_engine::DenoiseJob;
+use tilewright_engine::{DenoiseJob, DenoiseQuote};
 use tilewright_media::{Preview, STANDARD};
 use tilewright_pipeline::{LatentOutput, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Loss, Recorder, Stage, StepReuse, bytes, words::with_noun};
@@ -45,18 +45,25 @@ pub fn run(arguments: &Sample) -> Outcome {
             tracing::warn!("{line}");
         }
     }
-    let sampling = model.prepare(&request(arguments, &model))?;
+    let request = request(arguments, &model);
+    let outline = model.outline(&request)?;
     let (machine, trials) = session.ready()?;
     let limit = arguments.run.limit(machine);
-    let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit, arguments.run.objective())?;
-    let before = trials.before(Stage::Denoise, job.request());
-    let job = job.with_history(&before);
+    // Refused before latents and noise are made.
+    let quote = DenoiseQuote::new(machine, &model.denoiser, &outline.shape, limit, arguments.run.objective())?;
     let shown = Shown { json: arguments.report.json, explain: arguments.report.explain, several: false, aside };
     if arguments.report.dry_run {
-        let (record, candidates) = job.decide(&mut planner);
+        model.check_values(&request, &outline)?;
+        let before = trials.before(Stage::Denoise, quote.request());
+        let (record, candidates) = quote.with_history(&before).decide(&mut planner);
         keep(&arguments.report.record, &record, &mut planner)?;
         return report(shown, &record, &candidates, None);
     }
+    drop(quote);
+    let sampling = model.prepare(&request)?;
+    let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit, arguments.run.objective())?;
+    let before = trials.before(Stage::Denoise, job.request());
+    let job = job.with_history(&before);
     let vae = arguments.vae.as_deref();
     let work =
         SampleWork { model: &model, machine, job, sampling: &sampling, memory_limit: limit, preview: preview.zip(vae) };
@@ -152,7 +159,7 @@ fn request(arguments: &Sample, model: &SampleModel) -> SampleRequest {
         reuse: arguments.reuse.or(Loss::reuse(arguments.allow.as_slice())),
         convention: arguments.way.convention.unwrap_or_default(),
         most_values: SampleRequest::MOST_VALUES,
-        most_samples: u64::MAX,
+        most_samples: SampleRequest::MOST_SAMPLES,
     }
 }
 

@@ -87,6 +87,16 @@ pub fn time(duration: Duration) -> String {
     }
 }
 
+/// `3 h 20 min`, `11 d 18 h`: a time of an hour or more.
+pub fn long_time(duration: Duration) -> String {
+    const HOUR: u64 = 60 * 60;
+    const DAY: u64 = 24 * HOUR;
+    match duration.as_secs() {
+        seconds @ DAY.. => format!("{} d {} h", seconds / DAY, seconds % DAY / HOUR),
+        seconds => format!("{} h {} min", seconds / HOUR, seconds % HOUR / 60),
+    }
+}
+
 /// `49.5 M`, `2.47 T`.
 pub fn count(number: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];

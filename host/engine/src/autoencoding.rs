@@ -82,21 +82,16 @@ impl<'a, I> Job<'a, Vae, I> {
         Ok(())
     }
 
-    /// The plan that holds least, and its price.
-    fn leanest(&self) -> (Plan, Cost) {
+    /// The shortest time that a plan is expected to take, in whatever memory; none if no plan has a
+    /// price.
+    pub fn fastest(&self) -> Option<Duration> {
+        self.corners().filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.elapsed).min()
+    }
+
+    /// The plans among which are the leanest and about the fastest one, in each type and order.
+    fn corners(&self) -> impl Iterator<Item = Plan> {
         let Request { height, width, frames, .. } = self.request;
         let side = self.capabilities.tile_least.min(height.max(width));
-        let plan = |precision, layout, (space, time)| Plan {
-            space,
-            time,
-            batch: 1,
-            precision,
-            layout,
-            release: Release::EachStep,
-            offload: false,
-            prefetch: 0,
-            reason: String::new(),
-        };
         // A picture no larger than a tile is leaner whole: nothing is gathered. So is a long clip
         // that leaves as it is decoded.
         let mut ways = vec![
@@ -107,19 +102,25 @@ impl<'a, I> Job<'a, Vae, I> {
             let bands = Space::Exact(Tile { height: side, width, overlap: 0 });
             ways.extend([Space::Whole, bands].map(|space| (space, Time::Carried { frames: 1 })));
         }
+        let formats = self.capabilities.dtypes.iter().flat_map(|dtype| {
+            [Layout::ChannelsFirst, Layout::ChannelsLast].map(|layout| (Precision::Uniform(*dtype), layout))
+        });
+        formats.flat_map(move |(precision, layout)| {
+            let plan = move |(space, time)| plain(space, time, precision, layout);
+            ways.clone().into_iter().map(plan)
+        })
+    }
+
+    /// The plan that holds least, and its price.
+    fn leanest(&self) -> (Plan, Cost) {
         let mut least = (
-            plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, ways[0]),
+            plain(Space::Whole, Time::Whole, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst),
             Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
         );
-        for dtype in &self.capabilities.dtypes {
-            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                for way in &ways {
-                    let plan = plan(Precision::Uniform(*dtype), layout, *way);
-                    match self.estimate(&plan) {
-                        Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
-                        _ => {}
-                    }
-                }
+        for plan in self.corners() {
+            match self.estimate(&plan) {
+                Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
+                _ => {}
             }
         }
         least.1.peak_bytes = (least.1.peak_bytes as f64 * ESTIMATE_MARGIN) as u64;
@@ -152,5 +153,20 @@ impl<'a, I> Job<'a, Vae, I> {
                 )
             }
         }
+    }
+}
+
+/// A plan that gives memory back as soon as it can.
+fn plain(space: Space, time: Time, precision: Precision, layout: Layout) -> Plan {
+    Plan {
+        space,
+        time,
+        batch: 1,
+        precision,
+        layout,
+        release: Release::EachStep,
+        offload: false,
+        prefetch: 0,
+        reason: String::new(),
     }
 }

@@ -18,7 +18,8 @@ use tilewright_sampling::{ModelSampling, Sampler};
 use crate::{Budget, Error, Result, WeightStore};
 
 pub(crate) use costs::EXPANDED_TRAVERSALS;
-pub use job::{Begun, DenoiseJob, Sampled};
+pub use job::{Begun, DenoiseJob, DenoiseQuote, Sampled};
+pub use shape::{PromptShape, SampleShape};
 pub use steps::SampleState;
 
 /// One denoiser, or two that take turns.

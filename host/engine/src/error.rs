@@ -16,7 +16,7 @@ pub enum Error {
     Model(#[from] tilewright_models::Error),
     /// libtorch or the device failed.
     #[error(transparent)]
-    Torch(#[from] tilewright_torch::Error),
+    Torch(tilewright_torch::Error),
     /// Overrides for a file that has nothing to override.
     #[error(
         "{}: a video VAE's scaling is one per channel, from its config.json or as published: leave family, scaling factor and shift factor out",
@@ -48,14 +48,17 @@ pub enum Error {
     NotOffered(String),
     /// Not even weights that are read block by block fit in the memory limit.
     #[error(
-        "a memory limit of {} is too little for this sample: the least is about {}, weights included",
-        bytes::display(*limit), bytes::display(*least)
+        "a memory limit of {} is too little for this sample: the least is about {}, weights included{}",
+        bytes::display(*limit), bytes::display(*least),
+        long_text.map_or_else(String::new, |tokens| format!(", with a prompt of {tokens} tokens: shorten it"))
     )]
     SampleDoesNotFit {
         /// The limit in bytes.
         limit: u64,
         /// The peak of the leanest plan, in bytes.
         least: u64,
+        /// The tokens of a prompt that is longer than those that models are trained with.
+        long_text: Option<u32>,
     },
     /// A text encoder does not fit into the memory limit.
     #[error(
@@ -69,6 +72,21 @@ pub enum Error {
         limit: u64,
         /// The bytes that its leanest run holds.
         least: u64,
+    },
+    /// A text is longer than the memory limit allows an encoder to read.
+    #[error(
+        "the prompt is too long: it has {tokens} tokens for {encoder}, and about {most} fit into a memory limit of {}; shorten it, or raise the limit",
+        bytes::display(*limit)
+    )]
+    PromptTooLong {
+        /// The encoder, in words.
+        encoder: String,
+        /// The tokens of the text.
+        tokens: u64,
+        /// The tokens that fit.
+        most: u64,
+        /// The limit in bytes.
+        limit: u64,
     },
     /// Every attempt failed.
     #[error("gave up after {}, the last: {last}; {advice}", with_noun(*attempts, "attempt"))]
@@ -91,9 +109,18 @@ pub enum Error {
     Interrupted,
 }
 
+impl From<tilewright_torch::Error> for Error {
+    fn from(error: tilewright_torch::Error) -> Self {
+        match error {
+            tilewright_torch::Error::Cancelled => Error::Interrupted,
+            error => Error::Torch(error),
+        }
+    }
+}
+
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
-        Error::Torch(error.into())
+        tilewright_torch::Error::from(error).into()
     }
 }
 
@@ -113,6 +140,7 @@ impl Error {
             | Error::DoesNotFit { .. }
             | Error::SampleDoesNotFit { .. }
             | Error::EncoderDoesNotFit { .. }
+            | Error::PromptTooLong { .. }
             | Error::NotOffered(_)
             | Error::Sink(_)
             | Error::Source(_) => false,
@@ -139,6 +167,7 @@ impl Error {
             | Error::DoesNotFit { .. }
             | Error::SampleDoesNotFit { .. }
             | Error::EncoderDoesNotFit { .. }
+            | Error::PromptTooLong { .. }
             | Error::NotOffered(_)
             | Error::Source(_) => true,
             Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,

@@ -77,6 +77,12 @@ impl<'a, W: Runnable, I> Job<'a, W, I> {
         Self { machine, facts: machine.facts_now(), stage, request, capabilities, costs, input }
     }
 
+    /// The same request with another input.
+    pub(crate) fn with_input<J>(self, input: J) -> Job<'a, W, J> {
+        let Self { machine, facts, stage, request, capabilities, costs, .. } = self;
+        Job { machine, facts, stage, request, capabilities, costs, input }
+    }
+
     /// Gives policies earlier measurements on this device for this model, newest first. A
     /// measurement at another size becomes the likely one at this size: the estimate for now, times
     /// measured over estimated then.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`TextJob`] | the states of texts by one encoder |
 //! | [`DenoiseJob`] | a sample, by one denoiser or two that take turns |
+//! | [`DenoiseQuote`] | the same to decide on and to price, by its shapes alone |
 //! | [`DecodeJob`], [`ClipJob`] | pictures, or clips, of latents |
 //! | [`EncodeJob`], [`ClipEncodeJob`] | latents of pictures, or of a clip |
 //!
@@ -41,7 +42,8 @@ mod work;
 pub use autoencoder::{Autoencoder, Kl, Overrides, Wan};
 pub use clip::{ClipJob, ClipLatents, Sink};
 pub use denoise::{
-    Begun, ConditioningTensors, DenoiseJob, Denoiser, Kept, Prompt, SampleInput, SampleState, Sampled, Sampling,
+    Begun, ConditioningTensors, DenoiseJob, DenoiseQuote, Denoiser, Kept, Prompt, PromptShape, SampleInput,
+    SampleShape, SampleState, Sampled, Sampling,
 };
 pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
@@ -49,7 +51,7 @@ pub use grid::{Axis, Grid};
 pub use job::{Finished, Job, Unfinished};
 pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
-pub use observer::{Cancelled, FinishedStep, Next, Observer};
+pub use observer::{Cancelled, FinishedStep, Next, Observer, StopCheck};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
 pub use text::{TextJob, Texts};
 pub use vae::{Vae, VideoVae};

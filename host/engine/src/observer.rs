@@ -1,13 +1,13 @@
 //! The listener to a job, and the words that it answers with.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
 use tch::Tensor;
 use tilewright_plan::DenoisePlan;
 
 use crate::{AnyDecided, AnyFailed, SampleState};
 
-/// The wish that a job ends, from the user or the caller.
+/// The cancellation of a job, by the user or the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancelled;
 
@@ -41,8 +41,16 @@ pub struct FinishedStep<'a> {
     pub denoised: Option<&'a Tensor>,
 }
 
+/// A question from any thread, many times a second: true if the job is to end.
+pub type StopCheck = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// A listener to a job.
 pub trait Observer {
+    /// The check for a cancellation, which is looked at within each long operation as
+    /// well; none if it is heard through progress alone.
+    fn stop_check(&self) -> Option<StopCheck> {
+        None
+    }
     /// A plan is about to be carried out.
     fn decided(&mut self, _decided: AnyDecided<'_>) {}
     /// Weights are about to be loaded, or taken from the last job's.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tilewright_plan::{Attempt, Decision, Dtype, FailedAttempt, Failure, Planner, Record, Work, predict_cost};
-use tilewright_torch::{Error::Torch, Pace};
+use tilewright_torch::{Error::Torch, Pace, cancel::Scope, pieces::Rates};
 
 use crate::{
     Decided, Error, Failed, Finished, Job, Observer, Unfinished,
@@ -57,6 +57,9 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
     planner: &mut dyn Planner<W>,
     observer: &mut dyn Observer,
 ) -> Result<Finished<T::Output, W>, Unfinished<W>> {
+    let machine = job.machine;
+    let _cancellable =
+        observer.stop_check().map(|check| Scope::enter(check, Rates::of(machine.device, &machine.measured)));
     let under_way = task.under_way(None);
     let mut decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
     task.bind(&mut decision);

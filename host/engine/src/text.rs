@@ -7,19 +7,20 @@ use std::{sync::Arc, time::Duration};
 
 use tch::{Device, Tensor};
 use tilewright_models::{EncoderFile, EncoderStates, LoadedEncoder};
-use tilewright_plan::{
-    Failure, Objective, Planner, Precision, Release, Stage, Text, TextCapabilities, TextOutcome, TextPlan, TextRequest,
-};
-use tilewright_torch::device;
+use tilewright_plan::{Failure, Objective, Planner, Release, Stage, Text, TextOutcome, TextPlan, TextRequest};
+use tilewright_torch::{device, non_finite};
 
 pub use self::costs::TextPrices;
 use self::costs::{format, is_held_alike, model};
 use crate::{
-    Error, Finished, Job, Machine, Observer, Result, Unfinished, WeightStore,
+    Finished, Job, Machine, Observer, Result, Unfinished, WeightStore,
     run::{is_hopeless, run},
     task::{AttemptContext, AttemptError, Task, load, measure, settle},
     work::{AnyDecided, AnyFailed, Attempts, Decided, Failed, Runnable},
 };
+
+/// The most tokens of a text that models are trained with.
+pub(crate) const USUAL_TOKENS: i64 = 512;
 
 /// Texts for one encoder.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,8 @@ impl<'a> TextJob<'a> {
     /// processor beside a GPU, if the encoder may run there.
     ///
     /// # Errors
-    /// [`Error::EncoderDoesNotFit`] if not even the leanest plan fits.
+    /// [`crate::Error::EncoderDoesNotFit`] if not even the leanest plan fits, and
+    /// [`crate::Error::PromptTooLong`] if it would with a shorter text.
     pub fn new(
         machine: &'a Machine,
         host: Option<&Machine>,
@@ -71,6 +73,7 @@ impl<'a> TextJob<'a> {
         let shapes = shapes.collect::<std::result::Result<Vec<_>, _>>()?;
         let tokens = shapes.iter().map(|[samples, tokens]| (samples * tokens) as u32).collect();
         let prices = TextPrices::new(machine, host, &texts, shapes)?;
+        prices.check(memory_limit)?;
         let memory = device::system_memory().ok();
         let request = TextRequest {
             model: model(texts.encoder),
@@ -82,26 +85,26 @@ impl<'a> TextJob<'a> {
             transfer_rate: machine.measured.transfer_bytes_per_second.map_or(0, |rate| rate as u64),
         };
         let capabilities = prices.capabilities();
-        let job = Self::new_unchecked(machine, Stage::Text, request, capabilities, prices, texts);
-        match job.least_bytes() {
-            Some(least) if least > memory_limit => {
-                Err(Error::EncoderDoesNotFit { encoder: texts.encoder.config.model(), limit: memory_limit, least })
-            }
-            _ => Ok(job),
-        }
+        Ok(Self::new_unchecked(machine, Stage::Text, request, capabilities, prices, texts))
     }
 
-    /// The bytes of the device's memory that the leanest plan is expected to hold, weights
-    /// included; none if no plan has a price.
-    fn least_bytes(&self) -> Option<u64> {
-        let TextCapabilities { dtypes, places, weights, .. } = &self.capabilities;
-        let plans = dtypes.iter().flat_map(|dtype| {
-            let precision = Precision::Uniform(*dtype);
-            places.iter().flat_map(move |place| {
-                weights.iter().map(move |weights| TextPlan { precision, weights: *weights, ..TextPlan::plain(*place) })
-            })
-        });
-        plans.filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.held_bytes()).min()
+    /// Checks texts by their tokens, before they are embedded: the vectors of a long one take
+    /// gigabytes. `texts` needs no embedded ones yet.
+    ///
+    /// # Errors
+    /// As [`TextJob::new`].
+    pub fn check_lengths(
+        machine: &Machine,
+        host: Option<&Machine>,
+        texts: Texts<'_>,
+        tokens: &[i64],
+        memory_limit: u64,
+    ) -> Result<()> {
+        if tokens.iter().all(|tokens| *tokens <= USUAL_TOKENS) {
+            return Ok(());
+        }
+        let shapes = tokens.iter().map(|tokens| [1, *tokens]).collect();
+        TextPrices::new(machine, host, &texts, shapes)?.check(memory_limit)
     }
 
     /// Decides and carries out: the encoder is loaded, run on each text and let go, unless the plan
@@ -139,11 +142,11 @@ impl TextTask<'_> {
         device::synchronize(on)?;
         let there = |tensor: Tensor| tensor.f_to_device(Device::Cpu)?.f_contiguous();
         let states = EncoderStates { inner: states.inner.map(there).transpose()?, last: there(states.last)? };
-        let not_finite = states.last.f_isfinite()?.f_logical_not()?.f_sum(tch::Kind::Int64)?;
-        match u64::try_from(not_finite.f_int64_value(&[])?) {
-            Ok(0) => Ok(states),
-            values => Err(AttemptError::Failed(Failure::NonFinite { values: values.unwrap_or(1) })),
+        let mut values = 0;
+        for tensor in [Some(&states.last), states.inner.as_ref()].into_iter().flatten() {
+            values += non_finite(tensor)?;
         }
+        if values == 0 { Ok(states) } else { Err(AttemptError::Failed(Failure::NonFinite { values })) }
     }
 }
 
@@ -207,7 +210,7 @@ impl Task<Text> for TextTask<'_> {
     fn advice(&self, plan: &TextPlan, failure: Failure) -> String {
         match failure {
             Failure::NonFinite { .. } if is_hopeless::<Text>(plan, failure) => {
-                "in f32 too: the text encoder's weights are damaged".into()
+                "in f32 too: the text encoder's weights are damaged, or an embedding that the prompt names".into()
             }
             Failure::NonFinite { .. } => "try --set text.precision=f32".into(),
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {

@@ -144,6 +144,26 @@ fn too_little_memory_is_said() {
 }
 
 #[test]
+fn a_text_that_is_too_long_is_said_with_what_fits() {
+    let _alone = alone();
+    let encoder = encoder("text-t5");
+    let store = WeightStore::new(Budget::Last);
+    let texts = Texts { encoder: &encoder, weights: &store, embedded: &[], left_out: 1 };
+    let limit = 64 << 20;
+    let check = |tokens: &[i64]| TextJob::check_lengths(machine(), None, texts, tokens, limit);
+    let error = check(&[256, 1 << 20]).unwrap_err();
+    let Error::PromptTooLong { tokens, most, .. } = error else { panic!("{error}") };
+    assert!(tokens == 1 << 20 && most > 512, "{error}");
+    let words = format!("the prompt is too long: it has 1048576 tokens for T5 of width 64, and about {most} fit");
+    assert!(error.to_string().starts_with(&words), "{error}");
+    let most = most as i64;
+    assert!(check(&[256, most]).is_ok() && check(&[256, most + 1]).is_err());
+    // If not even a usual prompt fits, the prompt is not at fault.
+    let error = TextJob::check_lengths(machine(), None, texts, &[1 << 20], 1 << 16).unwrap_err();
+    assert!(matches!(error, Error::EncoderDoesNotFit { .. }), "{error}");
+}
+
+#[test]
 fn damaged_weights_are_said() {
     let _alone = alone();
     let encoder = encoder("text-t5");

@@ -25,6 +25,9 @@ pub const MOST_RECORD_BYTES: usize = 1 << 20;
 /// Appends between two prunings: pruning costs more than appending.
 const PRUNE_EVERY: i64 = 64;
 
+/// The time before which no clock is right, in milliseconds since 1970: the beginning of 2026.
+const EARLIEST_MS: i64 = 1_767_225_600_000;
+
 /// The number of attempts to create a file that turns out damaged, or disappears after it was
 /// found.
 const MOST_TRIES: u32 = 8;
@@ -117,8 +120,9 @@ impl History {
         // Records of this program have a valid time; any other record counts as made now.
         let time = humantime::parse_rfc3339(&record.time).unwrap_or_else(|_| SystemTime::now());
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
+        let time = place_in_time(&transaction, time, SystemTime::now()).map_err(sqlite)?;
         let values = named_params! {
-            ":time": milliseconds(time),
+            ":time": time,
             ":device": device,
             ":device_name": record.device.name,
             ":model": W::model(request),
@@ -163,6 +167,20 @@ impl History {
             done => done,
         }
     }
+}
+
+/// The time to keep a record under that was made at `time`, in milliseconds since 1970. Records
+/// from the future were made while the clock was ahead: they are brought to the present, so that
+/// those made after them count as newer. A clock that stands before this program was written is
+/// wrong: the record comes after the newest one then.
+pub(crate) fn place_in_time(connection: &Connection, time: SystemTime, now: SystemTime) -> rusqlite::Result<i64> {
+    let (time, now) = (milliseconds(time), milliseconds(now));
+    if now < EARLIEST_MS {
+        let newest: Option<i64> = connection.query_row("SELECT max(time) FROM trial", [], |row| row.get(0))?;
+        return Ok(time.max(newest.unwrap_or(time)));
+    }
+    connection.execute("UPDATE trial SET time = ?1 WHERE time > ?1", [now])?;
+    Ok(time.min(now))
 }
 
 fn connect(path: &Path) -> Result<Connection> {

@@ -21,6 +21,7 @@ use tilewright_plan::{
 
 use super::*;
 
+mod clock;
 mod damage;
 
 const DEVICE: &str = "a processor, 2 cores, libtorch 2.11";

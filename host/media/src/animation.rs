@@ -93,7 +93,7 @@ impl Reader {
 
     pub fn next_frame(&mut self) -> Result<Option<Frame>> {
         let Some(frame) = self.frames.next() else { return Ok(None) };
-        let frame = frame.map_err(|error| Error::read(&self.path, picture::one_line(&error)))?.into_buffer();
+        let frame = frame.map_err(|error| picture::unread(&self.path, &error))?.into_buffer();
         let (width, height) = frame.dimensions();
         Ok(Some(Pixels { width, height, channels: 4, values: frame.into_raw() }.rgb().frame()))
     }
@@ -204,7 +204,7 @@ struct ParsedAnimation {
 }
 
 fn begin(path: &Path, format: ImageFormat) -> Result<Option<ParsedAnimation>> {
-    let damaged = |error| Error::read(path, picture::one_line(&error));
+    let damaged = |error| picture::unread(path, &error);
     let fits = |(width, height)| budget::check(path, width, height, budget::ANIMATED);
     let file = picture::open(path)?;
     budget::check_file(path, file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len())?;

@@ -30,7 +30,6 @@ pub(crate) fn check(path: &Path, width: u32, height: u32, bytes_per_pixel: u64) 
     }
     let takes = u128::from(width) * u128::from(height) * u128::from(bytes_per_pixel);
     if takes > u128::from(MOST_BYTES) {
-        let gigabytes = |bytes: u128| bytes as f64 / f64::from(1 << 30);
         return Err(Error::input(
             path,
             format!(
@@ -41,6 +40,16 @@ pub(crate) fn check(path: &Path, width: u32, height: u32, bytes_per_pixel: u64) 
         ));
     }
     Ok(())
+}
+
+/// The error of a picture whose codec found a part of it beyond its own bounds.
+pub(crate) fn exceeded(path: &Path) -> Error {
+    let most = gigabytes(u128::from(MOST_BYTES));
+    Error::input(path, format!("a frame takes too many GiB to be read, of at most {most}: scale it down"))
+}
+
+fn gigabytes(bytes: u128) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
 }
 
 /// The most pixels that the budget allows.

@@ -16,7 +16,7 @@ use crate::{
     texts,
 };
 
-/// The most bytes of a text that is unpacked; longer ones are left out.
+/// The most bytes of texts that are unpacked; what is longer is left out.
 const MOST_TEXT: usize = 16 << 20;
 
 /// A picture's or clip's properties.
@@ -99,20 +99,8 @@ fn reason(error: Error) -> String {
 /// The texts before a PNG's pixels; damaged and overlong ones are left out.
 fn png_texts(file: BufReader<File>) -> Texts {
     let limits = png::Limits { bytes: budget::MOST_BESIDE as usize };
-    let Ok(reader) = png::Decoder::new_with_limits(file, limits).read_info() else { return Texts::new() };
-    let info = reader.info();
-    let plain = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.text.clone()));
-    let packed = info.compressed_latin1_text.iter().filter_map(|chunk| {
-        let mut chunk = chunk.clone();
-        chunk.decompress_text_with_limit(MOST_TEXT).ok()?;
-        Some((chunk.keyword.clone(), chunk.get_text().ok()?))
-    });
-    let wide = info.utf8_text.iter().filter_map(|chunk| {
-        let mut chunk = chunk.clone();
-        chunk.decompress_text_with_limit(MOST_TEXT).ok()?;
-        Some((chunk.keyword.clone(), chunk.get_text().ok()?))
-    });
-    plain.chain(packed).chain(wide).collect()
+    let reader = png::Decoder::new_with_limits(file, limits).read_info();
+    reader.map(|reader| texts::of_info(reader.info(), MOST_TEXT)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub use format::{Format, Kind};
 pub use frame::{Frame, Pixels, Rate, Shape};
 pub use info::MediaInfo;
 pub use journal::Journal;
-pub use output::{NUMBER, Numbering, Options, Output, STANDARD, find_number};
+pub use output::{NUMBER, Numbering, Options, Output, STANDARD, check_no_stream, find_number};
 pub use picture::{Texts, is_keyword, picture_bytes, read_picture};
 pub use preview::Preview;
 pub use reader::ClipReader;

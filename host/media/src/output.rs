@@ -1,11 +1,11 @@
 //! Output paths of pictures and clips: checked before any work is done, and written atomically.
 
 mod names;
+mod streams;
 
 use std::{
-    env,
-    fs::{self, File},
-    io::{self, IsTerminal, Seek, Write},
+    env, fs,
+    io::{self, IsTerminal},
     path::{Path, PathBuf},
 };
 
@@ -13,8 +13,14 @@ use tempfile::{NamedTempFile, TempDir};
 use tilewright_outputs::{destination, folder_of, place, place_new, temporary, temporary_in};
 
 pub(crate) use self::names::frame_name;
-pub use self::names::{NUMBER, Numbering, find_number};
-use self::names::{frame_number, insert_number, name_of, next_number};
+pub use self::{
+    names::{NUMBER, Numbering, find_number},
+    streams::{STANDARD, check_no_stream},
+};
+use self::{
+    names::{frame_number, insert_number, name_of, next_number},
+    streams::copy_out,
+};
 use crate::{
     error::{Error, Result},
     ffmpeg,
@@ -24,9 +30,6 @@ use crate::{
     raw,
     still::{Depth, Still},
 };
-
-/// The path that stands for standard output.
-pub const STANDARD: &str = "-";
 
 /// Choices for an output beyond its path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,6 +85,7 @@ impl Output {
     }
 
     fn check_path(path: &Path, kind: Kind, options: Options, ahead: bool) -> Result<Self> {
+        check_no_stream(path)?;
         let format = match (options.format, kind) {
             (Some(format), _) if format.serves(kind) => format,
             (Some(_), _) => return Err(Error::output(path, "a picture can't be written as video")),
@@ -401,14 +405,6 @@ fn name_taken(name: &Path) -> Error {
         name,
         "stands there already: give another name, {n} in it for the next number, or leave --no-clobber out",
     )
-}
-
-/// Copies the whole file to standard output.
-fn copy_out(file: &mut File) -> io::Result<()> {
-    file.rewind()?;
-    let mut stdout = io::stdout().lock();
-    io::copy(file, &mut stdout)?;
-    stdout.flush()
 }
 
 #[cfg(test)]

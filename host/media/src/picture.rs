@@ -7,7 +7,9 @@ use std::{
     sync::Arc,
 };
 
-use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, metadata::Orientation};
+use image::{
+    ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, metadata::Orientation,
+};
 
 use tilewright_files::{self as files, LOOKED_AT};
 
@@ -41,7 +43,7 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     if let Some(bytes) = jpeg {
         jpeg::check(&bytes[..bytes.len() - jpeg::END.len()]).map_err(|fault| Error::read(path, fault.reason()))?;
     }
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| Error::read(path, one_line(&error)))?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| unread(path, &error))?;
     picture.apply_orientation(orientation);
     let mut notes = Vec::new();
     if is_transparent(&picture) {
@@ -80,13 +82,16 @@ fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     let length = file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len();
     budget::check_file(path, length)?;
     let format = sniff(path, &mut file)?;
+    if let Some([width, height]) = stated_size(format, &mut file).map_err(|error| Error::read(path, error))? {
+        // The decoder makes room for a part of them before it says the size.
+        budget::check(path, width, height, LEAST)?;
+    }
     if format == ImageFormat::Png && is_animated(&mut file).map_err(|error| Error::read(path, error))? {
         return Err(Error::input(
             path,
             "an animated PNG, of which the frames are not read: convert it to WebP, GIF or a video, or to a still picture",
         ));
     }
-    let damaged = |error| Error::read(path, one_line(&error));
     let mut jpeg: Option<Arc<[u8]>> = None;
     let source: Box<dyn Source> = match format {
         ImageFormat::Jpeg => {
@@ -109,7 +114,7 @@ fn open_picture(path: &Path) -> Result<Opened<impl ImageDecoder>> {
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(|error| match &jpeg {
         Some(bytes) if !jpeg::has_header(&bytes[..bytes.len() - jpeg::END.len()]) => Error::read(path, TOO_SHORT),
-        _ => damaged(error),
+        _ => unread(path, &error),
     })?;
     let (width, height) = decoder.dimensions();
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
@@ -128,13 +133,28 @@ fn ends_in_zeros(file: &mut (impl Read + Seek), length: u64) -> io::Result<bool>
     Ok(end.iter().all(|byte| *byte == 0))
 }
 
+/// The width and height that a PNG or a GIF states at its beginning; none if it is cut, and for
+/// other formats, whose decoders read no more than their headers. The file is rewound afterwards.
+fn stated_size(format: ImageFormat, file: &mut BufReader<File>) -> io::Result<Option<[u32; 2]>> {
+    let mut start = Vec::new();
+    file.take(24).read_to_end(&mut start)?;
+    file.rewind()?;
+    let long = |at: usize| Some(u32::from_be_bytes(*start.get(at..)?.first_chunk()?));
+    let short = |at: usize| Some(u16::from_le_bytes(*start.get(at..)?.first_chunk()?).into());
+    let size = match format {
+        ImageFormat::Png => long(16).zip(long(20)),
+        ImageFormat::Gif => short(6).zip(short(8)),
+        _ => None,
+    };
+    Ok(size.map(|(width, height)| [width, height]))
+}
+
 /// True if a PNG has several frames: what it says of them comes before its data. The file is
 /// rewound afterwards.
-fn is_animated(file: &mut (impl Read + Seek)) -> io::Result<bool> {
-    let mut at = 8;
+fn is_animated(file: &mut BufReader<File>) -> io::Result<bool> {
+    file.seek(SeekFrom::Start(8))?;
     let mut chunk = [0; 12];
     let animated = loop {
-        file.seek(SeekFrom::Start(at))?;
         match file.read_exact(&mut chunk) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break false,
             read => read?,
@@ -143,7 +163,8 @@ fn is_animated(file: &mut (impl Read + Seek)) -> io::Result<bool> {
         match &kind {
             b"acTL" => break u32::from_be_bytes(frames) > 1,
             b"IDAT" | b"IEND" => break false,
-            _ => at += u64::from(u32::from_be_bytes(length)) + 12,
+            // Relative, since there may be millions of chunks, and the buffer has the next ones.
+            _ => file.seek_relative(i64::from(u32::from_be_bytes(length)))?,
         }
     };
     file.rewind()?;
@@ -153,6 +174,9 @@ fn is_animated(file: &mut (impl Read + Seek)) -> io::Result<bool> {
 /// The most bytes that a reader holds beside the picture, such as a GIF's frame that is no larger
 /// than its canvas.
 const MOST_SCRATCH: u64 = 1 << 29;
+
+/// The fewest bytes that a pixel takes while it is read: three values of 8 bits, and as f32.
+const LEAST: u64 = 3 + budget::FRAME;
 
 /// The most bytes that a pixel takes at once while it is read: as stored, with the reader's scratch
 /// or twice if it is turned; as stored and as three values of its depth; as the latter and as f32.
@@ -211,6 +235,9 @@ pub(crate) const TOO_SHORT: &str = "it ends too early: copy or download it again
 /// The reason of a file whose data make no sense, and what to do.
 pub(crate) const DAMAGED: &str = "its data are damaged: copy or download it again";
 
+/// The phrase of a codec for more pixels than it counts, in lower case.
+const TOO_LARGE: &str = "image too large";
+
 /// Phrases of codecs for such a file, in lower case.
 const MAKE_NO_SENSE: [&str; 5] = ["crc error", "corrupt", "unknown block type", "invalid lzw", "invalid zlib"];
 
@@ -236,6 +263,15 @@ pub(crate) fn one_line(error: &dyn std::fmt::Display) -> String {
         return DAMAGED.to_owned();
     }
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
+}
+
+/// The error of a picture that a codec does not read.
+pub(crate) fn unread(path: &Path, error: &ImageError) -> Error {
+    match error {
+        ImageError::Limits(_) => budget::exceeded(path),
+        _ if error.to_string().to_lowercase().contains(TOO_LARGE) => budget::exceeded(path),
+        _ => Error::read(path, one_line(error)),
+    }
 }
 
 fn is_transparent(picture: &DynamicImage) -> bool {

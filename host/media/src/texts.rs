@@ -16,7 +16,7 @@ use crate::{
     picture::{self, Texts, is_keyword},
 };
 
-/// The most bytes of texts that are read from one file.
+/// The most bytes of texts that are read from one file, unpacked.
 const MOST: usize = 64 << 20;
 
 /// Tags that programs put into videos by themselves.
@@ -50,20 +50,39 @@ pub(crate) fn of_file(path: &Path) -> Texts {
 fn of_png(file: BufReader<File>) -> Option<Texts> {
     let mut decoder = png::Decoder::new_with_limits(file, png::Limits { bytes: MOST });
     decoder.set_ignore_iccp_chunk(true);
-    let reader = decoder.read_info().ok()?;
-    let info = reader.info();
-    let plain = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), Some(chunk.text.clone())));
-    // A packed text may become a thousand times as long.
-    let packed = info.compressed_latin1_text.iter().cloned().map(|mut chunk| {
-        let text = chunk.decompress_text_with_limit(MOST).and_then(|()| chunk.get_text());
-        (chunk.keyword, text.ok())
-    });
-    let wide = info.utf8_text.iter().cloned().map(|mut chunk| {
-        let text = chunk.decompress_text_with_limit(MOST).and_then(|()| chunk.get_text());
-        (chunk.keyword, text.ok())
-    });
-    let all = plain.chain(packed).chain(wide);
-    Some(all.filter_map(|(keyword, text)| Some((keyword, text?))).collect())
+    Some(of_info(decoder.read_info().ok()?.info(), MOST))
+}
+
+/// The texts of a PNG's header, of which packed ones unpack to at most `most` bytes in all. Damaged
+/// and overlong ones are left out.
+pub(crate) fn of_info(info: &png::Info<'_>, most: usize) -> Texts {
+    let plain = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.text.clone()));
+    let mut texts: Texts = plain.collect();
+    // A packed text may become a thousand times as long, and there may be thousands of them.
+    let mut left = most;
+    let mut add = |keyword: &str, unpack: &mut dyn FnMut(usize) -> Option<String>| match unpack(left)
+        .filter(|text| text.len() <= left)
+    {
+        Some(text) => {
+            left = left.saturating_sub(text.len());
+            texts.push((keyword.to_owned(), text));
+        }
+        // Bytes were unpacked all the same, up to the limit.
+        None => left /= 2,
+    };
+    for chunk in &info.compressed_latin1_text {
+        add(&chunk.keyword, &mut |limit| {
+            let mut chunk = chunk.clone();
+            chunk.decompress_text_with_limit(limit).and_then(|()| chunk.get_text()).ok()
+        });
+    }
+    for chunk in &info.utf8_text {
+        add(&chunk.keyword, &mut |limit| {
+            let mut chunk = chunk.clone();
+            chunk.decompress_text_with_limit(limit).and_then(|()| chunk.get_text()).ok()
+        });
+    }
+    texts
 }
 
 /// The texts in a picture's EXIF.
@@ -106,6 +125,22 @@ mod tests {
         output::Output,
         samples,
     };
+
+    #[test]
+    fn packed_texts_do_not_unfold_beyond_their_limit_together() {
+        let long = "x".repeat(1000);
+        let mut info = png::Info::default();
+        let packed = |keyword: &str| {
+            let mut chunk = png::text_metadata::ZTXtChunk::new(keyword, long.clone());
+            chunk.compress_text().unwrap();
+            chunk
+        };
+        info.compressed_latin1_text = ["a", "b", "c", "d"].map(packed).into();
+        info.utf8_text = vec![png::text_metadata::ITXtChunk::new("e", "short")];
+        let names = |most: usize| of_info(&info, most).into_iter().map(|(keyword, _)| keyword).collect::<String>();
+        // A text that does not fit takes half of what is left.
+        assert_eq!([5000, 2500, 1000, 999].map(names), ["abcde", "abe", "a", "e"]);
+    }
 
     #[test]
     fn every_format_gives_back_what_it_was_given() {

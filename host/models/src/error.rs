@@ -61,7 +61,7 @@ pub enum Error {
     Cancelled,
     /// libtorch failed, out of memory included.
     #[error(transparent)]
-    Torch(#[from] tilewright_torch::Error),
+    Torch(tilewright_torch::Error),
 }
 
 impl Error {
@@ -79,16 +79,25 @@ impl Error {
     }
 }
 
+impl From<tilewright_torch::Error> for Error {
+    fn from(error: tilewright_torch::Error) -> Self {
+        match error {
+            tilewright_torch::Error::Cancelled => Error::Cancelled,
+            error => Error::Torch(error),
+        }
+    }
+}
+
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
-        Error::Torch(error.into())
+        tilewright_torch::Error::from(error).into()
     }
 }
 
 impl From<FileError> for Error {
     fn from(error: FileError) -> Self {
         match error {
-            FileError::Torch(error) => Error::Torch(error),
+            FileError::Torch(error) => error.into(),
             error => Error::File(error),
         }
     }
@@ -98,7 +107,7 @@ impl From<tilewright_nn::Error> for Error {
     fn from(error: tilewright_nn::Error) -> Self {
         let other = |error: String| Error::Torch(tilewright_torch::Error::Torch(error));
         match error {
-            tilewright_nn::Error::Torch(error) => Error::Torch(error),
+            tilewright_nn::Error::Torch(error) => error.into(),
             tilewright_nn::Error::Source(error) => match error.downcast::<Error>() {
                 Ok(error) => *error,
                 Err(error) => other(error.to_string()),
@@ -112,6 +121,7 @@ impl From<Error> for tilewright_nn::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Torch(error) => tilewright_nn::Error::Torch(error),
+            Error::Cancelled => tilewright_nn::Error::Torch(tilewright_torch::Error::Cancelled),
             error => tilewright_nn::Error::Source(Box::new(error)),
         }
     }

@@ -216,6 +216,11 @@ impl LatentFile {
         self.form.extents()
     }
 
+    /// Channels of the latent.
+    pub fn channels(&self) -> u64 {
+        self.form.size[1]
+    }
+
     /// As [`Latent::check_kl`].
     ///
     /// # Errors

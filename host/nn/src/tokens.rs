@@ -5,7 +5,7 @@ use std::fmt;
 
 use tch::Kind;
 
-use crate::{Needed, Ops, Result};
+use crate::{Error, Needed, Ops, Result};
 
 /// A linear function of the gelu's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,13 @@ pub trait TokenOps: Ops {
     /// The weight of a linear layer, which may be kept as its file stores it.
     type Matrix: fmt::Debug + Send;
 
-    /// Values in f32.
-    fn constant(&self, values: &[f32], shape: &[i64]) -> Result<Self::Tensor>;
+    /// Values in f32, which are worked out only if somebody looks at them: a meter does not, and a
+    /// table for each token of a large picture takes its time and memory.
+    fn constant<E: From<Error>>(
+        &self,
+        shape: &[i64],
+        values: impl FnOnce() -> std::result::Result<Vec<f32>, E>,
+    ) -> std::result::Result<Self::Tensor, E>;
 
     /// A tensor whose values are to be written.
     fn unset(&self, shape: &[i64], kind: Kind) -> Result<Self::Tensor>;

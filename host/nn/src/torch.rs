@@ -9,7 +9,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::{
-    attention, conv2d, group_norm, pointwise, to_layout,
+    attention, cancel, conv2d, group_norm, linear, pointwise, to_layout,
     winograd::{self, Winograd},
 };
 
@@ -80,6 +80,7 @@ impl Ops for Torch {
     }
 
     fn copy_onto(&self, tensor: &Tensor, from: &Tensor) -> Result<()> {
+        cancel::check()?;
         tensor.shallow_clone().f_copy_(from)?;
         Ok(())
     }
@@ -109,6 +110,7 @@ impl Ops for Torch {
     }
 
     fn to_memory_order(&self, tensor: &Tensor) -> Result<Tensor> {
+        cancel::check()?;
         Ok(to_layout(tensor, self.format.layout)?)
     }
 
@@ -118,19 +120,23 @@ impl Ops for Torch {
 
     fn upsample_nearest(&self, picture: &Tensor) -> Result<Tensor> {
         let (_, _, height, width) = picture.size4()?;
+        cancel::check()?;
         Ok(picture.f_upsample_nearest2d([2 * height, 2 * width], None, None)?)
     }
 
     fn add_onto(&self, tensor: &Tensor, other: &Tensor) -> Result<()> {
+        cancel::check()?;
         let _ = tensor.shallow_clone().f_add_(other)?;
         Ok(())
     }
 
     fn silu(&self, mut tensor: Tensor) -> Result<Tensor> {
+        cancel::check()?;
         Ok(tensor.f_silu_()?)
     }
 
     fn group_norm(&self, picture: &Tensor, norm: GroupNorm<'_, Tensor>) -> Result<Tensor> {
+        cancel::check()?;
         Ok(group_norm(picture, norm.weight, norm.bias, norm.groups, norm.epsilon)?)
     }
 
@@ -144,7 +150,7 @@ impl Ops for Torch {
     }
 
     fn linear(&self, tokens: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-        Ok(tokens.f_linear(weight, Some(bias))?)
+        Ok(linear(tokens, weight, Some(bias))?)
     }
 
     fn attention(&self, query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
@@ -191,6 +197,7 @@ impl Ops for Torch {
     }
 
     fn affine_silu(&self, picture: &Tensor, affine: &Affine) -> Result<Tensor> {
+        cancel::check()?;
         affine.apply_silu(picture)
     }
 }

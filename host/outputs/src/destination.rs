@@ -9,8 +9,13 @@ use std::{
 
 use thiserror::Error;
 
+use crate::folder_of;
+
 /// The permission of a file's owner to write to it.
 const OWNER_WRITES: u32 = 0o200;
+
+/// The folder of the names of what this process has open.
+const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// A path that can't be an output. Its message is one line: the path, the reason, the remedy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -34,15 +39,52 @@ impl From<OutputRefused> for io::Error {
     }
 }
 
+/// The most links that lead from one to the next.
+const MOST_LINKS: u32 = 40;
+
+/// The words for what takes bytes and is no file that another one could replace: a pipe, a socket,
+/// a device, or a name of what this process has open. None for files, folders and free names.
+pub fn stream(path: &Path) -> Option<&'static str> {
+    if descriptor(path).is_some() {
+        return Some("a name of what this process has open");
+    }
+    let kind = fs::metadata(path).ok()?.file_type();
+    (!kind.is_file() && !kind.is_dir()).then(|| noun(kind))
+}
+
+/// True of the names of standard output, such as `/dev/stdout`.
+pub fn is_standard_output(path: &Path) -> bool {
+    descriptor(path) == Some(1)
+}
+
+/// The descriptor of this process that a path stands for, as `/dev/stdout`, `/dev/fd/63` and
+/// `/proc/self/fd/1` do.
+fn descriptor(path: &Path) -> Option<u32> {
+    let own = fs::canonicalize(DESCRIPTORS).ok()?;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let folder = fs::canonicalize(folder_of(&path)).ok()?;
+        if folder == own {
+            return path.file_name()?.to_str()?.parse().ok();
+        }
+        path = folder.join(fs::read_link(&path).ok()?);
+    }
+    None
+}
+
 /// The path at which a file of this name is written or replaced: the path itself, or the target of
 /// a link, which is replaced in its own folder while the link stays. A path that doesn't exist is
 /// free.
 ///
 /// # Errors
-/// The path is a folder, device, pipe or socket; a file that is write-protected or another user's;
-/// a link to nothing; or a link of another user's, except root's.
+/// The path is a folder, device, pipe or socket, or a name of what this process has open; a file
+/// that is write-protected or another user's; a link to nothing; or a link of another user's,
+/// except root's.
 pub fn destination(path: &Path) -> Result<PathBuf, OutputRefused> {
     let refused = |reason: String| Err(OutputRefused::new(path, reason));
+    if let Some(noun) = stream(path) {
+        return refused(format!("is {noun}, not a file: give another name"));
+    }
     let unreadable = |error: io::Error| OutputRefused::new(path, format!("can't be written: {error}"));
     let facts = match fs::symlink_metadata(path) {
         Ok(facts) => facts,
@@ -139,6 +181,30 @@ mod tests {
         assert!(reason("pipe").starts_with("is a pipe"));
         fs::write(at("file"), "").unwrap();
         assert!(reason("file/a").starts_with("can't be written: "));
+    }
+
+    #[test]
+    fn names_of_what_is_open_are_known_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        symlink("/dev/stdout", at("link")).unwrap();
+        symlink("link", at("second")).unwrap();
+        for path in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(PathBuf::from).into_iter().chain([at("second")])
+        {
+            assert!(is_standard_output(&path), "{}", path.display());
+            let reason = destination(&path).unwrap_err().reason;
+            assert_eq!(reason, "is a name of what this process has open, not a file: give another name");
+        }
+        // Whatever is behind it: a file that has lost its name, for one.
+        let file = tempfile::tempfile().unwrap();
+        let path = PathBuf::from(format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+        assert!(!is_standard_output(&path) && stream(&path).is_some());
+        symlink("loop", at("loop")).unwrap();
+        fs::write(at("1"), "").unwrap();
+        for name in ["loop", "1", "none", "none/1"] {
+            assert_eq!((stream(&at(name)), is_standard_output(&at(name))), (None, false), "{name}");
+        }
+        assert_eq!(stream(Path::new("/dev/full")), Some("a device"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod roles;
 mod terminal;
 mod whole;
 
-pub use destination::{OutputRefused, destination};
+pub use destination::{OutputRefused, destination, is_standard_output, stream};
 pub use own_folder::OwnFolder;
 pub use roles::Roles;
 pub use terminal::terminal_width;

@@ -1,8 +1,11 @@
 //! A decode, of pictures or of clips.
 
+use std::time::Duration;
+
 use tch::Tensor;
 use tilewright_engine::{ClipJob, DecodeJob, Error, Finished, Machine, MemoryLimit, Observer, Sink, Unfinished};
 use tilewright_plan::{Candidate, Capabilities, Cost, Objective, Plan, Planner, Record, Request, Stage};
+use tilewright_torch::scalar;
 
 use crate::{Model, Result};
 
@@ -44,17 +47,44 @@ impl<'a> Decode<'a> {
         })
     }
 
-    /// The peak of the leanest plan in bytes, with the weights if a limit would count them.
+    /// Refuses latents of a shape, [N, C, h, w] or [N, C, T, h, w], whose decode does not fit in a
+    /// limit, before they are read or made.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn check(
+        machine: &Machine,
+        model: &Model,
+        shape: &[i64],
+        memory_limit: impl Into<MemoryLimit>,
+    ) -> tilewright_engine::Result<()> {
+        Decode::new(machine, model, &scalar::stand_in(shape)?, memory_limit, Objective::Leanest).map(drop)
+    }
+
+    /// The peak of the leanest plan for latents of a shape in bytes, with the weights if a limit
+    /// would count them.
     ///
     /// # Errors
     /// The latents are of another model.
-    pub fn least_bytes(machine: &Machine, model: &Model, latents: &Tensor, counts_weights: bool) -> Result<u64> {
+    pub fn least_bytes(machine: &Machine, model: &Model, shape: &[i64], counts_weights: bool) -> Result<u64> {
         // Nothing fits in no bytes at all: the error tells the least.
-        match Decode::new(machine, model, latents, MemoryLimit { bytes: 0, counts_weights }, Objective::Leanest) {
+        match Decode::check(machine, model, shape, MemoryLimit { bytes: 0, counts_weights }) {
             Err(Error::DoesNotFit { least, .. }) => Ok(least),
             Err(error) => Err(error.into()),
-            Ok(_) => Ok(0),
+            Ok(()) => Ok(0),
         }
+    }
+
+    /// The shortest time that a plan for latents of a shape is expected to take, in whatever
+    /// memory; none if no plan has a price.
+    ///
+    /// # Errors
+    /// The latents are of another model.
+    pub fn shortest(machine: &Machine, model: &Model, shape: &[i64]) -> Result<Option<Duration>> {
+        let stand_in = scalar::stand_in(shape)?;
+        let limit = MemoryLimit { bytes: u64::MAX, counts_weights: false };
+        let decode = Decode::new(machine, model, &stand_in, limit, Objective::Fastest)?;
+        Ok(of_job!(decode, job => job.fastest()))
     }
 
     /// Tells policies earlier measurements, newest first.

@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use tch::Tensor;
-use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodeJob, Finished, Machine, MemoryLimit, Observer, Unfinished};
+use tilewright_engine::{
+    ClipEncodeJob, ClipExtents, EncodeJob, Error as EngineError, Finished, Machine, MemoryLimit, Observer, Unfinished,
+};
 use tilewright_plan::{Candidate, Objective, Planner, Record, Request, Stage, words::with_noun};
+use tilewright_torch::scalar;
 
 use crate::{EncodeSource, Error, Model, Result};
 
@@ -53,6 +56,14 @@ impl EncodeInput {
     /// # Errors
     /// The model has no encoder, the source does not suit it or can't be read.
     pub fn of(model: &Model, source: &mut EncodeSource, shown: &str, note: &mut dyn FnMut(&str)) -> Result<Self> {
+        Self::outline(model, source, shown, note)?.read(source)
+    }
+
+    /// Crops a source to what a model takes. Zeros that take no memory stand for pictures.
+    ///
+    /// # Errors
+    /// The model has no encoder, or the source does not suit it.
+    pub fn outline(model: &Model, source: &mut EncodeSource, shown: &str, note: &mut dyn FnMut(&str)) -> Result<Self> {
         let refused = |reason| Err(Error::Input { path: Path::new(shown).to_owned(), reason });
         let (samples, frames) = (source.samples(), source.frames());
         match model {
@@ -64,7 +75,8 @@ impl EncodeInput {
                     ));
                 }
                 source.crop(config.spatial_scale(), note)?;
-                Ok(EncodeInput::Pictures(source.next(u32::try_from(samples).unwrap_or(u32::MAX))?))
+                let (height, width) = source.size();
+                Self::foreseen(model, [samples as u64, 1, height.into(), width.into()], source.channels())
             }
             Model::Clip(vae) => {
                 let (config, _) = vae.encoding()?;
@@ -86,6 +98,35 @@ impl EncodeInput {
                 let (height, width) = source.size();
                 Ok(EncodeInput::Clip(ClipExtents { frames: whole, height, width }))
             }
+        }
+    }
+
+    /// The input that stands for one of some samples, frames, rows and columns until it is made.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn foreseen(model: &Model, extents: [u64; 4], channels: usize) -> Result<Self> {
+        let side = |axis: usize| u32::try_from(extents[axis]).unwrap_or(u32::MAX);
+        Ok(match model {
+            Model::Picture(_) => {
+                let shape = [side(0).into(), channels as i64, side(2).into(), side(3).into()];
+                EncodeInput::Pictures(scalar::stand_in(&shape)?)
+            }
+            Model::Clip(_) => EncodeInput::Clip(ClipExtents { frames: side(1), height: side(2), width: side(3) }),
+        })
+    }
+
+    /// The input with the pictures of its source, if it is pictures.
+    ///
+    /// # Errors
+    /// They can't be read.
+    pub fn read(self, source: &mut EncodeSource) -> Result<Self> {
+        match self {
+            EncodeInput::Pictures(of) => {
+                let samples = of.size().first().copied().unwrap_or_default();
+                Ok(EncodeInput::Pictures(source.next(u32::try_from(samples).unwrap_or(u32::MAX))?))
+            }
+            clip @ EncodeInput::Clip(_) => Ok(clip),
         }
     }
 
@@ -123,6 +164,32 @@ impl<'a> Encode<'a> {
                 let reason = "pictures and clips are encoded by different VAEs".to_owned();
                 Err(tilewright_models::Error::Clip { reason }.into())
             }
+        }
+    }
+
+    /// Refuses an input whose encode does not fit in a limit; what stands for it will do.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn check(
+        machine: &Machine,
+        model: &Model,
+        input: &EncodeInput,
+        memory_limit: impl Into<MemoryLimit>,
+    ) -> Result<()> {
+        Encode::new(machine, model, input, memory_limit, Objective::Leanest).map(drop)
+    }
+
+    /// The peak of the leanest plan for an input in bytes, with the weights if a limit would count
+    /// them.
+    ///
+    /// # Errors
+    /// As [`Self::new`], but for the limit.
+    pub fn least_bytes(machine: &Machine, model: &Model, input: &EncodeInput, counts_weights: bool) -> Result<u64> {
+        // Nothing fits in no bytes at all: the error tells the least.
+        match Encode::check(machine, model, input, MemoryLimit { bytes: 0, counts_weights }) {
+            Err(Error::Engine(EngineError::DoesNotFit { least, .. })) => Ok(least),
+            ended => ended.map(|()| 0),
         }
     }
 

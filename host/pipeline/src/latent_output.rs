@@ -75,6 +75,7 @@ impl LatentOutput {
         numbering: Numbering,
         ahead: bool,
     ) -> Result<Self> {
+        media::check_no_stream(path)?;
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
         let by_ending = || match path.as_os_str() == STANDARD {
             true => Some(LatentKind::ComfyUi),

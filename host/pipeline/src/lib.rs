@@ -64,8 +64,8 @@ pub use output::OutputWriter;
 pub use recipe::{NoRecipe, PARAMETERS_KEYWORD, RECIPE_KEYWORD, Recipe};
 pub use resume::{KeptPlan, fingerprint};
 pub use sample::{
-    Asked, KeptSample, LoraRequest, MASK, NOISY, NOISY_SIGMA, PacedSteps, PromptRequest, SampleModel, SampleRequest,
-    Settings, Size, Steps, random_seed,
+    Asked, Foreseen, KeptSample, LoraRequest, MASK, NOISY, NOISY_SIGMA, PacedSteps, PromptRequest, SampleModel,
+    SampleOutline, SampleRequest, Settings, Size, Steps, random_seed,
 };
 pub use session::Session;
 pub use setting::Setting;

@@ -180,6 +180,17 @@ impl Model {
         }?)
     }
 
+    /// The shape of a file's latents, as a [`crate::Decode`] takes them.
+    pub fn latents_shape(&self, file: &LatentFile) -> Vec<i64> {
+        let Extents { samples, frames, height, width } = file.extents();
+        let channels = self.latent_channels() as i64;
+        let [samples, frames, height, width] = [samples, frames, height, width].map(i64::from);
+        match self {
+            Model::Picture(_) => vec![samples, channels, height, width],
+            Model::Clip(_) => vec![samples, channels, frames, height, width],
+        }
+    }
+
     /// The values of a latent of this model, as a [`crate::Decode`] takes them: [N, C, h, w] of
     /// pictures, [N, C, T, h, w] of clips.
     ///

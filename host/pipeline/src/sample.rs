@@ -1,14 +1,18 @@
 //! A sample: from files of a transformer, conditioning, noise and latents to a latent's file.
 
+mod conditioning_shape;
 mod defaults;
 mod generated;
 mod inputs;
 mod kept;
+mod outline;
 mod paced;
 mod prepare;
 mod request;
 mod saved;
 mod settings;
+mod sizes;
+mod way;
 
 use std::path::{Path, PathBuf};
 
@@ -19,13 +23,14 @@ use tilewright_models::{
     Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, Lora, LoraFit, Scaling,
 };
 
-pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, image_width, read};
+pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, check_conditioning, image_width, read};
 use self::saved::Defaults;
 pub(crate) use self::saved::text_tokens;
 pub use self::{
     defaults::random_seed,
     inputs::{MASK, NOISY, NOISY_SIGMA},
     kept::KeptSample,
+    outline::{Foreseen, SampleOutline},
     paced::PacedSteps,
     request::{Asked, PromptRequest, SampleRequest, Size, Steps},
     settings::Settings,

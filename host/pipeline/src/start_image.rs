@@ -144,7 +144,7 @@ impl VisionEncoder {
             }
             None => "a vision encoder, and the transformer takes none: leave --vision-encoder out".into(),
         };
-        Err(Error::Input { path: self.0.file().file().path().to_owned(), reason })
+        Err(self.refused(&reason))
     }
 
     /// The states of a picture before the last block, [1, tokens, width], and the encoder's run, as
@@ -162,26 +162,71 @@ impl VisionEncoder {
     ) -> Result<(Tensor, EncoderRun)> {
         let _no_grad = tch::no_grad_guard();
         let embedded = [self.embed(image)?];
-        let tokens = embedded[0].size()[1] as usize;
         // A picture is seen once.
         let weights = WeightStore::new(Budget::Bytes(0));
         let texts = Texts { encoder: &self.0, weights: &weights, embedded: &embedded, left_out: 1 };
         let job = TextJob::new(machine, host, texts, memory_limit, objective)?;
         let (Finished { output, record, candidates, log }, exchange) = planning.run(job, observer)?;
         let inner = output.into_iter().next().and_then(|states| states.inner);
-        let file = self.0.file().file().path().to_owned();
-        let states =
-            inner.ok_or_else(|| Error::Input { path: file.clone(), reason: "no states of a picture".into() })?;
-        let run = EncoderRun { path: file, model: self.0.config.model(), tokens, record, exchange, log, candidates };
-        Ok((states, run))
+        let states = inner.ok_or_else(|| self.refused("no states of a picture"))?;
+        Ok((states, EncoderRun { exchange, log, candidates, ..self.run(record)? }))
+    }
+
+    /// Decides about the run on a picture that nobody has looked at, and carries nothing out.
+    ///
+    /// # Errors
+    /// Not even the leanest plan fits.
+    pub fn decide(
+        &self,
+        (machine, host): (&Machine, Option<&Machine>),
+        (memory_limit, objective): (u64, Objective),
+        planning: &mut TextPlanning<'_>,
+    ) -> Result<EncoderRun> {
+        let (embedded, weights) = ([self.stand_in()?], WeightStore::new(Budget::Bytes(0)));
+        let texts = Texts { encoder: &self.0, weights: &weights, embedded: &embedded, left_out: 1 };
+        let job = planning.remember(TextJob::new(machine, host, texts, memory_limit, objective)?);
+        let (record, candidates) = job.decide(planning.planner);
+        let exchange = planning.planner.take();
+        Ok(EncoderRun { exchange, candidates, ..self.run(record)? })
+    }
+
+    /// Refuses an encoder that does not fit in a limit, before a picture is read for it.
+    ///
+    /// # Errors
+    /// Not even the leanest plan fits.
+    pub fn check_fit(&self, machines: (&Machine, Option<&Machine>), memory_limit: u64) -> Result<()> {
+        let ((machine, host), embedded, weights) = (machines, [self.stand_in()?], WeightStore::new(Budget::Bytes(0)));
+        let texts = Texts { encoder: &self.0, weights: &weights, embedded: &embedded, left_out: 1 };
+        Ok(TextJob::new(machine, host, texts, memory_limit, Objective::Leanest).map(drop)?)
+    }
+
+    /// The run of a decision, with nothing beside it.
+    fn run(&self, record: tilewright_plan::TextRecord) -> Result<EncoderRun> {
+        let (path, model) = (self.0.file().file().path().to_owned(), self.0.config.model());
+        let tokens = self.config()?.positions as usize;
+        Ok(EncoderRun { path, model, tokens, record, exchange: None, log: Vec::new(), candidates: Vec::new() })
+    }
+
+    /// The states that stand for those of a picture to come.
+    fn stand_in(&self) -> Result<Tensor> {
+        let config = self.config()?;
+        Ok(scalar::stand_in(&[1, config.positions, config.hidden])?)
+    }
+
+    fn refused(&self, reason: &str) -> Error {
+        Error::Input { path: self.0.file().file().path().to_owned(), reason: reason.to_owned() }
+    }
+
+    fn config(&self) -> Result<&clip::Config> {
+        match &self.0.config {
+            EncoderConfig::Clip(config) if config.picture.is_some() => Ok(config),
+            _ => Err(self.refused("an encoder of text, not of pictures")),
+        }
     }
 
     fn embed(&self, image: &StartImage) -> Result<Tensor> {
-        let EncoderConfig::Clip(clip::Config { picture: Some(picture), .. }) = &self.0.config else {
-            let path = self.0.file().file().path().to_owned();
-            return Err(Error::Input { path, reason: "an encoder of text, not of pictures".into() });
-        };
-        Ok(self.0.embed_pictures(&image.seen(picture.side)?)?)
+        let side = self.config()?.picture.map_or(0, |picture| picture.side);
+        Ok(self.0.embed_pictures(&image.seen(side)?)?)
     }
 }
 

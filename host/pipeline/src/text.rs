@@ -10,7 +10,7 @@ mod weigh;
 use std::path::PathBuf;
 
 use tch::Tensor;
-use tilewright_engine::{self as engine, Finished, Machine, Observer, TextJob, Texts, Unfinished};
+use tilewright_engine::{self as engine, Finished, Machine, Observer, TextJob, Unfinished};
 use tilewright_models::{EncoderKind, EncoderStates};
 use tilewright_plan::{Candidate, Exchange, LogLine, Objective, Recorded, Stage, Text, TextOutcome, TextRecord};
 use tilewright_sampling::Convention;
@@ -139,7 +139,8 @@ impl TextEncoders {
     /// Encodes prompts, by one encoder after the other, each as the planner decides.
     ///
     /// # Errors
-    /// A prompt can't be read; an encoder can't be loaded or run; memory is out; the user ended it.
+    /// A prompt can't be read, is too long or has weights that lead beyond numbers; an encoder
+    /// can't be loaded or run; memory is out; the user ended it.
     pub fn encode(
         &self,
         machine: &Machine,
@@ -182,6 +183,11 @@ impl TextEncoders {
         observer: &mut dyn Observer,
     ) -> Result<(Vec<Vec<Row>>, Vec<EncoderRun>)> {
         let _no_grad = tch::no_grad_guard();
+        // An encoder that does not fit is refused before another one runs in vain.
+        for encoder in self.encoders() {
+            let (_, embedded) = self.prepare(encoder, machine, request)?;
+            job(encoder, machine, &embedded, request)?;
+        }
         let each = self.encoders().iter().map(|encoder| self.run(encoder, machine, request, planning, observer));
         Ok(each.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
@@ -197,7 +203,7 @@ impl TextEncoders {
         planning: &mut TextPlanning<'_>,
     ) -> Result<Vec<EncoderRun>> {
         let decide = |encoder: &TextEncoder| {
-            let (_, embedded) = self.prepare(encoder, request)?;
+            let (_, embedded) = self.prepare(encoder, machine, request)?;
             let job = planning.remember(job(encoder, machine, &embedded, request)?);
             let (record, candidates) = job.decide(planning.planner);
             let exchange = planning.planner.take();
@@ -230,11 +236,20 @@ impl TextEncoders {
         Ok(())
     }
 
-    fn prepare(&self, encoder: &TextEncoder, request: &TextRequest<'_>) -> Result<(Vec<Prepared>, Vec<Tensor>)> {
+    /// The prompts, and the vectors of their tokens.
+    fn prepare(
+        &self,
+        encoder: &TextEncoder,
+        machine: &Machine,
+        request: &TextRequest<'_>,
+    ) -> Result<(Vec<Prepared>, Vec<Tensor>)> {
         let prompts = request.prompts.iter().map(|prompt| self.read(encoder, prompt, request));
         let prompts = prompts.collect::<Result<Vec<_>>>()?;
-        let chunks = prompts.iter().flat_map(|prompt| prompt.tokens.chunks.iter().chain(&prompt.empty));
-        let embedded = chunks.map(|chunk| encoder.embed(chunk, request.embeddings)).collect::<Result<Vec<_>>>()?;
+        let chunks = || prompts.iter().flat_map(|prompt| prompt.tokens.chunks.iter().chain(&prompt.empty));
+        // Before the vectors are made: those of a long prompt take gigabytes.
+        let lengths: Vec<i64> = chunks().map(|chunk| encoder.tokens_run(chunk) as i64).collect();
+        TextJob::check_lengths(machine, request.host, encoder.texts(&[]), &lengths, request.memory_limit)?;
+        let embedded = chunks().map(|chunk| encoder.embed(chunk, request.embeddings)).collect::<Result<Vec<_>>>()?;
         Ok((prompts, embedded))
     }
 
@@ -261,23 +276,28 @@ impl TextEncoders {
         planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Vec<Row>, EncoderRun)> {
-        let (prompts, embedded) = self.prepare(encoder, request)?;
+        let (prompts, embedded) = self.prepare(encoder, machine, request)?;
         let tokens = tokens(&embedded);
         let ended = planning.run(job(encoder, machine, &embedded, request)?, observer)?;
         let (Finished { output, record, candidates, log }, exchange) = ended;
         drop(embedded);
         let mut states = output.into_iter();
         let mut rows = Vec::new();
-        for prompt in &prompts {
+        for (prompt, words) in prompts.iter().zip(request.prompts) {
             let count = prompt.tokens.chunks.len() + usize::from(prompt.empty.is_some());
             let states: Vec<EncoderStates<Tensor>> = states.by_ref().take(count).collect();
-            rows.push(self.row(encoder, prompt, &states)?);
+            rows.push(self.row(encoder, (prompt, words), &states)?);
         }
         Ok((rows, EncoderRun { exchange, log, candidates, ..encoder.run(tokens, record) }))
     }
 
     /// The row of a prompt's states: of each chunk, and of the empty prompt at last.
-    fn row(&self, encoder: &TextEncoder, prompt: &Prepared, of: &[EncoderStates<Tensor>]) -> Result<Row> {
+    fn row(
+        &self,
+        encoder: &TextEncoder,
+        (prompt, words): (&Prepared, &str),
+        of: &[EncoderStates<Tensor>],
+    ) -> Result<Row> {
         let chunks = &prompt.tokens.chunks;
         let (Some(first), Some(chunk)) = (of.first(), chunks.first()) else {
             return Err(encoder.refused("a prompt without tokens".into()));
@@ -305,7 +325,11 @@ impl TextEncoders {
         for (chunk, states) in chunks.iter().zip(of) {
             let states = whole(wanted(states), chunk)?;
             parts.push(match &empty {
-                Some(empty) => weigh::weigh(&states, empty, &chunk.weights)?,
+                Some(empty) => {
+                    let weighted = weigh::weigh(&states, empty, &chunk.weights)?;
+                    weigh::check(&weighted, words, &encoder.file.config.model())?;
+                    weighted
+                }
                 None => states,
             });
         }
@@ -353,8 +377,7 @@ fn job<'a>(
     embedded: &'a [Tensor],
     request: &TextRequest<'_>,
 ) -> Result<TextJob<'a>> {
-    let texts = Texts { encoder: &encoder.file, weights: &encoder.weights, embedded, left_out: 1 };
-    Ok(TextJob::new(machine, request.host, texts, request.memory_limit, request.objective)?)
+    Ok(TextJob::new(machine, request.host, encoder.texts(embedded), request.memory_limit, request.objective)?)
 }
 
 /// Tokens of all texts.

@@ -1,6 +1,6 @@
 //! Small words in messages: numbers with their nouns, and the name that was probably meant.
 
-use std::fmt::Display;
+use std::{fmt::Display, time::Duration};
 
 /// A number and its noun: `1 tile`, `3 tiles`, `2 entries`.
 pub fn with_noun<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
@@ -11,6 +11,31 @@ pub fn with_noun<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> St
         Some(stem) => format!("{number} {stem}ies"),
         None if noun.ends_with(['s', 'x']) || noun.ends_with("ch") => format!("{number} {noun}es"),
         None => format!("{number} {noun}s"),
+    }
+}
+
+/// The units of times, each with its seconds.
+const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+
+/// The time that is said to be longer than: an estimate beyond means nothing.
+const LONGEST_TIME: Duration = Duration::from_secs(1000 * 86_400);
+
+/// A time in its two largest units: `0.4 s`, `45 s`, `3 min 5 s`, `2 h 12 min`, `5 d 1 h`.
+pub fn time(duration: Duration) -> String {
+    if duration > LONGEST_TIME {
+        return format!("more than {}", time(LONGEST_TIME));
+    }
+    if duration < Duration::from_secs(10) {
+        let text = format!("{:.1}", duration.as_secs_f64());
+        return format!("{} s", text.strip_suffix(".0").unwrap_or(&text));
+    }
+    let seconds = (duration.as_secs_f64()).round() as u64;
+    let place = UNITS.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(UNITS.len() - 1);
+    let (unit, name) = UNITS[place];
+    let first = format!("{} {name}", seconds / unit);
+    match UNITS.get(place + 1).map(|(below, name)| (seconds % unit / below, name)) {
+        None | Some((0, _)) => first,
+        Some((rest, name)) => format!("{first} {rest} {name}"),
     }
 }
 
@@ -55,6 +80,25 @@ mod tests {
         assert_eq!(with_noun(3_u64, "day"), "3 days");
         assert_eq!(with_noun(2_u64, "batch"), "2 batches");
         assert_eq!(with_noun(1_u64, "batch"), "1 batch");
+    }
+
+    #[test]
+    fn times_have_their_two_largest_units() {
+        let words = |seconds: f64| time(Duration::from_secs_f64(seconds));
+        for (seconds, expected) in [
+            (0.04, "0 s"),
+            (0.42, "0.4 s"),
+            (9.0, "9 s"),
+            (59.4, "59 s"),
+            (59.6, "1 min"),
+            (185.0, "3 min 5 s"),
+            (3600.0, "1 h"),
+            (7920.0, "2 h 12 min"),
+            (435_600.0, "5 d 1 h"),
+        ] {
+            assert_eq!(words(seconds), expected, "{seconds}");
+        }
+        assert_eq!(time(Duration::MAX), "more than 1000 d");
     }
 
     #[test]

@@ -1,45 +1,22 @@
 //! Policies that answer samples alone: what they are asked, what becomes of answers that are out of
 //! bounds, make no sense or mean harm, and of plans after failures.
 
+mod by_hand;
+
 use std::{sync::Arc, time::Duration};
 
+use by_hand::{DENOISE, device, put_to_work};
 use proptest::prelude::*;
 use tilewright_plan::{
-    Attempt, Attention, Backend, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome,
-    DenoisePlan, DenoiseRequest, DenoiserModel, Device, Dtype, Failure, FallbackReason, GuidanceOrder, Objective,
-    Planner, PoolStatistics, Precision, Products, Question, Release, Stage, StepReuse, StoredType, Trial, UnderWay,
-    WeightForm,
+    Attempt, Attention, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
+    DenoiseRequest, DenoiserModel, Dtype, Failure, FallbackReason, GuidanceOrder, Objective, Planner, PoolStatistics,
+    Precision, Products, Question, Release, Stage, StepReuse, StoredType, Trial, UnderWay, WeightForm,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost, oracle};
 
-/// A guest by hand, for samples alone: at 256 the description, at 384 configure's result, at 1024
-/// decide's result, which is a plain plan in f32; the heap begins at 8192.
+/// A guest by hand, for this stage alone.
 fn guest(decide: &str, learn: &str) -> Vec<u8> {
-    let text = format!(
-        r#"(module
-  (import "tilewright:policy/denoise-host@0.2.0" "estimate" (func $estimate (param i32 i32 i32)))
-  (import "tilewright:policy/denoise-host@0.2.0" "trials" (func $trials (param i32 i32)))
-  (memory (export "memory") 64)
-  (global $heap (mut i32) (i32.const 8192))
-  (data (i32.const 256) "\00\02\00\00\05\00\00\00\10\02\00\00\05\00\00\00\00\02\00\00\05\00\00\00\20\02\00\00\01\00\00\00\08\00\00\00\00\00\00\00")
-  (data (i32.const 512) "guest")
-  (data (i32.const 528) "1.0.0")
-  (data (i32.const 544) "\01")
-  ;; In turn, and a feed-forward layer in one part.
-  (data (i32.const 1052) "\01")
-  (data (i32.const 1064) "\01")
-  (func (export "cabi_realloc") (param $old i32) (param $old_size i32) (param $align i32) (param $size i32) (result i32)
-    (global.set $heap (i32.and (i32.add (global.get $heap) (i32.const 7)) (i32.const -8)))
-    (global.get $heap)
-    (global.set $heap (i32.add (global.get $heap) (local.get $size))))
-  (func (export "tilewright:policy/lifecycle@0.2.0#describe") (result i32) (i32.const 256))
-  (func (export "tilewright:policy/lifecycle@0.2.0#configure") (param i32 i32) (result i32) (i32.const 384))
-  (func (export "tilewright:policy/denoise-policy@0.2.0#decide") (param $request i32) (result i32)
-    (global.set $heap (i32.const 8192)) {decide} (i32.const 1024))
-  (func (export "tilewright:policy/denoise-policy@0.2.0#learn") (param $request i32) {learn})
-)"#
-    );
-    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    DENOISE.guest(decide, learn)
 }
 
 /// Holds a gibibyte for each sample that runs at once, and two of weights.
@@ -91,19 +68,6 @@ fn request(memory_limit: u64) -> DenoiseRequest {
     }
 }
 
-fn device() -> Device {
-    Device {
-        backend: Backend::Cpu,
-        name: "test".into(),
-        arch: "test".into(),
-        compute_units: 2,
-        total_bytes: 1 << 36,
-        free_bytes: 1 << 35,
-        unified: true,
-        fast_dtypes: Vec::new(),
-    }
-}
-
 fn capabilities() -> DenoiseCapabilities {
     DenoiseCapabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16],
@@ -125,11 +89,6 @@ fn decide(policy: &mut Policy, limit: u64, attempts: &[Attempt<Denoise>]) -> Dec
     let decision = policy.decide(&question, Arc::new(Prices));
     assert_eq!(oracle::find_sample_breaches(&decision.plan, &question), Vec::<&str>::new(), "{:?}", decision.plan);
     decision
-}
-
-fn put_to_work(module: &[u8]) -> Policy {
-    let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
-    host.load("guest", module).unwrap().configure(&[]).unwrap()
 }
 
 #[test]
@@ -154,13 +113,45 @@ fn a_policy_without_rules_for_samples_leaves_them_to_the_host() {
     assert_eq!((tight.plan.ahead, tight.plan.samples), (Some(1), Some(1)));
 }
 
+/// A gibibyte for each four bytes of a value, and no other change holds less.
+struct ByWidth;
+
+impl CostModel<Denoise> for ByWidth {
+    fn estimate(&self, plans: &[DenoisePlan]) -> Vec<Result<DenoiseCost, String>> {
+        let price = |plan: &DenoisePlan| {
+            let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
+            Ok(DenoiseCost { peak_bytes, weights_bytes: 0, moved_bytes: 0, step: Duration::from_millis(9) })
+        };
+        plans.iter().map(price).collect()
+    }
+
+    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn the_host_takes_a_narrow_type_where_nothing_else_fits_and_values_did_not_overflow() {
+    let mut policy = put_to_work(&guest("unreachable", ""));
+    let (device, capabilities) = (device(), capabilities());
+    let mut own = |limit: u64, attempts: &[Attempt<Denoise>]| {
+        let request = request(limit);
+        let question = Question::denoise(&request, &device, &capabilities).after(attempts);
+        policy.decide(&question, Arc::new(ByWidth)).plan.precision
+    };
+    let narrow = Precision::Uniform(Dtype::Bf16);
+    assert_eq!([own(1 << 30, &[]), own(3 << 28, &[])], [Precision::Uniform(Dtype::F32), narrow]);
+    let plan = DenoisePlan { precision: narrow, ..DenoisePlan::plain() };
+    assert_eq!(own(3 << 28, &[failed(&plan, Failure::NonFinite { values: 1 })]), Precision::Uniform(Dtype::F32));
+}
+
 /// Stores a byte, or four, at an offset of the plan.
 fn byte(offset: u32, value: u8) -> String {
-    format!("(i32.store8 (i32.const {}) (i32.const {value}))", 1032 + offset)
+    DENOISE.byte(offset, value)
 }
 
 fn word(offset: u32, value: i64) -> String {
-    format!("(i32.store (i32.const {}) (i32.const {value}))", 1032 + offset)
+    DENOISE.word(offset, value)
 }
 
 #[test]

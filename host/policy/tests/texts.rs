@@ -1,42 +1,22 @@
 //! Policies that answer text encoders' runs alone: what they are asked, what becomes of answers
 //! that are out of bounds or mean harm, and of plans after failures.
 
+mod by_hand;
+
 use std::{sync::Arc, time::Duration};
 
+use by_hand::{TEXT, device, put_to_work};
 use proptest::prelude::*;
 use tilewright_plan::{
-    Attempt, Backend, CostModel, Decision, Device, Dtype, EncoderModel, Failure, FallbackReason, Objective, Place,
-    Planner, PoolStatistics, Precision, Question, Stage, StoredType, Text, TextCapabilities, TextCost, TextOutcome,
-    TextPlan, TextRequest, Trial, WeightForm,
+    Attempt, CostModel, Decision, Dtype, EncoderModel, Failure, FallbackReason, Objective, Place, Planner,
+    PoolStatistics, Precision, Question, Stage, StoredType, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
+    TextRequest, Trial, WeightForm,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost, oracle};
 
-/// A guest by hand, for text encoders alone: at 256 the description, at 384 configure's result, at
-/// 1024 decide's result, which is f32 on the host, with weights as stored; the heap begins at 8192.
+/// A guest by hand, for this stage alone.
 fn guest(decide: &str, learn: &str) -> Vec<u8> {
-    let text = format!(
-        r#"(module
-  (import "tilewright:policy/text-host@0.2.0" "estimate" (func $estimate (param i32 i32 i32)))
-  (import "tilewright:policy/text-host@0.2.0" "trials" (func $trials (param i32 i32)))
-  (memory (export "memory") 64)
-  (global $heap (mut i32) (i32.const 8192))
-  (data (i32.const 256) "\00\02\00\00\05\00\00\00\10\02\00\00\05\00\00\00\00\02\00\00\05\00\00\00\20\02\00\00\01\00\00\00\08\00\00\00\00\00\00\00")
-  (data (i32.const 512) "guest")
-  (data (i32.const 528) "1.0.0")
-  (data (i32.const 544) "\00")
-  (data (i32.const 1030) "\01")
-  (func (export "cabi_realloc") (param $old i32) (param $old_size i32) (param $align i32) (param $size i32) (result i32)
-    (global.set $heap (i32.and (i32.add (global.get $heap) (i32.const 7)) (i32.const -8)))
-    (global.get $heap)
-    (global.set $heap (i32.add (global.get $heap) (local.get $size))))
-  (func (export "tilewright:policy/lifecycle@0.2.0#describe") (result i32) (i32.const 256))
-  (func (export "tilewright:policy/lifecycle@0.2.0#configure") (param i32 i32) (result i32) (i32.const 384))
-  (func (export "tilewright:policy/text-policy@0.2.0#decide") (param $request i32) (result i32)
-    (global.set $heap (i32.const 8192)) {decide} (i32.const 1024))
-  (func (export "tilewright:policy/text-policy@0.2.0#learn") (param $request i32) {learn})
-)"#
-    );
-    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    TEXT.guest(decide, learn)
 }
 
 /// A gibibyte of weights, and as much beside them for each four bytes of a value.
@@ -76,19 +56,6 @@ fn request(memory_limit: u64) -> TextRequest {
     }
 }
 
-fn device() -> Device {
-    Device {
-        backend: Backend::Cpu,
-        name: "test".into(),
-        arch: "test".into(),
-        compute_units: 2,
-        total_bytes: 1 << 36,
-        free_bytes: 1 << 35,
-        unified: true,
-        fast_dtypes: Vec::new(),
-    }
-}
-
 fn capabilities() -> TextCapabilities {
     TextCapabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16],
@@ -106,11 +73,6 @@ fn decide(policy: &mut Policy, limit: u64, attempts: &[Attempt<Text>]) -> Decisi
     let decision = policy.decide(&question, Arc::new(Prices));
     assert_eq!(oracle::find_text_breaches(&decision.plan, &question), Vec::<&str>::new(), "{:?}", decision.plan);
     decision
-}
-
-fn put_to_work(module: &[u8]) -> Policy {
-    let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
-    host.load("guest", module).unwrap().configure(&[]).unwrap()
 }
 
 #[test]
@@ -135,11 +97,11 @@ fn a_policy_without_rules_for_text_encoders_leaves_them_to_the_host() {
 
 /// Stores a byte, or four, at an offset of the plan.
 fn byte(offset: u32, value: u8) -> String {
-    format!("(i32.store8 (i32.const {}) (i32.const {value}))", 1028 + offset)
+    TEXT.byte(offset, value)
 }
 
 fn word(offset: u32, value: i64) -> String {
-    format!("(i32.store (i32.const {}) (i32.const {value}))", 1028 + offset)
+    TEXT.word(offset, value)
 }
 
 #[test]

@@ -32,8 +32,8 @@ const INTERNAL_V4: [(Ipv4Addr, u32); 12] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// Such networks of IPv6: this machine, unique local ones (RFC 4193), link-local and site-local ones,
-/// local translation to IPv4, tunnels (Teredo), discarded packets, and multicast.
+/// Such networks of IPv6: this machine, unique local ones (RFC 4193), link-local and site-local
+/// ones, local translation to IPv4, tunnels (Teredo), discarded packets, and multicast.
 const INTERNAL_V6: [(Ipv6Addr, u32); 9] = [
     (Ipv6Addr::UNSPECIFIED, 128),
     (Ipv6Addr::LOCALHOST, 128),

@@ -208,8 +208,8 @@ impl Sources {
         PolicyHost::forget(&self.cache, digest);
     }
 
-    /// The current bytes of a source. A registry leads to the hosts that the configuration names and
-    /// to no others.
+    /// The current bytes of a source. A registry leads to the hosts that the configuration names
+    /// and to no others.
     pub fn fetch(&self, source: &Source, grants: Grants, config: &Config) -> Result<FetchedModule> {
         match source {
             Source::Shipped(name) => {

@@ -7,7 +7,7 @@ mod generate;
 mod sample;
 mod settings;
 
-use std::{io, path::Path};
+use std::{io, path::Path, time::Duration};
 
 use cap_std::{
     ambient_authority,
@@ -21,9 +21,7 @@ use tilewright_models::Latent;
 use tilewright_plan::bytes;
 use tilewright_rollout::StoredAssignment;
 use tilewright_service_api::{Job, JobRequest, JobSettings, JobStage, JobState, OutputFormat};
-use uuid::Uuid;
 
-use self::sample::sampled_bytes;
 pub use self::{
     describe::describe,
     generate::{IMAGE, fields_of, from_latent, prompts_of, text_request},
@@ -35,7 +33,7 @@ use crate::{
     device::DeviceState,
     error::one_line,
     jobs::{
-        StoredJob,
+        StoredJob, deadline,
         idempotency::KeyedSubmission,
         inputs::{Input, Uploads},
         store::Insertion,
@@ -63,6 +61,8 @@ struct Inspection {
     /// them.
     least_bytes: u64,
     counts_weights: bool,
+    /// The shortest time that its work is expected to take; none if nothing is known of it.
+    expected: Option<Duration>,
 }
 
 /// The work of a job, in pixels.
@@ -127,13 +127,12 @@ const HELD: u64 = 5;
 ///
 /// # Errors
 /// A file can't be read.
-pub fn inspected_bytes(request: &JobRequest, uploads: &Uploads) -> io::Result<u64> {
+pub fn inspected_bytes(uploads: &Uploads) -> io::Result<u64> {
     let sizes = uploads.values().map(|upload| upload.as_file().metadata().map(|facts| facts.len()));
     let files = sizes.sum::<io::Result<u64>>()?.saturating_mul(HELD);
     // A mask may be a picture, which takes far more than its file.
     let mask = uploads.get(&Input::Mask).and_then(|mask| tilewright_media::picture_bytes(mask.path()).ok());
-    let sample = request.sample.as_deref().map_or(0, sampled_bytes);
-    Ok(files.saturating_add(mask.unwrap_or_default().saturating_mul(2)).saturating_add(sample))
+    Ok(files.saturating_add(mask.unwrap_or_default().saturating_mul(2)))
 }
 
 fn invalid(reason: impl Into<String>) -> Refusal {
@@ -279,14 +278,14 @@ impl ServerState {
         check_loras(&request)?;
         let model = model.with_loras(&request.loras).map_err(Refusal::Invalid)?;
         let inspected = match (&request.prompt, &request.sample) {
-            (Some(prompt), _) => {
-                let place = self.jobs.files.incoming();
-                generate::inspect(&model, (device, &place), &request, prompt, &uploads)?
-            }
+            (Some(prompt), _) => generate::inspect(&model, device, &request, prompt, &uploads)?,
             (None, None) => decode::inspect(&model, device, &request, &uploads)?,
             (None, Some(fields)) => sample::inspect(&model, device, &request, fields, &uploads)?,
         };
-        let Inspection { work, settings, latent, format, least_bytes, counts_weights } = inspected;
+        let Inspection { work, settings, latent, format, least_bytes, counts_weights, expected } = inspected;
+        let seconds = request.deadline_s.unwrap_or(longest_s);
+        let refusal = deadline::refusal(expected, Duration::from_secs(seconds), request.deadline_s.is_some());
+        refusal.map_or(Ok(()), |line| Err(invalid(line)))?;
         // The job's own limit comes last: another one would not help against the device's.
         let check =
             |whose: &str, limit: Option<u64>| check_memory(whose, limit, (work.job, least_bytes, counts_weights));
@@ -314,9 +313,7 @@ impl ServerState {
             Ok::<_, Refusal>([Some(text), encode, Some(of_vae(Stage::Decode)?)])
         });
         let around = around.transpose()?.unwrap_or_default();
-        let id = Uuid::now_v7().to_string();
-        let now = clock::now_ms();
-        let seconds = request.deadline_s.unwrap_or(longest_s);
+        let id = clock::job_id();
         let job = Job {
             id: id.clone(),
             state: JobState::Queued,
@@ -337,7 +334,7 @@ impl ServerState {
             width: work.width,
             steps: work.steps,
             request: settings.map(Box::new),
-            created: clock::format_ms(now),
+            created: clock::format_ms(clock::now_ms()),
             started: None,
             finished: None,
             position: None,
@@ -350,9 +347,10 @@ impl ServerState {
         };
         let pinned = StoredAssignment::from(&assignment);
         let tag = request.tag.clone().unwrap_or_default();
-        let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
+        let deadline_ms = clock::steady_ms().saturating_add(seconds.saturating_mul(1000));
         let [pinned_text, pinned_encode, pinned_decode] = around.map(|of| of.as_ref().map(StoredAssignment::from));
         let (starts, crashes) = (0, 0);
+        let expected_ms = expected.map(|expected| u64::try_from(expected.as_millis()).unwrap_or(u64::MAX));
         let stored = StoredJob {
             job,
             request,
@@ -362,6 +360,7 @@ impl ServerState {
             pinned_encode,
             pinned_decode,
             deadline_ms,
+            expected_ms,
             starts,
             crashes,
         };

@@ -1,6 +1,7 @@
 //! The HTTP interface, version 1. Each handler carries its own description; the whole of it is at
 //! `/openapi.json`.
 
+mod conditional;
 mod decisions;
 mod events;
 mod extract;
@@ -12,6 +13,7 @@ mod health;
 mod jobs;
 mod parse_faults;
 mod policies;
+mod results;
 mod routes;
 mod spool;
 
@@ -28,11 +30,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{app::App, problem::Problem};
 
+pub use conditional::{Answer, Validators};
 pub use events::event_body;
 pub use extract::{PathName, QueryParams};
 pub use forms::BoundedForm;
 pub use jobs::{Submission, accept_submission, read_submission};
 pub use policies::{ReplacementBody, change_policy, largest_module, policy_body, store_module, swap_policy};
+pub use results::KEPT;
 pub use routes::device_body;
 pub use spool::Spool;
 
@@ -71,8 +75,8 @@ fn build_router() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::submit, jobs::list))
         .routes(routes!(jobs::get, jobs::cancel))
         .routes(routes!(follow::events))
-        .routes(routes!(jobs::result))
-        .routes(routes!(jobs::preview))
+        .routes(routes!(results::result))
+        .routes(routes!(results::preview))
         .routes(routes!(decisions::of_job))
         .routes(routes!(decisions::list))
         .routes(routes!(routes::models))

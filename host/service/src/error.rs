@@ -44,8 +44,17 @@ pub enum Error {
         source: io::Error,
     },
     /// Another server works in the data folder.
-    #[error("{}: another server works here: stop it, or give [server] another data folder", .0.display())]
-    InUse(PathBuf),
+    #[error(
+        "{}: another server works here{}: stop it, or give [server] another data folder",
+        folder.display(),
+        process.map_or_else(String::new, |process| format!(" (process {process})"))
+    )]
+    InUse {
+        /// The data folder.
+        folder: PathBuf,
+        /// The other server's process, if the system can say it.
+        process: Option<i32>,
+    },
     /// The server can't listen on an address.
     #[error("can't listen on {address}: choose another [server] listen")]
     Listen {
@@ -143,7 +152,7 @@ impl Error {
             Error::Media(error) => error.is_input(),
             Error::Store { .. }
             | Error::File { .. }
-            | Error::InUse(_)
+            | Error::InUse { .. }
             | Error::Listen { .. }
             | Error::LostDevice(_)
             | Error::Metrics(_) => false,

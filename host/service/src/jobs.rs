@@ -1,6 +1,7 @@
 //! Jobs, from their acceptance to their end: stored in a database, their files in a folder each, in
 //! turn for a device, and followed while they are at work.
 
+pub mod deadline;
 pub mod files;
 pub mod idempotency;
 pub mod inputs;
@@ -41,8 +42,11 @@ pub struct Jobs {
     /// The revision that decides, for each accepted job that has not ended. A job restored after a
     /// restart has none: its revision is opened again when its turn comes.
     assignments: Mutex<HashMap<String, Assignment>>,
-    /// The deadlines of unfinished jobs, in milliseconds since 1970, soonest first.
+    /// The deadlines of unfinished jobs by the steady clock, in milliseconds since 1970, soonest
+    /// first.
     deadlines: Mutex<BTreeSet<(u64, String)>>,
+    /// The time when this server started by the steady clock, in milliseconds since 1970.
+    started_ms: u64,
     /// Held by the worker on a job in the middle of which the server has crashed, so that two of
     /// them are never at work at once.
     suspect: Mutex<()>,
@@ -60,6 +64,7 @@ impl Jobs {
             metrics,
             assignments: Mutex::default(),
             deadlines: Mutex::default(),
+            started_ms: clock::steady_ms(),
             suspect: Mutex::default(),
         }
     }
@@ -132,10 +137,10 @@ impl Jobs {
         error: Option<String>,
         record: Option<&str>,
     ) -> Result<bool> {
-        let now = clock::now_ms();
+        let now = clock::steady_ms();
         stored.job.state = state;
         stored.job.error = error.map(|line| self.files.strip_data_folder(&line));
-        stored.job.finished = Some(clock::format_ms(now));
+        stored.job.finished = Some(stored.time_of(now));
         (stored.job.position, stored.job.progress, stored.job.sampling) = (None, None, None);
         let is_first = self.store.update(stored, record, Some(now))?;
         let job = &stored.job;
@@ -209,20 +214,29 @@ impl Jobs {
         Ok(())
     }
 
+    /// Ends a job whose deadline passed before its turn, and says what was done of it.
+    ///
+    /// # Errors
+    /// The end can't be written.
+    pub fn end_overdue(&self, stored: &mut StoredJob) -> Result<bool> {
+        let steps = if stored.starts > 0 { self.files.kept_steps(&stored.job.id) } else { None };
+        let why = deadline::passed(stored, steps, self.started_ms);
+        self.end(stored, JobState::Expired, Some(why), None)
+    }
+
     /// Ends the jobs whose deadlines passed while they waited.
     ///
     /// # Errors
     /// An end can't be written; it is tried again the next time.
     pub fn expire_overdue(&self) -> Result<()> {
-        let now = clock::now_ms();
+        let now = clock::steady_ms();
         loop {
             let due = self.lock_deadlines().first().filter(|(deadline, _)| *deadline <= now).cloned();
             let Some((deadline, id)) = due else { return Ok(()) };
             if let Some(mut stored) = self.store.get(&id)?
                 && let Some(device) = self.devices.get(&stored.job.device)
                 && device.queue.remove(&id)
-                && let Err(error) =
-                    self.end(&mut stored, JobState::Expired, Some("its deadline passed while it waited".into()), None)
+                && let Err(error) = self.end_overdue(&mut stored)
             {
                 device.queue.restore(stored.job.tag.as_deref().unwrap_or_default(), &id);
                 return Err(error);
@@ -232,7 +246,8 @@ impl Jobs {
         }
     }
 
-    /// Removes the jobs that ended before a time, in milliseconds since 1970, with their files.
+    /// Removes the jobs that ended before a time by the steady clock, in milliseconds since 1970,
+    /// with their files.
     ///
     /// # Errors
     /// The store can't be read or written.

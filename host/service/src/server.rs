@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, atomic::AtomicBool},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -25,6 +25,7 @@ use crate::{
     Error, Result, api,
     app::App,
     auth::AccessControl,
+    clock,
     config_state::ConfigState,
     descriptors,
     device::{self, Devices, IdleWorker},
@@ -158,6 +159,8 @@ fn build_state(
     let disk = Disk::new();
     let store =
         JobFiles::create_folder(&data, &disk).and_then(|()| JobStore::open(&data.join("jobs.sqlite"), disk.clone()))?;
+    // Before anything is accepted, ended or found to be late.
+    clock::begin(store.last_ms()?);
     // The database's lock shows that no other server works here.
     let files = JobFiles::open(&data, disk.clone())?;
     // Before policies are compiled: their sandbox, installed later, passes on the signals that are
@@ -193,7 +196,7 @@ fn build_state(
         models,
         disk,
         metrics,
-        started: SystemTime::now(),
+        started: Instant::now(),
         draining: AtomicBool::new(false),
         lost: LostDevice::default(),
     };

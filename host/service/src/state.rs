@@ -6,7 +6,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use tilewright_rollout::{Disk, Rollout};
@@ -39,7 +39,7 @@ pub struct ServerState {
     /// Metrics for Prometheus.
     pub metrics: Arc<Metrics>,
     /// The time of the start.
-    pub started: SystemTime,
+    pub started: Instant,
     /// True when the server is about to end: no new jobs are accepted. Set once, never cleared.
     pub draining: AtomicBool,
     /// The device that was lost, if one was.
@@ -115,7 +115,7 @@ impl ServerState {
     pub fn clean_up(&self) -> Result<()> {
         let started = Instant::now();
         let keep = self.config.in_force().server.limits.keep_results.as_millis() as u64;
-        self.jobs.forget_ended_before(clock::now_ms().saturating_sub(keep))?;
+        self.jobs.forget_ended_before(clock::steady_ms().saturating_sub(keep))?;
         self.rollout.forget_modules(|| {
             let unfinished = self.jobs.store.unfinished_jobs()?;
             let pins = unfinished.iter().flat_map(|(stored, _)| stored.pins());

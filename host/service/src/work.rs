@@ -4,6 +4,7 @@
 mod decode;
 mod executed;
 mod generate;
+mod held;
 mod observer;
 mod results;
 mod sample;
@@ -33,7 +34,7 @@ use crate::{
     error::one_line,
     job_traces::JobTrace,
     jobs::{
-        StoredJob,
+        StoredJob, deadline,
         live::{JobHandle, JobUpdate},
     },
     metrics::Labels,
@@ -155,12 +156,14 @@ fn run_job(
         server.retry_until_written("a job's end", || server.jobs.end(stored, state, error.clone(), record)).map(drop)
     };
     let handle = server.jobs.live.get(&id).unwrap_or_else(|| server.jobs.live.add(&id));
-    let now = clock::now_ms();
+    let now = clock::steady_ms();
     if handle.is_cancelled() {
         return finish(&mut stored, JobState::Cancelled, None, None);
     }
     if now >= stored.deadline_ms {
-        let why = "its deadline passed while it waited".to_owned();
+        return server.retry_until_written("a job's end", || server.jobs.end_overdue(&mut stored)).map(drop);
+    }
+    if let Some(why) = deadline::too_late(&stored, now) {
         return finish(&mut stored, JobState::Expired, Some(why), None);
     }
     let given_up = match (stored.crashes, stored.starts) {
@@ -184,10 +187,11 @@ fn run_job(
     };
     stored.starts += 1;
     stored.job.state = JobState::Running;
-    stored.job.started = Some(clock::format_ms(now));
+    stored.job.started = Some(stored.time_of(now));
     server.retry_until_written("a job's start", || server.jobs.store.update(&stored, None, None))?;
     handle.set_started(now);
-    server.metrics.record_wait(Duration::from_millis(now.saturating_sub(clock::parse_ms(&stored.job.created))));
+    let waited = clock::accepted_ms(&id).map_or(0, |accepted| now.saturating_sub(accepted));
+    server.metrics.record_wait(Duration::from_millis(waited));
     handle.send(JobUpdate::Job(Box::new(stored.job.clone())));
     server.jobs.live.notify_change();
 
@@ -197,7 +201,7 @@ fn run_job(
     }
     #[cfg(debug_assertions)]
     if stored.job.tag.is_some() && stored.job.tag == std::env::var(HOLD).ok() {
-        let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+        let stop = StopSignal::new(handle.clone(), &stored);
         while stop.goes_on() && !worker.device.queue.is_closed() {
             thread::sleep(ROOM_CHECK / 10);
         }
@@ -248,7 +252,7 @@ where
         Ok(input) => input,
         Err(error) => return Some(JobEnded { state: JobState::Failed, error: Some(error), record: None }),
     };
-    let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+    let stop = StopSignal::new(handle.clone(), stored);
     let (JobOutcome { record, output, end }, mut trace, is_mixed, exchange) = loop {
         let mut decider = Decider::<W>::new(server.rollout.clone(), assignment.clone());
         let mut observer = JobObserver::new(

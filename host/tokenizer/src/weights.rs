@@ -20,6 +20,8 @@ pub struct Segment {
     pub text: String,
     /// The weight of the text, 1 where nothing weights it.
     pub weight: f64,
+    /// The byte of the prompt at which the text begins.
+    pub start: usize,
 }
 
 /// A stretch of the prompt whose brackets are still to be read.
@@ -41,7 +43,7 @@ pub fn segments(prompt: &str) -> Result<Vec<Segment>> {
     let mut left = vec![Stretch { start: 0, end: prompt.len(), weight: 1.0, depth: 0 }];
     let mut emit = |start: usize, end: usize, weight| {
         if let Some(text) = prompt.get(start..end).filter(|text| !text.is_empty()) {
-            out.push(Segment { text: text.replace("\\)", ")").replace("\\(", "("), weight });
+            out.push(Segment { text: text.replace("\\)", ")").replace("\\(", "("), weight, start });
         }
     };
     while let Some(Stretch { start, end, weight, depth }) = left.pop() {
@@ -159,6 +161,14 @@ mod tests {
         check("(a:2 (b))", &[("a:2 ", 1.1), ("b", 1.1 * 1.1)]);
         check("((a):2)", &[("a", 2.0 * 1.1)]);
         check("()(())", &[]);
+    }
+
+    #[test]
+    fn a_segment_says_where_its_text_begins() {
+        let prompt = "é (a (b:0.5) c:2) d";
+        let found = segments(prompt).unwrap();
+        let found: Vec<&str> = found.iter().map(|segment| &prompt[segment.start..]).collect();
+        assert_eq!(found, [prompt, "a (b:0.5) c:2) d", "b:0.5) c:2) d", " c:2) d", " d"]);
     }
 
     #[test]

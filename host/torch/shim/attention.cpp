@@ -73,15 +73,17 @@ int tw_attention(const float* query, const float* key, const float* value, float
     const int64_t values = blocks(tokens) * kColumns * width + at::get_num_threads() * own_values(width);
     const c10::DataPtr scratch = c10::GetCPUAllocator()->allocate(static_cast<size_t>(values) * sizeof(float));
     float* laid = static_cast<float*>(scratch.get());
+    const Cancellation cancellation;
     float* all = laid + blocks(tokens) * kColumns * width;
     at::parallel_for(0, blocks(tokens), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block)
+      for (int64_t block = begin; block < end && !cancellation.is_asked(); ++block)
         for (int64_t k = 0; k < kColumns; ++k) {
           const int64_t token = block * kColumns + k;
           float* to = laid + block * kColumns * width + k;
           for (int64_t c = 0; c < width; ++c) to[c * kColumns] = token < tokens ? key[token * width + c] : 0.0f;
         }
     });
+    cancellation.check();
     const float scale = 1.0f / std::sqrt(static_cast<float>(width));
     at::parallel_for(0, (tokens + kQueries - 1) / kQueries, 1, [&](int64_t begin, int64_t end) {
       float* scores = all + at::get_thread_num() * own_values(width);
@@ -94,6 +96,7 @@ int tw_attention(const float* query, const float* key, const float* value, float
         std::fill_n(sum, kQueries, 0.0f);
         std::fill_n(mixed, rows * width, 0.0f);
         for (int64_t from = 0; from < tokens; from += kKeys) {
+          if (cancellation.is_asked()) return;
           const int64_t keys = std::min(kKeys, tokens - from);
           for (int64_t column = 0; column < keys; column += kColumns)
             product(rows, kColumns, width, query + first * width, width, laid + (from + column) * width, kColumns,
@@ -110,5 +113,6 @@ int tw_attention(const float* query, const float* key, const float* value, float
         }
       }
     });
+    cancellation.check();
   });
 }

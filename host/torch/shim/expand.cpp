@@ -381,13 +381,19 @@ void tw_expand_rows(const tw_packed* packed, int64_t first, int64_t rows, float*
 int tw_expand(const tw_packed* packed, int64_t first, int64_t rows, int32_t kind, void* to, char* error, size_t error_length) noexcept {
   return guarded(error, error_length, [&] {
     const int64_t columns = packed->columns, grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
+    const Cancellation cancellation;
     at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
-      if (kind == 0) return tw_expand_rows(packed, first + begin, end - begin, static_cast<float*>(to) + begin * columns);
-      std::vector<float> row(static_cast<size_t>(columns));
+      std::vector<float> row(kind == 0 ? 0 : static_cast<size_t>(columns));
       for (int64_t at = begin; at < end; ++at) {
+        if ((at - begin) % grain == 0 && cancellation.is_asked()) return;
+        if (kind == 0) {
+          tw_expand_rows(packed, first + at, 1, static_cast<float*>(to) + at * columns);
+          continue;
+        }
         tw_expand_rows(packed, first + at, 1, row.data());
         (kind == 1 ? to_bf16 : to_f16)(row.data(), static_cast<uint16_t*>(to) + at * columns, columns);
       }
     });
+    cancellation.check();
   });
 }

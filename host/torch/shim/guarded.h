@@ -6,6 +6,11 @@
 #include <cstring>
 #include <exception>
 
+#include "cancel.h"
+
+// The status of work that a cancellation ended.
+constexpr int kCancelled = 2;
+
 // Runs `work` and turns whatever it throws into a status and a text.
 template <typename Work>
 int guarded(char* error, size_t error_length, Work&& work) noexcept {
@@ -18,6 +23,8 @@ int guarded(char* error, size_t error_length, Work&& work) noexcept {
   try {
     work();
     return 0;
+  } catch (const Cancelled&) {
+    return kCancelled;
   } catch (const c10::Error& caught) {
     return told(caught.what_without_backtrace());
   } catch (const std::exception& caught) {

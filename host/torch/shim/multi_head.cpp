@@ -133,13 +133,13 @@ class Attention {
     for (int64_t first = 0; first < heads; first += group) {
       const int64_t count = std::min(group, heads - first);
       at::parallel_for(0, count * key_blocks, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t index = begin; index < end; ++index)
+        for (int64_t index = begin; index < end && !cancellation.is_asked(); ++index)
           lay_out(first + index / key_blocks, index % key_blocks, all + index / key_blocks * laid);
       });
       const auto attend_with_own = [&](int64_t index) {
         attend(first + index / query_blocks, index % query_blocks, all + index / query_blocks * laid, own + at::get_thread_num() * own_floats(width));
       };
-      share_out(count * query_blocks, attend_with_own, [] {
+      share_out(count * query_blocks, cancellation, attend_with_own, [] {
         if (kNarrow) at::native::cpublas::brgemm_release(true);
       });
     }
@@ -209,6 +209,7 @@ class Attention {
     std::fill_n(sum, kQueries, 0.0f);
     std::fill_n(mixed, rows * columns, 0.0f);
     for (int64_t from = 0; from < others; from += kKeys) {
+      if (cancellation.is_asked()) return;
       const int64_t keys = std::min(kKeys, others - from), even = whole(keys, kPerWord<Value>);
       for (int64_t column = 0; column < keys; column += kColumns)
         product(rows, kColumns, width, row(job.query, head, first), job.query.apart, laid + (from + column) * key_words, kColumns,
@@ -236,6 +237,7 @@ class Attention {
   const tw_heads& job;
   const tw_extents& extents;
   const int64_t width, others;
+  const Cancellation cancellation;
 };
 
 }  // namespace

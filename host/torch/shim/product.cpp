@@ -81,7 +81,7 @@ class Product {
       lay_out(index * kPanel, panel);
       multiply(index * kPanel, panel);
     };
-    share_out(panels, expand_and_multiply, [&] {
+    share_out(panels, cancellation, expand_and_multiply, [&] {
       if (job.bf16) at::native::cpublas::brgemm_release(true);
     });
   }
@@ -120,7 +120,7 @@ class Product {
     // Equal parts, of whole pairs of values.
     const int64_t most = kDepthBytes / (kPanel * (job.bf16 ? 2 : 4)), parts = (columns + most - 1) / most;
     const int64_t depth = even((columns + parts - 1) / parts);
-    for (int64_t row = 0; row < job.rows; row += kRows) {
+    for (int64_t row = 0; row < job.rows && !cancellation.is_asked(); row += kRows) {
       const int64_t rows = std::min(kRows, job.rows - row);
       for (int64_t begin = 0; begin < columns; begin += depth) {
         const int64_t count = std::min(depth, columns - begin);
@@ -147,6 +147,7 @@ class Product {
   const tw_packed& matrix;
   const int64_t columns;
   const bool stored_as_multiplied;
+  const Cancellation cancellation;
 };
 
 template <typename Value>

@@ -34,6 +34,8 @@ constexpr int64_t kDepth = 256;
 constexpr int64_t kBlock = 32, kBlocks = kDepth / kBlock;
 // Rows of the left side whose sums are kept: 256 KiB of the second level's cache. For more of them, parts are unpacked again.
 constexpr int64_t kSums = 1024;
+// Pieces of the left side that a thread rounds at once.
+constexpr int64_t kRounded = 64;
 // Rows that are transposed at once.
 constexpr int64_t kStrip = 16;
 // Rows of the left side that are multiplied at once: their sums, in integers and in f32, fill the registers.
@@ -531,7 +533,7 @@ class Product {
     round(pieces);
     char* threads = static_cast<char*>(scratch.get()) + pieces_bytes(job.rows, columns);
     share_out(
-        panels,
+        panels, cancellation,
         [&](int64_t index) {
           multiply(index * kPanel, pieces, *reinterpret_cast<Scratch*>(threads + at::get_thread_num() * own));
         },
@@ -542,8 +544,9 @@ class Product {
   // Pieces of the same columns are neighbours, in the order of rows.
   void round(Piece* pieces) const {
     const int64_t parts = parts_of(columns);
-    at::parallel_for(0, job.rows * parts, 64, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, job.rows * parts, kRounded, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
+        if ((i - begin) % kRounded == 0 && cancellation.is_asked()) return;
         const int64_t row = i / parts, part = i % parts, at = row * columns + part * kDepth;
         const int64_t count = std::min(kDepth, columns - part * kDepth);
         Piece& piece = pieces[part * job.rows + row];
@@ -557,7 +560,7 @@ class Product {
     const int64_t out = std::min(kPanel, matrix.rows - first), row_bytes = columns / kernel.values * kernel.bytes;
     const uint8_t* from = matrix.bytes + first * row_bytes;
     const int64_t part_bytes = kDepth / kernel.values * kernel.bytes;
-    for (int64_t row = 0; row < job.rows; row += kSums) {
+    for (int64_t row = 0; row < job.rows && !cancellation.is_asked(); row += kSums) {
       const int64_t rows = std::min(kSums, job.rows - row);
       for (int64_t part = 0; part < parts_of(columns); ++part) {
         const int64_t count = std::min(kDepth, columns - part * kDepth);
@@ -580,6 +583,7 @@ class Product {
   const tw_packed& matrix;
   const int64_t columns;
   Kernel kernel;
+  const Cancellation cancellation;
 };
 
 }  // namespace

@@ -1,12 +1,12 @@
 // Each pass reads and writes its tokens once.
 #include "tokens.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include "guarded.h"
 #include "lanes16.h"
+#include "share.h"
 
 namespace {
 
@@ -165,50 +165,56 @@ void* place_of(const tw_rows& rows, int64_t sample, int64_t token) {
 // Calls `work(sample, token)` for each token, on all threads.
 template <typename Work>
 void each_token(const tw_extents& extents, Work&& work) {
-  at::parallel_for(0, extents.samples * extents.tokens, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, extents.width)),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t index = begin; index < end; ++index) work(index / extents.tokens, index % extents.tokens);
-                   });
+  each_in_blocks(extents.samples * extents.tokens, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, extents.width)),
+                 [&](int64_t index) { work(index / extents.tokens, index % extents.tokens); });
 }
 
 }  // namespace
 
-void tw_layer_norm_rows(const tw_layer_norm* norm) noexcept {
-  const tw_extents& extents = norm->extents;
-  const auto row = norm->input.bf16 ? (norm->output.bf16 ? norm_narrow : norm_widening)
-                                    : (norm->output.bf16 ? norm_narrowing : norm_single);
-  const int64_t span = extents.tokens / extents.spans;
-  each_token(extents, [&](int64_t sample, int64_t token) {
-    const int64_t place = sample * norm->modulation_sample_apart + token / span * norm->span_apart;
-    const float* shift = norm->shift == nullptr ? nullptr : norm->shift + place;
-    const float* scale = norm->scale == nullptr ? nullptr : norm->scale + place;
-    row(place_of(norm->input, sample, token), place_of(norm->output, sample, token), extents.width, norm->epsilon, norm->weight,
-        norm->bias, shift, scale);
+int tw_layer_norm_rows(const tw_layer_norm* norm, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [&] {
+    const tw_extents& extents = norm->extents;
+    const auto row = norm->input.bf16 ? (norm->output.bf16 ? norm_narrow : norm_widening)
+                                      : (norm->output.bf16 ? norm_narrowing : norm_single);
+    const int64_t span = extents.tokens / extents.spans;
+    each_token(extents, [&](int64_t sample, int64_t token) {
+      const int64_t place = sample * norm->modulation_sample_apart + token / span * norm->span_apart;
+      const float* shift = norm->shift == nullptr ? nullptr : norm->shift + place;
+      const float* scale = norm->scale == nullptr ? nullptr : norm->scale + place;
+      row(place_of(norm->input, sample, token), place_of(norm->output, sample, token), extents.width, norm->epsilon, norm->weight,
+          norm->bias, shift, scale);
+    });
   });
 }
 
-void tw_norm_heads(const tw_head_norm* norm) noexcept {
-  const auto row = norm->rows.bf16 ? norm_heads_narrow : norm_heads_single;
-  // A norm over one head has the same weights in each.
-  each_token(norm->extents, [&](int64_t sample, int64_t token) {
-    const float* rotation = norm->rotation == nullptr ? nullptr : norm->rotation + token * norm->turned;
-    row(place_of(norm->rows, sample, token), norm->extents.width, norm->over, norm->epsilon, norm->weight, rotation, norm->turned);
+int tw_norm_heads(const tw_head_norm* norm, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [&] {
+    const auto row = norm->rows.bf16 ? norm_heads_narrow : norm_heads_single;
+    // A norm over one head has the same weights in each.
+    each_token(norm->extents, [&](int64_t sample, int64_t token) {
+      const float* rotation = norm->rotation == nullptr ? nullptr : norm->rotation + token * norm->turned;
+      row(place_of(norm->rows, sample, token), norm->extents.width, norm->over, norm->epsilon, norm->weight, rotation, norm->turned);
+    });
   });
 }
 
-void tw_gelu_rows(const tw_gelu* job) noexcept {
-  const auto row = job->input.bf16 ? (job->output.bf16 ? gelu_narrow : gelu_widening) : (job->output.bf16 ? gelu_narrowing : gelu_single);
-  each_token(job->extents, [&](int64_t sample, int64_t token) {
-    row(place_of(job->input, sample, token), place_of(job->output, sample, token), job->extents.width);
+int tw_gelu_rows(const tw_gelu* job, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [&] {
+    const auto row = job->input.bf16 ? (job->output.bf16 ? gelu_narrow : gelu_widening) : (job->output.bf16 ? gelu_narrowing : gelu_single);
+    each_token(job->extents, [&](int64_t sample, int64_t token) {
+      row(place_of(job->input, sample, token), place_of(job->output, sample, token), job->extents.width);
+    });
   });
 }
 
-void tw_add_gated(const tw_gated_sum* sum) noexcept {
-  const auto row = sum->tokens.bf16 ? (sum->other.bf16 ? add_narrow : add_narrowing) : (sum->other.bf16 ? add_widening : add_single);
-  const int64_t span = sum->extents.tokens / sum->extents.spans;
-  each_token(sum->extents, [&](int64_t sample, int64_t token) {
-    const float* gate =
-        sum->gate == nullptr ? nullptr : sum->gate + sample * sum->gate_sample_apart + token / span * sum->span_apart;
-    row(place_of(sum->tokens, sample, token), place_of(sum->other, sample, token), gate, sum->extents.width);
+int tw_add_gated(const tw_gated_sum* sum, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [&] {
+    const auto row = sum->tokens.bf16 ? (sum->other.bf16 ? add_narrow : add_narrowing) : (sum->other.bf16 ? add_widening : add_single);
+    const int64_t span = sum->extents.tokens / sum->extents.spans;
+    each_token(sum->extents, [&](int64_t sample, int64_t token) {
+      const float* gate =
+          sum->gate == nullptr ? nullptr : sum->gate + sample * sum->gate_sample_apart + token / span * sum->span_apart;
+      row(place_of(sum->tokens, sample, token), place_of(sum->other, sample, token), gate, sum->extents.width);
+    });
   });
 }

@@ -26,7 +26,7 @@ struct tw_layer_norm {
   const float *weight, *bias, *shift, *scale;
   int64_t span_apart, modulation_sample_apart;
 };
-void tw_layer_norm_rows(const tw_layer_norm* norm) noexcept;
+int tw_layer_norm_rows(const tw_layer_norm* norm, char* error, size_t error_length) noexcept;
 
 // x / √(mean of squares + epsilon) · weight in place, over `over` values at a time; then pairs are turned by cosines and sines [tokens,
 // turned] if these are given.
@@ -39,14 +39,14 @@ struct tw_head_norm {
   const float* rotation;
   int64_t turned;
 };
-void tw_norm_heads(const tw_head_norm* norm) noexcept;
+int tw_norm_heads(const tw_head_norm* norm, char* error, size_t error_length) noexcept;
 
 // x · Φ(x), with Φ by a tanh.
 struct tw_gelu {
   tw_extents extents;
   tw_rows input, output;
 };
-void tw_gelu_rows(const tw_gelu* gelu) noexcept;
+int tw_gelu_rows(const tw_gelu* gelu, char* error, size_t error_length) noexcept;
 
 // tokens += gate · other, in place; the gate as the modulation of a norm, or none.
 struct tw_gated_sum {
@@ -55,7 +55,7 @@ struct tw_gated_sum {
   const float* gate;
   int64_t span_apart, gate_sample_apart;
 };
-void tw_add_gated(const tw_gated_sum* sum) noexcept;
+int tw_add_gated(const tw_gated_sum* sum, char* error, size_t error_length) noexcept;
 
 // Attention of heads side by side in their tokens: output = softmax(query · keyᵀ / √width) · value, or added to output. All are of one
 // type; the extents' width is a head's, and their spans the heads.

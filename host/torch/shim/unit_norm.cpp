@@ -1,10 +1,10 @@
 #include "unit_norm.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include "guarded.h"
+#include "share.h"
 #include "vectors.h"
 
 namespace {
@@ -41,9 +41,10 @@ TW_VECTORS void normalize(const float* from, const float* gamma, bool activate, 
 
 }  // namespace
 
-void tw_unit_norm(const tw_unit_norm_job* job) noexcept {
-  at::parallel_for(0, job->pixels, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t pixel = begin; pixel < end; ++pixel)
+int tw_unit_norm(const tw_unit_norm_job* job, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [&] {
+    each_in_blocks(job->pixels, kGrain, [&](int64_t pixel) {
       normalize(job->input + pixel * job->channels, job->gamma, job->silu != 0, job->output + pixel * job->channels, job->channels);
+    });
   });
 }

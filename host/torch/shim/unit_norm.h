@@ -1,6 +1,7 @@
 // The norm of WAN's autoencoders: each pixel's channels are scaled to length √channels, then by `gamma`; f32 in memory order
 // [pixels, channels] on the CPU.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 extern "C" {
@@ -13,5 +14,5 @@ struct tw_unit_norm_job {
   float* output;        // [pixels, channels]; may be `input`
 };
 
-void tw_unit_norm(const tw_unit_norm_job* job) noexcept;
+int tw_unit_norm(const tw_unit_norm_job* job, char* error, size_t error_length) noexcept;
 }

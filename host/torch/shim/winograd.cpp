@@ -237,13 +237,15 @@ class Blocks {
     std::vector<double> sums(conv.sums == nullptr ? 0 : static_cast<size_t>(threads * conv.batch * 2 * conv.out));
     const c10::DataPtr scratch =
         c10::GetCPUAllocator()->allocate(static_cast<size_t>(threads * Own::values(conv.into, conv.taps)) * sizeof(float));
+    const Cancellation cancellation;
     at::parallel_for(0, conv.batch * blocks_down * blocks_across, 1, [&](int64_t begin, int64_t end) {
       const int64_t thread = at::get_thread_num();
       float* own = static_cast<float*>(scratch.get()) + thread * Own::values(conv.into, conv.taps);
       double* count = sums.empty() ? nullptr : sums.data() + thread * conv.batch * 2 * conv.out;
-      for (int64_t index = begin; index < end; ++index) block(index, own, count);
+      for (int64_t index = begin; index < end && !cancellation.is_asked(); ++index) block(index, own, count);
       if (!std::is_same_v<Value, float>) at::native::cpublas::brgemm_release(true);
     });
+    cancellation.check();
     // In the order of the threads, so that the result is the same in every run.
     for (size_t i = 0; i < sums.size(); ++i) conv.sums[i % static_cast<size_t>(conv.batch * 2 * conv.out)] += sums[i];
   }

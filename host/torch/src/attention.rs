@@ -11,7 +11,11 @@ use std::{
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Dtype;
 
-use crate::{Error, Result, ffi, kind, multi_head, scalar, winograd};
+use crate::{
+    Error, Result, ffi, kind, multi_head,
+    pieces::{Operation, Pieces},
+    scalar, winograd,
+};
 
 /// The most scores that attention in pieces holds at once.
 pub(crate) const SCORES: i64 = 1 << 24;
@@ -27,8 +31,9 @@ pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     let scale = 1.0 / (width as f64).sqrt();
     let transposed = key.f_transpose(1, 2)?;
     let output = Tensor::f_empty([batch, tokens, width], (value.f_kind()?, query.device()))?;
-    for start in (0..tokens).step_by(rows as usize) {
-        let rows = rows.min(tokens - start);
+    let mut pieces = pieces(query, key)?.of_at_most(rows);
+    while let Some(of) = pieces.begin()? {
+        let (start, rows) = (of.start, of.end - of.start);
         let products = query.f_narrow(1, start, rows)?.f_matmul(&transposed)?;
         let mut scores = products.f_to_kind(Kind::Float)?;
         drop(products);
@@ -69,17 +74,32 @@ pub fn attend(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
         return Ok(query);
     }
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
-    let mixed = Tensor::f_scaled_dot_product_attention(
-        &head(&query)?,
-        &head(key)?,
-        &head(value)?,
-        None::<Tensor>,
-        0.0,
-        false,
-        None,
-        false,
-    )?;
-    Ok(mixed.f_squeeze_dim(1)?)
+    let (key_heads, value_heads) = (head(key)?, head(value)?);
+    let mut pieces = pieces(&query, key)?;
+    if pieces.is_whole() {
+        pieces.begin()?;
+        return Ok(library(&head(&query)?, &key_heads, &value_heads)?.f_squeeze_dim(1)?);
+    }
+    while let Some(rows) = pieces.begin()? {
+        let mut part = query.f_narrow(1, rows.start, rows.end - rows.start)?;
+        let mixed = library(&head(&part)?, &key_heads, &value_heads)?;
+        part.f_copy_(&mixed.f_squeeze_dim(1)?)?;
+    }
+    Ok(query)
+}
+
+/// libtorch's attention of heads [N, heads, tokens, width].
+pub(crate) fn library(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+    let mask = None::<Tensor>;
+    Ok(Tensor::f_scaled_dot_product_attention(query, key, value, mask, 0.0, false, None, false)?)
+}
+
+/// The pieces of attention over queries, for queries and keys [samples …, tokens, width].
+pub(crate) fn pieces(query: &Tensor, key: &Tensor) -> Result<Pieces> {
+    let (size, of_keys) = (query.size(), key.size());
+    let [tokens, others] = [&size, &of_keys].map(|size| size[size.len() - 2]);
+    let operations = 4.0 * query.numel() as f64 * others as f64;
+    Ok(Pieces::of(query.device(), query.f_kind()?, tokens, Operation::Attention(operations)))
 }
 
 /// By `shim/attention.cpp`.

@@ -8,6 +8,7 @@ use tch::{Device, Kind, Tensor};
 use crate::{
     Error, Result, Stored,
     packed::{Groups, Packed},
+    pieces::{Operation, Pieces},
     scalar,
 };
 
@@ -106,7 +107,21 @@ impl DevicePacked {
         let scaled = scalar::clamp(&left.f_to_kind(Kind::Float)?.f_div(&of_left)?, -FP8_MOST, FP8_MOST)?;
         let scaled = scaled.f_to_kind(Kind::Float8e4m3fn)?;
         let bias = bias.map(|bias| bias.f_to_kind(left.f_kind()?)).transpose()?;
-        let product = scaled.f_internal_scaled_mm(&weight, &of_left, &scale, bias, None, left.f_kind()?, false)?;
+        let kind = left.f_kind()?;
+        let multiply =
+            |part: &Tensor| part.f_internal_scaled_mm(&weight, &of_left, &scale, bias.as_ref(), None, kind, false);
+        let of_left_rows = left.size()[0];
+        let operations = 2.0 * left.numel() as f64 * rows as f64;
+        let mut pieces = Pieces::of(left.device(), kind, of_left_rows, Operation::Product(operations));
+        if pieces.is_whole() {
+            pieces.begin()?;
+            return Ok(Some(multiply(&scaled)?));
+        }
+        let product = Tensor::f_empty([of_left_rows, rows], (kind, left.device()))?;
+        while let Some(piece) = pieces.begin()? {
+            let of = |tensor: &Tensor| tensor.f_narrow(0, piece.start, piece.end - piece.start);
+            of(&product)?.f_copy_(&multiply(&of(&scaled)?)?)?;
+        }
         Ok(Some(product))
     }
 

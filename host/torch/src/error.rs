@@ -21,6 +21,9 @@ pub enum Error {
     /// The libraries have no kernel for the device's architecture.
     #[error("no kernel for this device: {0}; use a PyTorch that is built for its architecture, or --device cpu")]
     NoKernel(String),
+    /// The caller has cancelled the work.
+    #[error("interrupted")]
+    Cancelled,
     /// Anything else, with libtorch's first line.
     #[error("libtorch: {0}")]
     Torch(String),

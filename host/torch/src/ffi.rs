@@ -170,12 +170,24 @@ pub struct RawHeads {
     pub add: i32,
 }
 
+/// `tw_cancellation` in `shim/cancel.h`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RawCancellation {
+    pub is_asked: Option<extern "C" fn(of: *const c_void) -> i32>,
+    pub of: *const c_void,
+}
+
+/// The status of work that a cancellation ended, `kCancelled` in `shim/guarded.h`.
+const CANCELLED: c_int = 2;
+
 /// `tw_allocate`: writes the address of as many bytes and returns null, or returns why not.
 pub type Allocate = extern "C" fn(bytes: u64, data: *mut *mut c_void) -> *const c_char;
 /// `tw_release`: frees, or returns 0 if [`Allocate`] did not return the address.
 pub type Release = extern "C" fn(data: *mut c_void) -> c_int;
 
 unsafe extern "C" {
+    pub fn tw_cancellation_exchange(cancellation: RawCancellation) -> RawCancellation;
     pub fn tw_attention(
         query: *const f32,
         key: *const f32,
@@ -202,10 +214,10 @@ unsafe extern "C" {
     pub safe fn tw_int8_packing(packing: i32) -> c_int;
     pub safe fn tw_int8_scratch(rows_of_left: i64, columns: i64, threads: i64) -> i64;
     pub fn tw_int8_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_layer_norm_rows(norm: *const RawLayerNorm);
-    pub fn tw_norm_heads(norm: *const RawHeadNorm);
-    pub fn tw_gelu_rows(gelu: *const RawGelu);
-    pub fn tw_add_gated(sum: *const RawGatedSum);
+    pub fn tw_layer_norm_rows(norm: *const RawLayerNorm, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_norm_heads(norm: *const RawHeadNorm, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_gelu_rows(gelu: *const RawGelu, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_add_gated(sum: *const RawGatedSum, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_attend_heads(heads: *const RawHeads, error: *mut c_char, error_length: usize) -> c_int;
     pub safe fn tw_attend_heads_scratch(others: i64, width: i64, heads: i64, threads: i64, bf16: i32) -> i64;
     pub safe fn tw_winograd_available(bf16: i32) -> c_int;
@@ -220,7 +232,7 @@ unsafe extern "C" {
         bf16: i32,
         laid_out: *mut c_void,
     );
-    pub fn tw_unit_norm(norm: *const RawUnitNorm);
+    pub fn tw_unit_norm(norm: *const RawUnitNorm, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_winograd_convolve(convolution: *const RawConvolution, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_cpu_install(allocate: Allocate, release: Release, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_memory(device: c_int, out: *mut RawMemory, error: *mut c_char, error_length: usize) -> c_int;
@@ -307,8 +319,10 @@ unsafe extern "C" {
 /// Runs a shim function that reports through a status and a text buffer.
 pub fn call(function: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<()> {
     let mut text = [0_u8; 1024];
-    if function(text.as_mut_ptr().cast(), text.len()) == 0 {
-        return Ok(());
+    match function(text.as_mut_ptr().cast(), text.len()) {
+        0 => return Ok(()),
+        CANCELLED => return Err(Error::Cancelled),
+        _ => {}
     }
     let text = CStr::from_bytes_until_nul(&text).map(CStr::to_string_lossy).unwrap_or_default();
     Err(Error::from_text(&text))

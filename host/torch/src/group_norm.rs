@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::{Result, scalar};
+use crate::{Result, cancel, scalar};
 
 /// Values that a pass over a picture in pieces takes at once on a CPU: a piece stays in a core's
 /// cache.
@@ -56,6 +56,7 @@ fn channels_last(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, ep
     let piece = (most / (batch * channels)).clamp(1, pixels);
     let mut squares = Tensor::f_zeros([batch, channels], (Kind::Double, input.device()))?;
     for start in (0..pixels).step_by(piece as usize) {
+        cancel::check()?;
         let mut part = values.f_narrow(1, start, piece.min(pixels - start))?.f_sub(&mean)?;
         squares = squares.f_add_(&part.f_square_()?.f_sum_dim_intlist(&[1_i64][..], false, None)?)?;
     }

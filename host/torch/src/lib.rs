@@ -1,10 +1,12 @@
 //! The part of libtorch that tch does not give: memory accounting and limits ([`memory`]), facts
 //! about devices ([`device`]), measured speeds ([`probe`]), matrices that stay packed ([`packed`]),
-//! back ends loaded at run time ([`backend`]), marks that crashes leave ([`crash`]), and one error
-//! type that knows out-of-memory from the rest.
+//! back ends loaded at run time ([`backend`]), work that ends soon when it is cancelled
+//! ([`cancel`], [`pieces`]), marks that crashes leave ([`crash`]), and one error type that knows
+//! out-of-memory from the rest.
 
 pub mod attention;
 pub mod backend;
+pub mod cancel;
 mod convolution;
 pub mod crash;
 pub mod device;
@@ -18,9 +20,11 @@ pub mod multi_head;
 mod noise;
 mod pace;
 pub mod packed;
+pub mod pieces;
 mod pointwise;
 mod pool;
 pub mod probe;
+mod products;
 pub mod psnr;
 pub mod reordered;
 pub mod scalar;
@@ -38,6 +42,7 @@ pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes, group_n
 pub use noise::{NoiseStream, noise};
 pub use pace::Pace;
 pub use pointwise::pointwise;
+pub use products::{linear, linear_onto};
 pub use stored::Stored;
 pub use tensors::{channels_last, copy, from_bytes, kind, non_finite, set_threads, to_layout};
 pub use unit_norm::unit_norm;

@@ -46,17 +46,15 @@ pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i6
     if let Way::Pieces(queries) = way {
         return attend_in_pieces(output, [split(query)?, split(key)?, split(value)?], add, queries);
     }
-    let mixed = Tensor::f_scaled_dot_product_attention(
-        &split(query)?,
-        &split(key)?,
-        &split(value)?,
-        None::<Tensor>,
-        0.0,
-        false,
-        None,
-        false,
-    )?;
-    write(output, &mixed.f_transpose(1, 2)?.f_reshape(&shapes[0])?, add)
+    let (queries, keys, values) = (split(query)?, split(key)?, split(value)?);
+    let mut pieces = attention::pieces(&queries, &keys)?;
+    while let Some(of) = pieces.begin()? {
+        let (start, rows) = (of.start, of.end - of.start);
+        let mixed = attention::library(&queries.f_narrow(2, start, rows)?, &keys, &values)?;
+        let mixed = mixed.f_transpose(1, 2)?.f_reshape([shapes[0][0], rows, width])?;
+        write(&output.f_narrow(1, start, rows)?, &mixed, add)?;
+    }
+    Ok(())
 }
 
 fn write(output: &Tensor, mixed: &Tensor, add: bool) -> Result<()> {
@@ -74,8 +72,9 @@ fn attend_in_pieces(output: &Tensor, [query, key, value]: [Tensor; 3], add: bool
     let step = rows_of_pieces(batch * heads, count, key.size()[2], queries);
     // Arranged here and not with each piece.
     let (transposed, value) = (key.f_transpose(2, 3)?.f_contiguous()?, value.f_contiguous()?);
-    for start in (0..count).step_by(step as usize) {
-        let rows = step.min(count - start);
+    let mut pieces = attention::pieces(&query, &key)?.of_at_most(step);
+    while let Some(of) = pieces.begin()? {
+        let (start, rows) = (of.start, of.end - of.start);
         let products = query.f_narrow(2, start, rows)?.f_matmul(&transposed)?;
         let scores = products.f_to_kind(Kind::Float)?;
         drop(products);
@@ -122,14 +121,20 @@ pub fn attend_biased_onto(
     for first in (0..heads).step_by(step as usize) {
         let count = step.min(heads - first);
         let of = |tensor: &Tensor| tensor.f_narrow(1, first, count);
-        let products = of(&query)?.f_matmul(&of(&key)?.f_transpose(2, 3)?)?;
-        let scores = scalar::multiply_in_place(products.f_to_kind(Kind::Float)?, scale)?;
-        drop(products);
-        let _ = scores.shallow_clone().f_add_(&if summand[1] == 1 { bias.shallow_clone() } else { of(bias)? })?;
-        let weights = scores.f_softmax(-1, Kind::Float)?.f_to_kind(value.f_kind()?)?;
-        drop(scores);
-        let mixed = weights.f_matmul(&of(&value)?)?.f_transpose(1, 2)?.f_reshape([batch, tokens, count * each])?;
-        output.f_narrow(2, first * each, count * each)?.f_copy_(&mixed)?;
+        let (queries, keys, values) = (of(&query)?, of(&key)?.f_transpose(2, 3)?, of(&value)?);
+        let summands = if summand[1] == 1 { bias.shallow_clone() } else { of(bias)? };
+        let mut pieces = attention::pieces(&queries, &of(&key)?)?;
+        while let Some(part) = pieces.begin()? {
+            let (start, rows) = (part.start, part.end - part.start);
+            let products = queries.f_narrow(2, start, rows)?.f_matmul(&keys)?;
+            let scores = scalar::multiply_in_place(products.f_to_kind(Kind::Float)?, scale)?;
+            drop(products);
+            let _ = scores.shallow_clone().f_add_(&summands.f_narrow(2, start, rows)?)?;
+            let weights = scores.f_softmax(-1, Kind::Float)?.f_to_kind(value.f_kind()?)?;
+            drop(scores);
+            let mixed = weights.f_matmul(&values)?.f_transpose(1, 2)?.f_reshape([batch, rows, count * each])?;
+            output.f_narrow(1, start, rows)?.f_narrow(2, first * each, count * each)?.f_copy_(&mixed)?;
+        }
     }
     Ok(())
 }

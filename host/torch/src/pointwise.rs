@@ -1,20 +1,36 @@
-//! 1×1 convolutions as matrix products.
+//! 1×1 convolutions as matrix products, in pieces where they take long.
 
 use tch::Tensor;
 
-use crate::Result;
+use crate::{
+    Result,
+    pieces::{Operation, Pieces},
+};
 
 /// A 1×1 convolution of channels-first values [N, C, H, W] as the matrix product that it is; the
 /// weight is [out, C, 1, 1]. oneDNN's convolution would reorder input and output, and in 16-bit
 /// types hold the output once more in f32 for every thread.
 ///
 /// # Errors
-/// The shapes don't go together, or memory is out.
+/// The shapes don't go together, or memory is out; the work is cancelled.
 pub fn pointwise(input: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (batch, into, height, width) = input.size4()?;
-    let out = weight.size4()?.0;
+    let (out, pixels) = (weight.size4()?.0, height * width);
     let weight = weight.f_reshape([1, out, into])?.f_expand([batch, out, into], false)?;
     let bias = bias.f_reshape([1, out, 1])?;
-    let output = bias.f_baddbmm(&weight, &input.f_reshape([batch, into, height * width])?, 1.0, 1.0)?;
+    let values = input.f_reshape([batch, into, pixels])?;
+    let operations = [2, batch, into, out, pixels].map(|extent| extent as f64).iter().product();
+    let mut pieces = Pieces::of(input.device(), input.f_kind()?, pixels, Operation::Product(operations));
+    let output = if pieces.is_whole() {
+        pieces.begin()?;
+        bias.f_baddbmm(&weight, &values, 1.0, 1.0)?
+    } else {
+        let output = Tensor::f_empty([batch, out, pixels], (input.f_kind()?, input.device()))?;
+        while let Some(piece) = pieces.begin()? {
+            let of = |tensor: &Tensor| tensor.f_narrow(2, piece.start, piece.end - piece.start);
+            of(&output)?.f_copy_(&bias.f_baddbmm(&weight, &of(&values)?, 1.0, 1.0)?)?;
+        }
+        output
+    };
     Ok(output.f_reshape([batch, out, height, width])?)
 }

@@ -79,6 +79,16 @@ pub fn full(shape: &[i64], value: f64, options: (Kind, tch::Device)) -> Result<T
     apply(Operator::FillInPlace, &Tensor::f_empty(shape, options)?, value, 0.0)
 }
 
+/// Zeros of a shape in the memory of one value: they stand for a tensor of whose extents alone
+/// something depends, such as a price.
+///
+/// # Errors
+/// As [`add`].
+pub fn stand_in(shape: &[i64]) -> Result<Tensor> {
+    let one = vec![1_i64; shape.len()];
+    Ok(full(&one, 0.0, (Kind::Float, tch::Device::Cpu))?.f_expand(shape, false)?)
+}
+
 fn apply(operator: Operator, tensor: &Tensor, first: f64, second: f64) -> Result<Tensor> {
     // SAFETY: the tensor lives through the call, and the result's pointer is valid for writing.
     new_tensor(|result, error, length| unsafe {

@@ -1,17 +1,28 @@
 //! GPUs, with the fake one of `tilewright-fake-gpu`. libtorch's back end is loaded once per
 //! process, so that each test runs in a process of its own, with a script of its own.
 
-use std::{env, process::Command, time::Instant};
+use std::{
+    env,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
-    Error, Pace, Stored, attention, backend, conv2d,
+    Error, Pace, Stored, attention, backend,
+    cancel::Scope,
+    conv2d,
     device::{self, Choice},
-    group_norm,
+    group_norm, linear,
     memory::{self, Limit},
     packed::{Packed, Scales},
+    pieces::Rates,
     probe, scalar,
     streamed::Streamed,
     transfer,
@@ -89,6 +100,41 @@ fn a_machine_without_a_driver_has_its_cpu_and_says_why() {
     assert_eq!(device::select(Choice::Auto).unwrap(), Device::Cpu);
     let refused = device::select(Choice::Gpu(0)).unwrap_err().to_string();
     assert!(refused.contains("no CUDA-capable device is detected"), "{refused}");
+}
+
+#[test]
+fn work_for_a_gpu_is_divided_and_no_piece_is_queued_after_the_cancellation() {
+    if !is_with_gpu("work_for_a_gpu_is_divided_and_no_piece_is_queued_after_the_cancellation", "devices=1") {
+        return;
+    }
+    let (gpu, _no_grad) = (gpu(0), tch::no_grad_guard());
+    let [query, key, value] = [(); 3].map(|()| random(&[1, 2048, 1024]).to_device(gpu));
+    let (left, weight) = (random(&[3072, 1024]).to_device(gpu), random(&[2048, 1024]).to_device(gpu));
+    type Work<'a> = (&'a str, &'a dyn Fn() -> tilewright_torch::Result<Tensor>);
+    let all: [Work<'_>; 3] = [
+        ("product", &|| linear(&left, &weight, None)),
+        ("attention", &|| attention::attend(query.copy(), &key, &value)),
+        ("attention in pieces", &|| attention::plain(&query, &key, &value)),
+    ];
+    for (name, work) in all {
+        let whole = work().unwrap();
+        let run = |at: usize| {
+            let looks = Arc::new(AtomicUsize::new(0));
+            let counter = looks.clone();
+            let check = Arc::new(move || counter.fetch_add(1, Ordering::SeqCst) + 1 >= at);
+            let _scope = Scope::enter(check, Rates::default());
+            (work(), looks.load(Ordering::SeqCst))
+        };
+        let (found, looks) = run(usize::MAX);
+        assert!(difference(&found.unwrap(), &whole) < 1e-3, "{name}");
+        // Each piece looks before and after it waits for those before.
+        assert!(looks >= 4, "{name}: {looks} looks");
+        for at in [1, 3, looks] {
+            let (ended, seen) = run(at);
+            assert!(matches!(ended, Err(Error::Cancelled)), "{name}: {ended:?}");
+            assert_eq!(seen, at, "{name}: it goes on");
+        }
+    }
 }
 
 #[test]

@@ -54,6 +54,47 @@ fn a_second_run_reads_nothing_of_the_encoders() {
     assert!(!place.path("three.png").exists());
 }
 
+#[test]
+fn a_weight_beyond_numbers_is_named_and_nothing_of_it_is_kept() {
+    let place = Place::new();
+    let mut base = with(&arguments("generate-flux", &cases("generate-flux")[0]), &["--as", "comfyui", "-o", "out.png"]);
+    base.retain(|word| word != "diffusers");
+    let at = base.iter().position(|word| word == "--as").unwrap();
+    base.remove(at);
+    let prompt = fresh_prompt();
+    for (weight, shown) in [("1e38", "1e38"), ("-3.0e38", "-3e38"), ("1e20", "1e20")] {
+        base[1] = format!("a (é:1.2) (cat:{weight}), {prompt}");
+        // The second time, too: nothing of the first one was kept.
+        for _ in 0..2 {
+            let words = format!("the prompt's weight {shown} of \"cat\", at character 12, is too large");
+            let run = place.run(&base);
+            run.failed(2, &words);
+            assert!(!run.stderr().contains("conditioning"), "{}", run.stderr());
+        }
+    }
+    let model = fixture("generate-flux");
+    let words = ["embed", "(cat:1e38)", "--text-encoder", &model, "--device", "cpu", "-o", "out.safetensors"];
+    place.run(&words).failed(2, "the prompt's weight 1e38 of \"cat\", at character 2, is too large");
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_said_with_what_fits() {
+    let place = Place::new();
+    let model = fixture("generate-flux");
+    let prompt = format!("{} {}", "red fox, ".repeat(9000), fresh_prompt());
+    let generate = ["generate", &*prompt, "--model", &model, "--size", "32x32", "--steps", "1", "-o", "out.png"];
+    let embed = ["embed", &*prompt, "--text-encoder", &model, "-o", "out.safetensors"];
+    for words in [&generate[..], &embed] {
+        for dry_run in [&["--dry-run"][..], &[]] {
+            let run = place.run(&[words, &["--device", "cpu", "--memory-limit", "256MiB"], dry_run].concat());
+            run.failed(2, "the prompt is too long: it has ");
+            assert!(run.stderr().contains(" fit into a memory limit of 256 MiB; shorten it"), "{}", run.stderr());
+        }
+    }
+    assert_eq!(place.files(), [""; 0]);
+}
+
 fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

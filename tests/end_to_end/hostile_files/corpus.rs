@@ -1,8 +1,9 @@
 //! Two hundred hostile files and more, made by code and a seed: broken, costly, foreign, or not
 //! files at all.
 
-use std::{fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command};
+use std::{fs, os::unix::net::UnixListener, path::Path, process::Command};
 
+use super::bombs;
 use crate::program::{fixture, latent, one_tensor};
 
 /// The role that a file is given in.
@@ -274,83 +275,12 @@ fn foreign(add: &mut Add<'_>) {
     }
 }
 
-/// A PNG of one-bit grey pixels, all zero.
-fn png(width: u32, height: u32, chunks: &[(png::chunk::ChunkType, Vec<u8>)]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut encoder = png::Encoder::new(&mut bytes, width, height);
-    encoder.set_color(png::ColorType::Grayscale);
-    encoder.set_depth(png::BitDepth::One);
-    let mut writer = encoder.write_header().unwrap();
-    for (kind, data) in chunks {
-        writer.write_chunk(*kind, data).unwrap();
-    }
-    if u64::from(width) * u64::from(height) <= 1 << 28 {
-        writer.write_image_data(&vec![0; width.div_ceil(8) as usize * height as usize]).unwrap();
-    }
-    drop(writer);
-    bytes
-}
-
-/// Zeros, compressed as in a PNG.
-fn packed(megabytes: usize) -> Vec<u8> {
-    let mut writer = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
-    (0..megabytes).for_each(|_| writer.write_all(&[0; 1 << 20]).unwrap());
-    writer.finish().unwrap()
-}
-
-fn gif(width: u16, height: u16, frames: usize, frame: (u16, u16)) -> Vec<u8> {
-    let sides = |a: u16, b: u16| [a.to_le_bytes(), b.to_le_bytes()].concat();
-    let mut bytes = [&b"GIF89a"[..], &sides(width, height), &[0x80, 0, 0, 0, 0, 0, 255, 255, 255]].concat();
-    for _ in 0..frames {
-        bytes.extend([&[0x21, 0xf9, 4, 0, 1, 0, 0, 0, 0x2c, 0, 0, 0, 0][..], &sides(frame.0, frame.1)].concat());
-        // One pixel and the end: decoders fill up the rest.
-        bytes.extend([0, 2, 2, 0x44, 0x01, 0]);
-    }
-    bytes.push(0x3b);
-    bytes
-}
-
 fn pictures(add: &mut Add<'_>) {
     const PICTURE: &[As] = &[As::Picture];
-    for (width, height) in
-        [(16_384, 16_384), (65_535, 65_535), (u32::MAX >> 1, 1), (1, u32::MAX >> 1), (100_000, 20_000)]
-    {
-        add("bomb.png", PICTURE, Content::Bytes(png(width, height, &[])));
+    for (name, bytes) in bombs::large().into_iter().chain(bombs::packed()).chain(bombs::others()) {
+        add(name, PICTURE, Content::Bytes(bytes));
     }
-    let beside = |keyword: &[u8], megabytes| [keyword, &packed(megabytes)].concat();
-    let chunks: [(png::chunk::ChunkType, Vec<u8>); 4] = [
-        (png::chunk::iCCP, beside(b"a\0\0", 160)),
-        (png::chunk::zTXt, beside(b"workflow\0\0", 160)),
-        (png::chunk::iTXt, beside(b"tilewright\0\x01\0\0\0", 160)),
-        (png::chunk::eXIf, vec![0x49; 4 << 20]),
-    ];
-    for chunk in &chunks {
-        add("beside.png", PICTURE, Content::Bytes(png(64, 64, std::slice::from_ref(chunk))));
-    }
-    add("all-beside.png", PICTURE, Content::Bytes(png(64, 64, &chunks)));
-    let gifs = [
-        (65_535, 65_535, 1, (1, 1)),
-        (1, 1, 2, (65_535, 65_535)),
-        (16, 16, 200_000, (1, 1)),
-        (8000, 8000, 3, (8000, 8000)),
-        (16, 16, 0, (1, 1)),
-    ];
-    for (width, height, frames, frame) in gifs {
-        add("bomb.gif", PICTURE, Content::Bytes(gif(width, height, frames, frame)));
-    }
-    let webp = |chunk: &[u8]| [&b"RIFF"[..], &(chunk.len() as u32 + 4).to_le_bytes(), b"WEBP", chunk].concat();
-    let largest = [&b"VP8X\x0a\0\0\0\x02\0\0\0"[..], &[0xff; 6], b"ANIM\x06\0\0\0\0\0\0\0\0\0"].concat();
-    add("bomb.webp", PICTURE, Content::Bytes(webp(&largest)));
-    let frames = b"ANMF\x10\0\0\0\0\0\0\0\0\0\x0f\0\0\x0f\0\0\x01\0\0\0".repeat(200_000);
-    let many = [&b"VP8X\x0a\0\0\0\x02\0\0\0\x0f\0\0\x0f\0\0ANIM\x06\0\0\0\0\0\0\0\0\0"[..], &frames].concat();
-    add("many.webp", PICTURE, Content::Bytes(webp(&many)));
-    add("lossless.webp", PICTURE, Content::Bytes(webp(b"VP8L\x0a\0\0\0\x2f\xff\xff\xff\x0f\0\0\0\0\0")));
-    add(
-        "chunks.webp",
-        PICTURE,
-        Content::Bytes(webp(&[&b"VP8X\x0a\0\0\0\x02\0\0\0\x0f\0\0\x0f\0\0"[..], b"ANMF\xff\xff\xff\xff"].concat())),
-    );
-    // A JPEG that declares a larger size than it has, and valid pictures with bytes changed.
+    // Valid pictures with bytes changed.
     let mut seed = Seed(7);
     let small = image::RgbImage::from_fn(48, 32, |x, y| image::Rgb([x as u8 * 5, y as u8 * 7, 99]));
     for (ending, format) in
@@ -359,11 +289,6 @@ fn pictures(add: &mut Add<'_>) {
         let mut whole = std::io::Cursor::new(Vec::new());
         small.write_to(&mut whole, format).unwrap();
         let whole = whole.into_inner();
-        if let Some(at) = whole.windows(2).position(|window| window == [0xff, 0xc0]).filter(|_| ending == "jpg") {
-            let mut bytes = whole.clone();
-            bytes[at + 5..at + 9].fill(0xff);
-            add("larger.jpg", PICTURE, Content::Bytes(bytes));
-        }
         for _ in 0..5 {
             let mut bytes = whole.clone();
             (0..4).for_each(|_| {

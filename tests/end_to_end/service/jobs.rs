@@ -315,8 +315,22 @@ fn what_was_accepted_is_done_after_a_restart_and_results_go_in_time() {
     server.ask("DELETE", &format!("/v1/jobs/{running}"), &[], b"").with(200);
     assert_eq!(server.ended(&waiting)["state"], "done");
     assert_eq!(server.get(&format!("/v1/jobs/{waiting}/result")).status, 200);
-    // Another server must not work in the same folder.
+}
+
+#[test]
+fn two_servers_do_not_share_a_folder_and_a_killed_one_leaves_no_lock() {
+    let place = Place::new();
+    let server = Server::start(&place, &config(""));
     let second = Place::new();
     let same = config("").replace("data = \"data\"", &format!("data = {:?}", place.path("data")));
-    Server::refused(&second, &same).failed(1, "another server works here");
+    let (folder, process) = (place.path("data"), server.process());
+    let words = format!("{}: another server works here (process {process}): stop it, or give", folder.display());
+    Server::refused(&second, &same).failed(1, &words);
+    // The first one is none the worse, and its folder is free as soon as it is gone, however.
+    let request = json!({ "model": "picture", "format": "safetensors" });
+    let done = server.accepted(&request, &small(4, 4));
+    assert_eq!(server.ended(&done)["state"], "done");
+    server.kill();
+    let other = Server::start(&second, &same);
+    assert_eq!(other.job(&done)["state"], "done");
 }

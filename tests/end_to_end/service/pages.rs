@@ -21,7 +21,7 @@ fn page(server: &Server, path: &str) -> String {
 }
 
 /// The token that the forms of a page carry.
-fn token(server: &Server, path: &str) -> String {
+pub fn token(server: &Server, path: &str) -> String {
     let page = page(server, path);
     page.split("name=\"form\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
 }

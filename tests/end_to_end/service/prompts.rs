@@ -196,6 +196,30 @@ fn what_is_no_prompts_job_is_refused() {
     assert!(line.contains("latent: a prompt is the whole input"), "{line}");
 }
 
+/// Faults of a prompt are named as on the command line, and spoil nothing for others.
+#[test]
+fn weights_beyond_numbers_and_prompts_that_are_too_long_are_said() {
+    let place = Place::new();
+    let text = config().replace("memory-limit = \"2GiB\"", "memory-limit = \"256MiB\"");
+    let server = Server::start(&place, &text);
+    let ended = |prompt: &str| {
+        let (mut request, _) = asked("flux", prompt, 1);
+        request["sample"]["width"] = json!(32);
+        let id = server.post("/v1/jobs", &request).with(202)["id"].as_str().unwrap().to_owned();
+        server.ended(&id)
+    };
+    let prompt = fresh_prompt();
+    for _ in 0..2 {
+        let job = ended(&format!("a (cat:1e38), {prompt}"));
+        let line = job["error"].as_str().unwrap_or_default();
+        assert!(line.starts_with("the prompt's weight 1e38 of \"cat\", at character 4, is too large"), "{job}");
+    }
+    let job = ended(&"red fox, ".repeat(9000));
+    let line = job["error"].as_str().unwrap_or_default();
+    assert!(line.starts_with("the prompt is too long: it has ") && line.contains("shorten it"), "{job}");
+    assert_eq!(ended(&prompt)["state"], "done");
+}
+
 /// A route of text encoders has a policy of its own, which is swapped, watched and recorded as any
 /// other.
 #[test]

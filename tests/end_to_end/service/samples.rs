@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::server::Server;
+use super::server::{HOLDING_WITHIN, Server};
 use crate::{
     encode::tensor,
     program::{Place, fixture, root},
@@ -195,10 +195,10 @@ fn a_sample_under_way_has_a_preview_where_it_was_asked_for() {
 #[test]
 fn a_sample_ends_within_a_step_when_it_is_cancelled_or_its_deadline_passes() {
     let place = Place::new();
-    let server = Server::start(&place, &config(""));
+    let server = Server::started(&place, &config(""), &[HOLDING_WITHIN]);
     let cancelled = accepted(&server, &request(9000), &[("conditioning", &conditioning())]);
-    let mut late = request(9000);
-    late["deadline_s"] = json!(2);
+    let mut late = request(9);
+    (late["deadline_s"], late["tag"]) = (json!(2), json!("within-denoise"));
     server.until(|| (server.job(&cancelled)["sampling"]["step"].as_u64()? > 2).then_some(()));
     server.ask("DELETE", &format!("/v1/jobs/{cancelled}"), &[], b"").with(200);
     assert_eq!(server.ended(&cancelled)["state"], "cancelled");

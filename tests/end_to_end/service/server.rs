@@ -24,6 +24,10 @@ pub const HELD: &str = "held";
 /// The environment of a server that holds them up.
 pub const HOLDING: (&str, &str) = ("TILEWRIGHT_HOLD_AT", HELD);
 
+/// The environment of a server that holds jobs tagged `within-STAGE` up in the middle of an
+/// operation of that stage, until they are cancelled or their deadline passes.
+pub const HOLDING_WITHIN: (&str, &str) = ("TILEWRIGHT_HOLD_WITHIN", "20");
+
 /// A server at work; killed when it is dropped.
 pub struct Server {
     child: Child,
@@ -134,6 +138,10 @@ impl Server {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn token(&self) -> Option<&str> {

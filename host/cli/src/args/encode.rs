@@ -6,7 +6,9 @@ use clap::Args;
 use tilewright_models::Family;
 use tilewright_pipeline::LatentKind;
 
-use super::{AllowBlended, JSON_OF_SEVERAL, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions, factor, finite};
+use super::{
+    AllowBlended, JSON_OF_SEVERAL, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions, factor, finite, output_path,
+};
 
 /// The help of -o, with an escape sequence in `{n}` as in that of `decode`.
 const OUTPUT: &str = "\
@@ -34,7 +36,7 @@ pub struct Encode {
     #[arg(long, value_name = "FILE|FOLDER")]
     pub vae: PathBuf,
     /// The path of the output.
-    #[arg(short, long, value_name = "OUT", help = OUTPUT)]
+    #[arg(short, long, value_name = "OUT", help = OUTPUT, value_parser = output_path())]
     pub output: Option<PathBuf>,
     /// Write this, whatever OUT's ending [default: OUT's ending; latent on standard output]
     #[arg(long, value_name = "latent|safetensors", value_parser = LatentKind::from_str)]

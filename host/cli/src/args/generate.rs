@@ -8,7 +8,7 @@ use tilewright_pipeline::LoraRequest;
 use tilewright_plan::Loss;
 
 use super::{
-    ModelFolders, PolicyGrants, ReportOptions, RunOptions, Writing, finite,
+    ModelFolders, PolicyGrants, ReportOptions, RunOptions, Writing, finite, output_path,
     sample::{Seed, Way, lora, seed, size},
 };
 
@@ -47,7 +47,7 @@ pub struct Generate {
     pub like: Option<PathBuf>,
     /// The path of the output: a picture (.png, .jpg, .webp, .safetensors) or a clip (.mp4, .webm,
     /// .gif, .png, …), by its ending; - for standard output
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(short, long, value_name = "OUT", value_parser = output_path())]
     pub output: PathBuf,
     /// Options of the output's format.
     #[command(flatten)]

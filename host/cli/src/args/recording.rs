@@ -50,6 +50,8 @@ impl Recording {
                 false => Ok(()),
             };
         };
+        // A pipe without a reader would be waited for.
+        tilewright_outputs::destination(path)?;
         let failed = |error| Failure::input(format!("{}: can't be written: {error}", path.display()));
         match OpenOptions::new().append(true).open(path) {
             // The file itself is made only with the first record.

@@ -7,7 +7,7 @@ use tilewright_pipeline::{LoraRequest, PromptRequest, random_seed};
 use tilewright_plan::Loss;
 use tilewright_sampling::{Convention, MOST_STEPS, Sampler, Scheduler, parse_sigmas};
 
-use super::{PolicyOptions, ReportOptions, RunOptions, finite, reuse};
+use super::{PolicyOptions, ReportOptions, RunOptions, finite, output_path, reuse};
 
 /// Sigmas as one argument.
 #[derive(Clone, Debug, PartialEq)]
@@ -180,7 +180,7 @@ pub struct Sample {
     pub batch: Option<u32>,
     /// The path of the output: .latent as ComfyUI loads it, or .safetensors with the tensor
     /// 'latent'; - for standard output
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(short, long, value_name = "OUT", value_parser = output_path())]
     pub output: PathBuf,
     /// Replace nothing: refuse where OUT exists already
     #[arg(long)]

@@ -1,7 +1,18 @@
 //! Options of `decode` for writing outputs.
 
-use clap::Args;
-use tilewright_media::{Depth, Format, Options};
+use std::path::PathBuf;
+
+use clap::{
+    Args,
+    builder::{PathBufValueParser, TypedValueParser},
+};
+use tilewright_media::{Depth, Format, Options, STANDARD};
+use tilewright_outputs::is_standard_output;
+
+/// Reads the path of an output that may be standard output: `-` by each of its names.
+pub fn output_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| if is_standard_output(&path) { STANDARD.into() } else { path })
+}
 
 /// Options of everything that decodes.
 #[derive(Args, Debug)]

@@ -56,7 +56,14 @@ impl Work for Decoder<'_> {
     fn work(&mut self, input: &Input) -> Outcome {
         let Self { arguments, plan, writing, progress, planner, drawing, model, session } = self;
         progress.resume();
-        let mut latent = model.read_latent(&input.path, arguments.tensor.as_deref())?;
+        let file = model.open_latent(&input.path, arguments.tensor.as_deref())?;
+        model.check_weights()?;
+        let (machine, trials) = session.ready()?;
+        let bytes = arguments.run.limit(machine);
+        let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
+        // Refused before its values are read.
+        Decode::check(machine, model, &model.latents_shape(&file), limit)?;
+        let mut latent = file.read()?;
         warn_of_doubt(&input.shown, &latent, model, arguments.scaled)?;
         if arguments.scaled {
             model.unscale(&mut latent, &arguments.vae)?;
@@ -72,9 +79,6 @@ impl Work for Decoder<'_> {
         let preview = arguments.clip.preview.as_deref().map(Preview::new).transpose()?;
         plan.check(&output, &shape)?;
         let latents = model.tensor(&latent)?;
-        let (machine, trials) = session.ready()?;
-        let bytes = arguments.run.limit(machine);
-        let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
         let job = Decode::new(machine, model, &latents, limit, arguments.run.objective())?;
         let job = job.allowing_blended(arguments.allow.blended());
         let before = trials.before(job.stage(), job.request());

@@ -63,10 +63,13 @@ impl Work for Encoder<'_> {
         let scaling = self.scaling(&output)?;
         let Self { arguments, plan, progress, planner, model, session } = self;
         let mut source = EncodeSource::open(&input.path, arguments.frames)?;
-        let frames = EncodeInput::of(model, &mut source, &input.shown, &mut note)?;
+        let frames = EncodeInput::outline(model, &mut source, &input.shown, &mut note)?;
         let (machine, trials) = session.ready()?;
         let bytes = arguments.run.limit(machine);
         let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
+        // Refused before its pixels are read.
+        Encode::check(machine, model, &frames, limit)?;
+        let frames = frames.read(&mut source)?;
         let job = Encode::new(machine, model, &frames, limit, arguments.run.objective())?;
         let job = job.allowing_blended(arguments.allow.blended());
         let before = trials.before(job.stage(), job.request());

@@ -111,11 +111,6 @@ pub fn store() -> Option<KeptConditionings> {
 }
 
 impl Conditionings {
-    /// Conditionings that are there.
-    pub fn of(positive: PathBuf, negative: Option<PathBuf>) -> Self {
-        Self { positive, negative, runs: Vec::new(), _folder: None }
-    }
-
     /// Names them in a request.
     pub fn put_into(&self, request: &mut SampleRequest) {
         let prompt = |path: &PathBuf| PromptRequest { path: path.clone(), within: None };

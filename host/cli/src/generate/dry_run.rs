@@ -3,14 +3,13 @@
 use std::io::Write;
 
 use serde_json::json;
-use tch::{Device, Kind, Tensor};
-use tilewright_engine::DenoiseJob;
-use tilewright_pipeline::{Decode, Model, SampleModel, SampleRequest, Steps, TextEncoders, TextPlanning, Trials};
-use tilewright_plan::{Denoise, Loss, Planner, Recorder, Stage, Text, bytes};
+use tilewright_pipeline::{SampleRequest, TextEncoders, TextPlanning, Trials};
+use tilewright_plan::{Denoise, Planner, Record, Recorder, Text, bytes};
 
 use super::{
-    conditioning::{Conditionings, Wish, store},
-    pictures::{in_words, limit},
+    conditioning::{Wish, store},
+    pictures::in_words,
+    prices::Prices,
     report::{self as report_of, Printed},
 };
 use crate::{
@@ -19,14 +18,16 @@ use crate::{
     text_stage::Row,
 };
 
-/// Says what each stage would take.
+/// The planners of the stages, in their order.
+type Planners<'p> = (&'p mut Recorder<Text>, &'p mut Recorder, &'p mut Recorder<Denoise>, &'p mut Recorder);
+
+/// Says what each stage would take. All that does not fit is refused before.
 pub fn dry_run(
     wish: &Wish<'_>,
-    transformer: &SampleModel,
-    vae: &Model,
-    mut request: SampleRequest,
+    prices: &Prices<'_>,
+    request: &SampleRequest,
     trials: &mut Trials,
-    (reading, denoising, decoding): (&mut Recorder<Text>, &mut Recorder<Denoise>, &mut Recorder),
+    (reading, encoding, denoising, decoding): Planners<'_>,
 ) -> Outcome {
     let (mut rows, mut stages) = (Vec::new(), Vec::new());
     let mut row = |stage: &str, plan: String, time: String, held: u64| {
@@ -37,43 +38,42 @@ pub fn dry_run(
         Some(kept) => wish.find(Some(&kept), reading.identity())?.missing(&wish.prompts).is_empty(),
         None => false,
     };
+    let mut encoded = Vec::new();
     if is_kept {
         row("text", "kept from an earlier run".into(), String::new(), 0);
         stages.push(json!({ "stage": "text", "kept": true }));
     } else {
         let encoders = TextEncoders::open(&wish.parts.text_encoders)?;
-        encoders.check(transformer)?;
+        encoders.check(prices.transformer)?;
         let mut planning = TextPlanning { planner: reading, trials };
         let runs =
             wish.with(&wish.prompts, true, |request| Ok(encoders.decide(wish.machine, request, &mut planning)?))?;
-        for run in runs {
-            stages.push(serde_json::to_value(Row::new(&run)).map_err(Failure::work)?);
-            let plan = format!("{}, {}", run.model, run.record.plan);
-            match run.record.estimate {
-                Some(cost) => row("text", plan, table::time(cost.elapsed + cost.load), cost.held_bytes()),
-                None => row("text", plan, String::new(), 0),
-            }
+        encoded = runs;
+    }
+    if let Some(vision) = &prices.vision {
+        let mut planning = TextPlanning { planner: reading, trials };
+        let on = (wish.machine, wish.host());
+        encoded.push(vision.decide(on, (wish.memory_limit, wish.arguments.run.objective()), &mut planning)?);
+    }
+    for run in encoded {
+        stages.push(serde_json::to_value(Row::new(&run)).map_err(Failure::work)?);
+        let plan = format!("{}, {}", run.model, run.record.plan);
+        match run.record.estimate {
+            Some(cost) => row("text", plan, table::time(cost.elapsed + cost.load), cost.held_bytes()),
+            None => row("text", plan, String::new(), 0),
         }
     }
-    // Conditioning of the same size stands for the prompt's, which is not encoded.
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("conditioning.safetensors");
-    let tokens = transformer.text_tokens_of(wish.text_tokens, request.convention)?;
-    if let Some(size) = request.size {
-        transformer.generate_conditioning(&path, tokens, size)?;
+    let mut explained = Vec::new();
+    if let Some(job) = prices.encode()? {
+        let (record, candidates) = job.decide(encoding);
+        explained.push(format!("encode: {}", report::explanation(&record, &candidates)));
+        stages.push(serde_json::to_value(&record).map_err(Failure::work)?);
+        let (time, held) = of_vae(&record);
+        row("encode", in_words(&record.plan), time, held);
     }
-    let negative = (wish.prompts.len() > 1).then(|| path.clone());
-    Conditionings::of(path, negative).put_into(&mut request);
-    // The picture to begin with is not encoded.
-    let mut unbegun = request.clone();
-    if let Steps::Count { strength, .. } = &mut unbegun.steps {
-        *strength = 1.0;
-    }
-    let sampling = transformer.prepare(&unbegun)?;
-    let objective = wish.arguments.run.objective();
-    let job = DenoiseJob::new(wish.machine, &transformer.denoiser, &sampling, wish.memory_limit, objective)?;
+    let job = prices.denoise()?;
     let (record, candidates) = job.decide(denoising);
-    let mut explained = vec![format!("denoise: {}", sample::explanation(&record, &candidates))];
+    explained.push(format!("denoise: {}", sample::explanation(&record, &candidates)));
     stages.push(serde_json::to_value(&record).map_err(Failure::work)?);
     let steps = record.request.steps;
     match record.estimate {
@@ -83,16 +83,12 @@ pub fn dry_run(
         }
         None => row("denoise", record.plan.to_string(), String::new(), 0),
     }
-    let size = sampling.latents.size();
-    let settings = transformer.settings(&request, &size)?;
-    drop(sampling);
-    let latents = Tensor::f_zeros(size, (Kind::Float, Device::Cpu)).map_err(Failure::work)?;
-    let job = Decode::new(wish.machine, vae, &latents, limit(wish.memory_limit), objective)?;
-    let job = job.allowing_blended(Loss::allows_blended(&wish.arguments.allow, Stage::Decode));
+    let settings = prices.transformer.settings(request, &prices.outline.shape.latents)?;
+    let job = prices.decode()?;
     let (record, candidates) = job.decide(decoding);
     explained.push(format!("decode: {}", report::explanation(&record, &candidates)));
     stages.push(serde_json::to_value(&record).map_err(Failure::work)?);
-    let (time, held) = record.estimate.map_or((String::new(), 0), |cost| (table::time(cost.elapsed), cost.peak_bytes));
+    let (time, held) = of_vae(&record);
     row("decode", in_words(&record.plan), time, held);
     if wish.arguments.report.json {
         return Printed { settings: &settings, stages, memory: None, outputs: &[] }.print();
@@ -103,4 +99,9 @@ pub fn dry_run(
     }
     let heading = ["stage", "plan", "time", "memory", "note"];
     Ok(writeln!(printer::summary(), "{}", table::listing(&heading, &["time", "memory"], rows))?)
+}
+
+/// The time and the memory that a decode or an encode is expected to take.
+fn of_vae(record: &Record) -> (String, u64) {
+    record.estimate.map_or((String::new(), 0), |cost| (table::time(cost.elapsed), cost.peak_bytes))
 }

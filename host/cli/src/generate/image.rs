@@ -90,6 +90,19 @@ impl Beginning {
     }
 }
 
+/// The encoder of pictures for a transformer that takes their states; none for others.
+pub fn vision_encoder(model: &SampleModel, parts: &Parts) -> Outcome<Option<VisionEncoder>> {
+    let Some(width) = model.image_width() else { return Ok(None) };
+    let Some(path) = &parts.vision_encoder else {
+        return Err(Failure::input(format!(
+            "no vision encoder: the transformer takes a picture's states {width} wide: give --vision-encoder (clip_vision_h.safetensors)"
+        )));
+    };
+    let encoder = VisionEncoder::open(path)?;
+    encoder.check(model)?;
+    Ok(Some(encoder))
+}
+
 /// Width and height of what is encoded of a picture.
 pub fn size(path: &Path, vae: &Model) -> Outcome<[u32; 2]> {
     let mut source = EncodeSource::open(path, Some(1))?;
@@ -152,14 +165,7 @@ impl Wish<'_> {
         trials: &mut Trials,
         planner: &mut Recorder<Text>,
     ) -> Outcome<Option<Tensor>> {
-        let Some(width) = self.model.image_width() else { return Ok(None) };
-        let Some(path) = &self.parts.vision_encoder else {
-            return Err(Failure::input(format!(
-                "no vision encoder: the transformer takes a picture's states {width} wide: give --vision-encoder (clip_vision_h.safetensors)"
-            )));
-        };
-        let encoder = VisionEncoder::open(path)?;
-        encoder.check(self.model)?;
+        let Some(encoder) = vision_encoder(self.model, self.parts)? else { return Ok(None) };
         let mut progress = Progress::new();
         let (machines, objective) = ((self.machine, self.text.host()), self.arguments.run.objective());
         let mut planning = TextPlanning { planner, trials };

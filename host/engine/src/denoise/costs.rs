@@ -16,7 +16,7 @@ use tilewright_plan::{
 use tilewright_torch::{Stored, device, packed, probe::Measured};
 
 use super::{
-    Denoiser, Sampling, filled,
+    Denoiser, filled,
     passes::{Group, Pass, passes},
     shape::SampleShape,
 };
@@ -54,11 +54,11 @@ pub struct DenoisePrices {
 }
 
 impl DenoisePrices {
-    pub(super) fn new(machine: &Machine, denoiser: &Denoiser, sampling: &Sampling) -> Self {
+    pub(super) fn new(machine: &Machine, denoiser: &Denoiser, shape: &SampleShape) -> Self {
         Self {
             experts: denoiser.experts.clone(),
             model: denoiser.model(),
-            shape: SampleShape::of(sampling),
+            shape: shape.clone(),
             device: machine.device,
             device_name: machine.facts.name.clone(),
             measured: machine.measured.clone(),
@@ -264,7 +264,7 @@ impl DenoisePrices {
         // Reuse of outputs keeps an input, an output, and a difference for each conditioning.
         let keeps_outputs = self.reuse(plan).is_some() && matches!(plan.reuse, StepReuse::Output { .. });
         let reused = if keeps_outputs { 2 + self.shape.prompts.len() as u32 } else { 0 };
-        let remembered = (0..self.shape.remembered + reused).map(|_| occupied(&size));
+        let remembered = (0..self.shape.sampler.remembered() + reused).map(|_| occupied(&size));
         let _remembered = remembered.collect::<Result<Vec<_>>>()?;
         let sigmas = vec![1.0; if self.shape.has_clean_frames { size[2] as usize } else { 1 }];
         let before = meter.seconds();
@@ -331,7 +331,7 @@ impl DenoisePrices {
         // Latents without noise, and what they are added up from.
         let _denoised = (0..3).map(|_| occupied(&size)).collect::<Result<Vec<_>>>()?;
         // The first step of a CPU has the latents that it was given, which are there already.
-        let given = match self.shape.steps == 1 && self.device == Device::Cpu {
+        let given = match self.shape.steps() == 1 && self.device == Device::Cpu {
             true => size.iter().product::<i64>() as u64 * size_of::<f32>() as u64,
             false => 0,
         };
@@ -381,10 +381,10 @@ impl Prices<Denoise> for DenoisePrices {
         let step = Duration::try_from_secs_f64(now.step.as_secs_f64() * time).ok()?;
         let outcome = DenoiseOutcome {
             step,
-            elapsed: step.saturating_mul(self.shape.steps as u32),
+            elapsed: step.saturating_mul(self.shape.steps() as u32),
             peak_bytes: (now.peak_bytes as f64 * memory) as u64,
             weights_bytes: now.weights_bytes,
-            moved_bytes: now.moved_bytes.saturating_mul(self.shape.steps as u64),
+            moved_bytes: now.moved_bytes.saturating_mul(self.shape.steps() as u64),
             ..*outcome
         };
         Some(Trial { plan: record.plan.clone(), outcome })

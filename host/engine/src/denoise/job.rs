@@ -4,20 +4,21 @@ use std::time::{Duration, Instant};
 
 use tch::{Device, Tensor};
 use tilewright_plan::{
-    Decision, Denoise, DenoiseOutcome, DenoisePlan, DenoiseRequest, Failure, Objective, Planner, Precision, Products,
-    Stage, UnderWay,
+    Decision, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Failure, Objective, Planner,
+    Precision, Products, Stage, UnderWay,
 };
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
 
 use super::{
-    Denoiser, SampleInput, SampleState, Sampling, costs::DenoisePrices, extents, filled, gauge::Gauge, reuse::Reused,
-    steps::Walk,
+    Denoiser, SampleInput, SampleShape, SampleState, Sampling, costs::DenoisePrices, extents, filled, gauge::Gauge,
+    reuse::Reused, steps::Walk,
 };
 use crate::{
     Error, Finished, Job, Machine, Observer, Result, Unfinished,
     run::{is_hopeless, run},
     task::{AttemptContext, AttemptError, Task, measure, settle},
+    text::USUAL_TOKENS,
     work::{AnyDecided, AnyFailed, Attempts, Decided, Failed, Runnable},
 };
 
@@ -25,8 +26,15 @@ use crate::{
 /// most.
 const LEAST_PARTS: u32 = 8;
 
+/// The steps for each one that is computed, at most, if others are reused.
+const MOST_REUSED: u32 = 4;
+
 /// A request for a sample on one device.
 pub type DenoiseJob<'a> = Job<'a, Denoise, SampleInput<'a>>;
+
+/// A sample that can be decided on and priced, by its shapes alone: nothing of its size is in
+/// memory, so that a request is refused at no cost.
+pub type DenoiseQuote<'a> = Job<'a, Denoise, &'a Denoiser>;
 
 /// The state that an earlier run of a sample reached, and the plan that it was reached by. The
 /// sample goes on in the same types and divisions, since others would change its bits.
@@ -64,53 +72,58 @@ impl Runnable for Denoise {
     }
 }
 
-impl<'a> DenoiseJob<'a> {
-    /// A job, within a limit that counts the weights.
+impl<'a> DenoiseQuote<'a> {
+    /// A sample of these shapes, within a limit that counts the weights.
     ///
     /// # Errors
     /// [`Error::SampleDoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         denoiser: &'a Denoiser,
-        sampling: &'a Sampling,
+        shape: &SampleShape,
         memory_limit: u64,
         objective: Objective,
     ) -> Result<Self> {
-        let size = sampling.latents.size();
-        let [frames, height, width] = extents(&size);
+        let size = &shape.latents;
+        let [frames, height, width] = extents(size);
         let patch = denoiser.config().patch();
-        let [_, rows, columns] = filled(&size, patch);
+        let [_, rows, columns] = filled(size, patch);
         let tokens = frames * (rows / patch) * (columns / patch);
         let host = device::system_memory().ok();
         let request = DenoiseRequest {
             model: denoiser.model(),
-            batch: size[0] as u32,
+            batch: size.first().map_or(1, |batch| *batch as u32),
             frames: frames as u32,
             height: height as u32,
             width: width as u32,
-            text_tokens: sampling.positive[0].tensors.text.size()[1] as u32,
+            text_tokens: shape.prompts.first().map_or(0, |prompt| prompt.tokens() as u32),
             image_tokens: tokens as u32,
-            steps: sampling.sigmas.len() as u32 - 1,
-            passes: sampling.prompts().len() as u32,
-            sampler: sampling.sampler.to_string(),
-            sigmas: sampling.sigmas.clone(),
-            reuse: sampling.reuse,
+            steps: shape.steps() as u32,
+            passes: shape.prompts.len() as u32,
+            sampler: shape.sampler.to_string(),
+            sigmas: shape.sigmas.clone(),
+            reuse: shape.reuse,
             memory_limit,
             objective,
             host_total_bytes: host.map_or(0, |memory| memory.total),
             host_free_bytes: host.map_or(0, |memory| memory.available),
             transfer_rate: machine.measured.transfer_bytes_per_second.map_or(0, |rate| rate as u64),
         };
-        let prices = DenoisePrices::new(machine, denoiser, sampling);
+        let prices = DenoisePrices::new(machine, denoiser, shape);
         let capabilities = prices.capabilities();
-        let input = SampleInput { denoiser, sampling };
-        let job = Self::new_unchecked(machine, Stage::Denoise, request, capabilities, prices, input);
+        let job = Self::new_unchecked(machine, Stage::Denoise, request, capabilities, prices, denoiser);
         match job.least_beyond(memory_limit) {
-            Some(least) => Err(Error::SampleDoesNotFit { limit: memory_limit, least }),
+            Some(least) => {
+                let tokens = job.request.text_tokens;
+                let long_text = (i64::from(tokens) > USUAL_TOKENS).then_some(tokens);
+                Err(Error::SampleDoesNotFit { limit: memory_limit, least, long_text })
+            }
             None => Ok(job),
         }
     }
+}
 
+impl<I> Job<'_, Denoise, I> {
     /// The bytes that the leanest plan is expected to hold, weights included; none if no plan has a
     /// price.
     pub fn least_bytes(&self) -> Option<u64> {
@@ -137,6 +150,38 @@ impl<'a> DenoiseJob<'a> {
             least = Some(least.map_or(held, |least: u64| least.min(held)));
         }
         least
+    }
+
+    /// The shortest time that a plan is expected to take, in whatever memory; none if no plan has a
+    /// price.
+    pub fn fastest(&self) -> Option<Duration> {
+        let DenoiseCapabilities { dtypes, fp8_products, int8_products, reuse_most, .. } = &self.capabilities;
+        let offered = [(Products::Precision, true), (Products::Fp8, *fp8_products), (Products::Int8, *int8_products)];
+        let products = offered.into_iter().filter(|(_, is_offered)| *is_offered);
+        let plans = dtypes.iter().flat_map(|dtype| {
+            let precision = Precision::Uniform(*dtype);
+            products.clone().map(move |(products, _)| DenoisePlan { precision, products, ..DenoisePlan::plain() })
+        });
+        let step = plans.filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.step).min()?;
+        let all = step.saturating_mul(self.request.steps);
+        Some(if *reuse_most > 0.0 { all / MOST_REUSED } else { all })
+    }
+}
+
+impl<'a> DenoiseJob<'a> {
+    /// A job, within a limit that counts the weights.
+    ///
+    /// # Errors
+    /// [`Error::SampleDoesNotFit`] if not even the leanest plan fits.
+    pub fn new(
+        machine: &'a Machine,
+        denoiser: &'a Denoiser,
+        sampling: &'a Sampling,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> Result<Self> {
+        let quote = DenoiseQuote::new(machine, denoiser, &SampleShape::of(sampling), memory_limit, objective)?;
+        Ok(quote.with_input(SampleInput { denoiser, sampling }))
     }
 
     /// Decides and carries out, from the first step or from a state that an earlier run reached.

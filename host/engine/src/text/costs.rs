@@ -15,7 +15,7 @@ use tilewright_plan::{
 };
 use tilewright_torch::probe::Measured;
 
-use super::Texts;
+use super::{Texts, USUAL_TOKENS};
 use crate::{Error, Machine, Result, WeightKey, costs::Prices, denoise::EXPANDED_TRAVERSALS};
 
 /// The types that products of encoders can run in.
@@ -159,6 +159,54 @@ impl TextPrices {
             }
         }
         plans
+    }
+
+    /// Checks that a plan fits within a limit of the device's memory.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooLong`] if one would with a shorter text, else
+    /// [`Error::EncoderDoesNotFit`].
+    pub(super) fn check(&self, limit: u64) -> Result<()> {
+        let fits = |least: Option<u64>| least.is_none_or(|least| least <= limit);
+        let least = self.least_bytes();
+        if fits(least) {
+            return Ok(());
+        }
+        let encoder = self.encoder.config.model();
+        let longest = self.shapes.iter().map(|[_, tokens]| *tokens).max().unwrap_or_default();
+        let of_usual = self.cut_to(USUAL_TOKENS).least_bytes();
+        if longest <= USUAL_TOKENS || !fits(of_usual) {
+            let least = of_usual.or(least).unwrap_or_default();
+            return Err(Error::EncoderDoesNotFit { encoder, limit, least });
+        }
+        let (mut most, mut too_many) = (USUAL_TOKENS, longest);
+        while too_many - most > 1 {
+            let middle = most + (too_many - most) / 2;
+            match fits(self.cut_to(middle).least_bytes()) {
+                true => most = middle,
+                false => too_many = middle,
+            }
+        }
+        Err(Error::PromptTooLong { encoder, tokens: longest as u64, most: most as u64, limit })
+    }
+
+    /// The prices of the same texts, of which none has more tokens than these.
+    fn cut_to(&self, most: i64) -> Self {
+        Self {
+            encoder: self.encoder.clone(),
+            seats: self.seats.clone(),
+            shapes: self.shapes.iter().map(|[samples, tokens]| [*samples, most.min(*tokens)]).collect(),
+            idle: self.idle.clone(),
+            metered: Mutex::default(),
+            ..*self
+        }
+    }
+
+    /// The bytes of the device's memory that the leanest plan is expected to hold, weights
+    /// included; none if no plan has a price.
+    fn least_bytes(&self) -> Option<u64> {
+        let plans = self.plans().into_iter().filter(|plan| matches!(plan.precision, Precision::Uniform(_)));
+        plans.filter_map(|plan| self.price(&plan).ok()).map(|cost| cost.held_bytes()).min()
     }
 
     /// True if a device of the run has measured a type.

@@ -5,7 +5,7 @@ use tch::Kind;
 use tilewright_nn::{Biased, Dense, LayerNorm, TokenOps, TokenScope};
 
 use super::Config;
-use crate::Result;
+use crate::{Error, Result};
 
 /// The epsilon of every norm.
 const EPSILON: f64 = 1e-5;
@@ -131,8 +131,8 @@ impl<O: TokenOps> Network<O> {
             Some(_) => None,
             None => {
                 let hidden = |query: i64| (0..count).map(move |key| if key > query { f32::NEG_INFINITY } else { 0.0 });
-                let causal: Vec<f32> = (0..count).flat_map(hidden).collect();
-                Some(ops.constant(&causal, &[1, 1, count, count])?)
+                let causal = || Ok::<_, Error>((0..count).flat_map(hidden).collect());
+                Some(ops.constant(&[1, 1, count, count], causal)?)
             }
         };
         let inner_at = self.blocks.len().saturating_sub(left_out);

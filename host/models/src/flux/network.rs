@@ -7,7 +7,7 @@ use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps
 
 use super::config::{Config, PATCH, TIME};
 use crate::{
-    Result,
+    Error, Result,
     transformer::{BeforeBlock, Blocks, feed_forward, parts, rotation, sinusoid},
 };
 
@@ -365,12 +365,13 @@ impl<O: TokenOps> Network<O> {
         }
         let places = (0..shape[1]).map(|_| [0; 3]);
         let places = places.chain((0..size[0]).flat_map(|row| (0..size[1]).map(move |column| [0, row, column])));
-        let table = rotation(places, self.config.axes);
         let each = self.config.hidden / self.config.heads;
         Ok(Context {
             text: self.text.forward(ops, given.text, kind)?,
             vector,
-            rotation: ops.constant(&table, &[shape[1] + size[0] * size[1], each])?,
+            rotation: ops.constant(&[shape[1] + size[0] * size[1], each], || {
+                Ok::<_, Error>(rotation(places, self.config.axes))
+            })?,
             text_tokens: shape[1],
             size,
         })
@@ -437,6 +438,8 @@ impl<O: TokenOps> Network<O> {
 
 /// Times as the network embeds them: [N, 1, 256].
 fn times<O: TokenOps>(ops: &O, values: &[f32]) -> Result<O::Tensor> {
-    let scaled: Vec<f32> = values.iter().map(|value| value * TIMES).collect();
-    Ok(ops.constant(&sinusoid(&scaled, TIME)?, &[values.len() as i64, 1, TIME])?)
+    ops.constant(&[values.len() as i64, 1, TIME], || {
+        let scaled: Vec<f32> = values.iter().map(|value| value * TIMES).collect();
+        sinusoid(&scaled, TIME)
+    })
 }

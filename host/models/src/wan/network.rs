@@ -6,7 +6,7 @@ use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps
 
 use super::config::{Config, PATCH};
 use crate::{
-    Result,
+    Error, Result,
     transformer::{BeforeBlock, Blocks, feed_forward, rotation, sinusoid},
 };
 
@@ -307,12 +307,12 @@ impl<O: TokenOps> Network<O> {
         let size @ [frames, rows, columns] = [frames, height / PATCH, width / PATCH];
         let places = (0..frames)
             .flat_map(|frame| (0..rows).flat_map(move |row| (0..columns).map(move |column| [frame, row, column])));
-        let table = rotation(places, self.config.axes());
         let each = self.config.hidden / self.config.heads;
         Ok(Context {
             text: self.text[1].forward(ops, &inner, format.rest)?,
             image,
-            rotation: ops.constant(&table, &[frames * rows * columns, each])?,
+            rotation: ops
+                .constant(&[frames * rows * columns, each], || Ok::<_, Error>(rotation(places, self.config.axes())))?,
             size,
         })
     }
@@ -350,7 +350,7 @@ impl<O: TokenOps> Network<O> {
         let hidden = self.patches.forward(ops, &split, format.rest)?;
         drop(split);
         let times: Vec<f32> = (0..batch).flat_map(|_| sigmas).map(|sigma| sigma * TIMES).collect();
-        let embedded = ops.constant(&sinusoid(&times, config.time)?, &[batch, spans, config.time])?;
+        let embedded = ops.constant(&[batch, spans, config.time], || sinusoid(&times, config.time))?;
         // In f32 whatever the format: small, and its errors would be in every value.
         let inner = ops.silu(self.time[0].forward(ops, &embedded, Kind::Float)?)?;
         let time = self.time[1].forward(ops, &inner, Kind::Float)?;

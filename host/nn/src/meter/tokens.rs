@@ -6,7 +6,7 @@ use tilewright_torch::{attention, device_packed, multi_head, packed};
 
 use super::{Axes, Meter, MeterTensor, shape_error};
 use crate::{
-    Biased, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource, torch::expanded_rows,
+    Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource, torch::expanded_rows,
 };
 
 /// The extents of a linear layer's weight, and of the changes beside it.
@@ -62,12 +62,12 @@ impl Meter {
 impl TokenOps for Meter {
     type Matrix = MeterMatrix;
 
-    fn constant(&self, values: &[f32], shape: &[i64]) -> Result<MeterTensor> {
-        let tensor = self.contiguous_output("a constant", shape, Kind::Float)?;
-        match tensor.axes.count() == values.len() as u64 {
-            true => Ok(tensor),
-            false => Err(shape_error("a constant", &[shape, &[values.len() as i64]])),
-        }
+    fn constant<E: From<Error>>(
+        &self,
+        shape: &[i64],
+        _: impl FnOnce() -> std::result::Result<Vec<f32>, E>,
+    ) -> std::result::Result<MeterTensor, E> {
+        Ok(self.contiguous_output("a constant", shape, Kind::Float)?)
     }
 
     fn unset(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {

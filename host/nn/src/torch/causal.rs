@@ -5,7 +5,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::{
-    conv2d, scalar, to_layout, unit_norm,
+    cancel, conv2d, scalar, to_layout, unit_norm,
     winograd::{Rows, Winograd},
 };
 
@@ -45,6 +45,7 @@ impl CausalOps for Torch {
     }
 
     fn concatenate(&self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
+        cancel::check()?;
         Ok(Tensor::f_cat(parts, axis as i64)?)
     }
 
@@ -79,6 +80,7 @@ impl CausalOps for Torch {
         let gamma =
             scalar::multiply(&gamma.f_to_kind(Kind::Float)?, (channels as f64).sqrt())?.f_view([1, -1, 1, 1])?;
         for index in 0..count {
+            cancel::check()?;
             let frame = frames.f_narrow(0, index, 1)?.f_to_kind(Kind::Float)?;
             let length = scalar::clamp_min_in_place(scalar::length(&frame, 1)?, LEAST_LENGTH)?;
             let mut normed = frame.f_div(&length)?.f_mul_(&gamma)?;
@@ -91,6 +93,7 @@ impl CausalOps for Torch {
     }
 
     fn rms_norm_at_once(&self, frames: &Tensor, gamma: &Tensor) -> Result<Tensor> {
+        cancel::check()?;
         let length = scalar::clamp_min_in_place(scalar::length(frames, 1)?, LEAST_LENGTH)?;
         // In f32, for frames of any type.
         Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(self.format.rest)?)

@@ -3,7 +3,7 @@
 //! host between the bands of a picture.
 
 use tch::{Device, Kind, Tensor};
-use tilewright_torch::{CPU_PIECE, Error, GPU_PIECE, scalar, winograd};
+use tilewright_torch::{CPU_PIECE, Error, GPU_PIECE, cancel, scalar, winograd};
 
 use crate::{GroupNorm, Result};
 
@@ -63,6 +63,7 @@ impl Sums {
         let most = if picture.device() == Device::Cpu { CPU_PIECE } else { GPU_PIECE };
         let piece = (most / (batch * channels * width).max(1)).clamp(1, height.max(1));
         for start in (0..height).step_by(piece as usize) {
+            cancel::check()?;
             let part = picture.f_narrow(2, start, piece.min(height - start))?.f_to_kind(Kind::Float)?;
             let mean = part.f_mean_dim(&[2_i64, 3][..], true, None)?;
             let squares = part.f_sub(&mean)?.f_square()?.f_sum_dim_intlist(&[2_i64, 3][..], false, None)?;

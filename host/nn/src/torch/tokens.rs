@@ -5,9 +5,9 @@ use std::{ops::Range, sync::Arc};
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Products;
 use tilewright_torch::{
-    Error as TorchError,
+    Error as TorchError, cancel,
     device_packed::DevicePacked,
-    multi_head,
+    linear, linear_onto, multi_head,
     packed::{self, Packed},
     scalar,
     streamed::Streamed,
@@ -15,7 +15,7 @@ use tilewright_torch::{
 };
 
 use super::Torch;
-use crate::{Biased, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
+use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
 
 /// The most bytes of expanded rows that a product holds at once where it can't expand a panel at a
 /// time.
@@ -108,7 +108,7 @@ impl Torch {
                 }
                 Piece::Expanded(weight) => {
                     let bias = bias.map(|bias| bias.f_to_kind(self.format.convolution)).transpose()?;
-                    part.shallow_clone().f_copy_(&left.f_linear(weight, bias.as_ref())?)?;
+                    linear_onto(&part, left, weight, bias.as_ref())?;
                 }
             }
             first += rows;
@@ -116,7 +116,7 @@ impl Torch {
         for Beside { first, factors } in &matrix.beside {
             let mut change = left.shallow_clone();
             for factor in factors {
-                change = change.f_linear(factor, None::<&Tensor>)?;
+                change = linear(&change, factor, None)?;
             }
             let rows = change.size().last().copied().unwrap_or_default();
             drop(output.f_narrow(1, *first, rows)?.f_add_(&change)?);
@@ -182,7 +182,7 @@ fn multiply_rows_of(
         let weight = expand(start..start + count, kind)?;
         let bias = bias.map(|bias| bias.f_narrow(0, start, count)?.f_to_kind(kind)).transpose()?;
         let part = output.f_narrow(1, start, count)?;
-        part.shallow_clone().f_copy_(&left.f_linear(&weight, bias.as_ref())?)?;
+        linear_onto(&part, left, &weight, bias.as_ref())?;
     }
     Ok(())
 }
@@ -195,8 +195,14 @@ pub(crate) fn expanded_rows(columns: i64, kind: Kind) -> i64 {
 impl TokenOps for Torch {
     type Matrix = Matrix;
 
-    fn constant(&self, values: &[f32], shape: &[i64]) -> Result<Tensor> {
-        Ok(Tensor::f_from_slice(values)?.f_reshape(shape)?.f_to_device(self.device)?)
+    fn constant<E: From<Error>>(
+        &self,
+        shape: &[i64],
+        values: impl FnOnce() -> std::result::Result<Vec<f32>, E>,
+    ) -> std::result::Result<Tensor, E> {
+        let values = values()?;
+        let placed = Tensor::f_from_slice(&values).and_then(|all| all.f_reshape(shape)?.f_to_device(self.device));
+        Ok(placed.map_err(Error::from)?)
     }
 
     fn unset(&self, shape: &[i64], kind: Kind) -> Result<Tensor> {
@@ -220,6 +226,7 @@ impl TokenOps for Torch {
     }
 
     fn multiply_onto(&self, output: &Tensor, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>) -> Result<()> {
+        cancel::check()?;
         let left = tokens.f_to_kind(self.format.convolution)?.f_contiguous()?;
         let rows = matrix.rows();
         // Samples lie apart in a wider tensor, the tokens of each don't.
@@ -239,6 +246,7 @@ impl TokenOps for Torch {
             passes::layer_norm(&output, tokens, norm.epsilon, norm.affine, norm.modulation)?;
             return Ok(output);
         }
+        cancel::check()?;
         let width = tokens.size().last().copied().unwrap_or_default();
         let (weight, bias) = norm.affine.map_or((None, None), |(weight, bias)| (Some(weight), Some(bias)));
         let wide = tokens.f_to_kind(Kind::Float)?;
@@ -263,6 +271,7 @@ impl TokenOps for Torch {
         if passes::fits(tokens) {
             return Ok(passes::norm_heads(tokens, norm.weight, norm.epsilon, rotation)?);
         }
+        cancel::check()?;
         let (batch, count, width) = tokens.size3()?;
         let each = width / heads.max(1);
         let over = norm.weight.numel() as i64;
@@ -316,6 +325,7 @@ impl TokenOps for Torch {
         if gelu == Gelu::Tanh && passes::fits(tokens) && passes::fits(output) {
             return Ok(passes::gelu(output, tokens)?);
         }
+        cancel::check()?;
         let values = match gelu {
             Gelu::Exact => tokens.f_gelu("none")?,
             Gelu::Tanh => tokens.f_gelu("tanh")?,
@@ -334,6 +344,7 @@ impl TokenOps for Torch {
         if passes::fits(tokens) && passes::fits(&other) {
             return Ok(passes::add_gated(tokens, gate, &other)?);
         }
+        cancel::check()?;
         let Some(gate) = gate else { return self.add_onto(tokens, &other) };
         let (parts, gate) = beside(&other, gate)?;
         let gated = parts.f_mul(&gate)?;

@@ -154,7 +154,7 @@ impl SampleModel {
             reuse: asked.reuse,
             convention: asked.convention,
             most_values: SampleRequest::MOST_VALUES,
-            most_samples: u64::MAX,
+            most_samples: SampleRequest::MOST_SAMPLES,
         }
     }
 }

@@ -6,7 +6,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use tch::Tensor;
 use tilewright_torch::noise;
 
-use super::{SampleModel, Size, inputs};
+use super::{SampleModel, Size, conditioning_shape::ConditioningShape};
 use crate::{Error, Result};
 
 /// The seed of the values.
@@ -18,19 +18,11 @@ impl SampleModel {
     /// # Errors
     /// The size can't be sampled; the file can't be written.
     pub fn generate_conditioning(&self, path: &Path, tokens: u32, size: Size) -> Result<()> {
-        let inputs::Widths { text, pooled, image } = inputs::widths(self.config());
-        let mut shapes = vec![(inputs::TEXT, vec![1, i64::from(tokens), text])];
-        shapes.extend(pooled.map(|width| (inputs::POOLED, vec![1, width])));
-        shapes.extend(image.map(|width| (inputs::IMAGE, vec![1, inputs::IMAGE_TOKENS, width])));
-        if self.config().condition_channels() > 0 {
-            let mut shape = self.shape_of(size)?;
-            shape[1] = self.config().condition_channels();
-            shapes.push((inputs::CONDITION, shape));
-        }
+        let shapes = ConditioningShape::foreseen(self, tokens, size)?;
         let failed = |source| Error::Write { path: path.to_owned(), source };
         let mut tensors = Vec::new();
-        for (place, (name, shape)) in shapes.into_iter().enumerate() {
-            let values = bytes(&noise(SEED + place as u64, &shape)?)?;
+        for (place, (name, shape)) in shapes.named().enumerate() {
+            let values = bytes(&noise(SEED + place as u64, shape)?)?;
             tensors.push((name, shape.iter().map(|extent| *extent as usize).collect::<Vec<_>>(), values));
         }
         let views = tensors

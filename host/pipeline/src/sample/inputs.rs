@@ -10,10 +10,11 @@ use tilewright_engine::ConditioningTensors;
 use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError};
 use tilewright_torch::scalar;
 
+use super::conditioning_shape::ConditioningShape;
 use crate::{Error, Result};
 
 /// Channels of a condition's mask, before those of its latent.
-const MASK_CHANNELS: i64 = 4;
+pub(super) const MASK_CHANNELS: i64 = 4;
 
 /// The names of tensors in conditioning files.
 pub(crate) const TEXT: &str = "prompt_embeds";
@@ -117,12 +118,18 @@ pub(crate) struct Given {
 impl Given {
     /// The tensor, if it has this shape.
     pub fn checked(self, shape: &[i64]) -> Result<Tensor> {
-        if self.tensor.size() == shape {
-            return Ok(self.tensor);
-        }
-        let reason = format!("tensor {} has shape {:?}: {shape:?} was expected", self.name, self.tensor.size());
-        Err(Error::Input { path: self.path, reason })
+        check_shape((&self.path, self.name), &self.tensor.size(), shape)?;
+        Ok(self.tensor)
     }
+}
+
+/// Refuses a file's tensor of another shape.
+pub(super) fn check_shape((path, name): (&Path, &str), found: &[i64], expected: &[i64]) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let reason = format!("tensor {name} has shape {found:?}: {expected:?} was expected");
+    Err(Error::Input { path: path.to_owned(), reason })
 }
 
 /// Reads a tensor in f32 and checks that it is finite.
@@ -132,20 +139,41 @@ pub(crate) fn read(path: &Path, name: &'static str) -> Result<Given> {
     Ok(Given { path: path.to_owned(), name, tensor })
 }
 
-fn missing(file: &Checkpoint, name: &str) -> Error {
+/// Checks that a conditioning's file is whole, and its values finite.
+pub(crate) fn check_conditioning(path: &Path) -> Result<()> {
+    let file = Checkpoint::open(path).map_err(ModelError::from)?;
+    tensor(&file, TEXT)?.map(drop).ok_or_else(|| missing(&file, TEXT))?;
+    [POOLED, IMAGE, CONDITION].into_iter().try_for_each(|name| tensor(&file, name).map(drop))
+}
+
+pub(super) fn missing(file: &Checkpoint, name: &str) -> Error {
     let names: Vec<&str> = file.names().take(3).collect();
     let found = if names.is_empty() { "no tensor at all".into() } else { names.join(", ") };
     Error::Input { path: file.path().to_owned(), reason: format!("no tensor {name} in it: there is {found}") }
 }
 
+/// The shape of a file's tensor, if the file has it: only its header is read.
+pub(super) fn shape_in(file: &Checkpoint, name: &str) -> Result<Option<Vec<i64>>> {
+    let Some(shape) = file.shape(name) else { return Ok(None) };
+    if file.is_empty(name) {
+        let reason = format!("tensor {name} is empty");
+        return Err(Error::Input { path: file.path().to_owned(), reason });
+    }
+    if !file.can_load(name) {
+        // Says of what type the tensor is, without a value read.
+        file.load(name, shape, Kind::Float, Device::Cpu).map(drop).map_err(ModelError::from)?;
+    }
+    Ok(Some(shape.iter().map(|extent| *extent as i64).collect()))
+}
+
 /// A tensor of a file in f32, if the file has it.
 fn tensor(file: &Checkpoint, name: &'static str) -> Result<Option<Tensor>> {
-    let Some(shape) = file.shape(name) else { return Ok(None) };
+    if shape_in(file, name)?.is_none() {
+        return Ok(None);
+    }
+    let shape = file.shape(name).unwrap_or_default();
     let loaded = file.load(name, shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
     let refused = |reason: String| Error::Input { path: file.path().to_owned(), reason };
-    if loaded.numel() == 0 {
-        return Err(refused(format!("tensor {name} is empty")));
-    }
     match tilewright_torch::non_finite(&loaded)? {
         0 => Ok(Some(loaded)),
         values => Err(refused(format!("tensor {name} holds {values} values that are NaN or infinite"))),
@@ -155,99 +183,36 @@ fn tensor(file: &Checkpoint, name: &'static str) -> Result<Option<Tensor>> {
 /// A conditioning file's tensors.
 pub(super) struct Conditioning {
     pub tensors: ConditioningTensors,
-    condition: Option<Given>,
+    condition: Option<Tensor>,
 }
 
 impl Conditioning {
-    /// Reads the files that are asked for, as [`Conditioning::open`] does.
-    pub fn open_all(
-        asked: &[super::PromptRequest],
-        config: &DenoiserConfig,
-        positive: Option<&Self>,
-    ) -> Result<Vec<Self>> {
-        asked.iter().map(|asked| Self::open(&asked.path, config, positive)).collect()
-    }
-
-    /// Reads a file and compares its widths with a transformer's. The picture and the condition of
-    /// a negative conditioning, which changes the text alone, may be those of the `positive` one.
-    pub fn open(path: &Path, config: &DenoiserConfig, positive: Option<&Self>) -> Result<Self> {
+    /// Reads a file whose shapes are checked. The picture of a negative conditioning may be that of
+    /// the `positive` one.
+    pub fn read(path: &Path, shape: &ConditioningShape, positive: Option<&Self>) -> Result<Self> {
         let file = Checkpoint::open(path).map_err(ModelError::from)?;
-        let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
-        let text = tensor(&file, TEXT)?.ok_or_else(|| missing(&file, TEXT))?;
-        let Widths { text: text_width, pooled: pooled_width, image: image_width } = widths(config);
-        let check = |name: &str, tensor: &Tensor, axes: usize, width: i64| {
-            let shape = tensor.size();
-            match shape.len() == axes && shape[axes - 1] == width {
-                true => Ok(()),
-                false => Err(refused(format!(
-                    "tensor {name} has shape {shape:?}: {axes} axes were expected, the last {width} wide, by this transformer; it is another model's conditioning"
-                ))),
-            }
+        let read = |name: &'static str, expected: &[i64]| -> Result<Tensor> {
+            let tensor = tensor(&file, name)?.ok_or_else(|| missing(&file, name))?;
+            Given { path: path.to_owned(), name, tensor }.checked(expected)
         };
-        check(TEXT, &text, 3, text_width)?;
-        let needs = |name: &'static str, width: Option<i64>, axes: usize| -> Result<Option<Tensor>> {
-            let Some(width) = width else { return Ok(None) };
-            let tensor = tensor(&file, name)?.ok_or_else(|| {
-                refused(format!("no tensor {name} in it, which this transformer needs beside {TEXT}"))
-            })?;
-            check(name, &tensor, axes, width)?;
-            Ok(Some(tensor))
+        let read_some = |name, expected: Option<&Vec<i64>>| expected.map(|expected| read(name, expected)).transpose();
+        let shared = positive.and_then(|positive| positive.tensors.image.as_ref()).filter(|_| shape.shares_image);
+        let image = match shared {
+            Some(image) => Some(image.shallow_clone()),
+            None => read_some(IMAGE, shape.image.as_ref())?,
         };
-        let pooled = needs(POOLED, pooled_width, 2)?;
-        let samples = text.size()[0];
-        let image = match positive.and_then(|positive| positive.tensors.image.as_ref()) {
-            Some(image) if file.shape(IMAGE).is_none() && image.size()[0] == samples => Some(image.shallow_clone()),
-            _ => needs(IMAGE, image_width, 3)?,
-        };
-        for (name, tensor) in [(POOLED, &pooled), (IMAGE, &image)] {
-            if let Some(tensor) = tensor.as_ref().filter(|tensor| tensor.size()[0] != samples) {
-                return Err(refused(format!("{samples} rows in {TEXT} and {} in {name}", tensor.size()[0])));
-            }
-        }
-        let condition = match config.condition_channels() {
-            0 => None,
-            _ if positive.is_some() => None,
-            channels => {
-                let tensor = tensor(&file, CONDITION)?.ok_or_else(|| {
-                    refused(format!("no tensor {CONDITION} in it, which a transformer from image to video needs"))
-                })?;
-                let shape = tensor.size();
-                if shape.len() != 5 || shape[1] != channels {
-                    return Err(refused(format!(
-                        "tensor {CONDITION} has shape {shape:?}: [N, {channels}, T, h, w] was expected, {MASK_CHANNELS} of a mask first"
-                    )));
-                }
-                Some(Given { path: path.to_owned(), name: CONDITION, tensor })
-            }
-        };
-        Ok(Self { tensors: ConditioningTensors { text, pooled, image }, condition })
+        let pooled = read_some(POOLED, shape.pooled.as_ref())?;
+        Ok(Self {
+            tensors: ConditioningTensors { text: read(TEXT, &shape.text)?, pooled, image },
+            condition: read_some(CONDITION, shape.condition.as_ref())?,
+        })
     }
 
-    pub fn samples(&self) -> i64 {
-        self.tensors.text.size()[0]
-    }
-
-    /// Checks that it serves a batch.
-    pub fn check(&self, path: &Path, shape: &[i64], _: &DenoiserConfig) -> Result<()> {
-        let samples = self.samples();
-        if samples == 1 || samples == shape[0] {
-            return Ok(());
-        }
-        let reason =
-            format!("conditioning of {samples} samples for a batch of {}: one, or as many, were expected", shape[0]);
-        Err(Error::Input { path: path.to_owned(), reason })
-    }
-
-    /// The channels behind the latents', for each sample.
+    /// The channels behind the latents' of this shape, for each sample.
     pub fn condition(&self, shape: &[i64]) -> Result<Option<Tensor>> {
-        let Some(Given { path, name, tensor }) = &self.condition else { return Ok(None) };
+        let Some(tensor) = &self.condition else { return Ok(None) };
         let mut expected = shape.to_vec();
         expected[1] = tensor.size()[1];
-        let found = tensor.size();
-        if found[1..] != expected[1..] || found[0] != 1 && found[0] != expected[0] {
-            let reason = format!("tensor {name} has shape {found:?}: {expected:?} was expected");
-            return Err(Error::Input { path: path.clone(), reason });
-        }
         Ok(Some(tensor.f_expand(&expected, false)?.f_contiguous()?))
     }
 }

@@ -75,7 +75,7 @@ impl KeptSample {
     ///
     /// # Errors
     /// The kept step is another run's or damaged, another process uses the place, or it can't be
-    /// written.
+    /// written. A step that is not finite counts as none.
     pub fn open(output: &Path, fingerprint: &str) -> Result<(Self, Option<(SampleState, DenoisePlan)>)> {
         let path = Self::folder_of(output);
         let (folder, lock) = OwnFolder::locked(&path, LOCK).map_err(|error| match error.kind() {
@@ -86,11 +86,28 @@ impl KeptSample {
         })?;
         let most = u64::MAX - 1;
         let found = match folder.read(STEP, most) {
-            Ok(bytes) => Some(parse(&path.join(STEP), &bytes, fingerprint)?),
+            Ok(bytes) => {
+                let (state, plan) = parse(&path.join(STEP), &bytes, fingerprint)?;
+                let is_finite = is_finite(&state)?;
+                if !is_finite {
+                    let path = path.display();
+                    tracing::warn!("{path}: the kept step is NaN or infinite in part: the sample begins again");
+                }
+                is_finite.then_some((state, plan))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(source) => return Err(Error::KeptPlan { path: path.join(STEP), source }),
         };
         Ok((Self { folder, fingerprint: fingerprint.to_owned(), lock, is_removed: false }, found))
+    }
+
+    /// The finished steps that are kept at the place of an output, whoever began them; none if no
+    /// step is, or it can't be read.
+    pub fn kept_steps(output: &Path) -> Option<u32> {
+        let bytes = std::fs::read(Self::folder_of(output).join(STEP)).ok()?;
+        let (_, header) = SafeTensors::read_metadata(&bytes).ok()?;
+        let text = header.metadata().as_ref()?.get(KEYWORD)?;
+        Some(serde_json::from_str::<Description>(text).ok()?.steps)
     }
 
     /// The folder.
@@ -98,11 +115,15 @@ impl KeptSample {
         self.folder.path()
     }
 
-    /// Keeps a finished step in place of the one before.
+    /// Keeps a finished step in place of the one before. The one before stays if the new one is not
+    /// finite: nothing could go on from it.
     ///
     /// # Errors
     /// It can't be written; the one before is still there then.
     pub fn keep(&self, state: &SampleState, plan: &DenoisePlan) -> Result<()> {
+        if !is_finite(state)? {
+            return Ok(());
+        }
         let path = || self.folder.path().join(STEP);
         let description = Description {
             version: VERSION,
@@ -162,6 +183,13 @@ impl Drop for KeptSample {
 
 fn refused(path: &Path, reason: impl Into<String>) -> Error {
     Error::Input { path: path.to_owned(), reason: reason.into() }
+}
+
+/// True if a sampler can go on from a state.
+fn is_finite(state: &SampleState) -> Result<bool> {
+    let latents = std::iter::once(&state.latents).chain(&state.history);
+    let counts = latents.map(tilewright_torch::non_finite).collect::<Result<Vec<u64>, _>>()?;
+    Ok(counts.iter().all(|count| *count == 0) && state.numbers.iter().all(|number| number.is_finite()))
 }
 
 /// The shape and the bytes of latents.
@@ -249,4 +277,43 @@ pub(super) fn fingerprint(model: &SampleModel, sampling: &Sampling, chosen: &[(&
         digest.update(&bytes);
     }
     Ok(format!("sha256:{:x}", digest.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_finite_is_neither_kept_nor_gone_on_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("out.latent");
+        let plan = DenoisePlan::plain();
+        let state = |steps: u32, latents: f32, history: f32, number: f32| SampleState {
+            latents: Tensor::from_slice(&[latents]),
+            steps,
+            history: vec![Tensor::from_slice(&[history])],
+            numbers: vec![number],
+            draws: 0,
+        };
+        let steps = || {
+            let (_, found) = KeptSample::open(&output, "a").unwrap();
+            found.map(|(state, _)| state.steps)
+        };
+        {
+            let (kept, none) = KeptSample::open(&output, "a").unwrap();
+            assert!(none.is_none());
+            kept.keep(&state(1, 1.0, 2.0, 3.0), &plan).unwrap();
+            for [latents, history, number] in [[f32::NAN, 2.0, 3.0], [1.0, f32::INFINITY, 3.0], [1.0, 2.0, f32::NAN]] {
+                kept.keep(&state(2, latents, history, number), &plan).unwrap();
+            }
+        }
+        assert_eq!(steps(), Some(1), "the last whole one stays");
+        // As another version may have left it.
+        let path = KeptSample::folder_of(&output).join(STEP);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.len() - 4;
+        bytes[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(steps(), None);
+    }
 }

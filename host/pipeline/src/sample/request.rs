@@ -122,6 +122,10 @@ impl SampleRequest {
     /// The most values of latents where nobody bounds them otherwise: more is a slip.
     pub const MOST_VALUES: u64 = 1 << 38;
 
+    /// The most samples of a batch where nobody bounds them otherwise: a plan divides them one by
+    /// one.
+    pub const MOST_SAMPLES: u64 = 1 << 16;
+
     /// A sample of a size from the noise of seed 0, with `steps` steps of the model's defaults.
     pub fn plain(conditioning: Vec<PromptRequest>, size: Size, steps: u32) -> Self {
         Self {
@@ -142,7 +146,7 @@ impl SampleRequest {
             reuse: None,
             convention: Convention::default(),
             most_values: Self::MOST_VALUES,
-            most_samples: u64::MAX,
+            most_samples: Self::MOST_SAMPLES,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::{
 use safetensors::tensor::{Dtype, TensorView};
 use tch::Tensor;
 use tilewright_media::{self as media, Format, Options, Output};
+use tilewright_outputs::destination;
 
 use crate::{
     Error, PartIdentity, Result,
@@ -44,6 +45,7 @@ impl ConditioningOutput {
     /// # Errors
     /// The ending is another than `.safetensors`, or no file can be made there.
     pub fn new(path: &Path, no_clobber: bool) -> Result<Self> {
+        destination(path).map_err(media::Error::from)?;
         if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("safetensors")) {
             let reason = "unknown output ending: conditioning is written to .safetensors".into();
             return Err(Error::Input { path: path.to_owned(), reason });
@@ -88,13 +90,22 @@ impl Conditioning {
     /// The bytes of its file.
     ///
     /// # Errors
-    /// Memory is out.
+    /// A value is not finite, which no reader would take; memory is out.
     pub(crate) fn bytes(&self) -> std::result::Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-        let mut tensors = vec![(TEXT, raw(&self.text)?)];
-        for (name, tensor) in [(POOLED, &self.pooled), (IMAGE, &self.image), (CONDITION, &self.condition)] {
-            if let Some(tensor) = tensor {
-                tensors.push((name, raw(tensor)?));
+        let all = [
+            (TEXT, Some(&self.text)),
+            (POOLED, self.pooled.as_ref()),
+            (IMAGE, self.image.as_ref()),
+            (CONDITION, self.condition.as_ref()),
+        ];
+        let mut tensors = Vec::new();
+        for (name, tensor) in all {
+            let Some(tensor) = tensor else { continue };
+            let values = tilewright_torch::non_finite(tensor)?;
+            if values > 0 {
+                return Err(format!("{values} values of {name} are NaN or infinite").into());
             }
+            tensors.push((name, raw(tensor)?));
         }
         let views = tensors
             .iter()

@@ -120,6 +120,11 @@ impl OfEncoder<'_> {
             return Err(Error::Input { path, reason });
         }
         let vectors = file.load(tensor, &shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
+        let values = tilewright_torch::non_finite(&vectors)?;
+        if values > 0 {
+            let reason = format!("tensor {tensor} holds {values} values that are NaN or infinite");
+            return Err(Error::Input { path, reason });
+        }
         Ok(Some(vectors.f_reshape([count as i64, self.width])?))
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 use tch::Tensor;
-use tilewright_engine::{Budget, WeightStore};
+use tilewright_engine::{Budget, Texts, WeightStore};
 use tilewright_files::{is_there, json_fault};
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
 use tilewright_plan::TextRecord;
@@ -153,8 +153,7 @@ impl TextEncoder {
     /// The vectors of a chunk's tokens with their positions, [1, tokens, width]. Padding that the
     /// encoder's mask hides is left out: nothing depends on it.
     pub fn embed(&self, chunk: &Chunk, embeddings: Option<&EmbeddingFolder>) -> Result<Tensor> {
-        let count = if self.hides_padding() { chunk.used } else { chunk.tokens.len() };
-        let tokens = &chunk.tokens[..count];
+        let tokens = &chunk.tokens[..self.tokens_run(chunk)];
         let ids: Vec<u32> = tokens
             .iter()
             .map(|token| match token {
@@ -176,6 +175,16 @@ impl TextEncoder {
             embedded.f_get(place as i64)?.f_copy_(&vectors.f_get(*vector as i64)?)?;
         }
         Ok(self.file.add_positions(&embedded.f_unsqueeze(0)?)?)
+    }
+
+    /// The tokens of a chunk that it runs on.
+    pub fn tokens_run(&self, chunk: &Chunk) -> usize {
+        if self.hides_padding() { chunk.used } else { chunk.tokens.len() }
+    }
+
+    /// The encoder with embedded texts, as a job takes them.
+    pub fn texts<'a>(&'a self, embedded: &'a [Tensor]) -> Texts<'a> {
+        Texts { encoder: &self.file, weights: &self.weights, embedded, left_out: 1 }
     }
 
     /// True if no token attends padding, and its states are zeros.

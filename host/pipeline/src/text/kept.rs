@@ -13,7 +13,7 @@ use tilewright_outputs::OwnFolder;
 use tilewright_plan::PolicyIdentity;
 
 use super::{Conditioning, TextRequest, encoders};
-use crate::{Error, Result};
+use crate::{Error, Result, sample::check_conditioning};
 
 /// The folder within the user's cache.
 const FOLDER: &str = "conditioning";
@@ -45,7 +45,7 @@ impl KeptConditionings {
         Ok(Some(Self(OwnFolder::open(&cache.join(FOLDER))?)))
     }
 
-    /// The kept conditioning of a request to the encoders at these paths, if there is one.
+    /// The kept conditioning of a request to the encoders at these paths, if there is a sound one.
     ///
     /// # Errors
     /// An encoder's file is not there.
@@ -57,14 +57,14 @@ impl KeptConditionings {
     ) -> Result<(String, Option<PathBuf>)> {
         let key = key(paths, request, policy)?;
         let path = self.0.path().join(format!("{key}{ENDING}"));
-        Ok((key, path.is_file().then_some(path)))
+        Ok((key, Some(path).filter(|path| is_sound(path))))
     }
 
     /// Keeps a conditioning by its key, and returns its path. The oldest ones go if they become
     /// too many.
     ///
     /// # Errors
-    /// It can't be written.
+    /// It can't be written, or is not finite.
     fn keep(&self, key: &str, conditioning: &Conditioning) -> Result<PathBuf> {
         let (name, new) = (format!("{key}{ENDING}"), format!("{key}.{}.new", std::process::id()));
         let path = self.0.path().join(&name);
@@ -96,6 +96,15 @@ impl KeptConditionings {
         }
         Ok(())
     }
+}
+
+/// True of a kept file that can be used. A damaged one is made again: no fault of the prompt's.
+fn is_sound(path: &Path) -> bool {
+    if !path.is_file() {
+        return false;
+    }
+    let checked = check_conditioning(path);
+    checked.inspect_err(|error| tracing::warn!(%error, "a kept conditioning is damaged, and is made again")).is_ok()
 }
 
 /// The conditionings of prompts, as far as an earlier run has kept them.
@@ -212,10 +221,29 @@ fn describe(path: &Path, files: &mut Vec<String>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use tch::Tensor;
     use tilewright_plan::{Objective, Value};
     use tilewright_sampling::Convention;
 
     use super::*;
+
+    fn request(prompts: &[String], convention: Convention) -> TextRequest<'_> {
+        TextRequest {
+            prompts,
+            convention,
+            tokens: None,
+            embeddings: None,
+            host: None,
+            memory_limit: 1,
+            objective: Objective::Balanced,
+        }
+    }
+
+    fn policy(precision: &str, tile: i64) -> PolicyIdentity {
+        let settings =
+            [("precision".into(), Value::Text(precision.into())), ("tile".into(), Value::Integer(tile))].into();
+        PolicyIdentity { name: "p".into(), version: "1".into(), digest: "sha256:00".into(), settings }
+    }
 
     #[test]
     fn a_key_changes_with_prompt_settings_and_files() {
@@ -224,22 +252,6 @@ mod tests {
         fs::write(&file, "weights").unwrap();
         let prompts = |text: &str| [text.to_owned()];
         let (cat, dog) = (prompts("cat"), prompts("dog"));
-        let request = |prompts, convention| TextRequest {
-            prompts,
-            convention,
-            tokens: None,
-            embeddings: None,
-            host: None,
-            memory_limit: 1,
-            objective: Objective::Balanced,
-        };
-        let policy = |precision: &str, tile: i64| PolicyIdentity {
-            name: "p".into(),
-            version: "1".into(),
-            digest: "sha256:00".into(),
-            settings: [("precision".into(), Value::Text(precision.into())), ("tile".into(), Value::Integer(tile))]
-                .into(),
-        };
         let auto = policy("auto", 1);
         let paths = [file.clone()];
         let by = |request: &TextRequest<'_>, policy: &PolicyIdentity| key(&paths, request, policy).unwrap();
@@ -254,5 +266,41 @@ mod tests {
         assert_ne!(first, of(&request(&cat, Convention::ComfyUi)));
         let none = [folder.path().join("none.safetensors")];
         assert!(key(&none, &request(&cat, Convention::ComfyUi), &auto).is_err());
+    }
+
+    #[test]
+    fn what_is_not_finite_is_not_kept_and_what_is_damaged_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t5.safetensors");
+        fs::write(&file, "weights").unwrap();
+        let kept = KeptConditionings(OwnFolder::open(&folder.path().join("kept")).unwrap());
+        let (paths, cat, policy) = ([file], ["cat".to_owned()], policy("auto", 1));
+        let found = || kept.find(&paths, &request(&cat, Convention::ComfyUi), &policy).unwrap();
+        let conditioning = |text: f32, pooled: f32| Conditioning {
+            text: Tensor::from_slice(&[1.0, text]).reshape([1, 1, 2]),
+            pooled: Some(Tensor::from_slice(&[pooled]).reshape([1, 1])),
+            image: None,
+            condition: None,
+            texts: Vec::new(),
+        };
+        let (key, none) = found();
+        assert_eq!(none, None);
+        for [text, pooled] in [[f32::NAN, 1.0], [f32::INFINITY, 1.0], [1.0, f32::NEG_INFINITY]] {
+            kept.keep(&key, &conditioning(text, pooled)).unwrap_err();
+            assert_eq!(found().1, None, "{text} {pooled}");
+        }
+        let path = kept.keep(&key, &conditioning(2.0, 3.0)).unwrap();
+        let whole = fs::read(&path).unwrap();
+        assert_eq!(found().1.as_ref(), Some(&path));
+        // As another version may have left it.
+        let mut spoilt = whole.clone();
+        let at = spoilt.len() - 4;
+        spoilt[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+        for damaged in [&spoilt[..], &whole[..at], b""] {
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(found().1, None, "{} bytes", damaged.len());
+            kept.keep(&key, &conditioning(2.0, 3.0)).unwrap();
+            assert_eq!(found().1.as_ref(), Some(&path));
+        }
     }
 }

@@ -10,14 +10,15 @@ use super::HostPlans;
 use crate::check::{self, Bounded, DenoiseBounds};
 
 /// Changes of a plan that may hold less, those that cost least time first. Expanded weights are not
-/// read again.
-const LEANER: [fn(&mut DenoisePlan); 6] = [
+/// read again. A narrower type comes last, since it alone changes the result.
+const LEANER: [fn(&mut DenoisePlan); 7] = [
     |plan| plan.guidance = GuidanceOrder::InTurn,
     |plan| plan.weights = WeightForm::Packed,
     |plan| (plan.weights, plan.ahead) = (WeightForm::Packed, plan.ahead.or(Some(1))),
     |plan| plan.samples = Some(1),
     |plan| plan.feed_forward = plan.feed_forward.max(FEED_FORWARD_PARTS),
     |plan| (plan.weights, plan.ahead) = (WeightForm::Packed, Some(0)),
+    |plan| plan.precision = Precision::Uniform(Dtype::Bf16),
 ];
 
 /// The parts of a feed-forward layer where memory is short: with more, attention holds the most.
@@ -71,8 +72,7 @@ impl Fitting<'_> {
         let Question { request, device, capabilities, .. } = *self.question;
         let is_gpu = device.backend != Backend::Cpu;
         let is_fast = |dtype: Dtype| device.fast_dtypes.contains(&dtype) && capabilities.dtypes.contains(&dtype);
-        let wide = self.question.attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }));
-        let narrow = is_gpu && is_fast(Dtype::Bf16) && !wide;
+        let narrow = is_gpu && is_fast(Dtype::Bf16) && !self.has_overflowed();
         let precision = Precision::Uniform(if narrow { Dtype::Bf16 } else { Dtype::F32 });
         let bytes = u64::from(precision.dtype().bits() / 8);
         let room = request.memory_limit / EXPANDED_SHARE;
@@ -106,11 +106,19 @@ impl Fitting<'_> {
         LEANER.into_iter().filter_map(move |change| {
             let mut next = plan.clone();
             change(&mut next);
+            if next.precision != plan.precision && self.has_overflowed() {
+                return None;
+            }
             let next = self.make_legal(next);
             let held = self.held(&next).filter(|held| *held < least)?;
             (least, plan) = (held, next.clone());
             Some(next)
         })
+    }
+
+    /// True if values were not finite: no narrower type is tried after that.
+    fn has_overflowed(&self) -> bool {
+        self.question.attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }))
     }
 
     fn make_legal(&self, mut plan: DenoisePlan) -> DenoisePlan {

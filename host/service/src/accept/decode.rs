@@ -68,7 +68,9 @@ pub fn inspect(
     media.check(model.kind(), &shape).map_err(|line| invalid(format!("format: {}", replace_advice(&line))))?;
     let latents = model.tensor(&latent).map_err(internal)?;
     let counts_weights = device.counts_weights || request.count_weights;
-    let least_bytes = Decode::least_bytes(&device.machine, model, &latents, counts_weights).map_err(internal)?;
+    let size = latents.size();
+    let least_bytes = Decode::least_bytes(&device.machine, model, &size, counts_weights).map_err(internal)?;
+    let expected = Decode::shortest(&device.machine, model, &size).map_err(internal)?;
     let work = Work {
         stage: Stage::Decode,
         job: JobStage::Decode,
@@ -81,7 +83,7 @@ pub fn inspect(
         steps: None,
         around: None,
     };
-    Ok(Inspection { work, settings: None, latent: Some(latent), format, least_bytes, counts_weights })
+    Ok(Inspection { work, settings: None, latent: Some(latent), format, least_bytes, counts_weights, expected })
 }
 
 /// An error of a latent's file, in a line for callers. The file's path on the server is left out.

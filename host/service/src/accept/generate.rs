@@ -1,14 +1,16 @@
 //! The inspection of a prompt before its job is accepted: what it makes, and the least memory for
 //! its stages.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use tch::{Device, Kind, Tensor};
-use tilewright_engine::DenoiseJob;
+use tilewright_engine::DenoiseQuote;
 use tilewright_media::{Format, Shape};
 use tilewright_pipeline::{
-    Asked, Decode, EncodeSource, LatentMap, LatentOutput, Model, SampleModel, SampleRequest, Size, Steps, TextRequest,
-    random_seed,
+    Asked, Decode, Encode, EncodeInput, EncodeSource, Foreseen, LatentMap, Model, SampleModel, SampleRequest, Size,
+    Steps, TextRequest, random_seed,
 };
 use tilewright_plan::{Loss, Objective, Stage};
 use tilewright_sampling::Convention;
@@ -37,6 +39,9 @@ pub const IMAGE: &str = "image";
 
 /// The tokens that T5 may be asked to read.
 const TEXT_TOKENS: std::ops::RangeInclusive<u32> = 3..=512;
+
+/// Channels of a picture to begin with.
+const CHANNELS: usize = 3;
 
 /// Fields that are for other jobs.
 type Alone = (&'static str, fn(&JobRequest) -> bool);
@@ -139,13 +144,13 @@ pub fn prompts_of(request: &JobRequest, fields: &SampleFields) -> Vec<String> {
     request.prompt.clone().into_iter().chain(negative).collect()
 }
 
-/// Looks into a request from a prompt. `place` is a folder for what stands for its conditioning.
+/// Looks into a request from a prompt.
 ///
 /// # Errors
 /// It can't be made as the request asks.
 pub fn inspect(
     model: &OpenModel,
-    (device, place): (&DeviceState, &Path),
+    device: &DeviceState,
     request: &JobRequest,
     prompt: &str,
     uploads: &Uploads,
@@ -186,54 +191,56 @@ pub fn inspect(
     }
     let (width, height) = (fields.width.unwrap_or_default(), fields.height.unwrap_or_default());
     let size = Size { width, height, frames: fields.frames.unwrap_or(1) };
-    let folder = tempfile::tempdir_in(place).map_err(|error| super::not_written(&error))?;
-    let placeholder = folder.path().join("conditioning.safetensors");
-    let start = folder.path().join("latent.safetensors");
+    // The files of the stages before the sample, which none has made yet; only the mask is there.
     let named = |input: Input| -> Option<PathBuf> {
         match input {
-            Input::Conditioning => Some(placeholder.clone()),
-            Input::Negative => fields.cfg.map(|_| placeholder.clone()),
-            Input::Latent => image.map(|_| start.clone()),
+            Input::Conditioning => Some(PathBuf::from(input.name())),
+            Input::Negative => fields.cfg.map(|_| PathBuf::from(input.name())),
+            Input::Latent => image.map(|_| PathBuf::from(input.name())),
             Input::Mask => uploads.get(&Input::Mask).map(|mask| mask.path().to_owned()),
             Input::Noise | Input::Image => None,
         }
     };
-    let without_image = |input: Input| named(input).filter(|_| [Input::Conditioning, Input::Negative].contains(&input));
-    let plain = SampleFields { denoise: None, ..fields.clone() };
-    let asked = sample_request(transformer, &plain, without_image).map_err(Refusal::Invalid)?;
     let refused = |error: &tilewright_pipeline::Error| {
         invalid(describe(error, model, |input| named(input).filter(|_| input == Input::Mask)))
     };
+    let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
     transformer.check_size(size).map_err(|error| refused(&error))?;
     let tokens = transformer.text_tokens_of(request.text_tokens, asked.convention).map_err(|error| refused(&error))?;
-    transformer
-        .generate_conditioning(&placeholder, tokens, size)
-        .map_err(|error| Refusal::from(crate::Error::from(error)))?;
-    let mut asked = asked;
-    let mut sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
-    let shape = sampling.latents.size();
-    if image.is_some() {
-        // Stands for the picture's latent, which is encoded when the job's turn comes.
-        let mut one = shape.clone();
-        one[0] = 1;
-        let latent = Tensor::f_zeros(&one, (Kind::Float, Device::Cpu)).map_err(internal)?;
-        LatentOutput::new(&start, None, false, false)
-            .and_then(|place| place.write(&latent, &Vec::new(), &()))
-            .map_err(|error| Refusal::from(crate::Error::from(error)))?;
-        asked = sample_request(transformer, &from_latent(fields.clone()), named).map_err(Refusal::Invalid)?;
-        sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
+    let foreseen = Foreseen {
+        tokens,
+        has_negative: fields.cfg.is_some(),
+        has_latent: image.is_some(),
+        has_mask: asked.mask.is_some(),
+    };
+    // Conditionings, latents and noise are made when the job's turn comes.
+    let outline = SampleRequest { latent: None, size: Some(size), ..asked.clone() };
+    let outline = transformer.outline_foreseen(&outline, foreseen).map_err(|error| refused(&error))?;
+    let shape = &outline.shape.latents;
+    let quote = DenoiseQuote::new(&device.machine, &transformer.denoiser, &outline.shape, u64::MAX, Objective::Fastest);
+    let quote = quote.map_err(internal)?;
+    let sampled = quote.least_bytes().unwrap_or_default();
+    let decoded = Decode::least_bytes(&device.machine, vae, shape, true).map_err(internal)?;
+    let encoded = match size_of_image {
+        Some([width, height]) => {
+            let picture =
+                EncodeInput::foreseen(vae, [1, 1, height.into(), width.into()], CHANNELS).map_err(internal)?;
+            Encode::least_bytes(&device.machine, vae, &picture, true).map_err(internal)?
+        }
+        None => 0,
+    };
+    if let Some(mask) = &asked.mask {
+        transformer.check_mask(mask, &outline).map_err(|error| refused(&error))?;
     }
-    let job = DenoiseJob::new(&device.machine, &transformer.denoiser, &sampling, u64::MAX, Objective::Fastest);
-    let sampled = job.map_err(internal)?.least_bytes().unwrap_or_default();
-    let [frames, height, width] = transformer.extents(&shape);
+    let [frames, height, width] = transformer.extents(shape);
     let samples = shape.first().map_or(1, |samples| *samples as u32);
-    let steps = sampling.sigmas.len() as u32 - 1;
-    let mut settings = settings_of(model, transformer, request, (&asked, &shape)).map_err(|error| refused(&error))?;
+    let steps = outline.shape.steps() as u32;
+    let mut settings = settings_of(model, transformer, request, (&asked, shape)).map_err(|error| refused(&error))?;
     settings.text_tokens = Some(tokens);
     (settings.image, settings.mask) = (image.is_some(), uploads.contains_key(&Input::Mask));
-    drop(sampling);
-    let latents = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu)).map_err(internal)?;
-    let decoded = Decode::least_bytes(&device.machine, vae, &latents, true).map_err(internal)?;
+    // What encoders take is little beside the rest.
+    let stages = [quote.fastest(), Decode::shortest(&device.machine, vae, shape).map_err(internal)?];
+    let expected = stages.into_iter().flatten().reduce(Duration::saturating_add);
     let is_clip = frames > 1;
     let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
     let rate = rate(request.fps.as_deref(), &vae.facts().family).map_err(Refusal::Invalid)?;
@@ -265,8 +272,9 @@ pub fn inspect(
         },
         latent: None,
         format,
-        least_bytes: sampled.max(decoded),
+        least_bytes: sampled.max(decoded).max(encoded),
         counts_weights: true,
+        expected,
     })
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use tilewright_engine::DenoiseJob;
+use tilewright_engine::DenoiseQuote;
 use tilewright_pipeline::{LatentMap, PromptRequest, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Objective, Stage};
 use tilewright_sampling::Span;
@@ -20,11 +20,6 @@ use crate::{
 
 /// The most values of latents, all samples together: 128 MiB of them.
 const MOST_VALUES: u64 = 1 << 25;
-
-/// Pixels for each value of latents, no more in any family, and the bytes held for each: latents,
-/// noise and what they are made of, in f32.
-const PIXELS_OF_A_VALUE: u64 = 4;
-const HELD_OF_A_VALUE: u64 = 16;
 
 /// The most samples of a batch, and the most sigmas.
 const MOST_SAMPLES: u32 = 1024;
@@ -85,12 +80,15 @@ pub fn inspect(
     let fields = &fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
     let asked = sample_request(transformer, fields, paths).map_err(Refusal::Invalid)?;
     let refused = |error: &tilewright_pipeline::Error| invalid(describe(error, model, paths));
-    let sampling = transformer.prepare(&asked).map_err(|error| refused(&error))?;
-    let shape = sampling.latents.size();
-    let job = DenoiseJob::new(&device.machine, &transformer.denoiser, &sampling, u64::MAX, Objective::Fastest);
-    let least_bytes = job.map_err(internal)?.least_bytes().unwrap_or_default();
-    let [frames, height, width] = transformer.extents(&shape);
-    let settings = settings_of(model, transformer, request, (&asked, &shape)).map_err(|error| refused(&error))?;
+    // Latents and noise are made when the job's turn comes.
+    let outline = transformer.outline(&asked).map_err(|error| refused(&error))?;
+    let shape = &outline.shape.latents;
+    let quote = DenoiseQuote::new(&device.machine, &transformer.denoiser, &outline.shape, u64::MAX, Objective::Fastest);
+    let quote = quote.map_err(internal)?;
+    let (least_bytes, expected) = (quote.least_bytes().unwrap_or_default(), quote.fastest());
+    transformer.check_values(&asked, &outline).map_err(|error| refused(&error))?;
+    let [frames, height, width] = transformer.extents(shape);
+    let settings = settings_of(model, transformer, request, (&asked, shape)).map_err(|error| refused(&error))?;
     let files = transformer.denoiser.files();
     Ok(Inspection {
         settings: Some(settings),
@@ -103,22 +101,15 @@ pub fn inspect(
             frames,
             height,
             width,
-            steps: Some(sampling.sigmas.len() as u32 - 1),
+            steps: Some(outline.shape.steps() as u32),
             around: None,
         },
         latent: None,
         format,
         least_bytes,
         counts_weights: true,
+        expected,
     })
-}
-
-/// The most bytes that latents and noise of a request's size take while they are looked into.
-pub fn sampled_bytes(fields: &SampleFields) -> u64 {
-    let samples = fields.seed.as_ref().map_or(1, |seeds| seeds.list().len() as u64);
-    let extents = [fields.width.unwrap_or(0), fields.height.unwrap_or(0), fields.frames.unwrap_or(1)].map(u64::from);
-    let pixels = extents.into_iter().fold(samples.max(fields.batch.unwrap_or(1).into()), u64::saturating_mul);
-    (pixels / PIXELS_OF_A_VALUE).min(MOST_VALUES) * HELD_OF_A_VALUE
 }
 
 /// A field that names something.

@@ -1,10 +1,7 @@
 //! Jobs: submitted, listed, fetched, cancelled.
 
-use std::path::Path;
-
 use axum::{
     Json,
-    body::Body,
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -13,8 +10,6 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use tilewright_service_api::{Job, JobRequest, JobState, SamplePaths};
 use tokio::task::spawn_blocking;
-use tower::ServiceExt;
-use tower_http::services::ServeFile;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -199,7 +194,7 @@ pub async fn read_submission(
 pub async fn accept_submission(app: &App, submission: Submission) -> ApiResult<Job> {
     let (server, Submission { job, uploads, key, caller }) = (app.server.clone(), submission);
     let (job, uploads, bytes) = spawn_blocking(move || {
-        let bytes = inspected_bytes(&job, &uploads);
+        let bytes = inspected_bytes(&uploads);
         bytes.map(|bytes| (job, uploads, bytes))
     })
     .await?
@@ -432,105 +427,4 @@ pub async fn cancel(State(app): State<App>, PathName(id): PathName) -> ApiResult
         Some((job, true)) => Ok(Json(job)),
         Some((job, false)) => Err(Problem::conflict(format!("the job has ended already: it is {}", job.state.name()))),
     }
-}
-
-/// The result to fetch.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct ResultQuery {
-    /// The sample's place in the batch, from 0.
-    #[serde(default)]
-    #[param(default = 0, maximum = 65535)]
-    sample: u16,
-}
-
-/// Fetch a result
-#[utoipa::path(
-    get, path = "/v1/jobs/{id}/result", operation_id = "getResult", params(("id" = String, Path, description = "The job's id"), ResultQuery),
-    responses(
-        (status = 200, description = "The file", content(("image/png"), ("image/jpeg"), ("image/webp"), ("image/gif"), ("video/mp4"), ("video/webm"), ("video/x-matroska"), ("application/octet-stream"))),
-        (status = 206, description = "The part of it that Range asks for"),
-        (status = 400),
-        (status = 404),
-        (status = 409, description = "It has not ended, or ended without a result"),
-        (status = 410, description = "It is no longer there"),
-        (status = 416, description = "There is no such part")
-    )
-)]
-pub async fn result(
-    State(app): State<App>,
-    PathName(id): PathName,
-    QueryParams(ResultQuery { sample }): QueryParams<ResultQuery>,
-    asked: HeaderMap,
-) -> ApiResult<Response> {
-    let server = app.server.clone();
-    let stored = spawn_blocking(move || server.jobs.store.get(&id)).await??;
-    let job = stored.map(|stored| stored.job).ok_or_else(job_not_found)?;
-    if job.state != JobState::Done {
-        let why = job.error.map_or_else(String::new, |error| format!(": {error}"));
-        return Err(Problem::conflict(format!("there is no result: the job is {}{why}", job.state.name())));
-    }
-    let Some(result) = job.results.get(usize::from(sample)) else {
-        return Err(Problem::not_found(format!("sample: the job has {}", job.results.len())));
-    };
-    let paths = app.server.jobs.files.results(&job.id, job.format.ending(), job.batch);
-    let gone = || Problem::new(StatusCode::GONE, "the result is no longer there");
-    let path = paths.into_iter().nth(usize::from(sample)).ok_or_else(gone)?;
-    let file = serve_range(&path, &asked).await;
-    match file.status() {
-        StatusCode::OK | StatusCode::PARTIAL_CONTENT => {}
-        StatusCode::RANGE_NOT_SATISFIABLE => {
-            let line = format!("Range: there is no such part of {} bytes", result.bytes);
-            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, line);
-            let size = file.headers().get(header::CONTENT_RANGE).cloned();
-            return Ok((size.map(|size| [(header::CONTENT_RANGE, size)]), problem).into_response());
-        }
-        _ => return Err(gone()),
-    }
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let headers = [
-        (header::CONTENT_TYPE, result.content_type.clone()),
-        (header::CONTENT_DISPOSITION, format!("inline; filename=\"{}-{name}\"", job.id)),
-        (header::CACHE_CONTROL, "private, max-age=3600, immutable".to_owned()),
-    ];
-    Ok((headers, file).into_response())
-}
-
-/// The sample so far
-///
-/// A picture of a sample under way that was submitted with `preview`, after its last step.
-#[utoipa::path(
-    get, path = "/v1/jobs/{id}/preview", operation_id = "getPreview", params(("id" = String, Path, description = "The job's id")),
-    responses(
-        (status = 200, description = "The picture", content(("image/png"))),
-        (status = 404, description = "No such job, or it has no preview now")
-    )
-)]
-pub async fn preview(State(app): State<App>, PathName(id): PathName) -> ApiResult<Response> {
-    let server = app.server.clone();
-    let picture = spawn_blocking(move || {
-        // The id is a job's, and so no path of anybody's making.
-        let is_known = server.jobs.store.get(&id)?.is_some();
-        Ok::<_, crate::Error>(is_known.then(|| std::fs::read(server.jobs.files.preview(&id)).ok()))
-    });
-    match picture.await?? {
-        None => Err(job_not_found()),
-        Some(None) => Err(Problem::not_found("no preview: the job does not sample now, or was not asked for one")),
-        Some(Some(picture)) => {
-            let headers = [(header::CONTENT_TYPE, "image/png"), (header::CACHE_CONTROL, "no-store")];
-            Ok((headers, picture).into_response())
-        }
-    }
-}
-
-/// A file, or the part of it that is asked for; another status if there is none.
-async fn serve_range(path: &Path, asked: &HeaderMap) -> Response {
-    let mut request = Request::new(Body::empty());
-    // No other header affects a result.
-    for name in [header::RANGE, header::IF_RANGE] {
-        request.headers_mut().extend(asked.get(&name).map(|value| (name, value.clone())));
-    }
-    let Ok(found) = ServeFile::new(path).oneshot(request).await;
-    found.map(Body::new)
 }

@@ -23,6 +23,9 @@ const THUMBNAIL: &str = "thumbnail.png";
 /// The names of a sample's result; of a job from a prompt it is the input of the decode.
 const LATENTS: [&str; 3] = ["result.latent", "result.safetensors", "latent"];
 
+/// The most tries to remove a folder in which files come into being.
+const MOST_TRIES: u32 = 10;
+
 /// The folders below the server's data.
 #[derive(Clone, Debug)]
 pub struct JobFiles {
@@ -101,6 +104,11 @@ impl JobFiles {
     /// A job's folder; its name is the job's id, a UUID.
     pub fn job_folder(&self, id: &str) -> PathBuf {
         self.jobs().join(id)
+    }
+
+    /// The finished steps of a job's sample that are kept; none if there are none.
+    pub fn kept_steps(&self, id: &str) -> Option<u32> {
+        LATENTS.iter().find_map(|name| KeptSample::kept_steps(&self.job_folder(id).join(name)))
     }
 
     /// A file that a job reads.
@@ -203,10 +211,18 @@ impl JobFiles {
         }
     }
 
-    /// Removes everything of a job.
+    /// Removes everything of a job. Files that are being read stay for their readers.
     pub fn forget(&self, id: &str) {
         let folder = self.job_folder(id);
-        if let Err(error) = fs::remove_dir_all(&folder)
+        // A thumbnail may come into being meanwhile.
+        let again = |error: &io::Error| error.kind() == io::ErrorKind::DirectoryNotEmpty;
+        let mut removed = fs::remove_dir_all(&folder);
+        for _ in 1..MOST_TRIES {
+            if removed.as_ref().is_err_and(again) {
+                removed = fs::remove_dir_all(&folder);
+            }
+        }
+        if let Err(error) = removed
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(%error, path = %folder.display(), "a job's files can't be removed");

@@ -2,18 +2,19 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use rusqlite::{Connection, OptionalExtension, ffi, params, params_from_iter, types::Value};
+use rustix::process::{FlockType, Pid, fcntl_getlk};
 use tilewright_rollout::Disk;
-
 use tilewright_service_api::{JobStage, JobState};
 
 use super::{StoredJob, idempotency::IdempotencyKey};
-use crate::{Error, Result};
+use crate::{Error, Result, clock};
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS job (
@@ -41,6 +42,9 @@ const MIGRATION_2: &str = "
 
 /// The version of the schema that this program writes.
 const VERSION: i64 = 2;
+
+/// The last time that a kept one is taken for: the end of the year 9999.
+const LATEST_MS: u64 = 253_402_300_799_000;
 
 /// Rows that a search reads at once and, at most, in all.
 const ROWS: u32 = 200;
@@ -114,6 +118,13 @@ pub enum Insertion {
     Existing(Box<StoredJob>),
 }
 
+/// The process that has a database open for itself; none if it is in another container, or has
+/// ended.
+fn holder(path: &Path) -> Option<i32> {
+    let held = fcntl_getlk(File::open(path).ok()?, &FlockType::WriteLock.into()).ok()??;
+    held.pid.map(Pid::as_raw_pid)
+}
+
 impl JobStore {
     /// Opens the database, and makes it if it is missing.
     ///
@@ -142,7 +153,7 @@ impl JobStore {
         };
         let version = set_up().map_err(|source| match source.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
-                Error::InUse(path.to_owned())
+                Error::InUse { folder: path.parent().unwrap_or(path).to_owned(), process: holder(path) }
             }
             _ => failed(source),
         })?;
@@ -356,7 +367,22 @@ impl JobStore {
         Ok(rows.iter().filter_map(|(text, is_cancelled)| Some((from_json(text)?, *is_cancelled))).collect())
     }
 
-    /// Jobs that ended before a time, some hundred at once.
+    /// The latest time of the jobs, accepted or ended, by the steady clock in milliseconds since
+    /// 1970; 0 if there are none.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn last_ms(&self) -> Result<u64> {
+        let (id, ended) = self.with(|connection| {
+            connection.query_row("SELECT max(id), max(ended_ms) FROM job", [], |row| {
+                Ok((row.get::<_, Option<String>>(0)?, row.get::<_, Option<i64>>(1)?))
+            })
+        })?;
+        let accepted = id.and_then(|id| clock::accepted_ms(&id)).unwrap_or(0);
+        Ok(accepted.max(ended.map_or(0, |ended| u64::try_from(ended).unwrap_or(0))).min(LATEST_MS))
+    }
+
+    /// Jobs that ended before a time by the steady clock, some hundred at once.
     ///
     /// # Errors
     /// [`Error::Store`]

@@ -5,6 +5,8 @@ use tilewright_plan::Stage;
 use tilewright_rollout::StoredAssignment;
 use tilewright_service_api::{Job, JobRequest};
 
+use crate::clock;
+
 /// A job with what callers don't see. Its JSON is the database's: fields keep their names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredJob {
@@ -26,8 +28,12 @@ pub struct StoredJob {
     /// The revision that decides on the encode of the picture that a job from a prompt begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_encode: Option<StoredAssignment>,
-    /// The deadline, in milliseconds since 1970.
+    /// The deadline by the steady clock, in milliseconds since 1970.
     pub deadline_ms: u64,
+    /// The time that its work is expected to take at least, in milliseconds; none if nothing is
+    /// known of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ms: Option<u64>,
     /// The number of times that work on it has begun.
     pub starts: u32,
     /// The server's crashes in the middle of it; kills and power failures don't count.
@@ -45,6 +51,13 @@ impl StoredJob {
             Stage::Denoise => &None,
         };
         of_stage.as_ref().unwrap_or(&self.pinned)
+    }
+
+    /// A time of the job, in RFC 3339, from the steady clock's: the wall clock counts when the job
+    /// is accepted, and the times after it are as far behind as they are in fact.
+    pub fn time_of(&self, steady_ms: u64) -> String {
+        let passed = clock::accepted_ms(&self.job.id).map_or(0, |accepted| steady_ms.saturating_sub(accepted));
+        clock::format_ms(clock::parse_ms(&self.job.created).saturating_add(passed))
     }
 
     /// The revisions of all stages.

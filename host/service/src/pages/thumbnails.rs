@@ -2,14 +2,16 @@
 //! its result.
 
 use std::{
-    fs,
+    fs::File,
+    io::Read,
     path::Path,
     sync::{Mutex, PoisonError},
+    time::SystemTime,
 };
 
 use axum::{
     extract::State,
-    http::header,
+    http::{HeaderMap, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use tilewright_media::{Filter, Preview, picture_bytes, read_picture, resize};
@@ -17,7 +19,7 @@ use tilewright_service_api::JobState;
 use tokio::task::spawn_blocking;
 
 use crate::{
-    api::PathName,
+    api::{Answer, KEPT, PathName, Validators},
     app::App,
     problem::{ApiResult, Problem},
     state::ServerState,
@@ -33,15 +35,51 @@ const MOST_BYTES: u64 = 1 << 30;
 /// result is held in memory.
 static MAKING: Mutex<()> = Mutex::new(());
 
-/// The thumbnail of a job's first result.
-pub async fn get(State(app): State<App>, PathName(id): PathName) -> ApiResult<Response> {
+/// The thumbnail of a job's first result. Like its result it never changes.
+pub async fn get(
+    State(app): State<App>,
+    PathName(id): PathName,
+    method: Method,
+    asked: HeaderMap,
+) -> ApiResult<Response> {
     let server = app.server.clone();
+    let name = format!("{id}.thumbnail");
     let found = spawn_blocking(move || find(&server, &id)).await??;
-    let headers = [(header::CONTENT_TYPE, "image/png"), (header::CACHE_CONTROL, "private, max-age=3600, immutable")];
-    found.map(|picture| (headers, picture).into_response()).ok_or_else(|| Problem::not_found("no picture to show"))
+    let Thumbnail { picture, modified } = found.ok_or_else(|| Problem::not_found("no picture to show"))?;
+    let validators = Validators::new(&name, modified);
+    let headers = (validators.headers(), [(header::CACHE_CONTROL, KEPT)]);
+    let size = picture.len() as u64;
+    Ok(match validators.answer(&method, &asked, size) {
+        Answer::NotModified => (StatusCode::NOT_MODIFIED, headers).into_response(),
+        Answer::NotTheSame => {
+            let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "the thumbnail has another tag");
+            (headers, problem).into_response()
+        }
+        // No part of so small a picture is given: a server may ignore ranges.
+        Answer::Whole | Answer::Part(_) | Answer::NoSuchPart => {
+            (headers, [(header::CONTENT_TYPE, "image/png")], picture).into_response()
+        }
+    })
 }
 
-fn find(server: &ServerState, id: &str) -> ApiResult<Option<Vec<u8>>> {
+/// A thumbnail's file.
+struct Thumbnail {
+    picture: Vec<u8>,
+    modified: SystemTime,
+}
+
+impl Thumbnail {
+    /// Reads a file; none if it is not there.
+    fn read(place: &Path) -> Option<Self> {
+        let mut file = File::open(place).ok()?;
+        let modified = file.metadata().and_then(|facts| facts.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut picture = Vec::new();
+        file.read_to_end(&mut picture).ok()?;
+        Some(Self { picture, modified })
+    }
+}
+
+fn find(server: &ServerState, id: &str) -> ApiResult<Option<Thumbnail>> {
     // The id is a job's, and so no path of anybody's making.
     let Some(stored) = server.jobs.store.get(id)? else { return Ok(None) };
     let job = &stored.job;
@@ -50,7 +88,7 @@ fn find(server: &ServerState, id: &str) -> ApiResult<Option<Vec<u8>>> {
         return Ok(None);
     }
     let place = server.jobs.files.thumbnail(&job.id);
-    if let Ok(known) = fs::read(&place) {
+    if let Some(known) = Thumbnail::read(&place) {
         return Ok(Some(known));
     }
     let results = server.jobs.files.results(&job.id, job.format.ending(), job.batch);
@@ -60,7 +98,7 @@ fn find(server: &ServerState, id: &str) -> ApiResult<Option<Vec<u8>>> {
         // A result that is no longer there has none either.
         tracing::debug!(%error, job = job.id, "no thumbnail");
     }
-    Ok(fs::read(&place).ok())
+    Ok(Thumbnail::read(&place))
 }
 
 fn make(result: &Path, place: &Path) -> tilewright_media::Result<()> {

@@ -3,7 +3,7 @@
 
 mod prompt;
 
-use std::{fs, sync::Arc, time::SystemTime};
+use std::{fs, sync::Arc};
 
 use axum::http::{HeaderMap, header};
 use tilewright_config::{Role, Route};
@@ -59,13 +59,14 @@ pub fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> PageFrame 
         (false, Some(fault)) => Health::Degraded(fault.for_role(role).to_owned()),
         (false, None) => Health::Ready,
     };
+    let now = clock::time(clock::now_ms());
     let config = server.config.in_force();
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     PageFrame {
         version: env!("CARGO_PKG_VERSION").into(),
-        now: SystemTime::now(),
-        started: server.started,
+        now,
+        started: now.checked_sub(server.started.elapsed()).unwrap_or(now),
         health,
         form_token: app.auth.form_token.clone(),
         address: format!("{scheme}://{}", host.unwrap_or_else(|| config.server.listen.to_string())),

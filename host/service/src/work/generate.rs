@@ -110,7 +110,7 @@ impl Preparation {
             Ok(assignment) => assignment,
             Err(error) => return Some(failed(error.for_callers())),
         };
-        let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+        let stop = StopSignal::new(handle.clone(), stored);
         let before = records.len();
         let made = loop {
             records.truncate(before);

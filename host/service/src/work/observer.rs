@@ -10,19 +10,24 @@ use std::{
 };
 
 use tch::Tensor;
-use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, Error, Failed, FinishedStep, Next, Observer};
+use tilewright_engine::{
+    AnyDecided, AnyFailed, Cancelled, Decided, Error, Failed, FinishedStep, Next, Observer, StopCheck,
+};
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentMap};
 use tilewright_plan::{Candidate, Decision, Denoise, DenoiseCost, DenoiseRequest, LogLine, Request, Text, Vae, Work};
 use tilewright_rollout::Assignment;
 use tilewright_service_api::{PlanGrid, SamplingProgress};
 
-use super::JobEnd;
+use super::{JobEnd, held::Held};
 use crate::{
     clock,
     device::DeviceState,
     error::one_line,
-    jobs::live::{JobHandle, plan_grid, step_grid},
+    jobs::{
+        StoredJob,
+        live::{JobHandle, plan_grid, step_grid},
+    },
     metrics::Labels,
     state::ServerState,
 };
@@ -33,6 +38,7 @@ pub struct StopSignal {
     handle: Arc<JobHandle>,
     deadline_ms: u64,
     found: Arc<AtomicU8>,
+    held: Arc<Held>,
 }
 
 const CANCELLED: u8 = 1;
@@ -40,20 +46,30 @@ const EXPIRED: u8 = 2;
 
 impl StopSignal {
     /// A signal that has not been given.
-    pub fn new(handle: Arc<JobHandle>, deadline_ms: u64) -> Self {
-        Self { handle, deadline_ms, found: Arc::default() }
+    pub fn new(handle: Arc<JobHandle>, stored: &StoredJob) -> Self {
+        let held = Arc::new(Held::of(stored));
+        Self { handle, deadline_ms: stored.deadline_ms, found: Arc::default(), held }
     }
 
     /// Checks for a reason to stop; true if the job may go on.
     pub fn goes_on(&self) -> bool {
         let found = match () {
             () if self.handle.is_cancelled() => CANCELLED,
-            () if clock::now_ms() >= self.deadline_ms => EXPIRED,
+            () if clock::steady_ms() >= self.deadline_ms => EXPIRED,
             () => return true,
         };
         // The first reason stays.
         let _ = self.found.compare_exchange(0, found, Ordering::AcqRel, Ordering::Acquire);
         false
+    }
+
+    /// The check within the job's operations.
+    fn check(&self) -> StopCheck {
+        let stop = self.clone();
+        Arc::new(move || {
+            stop.held.wait_while(|| stop.goes_on());
+            !stop.goes_on()
+        })
     }
 
     /// The end of a job that was stopped.
@@ -272,6 +288,10 @@ followed!(
 );
 
 impl<W: Followed> Observer for JobObserver<'_, W> {
+    fn stop_check(&self) -> Option<StopCheck> {
+        Some(self.stop.check())
+    }
+
     fn decided(&mut self, decided: AnyDecided<'_>) {
         let Some(Decided { decision, expected, steps_done }) = W::decided(decided) else { return };
         let grid = W::grid(self.request.as_ref(), &decision.plan);
@@ -357,6 +377,10 @@ impl<W: Followed> Observer for JobObserver<'_, W> {
 pub struct CancelOnly<'a>(pub &'a StopSignal);
 
 impl Observer for CancelOnly<'_> {
+    fn stop_check(&self) -> Option<StopCheck> {
+        Some(self.0.check())
+    }
+
     fn loading_progress(&mut self, _: f64) -> ControlFlow<Cancelled> {
         Cancelled::unless(self.0.goes_on())
     }

@@ -1,0 +1,93 @@
+//! Linear layers by libtorch, in pieces where they take long.
+
+use tch::Tensor;
+
+use crate::{
+    Result,
+    pieces::{Operation, Pieces},
+};
+
+fn pieces(left: &Tensor, weight: &Tensor, rows: i64) -> Result<Pieces> {
+    let operations = 2.0 * rows as f64 * weight.numel() as f64;
+    Ok(Pieces::of(left.device(), left.f_kind()?, rows, Operation::Product(operations)))
+}
+
+/// A linear layer over the last axis; the weight is [out, into].
+///
+/// # Errors
+/// The shapes don't go together, or memory is out; the work is cancelled.
+pub fn linear(left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let mut shape = left.size();
+    let width = shape.last().copied().unwrap_or(1).max(1);
+    let mut pieces = pieces(left, weight, left.numel() as i64 / width)?;
+    if pieces.is_whole() {
+        pieces.begin()?;
+        return Ok(left.f_linear(weight, bias)?);
+    }
+    let out = weight.size()[0];
+    let output = Tensor::f_empty([pieces.rows(), out], (left.f_kind()?, left.device()))?;
+    multiply(&mut pieces, &output, &left.f_reshape([-1, width])?, weight, bias)?;
+    if let Some(width) = shape.last_mut() {
+        *width = out;
+    }
+    Ok(output.f_view(&shape[..])?)
+}
+
+/// The same of rows [M, into] onto [M, out], which may be part of wider rows, and of another type.
+///
+/// # Errors
+/// As [`linear`].
+pub fn linear_onto(output: &Tensor, left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+    let mut pieces = pieces(left, weight, left.size()[0])?;
+    multiply(&mut pieces, output, left, weight, bias)
+}
+
+fn multiply(pieces: &mut Pieces, output: &Tensor, left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+    while let Some(rows) = pieces.begin()? {
+        let of = |tensor: &Tensor| tensor.f_narrow(0, rows.start, rows.end - rows.start);
+        of(output)?.f_copy_(&of(left)?.f_linear(weight, bias)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+    use crate::{
+        Error,
+        cancel::{Scope, tests::after},
+        pieces::Rates,
+    };
+
+    #[test]
+    fn a_product_in_pieces_has_the_values_of_the_whole() {
+        let _no_grad = tch::no_grad_guard();
+        for kind in [Kind::Float, Kind::BFloat16] {
+            let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind);
+            let (left, weight, bias) = (random(&[2, 1100, 3072]), random(&[3072, 3072]), random(&[3072]));
+            let whole = linear(&left, &weight, Some(&bias)).unwrap();
+            let near = if kind == Kind::Float { 1e-5 } else { 1e-2 };
+            let is_close = |found: &Tensor, whole: &Tensor| found.allclose(whole, near, 100.0 * near, false);
+            let (check, asked) = after(usize::MAX);
+            let _scope = Scope::enter(check, Rates::default());
+            assert!(is_close(&linear(&left, &weight, Some(&bias)).unwrap(), &whole), "{kind:?}");
+            let onto = Tensor::zeros([2200, 3072], (kind, Device::Cpu));
+            linear_onto(&onto, &left.view([2200, 3072]), &weight, Some(&bias)).unwrap();
+            assert!(is_close(&onto, &whole.view([2200, 3072])), "{kind:?}");
+            assert!(asked.load(std::sync::atomic::Ordering::SeqCst) >= 4, "it is in pieces");
+        }
+    }
+
+    #[test]
+    fn no_piece_of_a_product_begins_after_the_cancellation() {
+        let _no_grad = tch::no_grad_guard();
+        let ones = |shape: [i64; 2]| Tensor::ones(shape, (Kind::Float, Device::Cpu));
+        let (left, weight, output) = (ones([3072, 3072]), ones([3072, 3072]), ones([3072, 3072]));
+        let _scope = Scope::enter(after(2).0, Rates::default());
+        assert!(matches!(linear_onto(&output, &left, &weight, None), Err(Error::Cancelled)));
+        let written = |row: i64| f64::try_from(output.get(row).max()).unwrap() == 3072.0;
+        assert_eq!([0, 1535, 1536, 3071].map(written), [true, true, false, false]);
+    }
+}
