@@ -123,7 +123,7 @@ mod tests {
             "{message}"
         );
         reloaded(SECOND, &new).unwrap();
-        // What a restart alone changes is as it was, and the rest as the file says.
+        // Keys that a restart alone changes are as they were, and the rest as the file says.
         let kept = reloaded(
             &format!(
                 "{EXPOSED}audit = \"a\"\nhosts = [\"a.example\"]\n[server.limits]\nqueue = 3\ndeadline = \"2h\"\n"

@@ -91,8 +91,8 @@ pub enum Reach {
     Named {
         /// The hosts that redirects and logins may lead to.
         hosts: Vec<String>,
-        /// Those, or the registry itself, that may have internal addresses. A host that is written
-        /// as an address, or as `localhost`, may have it without being among them.
+        /// The hosts that may have internal addresses, the registry itself among them. A host that
+        /// is written as an address, or as `localhost`, may have it without being listed.
         internal: Vec<String>,
     },
 }

@@ -170,7 +170,7 @@ fn clip() {
     let message =
         |tokens: &str, merges: &[u8]| Tokenizer::from_merges(tokens.as_bytes(), merges).unwrap_err().to_string();
     assert!(message("[]", b"").contains("vocab.json"));
-    assert!(message("{}", b"ab\n").contains("no merge"));
+    assert!(message("{}", b"ab\n").contains("merges.txt: line 1 is none of two tokens"));
     assert!(message("{}", b"\xff").contains("merges.txt"));
     assert!(message("{}", b"").contains("lacks the token"));
 }

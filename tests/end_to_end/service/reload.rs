@@ -164,7 +164,7 @@ fn a_key_is_its_tokens_own_and_of_one_request_with_its_files() {
     *latent.last_mut().unwrap() ^= 1;
     let line = submit(BUILDS, "night-1", &request, &latent).problem(422);
     assert_eq!(line, "Idempotency-Key: was used for the same request with other files: take a new one");
-    // What another token sends with the key is nothing to this one's.
+    // A job of another token's key is nothing to this one's.
     submit(OPERATOR, "night-1", &request, &latent).problem(422);
     assert_ne!(submit(OPERATOR, "night-2", &request, &latent).with(202)["id"], first);
     drop(server);

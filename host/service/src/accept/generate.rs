@@ -238,7 +238,7 @@ pub fn inspect(
     let mut settings = settings_of(model, transformer, request, (&asked, shape)).map_err(|error| refused(&error))?;
     settings.text_tokens = Some(tokens);
     (settings.image, settings.mask) = (image.is_some(), uploads.contains_key(&Input::Mask));
-    // What encoders take is little beside the rest.
+    // Encoders take little time next to the rest.
     let stages = [quote.fastest(), Decode::shortest(&device.machine, vae, shape).map_err(internal)?];
     let expected = stages.into_iter().flatten().reduce(Duration::saturating_add);
     let is_clip = frames > 1;

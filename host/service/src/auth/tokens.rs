@@ -71,7 +71,7 @@ pub fn hash_files(server: &Server) -> io::Result<Vec<Hash>> {
         let (state, bytes) = match tilewright_files::read(file, TOKEN_FILE) {
             Ok(bytes) => ("read", bytes),
             Err(error) if descriptors::are_exhausted(&error) => return Err(error),
-            // Of another kind, the fault is another one.
+            // Another kind of error is another fault.
             Err(error) => ("unreadable", error.to_string().into_bytes()),
         };
         let path = file.as_os_str().as_encoded_bytes();
