@@ -163,12 +163,15 @@ fn inspected(all: &[&Hostile], bounds: Bounds) -> Vec<String> {
     let _listeners: Vec<_> = all.iter().filter_map(|hostile| hostile.write(place.path(".").as_path())).collect();
     let names = all.iter().map(|hostile| hostile.name.clone());
     let words: Vec<String> = ["inspect".to_owned()].into_iter().chain(names).collect();
-    let together = objection(&place, all, all[0].given_as[0], &words, bounds);
+    let look = |bounds| objection(&place, all, all[0].given_as[0], &words, bounds);
+    let together = look(bounds);
     if together.is_none() || all.len() == 1 {
         return together.into_iter().collect();
     }
     let alone: Vec<String> = all.iter().flat_map(|hostile| inspected(&[*hostile], bounds)).collect();
-    if alone.is_empty() { together.into_iter().collect() } else { alone }
+    // Each within its time may take longer than one together.
+    let seconds = bounds.seconds.saturating_mul(all.len() as u64);
+    if alone.is_empty() { look(Bounds { seconds, ..bounds }).into_iter().collect() } else { alone }
 }
 
 /// The faults in a command's handling of files; none if all is well.

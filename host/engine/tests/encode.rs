@@ -323,7 +323,9 @@ fn peaks_are_estimated_before_they_are_measured() {
                         let ratio = estimated as f64 / measured as f64;
                         let large = measured > LEAST;
                         compared += u32::from(large);
-                        if ratio < 0.95 || (large && ratio > 1.15) {
+                        // Processors with and without products in f16 take other kernels for it.
+                        let least = if precision.dtype() == Dtype::F16 { 0.85 } else { 0.95 };
+                        if ratio < least || (large && ratio > 1.15) {
                             wrong.push(format!(
                                 "network {network}, {samples} {space} {precision} {layout} {batch}: {estimated} is {ratio:.3} of {measured}"
                             ));

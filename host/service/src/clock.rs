@@ -24,11 +24,20 @@ struct SteadyClock {
 
 static STEADY: OnceLock<SteadyClock> = OnceLock::new();
 
+/// One moment by both clocks, in milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptClock {
+    pub wall_ms: u64,
+    pub steady_ms: u64,
+}
+
 impl SteadyClock {
-    /// A clock that begins now: at the wall clock's time, or at the last time that the server
-    /// before this one has kept, if that is later.
-    fn begin(wall_ms: u64, kept_ms: u64) -> Self {
-        Self { begun_ms: wall_ms.max(kept_ms), since: Instant::now() }
+    /// A clock that begins now, no earlier than `last_ms`: where the steady clock of the server
+    /// before this one was kept, and as much later as the wall clock is since then. Without such a
+    /// moment it begins at the wall clock's time.
+    fn begin(wall_ms: u64, kept: Option<KeptClock>, last_ms: u64) -> Self {
+        let now = kept.map_or(wall_ms, |kept| kept.steady_ms.saturating_add(wall_ms.saturating_sub(kept.wall_ms)));
+        Self { begun_ms: now.max(last_ms), since: Instant::now() }
     }
 
     fn at(&self, now: Instant) -> u64 {
@@ -36,11 +45,11 @@ impl SteadyClock {
     }
 }
 
-/// Begins the steady clock of this process, no earlier than the last time that the server before it
-/// has kept, in milliseconds since 1970: the clock may have been set back between the two. Later
-/// calls change nothing.
-pub fn begin(kept_ms: u64) {
-    STEADY.get_or_init(|| SteadyClock::begin(now_ms(), kept_ms));
+/// Begins the steady clock of this process where the one of the server before it was kept, and no
+/// earlier than the last time of a job, in milliseconds since 1970: the wall clock may have been
+/// set back between the two, or put right while that server was up. Later calls change nothing.
+pub fn begin(kept: Option<KeptClock>, last_ms: u64) {
+    STEADY.get_or_init(|| SteadyClock::begin(now_ms(), kept, last_ms));
 }
 
 /// The present by the wall clock, in milliseconds since 1970.
@@ -50,7 +59,7 @@ pub fn now_ms() -> u64 {
 
 /// The present by the steady clock, in milliseconds since 1970.
 pub fn steady_ms() -> u64 {
-    STEADY.get_or_init(|| SteadyClock::begin(now_ms(), 0)).at(Instant::now())
+    STEADY.get_or_init(|| SteadyClock::begin(now_ms(), None, 0)).at(Instant::now())
 }
 
 #[cfg(not(debug_assertions))]
@@ -109,8 +118,18 @@ mod tests {
 
     #[test]
     fn a_steady_clock_goes_on_from_the_last_time_that_was_kept() {
-        for (wall_ms, kept_ms, begun_ms) in [(1000, 0, 1000), (1000, 900, 1000), (1000, 3_601_000, 3_601_000)] {
-            let clock = SteadyClock::begin(wall_ms, kept_ms);
+        let kept = |wall_ms, steady_ms| Some(KeptClock { wall_ms, steady_ms });
+        for (wall_ms, kept, last_ms, begun_ms) in [
+            (1000, None, 0, 1000),
+            (1000, None, 900, 1000),
+            (1000, None, 3_601_000, 3_601_000),
+            // The wall clock is as far ahead as it was: only the time between the two servers counts.
+            (9000, kept(8000, 1000), 900, 2000),
+            // It was set back since.
+            (9000, kept(9500, 1000), 900, 1000),
+            (9000, kept(9500, 1000), 1100, 1100),
+        ] {
+            let clock = SteadyClock::begin(wall_ms, kept, last_ms);
             assert_eq!(clock.at(clock.since), begun_ms);
             assert_eq!(clock.at(clock.since + Duration::from_secs(2)), begun_ms + 2000);
             assert_eq!(clock.at(clock.since - Duration::from_secs(2)), begun_ms, "never back");

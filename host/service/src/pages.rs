@@ -267,6 +267,8 @@ impl PageFollower {
                     () = tokio::time::sleep_until((looked + ANYWAY).into()) => {}
                 }
             }
+            // A caller whose token has ended sees nothing more.
+            self.app.auth.callers.identify(&self.headers)?;
             self.looked = Some(Instant::now());
             self.changes.mark_unchanged();
             let (app, page, headers) = (self.app.clone(), self.page.clone(), self.headers.clone());

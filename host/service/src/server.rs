@@ -49,6 +49,9 @@ const BODY_PAUSE: Duration = Duration::from_secs(15);
 /// The time between two clean-ups.
 const CLEANING: Duration = Duration::from_secs(60);
 
+/// The time between two moments by both clocks that are kept.
+const KEEPING: Duration = Duration::from_secs(10);
+
 /// The time between two checks for passed deadlines.
 const SWEEPING: Duration = Duration::from_secs(1);
 
@@ -160,7 +163,7 @@ fn build_state(
     let store =
         JobFiles::create_folder(&data, &disk).and_then(|()| JobStore::open(&data.join("jobs.sqlite"), disk.clone()))?;
     // Before anything is accepted, ended or found to be late.
-    clock::begin(store.last_ms()?);
+    clock::begin(store.kept_clock()?, store.last_ms()?);
     // The database's lock shows that no other server works here.
     let files = JobFiles::open(&data, disk.clone())?;
     // Before policies are compiled: their sandbox, installed later, passes on the signals that are
@@ -265,15 +268,27 @@ impl Signals {
     }
 }
 
-/// Checks the disk and deadlines every second, and cleans up every minute.
+/// Checks the disk and deadlines every second, keeps the clocks' times every ten and at the end,
+/// and cleans up every minute.
 async fn cleanup_loop(app: App) {
     let ended = app.wait_for_end();
     tokio::pin!(ended);
     let mut last_cleanup = Instant::now();
+    let mut last_kept: Option<Instant> = None;
     loop {
-        tokio::select! {
-            () = &mut ended => return,
-            () = tokio::time::sleep(SWEEPING) => {}
+        let ends = tokio::select! {
+            () = &mut ended => true,
+            () = tokio::time::sleep(SWEEPING) => false,
+        };
+        if ends || last_kept.is_none_or(|kept| kept.elapsed() >= KEEPING) {
+            last_kept = Some(Instant::now());
+            let server = app.server.clone();
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || server.jobs.store.keep_clock()).await {
+                tracing::warn!(error = one_line(&error), "the time can't be kept");
+            }
+        }
+        if ends {
+            return;
         }
         let is_due = last_cleanup.elapsed() >= CLEANING;
         if is_due {

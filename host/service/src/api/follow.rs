@@ -4,6 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::State,
+    http::HeaderMap,
     response::{
         Sse,
         sse::{Event, KeepAlive},
@@ -58,8 +59,8 @@ pub struct FollowEvent {
 /// time of one and the time left), `failed` (an attempt; another follows), `end` (the job; the
 /// last).
 /// `plan`, `progress` and `failed` have the number of the `attempt`, from 1: progress begins again
-/// with each and goes back within none. A stream without `end` was ended by the server's own end:
-/// the job goes on after its next start.
+/// with each and goes back within none. A stream without `end` was ended by the server's own end,
+/// and the job goes on after its next start; or by the end of the caller's token.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/events", operation_id = "followJob", params(("id" = String, Path, description = "The job's id")),
     responses(
@@ -70,6 +71,7 @@ pub struct FollowEvent {
 pub async fn events(
     State(app): State<App>,
     PathName(id): PathName,
+    headers: HeaderMap,
 ) -> ApiResult<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
     let server = app.server.clone();
     // Subscribed before the job is read: no update is missed in between.
@@ -95,22 +97,27 @@ pub async fn events(
         _ if job.state.is_end() => (vec![event("end", &job)], None),
         _ => (vec![event("job", &job)], None),
     };
-    let rest = stream::unfold((app, updates, follower), |(app, updates, follower)| async move {
-        let mut updates = updates?;
+    // The caller, who may lose its token meanwhile.
+    let changes = app.server.jobs.live.subscribe();
+    let rest = stream::unfold((app, updates, (headers, changes, follower)), |(app, updates, caller)| async move {
+        let (mut updates, mut caller) = (updates?, caller);
         loop {
             let update = tokio::select! {
-                update = updates.recv() => update,
+                update = updates.recv() => Some(update),
+                changed = caller.1.changed() => changed.ok().map(|()| None)?,
                 // The job goes on after the next start, and the follower has to connect again.
                 () = app.wait_for_end() => return None,
             };
+            app.auth.callers.identify(&caller.0)?;
             match update {
-                Ok(update) => {
+                None => {}
+                Some(Ok(update)) => {
                     let ends = matches!(update, JobUpdate::End(_));
-                    return Some((to_event(&update), (app, (!ends).then_some(updates), follower)));
+                    return Some((to_event(&update), (app, (!ends).then_some(updates), caller)));
                 }
                 // A follower that lags is sent the newest updates.
-                Err(RecvError::Lagged(_)) => {}
-                Err(RecvError::Closed) => return None,
+                Some(Err(RecvError::Lagged(_))) => {}
+                Some(Err(RecvError::Closed)) => return None,
             }
         }
     });

@@ -45,13 +45,14 @@ pub fn too_late(stored: &StoredJob, now_ms: u64) -> Option<String> {
 /// The words for a deadline that passed before a job's turn. `steps` are the finished ones of its
 /// sample; `server_ms` is the time when this server started.
 pub fn passed(stored: &StoredJob, steps: Option<u32>, server_ms: u64) -> String {
-    if stored.starts == 0 {
-        return "its deadline passed while it waited".into();
-    }
-    let place = place(stored, steps);
-    match stored.deadline_ms <= server_ms {
-        true => format!("its deadline passed while the server was down, {place}"),
-        false => format!("its deadline passed while it waited to go on after a restart of the server, {place}"),
+    let place = (stored.starts > 0).then(|| place(stored, steps));
+    match (place, stored.deadline_ms <= server_ms) {
+        (None, false) => "its deadline passed while it waited".into(),
+        (None, true) => "its deadline passed while the server was down, before its turn".into(),
+        (Some(place), true) => format!("its deadline passed while the server was down, {place}"),
+        (Some(place), false) => {
+            format!("its deadline passed while it waited to go on after a restart of the server, {place}")
+        }
     }
 }
 
@@ -119,8 +120,9 @@ mod tests {
     fn a_deadline_that_passed_after_a_kill_says_where() {
         let words = |changes: serde_json::Value, steps, server_ms| passed(&stored(changes), steps, server_ms);
         let begun = |at: &str| serde_json::json!({ "/starts": 1, "/job/at": at });
-        assert_eq!(words(serde_json::json!({}), None, 200_000), "its deadline passed while it waited");
+        assert_eq!(words(serde_json::json!({}), None, 99_999), "its deadline passed while it waited");
         let down = "its deadline passed while the server was down";
+        assert_eq!(words(serde_json::json!({}), None, 200_000), format!("{down}, before its turn"));
         assert_eq!(words(begun("denoise"), Some(3), 100_000), format!("{down}, after step 3 of 20"));
         assert_eq!(words(begun("denoise"), None, 100_000), format!("{down}, in step 1 of 20"));
         assert_eq!(words(begun("text"), None, 100_000), format!("{down}, during the text"));

@@ -14,7 +14,10 @@ use tilewright_rollout::Disk;
 use tilewright_service_api::{JobStage, JobState};
 
 use super::{StoredJob, idempotency::IdempotencyKey};
-use crate::{Error, Result, clock};
+use crate::{
+    Error, Result,
+    clock::{self, KeptClock},
+};
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS job (
@@ -40,8 +43,16 @@ const MIGRATION_2: &str = "
     UPDATE job SET revision = coalesce(json_extract(kept, '$.job.revision'), 0);
 ";
 
+/// Version 3 adds the time by the machine's clock and by the steady one, at the last look at both.
+const MIGRATION_3: &str = "
+    CREATE TABLE clock (one INTEGER PRIMARY KEY CHECK (one = 1), wall_ms INTEGER NOT NULL, steady_ms INTEGER NOT NULL) STRICT;
+";
+
+/// The statements that lead to each version from the one before.
+const MIGRATIONS: [(i64, &str); 3] = [(1, SCHEMA), (2, MIGRATION_2), (3, MIGRATION_3)];
+
 /// The version of the schema that this program writes.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 /// The last time that a kept one is taken for: the end of the year 9999.
 const LATEST_MS: u64 = 253_402_300_799_000;
@@ -144,8 +155,9 @@ impl JobStore {
                 disk.step().map_err(|_| disk_full())?;
                 // One transaction, so that an end of the server leaves all of it or nothing.
                 let transaction = connection.transaction()?;
-                transaction.execute_batch(SCHEMA)?;
-                transaction.execute_batch(MIGRATION_2)?;
+                for (_, statements) in MIGRATIONS.iter().filter(|(to, _)| version < *to) {
+                    transaction.execute_batch(statements)?;
+                }
                 transaction.pragma_update(None, "user_version", VERSION)?;
                 transaction.commit()?;
             }
@@ -380,6 +392,29 @@ impl JobStore {
         })?;
         let accepted = id.and_then(|id| clock::accepted_ms(&id)).unwrap_or(0);
         Ok(accepted.max(ended.map_or(0, |ended| u64::try_from(ended).unwrap_or(0))).min(LATEST_MS))
+    }
+
+    /// The time by the machine's clock and by the steady one when both were last kept, in
+    /// milliseconds since 1970; none if they were not.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn kept_clock(&self) -> Result<Option<KeptClock>> {
+        let kept = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
+        let read = "SELECT wall_ms, steady_ms FROM clock";
+        let found = self.with(|connection| connection.query_row(read, [], kept).optional())?;
+        let ms = |ms: i64| u64::try_from(ms).unwrap_or(0).min(LATEST_MS);
+        Ok(found.map(|(wall, steady)| KeptClock { wall_ms: ms(wall), steady_ms: ms(steady) }))
+    }
+
+    /// Keeps the present by both clocks, from which the next server goes on.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn keep_clock(&self) -> Result<()> {
+        let keep = "INSERT INTO clock VALUES (1, ?1, ?2) ON CONFLICT (one) DO UPDATE SET wall_ms = ?1, steady_ms = ?2";
+        let now = params![clock::now_ms() as i64, clock::steady_ms() as i64];
+        self.with(|connection| connection.prepare_cached(keep)?.execute(now)).map(drop)
     }
 
     /// Jobs that ended before a time by the steady clock, some hundred at once.
