@@ -67,7 +67,10 @@ impl MediaInfo {
 
     fn still(path: &Path, format: ImageFormat) -> Result<Self> {
         let damaged = |error| Error::read(path, picture::one_line(&error));
-        let file = picture::open(path)?;
+        let mut file = picture::open(path)?;
+        if format == ImageFormat::Png {
+            picture::is_animated(&mut file).map_err(|error| Error::read(path, error))?;
+        }
         budget::check_file(path, file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len())?;
         let mut reader = ImageReader::with_format(file, format);
         let mut limits = image::Limits::default();

@@ -52,6 +52,18 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     Ok((frame(picture), notes))
 }
 
+/// The width and height that [`read_picture`] gives a picture, by its header: no pixel is read.
+///
+/// # Errors
+/// As [`read_picture`], but for damage behind the header.
+pub(crate) fn picture_size(path: &Path) -> Result<[u32; 2]> {
+    use Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
+    let Opened { decoder, orientation, .. } = open_picture(path)?;
+    let (width, height) = decoder.dimensions();
+    let lies = matches!(orientation, Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH);
+    Ok(if lies { [height, width] } else { [width, height] })
+}
+
 /// The most bytes that [`read_picture`] takes at once for a file, by its header.
 ///
 /// # Errors
@@ -149,12 +161,22 @@ fn stated_size(format: ImageFormat, file: &mut BufReader<File>) -> io::Result<Op
     Ok(size.map(|(width, height)| [width, height]))
 }
 
+/// The most chunks before a PNG's data: its decoder holds each text for as long as it reads.
+const MOST_CHUNKS: usize = 1 << 16;
+
 /// True if a PNG has several frames: what it says of them comes before its data. The file is
-/// rewound afterwards.
-fn is_animated(file: &mut BufReader<File>) -> io::Result<bool> {
+/// rewound afterwards. More than [`MOST_CHUNKS`] are an error.
+pub(crate) fn is_animated(file: &mut BufReader<File>) -> io::Result<bool> {
     file.seek(SeekFrom::Start(8))?;
     let mut chunk = [0; 12];
+    let mut chunks = 0;
     let animated = loop {
+        chunks += 1;
+        if chunks > MOST_CHUNKS {
+            let reason =
+                format!("more than {MOST_CHUNKS} chunks come before its pixels: save it again without its texts");
+            return Err(io::Error::new(ErrorKind::InvalidData, reason));
+        }
         match file.read_exact(&mut chunk) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break false,
             read => read?,
@@ -342,6 +364,35 @@ mod tests {
             let (frame, notes) = read_picture(&path).unwrap();
             assert_eq!((Pixels::from(&frame).values.as_slice(), notes.len()), ([0, 255, 51].as_slice(), noted));
         }
+    }
+
+    #[test]
+    fn a_size_is_read_off_the_header_alone() {
+        let grey = image::ImageBuffer::from_raw(3, 2, vec![51_u8; 6]).unwrap();
+        let (_folder, path) = save(&DynamicImage::ImageLuma8(grey), "a.png");
+        assert_eq!(picture_size(&path).unwrap(), [3, 2]);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 16]).unwrap();
+        assert_eq!(picture_size(&path).unwrap(), [3, 2]);
+        assert!(read_picture(&path).is_err());
+    }
+
+    #[test]
+    fn millions_of_texts_are_refused_before_they_are_held() {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
+        encoder.set_color(png::ColorType::Rgb);
+        let mut writer = encoder.write_header().unwrap();
+        for _ in 0..MOST_CHUNKS {
+            writer.write_chunk(png::chunk::tEXt, b"a\0b").unwrap();
+        }
+        writer.write_image_data(&[0; 3]).unwrap();
+        writer.finish().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.png");
+        std::fs::write(&path, bytes).unwrap();
+        let error = read_picture(&path).unwrap_err();
+        assert!(error.to_string().contains("more than 65536 chunks come before its pixels"), "{error}");
     }
 
     #[test]
