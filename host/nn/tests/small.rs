@@ -139,8 +139,9 @@ fn the_metered_peak_is_the_measured_one() {
                     assert_eq!(meter.held_bytes(), 0, "all is given back");
                     let ratio = (meter.peak_bytes()) as f64 / peak as f64;
                     println!("{precision} {layout} {shape:?}: {} of {peak}: {ratio:.4}", meter.peak_bytes());
-                    // Libraries choose among kernels for 16-bit products by processor and size: some
-                    // bring no weights into another order, which the probe has seen of large ones.
+                    // Libraries choose among kernels for 16-bit products by processor and size:
+                    // some bring no weights into another order, which the probe has seen of large
+                    // ones.
                     let most = if precision.dtype() == Dtype::F32 { 1.03 } else { f64::INFINITY };
                     assert!(ratio > 0.97 && ratio < most, "{precision} {layout} {shape:?}: {ratio:.4} of {peak}");
                     compared += 1;

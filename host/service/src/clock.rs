@@ -123,7 +123,8 @@ mod tests {
             (1000, None, 0, 1000),
             (1000, None, 900, 1000),
             (1000, None, 3_601_000, 3_601_000),
-            // The wall clock is as far ahead as it was: only the time between the two servers counts.
+            // The wall clock is as far ahead as it was: only the time between the two servers
+            // counts.
             (9000, kept(8000, 1000), 900, 2000),
             // It was set back since.
             (9000, kept(9500, 1000), 900, 1000),
