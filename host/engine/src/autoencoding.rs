@@ -85,7 +85,8 @@ impl<'a, I> Job<'a, Vae, I> {
     /// The shortest time that a plan is expected to take, in whatever memory; none if no plan has a
     /// price.
     pub fn fastest(&self) -> Option<Duration> {
-        self.corners().filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.elapsed).min()
+        let times = self.corners().filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.elapsed);
+        times.min().map(|time| self.machine.at_best(time))
     }
 
     /// The plans among which are the leanest and about the fastest one, in each type and order.

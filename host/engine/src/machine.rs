@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,9 @@ pub struct Machine {
     warm: Arc<Mutex<Vec<Format>>>,
 }
 
+/// The times that a device may be faster than it was measured while other programs kept it busy.
+const MOST_DISTURBED: u32 = 8;
+
 /// The kernels that a run loads: those of a stage, in its types and memory order.
 pub(crate) type Format = (Stage, Precision, Option<Layout>);
 
@@ -95,6 +99,12 @@ impl Machine {
     /// True if tensors on the device take none of the host's memory, so that they can wait there.
     pub(crate) fn has_own_memory(&self) -> bool {
         self.device != Device::Cpu && !self.facts.unified
+    }
+
+    /// The time that work may take on the machine when it is quiet, if it was measured busy.
+    pub(crate) fn at_best(&self, estimated: Duration) -> Duration {
+        let is_rough = self.measured.hurried || self.measured.disturbed;
+        if is_rough { estimated / MOST_DISTURBED } else { estimated }
     }
 
     /// Notes that work was done in a format; true if it was the first on a GPU in this process.

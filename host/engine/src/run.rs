@@ -8,6 +8,7 @@ use tilewright_torch::{Error::Torch, Pace, cancel::Scope, pieces::Rates};
 
 use crate::{
     Decided, Error, Failed, Finished, Job, Observer, Unfinished,
+    pause::divides_operations,
     task::{AttemptContext, AttemptError, Task, of_sound_files},
     work::{Attempts, Runnable},
 };
@@ -58,8 +59,8 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
     observer: &mut dyn Observer,
 ) -> Result<Finished<T::Output, W>, Unfinished<W>> {
     let machine = job.machine;
-    let _cancellable =
-        observer.stop_check().map(|check| Scope::enter(check, Rates::of(machine.device, &machine.measured)));
+    let check = observer.stop_check().filter(|_| divides_operations());
+    let _cancellable = check.map(|check| Scope::enter(check, Rates::of(machine.device, &machine.measured)));
     let under_way = task.under_way(None);
     let mut decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
     task.bind(&mut decision);

@@ -23,6 +23,10 @@ const UNIT: i64 = 256;
 /// aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
 const LEAST: i64 = 768;
 
+/// The pieces of what is divided at all, at least: each holds its part of the operands or of the
+/// result once more, which is then little beside the whole.
+const LEAST_PIECES: f64 = 16.0;
+
 /// Operations per second of what was not measured, such as a type that nobody asks for.
 const UNMEASURED: f64 = 2e10;
 
@@ -125,7 +129,8 @@ impl Pieces {
     ) -> Self {
         let current = cancel::current();
         let seconds = current.as_ref().map_or(0.0, |current| current.rates.seconds(device, kind, operation));
-        let count = (seconds / PIECE.as_secs_f64()).ceil().max(1.0) as i64;
+        let count = seconds / PIECE.as_secs_f64();
+        let count = if count > 1.0 { count.ceil().max(LEAST_PIECES) as i64 } else { 1 };
         let step = (rows / count).max(least).max(1);
         let step = if step >= rows { rows.max(1) } else { step / unit * unit };
         Self { current, device, rows, step, least, done: 0, each: seconds / rows.max(1) as f64 }
@@ -194,10 +199,10 @@ pub(crate) mod tests {
         let _scope = Scope::enter(after(usize::MAX).0, Rates::default());
         assert_eq!(all(pieces(100_000, 0.5)), [[0, 100_000]]);
         assert_eq!(all(pieces(700, 9.0)), [[0, 700]]);
-        assert_eq!(all(pieces(4096, 1.5)), [[0, 1280], [1280, 2560], [2560, 4096]]);
+        assert_eq!(all(pieces(4096, 0.6)), [[0, 768], [768, 1536], [1536, 2304], [2304, 3072], [3072, 4096]]);
         assert_eq!(all(pieces(2000, 99.0)), [[0, 768], [768, 2000]]);
         assert_eq!(all(pieces(10, 0.1).of_at_most(4)), [[0, 4], [4, 8], [8, 10]]);
-        assert_eq!(all(pieces(4096, 1.5).of_at_most(4000)), [[0, 1280], [1280, 2560], [2560, 4096]]);
+        assert_eq!(all(pieces(65_536, 0.6).of_at_most(65_000)).len(), 16);
         assert!(all(pieces(0, 1.0)).is_empty());
     }
 

@@ -10,12 +10,13 @@ use super::{
     prompts::config,
     server::{HOLDING, HOLDING_WITHIN, Server},
 };
-use crate::program::Place;
+use crate::{generate::fresh_prompt, program::Place};
 
-/// A prompt's request whose work is held up within an operation of a stage.
+/// A prompt's request whose work is held up within an operation of a stage. No encoder has read the
+/// prompt before.
 fn within(stage: &str, side: u32) -> Value {
     json!({
-        "model": "flux", "prompt": "a cat", "format": "safetensors", "tag": format!("within-{stage}"),
+        "model": "flux", "prompt": fresh_prompt(), "format": "safetensors", "tag": format!("within-{stage}"),
         "sample": { "width": side, "height": side, "steps": 3, "seed": 7 },
     })
 }

@@ -164,7 +164,7 @@ impl<I> Job<'_, Denoise, I> {
         });
         let step = plans.filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.step).min()?;
         let all = step.saturating_mul(self.request.steps);
-        Some(if *reuse_most > 0.0 { all / MOST_REUSED } else { all })
+        Some(self.machine.at_best(if *reuse_most > 0.0 { all / MOST_REUSED } else { all }))
     }
 }
 

@@ -30,7 +30,7 @@ pub struct StoredJob {
     pub pinned_encode: Option<StoredAssignment>,
     /// The deadline by the steady clock, in milliseconds since 1970.
     pub deadline_ms: u64,
-    /// The time that its work is expected to take at least, in milliseconds; none if nothing is
+    /// The shortest time that its work is expected to take, in milliseconds; none if nothing is
     /// known of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ms: Option<u64>,
