@@ -83,7 +83,8 @@ fn estimates_are_what_is_held_in_every_format() {
                 let options = ["--device", "cuda", "--policy", "fixed", "--json", "-o", "out.safetensors", "--set"];
                 let words: Vec<&str> = inputs.iter().map(String::as_str).chain(options).collect();
                 let arguments = [&["decode"], &words[..], &[&set[0], "--set", &set[1]]].concat();
-                // A processor is so slow a GPU that its convolutions would be divided, and hold less.
+                // A processor is so slow a GPU that its convolutions would be divided, and hold
+                // less.
                 let mut command = command(&place, ONE, &arguments);
                 let record = Run(command.env("TILEWRIGHT_WHOLE_OPERATIONS", "1").output().unwrap()).record();
                 let bytes = |of: &str| record[of]["peak_bytes"].as_f64().unwrap();

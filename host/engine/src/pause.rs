@@ -1,6 +1,6 @@
 //! Pauses that tests ask for by the environment of a debug build, where work has to be under way
-//! for a while: how long a disk or a processor takes is nothing to rely on. Likewise operations that
-//! are not divided, however long they take.
+//! for a while: how long a disk or a processor takes is nothing to rely on. Likewise operations
+//! that are not divided, however long they take.
 
 /// Milliseconds before each tensor of a load.
 pub(crate) const LOAD: &str = "TILEWRIGHT_SLOW_LOAD_MS";
