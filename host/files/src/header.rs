@@ -18,6 +18,9 @@ pub const MOST_TENSORS: usize = 1 << 16;
 /// The most axes of a tensor; those of networks have at most five.
 pub const MOST_AXES: usize = 16;
 
+/// The bytes of the longest name of a tensor; those of networks have some hundred.
+pub const MOST_NAME: usize = 1 << 10;
+
 /// The most texts; a trainer writes some hundred notes.
 pub const MOST_TEXTS: usize = 1 << 12;
 
@@ -91,8 +94,11 @@ impl Visitor<'_> for Is {
         f.write_str("a name")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<bool, E> {
-        Ok(text == self.0)
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<bool, E> {
+        match text.len() > MOST_NAME {
+            true => Err(E::custom(format!("{MORE}{MOST_NAME} bytes of a name"))),
+            false => Ok(text == self.0),
+        }
     }
 }
 
@@ -227,6 +233,7 @@ mod tests {
             (format!("{{{}}}", tensors.join(",")), "more than 65536 tensors"),
             (format!(r#"{{"__metadata__":{{{}}}}}"#, texts.join(",")), "more than 4096 texts"),
             (format!(r#"{{"a":{}}}"#, tensor(&format!("[{axes}]"))), "more than 16 axes of a tensor"),
+            (format!(r#"{{"{}":{}}}"#, "a".repeat(MOST_NAME + 1), tensor("[0]")), "more than 1024 bytes of a name"),
             // Broken after the shape: a parser that builds from it would get as far.
             (format!(r#"{{"a":{},"b":"#, tensor(&format!("[{axes}]"))), "more than 16 axes of a tensor"),
         ];

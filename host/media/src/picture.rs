@@ -392,7 +392,8 @@ mod tests {
         let path = folder.path().join("a.png");
         std::fs::write(&path, bytes).unwrap();
         let error = read_picture(&path).unwrap_err();
-        assert!(error.to_string().contains("more than 65536 chunks come before its pixels"), "{error}");
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("more than 65536 chunks come before its pixels"), "{cause}");
     }
 
     #[test]
