@@ -81,8 +81,8 @@ impl ClipReader {
     }
 
     fn pictures(paths: Vec<PathBuf>) -> Result<Self> {
-        let [width, height] = picture::picture_size(&paths[0])?;
-        let shape = Shape { samples: 1, frames: paths.len(), width, height, channels: 3 };
+        let (first, _) = picture::read_picture(&paths[0])?;
+        let shape = Shape { samples: 1, frames: paths.len(), width: first.width, height: first.height, channels: 3 };
         Ok(Self { shape, rate: None, notes: Vec::new(), source: Source::Pictures { paths, next: 0 } })
     }
 
