@@ -323,8 +323,8 @@ fn peaks_are_estimated_before_they_are_measured() {
                         let ratio = estimated as f64 / measured as f64;
                         let large = measured > LEAST;
                         compared += u32::from(large);
-                        // Processors with and without products in f16 take other kernels for it.
-                        let least = if precision.dtype() == Dtype::F16 { 0.85 } else { 0.95 };
+                        // Libraries take other kernels for f16 on each processor than the probe.
+                        let least = if precision.dtype() == Dtype::F16 { 0.75 } else { 0.95 };
                         if ratio < least || (large && ratio > 1.15) {
                             wrong.push(format!(
                                 "network {network}, {samples} {space} {precision} {layout} {batch}: {estimated} is {ratio:.3} of {measured}"
