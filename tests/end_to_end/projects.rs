@@ -155,11 +155,16 @@ fn samples(place: &Place, grants: &[String]) {
     assert_eq!((&leanest["ahead"], &leanest["samples"]), (&0.into(), &1.into()), "{leanest}");
 }
 
-/// A new project is right: it passes the gate, with nothing but notes.
+/// A new project is right: it passes the gate, with nothing but notes, whatever requests are drawn.
+/// The seeds are fixed: a fault that few of them show would fail one run in many.
 fn passes_the_gate(place: &Place, grants: &[String]) {
-    let checked = place.run(&[&["policy", "check", "mine/mine.wasm", "--json"], &strs(grants)[..]].concat()).json();
-    let findings = checked["findings"].as_array().unwrap();
-    assert!(findings.iter().all(|finding| finding["severity"] == "note"), "{checked}");
+    for seed in 0..20 {
+        let asked = ["policy", "check", "mine/mine.wasm", "--all", "--json", "--seed", &seed.to_string()];
+        let checked = place.run(&[&asked[..], &strs(grants)].concat()).json();
+        let mut findings = checked["findings"].as_array().unwrap().iter();
+        let worse = findings.find(|finding| finding["severity"] != "note");
+        assert!(worse.is_none(), "seed {seed}: {}", worse.unwrap());
+    }
 }
 
 /// An author's other uses of a policy work in this language as in any other.

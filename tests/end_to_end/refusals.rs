@@ -136,6 +136,40 @@ fn a_refusal_takes_no_memory_of_the_sizes_order() {
 }
 
 #[test]
+fn a_picture_is_not_read_if_its_work_can_not_fit() {
+    let place = Place::new();
+    let of_picture = |side: u32, mut arguments: Vec<String>| {
+        let name = format!("{side}.png");
+        image::GrayImage::new(side, side).save(place.path(&name)).unwrap();
+        arguments.iter_mut().filter(|word| *word == "PICTURE").for_each(|word| *word = name.clone());
+        let (said, _, bytes) = measured(&place, &arguments);
+        assert!(line(&said).contains("is too little"), "{said}");
+        bytes
+    };
+    let vae = model("flux-shapes/vae");
+    for arguments in [
+        words(&format!("encode PICTURE --vae {vae} --device cpu --no-history --memory-limit 64KiB -o x.latent")),
+        generate("flux-shapes", "--image PICTURE --memory-limit 1MiB -o x.png"),
+        generate("flux-shapes", "--image PICTURE --memory-limit 1MiB --dry-run -o x.png"),
+    ] {
+        let [small, large] = [64, 8192].map(|side| of_picture(side, arguments.clone()));
+        assert!(large < small + MOST_BYTES, "{arguments:?}: {} MiB, for {} MiB", large >> 20, small >> 20);
+    }
+}
+
+#[test]
+fn a_picture_that_is_cut_behind_its_header_is_refused_before_any_stage() {
+    let place = Place::new();
+    let whole = std::fs::read(fixture("generate-flux-image/picture.png")).unwrap();
+    place.write("cut.png", &whole[..whole.len() / 2]);
+    for more in ["", "--dry-run"] {
+        let run = place.run(&generate("flux-shapes", &format!("--image cut.png -o x.png {more}")));
+        run.failed(2, "cut.png");
+        assert!(!run.stderr().contains("text: "), "no encoder has run: {}", run.stderr());
+    }
+}
+
+#[test]
 fn a_large_picture_has_its_prices_in_time_and_a_plan_within_the_limit() {
     let place = Place::new();
     let arguments = generate("flux-shapes", "--size 11584x11584 --memory-limit 2GiB --dry-run --json -o x.png");

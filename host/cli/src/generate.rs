@@ -164,6 +164,8 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
     }
     prices.check()?;
+    // Pixels are read once it is known that the work fits.
+    arguments.image.as_deref().map_or(Ok(()), image::check)?;
     if arguments.report.dry_run {
         let planners = (&mut reading, &mut encoding, &mut planner, &mut decoding);
         return dry_run::dry_run(&wish, &prices, &request, trials, planners);

@@ -33,7 +33,7 @@ pub(crate) fn check(path: &Path, width: u32, height: u32, bytes_per_pixel: u64) 
         return Err(Error::input(
             path,
             format!(
-                "{width}×{height} pixels take {:.1} GiB to be read, of at most {}: scale it down",
+                "{width}×{height} pixels take {:.1} GiB to be read, of at most {} GiB: scale it down",
                 gigabytes(takes),
                 gigabytes(u128::from(MOST_BYTES))
             ),
@@ -45,7 +45,7 @@ pub(crate) fn check(path: &Path, width: u32, height: u32, bytes_per_pixel: u64) 
 /// The error of a picture whose codec found a part of it beyond its own bounds.
 pub(crate) fn exceeded(path: &Path) -> Error {
     let most = gigabytes(u128::from(MOST_BYTES));
-    Error::input(path, format!("a frame takes too many GiB to be read, of at most {most}: scale it down"))
+    Error::input(path, format!("a frame takes too many GiB to be read, of at most {most} GiB: scale it down"))
 }
 
 fn gigabytes(bytes: u128) -> f64 {

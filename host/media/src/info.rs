@@ -188,7 +188,7 @@ mod tests {
             (look.shape.width, look.shape.height, look.shape.frames, look.rate),
             (16_384, 16_384, 2, Rate::new(8, 1))
         );
-        assert!(look.unencodable.unwrap().ends_with("of at most 1.25: scale it down"));
+        assert!(look.unencodable.unwrap().ends_with("of at most 1.25 GiB: scale it down"));
     }
 
     #[test]

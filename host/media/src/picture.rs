@@ -52,6 +52,18 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     Ok((frame(picture), notes))
 }
 
+/// The width and height that [`read_picture`] gives a picture, by its header: no pixel is read.
+///
+/// # Errors
+/// As [`read_picture`], but for damage behind the header.
+pub(crate) fn picture_size(path: &Path) -> Result<[u32; 2]> {
+    use Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
+    let Opened { decoder, orientation, .. } = open_picture(path)?;
+    let (width, height) = decoder.dimensions();
+    let lies = matches!(orientation, Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH);
+    Ok(if lies { [height, width] } else { [width, height] })
+}
+
 /// The most bytes that [`read_picture`] takes at once for a file, by its header.
 ///
 /// # Errors
@@ -352,6 +364,17 @@ mod tests {
             let (frame, notes) = read_picture(&path).unwrap();
             assert_eq!((Pixels::from(&frame).values.as_slice(), notes.len()), ([0, 255, 51].as_slice(), noted));
         }
+    }
+
+    #[test]
+    fn a_size_is_read_off_the_header_alone() {
+        let grey = image::ImageBuffer::from_raw(3, 2, vec![51_u8; 6]).unwrap();
+        let (_folder, path) = save(&DynamicImage::ImageLuma8(grey), "a.png");
+        assert_eq!(picture_size(&path).unwrap(), [3, 2]);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 16]).unwrap();
+        assert_eq!(picture_size(&path).unwrap(), [3, 2]);
+        assert!(read_picture(&path).is_err());
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl ClipReader {
     /// | `.safetensors` with a tensor `sample`, f64, f32, f16 or bf16 | this crate |
     /// | a folder of pictures | this crate, in the order of their names |
     ///
-    /// A tensor is [N, C, H, W] or [N, C, T, H, W].
+    /// A tensor is [N, C, H, W] or [N, C, T, H, W]. Of pictures, the first one's header is read.
     ///
     /// # Errors
     /// [`Error::Read`], [`Error::Input`], [`Error::Ffmpeg`], or [`Error::Tool`] if ffmpeg is needed
@@ -81,9 +81,22 @@ impl ClipReader {
     }
 
     fn pictures(paths: Vec<PathBuf>) -> Result<Self> {
-        let (first, _) = picture::read_picture(&paths[0])?;
-        let shape = Shape { samples: 1, frames: paths.len(), width: first.width, height: first.height, channels: 3 };
+        let [width, height] = picture::picture_size(&paths[0])?;
+        let shape = Shape { samples: 1, frames: paths.len(), width, height, channels: 3 };
         Ok(Self { shape, rate: None, notes: Vec::new(), source: Source::Pictures { paths, next: 0 } })
+    }
+
+    /// Reads the pixels of the first picture and keeps none: a picture that is cut or damaged behind
+    /// its header opens, and is found by this before it is waited for. Videos, animations and raw
+    /// values are checked as their frames are taken.
+    ///
+    /// # Errors
+    /// [`Error::Read`] or [`Error::Input`].
+    pub fn check(&self) -> Result<()> {
+        match &self.source {
+            Source::Pictures { paths, .. } => picture::read_picture(&paths[0]).map(drop),
+            Source::Video(_) | Source::Animation(_) | Source::Raw { .. } => Ok(()),
+        }
     }
 
     /// The shape of the frames; a damaged video may have fewer of them, and notes say so.

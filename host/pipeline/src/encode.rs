@@ -116,7 +116,8 @@ impl EncodeInput {
         })
     }
 
-    /// The input with the pictures of its source, if it is pictures.
+    /// The input with the pictures of its source, if it is pictures; a clip's frames are read as it
+    /// is encoded, and its first picture is checked.
     ///
     /// # Errors
     /// They can't be read.
@@ -126,7 +127,10 @@ impl EncodeInput {
                 let samples = of.size().first().copied().unwrap_or_default();
                 Ok(EncodeInput::Pictures(source.next(u32::try_from(samples).unwrap_or(u32::MAX))?))
             }
-            clip @ EncodeInput::Clip(_) => Ok(clip),
+            clip @ EncodeInput::Clip(_) => {
+                source.check()?;
+                Ok(clip)
+            }
         }
     }
 

@@ -26,7 +26,8 @@ pub struct EncodeSource {
 }
 
 impl EncodeSource {
-    /// Opens a file or folder, of which at most `most` frames are taken.
+    /// Opens a file or folder, of which at most `most` frames are taken. Of pictures, the first
+    /// one's header is read.
     ///
     /// # Errors
     /// It can't be read, or holds no frames.
@@ -49,6 +50,18 @@ impl EncodeSource {
             reader: Frames::Still(first, 0),
             frames,
             crop: [(0, height), (0, width)],
+        }
+    }
+
+    /// Reads the pixels of the first picture and keeps none, so that a damaged one is found before
+    /// other work begins.
+    ///
+    /// # Errors
+    /// It is cut or damaged behind its header.
+    pub fn check(&self) -> Result<()> {
+        match &self.reader {
+            Frames::File(reader) => Ok(reader.check()?),
+            Frames::Still(..) => Ok(()),
         }
     }
 

@@ -49,7 +49,7 @@ const LONGEST_PATH: usize = 4096;
 const MOST_LORAS: usize = 16;
 
 /// The result of an inspection.
-struct Inspection {
+struct Inspection<'a> {
     work: Work,
     /// The settings of a job that samples.
     settings: Option<JobSettings>,
@@ -63,6 +63,9 @@ struct Inspection {
     counts_weights: bool,
     /// The shortest time that its work is expected to take; none if nothing is known of it.
     expected: Option<Duration>,
+    /// Reads the values of its other inputs and keeps none: a small file may be a large picture, so
+    /// this comes after the job is known to fit.
+    check_values: Box<dyn FnOnce() -> Result<(), Refusal> + 'a>,
 }
 
 /// The work of a job, in pixels.
@@ -277,12 +280,12 @@ impl ServerState {
         check_fields(&request, longest_s)?;
         check_loras(&request)?;
         let model = model.with_loras(&request.loras).map_err(Refusal::Invalid)?;
-        let inspected = match (&request.prompt, &request.sample) {
-            (Some(prompt), _) => generate::inspect(&model, device, &request, prompt, &uploads)?,
-            (None, None) => decode::inspect(&model, device, &request, &uploads)?,
-            (None, Some(fields)) => sample::inspect(&model, device, &request, fields, &uploads)?,
-        };
-        let Inspection { work, settings, latent, format, least_bytes, counts_weights, expected } = inspected;
+        let Inspection { work, settings, latent, format, least_bytes, counts_weights, expected, check_values } =
+            match (&request.prompt, &request.sample) {
+                (Some(prompt), _) => generate::inspect(&model, device, &request, prompt, &uploads)?,
+                (None, None) => decode::inspect(&model, device, &request, &uploads)?,
+                (None, Some(fields)) => sample::inspect(&model, device, &request, fields, &uploads)?,
+            };
         let seconds = request.deadline_s.unwrap_or(longest_s);
         let refusal = deadline::refusal(expected, Duration::from_secs(seconds), request.deadline_s.is_some());
         refusal.map_or(Ok(()), |line| Err(invalid(line)))?;
@@ -304,6 +307,7 @@ impl ServerState {
         };
         let assignment = self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)))?;
         check(&format!("route {}: its memory-limit", assignment.route), assignment.memory_limit)?;
+        check_values()?;
         // Text encoders are of no family: the transformer's stands for theirs.
         let admit = |case: Case<'_>| self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)));
         let around = work.around.as_ref().map(|Around { quantized_text, family, quantized_vae, encodes }| {

@@ -19,7 +19,7 @@ use crate::{
 const MOST_BYTES: u64 = 256 << 20;
 
 /// The words of each refusal.
-const SAID: &str = "GiB to be read, of at most 1.25: scale it down";
+const SAID: &str = "GiB to be read, of at most 1.25 GiB: scale it down";
 
 /// A good picture.
 fn good() -> Vec<u8> {

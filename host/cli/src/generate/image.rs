@@ -103,7 +103,15 @@ pub fn vision_encoder(model: &SampleModel, parts: &Parts) -> Outcome<Option<Visi
     Ok(Some(encoder))
 }
 
-/// Width and height of what is encoded of a picture.
+/// Reads a picture to begin with and keeps none of it.
+///
+/// # Errors
+/// It is cut or damaged.
+pub fn check(path: &Path) -> Outcome {
+    Ok(EncodeSource::open(path, Some(1))?.check()?)
+}
+
+/// Width and height of what is encoded of a picture, by its header.
 pub fn size(path: &Path, vae: &Model) -> Outcome<[u32; 2]> {
     let mut source = EncodeSource::open(path, Some(1))?;
     source.crop(vae.encoded_scale()?, &mut |_| {})?;

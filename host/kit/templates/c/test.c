@@ -23,7 +23,9 @@ void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs) {
     }
 }
 
-// A host for which weights take a gigabyte, and work 100 MiB.
+// A host for which weights take a gigabyte in bf16, and work 100 MiB; twice as much in f32 if it
+// counts types.
+static bool counts_types = false;
 void tw_estimate_samples(const tw_sample_plan *plans, size_t count, tw_sample_cost *costs) {
     static const uint64_t weights[] = {1000, 100, 50};
     for (size_t i = 0; i < count; i++) {
@@ -32,7 +34,8 @@ void tw_estimate_samples(const tw_sample_plan *plans, size_t count, tw_sample_co
         uint64_t peak = together ? 200 : plan->samples.is_some ? 50 : 100;
         uint8_t place = plan->residency.tag;
         uint64_t step_ns = 1000 * (place + 1) - together;
-        costs[i] = (tw_sample_cost){.peak_bytes = peak * MIB, .weights_bytes = weights[place] * MIB, .step_ns = step_ns};
+        uint64_t unit = counts_types && plan->precision.val.uniform == TW_F32 ? 2 * MIB : MIB;
+        costs[i] = (tw_sample_cost){.peak_bytes = peak * unit, .weights_bytes = weights[place] * unit, .step_ns = step_ns};
     }
 }
 
@@ -103,6 +106,13 @@ int main(void) {
     tw_sample_attempt failed = {.plan = streamed, .failure = {.tag = TW_OUT_OF_MEMORY}};
     CHECK(tw_decide_sample(&sample, &failed, 1, &streamed) == TW_OK && streamed.residency.tag == TW_HOST);
     failed.plan = streamed;
+    CHECK(tw_decide_sample(&sample, &failed, 1, &streamed) != TW_OK);
+    // A narrow type is for what fits in no other way, and not for what overflowed in it.
+    counts_types = true;
+    CHECK(tw_decide_sample(&sample, NULL, 0, &streamed) == TW_OK && streamed.precision.val.uniform == TW_F32);
+    sample.limit_bytes = 150 * MIB;
+    CHECK(tw_decide_sample(&sample, NULL, 0, &streamed) == TW_OK && streamed.precision.val.uniform == TW_BF16);
+    failed = (tw_sample_attempt){.plan = streamed, .failure = {.tag = TW_NON_FINITE}};
     CHECK(tw_decide_sample(&sample, &failed, 1, &streamed) != TW_OK);
 
     // A tile out of range is refused.

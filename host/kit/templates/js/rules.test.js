@@ -93,3 +93,20 @@ test("samples are streamed if their weights do not fit", () => {
     const overflow = { tag: "non-finite", val: 3 };
     assert.equal(decideSample(sample(2048 * MIB), [{ plan: roomy, failure: overflow }], price).precision.val, "f32");
 });
+
+test("a narrow type is for what fits in no other way", () => {
+    const price = (plans) =>
+        plans.map(({ precision }) => ({
+            peakBytes: (precision.val === "f32" ? 4 : 2) * MIB,
+            weightsBytes: 0,
+            movedBytes: 0,
+            stepNs: precision.val === "f32" ? 4 : 2,
+        }));
+    const device = { backend: "cpu", arch: "x86_v3", fastDtypes: ["f32"] };
+    const sample = (limitBytes) => ({ device, limitBytes, objective: "fastest", batch: 1, passes: 1, steps: 20 });
+    assert.equal(decideSample(sample(4 * MIB), [], price).precision.val, "f32");
+    const narrow = decideSample(sample(3 * MIB), [], price);
+    assert.equal(narrow.precision.val, "bf16");
+    const overflowed = [{ plan: narrow, failure: { tag: "non-finite", val: 3 } }];
+    assert.throws(() => decideSample(sample(3 * MIB), overflowed, price), /nothing/);
+});

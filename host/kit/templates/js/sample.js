@@ -6,29 +6,40 @@
  * asks the host what plans would cost.
  */
 export function decideSample(request, attempts, price) {
-    // The device: half the bytes if a probe found bf16 no slower.
-    const isFast = request.device.backend !== "cpu" && request.device.fastDtypes.includes("bf16");
-    let dtype = isFast ? "bf16" : "f32";
+    // The device: half the bytes if a probe found bf16 no slower. Elsewhere a narrow type is for
+    // what fits in no other way, since it alone changes the result.
+    const isNarrow = request.device.backend !== "cpu" && request.device.fastDtypes.includes("bf16");
+    let dtypes = isNarrow ? ["bf16"] : ["f32", "bf16"];
     let budget = request.limitBytes;
     for (const { plan, failure } of attempts) {
         if (failure.tag === "non-finite") {
             // NaN or infinity: a type with a wider range.
             if (plan.precision.val === "f32") throw "not finite in f32";
-            dtype = "f32";
+            dtypes = ["f32"];
         } else {
             // Too much memory: the next plan has to be expected to hold less.
             const [cost] = price([plan]);
             if (cost) budget = Math.min(budget, held(cost) - 1);
         }
     }
+    for (const dtype of dtypes) {
+        const best = bestPlan(request, dtype, budget, price);
+        if (best) return best;
+    }
+    // A thrown text is an honest answer: the host then uses its own plan.
+    throw attempts.length ? "nothing smaller is left" : "nothing is expected to fit";
+}
+
+/**
+ * The plan in a dtype that serves the user's objective best, of those that hold no more than the
+ * budget, in bytes.
+ */
+function bestPlan(request, dtype, budget, price) {
     const plans = list(request, dtype);
     const costs = price(plans);
     const priced = plans.map((plan, number) => ({ plan, cost: costs[number] }));
     const fitting = priced.filter(({ cost }) => cost && held(cost) <= budget);
-    // A thrown text is an honest answer: the host then uses its own plan.
-    if (fitting.length === 0) throw attempts.length ? "nothing smaller is left" : "nothing is expected to fit";
-
-    // The user's objective.
+    if (fitting.length === 0) return undefined;
     const figure = request.objective === "leanest" ? held : (cost) => cost.stepNs;
     const best = fitting.reduce((best, next) => (figure(next.cost) < figure(best.cost) ? next : best));
     return { ...best.plan, reason: "the best that fits" };

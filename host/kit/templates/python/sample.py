@@ -14,31 +14,37 @@ from wit_world.imports.vae import Failure_NonFinite, Precision_Uniform, Release
 class DenoisePolicy:
     def decide(self, request, attempts):
         """A plan for a sample after its attempts failed, the latest last; at first there are none."""
-        # The device: half the bytes if a probe found bf16 no slower.
-        is_fast = request.device.backend != Backend.CPU and Dtype.BF16 in request.device.fast_dtypes
-        dtype, budget = Dtype.BF16 if is_fast else Dtype.F32, request.limit_bytes
+        # The device: half the bytes if a probe found bf16 no slower. Elsewhere a narrow type is for what fits in no other
+        # way, since it alone changes the result.
+        is_narrow = request.device.backend != Backend.CPU and Dtype.BF16 in request.device.fast_dtypes
+        dtypes, budget = [Dtype.BF16] if is_narrow else [Dtype.F32, Dtype.BF16], request.limit_bytes
         for attempt in attempts:
             if isinstance(attempt.failure, Failure_NonFinite):
                 # NaN or infinity: a type with a wider range.
                 if attempt.plan.precision == Precision_Uniform(Dtype.F32):
                     raise Err("not finite in f32")
-                dtype = Dtype.F32
+                dtypes = [Dtype.F32]
             else:
                 # Too much memory: the next plan has to be expected to hold less.
                 [cost] = price([attempt.plan])
                 budget = min(budget, held(cost) - 1) if cost is not None else budget
-        plans = candidates(request, dtype)
-        fitting = [(plan, cost) for plan, cost in zip(plans, price(plans)) if cost is not None and held(cost) <= budget]
-        if not fitting:
-            # An error is an honest answer: the host then uses its own plan.
-            raise Err("nothing smaller is left" if attempts else "nothing is expected to fit")
-        # The user's objective.
-        figure = held if request.objective == Objective.LEANEST else lambda cost: cost.step_ns
-        plan, _ = min(fitting, key=lambda each: figure(each[1]))
-        return replace(plan, reason="the best that fits")
+        for dtype in dtypes:
+            plan = best(request, dtype, budget)
+            if plan is not None:
+                return replace(plan, reason="the best that fits")
+        # An error is an honest answer: the host then uses its own plan.
+        raise Err("nothing smaller is left" if attempts else "nothing is expected to fit")
 
     def learn(self, request, plan, outcome):
         """Called with the outcome of a plan."""
+
+
+def best(request, dtype, budget):
+    """The plan in a dtype that serves the user's objective best, of those within the budget, in bytes; None if none is."""
+    plans = candidates(request, dtype)
+    fitting = [(plan, cost) for plan, cost in zip(plans, price(plans)) if cost is not None and held(cost) <= budget]
+    figure = held if request.objective == Objective.LEANEST else lambda cost: cost.step_ns
+    return min(fitting, key=lambda each: figure(each[1]), default=(None, None))[0]
 
 
 def held(cost):

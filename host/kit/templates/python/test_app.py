@@ -126,6 +126,21 @@ class Samples(unittest.TestCase):
         overflowed = denoise.Attempt(roomy, Failure_NonFinite(3))
         self.assertEqual(policy.decide(sample(2048 * MIB), [overflowed]).precision.value, Dtype.F32)
 
+    def test_a_narrow_type_is_for_what_fits_in_no_other_way(self):
+        def price(plan):
+            size = 4 if plan.precision.value == Dtype.F32 else 2
+            return Ok(denoise.Cost(size * MIB, 0, 0, size))
+
+        denoise_host.estimate = lambda plans: [price(plan) for plan in plans]
+        policy = app.DenoisePolicy()
+        device = replace(sample(0).device, fast_dtypes=[])
+        self.assertEqual(policy.decide(replace(sample(4 * MIB), device=device), []).precision.value, Dtype.F32)
+        tight = replace(sample(3 * MIB), device=device)
+        narrow = policy.decide(tight, [])
+        self.assertEqual(narrow.precision.value, Dtype.BF16)
+        with self.assertRaises(Err):
+            policy.decide(tight, [denoise.Attempt(narrow, Failure_NonFinite(3))])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -37,7 +37,7 @@ pub fn inspect(
     device: &DeviceState,
     request: &JobRequest,
     uploads: &Uploads,
-) -> Result<Inspection, Refusal> {
+) -> Result<Inspection<'static>, Refusal> {
     if let Some(input) = uploads.keys().find(|input| **input != Input::Latent) {
         return Err(invalid(format!("{}: is for samples: leave it out of a decode", input.name())));
     }
@@ -83,7 +83,9 @@ pub fn inspect(
         steps: None,
         around: None,
     };
-    Ok(Inspection { work, settings: None, latent: Some(latent), format, least_bytes, counts_weights, expected })
+    let check_values = Box::new(|| Ok(()));
+    let latent = Some(latent);
+    Ok(Inspection { work, settings: None, latent, format, least_bytes, counts_weights, expected, check_values })
 }
 
 /// An error of a latent's file, in a line for callers. The file's path on the server is left out.

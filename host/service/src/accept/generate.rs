@@ -95,7 +95,7 @@ pub fn from_latent(fields: SampleFields) -> SampleFields {
     SampleFields { width: None, height: None, frames: None, ..fields }
 }
 
-/// Width and height that a picture to begin with has, as the vae takes it.
+/// Width and height that a picture to begin with has, as the vae takes it, by its header.
 fn image_size(image: &Path, model: &OpenModel, vae: &Model, fields: &SampleFields) -> Result<[u32; 2], Refusal> {
     if vae.is_video() {
         return Err(invalid(format!("image: model {} makes clips, and they begin with no picture here", model.name)));
@@ -105,12 +105,19 @@ fn image_size(image: &Path, model: &OpenModel, vae: &Model, fields: &SampleField
     {
         return Err(invalid(format!("sample.{name}: a picture to begin with has its size: leave one of them out")));
     }
-    let refused =
-        |error: tilewright_pipeline::Error| invalid(one_line(&error).replace(&image.display().to_string(), IMAGE));
-    let mut source = EncodeSource::open(image, Some(1)).map_err(refused)?;
-    source.crop(vae.spatial_scale(), &mut |_| {}).map_err(refused)?;
+    let mut source = open_image(image)?;
+    source.crop(vae.spatial_scale(), &mut |_| {}).map_err(|error| unsound(image, &error))?;
     let (height, width) = source.size();
     Ok([width, height])
+}
+
+fn open_image(image: &Path) -> Result<EncodeSource, Refusal> {
+    EncodeSource::open(image, Some(1)).map_err(|error| unsound(image, &error))
+}
+
+/// The refusal of a picture that can't be read. Its path on the server is left out.
+fn unsound(image: &Path, error: &tilewright_pipeline::Error) -> Refusal {
+    invalid(one_line(error).replace(&image.display().to_string(), IMAGE))
 }
 
 /// The settings that fields ask for.
@@ -148,13 +155,13 @@ pub fn prompts_of(request: &JobRequest, fields: &SampleFields) -> Vec<String> {
 ///
 /// # Errors
 /// It can't be made as the request asks.
-pub fn inspect(
-    model: &OpenModel,
+pub fn inspect<'a>(
+    model: &'a OpenModel,
     device: &DeviceState,
     request: &JobRequest,
     prompt: &str,
-    uploads: &Uploads,
-) -> Result<Inspection, Refusal> {
+    uploads: &'a Uploads,
+) -> Result<Inspection<'a>, Refusal> {
     if let Some((name, _)) = OF_DECODES.iter().find(|(_, is_given)| is_given(request)) {
         return Err(invalid(format!("{name}: is for decodes: leave it out of a job from a prompt")));
     }
@@ -201,8 +208,9 @@ pub fn inspect(
             Input::Noise | Input::Image => None,
         }
     };
-    let refused = |error: &tilewright_pipeline::Error| {
-        invalid(describe(error, model, |input| named(input).filter(|_| input == Input::Mask)))
+    let mask = uploads.get(&Input::Mask).map(|mask| mask.path());
+    let refused = move |error: &tilewright_pipeline::Error| {
+        invalid(describe(error, model, |input| mask.filter(|_| input == Input::Mask).map(Path::to_owned)))
     };
     let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
     transformer.check_size(size).map_err(|error| refused(&error))?;
@@ -229,9 +237,6 @@ pub fn inspect(
         }
         None => 0,
     };
-    if let Some(mask) = &asked.mask {
-        transformer.check_mask(mask, &outline).map_err(|error| refused(&error))?;
-    }
     let [frames, height, width] = transformer.extents(shape);
     let samples = shape.first().map_or(1, |samples| *samples as u32);
     let steps = outline.shape.steps() as u32;
@@ -275,6 +280,10 @@ pub fn inspect(
         least_bytes: sampled.max(decoded).max(encoded),
         counts_weights: true,
         expected,
+        check_values: Box::new(move || {
+            image.map_or(Ok(()), |image| open_image(image)?.check().map_err(|error| unsound(image, &error)))?;
+            mask.map_or(Ok(()), |mask| transformer.check_mask(mask, &outline)).map_err(|error| refused(&error))
+        }),
     })
 }
 

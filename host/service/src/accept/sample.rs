@@ -39,13 +39,13 @@ const OF_DECODES: [Alone; 4] = [
 ///
 /// # Errors
 /// They can't be sampled as the request asks.
-pub fn inspect(
-    model: &OpenModel,
+pub fn inspect<'a>(
+    model: &'a OpenModel,
     device: &DeviceState,
     request: &JobRequest,
     fields: &SampleFields,
-    uploads: &Uploads,
-) -> Result<Inspection, Refusal> {
+    uploads: &'a Uploads,
+) -> Result<Inspection<'a>, Refusal> {
     if let Some((name, _)) = OF_DECODES.iter().find(|(_, is_given)| is_given(request)) {
         return Err(invalid(format!("{name}: is for decodes: leave it out of a sample")));
     }
@@ -72,21 +72,20 @@ pub fn inspect(
     if uploads.contains_key(&Input::Image) {
         return Err(invalid("image: a picture to begin with is for prompts: give its latent instead"));
     }
-    let paths = |input: Input| uploads.get(&input).map(|upload| upload.path().to_owned());
+    let paths = move |input: Input| uploads.get(&input).map(|upload| upload.path().to_owned());
     if let (true, Some(vae)) = (fields.preview, &model.vae) {
         LatentMap::check(transformer, (&vae.model, &vae.path))
             .map_err(|_| invalid(format!("sample.preview: the vae of model {} is of another model", model.name)))?;
     }
     let fields = &fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
     let asked = sample_request(transformer, fields, paths).map_err(Refusal::Invalid)?;
-    let refused = |error: &tilewright_pipeline::Error| invalid(describe(error, model, paths));
+    let refused = move |error: &tilewright_pipeline::Error| invalid(describe(error, model, paths));
     // Latents and noise are made when the job's turn comes.
     let outline = transformer.outline(&asked).map_err(|error| refused(&error))?;
     let shape = &outline.shape.latents;
     let quote = DenoiseQuote::new(&device.machine, &transformer.denoiser, &outline.shape, u64::MAX, Objective::Fastest);
     let quote = quote.map_err(internal)?;
     let (least_bytes, expected) = (quote.least_bytes().unwrap_or_default(), quote.fastest());
-    transformer.check_values(&asked, &outline).map_err(|error| refused(&error))?;
     let [frames, height, width] = transformer.extents(shape);
     let settings = settings_of(model, transformer, request, (&asked, shape)).map_err(|error| refused(&error))?;
     let files = transformer.denoiser.files();
@@ -109,6 +108,7 @@ pub fn inspect(
         least_bytes,
         counts_weights: true,
         expected,
+        check_values: Box::new(move || transformer.check_values(&asked, &outline).map_err(|error| refused(&error))),
     })
 }
 

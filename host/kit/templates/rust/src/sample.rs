@@ -7,8 +7,10 @@ use tilewright_sdk::{
 
 /// A plan for a sample after its attempts failed, the latest last; at first there are none.
 pub fn decide(request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
-    // The device: half the bytes if a probe found bf16 no slower.
-    let mut dtype = if request.has_gpu() && request.is_fast(Dtype::Bf16) { Dtype::Bf16 } else { Dtype::F32 };
+    // The device: half the bytes if a probe found bf16 no slower. Elsewhere a narrow type is for
+    // what fits in no other way, since it alone changes the result.
+    let is_narrow = request.has_gpu() && request.is_fast(Dtype::Bf16);
+    let mut dtypes = if is_narrow { vec![Dtype::Bf16] } else { vec![Dtype::F32, Dtype::Bf16] };
     let mut budget = request.limit_bytes;
     for attempt in attempts {
         if attempt.overflowed() {
@@ -16,22 +18,27 @@ pub fn decide(request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
             if attempt.plan.precision.dtype() == Dtype::F32 {
                 return Err("not finite in f32".into());
             }
-            dtype = Dtype::F32;
+            dtypes = vec![Dtype::F32];
         } else if let Ok(cost) = denoise::estimate_one(&attempt.plan) {
             // Too much memory: the next plan has to be expected to hold less.
             budget = budget.min(cost.held().saturating_sub(1));
         }
     }
+    let best = dtypes.into_iter().find_map(|dtype| best(request, dtype, budget));
+    // An error is an honest answer: the host then uses its own plan.
+    best.ok_or_else(|| "nothing smaller is expected to fit".into())
+}
+
+/// The plan in a dtype that serves the user's objective best, of those that hold no more than the
+/// budget, in bytes.
+fn best(request: &Request, dtype: Dtype, budget: u64) -> Option<Plan> {
     let plans = candidates(request, dtype);
     // A plan that the host can't run has an error instead of a cost, and is left out.
     let costs = denoise::estimate(&plans);
     let priced = plans.into_iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?)));
     let fitting = priced.filter(|(_, cost)| cost.held() <= budget);
-    // The user's objective.
     let figure = |cost: &Cost| if request.objective == Objective::Leanest { cost.held() } else { cost.step_ns };
-    let best = fitting.min_by_key(|(_, cost)| figure(cost)).map(|(plan, _)| plan.because("the best that fits"));
-    // An error is an honest answer: the host then uses its own plan.
-    best.ok_or_else(|| "nothing smaller is expected to fit".into())
+    fitting.min_by_key(|(_, cost)| figure(cost)).map(|(plan, _)| plan.because("the best that fits"))
 }
 
 /// Plans that each hold less than the one before.
@@ -136,5 +143,26 @@ mod tests {
         assert!(decide(&request(300 * MIB), &failed(&next, Failure::OutOfMemory(MIB))).is_err());
         let wider = decide(&request(2048 * MIB), &failed(&roomy, Failure::NonFinite(3))).unwrap();
         assert_eq!(wider.precision, Precision::Uniform(Dtype::F32));
+    }
+
+    #[test]
+    fn a_narrow_type_is_for_what_fits_in_no_other_way() {
+        // A host without a fast bf16, where all takes twice the bytes in f32.
+        let estimate = |plan: &Plan| {
+            let bytes = if plan.precision.dtype() == Dtype::F32 { 4 } else { 2 };
+            Ok(Cost { peak_bytes: bytes * MIB, weights_bytes: 0, moved_bytes: 0, step_ns: bytes })
+        };
+        Stub { estimate: Box::new(estimate), trials: vec![] }.install();
+        let slow = |limit_bytes| {
+            let mut request = request(limit_bytes);
+            request.device.fast_dtypes.clear();
+            request
+        };
+        let taken = |limit_bytes| decide(&slow(limit_bytes), &[]).map(|plan| plan.precision.dtype());
+        assert_eq!(taken(4 * MIB), Ok(Dtype::F32));
+        let narrow = decide(&slow(3 * MIB), &[]).unwrap();
+        assert_eq!(narrow.precision.dtype(), Dtype::Bf16);
+        let overflowed = Attempt { plan: narrow, failure: Failure::NonFinite(3) };
+        assert!(decide(&slow(3 * MIB), &[overflowed]).is_err(), "not after an overflow");
     }
 }
