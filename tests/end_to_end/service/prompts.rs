@@ -373,11 +373,18 @@ fn a_picture_may_begin_with_another() {
     sized["sample"]["width"] = json!(48);
     let clip = json!({ "model": "wan", "prompt": prompt });
     let plain = json!({ "model": "flux", "prompt": prompt });
+    // Damage behind the header is found only in a picture whose work fits.
+    let hopeless = json!({ "model": "flux", "prompt": prompt, "memory_limit_bytes": 1 });
+    let (cut, cut_mask) = (&start[..start.len() - 40], &mask[..mask.len() - 40]);
     for (line, words) in [
         (refused(&sized, &[("image", &start)]), "sample.width: a picture to begin with has its size"),
         (refused(&clip, &[("image", &start)]), "image: model wan makes clips"),
         (refused(&plain, &[("image", b"no picture")]), "image: "),
         (refused(&plain, &[("image", &start[..60])]), "image: "),
+        (refused(&plain, &[("image", cut)]), "image: "),
+        (refused(&plain, &[("image", &start), ("mask", cut_mask)]), "mask: "),
+        (refused(&hopeless, &[("image", cut)]), "memory_limit_bytes: 1 B is too little"),
+        (refused(&hopeless, &[("image", &start), ("mask", cut_mask)]), "memory_limit_bytes: 1 B is too little"),
         (refused(&plain, &[("mask", &mask)]), "mask: expected an image with it"),
         (refused(&request, &[]), "sample.denoise: expected an image with it"),
         (refused(&plain, &[("image", &start), ("mask", b"no picture")]), "mask: "),
