@@ -86,9 +86,9 @@ impl ClipReader {
         Ok(Self { shape, rate: None, notes: Vec::new(), source: Source::Pictures { paths, next: 0 } })
     }
 
-    /// Reads the pixels of the first picture and keeps none: a picture that is cut or damaged behind
-    /// its header opens, and is found by this before it is waited for. Videos, animations and raw
-    /// values are checked as their frames are taken.
+    /// Reads the pixels of the first picture and keeps none, so that one which is cut or damaged
+    /// behind its header is found before it is waited for. Videos, animations and raw values are
+    /// checked as their frames are taken.
     ///
     /// # Errors
     /// [`Error::Read`] or [`Error::Input`].

@@ -65,7 +65,9 @@ fn descriptor(path: &Path) -> Option<u32> {
     for _ in 0..MOST_LINKS {
         let folder = fs::canonicalize(folder_of(&path)).ok()?;
         if folder == own {
-            return path.file_name()?.to_str()?.parse().ok();
+            let name = path.file_name()?.to_str()?;
+            // The system knows a number by its shortest form alone.
+            return name.parse().ok().filter(|number: &u32| number.to_string() == name);
         }
         path = folder.join(fs::read_link(&path).ok()?);
     }
@@ -199,6 +201,9 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let path = PathBuf::from(format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
         assert!(!is_standard_output(&path) && stream(&path).is_some());
+        for path in ["/dev/fd/+1", "/dev/fd/01"].map(Path::new) {
+            assert_eq!((stream(path), is_standard_output(path)), (None, false), "{}", path.display());
+        }
         symlink("loop", at("loop")).unwrap();
         fs::write(at("1"), "").unwrap();
         for name in ["loop", "1", "none", "none/1"] {
