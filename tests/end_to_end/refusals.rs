@@ -170,6 +170,39 @@ fn a_picture_that_is_cut_behind_its_header_is_refused_before_any_stage() {
 }
 
 #[test]
+fn a_size_that_is_a_pictures_is_refused_by_its_name() {
+    let place = Place::new();
+    image::GrayImage::new(40000, 8).save(place.path("wide.png")).unwrap();
+    let run = place.run(&generate("flux-shapes", "--image wide.png -o x.png"));
+    run.failed(2, "wide.png: a size of 40000×8");
+    assert!(!run.stderr().contains("--size"), "{}", run.stderr());
+}
+
+#[test]
+fn pictures_of_a_clip_are_checked_before_any_is_encoded() {
+    let place = Place::new();
+    let whole = std::fs::read(fixture("generate-flux-image/picture.png")).unwrap();
+    let folder = |name: &str, bad: &dyn Fn(&std::path::Path)| {
+        std::fs::create_dir(place.path(name)).unwrap();
+        for number in 0..5 {
+            place.write(&format!("{name}/{number}.png"), &whole);
+        }
+        bad(&place.path(name).join("3.png"));
+    };
+    folder("cut", &|path| std::fs::write(path, &whole[..whole.len() / 2]).unwrap());
+    folder("sizes", &|path| image::GrayImage::new(8, 8).save(path).unwrap());
+    for name in ["cut", "sizes"] {
+        for more in ["", "--dry-run"] {
+            let vae = model("wan-shapes/vae");
+            let rest = format!("encode {name} --vae {vae} --device cpu --no-history -o x.latent {more}");
+            let run = place.run(&words(&rest));
+            run.failed(2, "3.png");
+            assert!(!place.path("x.latent").is_file());
+        }
+    }
+}
+
+#[test]
 fn a_large_picture_has_its_prices_in_time_and_a_plan_within_the_limit() {
     let place = Place::new();
     let arguments = generate("flux-shapes", "--size 11584x11584 --memory-limit 2GiB --dry-run --json -o x.png");

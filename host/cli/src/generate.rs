@@ -141,7 +141,12 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     request.size = Some(size);
     // Refused before encoders run, and by a dry run too.
     let Size { width, height, frames } = size;
-    transformer.check_size(size)?;
+    transformer.check_size(size).map_err(|error| match (&arguments.image, beginning, error) {
+        (Some(path), Some(Beginning::Latent), pipeline::Error::Setting { reason, .. }) => {
+            Failure::input(format!("{}: {reason}", path.display()))
+        }
+        (.., error) => error.into(),
+    })?;
     transformer.check_guidance(request.guidance)?;
     let one = vae.shape_of(extents(&[1, 1, 1, 1]));
     output.check(&Shape { frames: frames as usize, width, height, ..one })?;

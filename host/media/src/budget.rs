@@ -78,7 +78,8 @@ mod tests {
             assert!(check(path, 8192, 8192, bytes).is_ok());
             let error = check(path, 16_384, 16_384, bytes).unwrap_err().to_string();
             assert!(
-                error.starts_with("a.png: 16384×16384 pixels take") && error.ends_with("at most 1.25 GiB: scale it down"),
+                error.starts_with("a.png: 16384×16384 pixels take")
+                    && error.ends_with("at most 1.25 GiB: scale it down"),
                 "{error}"
             );
         }

@@ -86,15 +86,17 @@ impl ClipReader {
         Ok(Self { shape, rate: None, notes: Vec::new(), source: Source::Pictures { paths, next: 0 } })
     }
 
-    /// Reads the pixels of the first picture and keeps none, so that one which is cut or damaged
-    /// behind its header is found before it is waited for. Videos, animations and raw values are
-    /// checked as their frames are taken.
+    /// Reads the pixels of the first `count` pictures and keeps none, so that one which is cut or
+    /// damaged behind its header, or of another size, is found before it is waited for. Videos,
+    /// animations and raw values are checked as their frames are taken.
     ///
     /// # Errors
-    /// [`Error::Read`] or [`Error::Input`].
-    pub fn check(&self) -> Result<()> {
+    /// As [`ClipReader::next_frame`].
+    pub fn check(&self, count: usize) -> Result<()> {
         match &self.source {
-            Source::Pictures { paths, .. } => picture::read_picture(&paths[0]).map(drop),
+            Source::Pictures { paths, .. } => {
+                paths.iter().take(count).try_for_each(|path| read_of_size(path, self.shape).map(drop))
+            }
             Source::Video(_) | Source::Animation(_) | Source::Raw { .. } => Ok(()),
         }
     }
@@ -120,7 +122,7 @@ impl ClipReader {
     /// # Errors
     /// As [`ClipReader::open`]; also for a picture of another size than the first.
     pub fn next_frame(&mut self) -> Result<Option<Frame>> {
-        let Shape { samples, frames, width, height, .. } = self.shape;
+        let Shape { samples, frames, .. } = self.shape;
         match &mut self.source {
             Source::Video(decoder) => decoder.next_frame(&mut self.notes),
             Source::Animation(reader) => reader.next_frame(),
@@ -132,16 +134,22 @@ impl ClipReader {
             Source::Pictures { paths, next } => {
                 let Some(path) = paths.get(*next) else { return Ok(None) };
                 *next += 1;
-                let (frame, notes) = picture::read_picture(path)?;
+                let (frame, notes) = read_of_size(path, self.shape)?;
                 self.notes.extend(notes);
-                if (frame.width, frame.height) != (width, height) {
-                    let reason = format!("{}×{}, but the first is {width}×{height}", frame.width, frame.height);
-                    return Err(Error::input(path, format!("the pictures of a clip have one size: this is {reason}")));
-                }
                 Ok(Some(frame))
             }
         }
     }
+}
+
+/// Reads a picture of a clip's size.
+fn read_of_size(path: &Path, Shape { width, height, .. }: Shape) -> Result<(Frame, Vec<String>)> {
+    let (frame, notes) = picture::read_picture(path)?;
+    if (frame.width, frame.height) != (width, height) {
+        let reason = format!("{}×{}, but the first is {width}×{height}", frame.width, frame.height);
+        return Err(Error::input(path, format!("the pictures of a clip have one size: this is {reason}")));
+    }
+    Ok((frame, notes))
 }
 
 /// The pictures of a folder by name; hidden files and others are skipped.

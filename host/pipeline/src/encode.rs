@@ -117,7 +117,7 @@ impl EncodeInput {
     }
 
     /// The input with the pictures of its source, if it is pictures; a clip's frames are read as it
-    /// is encoded, and its first picture is checked.
+    /// is encoded; its pictures are checked before.
     ///
     /// # Errors
     /// They can't be read.

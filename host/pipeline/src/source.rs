@@ -53,14 +53,14 @@ impl EncodeSource {
         }
     }
 
-    /// Reads the pixels of the first picture and keeps none, so that a damaged one is found before
-    /// other work begins.
+    /// Reads the pixels of the pictures that are taken and keeps none, so that a damaged one is
+    /// found before other work begins.
     ///
     /// # Errors
-    /// It is cut or damaged behind its header.
+    /// One is cut or damaged behind its header, or of another size than the first.
     pub fn check(&self) -> Result<()> {
         match &self.reader {
-            Frames::File(reader) => Ok(reader.check()?),
+            Frames::File(reader) => Ok(reader.check(self.frames as usize)?),
             Frames::Still(..) => Ok(()),
         }
     }

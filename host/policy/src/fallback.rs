@@ -1,8 +1,8 @@
 //! The host's own plan, for requests without a usable answer of a policy: whole if that fits, else
 //! in exact bands, else in the largest tiles that fit; tiles before bands if the user allows them.
-//! In a type that loses nothing unless the device is known to be fast in bf16. A clip that carries
-//! its causal cache is decoded a latent frame at a time, whole or in bands. Only if not even its
-//! cache fits, it runs in tiles over the whole clip.
+//! In a type that loses nothing unless the device is known to be fast in bf16, or nothing fits in
+//! that type. A clip that carries its causal cache is decoded a latent frame at a time, whole or in
+//! bands. Only if not even its cache fits, it runs in tiles over the whole clip.
 
 mod denoise;
 mod text;
@@ -142,13 +142,22 @@ struct Fitting<'a> {
 }
 
 impl Fitting<'_> {
-    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else
-    /// with the least memory possible. A plan that was tried is returned only if no other is left.
+    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else the
+    /// same in bf16, else with the least memory possible. A plan that was tried is returned only if
+    /// no other is left.
     fn plan(&self, plan: Plan, most: u64, reason: &str) -> Plan {
         let Question { request, capabilities, under_way, .. } = *self.question;
         let bounds = Bounds::new(request, capabilities, under_way);
-        let plans = divisions(request, capabilities).into_iter().filter_map(|(space, time)| {
-            make_legal(Plan { space, time, batch: 1, reason: reason.into(), ..plan.clone() }, &bounds)
+        // A narrow type comes last, since it alone changes the values of a whole picture.
+        let narrow = self.has_narrower(plan.precision).then_some(Precision::Uniform(Dtype::Bf16));
+        let precisions = [Some(plan.precision), narrow].into_iter().flatten();
+        let plans = precisions.flat_map(|precision| {
+            let divisions = divisions(request, capabilities).into_iter();
+            divisions.map(move |(space, time)| (precision, space, time))
+        });
+        let plans = plans.filter_map(|(precision, space, time)| {
+            let reason = reason.into();
+            make_legal(Plan { space, time, batch: 1, precision, reason, ..plan.clone() }, &bounds)
         });
         let mut least: Option<((bool, u64), Plan)> = None;
         for plan in plans {
@@ -163,6 +172,13 @@ impl Fitting<'_> {
             }
         }
         least.map_or(Plan { space: Space::Whole, batch: 1, reason: reason.into(), ..plan }, |(_, plan)| plan)
+    }
+
+    /// True if bf16 may be taken instead of a wider type: it is offered, and nothing has overflowed.
+    fn has_narrower(&self, precision: Precision) -> bool {
+        let Question { capabilities, attempts, .. } = *self.question;
+        let has_overflowed = attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }));
+        precision.dtype() == Dtype::F32 && capabilities.dtypes.contains(&Dtype::Bf16) && !has_overflowed
     }
 
     fn is_new(&self, plan: &Plan) -> bool {
@@ -322,6 +338,52 @@ mod tests {
             objective: Objective::Balanced,
             hints: Vec::new(),
         }
+    }
+
+    /// The same prices, of which bf16 takes half.
+    struct ByType(Prices);
+
+    impl CostModel for ByType {
+        fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+            plans.iter().map(|plan| self.estimate_one(plan)).collect()
+        }
+
+        fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+            let cost = self.0.estimate_one(plan)?;
+            let share = if plan.precision.dtype() == Dtype::F32 { 1 } else { 2 };
+            Ok(Cost { peak_bytes: cost.peak_bytes / share, ..cost })
+        }
+
+        fn trials(&self, _most: u32) -> Vec<Trial> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn a_narrow_type_is_for_what_fits_in_no_other_way() {
+        let least = |precision| {
+            let tile = Space::Blended(Tile { height: 64, width: 64, overlap: 16 });
+            let plan = Plan { space: tile, precision: Precision::Uniform(precision), ..plain_plan(&device()) };
+            ByType(Prices(clip(0))).estimate_one(&plan).unwrap().peak_bytes
+        };
+        let (device, capabilities) = (device(), capabilities());
+        let ask = |limit: u64, attempts: &[Attempt], answer: fn(&Question<'_>, &dyn CostModel) -> Plan| {
+            let request = clip(limit);
+            let question = Question::new(Stage::Decode, &request, &device, &capabilities);
+            answer(&question.after(attempts), &ByType(Prices(request.clone())))
+        };
+        let own = |limit, attempts: &[Attempt]| ask(limit, attempts, |question, costs| decide(question, costs));
+        let dtype = |plan: &Plan| plan.precision.dtype();
+        assert_eq!(dtype(&own(least(Dtype::F32), &[])), Dtype::F32);
+        let narrow = own(least(Dtype::F32) - 1, &[]);
+        assert_eq!(dtype(&narrow), Dtype::Bf16);
+        // After a policy's plans, too, but not after values that overflowed.
+        let tiles = Plan { precision: Precision::Uniform(Dtype::F32), ..narrow.clone() };
+        let memory = Failure::OutOfMemory { bytes: 1 };
+        let last = |question: &Question<'_>, costs: &dyn CostModel| last_resort(question, costs).unwrap();
+        assert_eq!(dtype(&ask(least(Dtype::Bf16), &[failed(&tiles, memory)], last)), Dtype::Bf16);
+        let overflowed = failed(&narrow, Failure::NonFinite { values: 1 });
+        assert_eq!(dtype(&own(least(Dtype::F32) - 1, &[overflowed])), Dtype::F32);
     }
 
     #[test]

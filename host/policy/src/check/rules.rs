@@ -6,7 +6,12 @@ use super::{Bounds, Change, Part, Predicate, Rule, rank_precision};
 
 /// Answers without a meaning: no range says what was meant.
 pub(super) const NONSENSE: &[(Predicate<Plan>, &str)] = &[
-    (|plan| plan.space.tile().is_some_and(|tile| tile.height == 0 || tile.width == 0), "a tile of no extent"),
+    // Of an exact tile, only the height matters.
+    (|plan| matches!(plan.space, Space::Exact(Tile { height: 0, .. })), "a tile of no extent"),
+    (
+        |plan| matches!(plan.space, Space::Blended(Tile { height, width, .. }) if height == 0 || width == 0),
+        "a tile of no extent",
+    ),
     (|plan| plan.batch == 0, "a batch of nothing"),
     (|plan| matches!(plan.time, Time::Carried { frames: 0 } | Time::Blended { frames: 0, .. }), "a chunk of no frames"),
 ];

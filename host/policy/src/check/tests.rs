@@ -254,6 +254,12 @@ fn what_is_under_way_goes_on() {
 fn nonsense_is_told_from_out_of_range() {
     let refused = |mut plan: Plan| fit::<Vae>(&mut plan, &bounds(), &mut |_| {}).unwrap_err();
     assert_eq!(refused(blended(0, 512, 0)), "a tile of no extent");
+    assert_eq!(refused(blended(512, 0, 0)), "a tile of no extent");
+    let exact = |height, width| plan(Space::Exact(Tile { height, width, overlap: 0 }));
+    assert_eq!(refused(exact(0, 512)), "a tile of no extent");
+    let mut high = exact(64, 0);
+    fit::<Vae>(&mut high, &bounds(), &mut |_| {}).unwrap();
+    assert_ne!(high.space.tile().unwrap().width, 0, "only the height matters");
     assert_eq!(refused(Plan { batch: 0, ..plan(Space::Whole) }), "a batch of nothing");
     assert_eq!(refused(Plan { time: Time::Carried { frames: 0 }, ..plan(Space::Whole) }), "a chunk of no frames");
 }

@@ -213,7 +213,10 @@ pub fn inspect<'a>(
         invalid(describe(error, model, |input| mask.filter(|_| input == Input::Mask).map(Path::to_owned)))
     };
     let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
-    transformer.check_size(size).map_err(|error| refused(&error))?;
+    transformer.check_size(size).map_err(|error| match (&error, size_of_image) {
+        (tilewright_pipeline::Error::Setting { reason, .. }, Some(_)) => invalid(format!("{IMAGE}: {reason}")),
+        _ => refused(&error),
+    })?;
     let tokens = transformer.text_tokens_of(request.text_tokens, asked.convention).map_err(|error| refused(&error))?;
     let foreseen = Foreseen {
         tokens,
