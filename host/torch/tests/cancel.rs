@@ -1,7 +1,7 @@
 //! Cancellation within each of this project's own kernels: no block begins after the cancellation.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -23,6 +23,14 @@ fn run(work: &dyn Fn() -> Result<()>, at: usize) -> (Result<()>, usize) {
     let _scope = Scope::enter(Arc::new(move || counter.fetch_add(1, Ordering::SeqCst) + 1 >= at), Rates::default());
     let ended = work();
     (ended, looks.load(Ordering::SeqCst))
+}
+
+/// Sets the number of threads, which the process has one of: tests with others wait.
+fn with_threads(threads: u16) -> MutexGuard<'static, ()> {
+    static THREADS: Mutex<()> = Mutex::new(());
+    let guard = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    set_threads(threads);
+    guard
 }
 
 fn random(shape: &[i64], kind: Kind) -> Tensor {
@@ -84,8 +92,7 @@ fn kernels(kind: Kind) -> Vec<Named> {
 
 #[test]
 fn no_block_of_a_kernel_begins_after_the_cancellation() {
-    let _no_grad = tch::no_grad_guard();
-    set_threads(1);
+    let (_no_grad, _threads) = (tch::no_grad_guard(), with_threads(1));
     let mut all: Vec<Named> = [Kind::Float, Kind::BFloat16].into_iter().flat_map(kernels).collect();
     all.push(named("unit norm", || {
         let picture = channels_last(&random(&[1, 64, 96, 96], Kind::Float))?;
@@ -109,13 +116,12 @@ fn no_block_of_a_kernel_begins_after_the_cancellation() {
 
 #[test]
 fn threads_that_work_together_all_end() {
-    let _no_grad = tch::no_grad_guard();
     let threads = 4;
-    set_threads(threads);
+    let (_no_grad, _threads) = (tch::no_grad_guard(), with_threads(threads));
     for (name, work) in kernels(Kind::Float) {
         // Each thread may be asking when the first one hears of the cancellation.
         let (ended, seen) = run(&work, 3);
         assert!(matches!(ended, Err(Error::Cancelled)), "{name}: {ended:?}");
-        assert!(seen < 3 + threads as usize, "{name}: {seen} looks");
+        assert!(seen < 3 + usize::from(threads), "{name}: {seen} looks");
     }
 }
