@@ -133,9 +133,10 @@ const HELD: u64 = 5;
 pub fn inspected_bytes(uploads: &Uploads) -> io::Result<u64> {
     let sizes = uploads.values().map(|upload| upload.as_file().metadata().map(|facts| facts.len()));
     let files = sizes.sum::<io::Result<u64>>()?.saturating_mul(HELD);
-    // A mask may be a picture, which takes far more than its file.
-    let mask = uploads.get(&Input::Mask).and_then(|mask| tilewright_media::picture_bytes(mask.path()).ok());
-    Ok(files.saturating_add(mask.unwrap_or_default().saturating_mul(2)))
+    // A picture takes far more than its file. One is read after the other, and none is kept.
+    let pictures = [Input::Image, Input::Mask].into_iter().filter_map(|input| uploads.get(&input));
+    let picture = pictures.filter_map(|upload| tilewright_media::picture_bytes(upload.path()).ok()).max();
+    Ok(files.saturating_add(picture.unwrap_or_default()))
 }
 
 fn invalid(reason: impl Into<String>) -> Refusal {

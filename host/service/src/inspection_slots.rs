@@ -44,7 +44,7 @@ pub struct InspectionSlots {
 pub struct InspectionPermit {
     _own: OwnedSemaphorePermit,
     _turn: OwnedSemaphorePermit,
-    _memory: OwnedSemaphorePermit,
+    _memory: Option<OwnedSemaphorePermit>,
 }
 
 impl Default for InspectionSlots {
@@ -60,7 +60,7 @@ impl Default for InspectionSlots {
 
 /// The units of memory in `bytes`; at most all units, so that the largest inspection runs alone.
 fn memory_units(bytes: u64) -> u32 {
-    u32::try_from(bytes.min(MEMORY).div_ceil(UNIT)).unwrap_or(u32::MAX).max(1)
+    u32::try_from(bytes.min(MEMORY).div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
 impl InspectionSlots {
@@ -75,7 +75,11 @@ impl InspectionSlots {
             // place in the common line.
             let own = own.acquire_owned().await.ok()?;
             let turn = self.slots.clone().acquire_owned().await.ok()?;
-            let memory = self.memory.clone().acquire_many_owned(memory_units(bytes)).await.ok()?;
+            // A request without files waits for nobody's pictures.
+            let memory = match bytes {
+                0 => None,
+                _ => Some(self.memory.clone().acquire_many_owned(memory_units(bytes)).await.ok()?),
+            };
             Some(InspectionPermit { _own: own, _turn: turn, _memory: memory })
         };
         let busy = || Problem::busy("too many jobs' files are being looked into: come again after Retry-After", AGAIN);
@@ -123,6 +127,7 @@ mod tests {
         let slots = slots();
         let large = slots.acquire("ada", 64 << 30).await.unwrap();
         assert!(slots.acquire("bob", 1).await.is_err());
+        slots.acquire("bob", 0).await.unwrap();
         drop(large);
         slots.acquire("bob", 1).await.unwrap();
     }

@@ -7,8 +7,8 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::ConditioningTensors;
+use tilewright_media::Frame;
 use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError};
-use tilewright_torch::scalar;
 
 use super::conditioning_shape::ConditioningShape;
 use crate::{Error, Result};
@@ -91,11 +91,13 @@ fn has_tensors(path: &Path) -> Result<bool> {
 
 /// The red of a picture from 0 to 1, in a shape that ends with height and width.
 fn picture(path: &Path, shape: &[i64]) -> Result<Tensor> {
-    let (frame, _) = tilewright_media::read_picture(path)?;
-    let size = [1, 1, i64::from(frame.height), i64::from(frame.width)];
-    let red = &frame.values[..frame.values.len() / frame.channels.max(1)];
-    let values = Tensor::f_from_slice(red)?.f_reshape(size)?;
-    let mask = scalar::multiply(&scalar::add(&values, 1.0)?, 0.5)?;
+    let (Frame { width, height, channels, mut values }, _) = tilewright_media::read_picture(path)?;
+    // The other colours go at once: a picture may be large.
+    values.truncate(values.len() / channels.max(1));
+    values.shrink_to_fit();
+    values.iter_mut().for_each(|red| *red = (*red + 1.0) * 0.5);
+    let mask = Tensor::f_from_slice(&values)?.f_reshape([1, 1, i64::from(height), i64::from(width)])?;
+    drop(values);
     let scaled = mask.f_upsample_bilinear2d(&shape[shape.len() - 2..], false, None::<f64>, None::<f64>)?;
     Ok(scaled.f_reshape(shape)?)
 }
