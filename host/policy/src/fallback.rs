@@ -142,9 +142,9 @@ struct Fitting<'a> {
 }
 
 impl Fitting<'_> {
-    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else the
-    /// same in bf16, else with the least memory possible. A plan that was tried is returned only if
-    /// no other is left.
+    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else
+    /// the same in bf16, else with the least memory possible. A plan that was tried is returned
+    /// only if no other is left.
     fn plan(&self, plan: Plan, most: u64, reason: &str) -> Plan {
         let Question { request, capabilities, under_way, .. } = *self.question;
         let bounds = Bounds::new(request, capabilities, under_way);
@@ -174,7 +174,8 @@ impl Fitting<'_> {
         least.map_or(Plan { space: Space::Whole, batch: 1, reason: reason.into(), ..plan }, |(_, plan)| plan)
     }
 
-    /// True if bf16 may be taken instead of a wider type: it is offered, and nothing has overflowed.
+    /// True if bf16 may be taken instead of a wider type: it is offered, and nothing has
+    /// overflowed.
     fn has_narrower(&self, precision: Precision) -> bool {
         let Question { capabilities, attempts, .. } = *self.question;
         let has_overflowed = attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }));
