@@ -6,7 +6,7 @@ use super::{Bounds, Change, Part, Predicate, Rule, rank_precision};
 
 /// Answers without a meaning: no range says what was meant.
 pub(super) const NONSENSE: &[(Predicate<Plan>, &str)] = &[
-    // Of an exact tile, only the height matters.
+    // The height alone matters of an exact tile, which spans the picture.
     (|plan| matches!(plan.space, Space::Exact(Tile { height: 0, .. })), "a tile of no extent"),
     (
         |plan| matches!(plan.space, Space::Blended(Tile { height, width, .. }) if height == 0 || width == 0),
