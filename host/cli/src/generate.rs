@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use tilewright_engine::{DenoiseJob, Finished, Overrides, Sampled};
 use tilewright_media::{Format, Output, Preview, Rate, STANDARD, Shape};
-use tilewright_models::Extents;
+use tilewright_models::{Extents, Start};
 use tilewright_outputs::{Roles, folder_of};
 use tilewright_pipeline::{
     self as pipeline, Conditioning, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts,
@@ -23,7 +23,7 @@ use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text, words::with_noun};
 
 use self::{
     conditioning::Conditionings,
-    image::Beginning,
+    image::start_of,
     like::Filled,
     pictures::decode,
     prices::{On, Prices},
@@ -126,13 +126,13 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let host = std::cell::OnceCell::new();
     let wish =
         conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts, text_tokens, host };
-    let beginning = arguments.image.as_ref().map(|_| Beginning::of(&transformer, arguments)).transpose()?;
+    let start = arguments.image.as_ref().map(|_| start_of(&transformer, arguments)).transpose()?;
     let usual = request.size.unwrap_or(Size { width: 0, height: 0, frames: 1 });
-    let size = match (&arguments.image, beginning) {
-        (Some(_), Some(Beginning::Latent)) if arguments.size.is_some() => {
+    let size = match (&arguments.image, start) {
+        (Some(_), Some(Start::Latent)) if arguments.size.is_some() => {
             return Err(Failure::input("--size: a picture of --image has its size: leave one of them out"));
         }
-        (Some(path), Some(Beginning::Latent)) => {
+        (Some(path), Some(Start::Latent)) => {
             let [width, height] = image::size(path, &vae)?;
             Size { width, height, ..usual }
         }
@@ -141,8 +141,8 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     request.size = Some(size);
     // Refused before encoders run, and by a dry run too.
     let Size { width, height, frames } = size;
-    transformer.check_size(size).map_err(|error| match (&arguments.image, beginning, error) {
-        (Some(path), Some(Beginning::Latent), pipeline::Error::Setting { reason, .. }) => {
+    transformer.check_size(size).map_err(|error| match (&arguments.image, start, error) {
+        (Some(path), Some(Start::Latent), pipeline::Error::Setting { reason, .. }) => {
             Failure::input(format!("{}: {reason}", path.display()))
         }
         (.., error) => error.into(),
@@ -161,7 +161,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     }
     let rate = pictures::rate(arguments, &vae)?;
     let tokens = transformer.text_tokens_of(text_tokens, request.convention)?;
-    let on = On { text: &wish, transformer: &transformer, vae: &vae, tokens, beginning };
+    let on = On { text: &wish, transformer: &transformer, vae: &vae, tokens, start };
     let prices = Prices::new(&request, &on)?;
     let shape = vae.shape_of(extents(&prices.outline.shape.latents));
     output.check(&shape)?;
@@ -185,15 +185,15 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     if let (Some(before), Some(path)) = (before, &arguments.like) {
         identity.differences(before).iter().for_each(|line| note(&format!("{}: {line}", path.display())));
     }
-    let image = match (&arguments.image, beginning) {
-        (Some(path), Some(way)) => {
+    let image = match (&arguments.image, start) {
+        (Some(path), Some(start)) => {
             let size = [width, height, frames];
             let (parts, memory_limit) = (&parts, limit);
             let (vae, model) = (&vae, &transformer);
             let text = &wish;
             memory.begins(Stage::Encode)?;
             let wish = image::Wish { arguments, parts, machine, vae, model, memory_limit, text, size };
-            Some(wish.encode(way, path, &mut conditionings, trials, (&mut encoding, &mut reading))?)
+            Some(wish.encode(start, path, &mut conditionings, trials, (&mut encoding, &mut reading))?)
         }
         _ => None,
     };

@@ -3,8 +3,10 @@
 mod config;
 mod names;
 mod network;
+mod published;
 
 pub(crate) use config::CHANNELS;
 pub use config::{Config, Picture};
 pub(crate) use names::rows;
-pub use network::{Network, States};
+pub use network::Network;
+pub(crate) use published::{PUBLISHED, SIGNS};

@@ -1,151 +1,261 @@
 //! Denoisers of every kind that can be run: a file's contents, and the network with its weights.
+//!
+//! A denoiser is a folder of this crate and a line of the list below. The folder gives its
+//! `Config`, an [`Architecture`]; its `Network` and `Context`; and the `SIGNS` of its files.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
-use tilewright_checkpoint::Stored;
 use tilewright_nn::{ComputeFormat, Needed, TokenOps, TokenScope, Torch};
 use tilewright_torch::streamed::Streamed;
 
+#[cfg(test)]
+use crate::own;
 use crate::{
-    BeforeBlock, Checkpoint, Error, Family, Identity, LoadStep, Lora, LoraFit, Result, flux,
+    BeforeBlock, Checkpoint, EncoderKind, Error, Family, Identity, LoadStep, Lora, LoraFit, Result, flux,
+    network_file::{NetworkConfig, NetworkFile},
     parts::{Part, Role},
-    transformer::{Layout, Residency, TransformerFile},
+    published::Facts,
+    transformer::{Layout, Residency, Row, TransformerFile},
     wan,
 };
 
-/// A kind of transformer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Model {
-    Flux,
-    Wan,
+/// A sign of a denoiser in a file.
+pub(crate) struct Sign {
+    /// The name among the parts of a file.
+    pub part: &'static str,
+    /// The layout of its names.
+    pub layout: Layout,
+    /// A tensor that shows the prefix of its names.
+    pub mark: &'static str,
+    /// The end of the name of another tensor with that prefix, without which the sign is not this
+    /// layout's.
+    pub beside: Option<&'static str>,
 }
 
-/// A network's name among the parts of a file, the kind that it is, and a tensor that shows the
-/// prefix of its names.
-struct Known(&'static str, Model, Layout, &'static str);
+impl Sign {
+    /// The prefix of the denoiser's names, if the file has the sign.
+    fn prefix(&self, file: &Checkpoint) -> Option<String> {
+        let prefix = file.names().find_map(|name| {
+            name.strip_suffix(self.mark).filter(|prefix| prefix.is_empty() || prefix.ends_with('.'))
+        })?;
+        let is_beside = |end: &str| file.names().any(|name| name.starts_with(prefix) && name.ends_with(end));
+        self.beside.is_none_or(is_beside).then(|| prefix.to_owned())
+    }
+}
 
-const KNOWN: [Known; 5] = [
-    Known("Flux.1's transformer", Model::Flux, Layout::Original, "img_in.weight"),
-    Known("Flux.1's transformer (diffusers)", Model::Flux, Layout::Diffusers, "x_embedder.weight"),
-    // A picture's encoder beside it has a patch_embedding, too.
-    Known("WAN's transformer", Model::Wan, Layout::Original, "blocks.0.self_attn.norm_k.weight"),
-    Known("WAN's transformer, image to video", Model::Wan, Layout::Original, "blocks.0.self_attn.norm_k.weight"),
-    Known("WAN's transformer (diffusers)", Model::Wan, Layout::Diffusers, "condition_embedder.time_proj.weight"),
-];
+/// A denoiser's architecture: the facts that its folder gives.
+pub(crate) trait Architecture {
+    /// The table of names of a layout.
+    fn rows(&self, layout: Layout) -> &'static [Row];
 
-/// A denoiser's architecture.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum DenoiserConfig {
-    /// Flux.1's.
-    Flux(flux::Config),
-    /// WAN's.
-    Wan(wan::Config),
+    /// The published model that it is that of, in words.
+    fn model(&self) -> String;
+
+    /// The extents of the network, in words.
+    fn shape(&self) -> String;
+
+    /// The facts that running it takes.
+    fn facts(&self) -> Facts;
+
+    /// The kinds of its text encoders, in their order, with the widths of their states.
+    fn text_encoders(&self) -> Vec<(EncoderKind, i64)>;
+}
+
+/// A row of the list: a denoiser's name, the signs of its files, the names of its weights, and the
+/// reader of its architecture.
+struct Listed {
+    /// In words, with an apostrophe: "Flux.1's".
+    name: &'static str,
+    signs: &'static [Sign],
+    rows: fn(Layout) -> &'static [Row],
+    read: fn(&TransformerFile) -> Result<DenoiserConfig>,
+}
+
+/// Lists the denoisers that can be run, by their folders.
+macro_rules! denoisers {
+    ($($(#[$only:meta])* $Name:ident = $folder:ident),* $(,)?) => {
+        const LIST: &[Listed] = &[$($(#[$only])* Listed {
+            name: $folder::NAME,
+            signs: $folder::SIGNS,
+            rows: $folder::rows,
+            read: |file| Ok(DenoiserConfig::$Name($folder::Config::read(file)?)),
+        }),*];
+
+        /// A denoiser's architecture.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        #[serde(untagged)]
+        #[expect(missing_docs, reason = "the folders' own pages say what they are")]
+        pub enum DenoiserConfig {
+            $($(#[$only])* $Name($folder::Config)),*
+        }
+
+        impl DenoiserConfig {
+            fn architecture(&self) -> &dyn Architecture {
+                match self {
+                    $($(#[$only])* Self::$Name(config) => config),*
+                }
+            }
+        }
+
+        impl NetworkConfig for DenoiserConfig {
+            fn needed(&self) -> Result<Vec<Needed>> {
+                match self {
+                    $($(#[$only])* Self::$Name(config) => config.needed()),*
+                }
+            }
+
+            fn head_width(&self) -> i64 {
+                match self {
+                    $($(#[$only])* Self::$Name(config) => config.head_width()),*
+                }
+            }
+
+            fn block_names(&self) -> Vec<(&'static str, usize)> {
+                match self {
+                    $($(#[$only])* Self::$Name(config) => config.block_names()),*
+                }
+            }
+        }
+
+        /// Tensors that follow from the inputs and the size alone.
+        #[derive(Debug)]
+        #[expect(missing_docs, reason = "the folders' own pages say what they are")]
+        pub enum Context<T> {
+            $($(#[$only])* $Name($folder::Context<T>)),*
+        }
+
+        /// A denoiser's network.
+        #[derive(Debug)]
+        #[expect(missing_docs, reason = "the folders' own pages say what they are")]
+        pub enum Network<O: TokenOps> {
+            $($(#[$only])* $Name($folder::Network<O>)),*
+        }
+
+        impl<O: TokenOps> Network<O> {
+            /// A network of an architecture.
+            ///
+            /// # Errors
+            /// A weight is missing or has other extents.
+            pub fn build(config: &DenoiserConfig, scope: &TokenScope<'_, O>) -> Result<Self> {
+                Ok(match config {
+                    $($(#[$only])* DenoiserConfig::$Name(config) => {
+                        Network::$Name($folder::Network::build(config, scope)?)
+                    }),*
+                })
+            }
+
+            /// Embeds the inputs, for latents of frames, height and width in their own pixels.
+            ///
+            /// # Errors
+            /// Tensors have other extents than the network's; libtorch's failures.
+            pub fn prepare(
+                &self,
+                ops: &O,
+                inputs: &Inputs<'_, O::Tensor>,
+                size: [i64; 3],
+            ) -> Result<Context<O::Tensor>> {
+                Ok(match self {
+                    $($(#[$only])* Network::$Name(network) => Context::$Name(network.prepare(ops, inputs, size)?)),*
+                })
+            }
+
+            /// The velocity of latents in the model's own space, in f32: [N, C, h, w] of pictures,
+            /// [N, C, T, h, w] of clips. `sigmas` are one for all, or for clips one for each frame.
+            /// `before_block` is called before each block with the image's tokens, and after the
+            /// last one.
+            ///
+            /// # Errors
+            /// The latents are of another size than the context; libtorch's failures; an error of
+            /// `before_block`.
+            pub fn forward(
+                &self,
+                ops: &O,
+                latents: &O::Tensor,
+                sigmas: &[f32],
+                context: &Context<O::Tensor>,
+                before_block: BeforeBlock<'_, O::Tensor>,
+            ) -> Result<O::Tensor> {
+                match (self, context) {
+                    $($(#[$only])* (Network::$Name(network), Context::$Name(context)) => {
+                        network.forward(ops, latents, sigmas, context, before_block)
+                    })*
+                    #[allow(unreachable_patterns, reason = "a list of one has no other")]
+                    _ => Err(tilewright_nn::Error::Shapes {
+                        operation: "a transformer",
+                        shapes: "another transformer's conditioning".into(),
+                    }
+                    .into()),
+                }
+            }
+        }
+    };
+}
+
+denoisers! {
+    Flux = flux,
+    Wan = wan,
+    #[cfg(test)]
+    Own = own,
 }
 
 impl DenoiserConfig {
+    /// The facts that running it takes.
+    pub fn facts(&self) -> Facts {
+        self.architecture().facts()
+    }
+
     /// The family whose latents it makes.
     pub fn family(&self) -> Family {
-        match self {
-            DenoiserConfig::Flux(_) => Family::Flux,
-            // WAN 2.2's own autoencoder has 48 channels; its larger models keep that of 2.1.
-            DenoiserConfig::Wan(config) if config.latent_channels == 48 => Family::Wan22,
-            DenoiserConfig::Wan(_) => Family::Wan21,
-        }
+        self.facts().family
     }
 
     /// The published model that the architecture is that of, in words.
     pub fn model(&self) -> String {
-        match self {
-            DenoiserConfig::Flux(config) if config.guidance => "Flux.1 with guidance as an input (dev)".into(),
-            DenoiserConfig::Flux(_) => "Flux.1 without guidance as an input (schnell)".into(),
-            DenoiserConfig::Wan(config) => config.model(),
-        }
+        self.architecture().model()
+    }
+
+    /// The extents of the network, in words.
+    pub fn shape(&self) -> String {
+        self.architecture().shape()
+    }
+
+    /// The kinds of its text encoders, in their order, with the widths of their states.
+    pub fn text_encoders(&self) -> Vec<(EncoderKind, i64)> {
+        self.architecture().text_encoders()
     }
 
     /// Channels of a latent.
     pub fn latent_channels(&self) -> i64 {
-        match self {
-            DenoiserConfig::Flux(config) => config.latent_channels,
-            DenoiserConfig::Wan(config) => config.latent_channels,
-        }
+        self.facts().latent_channels
     }
 
     /// Channels of a condition beside the latent: a mask's and a latent's.
     pub fn condition_channels(&self) -> i64 {
-        match self {
-            DenoiserConfig::Flux(_) => 0,
-            DenoiserConfig::Wan(config) => config.input_channels - config.latent_channels,
-        }
+        self.facts().condition_channels
     }
 
     /// True if latents have frames.
     pub fn is_video(&self) -> bool {
-        matches!(self, DenoiserConfig::Wan(_))
+        self.facts().is_video
     }
 
     /// Pixels of a latent along the side of a token.
     pub fn patch(&self) -> i64 {
-        2
-    }
-
-    /// The width of a head of attention.
-    pub fn head_width(&self) -> i64 {
-        match self {
-            DenoiserConfig::Flux(config) => config.axes.iter().sum(),
-            DenoiserConfig::Wan(config) => config.hidden / config.heads,
-        }
+        self.facts().patch
     }
 
     /// Blocks of a pass.
     pub fn blocks(&self) -> usize {
-        match self {
-            DenoiserConfig::Flux(config) => config.double_blocks + config.single_blocks,
-            DenoiserConfig::Wan(config) => config.blocks,
-        }
-    }
-
-    /// The beginnings of blocks' names, with the blocks of each, in the order of a pass.
-    fn block_names(&self) -> Vec<(&'static str, usize)> {
-        match self {
-            DenoiserConfig::Flux(config) => {
-                vec![("double_blocks", config.double_blocks), ("single_blocks", config.single_blocks)]
-            }
-            DenoiserConfig::Wan(config) => vec![("blocks", config.blocks)],
-        }
-    }
-
-    /// The weights that the network needs.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn needed(&self) -> Result<Vec<Needed>> {
-        match self {
-            DenoiserConfig::Flux(config) => config.needed(),
-            DenoiserConfig::Wan(config) => config.needed(),
-        }
+        self.block_names().iter().map(|(_, count)| count).sum()
     }
 }
 
 /// A denoiser in a file.
-#[derive(Debug)]
-pub struct DenoiserFile {
-    file: TransformerFile,
-    /// The architecture.
-    pub config: DenoiserConfig,
-    /// Elements of its weights.
-    pub parameters: u64,
-    /// Bytes of its weights as they are stored.
-    pub stored_bytes: u64,
-    /// The types that its weights are stored in, with their bytes, the most common first.
-    pub stored_types: Vec<(Stored, u64)>,
-    /// The file's tensors of each block.
-    blocks: Vec<Vec<String>>,
-}
+pub type DenoiserFile = NetworkFile<DenoiserConfig>;
 
-impl DenoiserFile {
+impl NetworkFile<DenoiserConfig> {
     /// Finds the denoiser in a file, and checks that its weights are all there and can be loaded.
     ///
     /// # Errors
@@ -154,18 +264,6 @@ impl DenoiserFile {
         let found = Self::find(file)?;
         found.check()?;
         Ok(found)
-    }
-
-    /// The same denoiser without the changes of LoRAs. Both share the file.
-    #[must_use]
-    pub fn without_loras(&self) -> Self {
-        Self {
-            file: self.file.without_loras(),
-            config: self.config.clone(),
-            stored_types: self.stored_types.clone(),
-            blocks: self.blocks.clone(),
-            ..*self
-        }
     }
 
     /// Finds the denoiser in a file, by the tensors that tell its architecture.
@@ -179,40 +277,20 @@ impl DenoiserFile {
             return Err(unknown(reason));
         }
         let parts = Part::of(&file);
-        let part = parts.iter().find(|part| part.role == Role::Denoiser);
-        let known = part.and_then(|part| KNOWN.iter().find(|Known(name, ..)| *name == part.name));
-        let Some(Known(_, model, layout, mark)) = known else {
+        let Some(part) = parts.iter().find(|part| part.role == Role::Denoiser) else {
             return Err(unknown(refusal(&file, &parts)));
         };
-        let within =
-            |name: &&str| name.strip_suffix(mark).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.'));
-        let prefix = file.names().find(within).map(|name| name[..name.len() - mark.len()].to_owned());
-        let prefix = prefix.ok_or_else(|| unknown(format!("a transformer without its tensor {mark}")))?;
-        let renamed = |name: &str| name.starts_with(&prefix) && name.ends_with(".norm.query_norm.weight");
-        let layout = match (model, layout) {
-            (Model::Flux, Layout::Original) if file.names().any(renamed) => Layout::ComfyUi,
-            (_, layout) => *layout,
+        let signs = LIST.iter().flat_map(|listed| listed.signs.iter().map(move |sign| (listed, sign)));
+        let mut signs = signs.filter(|(_, sign)| sign.part == part.name).peekable();
+        let Some((_, Sign { mark, .. })) = signs.peek() else {
+            return Err(unknown(refusal(&file, &parts)));
         };
-        let rows = match model {
-            Model::Flux => flux::rows(layout),
-            Model::Wan => wan::rows(layout),
-        };
-        let file = TransformerFile::new(file, layout, prefix, rows);
-        let config = match model {
-            Model::Flux => DenoiserConfig::Flux(flux::Config::read(&file)?),
-            Model::Wan => DenoiserConfig::Wan(wan::Config::read(&file)?),
-        };
-        let needed = config.needed()?;
-        let count = |needed: &Needed| needed.shapes[0].iter().product::<usize>() as u64;
-        let blocks = file.tensors_of_blocks(&needed, &config.block_names());
-        Ok(Self {
-            stored_types: file.stored_types(&needed),
-            blocks,
-            parameters: needed.iter().map(count).sum(),
-            stored_bytes: file.stored_bytes(&needed),
-            file,
-            config,
-        })
+        let missing = format!("a transformer without its tensor {mark}");
+        let found = signs.find_map(|(listed, sign)| Some((listed, sign.layout, sign.prefix(&file)?)));
+        let Some((listed, layout, prefix)) = found else { return Err(unknown(missing)) };
+        let file = TransformerFile::new(file, layout, prefix, (listed.rows)(layout));
+        let config = (listed.read)(&file)?;
+        Self::new(file, config)
     }
 
     /// Checks that the weights are all there and can be loaded.
@@ -228,68 +306,9 @@ impl DenoiserFile {
     /// # Errors
     /// Nothing of it fits, or a tensor of it has another shape than the network's.
     pub fn add(&mut self, lora: Lora) -> Result<LoraFit> {
-        let rows = match self.config {
-            DenoiserConfig::Flux(_) => flux::rows,
-            DenoiserConfig::Wan(_) => wan::rows,
-        };
-        self.file.add(lora, &[Layout::Original, Layout::ComfyUi, Layout::Diffusers].map(rows), &self.config.needed()?)
-    }
-
-    /// Bytes of memory that the network's weights are held in beside their file: vectors in f32,
-    /// LoRAs, and matrices if they are expanded.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn resident_bytes(&self, format: ComputeFormat, residency: Residency) -> Result<u64> {
-        let width = format.convolution.elt_size_in_bytes() as u64;
-        let bytes = |needed: &Needed| {
-            let count = needed.shapes[0].iter().product::<usize>() as u64;
-            match (needed.shapes[0].len(), residency) {
-                (2, Residency::Mapped) => 0,
-                (2, Residency::Streamed) if self.is_of_a_block(needed) => 0,
-                (2, Residency::Packed | Residency::Streamed) => self.file.stored_bytes(std::slice::from_ref(needed)),
-                (2, Residency::Expanded) => count * width,
-                _ => count * 4,
-            }
-        };
-        let changes = self.file.changes().elements() * width;
-        Ok(self.config.needed()?.iter().map(bytes).sum::<u64>() + changes)
-    }
-
-    fn is_of_a_block(&self, needed: &Needed) -> bool {
-        let (parts, _) = self.file.parts(&needed.name);
-        self.blocks.iter().any(|block| parts.iter().any(|part| block.contains(part)))
-    }
-
-    /// The file.
-    pub fn file(&self) -> &TransformerFile {
-        &self.file
-    }
-
-    /// The type that most of its bytes are stored in.
-    pub fn stored(&self) -> Stored {
-        self.stored_types.first().map_or(Stored::F32, |(stored, _)| *stored)
-    }
-
-    /// True if most of its bytes are stored in a type that products can't take as it is.
-    pub fn is_quantized(&self) -> bool {
-        self.stored().is_quantized()
-    }
-
-    /// Bytes of each block as they are stored.
-    pub fn block_bytes(&self) -> Vec<u64> {
-        let bytes = |name: &String| self.file.file().bytes(name).map_or(0, |bytes| bytes.len() as u64);
-        self.blocks.iter().map(|block| block.iter().map(bytes).sum()).collect()
-    }
-
-    /// Asks the system to read a block's weights ahead of their use.
-    pub fn read_ahead(&self, block: usize) {
-        self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().read_ahead(name));
-    }
-
-    /// Gives the memory of a block's mapped weights back.
-    pub fn give_back(&self, block: usize) {
-        self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().give_back(name));
+        let layouts = [Layout::Original, Layout::ComfyUi, Layout::Diffusers];
+        let rows = layouts.map(|layout| self.config.architecture().rows(layout));
+        self.file.add(lora, &rows, &self.config.needed()?)
     }
 
     /// Loads the network. `step` is called before each weight, with the share of the load that is
@@ -304,10 +323,18 @@ impl DenoiserFile {
         residency: Residency,
         step: LoadStep<'_>,
     ) -> Result<LoadedDenoiser> {
-        let ops = Torch::new(format, device, Some(self.config.head_width()));
-        let source = self.file.on((format, device, residency), self.stored_bytes, &self.blocks, step);
-        let network = Network::build(&self.config, &TokenScope::new(&source, &ops))?;
-        Ok(LoadedDenoiser { ops, network, streams: source.into_streams() })
+        let (network, ops, streams) = self.load_network((format, device, residency), step, Network::build)?;
+        Ok(LoadedDenoiser { ops, network, streams })
+    }
+}
+
+/// The makers' names of the denoisers that can be run, as in "Flux.1's and WAN's".
+fn names() -> String {
+    let names: Vec<&str> = LIST.iter().map(|listed| listed.name).collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 
@@ -315,7 +342,7 @@ impl DenoiserFile {
 fn refusal(file: &Checkpoint, parts: &[Part]) -> String {
     let identity = Identity::of(file);
     if !parts.is_empty() {
-        return format!("{}, not a transformer that can be run: Flux.1's and WAN's can", Part::list_names(parts));
+        return format!("{}, not a transformer that can be run: {} can", Part::list_names(parts), names());
     }
     match identity.kind {
         crate::Kind::KlAutoencoder | crate::Kind::VideoAutoencoder | crate::Kind::TinyAutoencoder => {
@@ -327,7 +354,7 @@ fn refusal(file: &Checkpoint, parts: &[Part]) -> String {
         crate::Kind::Transformer | crate::Kind::Other => {
             let first =
                 file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
-            format!("no transformer in it ({first}): Flux.1's and WAN's can be run")
+            format!("no transformer in it ({first}): {} can be run", names())
         }
     }
 }
@@ -343,85 +370,6 @@ pub struct Inputs<'a, T> {
     pub image: Option<&'a T>,
     /// The guidance of a network that has it as an input.
     pub guidance: Option<f32>,
-}
-
-/// Tensors that follow from the inputs and the size alone.
-#[derive(Debug)]
-pub enum Context<T> {
-    /// Flux's.
-    Flux(flux::Context<T>),
-    /// WAN's.
-    Wan(wan::Context<T>),
-}
-
-/// A denoiser's network.
-#[derive(Debug)]
-pub enum Network<O: TokenOps> {
-    /// Flux.1's.
-    Flux(flux::Network<O>),
-    /// WAN's.
-    Wan(wan::Network<O>),
-}
-
-impl<O: TokenOps> Network<O> {
-    /// A network of an architecture.
-    ///
-    /// # Errors
-    /// A weight is missing or has other extents.
-    pub fn build(config: &DenoiserConfig, scope: &TokenScope<'_, O>) -> Result<Self> {
-        Ok(match config {
-            DenoiserConfig::Flux(config) => Network::Flux(flux::Network::build(config, scope)?),
-            DenoiserConfig::Wan(config) => Network::Wan(wan::Network::build(config, scope)?),
-        })
-    }
-
-    /// Embeds the inputs, for latents of frames, height and width in their own pixels.
-    ///
-    /// # Errors
-    /// Tensors have other extents than the network's; libtorch's failures.
-    pub fn prepare(&self, ops: &O, inputs: &Inputs<'_, O::Tensor>, size: [i64; 3]) -> Result<Context<O::Tensor>> {
-        match self {
-            Network::Flux(network) => {
-                let pooled = inputs.pooled.unwrap_or(inputs.text);
-                let given = flux::Conditioning { text: inputs.text, pooled, guidance: inputs.guidance };
-                Ok(Context::Flux(network.prepare(ops, &given, [size[1], size[2]])?))
-            }
-            Network::Wan(network) => {
-                let given = wan::Conditioning { text: inputs.text, image: inputs.image };
-                Ok(Context::Wan(network.prepare(ops, &given, size)?))
-            }
-        }
-    }
-
-    /// The velocity of latents in the model's own space, in f32: [N, C, h, w] of pictures,
-    /// [N, C, T, h, w] of clips. `sigmas` are one for all, or for clips one for each frame.
-    /// `before_block` is called before each block with the image's tokens, and after the last one.
-    ///
-    /// # Errors
-    /// The latents are of another size than the context; libtorch's failures; an error of
-    /// `before_block`.
-    pub fn forward(
-        &self,
-        ops: &O,
-        latents: &O::Tensor,
-        sigmas: &[f32],
-        context: &Context<O::Tensor>,
-        before_block: BeforeBlock<'_, O::Tensor>,
-    ) -> Result<O::Tensor> {
-        match (self, context) {
-            (Network::Flux(network), Context::Flux(context)) => {
-                network.forward(ops, latents, sigmas.first().copied().unwrap_or_default(), context, before_block)
-            }
-            (Network::Wan(network), Context::Wan(context)) => {
-                network.forward(ops, latents, sigmas, context, before_block)
-            }
-            _ => Err(tilewright_nn::Error::Shapes {
-                operation: "a transformer",
-                shapes: "another transformer's conditioning".into(),
-            }
-            .into()),
-        }
-    }
 }
 
 /// A denoiser with its weights on a device.

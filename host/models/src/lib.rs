@@ -18,8 +18,12 @@ mod latent;
 mod lora;
 mod metered;
 mod names;
+mod network_file;
+#[cfg(test)]
+mod own;
 mod parts;
 mod progress;
+mod published;
 pub mod t5;
 mod text_encoder;
 pub mod transformer;
@@ -35,8 +39,10 @@ pub use inspection::{
 pub use known::{Destination, LoadStep};
 pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
 pub use lora::{Lora, LoraFit};
+pub use network_file::{NetworkConfig, NetworkFile};
 pub use parts::{Part, Role};
-pub use text_encoder::{EncoderConfig, EncoderFile, EncoderKind, EncoderStates, LoadedEncoder};
+pub use published::{ComfyUi, Facts, Published, Start, Usual, Widths};
+pub use text_encoder::{EncoderConfig, EncoderFile, EncoderKind, EncoderStates, LoadedEncoder, PublishedEncoder};
 pub use tilewright_checkpoint::{
     Checkpoint, FileId, PICKLE_ENDINGS, Stored, files_of, find_part, models_among, models_in, whole_of,
 };

@@ -107,6 +107,8 @@ const ROWS: &[Row] = &[
     Row(Role::Control, "a T2I-Adapter", &[Starts("body.0.block1."), Starts("conv_in.")]),
     Row(Role::Control, "a motion module of AnimateDiff's", &[Has("motion_modules.0.temporal_transformer")]),
     // Transformers.
+    #[cfg(test)]
+    Row(Role::Denoiser, "a test's transformer", &[Has("own_embedder")]),
     Row(
         Role::Denoiser,
         "HunyuanVideo's transformer",

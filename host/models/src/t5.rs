@@ -3,7 +3,9 @@
 mod config;
 mod names;
 mod network;
+mod published;
 
 pub use config::Config;
 pub(crate) use names::rows;
 pub use network::Network;
+pub(crate) use published::{PUBLISHED, SIGNS};

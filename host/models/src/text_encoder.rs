@@ -1,51 +1,33 @@
 //! Encoders of every kind that can be run, of text and of pictures: those of a file, and the
 //! network with its weights.
+//!
+//! An encoder is a folder of this crate and a line of the list below. The folder gives its
+//! `Config`, an [`EncoderArchitecture`]; its `Network`; and the `SIGNS` and `PUBLISHED` encoders of
+//! its kind.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use tch::{Device, Tensor};
-use tilewright_checkpoint::Stored;
 use tilewright_nn::{ComputeFormat, Meter, MeterTensor, Needed, Ops, TokenOps, TokenScope, Torch};
 
 use crate::{
-    Checkpoint, Error, Identity, Kind, LoadStep, Part, Result, clip, t5,
-    transformer::{Layout, Residency, TransformerFile},
+    Checkpoint, Error, Identity, Kind, LoadStep, Part, Result, clip,
+    network_file::{NetworkConfig, NetworkFile},
+    t5,
+    transformer::{Layout, Residency, Row, TransformerFile},
 };
 
-/// A kind of network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Model {
-    Clip,
-    ClipVision,
-    T5,
+/// A sign of an encoder in a file: the end of a tensor's name, before which its prefix stands, and
+/// a tensor with the same prefix.
+pub(crate) struct Sign {
+    /// True of an encoder of pictures.
+    pub is_vision: bool,
+    /// The layout of its names.
+    pub layout: Layout,
+    pub mark: &'static str,
+    pub beside: &'static str,
 }
-
-/// A sign of an encoder: the end of a tensor's name, before which its prefix stands, and a tensor
-/// behind the same prefix.
-struct Known(Model, Layout, &'static str, &'static str);
-
-const KNOWN: [Known; 8] = [
-    Known(
-        Model::Clip,
-        Layout::Diffusers,
-        "encoder.layers.0.self_attn.q_proj.weight",
-        "embeddings.token_embedding.weight",
-    ),
-    Known(Model::Clip, Layout::Original, "transformer.resblocks.0.attn.in_proj_weight", "token_embedding.weight"),
-    // SigLIP's has the same names, and no class.
-    Known(
-        Model::ClipVision,
-        Layout::Diffusers,
-        "encoder.layers.0.self_attn.q_proj.weight",
-        "embeddings.class_embedding",
-    ),
-    Known(Model::ClipVision, Layout::Original, "transformer.resblocks.0.attn.in_proj_weight", "class_embedding"),
-    Known(Model::T5, Layout::Diffusers, "encoder.block.0.layer.0.SelfAttention.q.weight", "shared.weight"),
-    Known(Model::T5, Layout::ComfyUi, "encoder.block.0.layer.0.SelfAttention.q.weight", "encoder.embed_tokens.weight"),
-    Known(Model::T5, Layout::LlamaCpp, "enc.blk.0.attn_q.weight", "token_embd.weight"),
-    Known(Model::T5, Layout::Original, "blocks.0.attn.q.weight", "token_embedding.weight"),
-];
 
 /// The part of a prefix that stands before the blocks of a CLIP encoder in transformers' names, and
 /// not before its projection.
@@ -75,134 +57,240 @@ impl EncoderKind {
             EncoderKind::Umt5 => "UMT5",
         }
     }
+
+    /// The file in which its published encoder of text is found, if it has one of its own.
+    pub fn file(self) -> Option<&'static str> {
+        published().find(|known| known.kind == self && !known.is_vision).and_then(|known| known.file)
+    }
 }
 
-/// An encoder's architecture.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum EncoderConfig {
-    /// CLIP's.
-    Clip(clip::Config),
-    /// T5's or UMT5's.
-    T5(t5::Config),
+/// A published encoder.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishedEncoder {
+    /// The kind.
+    pub kind: EncoderKind,
+    /// True of an encoder of pictures.
+    pub is_vision: bool,
+    /// The width of tokens.
+    pub width: i64,
+    /// Blocks.
+    pub blocks: usize,
+    /// The name by which policies know it.
+    pub id: &'static str,
+    /// The name in words.
+    pub name: &'static str,
+    /// The file in which ComfyUI's users have it, if it has one of its own.
+    pub file: Option<&'static str>,
+}
+
+impl PublishedEncoder {
+    /// The published encoder of a kind and width, if there is one.
+    pub fn of_width(kind: EncoderKind, width: i64) -> Option<&'static Self> {
+        published().find(|known| (known.kind, known.is_vision, known.width) == (kind, false, width))
+    }
+
+    /// The published encoder of pictures of a width, if there is one.
+    pub fn of_vision(width: i64) -> Option<&'static Self> {
+        published().find(|known| known.is_vision && known.width == width)
+    }
+}
+
+/// The published encoders of all folders.
+fn published() -> impl Iterator<Item = &'static PublishedEncoder> {
+    LIST.iter().flat_map(|listed| listed.published)
+}
+
+/// An encoder's architecture: the facts that its folder gives.
+pub(crate) trait EncoderArchitecture {
+    /// The kind of encoder.
+    fn kind(&self) -> EncoderKind;
+
+    /// The input, if it encodes pictures.
+    fn picture(&self) -> Option<clip::Picture> {
+        None
+    }
+
+    /// The width of tokens.
+    fn hidden(&self) -> i64;
+
+    /// The tokens of the vocabulary.
+    fn vocabulary(&self) -> i64;
+
+    /// The most tokens of a text, if there is such a number: their vectors are added to the
+    /// tokens'.
+    fn positions(&self) -> Option<i64> {
+        None
+    }
+
+    /// The extents of the network, in words.
+    fn shape(&self) -> String;
+
+    /// The beginning of the names of blocks behind the prefix.
+    fn block_start(&self, layout: Layout) -> &'static str;
+}
+
+/// A row of the list: the signs of an encoder's files, the names of its weights, the reader of its
+/// architecture, and the encoders of its kind that are published.
+struct Listed {
+    signs: &'static [Sign],
+    rows: fn(Layout) -> &'static [Row],
+    read: fn(&TransformerFile, bool) -> Result<EncoderConfig>,
+    published: &'static [PublishedEncoder],
+}
+
+/// Lists the encoders that can be run, by their folders.
+macro_rules! encoders {
+    ($($Name:ident = $folder:ident),* $(,)?) => {
+        const LIST: &[Listed] = &[$(Listed {
+            signs: $folder::SIGNS,
+            rows: $folder::rows,
+            read: |file, is_vision| Ok(EncoderConfig::$Name($folder::Config::read(file, is_vision)?)),
+            published: $folder::PUBLISHED,
+        }),*];
+
+        /// An encoder's architecture.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(untagged)]
+        #[expect(missing_docs, reason = "the folders' own pages say what they are")]
+        pub enum EncoderConfig {
+            $($Name($folder::Config)),*
+        }
+
+        impl EncoderConfig {
+            fn architecture(&self) -> &dyn EncoderArchitecture {
+                match self {
+                    $(Self::$Name(config) => config),*
+                }
+            }
+        }
+
+        impl NetworkConfig for EncoderConfig {
+            fn needed(&self) -> Result<Vec<Needed>> {
+                match self {
+                    $(Self::$Name(config) => config.needed()),*
+                }
+            }
+
+            fn tables(&self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$Name(config) => config.tables()),*
+                }
+            }
+
+            fn head_width(&self) -> i64 {
+                match self {
+                    $(Self::$Name(config) => config.head_width()),*
+                }
+            }
+
+            fn block_names(&self) -> Vec<(&'static str, usize)> {
+                match self {
+                    $(Self::$Name(config) => config.block_names()),*
+                }
+            }
+        }
+
+        /// An encoder's network.
+        #[derive(Debug)]
+        enum EncoderNetwork<O: TokenOps> {
+            $($Name($folder::Network<O>)),*
+        }
+
+        impl<O: TokenOps> EncoderNetwork<O> {
+            fn build(config: &EncoderConfig, scope: &TokenScope<'_, O>) -> Result<Self> {
+                Ok(match config {
+                    $(EncoderConfig::$Name(config) => Self::$Name($folder::Network::build(config, scope)?)),*
+                })
+            }
+
+            fn forward(&self, ops: &O, embedded: O::Tensor, left_out: usize) -> Result<EncoderStates<O::Tensor>> {
+                match self {
+                    $(Self::$Name(network) => network.forward(ops, embedded, left_out)),*
+                }
+            }
+        }
+    };
+}
+
+encoders! {
+    Clip = clip,
+    T5 = t5,
 }
 
 impl EncoderConfig {
     /// The kind of encoder.
     pub fn kind(&self) -> EncoderKind {
-        match self {
-            EncoderConfig::Clip(config) if config.quick_gelu => EncoderKind::Clip,
-            EncoderConfig::Clip(_) => EncoderKind::OpenClip,
-            EncoderConfig::T5(config) if config.own_distances => EncoderKind::Umt5,
-            EncoderConfig::T5(_) => EncoderKind::T5,
+        self.architecture().kind()
+    }
+
+    /// The input, if it encodes pictures.
+    pub fn picture(&self) -> Option<clip::Picture> {
+        self.architecture().picture()
+    }
+
+    /// The published encoder that the architecture is that of, if it is one.
+    fn published(&self) -> Option<&'static PublishedEncoder> {
+        let own = (self.kind(), self.picture().is_some(), self.hidden(), self.blocks());
+        published().find(|known| (known.kind, known.is_vision, known.width, known.blocks) == own)
+    }
+
+    /// The published encoder that the architecture is that of, or its kind and width, in words.
+    pub fn model(&self) -> String {
+        match (self.published(), self.picture()) {
+            (Some(known), _) => known.name.to_owned(),
+            (None, Some(_)) => format!("CLIP's vision of width {}", self.hidden()),
+            (None, None) => format!("{} of width {}", self.kind().name(), self.hidden()),
         }
     }
 
-    /// The published encoder that the architecture is that of, in words.
-    pub fn model(&self) -> String {
-        match self {
-            EncoderConfig::Clip(clip::Config { hidden: 1280, blocks: 32, picture: Some(_), .. }) => {
-                "CLIP ViT-H's vision".into()
+    /// The same as policies know it.
+    pub fn id(&self) -> String {
+        match self.published() {
+            Some(known) => known.id.to_owned(),
+            None => {
+                let vision = if self.picture().is_some() { "-vision" } else { "" };
+                format!("{}{vision}-{}", self.kind().name().to_lowercase(), self.hidden())
             }
-            EncoderConfig::Clip(clip::Config { hidden: 1024, blocks: 24, picture: Some(_), .. }) => {
-                "CLIP ViT-L's vision".into()
-            }
-            EncoderConfig::Clip(clip::Config { hidden: 768, blocks: 12, quick_gelu: true, picture: None, .. }) => {
-                "CLIP-L".into()
-            }
-            EncoderConfig::Clip(clip::Config { hidden: 1280, blocks: 32, picture: None, .. }) => "OpenCLIP bigG".into(),
-            EncoderConfig::T5(t5::Config { hidden: 4096, blocks: 24, own_distances: false, .. }) => "T5-XXL".into(),
-            EncoderConfig::T5(t5::Config { hidden: 4096, blocks: 24, own_distances: true, .. }) => "UMT5-XXL".into(),
-            EncoderConfig::Clip(clip::Config { hidden, picture: Some(_), .. }) => {
-                format!("CLIP's vision of width {hidden}")
-            }
-            other => format!("{} of width {}", other.kind().name(), other.hidden()),
         }
+    }
+
+    /// The extents of the network, in words.
+    pub fn shape(&self) -> String {
+        self.architecture().shape()
     }
 
     /// The width of tokens.
     pub fn hidden(&self) -> i64 {
-        match self {
-            EncoderConfig::Clip(config) => config.hidden,
-            EncoderConfig::T5(config) => config.hidden,
-        }
+        self.architecture().hidden()
     }
 
     /// The tokens of the vocabulary.
     pub fn vocabulary(&self) -> i64 {
-        match self {
-            EncoderConfig::Clip(config) => config.vocabulary,
-            EncoderConfig::T5(config) => config.vocabulary,
-        }
+        self.architecture().vocabulary()
     }
 
     /// The most tokens of a text, if there is such a number.
     pub fn positions(&self) -> Option<i64> {
-        match self {
-            EncoderConfig::Clip(config) => Some(config.positions),
-            EncoderConfig::T5(_) => None,
-        }
+        self.architecture().positions()
     }
 
     /// Blocks.
     pub fn blocks(&self) -> usize {
-        match self {
-            EncoderConfig::Clip(config) => config.blocks,
-            EncoderConfig::T5(config) => config.blocks,
-        }
-    }
-
-    fn head_width(&self) -> i64 {
-        match self {
-            EncoderConfig::Clip(config) => config.hidden / config.heads,
-            EncoderConfig::T5(config) => config.attention / config.heads,
-        }
-    }
-
-    /// The tables that a network's input is made of, which are not loaded.
-    fn tables(&self) -> &'static [&'static str] {
-        match self {
-            EncoderConfig::Clip(_) => &["tokens.weight", "positions.weight", "class", "patches.weight"],
-            EncoderConfig::T5(_) => &["tokens.weight"],
-        }
-    }
-
-    /// The weights that the network needs, and the tables that its input is made of.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn needed(&self) -> Result<Vec<Needed>> {
-        match self {
-            EncoderConfig::Clip(config) => config.needed(),
-            EncoderConfig::T5(config) => config.needed(),
-        }
+        self.block_names().iter().map(|(_, count)| count).sum()
     }
 }
 
 /// An encoder in a file, which may hold several.
-#[derive(Debug)]
-pub struct EncoderFile {
-    file: TransformerFile,
-    /// The architecture.
-    pub config: EncoderConfig,
-    /// Bytes of its weights as they are stored, those of its tables left out.
-    pub stored_bytes: u64,
-    /// The types that its weights are stored in, with their bytes, the most common first.
-    pub stored_types: Vec<(Stored, u64)>,
-    /// The file's tensors of each block.
-    blocks: Vec<Vec<String>>,
-    /// The file's tensor that projects the pooled state, and whether it is [into, out].
-    projection: Option<(String, bool)>,
-}
+pub type EncoderFile = NetworkFile<EncoderConfig>;
 
-impl EncoderFile {
+impl NetworkFile<EncoderConfig> {
     /// Finds the text encoders in a file, by the tensors that tell their architectures.
     ///
     /// # Errors
     /// [`Error::Unknown`] if there is none that can be run; a tensor that an architecture is read
     /// from is missing.
     pub fn find_all(file: &Arc<Checkpoint>) -> Result<Vec<Self>> {
-        let found = Self::find(file, |model| model != Model::ClipVision)?;
+        let found = Self::find_of(file, false)?;
         if found.is_empty() {
             return Err(Error::Unknown { path: file.path().to_owned(), reason: refusal(file, "text encoder", TEXT) });
         }
@@ -214,16 +302,17 @@ impl EncoderFile {
     /// # Errors
     /// As [`Self::find_all`].
     pub fn find_vision(file: &Arc<Checkpoint>) -> Result<Self> {
-        let found = Self::find(file, |model| model == Model::ClipVision)?;
+        let found = Self::find_of(file, true)?;
         found.into_iter().next().ok_or_else(|| Error::Unknown {
             path: file.path().to_owned(),
             reason: refusal(file, "vision encoder", VISION),
         })
     }
 
-    fn find(file: &Arc<Checkpoint>, is_wanted: impl Fn(Model) -> bool) -> Result<Vec<Self>> {
+    fn find_of(file: &Arc<Checkpoint>, is_vision: bool) -> Result<Vec<Self>> {
         let mut found: Vec<Self> = Vec::new();
-        for Known(model, layout, mark, beside) in KNOWN.iter().filter(|known| is_wanted(known.0)) {
+        let signs = LIST.iter().flat_map(|listed| listed.signs.iter().map(move |sign| (listed, sign)));
+        for (listed, Sign { layout, mark, beside, .. }) in signs.filter(|(_, sign)| sign.is_vision == is_vision) {
             let prefixes = file.names().filter_map(|name| name.strip_suffix(mark));
             let prefixes = prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.'));
             let mut prefixes: Vec<String> = prefixes.map(str::to_owned).collect();
@@ -231,42 +320,20 @@ impl EncoderFile {
             for prefix in prefixes {
                 let is_known = found.iter().any(|known| known.file.prefix == prefix);
                 if file.shape(&format!("{prefix}{beside}")).is_some() && !is_known {
-                    found.push(Self::new(file.clone(), *model, *layout, prefix)?);
+                    let named = TransformerFile::new(file.clone(), *layout, prefix, (listed.rows)(*layout));
+                    let config = (listed.read)(&named, is_vision)?;
+                    found.push(Self::new(named, config)?);
                 }
             }
         }
         Ok(found)
     }
 
-    fn new(checkpoint: Arc<Checkpoint>, model: Model, layout: Layout, prefix: String) -> Result<Self> {
-        let rows = match model {
-            Model::Clip | Model::ClipVision => clip::rows(layout),
-            Model::T5 => t5::rows(layout).0,
-        };
-        let projection = Self::find_projection(&checkpoint, &prefix);
-        let file = TransformerFile::new(checkpoint, layout, prefix, rows);
-        let config = match model {
-            Model::Clip => EncoderConfig::Clip(clip::Config::read(&file)?),
-            Model::ClipVision => EncoderConfig::Clip(clip::Config::read_picture(&file)?),
-            Model::T5 => EncoderConfig::T5(t5::Config::read(&file)?),
-        };
-        let mut needed = config.needed()?;
-        let blocks = file.tensors_of_blocks(&needed, &[("blocks", config.blocks())]);
-        needed.retain(|needed| !config.tables().contains(&needed.name.as_str()));
-        Ok(Self {
-            stored_bytes: file.stored_bytes(&needed),
-            stored_types: file.stored_types(&needed),
-            blocks,
-            projection,
-            file,
-            config,
-        })
-    }
-
-    fn find_projection(file: &Checkpoint, prefix: &str) -> Option<(String, bool)> {
+    /// The file's tensor that projects the pooled state, and whether it is [into, out].
+    fn projection(&self) -> Option<(String, bool)> {
+        let (file, prefix) = (self.file.file(), &self.file.prefix);
         let outer = prefix.strip_suffix(TEXT_MODEL).unwrap_or(prefix);
-        let linear = format!("{outer}text_projection.weight");
-        let parameter = format!("{prefix}text_projection");
+        let (linear, parameter) = (format!("{outer}text_projection.weight"), format!("{prefix}text_projection"));
         match (file.shape(&linear), file.shape(&parameter)) {
             (Some(_), _) => Some((linear, false)),
             (None, Some(_)) => Some((parameter, true)),
@@ -281,10 +348,10 @@ impl EncoderFile {
     /// from.
     pub fn check(&self) -> Result<()> {
         let used = self.file.check_each(&self.config.needed()?)?;
-        let start = self.block_start();
+        let start = self.config.architecture().block_start(self.file.layout);
         let is_of_a_block = |name: &str| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.'));
         self.file.refuse_left_over("encoder", &used, is_of_a_block)?;
-        let Some((name, _)) = &self.projection else { return Ok(()) };
+        let Some((name, _)) = &self.projection() else { return Ok(()) };
         let width = self.config.hidden() as usize;
         let shape = self.file.file().matrix_shape(name).unwrap_or_default();
         if shape.len() != 2 || !shape.contains(&width) || shape.contains(&0) {
@@ -293,45 +360,6 @@ impl EncoderFile {
         }
         self.file.file().matrix(name)?;
         Ok(())
-    }
-
-    /// The beginning of the names of blocks behind the prefix.
-    fn block_start(&self) -> &'static str {
-        match (&self.config, self.file.layout) {
-            (EncoderConfig::Clip(_), Layout::Original) => "transformer.resblocks",
-            (EncoderConfig::Clip(_), _) => "encoder.layers",
-            (EncoderConfig::T5(_), layout) => t5::rows(layout).1,
-        }
-    }
-
-    /// The file and the names in it.
-    pub fn file(&self) -> &TransformerFile {
-        &self.file
-    }
-
-    /// The type that most of its bytes are stored in.
-    pub fn stored(&self) -> Stored {
-        self.stored_types.first().map_or(Stored::F32, |(stored, _)| *stored)
-    }
-
-    /// Bytes of memory that the network's weights are held in beside their file.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn resident_bytes(&self, format: ComputeFormat, residency: Residency) -> Result<u64> {
-        let width = format.convolution.elt_size_in_bytes() as u64;
-        let mut needed = self.config.needed()?;
-        needed.retain(|needed| !self.config.tables().contains(&needed.name.as_str()));
-        let bytes = |needed: &Needed| {
-            let count = needed.shapes[0].iter().product::<usize>() as u64;
-            match (needed.shapes[0].len(), residency) {
-                (2, Residency::Mapped | Residency::Streamed) => 0,
-                (2, Residency::Packed) => self.file.stored_bytes(std::slice::from_ref(needed)),
-                (2, Residency::Expanded) => count * width,
-                _ => count * 4,
-            }
-        };
-        Ok(needed.iter().map(bytes).sum())
     }
 
     /// The vectors of tokens of the vocabulary, [tokens, width] in f32: rows of a table that stays
@@ -348,13 +376,11 @@ impl EncoderFile {
     /// # Errors
     /// The text has more tokens than there are positions.
     pub fn add_positions(&self, embedded: &Tensor) -> Result<Tensor> {
-        match self.config {
-            EncoderConfig::Clip(_) => {
-                let count = embedded.size().get(1).copied().unwrap_or_default().max(0) as usize;
-                Ok(embedded.f_add(&self.file.rows_of("positions.weight", 0..count)?)?)
-            }
-            EncoderConfig::T5(_) => Ok(embedded.shallow_clone()),
+        if self.config.positions().is_none() {
+            return Ok(embedded.shallow_clone());
         }
+        let count = embedded.size().get(1).copied().unwrap_or_default().max(0) as usize;
+        Ok(embedded.f_add(&self.file.rows_of("positions.weight", 0..count)?)?)
     }
 
     /// The tokens of pictures [N, 3, side, side], [N, tokens, width] with positions: a class, and
@@ -363,10 +389,11 @@ impl EncoderFile {
     /// # Errors
     /// The encoder is one of text, or the pictures have other extents.
     pub fn embed_pictures(&self, pixels: &Tensor) -> Result<Tensor> {
-        let EncoderConfig::Clip(clip::Config { picture: Some(picture), hidden, positions, .. }) = self.config else {
+        let (Some(picture), Some(positions)) = (self.config.picture(), self.config.positions()) else {
             let reason = "an encoder of text, and a picture is given".into();
             return Err(Error::Unknown { path: self.file.file().path().to_owned(), reason });
         };
+        let hidden = self.config.hidden();
         let patches = self.file.rows_of("patches.weight", 0..hidden as usize)?;
         let patches = patches.f_reshape([hidden, clip::CHANNELS, picture.patch, picture.patch])?;
         let tokens = pixels.f_conv2d(&patches, None::<&Tensor>, picture.patch, 0, 1, 1)?.f_flatten(2, -1)?;
@@ -378,7 +405,7 @@ impl EncoderFile {
 
     /// True if pooled states can be projected.
     pub fn has_projection(&self) -> bool {
-        self.projection.is_some()
+        self.projection().is_some()
     }
 
     /// Pooled states [N, width], projected, of an encoder that has a projection.
@@ -386,10 +413,10 @@ impl EncoderFile {
     /// # Errors
     /// The projection can't be read.
     pub fn project(&self, pooled: &Tensor) -> Result<Option<Tensor>> {
-        let Some((name, is_transposed)) = &self.projection else { return Ok(None) };
-        let packed = self.file.file().matrix(name)?;
+        let Some((name, is_transposed)) = self.projection() else { return Ok(None) };
+        let packed = self.file.file().matrix(&name)?;
         let weight = packed.expand(0..packed.shape()[0], pooled.f_kind()?)?.f_to_device(pooled.device())?;
-        let weight = if *is_transposed { weight } else { weight.f_transpose(0, 1)? };
+        let weight = if is_transposed { weight } else { weight.f_transpose(0, 1)? };
         Ok(Some(pooled.f_matmul(&weight)?))
     }
 
@@ -405,9 +432,7 @@ impl EncoderFile {
         residency: Residency,
         step: LoadStep<'_>,
     ) -> Result<LoadedEncoder> {
-        let ops = Torch::new(format, device, Some(self.config.head_width()));
-        let source = self.file.on((format, device, residency), self.stored_bytes, &self.blocks, step);
-        let network = EncoderNetwork::build(&self.config, &TokenScope::new(&source, &ops))?;
+        let (network, ops, _) = self.load_network((format, device, residency), step, EncoderNetwork::build)?;
         Ok(LoadedEncoder { ops, network })
     }
 
@@ -465,32 +490,6 @@ pub struct EncoderStates<T> {
     pub inner: Option<T>,
     /// After the last block and its norm.
     pub last: T,
-}
-
-/// A text encoder with its weights.
-#[derive(Debug)]
-enum EncoderNetwork<O: TokenOps> {
-    Clip(clip::Network<O>),
-    T5(t5::Network<O>),
-}
-
-impl<O: TokenOps> EncoderNetwork<O> {
-    fn build(config: &EncoderConfig, scope: &TokenScope<'_, O>) -> Result<Self> {
-        Ok(match config {
-            EncoderConfig::Clip(config) => EncoderNetwork::Clip(clip::Network::build(config, scope)?),
-            EncoderConfig::T5(config) => EncoderNetwork::T5(t5::Network::build(config, scope)?),
-        })
-    }
-
-    fn forward(&self, ops: &O, embedded: O::Tensor, left_out: usize) -> Result<EncoderStates<O::Tensor>> {
-        match self {
-            EncoderNetwork::Clip(network) => {
-                let clip::States { inner, last } = network.forward(ops, embedded, left_out)?;
-                Ok(EncoderStates { inner: Some(inner), last })
-            }
-            EncoderNetwork::T5(network) => Ok(EncoderStates { inner: None, last: network.forward(ops, embedded)? }),
-        }
-    }
 }
 
 /// A text encoder on a device.

@@ -3,8 +3,10 @@
 mod config;
 mod names;
 mod network;
+mod published;
 
 pub use config::Config;
-pub use network::{Conditioning, Context, Network};
+pub use network::{Context, Network};
 
 pub(crate) use names::rows;
+pub(crate) use published::{NAME, SIGNS};

@@ -19,11 +19,9 @@ use std::path::{Path, PathBuf};
 use tch::Tensor;
 use tilewright_engine::{Denoiser, Finished, Sampled, Sampling, WeightStore};
 use tilewright_media::Texts;
-use tilewright_models::{
-    Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Family, Lora, LoraFit, Scaling,
-};
+use tilewright_models::{Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Lora, LoraFit, Scaling};
 
-pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, check_conditioning, image_width, read};
+pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, check_conditioning, read};
 use self::saved::Defaults;
 pub(crate) use self::saved::text_tokens;
 pub use self::{
@@ -40,11 +38,6 @@ use crate::{Error, LatentOutput, Model, Parts, Result};
 /// The folders of a denoiser in a pipeline's, and that of its second expert.
 const FOLDERS: [&str; 2] = ["transformer", "unet"];
 const SECOND: &str = "transformer_2";
-
-/// The sigma at which WAN 2.2's experts change: from text, and from a picture
-/// (github.com/Wan-Video/Wan2.2, wan/configs).
-const BOUNDARY: f64 = 0.875;
-const IMAGE_BOUNDARY: f64 = 0.9;
 
 /// A LoRA that is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,7 +112,7 @@ impl SampleModel {
                 if names[0].contains("low") && !names[0].contains("high") && names[1].contains("high") {
                     return refused("the expert for low noise, by its name: give the one for high noise first".into());
                 }
-                let usual = if first.config.condition_channels() > 0 { IMAGE_BOUNDARY } else { BOUNDARY };
+                let usual = first.config.facts().published.boundary;
                 let saved = match &pipeline {
                     Some(folder) if boundary.is_none() => saved::boundary(folder)?,
                     _ => None,
@@ -213,11 +206,7 @@ impl SampleModel {
     /// Latent pixels along a side are pixels over the first, and frames after the first one over
     /// the second.
     pub fn scales(&self) -> [u32; 2] {
-        match self.config().family() {
-            Family::Wan22 => [16, 4],
-            Family::Wan21 => [8, 4],
-            _ => [8, 1],
-        }
+        self.config().facts().published.scales
     }
 
     /// Frames, height and width in pixels of what latents [N, C, (T,) h, w] become.

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{Budget, Finished, Machine, Observer, TextJob, Texts, WeightStore};
 use tilewright_media::{Filter, Frame, read_picture, resize};
-use tilewright_models::{Checkpoint, EncoderConfig, EncoderFile, Error as ModelError, clip};
+use tilewright_models::{Checkpoint, EncoderFile, Error as ModelError};
 use tilewright_plan::Objective;
 use tilewright_sampling::Convention;
 use tilewright_torch::scalar;
@@ -203,29 +203,33 @@ impl VisionEncoder {
     /// The run of a decision, with nothing beside it.
     fn run(&self, record: tilewright_plan::TextRecord) -> Result<EncoderRun> {
         let (path, model) = (self.0.file().file().path().to_owned(), self.0.config.model());
-        let tokens = self.config()?.positions as usize;
+        let (_, [tokens, _]) = self.extents()?;
+        let tokens = tokens as usize;
         Ok(EncoderRun { path, model, tokens, record, exchange: None, log: Vec::new(), candidates: Vec::new() })
     }
 
     /// The states that stand for those of a picture to come.
     fn stand_in(&self) -> Result<Tensor> {
-        let config = self.config()?;
-        Ok(scalar::stand_in(&[1, config.positions, config.hidden])?)
+        let (_, [tokens, width]) = self.extents()?;
+        Ok(scalar::stand_in(&[1, tokens, width])?)
     }
 
     fn refused(&self, reason: &str) -> Error {
         Error::Input { path: self.0.file().file().path().to_owned(), reason: reason.to_owned() }
     }
 
-    fn config(&self) -> Result<&clip::Config> {
-        match &self.0.config {
-            EncoderConfig::Clip(config) if config.picture.is_some() => Ok(config),
+    /// Pixels along a side of the picture that it sees, and the tokens of its states with their
+    /// width.
+    fn extents(&self) -> Result<(i64, [i64; 2])> {
+        let config = &self.0.config;
+        match (config.picture(), config.positions()) {
+            (Some(picture), Some(tokens)) => Ok((picture.side, [tokens, config.hidden()])),
             _ => Err(self.refused("an encoder of text, not of pictures")),
         }
     }
 
     fn embed(&self, image: &StartImage) -> Result<Tensor> {
-        let side = self.config()?.picture.map_or(0, |picture| picture.side);
+        let (side, _) = self.extents()?;
         Ok(self.0.embed_pictures(&image.seen(side)?)?)
     }
 }
@@ -233,7 +237,7 @@ impl VisionEncoder {
 impl SampleModel {
     /// The width of the states of a picture that the transformer takes, if it takes some.
     pub fn image_width(&self) -> Option<i64> {
-        crate::sample::image_width(self.denoiser.config())
+        self.denoiser.config().facts().widths.image
     }
 
     /// The condition [1, 4 + C, T, h, w] of a clip whose first frame is given: a mask, and then the

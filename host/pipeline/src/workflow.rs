@@ -10,7 +10,7 @@ use std::{ffi::OsStr, path::Path};
 use serde_json::{Value, json};
 use tilewright_engine::Sampling;
 use tilewright_media::Texts;
-use tilewright_models::DenoiserConfig;
+use tilewright_models::{Facts, Start};
 use tilewright_sampling::{Convention, Scheduler};
 
 use self::graph::{Field, Graph, Link};
@@ -24,10 +24,6 @@ const MOST_SEEDS: usize = 16;
 
 /// A text by which ComfyUI names what it saves.
 const PREFIX: &str = "tilewright";
-
-/// The tokens that ComfyUI pads prompts to for T5 and UMT5.
-const FLUX_TOKENS: u32 = 256;
-const WAN_TOKENS: u32 = 512;
 
 /// The last step of a sampler that goes to the end.
 const LAST_STEP: usize = 10_000;
@@ -100,14 +96,18 @@ impl Workflow<'_> {
         }
     }
 
+    fn facts(&self) -> Facts {
+        self.model.denoiser.config().facts()
+    }
+
     fn graph(&self) -> Option<Graph> {
-        let Self { request, model, .. } = self;
+        let request = self.request;
         if request.seeds.len() > MOST_SEEDS || !self.sampling.sampler.is_comfyui() {
             return None;
         }
         let mut graph = Graph::default();
         let (loaded, clip, vae) = self.load(&mut graph)?;
-        let usual = if model.denoiser.config().is_video() { WAN_TOKENS } else { FLUX_TOKENS };
+        let [usual, _] = self.facts().published.text_tokens;
         let clip = match self.text_tokens {
             tokens if tokens == usual => clip,
             tokens => {
@@ -124,7 +124,7 @@ impl Workflow<'_> {
         let each = if request.seeds.len() > 1 { 1 } else { request.batch.unwrap_or(1) };
         let begun = match each {
             1 => begun,
-            batch if self.image.is_some() || model.denoiser.config().latent_channels() == 48 => {
+            batch if self.image.is_some() || self.facts().start == Some(Start::FirstFrame) => {
                 let inputs = vec![("samples", "LATENT", begun.latent)];
                 let latent = graph.add("RepeatLatentBatch", inputs, vec![plain("amount", json!(batch))], LATENT);
                 Begun { latent, ..begun }
@@ -136,7 +136,7 @@ impl Workflow<'_> {
             let inputs = vec![("samples", "LATENT", sampled), ("vae", "VAE", vae)];
             let images = graph.add("VAEDecode", inputs, vec![], IMAGE);
             let prefix = plain("filename_prefix", json!(PREFIX));
-            match self.rate.filter(|_| model.denoiser.config().is_video()) {
+            match self.rate.filter(|_| self.facts().is_video) {
                 None => graph.add("SaveImage", vec![("images", "IMAGE", images)], vec![prefix], SAVED),
                 Some(rate) => {
                     let fields = vec![plain("fps", json!(rate))];
@@ -163,16 +163,16 @@ impl Workflow<'_> {
     }
 
     fn begin(&self, graph: &mut Graph, clip: Link, vae: Link) -> Begun {
-        let Self { request, model, size: [width, height, frames], .. } = self;
+        let Self { request, size: [width, height, frames], .. } = self;
         let is_diffusers = request.convention == Convention::Diffusers;
         let encode = |graph: &mut Graph, text: &str| {
             // Brackets are no weights there.
             let text = if is_diffusers { text.replace('(', "\\(").replace(')', "\\)") } else { text.to_owned() };
             graph.add("CLIPTextEncode", vec![("clip", "CLIP", clip)], vec![Field::Text("text", text)], CONDITIONING)
         };
-        let config = model.denoiser.config();
-        let guided = matches!(config, DenoiserConfig::Flux(config) if config.guidance);
-        let guide = |graph: &mut Graph, link: Link| match request.guidance.filter(|_| guided) {
+        let facts = self.facts();
+        let guidance = request.guidance.filter(|_| facts.guidance.is_some());
+        let guide = |graph: &mut Graph, link: Link| match guidance {
             None => link,
             Some(guidance) => {
                 let inputs = vec![("conditioning", "CONDITIONING", link)];
@@ -193,7 +193,7 @@ impl Workflow<'_> {
         let batch = if request.seeds.len() > 1 { 1 } else { request.batch.unwrap_or(1) };
         let extents = |names: [&'static str; 2]| {
             let mut fields = vec![plain("width", json!(width)), plain("height", json!(height))];
-            if config.is_video() {
+            if facts.is_video {
                 fields.push(plain(names[0], json!(frames)));
             }
             fields.push(plain(names[1], json!(batch)));
@@ -204,7 +204,7 @@ impl Workflow<'_> {
             let fields = vec![plain("image", json!(name(path, "input"))), Field::Shown(json!("image"))];
             graph.add("LoadImage", vec![], fields, PICTURE)
         });
-        if let Some(image) = image.filter(|_| config.is_video() && config.condition_channels() > 0) {
+        if let Some(image) = image.filter(|_| facts.start == Some(Start::Condition)) {
             let mut inputs = vec![
                 ("positive", "CONDITIONING", positive),
                 ("negative", "CONDITIONING", negative),
@@ -221,8 +221,9 @@ impl Workflow<'_> {
             let begun = graph.add("WanImageToVideo", inputs, sized(), WITH_IMAGE);
             return Begun { positive: begun, negative: begun.output(1), latent: begun.output(2) };
         }
-        let latent = match (image, config.is_video(), config.latent_channels()) {
-            (image, true, 48) => {
+        let empty_latent = facts.published.comfyui.empty_latent;
+        let latent = match (image, facts.start) {
+            (image, Some(Start::FirstFrame)) => {
                 let mut inputs = vec![("vae", "VAE", vae)];
                 inputs.extend(image.map(|image| ("start_image", "IMAGE", image)));
                 let mut fields = sized();
@@ -230,13 +231,12 @@ impl Workflow<'_> {
                 if let Some(Field::Plain(_, batch)) = fields.last_mut() {
                     *batch = json!(1);
                 }
-                graph.add("Wan22ImageToVideoLatent", inputs, fields, LATENT)
+                graph.add(empty_latent, inputs, fields, LATENT)
             }
-            (Some(image), ..) => {
+            (Some(image), _) => {
                 graph.add("VAEEncode", vec![("pixels", "IMAGE", image), ("vae", "VAE", vae)], vec![], LATENT)
             }
-            (None, true, _) => graph.add("EmptyHunyuanLatentVideo", vec![], sized(), LATENT),
-            (None, false, _) => graph.add("EmptySD3LatentImage", vec![], sized(), LATENT),
+            (None, _) => graph.add(empty_latent, vec![], sized(), LATENT),
         };
         let latent = match self.mask {
             None => latent,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use tch::Tensor;
 use tempfile::TempDir;
 use tilewright_engine::{Finished, Machine};
+use tilewright_models::Start;
 use tilewright_outputs::temporary_folder;
 use tilewright_pipeline::{
     Conditioning, ConditioningOutput, Encode, EncodeInput, EncodeSource, LatentOutput, MASK, Model, Parts, SampleModel,
@@ -27,17 +28,6 @@ use crate::{
     tell::note,
     text_stage,
 };
-
-/// The way in which a model begins with a picture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beginning {
-    /// The picture's latent is made again in part.
-    Latent,
-    /// The picture is a clip's first frame, which the network is given beside the latent.
-    Condition,
-    /// The picture is a clip's first frame, which the latent holds.
-    Held,
-}
 
 /// A picture that is encoded, with its files in a folder that is removed at the end.
 pub struct Image {
@@ -64,30 +54,26 @@ pub struct Wish<'a> {
     pub size: [u32; 3],
 }
 
-impl Beginning {
-    /// The way of a model.
-    ///
-    /// # Errors
-    /// It makes clips of text alone, or an option of the user's has no meaning for it.
-    pub fn of(model: &SampleModel, arguments: &Generate) -> Outcome<Self> {
-        let config = model.denoiser.config();
-        let way = match (config.is_video(), config.condition_channels(), model.scales()) {
-            (false, ..) => return Ok(Beginning::Latent),
-            (true, 1.., _) => Beginning::Condition,
-            (true, _, [16, _]) => Beginning::Held,
-            _ => {
-                return Err(Failure::input(
-                    "--image: this transformer makes clips of text alone: give one for image to video, or WAN 2.2 5B",
-                ));
-            }
-        };
-        for (option, is_given) in [("--mask", arguments.mask.is_some()), ("--denoise", arguments.denoise.is_some())] {
-            if is_given {
-                return Err(Failure::input(format!("{option}: a clip begins with the whole picture: leave it out")));
-            }
+/// The place of a picture in what a model makes.
+///
+/// # Errors
+/// It makes clips of text alone, or an option of the user's has no meaning for it.
+pub fn start_of(model: &SampleModel, arguments: &Generate) -> Outcome<Start> {
+    let start = match model.denoiser.config().facts().start {
+        Some(Start::Latent) => return Ok(Start::Latent),
+        Some(start) => start,
+        None => {
+            return Err(Failure::input(
+                "--image: this transformer makes clips of text alone: give one for image to video, or WAN 2.2 5B",
+            ));
         }
-        Ok(way)
+    };
+    for (option, is_given) in [("--mask", arguments.mask.is_some()), ("--denoise", arguments.denoise.is_some())] {
+        if is_given {
+            return Err(Failure::input(format!("{option}: a clip begins with the whole picture: leave it out")));
+        }
     }
+    Ok(start)
 }
 
 /// The encoder of pictures for a transformer that takes their states; none for others.
@@ -134,7 +120,7 @@ impl Wish<'_> {
     /// Encodes the picture, and adds it to the conditionings of a model that takes it there.
     pub fn encode(
         &self,
-        way: Beginning,
+        start: Start,
         path: &Path,
         conditionings: &mut Conditionings,
         trials: &mut Trials,
@@ -142,17 +128,17 @@ impl Wish<'_> {
     ) -> Outcome<Image> {
         let folder = temporary_folder(&folder_beside(self.arguments))?;
         let [width, height, frames] = self.size;
-        if way == Beginning::Latent {
+        if start == Start::Latent {
             let (latents, record) = self.run(path, EncodeSource::open(path, Some(1))?, trials, planner)?;
             let latent = write(&folder, &latents, &[], &record)?;
             return Ok(Image { latent: Some(latent), mask: None, record, _folder: folder });
         }
         let image = StartImage::open(path, self.arguments.way.convention.unwrap_or_default())?;
-        let seen = if way == Beginning::Condition { self.look(&image, conditionings, trials, reading)? } else { None };
+        let seen = if start == Start::Condition { self.look(&image, conditionings, trials, reading)? } else { None };
         let first = image.first_frame([width, height])?;
-        let count = if way == Beginning::Condition { frames } else { 1 };
+        let count = if start == Start::Condition { frames } else { 1 };
         let (latents, record) = self.run(path, EncodeSource::still(path, first, count), trials, planner)?;
-        if way == Beginning::Held {
+        if start == Start::FirstFrame {
             let [latents, mask] = self.model.held_first(&latents, frames)?;
             let latent = write(&folder, &latents, &[(MASK, mask)], &record)?;
             return Ok(Image { mask: Some(latent.clone()), latent: Some(latent), record, _folder: folder });

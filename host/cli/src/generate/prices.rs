@@ -3,17 +3,14 @@
 
 use tch::Tensor;
 use tilewright_engine::{DenoiseQuote, Machine};
+use tilewright_models::Start;
 use tilewright_pipeline::{
     Decode, Encode, EncodeInput, Foreseen, Model, SampleModel, SampleOutline, SampleRequest, VisionEncoder,
 };
 use tilewright_plan::{Loss, Objective, Stage};
 use tilewright_torch::scalar;
 
-use super::{
-    conditioning::Wish,
-    image::{Beginning, vision_encoder},
-    pictures::limit,
-};
+use super::{conditioning::Wish, image::vision_encoder, pictures::limit};
 use crate::{args::Generate, failure::Outcome};
 
 /// Channels of the picture to begin with.
@@ -43,8 +40,8 @@ pub struct On<'a> {
     pub vae: &'a Model,
     /// Tokens of the text.
     pub tokens: u32,
-    /// The way in which a picture is begun from, if there is one.
-    pub beginning: Option<Beginning>,
+    /// The place of a picture to begin with, if there is one.
+    pub start: Option<Start>,
 }
 
 impl<'a> Prices<'a> {
@@ -53,26 +50,26 @@ impl<'a> Prices<'a> {
     /// # Errors
     /// The size or a setting makes no sense.
     pub fn new(request: &SampleRequest, on: &On<'a>) -> Outcome<Self> {
-        let &On { text, transformer, vae, tokens, beginning } = on;
+        let &On { text, transformer, vae, tokens, start } = on;
         let (arguments, machine, memory_limit) = (text.arguments, text.machine, text.memory_limit);
         let foreseen = Foreseen {
             tokens,
             has_negative: text.prompts.len() > 1,
-            has_latent: matches!(beginning, Some(Beginning::Latent | Beginning::Held)),
-            has_mask: beginning == Some(Beginning::Held) || arguments.mask.is_some(),
+            has_latent: matches!(start, Some(Start::Latent | Start::FirstFrame)),
+            has_mask: start == Some(Start::FirstFrame) || arguments.mask.is_some(),
         };
         let asked = SampleRequest { mask: arguments.mask.clone(), ..request.clone() };
         let outline = transformer.outline_foreseen(&asked, foreseen)?;
-        let picture = match (beginning, request.size) {
-            (Some(way), Some(size)) => {
-                let frames = if way == Beginning::Condition { size.frames } else { 1 };
+        let picture = match (start, request.size) {
+            (Some(place), Some(size)) => {
+                let frames = if place == Start::Condition { size.frames } else { 1 };
                 let extents = [1, frames.into(), size.height.into(), size.width.into()];
                 Some(EncodeInput::foreseen(vae, extents, CHANNELS)?)
             }
             _ => None,
         };
-        let vision = match beginning {
-            Some(Beginning::Condition) => vision_encoder(transformer, text.parts)?,
+        let vision = match start {
+            Some(Start::Condition) => vision_encoder(transformer, text.parts)?,
             _ => None,
         };
         let latents = scalar::stand_in(&outline.shape.latents)?;

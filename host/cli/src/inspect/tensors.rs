@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use tilewright_models::{
-    Architecture, Checkpoint, DenoiserConfig, DenoiserInspection, EncoderConfig, EncoderInspection, Inspection, Kind,
-    LatentFile, LoraInspection, Part, kl, wan_vae,
+    Architecture, Checkpoint, DenoiserInspection, EncoderInspection, Inspection, Kind, LatentFile, LoraInspection,
+    Part, kl, wan_vae,
 };
 use tilewright_plan::{bytes, terminal::shorten, words::with_noun};
 
@@ -220,20 +220,10 @@ fn text_encoder(inspected: &EncoderInspection) -> Vec<(&'static str, String)> {
         "" => String::new(),
         prefix => format!(", below {}", shorten(prefix, 200)),
     };
-    let shape = match &inspected.config {
-        EncoderConfig::Clip(config) => format!(
-            "{} heads in a width of {}, {} blocks, a vocabulary of {} tokens, chunks of a prompt of {} tokens",
-            config.heads, config.hidden, config.blocks, config.vocabulary, config.positions
-        ),
-        EncoderConfig::T5(config) => format!(
-            "{} heads in a width of {}, {} blocks, a vocabulary of {} tokens",
-            config.heads, config.hidden, config.blocks, config.vocabulary
-        ),
-    };
     let stored = format!("{} as {}", bytes::display(inspected.stored_bytes), inspected.stored);
     let mut rows = vec![
         ("encoder", format!("{}, {stored}, without its table of tokens", inspected.model)),
-        ("", shape),
+        ("", inspected.config.shape()),
         ("names", format!("{}{below}", inspected.layout)),
     ];
     rows.extend(inspected.problem.iter().map(|problem| ("can't run", problem.clone())));
@@ -257,19 +247,7 @@ fn transformer(inspected: &DenoiserInspection) -> Vec<(&'static str, String)> {
                 found.stored
             ),
         ));
-        rows.push((
-            "",
-            match &found.config {
-                DenoiserConfig::Flux(config) => format!(
-                    "{} heads in a width of {}, {} double and {} single blocks, {} latent channels",
-                    config.heads, config.hidden, config.double_blocks, config.single_blocks, config.latent_channels
-                ),
-                DenoiserConfig::Wan(config) => format!(
-                    "{} heads in a width of {}, {} blocks, {} channels in, {} latent channels",
-                    config.heads, config.hidden, config.blocks, config.input_channels, config.latent_channels
-                ),
-            },
-        ));
+        rows.push(("", found.config.shape()));
         rows.push(("names", format!("{}{below}", found.layout)));
         rows.push(("decoded by", format!("a VAE of the family {}", found.family)));
     }

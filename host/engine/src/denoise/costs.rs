@@ -7,7 +7,9 @@ use std::{
 };
 
 use tch::{Device, Kind};
-use tilewright_models::{Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, transformer::Residency};
+use tilewright_models::{
+    Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, NetworkConfig, transformer::Residency,
+};
 use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope};
 use tilewright_plan::{
     Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiserModel,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tch::Device;
-use tilewright_models::{ComputeFormat, EncoderConfig, EncoderFile, EncoderKind, transformer::Residency};
+use tilewright_models::{ComputeFormat, EncoderFile, NetworkConfig, transformer::Residency};
 use tilewright_nn::{Costs, Meter};
 use tilewright_plan::{
     Dtype, EncoderModel, Layout, Place, Precision, StoredType, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
@@ -21,52 +21,19 @@ use crate::{Error, Machine, Result, WeightKey, costs::Prices, denoise::EXPANDED_
 /// The types that products of encoders can run in.
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
-/// The published encoders: kind, whether of pictures, width and blocks, and the name that policies
-/// know.
-const PUBLISHED: [(EncoderKind, bool, i64, usize, &str); 6] = [
-    (EncoderKind::Clip, false, 768, 12, "clip-l"),
-    (EncoderKind::OpenClip, false, 1280, 32, "openclip-bigg"),
-    (EncoderKind::T5, false, 4096, 24, "t5-xxl"),
-    (EncoderKind::Umt5, false, 4096, 24, "umt5-xxl"),
-    (EncoderKind::OpenClip, true, 1280, 32, "clip-vision-h"),
-    (EncoderKind::Clip, true, 1024, 24, "clip-vision-l"),
-];
-
-/// The names of kinds of other widths.
-const KINDS: [(EncoderKind, &str); 4] = [
-    (EncoderKind::Clip, "clip"),
-    (EncoderKind::OpenClip, "openclip"),
-    (EncoderKind::T5, "t5"),
-    (EncoderKind::Umt5, "umt5"),
-];
-
 /// The facts of an encoder that plans depend on.
 pub(super) fn model(encoder: &EncoderFile) -> EncoderModel {
     let config = &encoder.config;
-    let (is_picture, head_width) = match config {
-        EncoderConfig::Clip(config) => (config.picture.is_some(), config.hidden / config.heads),
-        EncoderConfig::T5(config) => (false, config.attention / config.heads),
-    };
-    let own = (config.kind(), is_picture, config.hidden(), config.blocks());
-    let known = PUBLISHED.iter().find(|(kind, picture, width, blocks, _)| (*kind, *picture, *width, *blocks) == own);
-    let kind = match known {
-        Some((.., name)) => (*name).to_owned(),
-        None => {
-            let name = KINDS.iter().find(|(kind, _)| *kind == config.kind()).map_or("", |(_, name)| *name);
-            let vision = if is_picture { "-vision" } else { "" };
-            format!("{name}{vision}-{}", config.hidden())
-        }
-    };
     let types = encoder.stored_types.iter();
     EncoderModel {
-        kind,
+        kind: config.id(),
         stored_types: types
             .map(|(stored, bytes)| StoredType { name: stored.name().to_owned(), bytes: *bytes })
             .collect(),
         parameter_bytes: encoder.stored_bytes,
         blocks: config.blocks() as u32,
         width: config.hidden() as u32,
-        head_width: head_width as u32,
+        head_width: config.head_width() as u32,
     }
 }
 

@@ -7,6 +7,7 @@ use tilewright_nn::{ComputeFormat, Costs, Gelu, Meter, Needed, TokenListing, Tok
 use super::Network;
 use crate::{
     Error, Result, config_json,
+    network_file::NetworkConfig,
     transformer::{Layout, TransformerFile},
 };
 
@@ -67,12 +68,16 @@ struct ConfigFile {
 }
 
 impl Config {
-    /// Reads the architecture of an encoder of text off a file.
+    /// Reads the architecture of an encoder, of text or of pictures, off a file.
     ///
     /// # Errors
     /// A tensor that the architecture is read from is missing, or the shapes are of no such
     /// network.
-    pub fn read(file: &TransformerFile) -> Result<Self> {
+    pub(crate) fn read(file: &TransformerFile, is_vision: bool) -> Result<Self> {
+        if is_vision { Self::read_picture(file) } else { Self::read_text(file) }
+    }
+
+    fn read_text(file: &TransformerFile) -> Result<Self> {
         let extent = |axis| file.extent("tokens.weight", axis).map(|extent| extent as i64);
         let hidden = extent(1)?;
         let heads = hidden / HEAD;
@@ -80,11 +85,7 @@ impl Config {
         Self::read_blocks(file, Self { heads, quick_gelu, vocabulary: extent(0)?, ..Self::of_width(hidden) })
     }
 
-    /// Reads the architecture of an encoder of pictures off a file.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub fn read_picture(file: &TransformerFile) -> Result<Self> {
+    fn read_picture(file: &TransformerFile) -> Result<Self> {
         let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         let hidden = extent("patches.weight", 0)?;
         let heads = if hidden == BASE { HEADS[0] } else { HEADS[1] };
@@ -147,12 +148,10 @@ impl Config {
     pub(super) fn gelu(&self) -> Gelu {
         if self.quick_gelu { Gelu::Quick } else { Gelu::Exact }
     }
+}
 
-    /// The weights that the network needs, and the tables that its input is made of.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn needed(&self) -> Result<Vec<Needed>> {
+impl NetworkConfig for Config {
+    fn needed(&self) -> Result<Vec<Needed>> {
         let meter = Meter::new(ComputeFormat::single(), Costs::default());
         let listing = TokenListing::default();
         Network::build(self, &TokenScope::new(&listing, &meter))?;
@@ -170,6 +169,18 @@ impl Config {
             }
         }
         Ok(needed)
+    }
+
+    fn tables(&self) -> &'static [&'static str] {
+        &["tokens.weight", "positions.weight", "class", "patches.weight"]
+    }
+
+    fn head_width(&self) -> i64 {
+        self.hidden / self.heads
+    }
+
+    fn block_names(&self) -> Vec<(&'static str, usize)> {
+        vec![("blocks", self.blocks)]
     }
 }
 

@@ -5,7 +5,7 @@ use tch::Kind;
 use tilewright_nn::{Biased, Dense, LayerNorm, TokenOps, TokenScope};
 
 use super::Config;
-use crate::{Error, Result};
+use crate::{EncoderStates, Error, Result};
 
 /// The epsilon of every norm.
 const EPSILON: f64 = 1e-5;
@@ -76,15 +76,6 @@ impl<O: TokenOps> Block<O> {
     }
 }
 
-/// The states of tokens, [N, tokens, width] in f32.
-#[derive(Debug)]
-pub struct States<T> {
-    /// Before the last blocks that were left out, without a norm.
-    pub inner: T,
-    /// After the last block and its norm.
-    pub last: T,
-}
-
 /// The network with its weights. Its input is made of tables that stay in their file.
 #[derive(Debug)]
 pub struct Network<O: TokenOps> {
@@ -119,7 +110,7 @@ impl<O: TokenOps> Network<O> {
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward(&self, ops: &O, embedded: O::Tensor, left_out: usize) -> Result<States<O::Tensor>> {
+    pub fn forward(&self, ops: &O, embedded: O::Tensor, left_out: usize) -> Result<EncoderStates<O::Tensor>> {
         let shape = ops.shape(&embedded);
         let tokens = ops.to_kind(embedded, ops.format().rest)?;
         let count = shape[1];
@@ -153,6 +144,6 @@ impl<O: TokenOps> Network<O> {
             Some(inner) => inner,
             None => keep(&tokens)?,
         };
-        Ok(States { inner, last })
+        Ok(EncoderStates { inner: Some(inner), last })
     }
 }

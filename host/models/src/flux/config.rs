@@ -7,6 +7,7 @@ use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScop
 use super::Network;
 use crate::{
     Error, Result, config_json,
+    network_file::NetworkConfig,
     transformer::{Layout, TransformerFile},
 };
 
@@ -112,15 +113,21 @@ impl Config {
             guidance: file.shape("guidance_in.in_layer.weight").is_some(),
         })
     }
+}
 
-    /// The weights that the network needs.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn needed(&self) -> Result<Vec<Needed>> {
+impl NetworkConfig for Config {
+    fn needed(&self) -> Result<Vec<Needed>> {
         let meter = Meter::new(ComputeFormat::single(), Costs::default());
         let listing = TokenListing::default();
         Network::build(self, &TokenScope::new(&listing, &meter))?;
         Ok(listing.into_needed())
+    }
+
+    fn head_width(&self) -> i64 {
+        self.axes.iter().sum()
+    }
+
+    fn block_names(&self) -> Vec<(&'static str, usize)> {
+        vec![("double_blocks", self.double_blocks), ("single_blocks", self.single_blocks)]
     }
 }

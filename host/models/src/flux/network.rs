@@ -7,7 +7,7 @@ use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps
 
 use super::config::{Config, PATCH, TIME};
 use crate::{
-    Error, Result,
+    Error, Inputs, Result,
     transformer::{BeforeBlock, Blocks, feed_forward, parts, rotation, sinusoid},
 };
 
@@ -16,17 +16,6 @@ const EPSILON: f64 = 1e-6;
 
 /// Times and guidances are multiplied by this before they are embedded.
 const TIMES: f32 = 1000.0;
-
-/// The inputs beside the latent: one row per sample.
-#[derive(Debug)]
-pub struct Conditioning<'a, T> {
-    /// [N, tokens, text width]
-    pub text: &'a T,
-    /// [N, vector width]
-    pub pooled: &'a T,
-    /// The guidance, of a network that has it as an input.
-    pub guidance: Option<f32>,
-}
 
 /// Tensors that follow from the conditioning and the size alone: the same in every step.
 #[derive(Debug)]
@@ -352,12 +341,16 @@ impl<O: TokenOps> Network<O> {
     pub fn prepare(
         &self,
         ops: &O,
-        given: &Conditioning<'_, O::Tensor>,
-        [height, width]: [i64; 2],
+        given: &Inputs<'_, O::Tensor>,
+        [_, height, width]: [i64; 3],
     ) -> Result<Context<O::Tensor>> {
         let (kind, shape) = (ops.format().rest, ops.shape(given.text));
         let size = [height / PATCH, width / PATCH];
-        let pooled = ops.reshape(given.pooled, &[shape[0], 1, self.config.pooled])?;
+        let Some(pooled) = given.pooled else {
+            let shapes = "no pooled state of the text".into();
+            return Err(NnError::Shapes { operation: "Flux.1's transformer", shapes }.into());
+        };
+        let pooled = ops.reshape(pooled, &[shape[0], 1, self.config.pooled])?;
         let vector = self.pooled.forward(ops, &pooled)?;
         if let (Some(embedder), Some(guidance)) = (&self.guidance, given.guidance) {
             let embedded = embedder.forward(ops, &times(ops, &vec![guidance; shape[0] as usize])?)?;
@@ -377,7 +370,7 @@ impl<O: TokenOps> Network<O> {
         })
     }
 
-    /// The velocity of latents [N, C, h, w] in the model's own space at a sigma, in f32.
+    /// The velocity of latents [N, C, h, w] in the model's own space at the first sigma, in f32.
     /// `before_block` is called before each block with the image's tokens, and after the last one;
     /// if it skips the rest, the tokens are what the rest would have made of them.
     ///
@@ -388,11 +381,12 @@ impl<O: TokenOps> Network<O> {
         &self,
         ops: &O,
         latents: &O::Tensor,
-        sigma: f32,
+        sigmas: &[f32],
         context: &Context<O::Tensor>,
         before_block: BeforeBlock<'_, O::Tensor>,
     ) -> Result<O::Tensor> {
         let (config, [rows, columns]) = (&self.config, context.size);
+        let sigma = sigmas.first().copied().unwrap_or_default();
         let [batch, channels, height, width] = ops.extents(latents)?;
         if [channels, height, width] != [config.latent_channels, rows * PATCH, columns * PATCH] {
             let shapes = format!("{:?} for {rows}×{columns} tokens", [batch, channels, height, width]);

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
 use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
 
-use super::{Network, rows};
-use crate::{Error, Result, config_json, transformer::TransformerFile};
+use super::{Network, names::block_start};
+use crate::{Error, Result, config_json, network_file::NetworkConfig, transformer::TransformerFile};
 
 /// The published distance from which on all keys are equally far.
 const FARTHEST: i64 = 128;
@@ -52,7 +52,7 @@ impl Config {
     /// # Errors
     /// A tensor that the architecture is read from is missing, or the shapes are of no such
     /// network.
-    pub fn read(file: &TransformerFile) -> Result<Self> {
+    pub(crate) fn read(file: &TransformerFile, _is_vision: bool) -> Result<Self> {
         let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         let refused = |reason: String| {
             Error::File(FileError::Format {
@@ -83,7 +83,7 @@ impl Config {
             hidden: extent("tokens.weight", 1)?,
             heads,
             attention,
-            blocks: file.blocks(rows(file.layout).1)?,
+            blocks: file.blocks(block_start(file.layout))?,
             feed_forward: extent("blocks.0.feed_forward.narrow.weight", 1)?,
             vocabulary: extent("tokens.weight", 0)?,
             distances,
@@ -107,12 +107,10 @@ impl Config {
         let growth = (far as f32 / single as f32).ln() / ((self.farthest as f64 / single as f64).ln() as f32);
         start + (single + (growth * (one_way - single) as f32) as i64).min(one_way - 1)
     }
+}
 
-    /// The weights that the network needs, and the table that its input is made of.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn needed(&self) -> Result<Vec<Needed>> {
+impl NetworkConfig for Config {
+    fn needed(&self) -> Result<Vec<Needed>> {
         let meter = Meter::new(ComputeFormat::single(), Costs::default());
         let listing = TokenListing::default();
         Network::build(self, &TokenScope::new(&listing, &meter))?;
@@ -120,5 +118,17 @@ impl Config {
         let shapes = vec![vec![self.vocabulary as usize, self.hidden as usize]];
         needed.push(Needed { name: "tokens.weight".into(), shapes });
         Ok(needed)
+    }
+
+    fn tables(&self) -> &'static [&'static str] {
+        &["tokens.weight"]
+    }
+
+    fn head_width(&self) -> i64 {
+        self.attention / self.heads
+    }
+
+    fn block_names(&self) -> Vec<(&'static str, usize)> {
+        vec![("blocks", self.blocks)]
     }
 }

@@ -76,12 +76,21 @@ const WAN: &[Row] = &[
     Row("norm.weight", &["norm.weight"], Rows),
 ];
 
-/// The table of a layout, and the beginning of its blocks' names.
-pub(crate) fn rows(layout: Layout) -> (&'static [Row], &'static str) {
+/// The table of a layout.
+pub(crate) fn rows(layout: Layout) -> &'static [Row] {
     match layout {
-        Layout::LlamaCpp => (LLAMA_CPP, "enc.blk"),
-        Layout::Original => (WAN, "blocks"),
-        Layout::Diffusers => (TRANSFORMERS, "encoder.block"),
-        Layout::ComfyUi => (EMBED_TOKENS, "encoder.block"),
+        Layout::LlamaCpp => LLAMA_CPP,
+        Layout::Original => WAN,
+        Layout::Diffusers => TRANSFORMERS,
+        Layout::ComfyUi => EMBED_TOKENS,
+    }
+}
+
+/// The beginning of the names of blocks in a layout.
+pub(super) fn block_start(layout: Layout) -> &'static str {
+    match layout {
+        Layout::LlamaCpp => "enc.blk",
+        Layout::Original => "blocks",
+        Layout::Diffusers | Layout::ComfyUi => "encoder.block",
     }
 }

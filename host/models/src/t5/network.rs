@@ -5,7 +5,7 @@ use tch::Kind;
 use tilewright_nn::{Biased, Dense, Gelu, HeadNorm, TokenOps, TokenScope, root_mean_square_norm};
 
 use super::Config;
-use crate::Result;
+use crate::{EncoderStates, Result};
 
 #[derive(Debug)]
 struct Block<O: TokenOps> {
@@ -85,11 +85,11 @@ impl<O: TokenOps> Network<O> {
     }
 
     /// The states of embedded tokens [N, tokens, width], in f32. All tokens are attended: padding,
-    /// too, if there is any.
+    /// too, if there is any. There are no inner states.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward(&self, ops: &O, embedded: O::Tensor) -> Result<O::Tensor> {
+    pub fn forward(&self, ops: &O, embedded: O::Tensor, _left_out: usize) -> Result<EncoderStates<O::Tensor>> {
         let count = ops.shape(&embedded)[1];
         let tokens = ops.to_kind(embedded, ops.format().rest)?;
         let rows: Vec<i64> = (1 - count..count).map(|distance| self.config.row(distance)).collect();
@@ -104,6 +104,6 @@ impl<O: TokenOps> Network<O> {
             }
         }
         let norm = HeadNorm { weight: &self.norm, epsilon: self.config.epsilon };
-        Ok(root_mean_square_norm(ops, &tokens, norm, Kind::Float)?)
+        Ok(EncoderStates { inner: None, last: root_mean_square_norm(ops, &tokens, norm, Kind::Float)? })
     }
 }

@@ -7,6 +7,7 @@ use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScop
 use super::Network;
 use crate::{
     Error, Result, config_json,
+    network_file::NetworkConfig,
     transformer::{MOST_WIDTH, TransformerFile},
 };
 
@@ -89,37 +90,27 @@ impl Config {
         })
     }
 
-    /// The published model that the architecture is that of, in words.
-    pub(crate) fn model(&self) -> String {
-        let task = match (self.input_channels == self.latent_channels, self.image, self.latent_channels) {
-            (true, _, 48) => "WAN 2.2, text or image to video (TI2V)",
-            (true, ..) => "WAN 2.1 or 2.2, text to video (T2V)",
-            (false, Some(_), _) => "WAN 2.1, image to video (I2V)",
-            (false, None, _) => "WAN 2.2, image to video (I2V): one of two experts",
-        };
-        let experts = if self.hidden == 5120 && self.input_channels == self.latent_channels {
-            ": of 2.2, one of two experts"
-        } else {
-            ""
-        };
-        format!("{task}{experts}")
-    }
-
     /// The values of a head that belong to frame, row and column.
     pub(super) fn axes(&self) -> [i64; 3] {
         let each = self.hidden / self.heads;
         let side = 2 * (each / 6);
         [each - 2 * side, side, side]
     }
+}
 
-    /// The weights that the network needs.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn needed(&self) -> Result<Vec<Needed>> {
+impl NetworkConfig for Config {
+    fn needed(&self) -> Result<Vec<Needed>> {
         let meter = Meter::new(ComputeFormat::single(), Costs::default());
         let listing = TokenListing::default();
         Network::build(self, &TokenScope::new(&listing, &meter))?;
         Ok(listing.into_needed())
+    }
+
+    fn head_width(&self) -> i64 {
+        self.hidden / self.heads
+    }
+
+    fn block_names(&self) -> Vec<(&'static str, usize)> {
+        vec![("blocks", self.blocks)]
     }
 }

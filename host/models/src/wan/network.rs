@@ -6,7 +6,7 @@ use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps
 
 use super::config::{Config, PATCH};
 use crate::{
-    Error, Result,
+    Error, Inputs, Result,
     transformer::{BeforeBlock, Blocks, feed_forward, rotation, sinusoid},
 };
 
@@ -19,15 +19,6 @@ const PARTS: i64 = 6;
 
 /// Times are sigmas multiplied by this.
 const TIMES: f32 = 1000.0;
-
-/// The inputs beside the latent.
-#[derive(Debug)]
-pub struct Conditioning<'a, T> {
-    /// [N, tokens, text width]
-    pub text: &'a T,
-    /// [N, tokens, image width], of a network that begins from a picture.
-    pub image: Option<&'a T>,
-}
 
 /// Tensors that follow from the conditioning and the size alone: the same in every step.
 #[derive(Debug)]
@@ -294,7 +285,7 @@ impl<O: TokenOps> Network<O> {
     pub fn prepare(
         &self,
         ops: &O,
-        given: &Conditioning<'_, O::Tensor>,
+        given: &Inputs<'_, O::Tensor>,
         [frames, height, width]: [i64; 3],
     ) -> Result<Context<O::Tensor>> {
         let format = ops.format();

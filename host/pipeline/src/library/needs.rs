@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use tilewright_models::{DenoiserConfig, EncoderKind, Family};
+use tilewright_models::{DenoiserConfig, EncoderKind, Family, PublishedEncoder};
 
 use super::Content;
 
@@ -34,27 +34,13 @@ pub enum Need {
     },
 }
 
-/// The files in which encoders are published, and ComfyUI's folder for them.
-const FILES: [(EncoderKind, i64, &str); 3] = [
-    (EncoderKind::Clip, 768, "clip_l.safetensors"),
-    (EncoderKind::T5, 4096, "t5xxl_fp16.safetensors"),
-    (EncoderKind::Umt5, 4096, "umt5_xxl_fp16.safetensors"),
-];
-
 /// The needs of a transformer.
 pub fn of(config: &DenoiserConfig) -> Vec<Need> {
     let (channels, is_video) = (config.latent_channels(), config.is_video());
     let vae = Need::Vae { family: config.family(), channels, is_video };
-    let encoder = |kind, width| Need::TextEncoder { kind, width };
-    match config {
-        DenoiserConfig::Flux(config) => {
-            vec![encoder(EncoderKind::Clip, config.pooled), encoder(EncoderKind::T5, config.text), vae]
-        }
-        DenoiserConfig::Wan(config) => {
-            let vision = config.image.map(|width| Need::VisionEncoder { width });
-            [encoder(EncoderKind::Umt5, config.text)].into_iter().chain(vision).chain([vae]).collect()
-        }
-    }
+    let vision = config.facts().widths.image.map(|width| Need::VisionEncoder { width });
+    let encoders = config.text_encoders().into_iter().map(|(kind, width)| Need::TextEncoder { kind, width });
+    encoders.chain(vision).chain([vae]).collect()
 }
 
 impl Need {
@@ -93,11 +79,8 @@ impl Need {
     /// The published file that serves it, if there is one.
     pub fn file(&self) -> Option<&'static str> {
         match self {
-            Need::TextEncoder { kind, width } => {
-                FILES.iter().find(|(own, of, _)| (own, of) == (kind, width)).map(|(_, _, file)| *file)
-            }
-            Need::VisionEncoder { width: 1280 } => Some("clip_vision_h.safetensors"),
-            Need::VisionEncoder { .. } => None,
+            Need::TextEncoder { kind, width } => PublishedEncoder::of_width(*kind, *width)?.file,
+            Need::VisionEncoder { width } => PublishedEncoder::of_vision(*width)?.file,
             Need::Vae { family: Family::Flux, channels: 16, .. } => Some("ae.safetensors"),
             Need::Vae { family: Family::Wan21, channels: 16, .. } => Some("wan_2.1_vae.safetensors"),
             Need::Vae { family: Family::Wan22, channels: 48, .. } => Some("wan2.2_vae.safetensors"),

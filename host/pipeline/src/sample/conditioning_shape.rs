@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError};
+use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError, Widths};
 
 use super::{
     SampleModel, Size,
-    inputs::{CONDITION, IMAGE, IMAGE_TOKENS, MASK_CHANNELS, POOLED, TEXT, Widths, missing, shape_in, widths},
+    inputs::{CONDITION, IMAGE, IMAGE_TOKENS, MASK_CHANNELS, POOLED, TEXT, missing, shape_in},
 };
 use crate::{Error, Result};
 
@@ -30,7 +30,7 @@ impl ConditioningShape {
         let file = Checkpoint::open(path).map_err(ModelError::from)?;
         let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
         let text = shape_in(&file, TEXT)?.ok_or_else(|| missing(&file, TEXT))?;
-        let Widths { text: text_width, pooled: pooled_width, image: image_width } = widths(config);
+        let Widths { text: text_width, pooled: pooled_width, image: image_width } = config.facts().widths;
         let check = |name: &str, shape: &[i64], axes: usize, width: i64| match shape.len() == axes
             && shape[axes - 1] == width
         {
@@ -81,7 +81,7 @@ impl ConditioningShape {
 
     /// The shapes of a conditioning that a prompt's stages will make for a size.
     pub fn foreseen(model: &SampleModel, tokens: u32, size: Size) -> Result<Self> {
-        let Widths { text, pooled, image } = widths(model.config());
+        let Widths { text, pooled, image } = model.config().facts().widths;
         let condition = match model.config().condition_channels() {
             0 => None,
             channels => {

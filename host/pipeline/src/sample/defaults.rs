@@ -3,53 +3,11 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use tilewright_models::{DenoiserConfig, Family};
+use tilewright_models::Usual;
 use tilewright_sampling::{Convention, Sampler, Shift, Span};
 
 use super::{Asked, SampleModel, SampleRequest, Size, Steps, saved};
 use crate::Result;
-
-/// The guidance of a network that has it as an input (ComfyUI's `FluxGuidance`).
-const GUIDANCE: f64 = 3.5;
-
-/// The tokens that T5 reads at least for Flux, as ComfyUI and as diffusers, and UMT5 for WAN.
-const FLUX_TOKENS: [u32; 2] = [256, 512];
-const WAN_TOKENS: u32 = 512;
-
-/// The usual settings of a kind of model.
-struct Usual {
-    /// Width and height in pixels, and frames.
-    size: [u32; 2],
-    frames: u32,
-    steps: u32,
-    /// The factor of guidance by a negative conditioning: 1 where the network needs none.
-    cfg: f64,
-    /// The sampler as ComfyUI.
-    sampler: &'static str,
-    /// The shifts of sigmas, as ComfyUI and as diffusers.
-    shifts: [Shift; 2],
-}
-
-const SCHNELL: Usual = Usual {
-    size: [1024, 1024],
-    frames: 1,
-    steps: 4,
-    cfg: 1.0,
-    sampler: "euler",
-    shifts: [Shift::Flow(1.0), Shift::Flow(1.0)],
-};
-const DEV: Usual = Usual { steps: 20, shifts: [Shift::Exponential(1.15), Shift::BySize], ..SCHNELL };
-const WAN_21: Usual = Usual {
-    size: [832, 480],
-    frames: 81,
-    steps: 20,
-    cfg: 6.0,
-    sampler: "uni_pc",
-    shifts: [Shift::Flow(8.0), Shift::Flow(3.0)],
-};
-const WAN_22: Usual =
-    Usual { size: [1280, 704], frames: 121, cfg: 5.0, shifts: [Shift::Flow(8.0), Shift::Flow(5.0)], ..WAN_21 };
-const EXPERTS: Usual = Usual { cfg: 3.5, sampler: "euler", ..WAN_21 };
 
 /// A seed that nobody chooses, of 32 bits: short enough to be typed again.
 pub fn random_seed() -> u64 {
@@ -59,14 +17,9 @@ pub fn random_seed() -> u64 {
 
 impl SampleModel {
     fn usual(&self) -> &'static Usual {
-        let config = self.config();
-        match (config, config.family(), self.denoiser.files().len()) {
-            (DenoiserConfig::Flux(config), ..) if config.guidance => &DEV,
-            (DenoiserConfig::Flux(_), ..) => &SCHNELL,
-            (DenoiserConfig::Wan(_), Family::Wan22, _) => &WAN_22,
-            (DenoiserConfig::Wan(_), _, 1) => &WAN_21,
-            (DenoiserConfig::Wan(_), ..) => &EXPERTS,
-        }
+        let published = self.config().facts().published;
+        let of_experts = published.usual_of_experts.as_ref().filter(|_| self.denoiser.files().len() > 1);
+        of_experts.unwrap_or(&published.usual)
     }
 
     /// The frames that are usual for the model: 1 of a picture.
@@ -92,7 +45,7 @@ impl SampleModel {
 
     /// The guidance of a request, if the network has it as an input.
     pub(super) fn guidance_of(&self, request: &SampleRequest) -> Option<f64> {
-        self.is_guided().then(|| request.guidance.unwrap_or(GUIDANCE))
+        self.config().facts().guidance.map(|usual| request.guidance.unwrap_or(usual))
     }
 
     /// The tokens that the model's text encoder without positions reads, if its pipeline says so.
@@ -109,10 +62,7 @@ impl SampleModel {
     /// # Errors
     /// As [`Self::text_tokens`].
     pub fn text_tokens_of(&self, asked: Option<u32>, convention: Convention) -> Result<u32> {
-        let usual = match self.config().is_video() {
-            true => WAN_TOKENS,
-            false => FLUX_TOKENS[usize::from(convention == Convention::Diffusers)],
-        };
+        let usual = self.config().facts().published.text_tokens[usize::from(convention == Convention::Diffusers)];
         Ok(match asked {
             Some(asked) => asked,
             None => self.text_tokens()?.unwrap_or(usual),

@@ -8,7 +8,7 @@ use std::{
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::ConditioningTensors;
 use tilewright_media::Frame;
-use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError};
+use tilewright_models::{Checkpoint, Error as ModelError};
 
 use super::conditioning_shape::ConditioningShape;
 use crate::{Error, Result};
@@ -24,25 +24,6 @@ pub(crate) const CONDITION: &str = "condition";
 
 /// Tokens of a picture's embedding (CLIP ViT-H/14 at 224 pixels, with the class).
 pub(super) const IMAGE_TOKENS: i64 = 257;
-
-/// The widths of a transformer's conditioning.
-pub(super) struct Widths {
-    pub text: i64,
-    pub pooled: Option<i64>,
-    pub image: Option<i64>,
-}
-
-pub(super) fn widths(config: &DenoiserConfig) -> Widths {
-    match config {
-        DenoiserConfig::Flux(config) => Widths { text: config.text, pooled: Some(config.pooled), image: None },
-        DenoiserConfig::Wan(config) => Widths { text: config.text, pooled: None, image: config.image },
-    }
-}
-
-/// The width of a picture's embedding, of a transformer that takes one.
-pub(crate) fn image_width(config: &DenoiserConfig) -> Option<i64> {
-    widths(config).image
-}
 
 /// The name of the tensor in mask files.
 pub const MASK: &str = "mask";

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use tilewright_engine::{PromptShape, SampleShape};
-use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError, Family, LatentFile};
+use tilewright_models::{Checkpoint, Error as ModelError, LatentFile, Start};
 use tilewright_sampling::{Sampler, check_finite};
 
 use super::{
@@ -191,7 +191,7 @@ impl SampleModel {
 
     /// True if kept latents go in without noise.
     pub(super) fn keeps_clean(&self) -> bool {
-        self.config().family() == Family::Wan22
+        self.config().facts().start == Some(Start::FirstFrame)
     }
 
     /// Refuses steps at which no conditioning counts.
@@ -225,7 +225,7 @@ impl SampleModel {
 
     /// True if guidance is an input of the transformer.
     pub(super) fn is_guided(&self) -> bool {
-        matches!(self.config(), DenoiserConfig::Flux(config) if config.guidance)
+        self.config().facts().guidance.is_some()
     }
 
     /// Checks guidance as an input of the transformer.

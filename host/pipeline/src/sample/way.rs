@@ -1,7 +1,6 @@
 //! The way of a sample: the sampler, and the sigmas that it goes along.
 
-use tilewright_models::DenoiserConfig;
-use tilewright_sampling::{Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Shift, Times, check_sigmas};
+use tilewright_sampling::{Convention, FlowScheduler, ModelSampling, Sampler, Schedule, Shift, check_sigmas};
 
 use super::{SampleModel, SampleRequest, Steps, saved::SavedScheduler};
 use crate::Result;
@@ -63,10 +62,7 @@ impl SampleModel {
                         }
                         sampler = sampler.native();
                         whole_timesteps = flow.has_whole_timesteps();
-                        let times = match self.config() {
-                            DenoiserConfig::Flux(_) => Times::Pipeline,
-                            DenoiserConfig::Wan(_) => Times::Scheduler,
-                        };
+                        let times = self.config().facts().published.times;
                         flow.sigmas(shift, tokens, steps, *strength, times)?
                     }
                     scheduler => {

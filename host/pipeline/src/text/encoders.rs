@@ -256,19 +256,18 @@ impl TextEncoders {
     /// # Errors
     /// One is missing, or of another kind.
     pub fn check(&self, transformer: &SampleModel) -> Result<()> {
-        let is_video = transformer.denoiser.config().is_video();
-        let (needed, files): (&[EncoderKind], _) = match is_video {
-            true => (&[EncoderKind::Umt5], "umt5_xxl_fp16.safetensors"),
-            false => (&[EncoderKind::Clip, EncoderKind::T5], "clip_l.safetensors and t5xxl_fp16.safetensors"),
-        };
+        let needed = transformer.denoiser.config().text_encoders().into_iter().map(|(kind, _)| kind);
+        let needed: Vec<EncoderKind> = needed.collect();
         let kinds: Vec<EncoderKind> = self.encoders.iter().map(|encoder| encoder.file.config.kind()).collect();
         if kinds == needed {
             return Ok(());
         }
         let names = |kinds: &[EncoderKind]| kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(" and ");
+        let files: Vec<&str> = needed.iter().filter_map(|kind| kind.file()).collect();
+        let files = files.join(" and ");
         Err(Error::Prompt(format!(
             "the transformer is conditioned by {}, and {} given: name them by --text-encoder, as {files}",
-            names(needed),
+            names(&needed),
             if kinds.len() == 1 { format!("{} is", names(&kinds)) } else { format!("{} are", names(&kinds)) }
         )))
     }

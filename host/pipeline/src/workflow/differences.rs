@@ -1,6 +1,7 @@
 //! Ways in which ComfyUI's own nodes can't do as a picture was made, in words for a note beside its
 //! graph.
 
+use tilewright_models::EncoderKind;
 use tilewright_sampling::Convention;
 
 use super::Workflow;
@@ -11,14 +12,15 @@ const CLIP_TOKENS: u32 = 77;
 impl Workflow<'_> {
     /// A sentence on each way.
     pub(super) fn differences(&self) -> Vec<String> {
-        let Self { request, sampling, model, text_tokens, image, .. } = self;
-        let config = model.denoiser.config();
+        let Self { request, sampling, text_tokens, image, .. } = self;
         let as_diffusers = request.convention == Convention::Diffusers;
         let first = sampling.sigmas.first().copied().unwrap_or(1.0);
         let begins_with_noise = as_diffusers && image.is_none() && self.scheduler().is_none() && first < 1.0;
-        let encoders = match config.is_video() {
-            true => format!("{text_tokens} tokens"),
-            false => format!("{CLIP_TOKENS} tokens of CLIP and {text_tokens} of T5"),
+        let encoders = match self.model.denoiser.config().text_encoders()[..] {
+            [(EncoderKind::Clip, _), (other, _)] => {
+                format!("{CLIP_TOKENS} tokens of CLIP and {text_tokens} of {}", other.name())
+            }
+            _ => format!("{text_tokens} tokens"),
         };
         let all = [
             (
@@ -38,7 +40,7 @@ impl Workflow<'_> {
             ),
             (as_diffusers, format!("Prompts were cut at {encoders}, as diffusers does: nodes read all of them.")),
             (
-                as_diffusers && image.is_some() && config.is_video(),
+                as_diffusers && image.is_some() && self.facts().is_video,
                 "All of the first frame's picture was scaled to the size, as diffusers does: the node takes its middle."
                     .to_owned(),
             ),

@@ -49,24 +49,21 @@ impl Workflow<'_> {
             }
             models.push(link);
         }
-        let is_video = self.model.denoiser.config().is_video();
+        let kind = json!(self.facts().published.comfyui.clip_type);
+        let count = self.model.denoiser.config().text_encoders().len();
         // A pipeline's folders are named by what is in them.
         let encoders = text_encoders.iter().flat_map(|path| encoder_files(path));
         let names: Vec<String> = encoders.map(|(path, _)| name(&path, "text_encoders")).collect();
         let device = plain("device", json!("default"));
-        let clip = match (&names[..], is_video) {
+        let clip = match (&names[..], count) {
             _ if text_encoders.iter().any(|path| is_whole(path)) => whole(graph).output(1),
-            ([one], true) => {
-                let fields = vec![plain("clip_name", json!(one)), plain("type", json!("wan")), device];
+            ([one], 1) => {
+                let fields = vec![plain("clip_name", json!(one)), plain("type", kind), device];
                 graph.add("CLIPLoader", vec![], fields, CLIP)
             }
-            ([one, two], false) => {
-                let fields = vec![
-                    plain("clip_name1", json!(one)),
-                    plain("clip_name2", json!(two)),
-                    plain("type", json!("flux")),
-                    device,
-                ];
+            ([one, two], 2) => {
+                let fields =
+                    vec![plain("clip_name1", json!(one)), plain("clip_name2", json!(two)), plain("type", kind), device];
                 graph.add("DualCLIPLoader", vec![], fields, CLIP)
             }
             _ => return None,
@@ -82,13 +79,10 @@ impl Workflow<'_> {
     pub(super) fn shift(&self, graph: &mut Graph, model: Link) -> Link {
         let Self { request, model: of, size: [width, height, _], .. } = self;
         let inputs = vec![("model", "MODEL", model)];
-        let config = of.denoiser.config();
         match of.shift_of(request) {
             shift if shift == of.shift(Convention::ComfyUi) => model,
             Shift::Flow(shift) => {
-                // WAN's times are a thousandfold of Flux's.
-                let class = if config.is_video() { "ModelSamplingSD3" } else { "ModelSamplingAuraFlow" };
-                graph.add(class, inputs, vec![plain("shift", json!(shift))], MODEL)
+                graph.add(self.facts().published.comfyui.shift, inputs, vec![plain("shift", json!(shift))], MODEL)
             }
             Shift::Exponential(_) | Shift::BySize => {
                 let [most, least] = match of.shift_of(request) {

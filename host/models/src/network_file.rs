@@ -1,0 +1,161 @@
+//! A network in a file: its architecture, its weights by the network's names, and the blocks that
+//! they belong to.
+
+use std::fmt::Debug;
+
+use tch::Device;
+use tilewright_checkpoint::Stored;
+use tilewright_nn::{ComputeFormat, Needed, TokenScope, Torch};
+use tilewright_torch::streamed::Streamed;
+
+use crate::{
+    LoadStep, Result,
+    transformer::{Residency, TransformerFile},
+};
+
+/// An architecture that is read off the shapes of weights.
+pub trait NetworkConfig: Clone + Debug {
+    /// The weights that the network needs, and the tables that its input is made of.
+    ///
+    /// # Errors
+    /// Never: nothing is loaded.
+    fn needed(&self) -> Result<Vec<Needed>>;
+
+    /// The tables that the network's input is made of, which are read row by row and not loaded.
+    fn tables(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The width of a head of attention.
+    fn head_width(&self) -> i64;
+
+    /// The beginnings of blocks' names, with the blocks of each, in the order of a pass.
+    fn block_names(&self) -> Vec<(&'static str, usize)>;
+}
+
+/// A network in a file.
+#[derive(Debug)]
+pub struct NetworkFile<C> {
+    pub(crate) file: TransformerFile,
+    /// The architecture.
+    pub config: C,
+    /// Elements of its weights; its tables are left out here and below.
+    pub parameters: u64,
+    /// Bytes of its weights as they are stored.
+    pub stored_bytes: u64,
+    /// The types that its weights are stored in, with their bytes, the most common first.
+    pub stored_types: Vec<(Stored, u64)>,
+    /// The file's tensors of each block.
+    blocks: Vec<Vec<String>>,
+}
+
+/// A network with its weights, the operations that it computes with, and the matrices of each block
+/// that are copied to the device for their turns.
+pub(crate) type Loaded<N> = (N, Torch, Vec<Vec<std::sync::Arc<Streamed>>>);
+
+impl<C: NetworkConfig> NetworkFile<C> {
+    /// A network of an architecture that was read off this file.
+    pub(crate) fn new(file: TransformerFile, config: C) -> Result<Self> {
+        let blocks = file.tensors_of_blocks(&config.needed()?, &config.block_names());
+        let weights = weights(&config)?;
+        Ok(Self {
+            parameters: weights.iter().map(elements).sum(),
+            stored_bytes: file.stored_bytes(&weights),
+            stored_types: file.stored_types(&weights),
+            blocks,
+            file,
+            config,
+        })
+    }
+
+    /// The same network without the changes of LoRAs. Both share the file.
+    #[must_use]
+    pub fn without_loras(&self) -> Self {
+        Self {
+            file: self.file.without_loras(),
+            config: self.config.clone(),
+            stored_types: self.stored_types.clone(),
+            blocks: self.blocks.clone(),
+            ..*self
+        }
+    }
+
+    /// The file, and the names in it.
+    pub fn file(&self) -> &TransformerFile {
+        &self.file
+    }
+
+    /// The type that most of its bytes are stored in.
+    pub fn stored(&self) -> Stored {
+        self.stored_types.first().map_or(Stored::F32, |(stored, _)| *stored)
+    }
+
+    /// True if most of its bytes are stored in a type that products can't take as it is.
+    pub fn is_quantized(&self) -> bool {
+        self.stored().is_quantized()
+    }
+
+    /// Bytes of memory that the network's weights are held in beside their file: vectors in f32,
+    /// LoRAs, and matrices if they are expanded.
+    ///
+    /// # Errors
+    /// Never: nothing is loaded.
+    pub fn resident_bytes(&self, format: ComputeFormat, residency: Residency) -> Result<u64> {
+        let width = format.convolution.elt_size_in_bytes() as u64;
+        let bytes = |needed: &Needed| match (needed.shapes[0].len(), residency) {
+            (2, Residency::Mapped) => 0,
+            (2, Residency::Streamed) if self.is_of_a_block(needed) => 0,
+            (2, Residency::Packed | Residency::Streamed) => self.file.stored_bytes(std::slice::from_ref(needed)),
+            (2, Residency::Expanded) => elements(needed) * width,
+            _ => elements(needed) * 4,
+        };
+        let changes = self.file.changes().elements() * width;
+        Ok(weights(&self.config)?.iter().map(bytes).sum::<u64>() + changes)
+    }
+
+    fn is_of_a_block(&self, needed: &Needed) -> bool {
+        let (parts, _) = self.file.parts(&needed.name);
+        self.blocks.iter().any(|block| parts.iter().any(|part| block.contains(part)))
+    }
+
+    /// Bytes of each block as they are stored.
+    pub fn block_bytes(&self) -> Vec<u64> {
+        let bytes = |name: &String| self.file.file().bytes(name).map_or(0, |bytes| bytes.len() as u64);
+        self.blocks.iter().map(|block| block.iter().map(bytes).sum()).collect()
+    }
+
+    /// Asks the system to read a block's weights ahead of their use.
+    pub fn read_ahead(&self, block: usize) {
+        self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().read_ahead(name));
+    }
+
+    /// Gives the memory of a block's mapped weights back.
+    pub fn give_back(&self, block: usize) {
+        self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().give_back(name));
+    }
+
+    /// Loads the weights of a network that `build` makes. `step` is called before each weight, with
+    /// the share of the load that is done.
+    pub(crate) fn load_network<N>(
+        &self,
+        (format, device, residency): (ComputeFormat, Device, Residency),
+        step: LoadStep<'_>,
+        build: impl FnOnce(&C, &TokenScope<'_, Torch>) -> Result<N>,
+    ) -> Result<Loaded<N>> {
+        let ops = Torch::new(format, device, Some(self.config.head_width()));
+        let source = self.file.on((format, device, residency), self.stored_bytes, &self.blocks, step);
+        let network = build(&self.config, &TokenScope::new(&source, &ops))?;
+        Ok((network, ops, source.into_streams()))
+    }
+}
+
+/// The weights of a network, without its tables.
+fn weights(config: &impl NetworkConfig) -> Result<Vec<Needed>> {
+    let mut weights = config.needed()?;
+    weights.retain(|needed| !config.tables().contains(&needed.name.as_str()));
+    Ok(weights)
+}
+
+fn elements(needed: &Needed) -> u64 {
+    needed.shapes[0].iter().product::<usize>() as u64
+}
