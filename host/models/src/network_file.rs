@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use tch::Device;
 use tilewright_checkpoint::Stored;
-use tilewright_nn::{ComputeFormat, Needed, TokenScope, Torch};
+use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope, Torch};
 use tilewright_torch::streamed::Streamed;
 
 use crate::{
@@ -31,6 +31,17 @@ pub trait NetworkConfig: Clone + Debug {
 
     /// The beginnings of blocks' names, with the blocks of each, in the order of a pass.
     fn block_names(&self) -> Vec<(&'static str, usize)>;
+}
+
+/// The weights that building a network asks for, by their names.
+///
+/// # Errors
+/// Those of `build`.
+pub(crate) fn needed_by<N>(build: impl FnOnce(&TokenScope<'_, Meter>) -> Result<N>) -> Result<Vec<Needed>> {
+    let meter = Meter::new(ComputeFormat::single(), Costs::default());
+    let listing = TokenListing::default();
+    build(&TokenScope::new(&listing, &meter))?;
+    Ok(listing.into_needed())
 }
 
 /// A network in a file.

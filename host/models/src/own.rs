@@ -4,13 +4,13 @@
 
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
-use tilewright_nn::{ComputeFormat, Costs, Dense, Meter, Needed, TokenListing, TokenOps, TokenScope};
+use tilewright_nn::{ComputeFormat, Costs, Dense, Meter, Needed, TokenOps, TokenScope};
 use tilewright_sampling::{Shift, Times};
 
 use crate::{
     BeforeBlock, Blocks, Checkpoint, EncoderKind, Family, Inputs, Lora, Result,
     denoiser::{Architecture, DenoiserFile, Network as AnyNetwork, Sign},
-    network_file::NetworkConfig,
+    network_file::{NetworkConfig, needed_by},
     published::{ComfyUi, Facts, Published, Start, Usual, Widths},
     transformer::{Join, Layout, Residency, Row, TransformerFile},
 };
@@ -65,10 +65,7 @@ impl Config {
 
 impl NetworkConfig for Config {
     fn needed(&self) -> Result<Vec<Needed>> {
-        let meter = Meter::new(ComputeFormat::single(), Costs::default());
-        let listing = TokenListing::default();
-        Network::build(self, &TokenScope::new(&listing, &meter))?;
-        Ok(listing.into_needed())
+        needed_by(|scope| Network::build(self, scope))
     }
 
     fn head_width(&self) -> i64 {

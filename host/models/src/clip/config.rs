@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
-use tilewright_nn::{ComputeFormat, Costs, Gelu, Meter, Needed, TokenListing, TokenScope};
+use tilewright_nn::{Gelu, Needed};
 
 use super::Network;
 use crate::{
     Error, Result, config_json,
-    network_file::NetworkConfig,
+    network_file::{NetworkConfig, needed_by},
     transformer::{Layout, TransformerFile},
 };
 
@@ -152,14 +152,11 @@ impl Config {
 
 impl NetworkConfig for Config {
     fn needed(&self) -> Result<Vec<Needed>> {
-        let meter = Meter::new(ComputeFormat::single(), Costs::default());
-        let listing = TokenListing::default();
-        Network::build(self, &TokenScope::new(&listing, &meter))?;
+        let mut needed = needed_by(|scope| Network::build(self, scope))?;
         let table = |name: &str, shape: &[i64]| Needed {
             name: name.into(),
             shapes: vec![shape.iter().map(|extent| *extent as usize).collect()],
         };
-        let mut needed = listing.into_needed();
         needed.push(table("positions.weight", &[self.positions, self.hidden]));
         match self.picture {
             None => needed.push(table("tokens.weight", &[self.vocabulary, self.hidden])),

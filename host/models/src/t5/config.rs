@@ -2,10 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
-use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
+use tilewright_nn::Needed;
 
 use super::{Network, names::block_start};
-use crate::{Error, Result, config_json, network_file::NetworkConfig, transformer::TransformerFile};
+use crate::{
+    Error, Result, config_json,
+    network_file::{NetworkConfig, needed_by},
+    transformer::TransformerFile,
+};
 
 /// The published distance from which on all keys are equally far.
 const FARTHEST: i64 = 128;
@@ -111,10 +115,7 @@ impl Config {
 
 impl NetworkConfig for Config {
     fn needed(&self) -> Result<Vec<Needed>> {
-        let meter = Meter::new(ComputeFormat::single(), Costs::default());
-        let listing = TokenListing::default();
-        Network::build(self, &TokenScope::new(&listing, &meter))?;
-        let mut needed = listing.into_needed();
+        let mut needed = needed_by(|scope| Network::build(self, scope))?;
         let shapes = vec![vec![self.vocabulary as usize, self.hidden as usize]];
         needed.push(Needed { name: "tokens.weight".into(), shapes });
         Ok(needed)

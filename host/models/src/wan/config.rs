@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
-use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
+use tilewright_nn::Needed;
 
 use super::Network;
 use crate::{
     Error, Result, config_json,
-    network_file::NetworkConfig,
+    network_file::{NetworkConfig, needed_by},
     transformer::{MOST_WIDTH, TransformerFile},
 };
 
@@ -100,10 +100,7 @@ impl Config {
 
 impl NetworkConfig for Config {
     fn needed(&self) -> Result<Vec<Needed>> {
-        let meter = Meter::new(ComputeFormat::single(), Costs::default());
-        let listing = TokenListing::default();
-        Network::build(self, &TokenScope::new(&listing, &meter))?;
-        Ok(listing.into_needed())
+        needed_by(|scope| Network::build(self, scope))
     }
 
     fn head_width(&self) -> i64 {
