@@ -132,8 +132,7 @@ pub struct Work {
 impl Work {
     /// The work of a request on a device.
     pub fn of<W: Replayed>(stage: Stage, request: &W::Request, device: &Device) -> Self {
-        // Free memory differs from hour to hour.
-        Self { device: Device { free_bytes: 0, ..device.clone() }, stage, request: W::cost_key(request) }
+        Self { device: device.identity(), stage, request: W::cost_key(request) }
     }
 }
 

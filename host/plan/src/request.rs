@@ -115,6 +115,15 @@ pub struct Device {
     pub fast_dtypes: Vec<Dtype>,
 }
 
+impl Device {
+    /// The device without what is measured in each process and differs from one to the next: free
+    /// memory, and the types that a probe found fast. Measurements of two devices hold for each
+    /// other if their identities are equal.
+    pub fn identity(&self) -> Self {
+        Self { free_bytes: 0, fast_dtypes: Vec::new(), ..self.clone() }
+    }
+}
+
 /// The loaded weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Model {

@@ -260,10 +260,7 @@ impl Builder {
         let of_groups = self.groups.iter().map(|group| &group.device);
         let of_texts = self.texts.iter().map(|group| &group.device);
         for device in of_groups.chain(self.samples.iter().map(|group| &group.device)).chain(of_texts) {
-            let same = |known: &&Device| {
-                Device { free_bytes: 0, ..(*known).clone() } == Device { free_bytes: 0, ..device.clone() }
-            };
-            if !devices.iter().any(same) {
+            if !devices.iter().any(|known| known.identity() == device.identity()) {
                 devices.push(device);
             }
         }

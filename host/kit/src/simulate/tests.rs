@@ -369,3 +369,29 @@ fn a_policy_is_simulated_on_a_table_of_text_encoders() {
     assert!(row.done == 27 && row.fallbacks == 0, "{row:?}");
     assert!(row.requests.iter().all(|row| matches!(row.plan, tilewright_plan::AnyPlan::Text(_))));
 }
+
+#[test]
+fn sweeps_of_a_device_are_one_table_whatever_was_free_and_found_fast() {
+    let table = table();
+    let case = &table.cases[0];
+    let mut request = serde_json::to_value(&case.request).unwrap();
+    request["capabilities"] = serde_json::to_value(&case.capabilities).unwrap();
+    let sweep = |device: &Device| {
+        let plan = serde_json::json!({
+            "width": case.request.width, "height": case.request.height, "plan": plan(0),
+            "samples_ms": [100.0], "peak_bytes": 3000,
+        });
+        serde_json::to_vec(&serde_json::json!({ "device": device, "requests": [request], "plans": [plan] })).unwrap()
+    };
+    let built = |other: Device| {
+        let mut builder = Builder::new(None, false);
+        builder.sweep(&sweep(&table.device)).unwrap();
+        builder.sweep(&sweep(&other)).unwrap();
+        builder.finish("t".into(), String::new())
+    };
+    let later = Device { free_bytes: 1, fast_dtypes: vec![Dtype::Bf16, Dtype::F32], ..table.device.clone() };
+    let cases = built(later).unwrap().cases;
+    assert_eq!((cases.len(), cases[0].plans[0].runs), (1, 2));
+    let larger = Device { total_bytes: 6000, ..table.device.clone() };
+    assert!(matches!(built(larger), Err(TableError::Devices { found }) if found.len() == 2));
+}
