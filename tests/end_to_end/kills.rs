@@ -76,11 +76,13 @@ fn decode(place: &Place, latent: &Path, form: usize, resume: bool) -> Command {
     command
 }
 
-/// The contents of the output: a video's frames, and else the bytes.
+/// The contents of the output: a video's frames, and else the bytes. A process that was killed
+/// while it wrote into a folder that was there already leaves its temporary folder in it.
 fn contents(place: &Place, name: &str) -> Option<Vec<u8>> {
     let path = place.path(name);
     if path.is_dir() {
         let mut files: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|file| file.is_file());
         files.sort();
         return Some(
             files
