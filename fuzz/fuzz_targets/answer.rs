@@ -5,7 +5,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use tilewright_plan::{Dtype, Layout, Model, Objective, Capabilities, Plan, Precision, Release, Request, Space, Tile, Time, UnderWay};
+use tilewright_plan::{Options, Dtype, Layout, Model, Objective, Capabilities, Plan, Precision, Release, Request, Space, Tile, Time, UnderWay};
 use tilewright_policy::oracle;
 
 #[derive(Arbitrary, Debug)]
@@ -43,6 +43,7 @@ impl Answered {
             release: Release::Keep,
             offload: self.offload,
             prefetch: self.prefetch,
+            options: Options::none(),
             reason: String::new(),
         }
     }

@@ -85,7 +85,7 @@ pub(crate) fn in_words(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Precision, Release, Tile};
+    use tilewright_plan::{Dtype, Options, Precision, Release, Tile};
 
     use super::*;
 
@@ -142,6 +142,7 @@ mod tests {
             release: Release::EachStep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: "any".into(),
         };
         assert_eq!(

@@ -12,8 +12,8 @@ use tilewright_bench::{Contest, Entry, Latents, Rounds, Spelling, Watch, sweep};
 use tilewright_engine::{Machine, Overrides, Probe};
 use tilewright_pipeline::Model;
 use tilewright_plan::{
-    CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision,
-    Question, Release, Space, Tile, Time,
+    CostModel, Decision, Dtype, Layout, LearnReport, Objective, Options, Outcome, Plan, Planner, PolicyIdentity,
+    Precision, Question, Release, Space, Tile, Time,
 };
 use tilewright_torch::device::Choice;
 
@@ -83,6 +83,7 @@ fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: String::new(),
     };
     let identity = PolicyIdentity {

@@ -276,7 +276,7 @@ pub fn unique_plans<W: Work>(candidates: &[Candidate<W>]) -> Vec<&Candidate<W>> 
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Plan, Precision, Release, Space, Time, Vae};
+    use tilewright_plan::{Dtype, Layout, Options, Plan, Precision, Release, Space, Time, Vae};
 
     use super::*;
 
@@ -291,6 +291,7 @@ mod tests {
             release,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: reason.into(),
         };
         let asked =

@@ -69,7 +69,8 @@ fn request<W: Shown>(record: &Record<W>) -> Markup {
             dt { "Memory limit" } dd { (size(limit)) @if counts_weights { ", weights included" } }
             @if let Some(of) = &record.capabilities {
                 dt { "Capabilities" }
-                dd { ul.plain { @for (name, value) in W::capabilities(of) { li { code { (name) "=" (value) } } } } }
+                dd { ul.plain { @for (name, value) in W::capabilities(of) { li { code { (name) "=" (value) } } }
+                    @for option in W::offered_options(of) { li { code { (option.name) } ": " (option.summary) } } } }
             }
             @if !hints.is_empty() {
                 dt { "Hints" }

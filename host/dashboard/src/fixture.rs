@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tilewright_config::{Between, Conditions, Role};
-use tilewright_plan::{Backend, Dtype, Layout, Plan, Precision, Release, Space, Stage, Tile, Time, Value};
+use tilewright_plan::{Backend, Dtype, Layout, Options, Plan, Precision, Release, Space, Stage, Tile, Time, Value};
 use tilewright_service_api::{
     DeviceBody, EventBody, GridUnit, Job, JobResult, JobStage, JobState, OutputFormat, PlanGrid, PolicyBody,
     RefusedBody, RevisionBody,
@@ -111,6 +111,7 @@ impl Fixture {
             release: Release::AtEnd,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: self.text("tiles of 512 fit the limit and cost least"),
         }
     }

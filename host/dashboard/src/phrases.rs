@@ -133,6 +133,7 @@ pub(crate) fn plan(plan: &Plan) -> String {
     if plan.prefetch > 0 {
         parts.push(format!("{} ahead", plan.prefetch));
     }
+    parts.extend(plan.options.iter().map(|(name, value)| format!("{name}={value}")));
     parts.join(" · ")
 }
 
@@ -150,7 +151,7 @@ pub(crate) fn pieces(grid: &Grid) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Precision, Tile};
+    use tilewright_plan::{Dtype, Layout, Options, Precision, Tile};
 
     use super::*;
 
@@ -188,6 +189,7 @@ mod tests {
             release: Release::EachStep,
             offload: true,
             prefetch: 1,
+            options: Options::none(),
             reason: "so".into(),
         };
         assert_eq!(

@@ -15,8 +15,8 @@ use tilewright_engine::{
 };
 use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{
-    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity,
-    Precision, Question, Record, Release, Space, Time,
+    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Options, Outcome, Plan, Planner,
+    PolicyIdentity, Precision, Question, Record, Release, Space, Time,
 };
 use tilewright_torch::device::Choice;
 
@@ -250,6 +250,7 @@ pub fn plan(space: Space, precision: Precision, layout: Layout) -> Plan {
         release: Release::AtEnd,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: "checks the device".into(),
     }
 }

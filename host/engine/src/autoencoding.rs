@@ -5,8 +5,8 @@ pub(crate) mod costs;
 use std::time::Duration;
 
 use tilewright_plan::{
-    Capabilities, Cost, Dtype, Failure, Layout, Outcome, Plan, Precision, Release, Request, Space, Stage, Tile, Time,
-    Vae,
+    Capabilities, Cost, Dtype, Failure, Layout, Options, Outcome, Plan, Precision, Release, Request, Space, Stage,
+    Tile, Time, Vae,
 };
 
 use self::costs::{PlanCost, VaePrices};
@@ -116,7 +116,7 @@ impl<'a, I> Job<'a, Vae, I> {
     fn leanest(&self) -> (Plan, Cost) {
         let mut least = (
             plain(Space::Whole, Time::Whole, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst),
-            Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
+            Cost { peak_bytes: u64::MAX, weights_bytes: 0, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
         );
         for plan in self.corners() {
             match self.estimate(&plan) {
@@ -168,6 +168,7 @@ fn plain(space: Space, time: Time, precision: Precision, layout: Layout) -> Plan
         release: Release::EachStep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: String::new(),
     }
 }

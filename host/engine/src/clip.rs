@@ -62,6 +62,7 @@ impl<'a> ClipJob<'a> {
             limit_counts_weights: limit.counts_weights,
             objective,
             allows_blended: false,
+            host: machine.host_memory(),
             hints: Vec::new(),
         };
         let prices = ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured);
@@ -75,6 +76,7 @@ impl<'a> ClipJob<'a> {
             offload: machine.has_own_memory(),
             // Latents are copied in no time beside what it takes to decode them.
             prefetch_most: 0,
+            options: machine.vae_options(Stage::Decode),
         };
         Self::checked(machine, Stage::Decode, request, capabilities, prices, ClipLatents { vae, latents })
     }

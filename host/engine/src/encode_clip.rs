@@ -81,6 +81,7 @@ impl<'a> ClipEncodeJob<'a> {
             limit_counts_weights,
             objective,
             allows_blended: false,
+            host: machine.host_memory(),
             hints: Vec::new(),
         };
         let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured);
@@ -93,6 +94,7 @@ impl<'a> ClipEncodeJob<'a> {
             carried: true,
             offload: machine.has_own_memory(),
             prefetch_most: 0,
+            options: machine.vae_options(Stage::Encode),
         };
         Self::checked(machine, Stage::Encode, request, capabilities, prices, ClipSource { vae, config })
     }

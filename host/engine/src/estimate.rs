@@ -3,8 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tilewright_models::kl::{Config, EncoderConfig, Extent, Metered};
-use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
+use tilewright_models::{
+    PlanFormat,
+    kl::{Config, EncoderConfig, Extent, Metered},
+};
+use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
 use crate::{autoencoding::costs::PlanCost, grid::Axis};
@@ -17,6 +20,7 @@ pub(crate) struct Estimator {
     width: u32,
     values: Values,
     bytes_per_second: f64,
+    on_cpu: bool,
     metered: Arc<Metered>,
 }
 
@@ -55,13 +59,14 @@ impl Estimator {
             width: request.width,
             values,
             bytes_per_second: measured.bytes_per_second,
+            on_cpu: measured.backend == Backend::Cpu,
             metered: Arc::new(metered),
         }
     }
 
     /// The types that convolutions can run in.
     pub fn dtypes(&self) -> Vec<Dtype> {
-        let mut dtypes: Vec<Dtype> = self.metered.formats().map(|(precision, _)| precision.dtype()).collect();
+        let mut dtypes: Vec<Dtype> = self.metered.formats().map(|format| format.precision.dtype()).collect();
         dtypes.dedup();
         dtypes
     }
@@ -91,10 +96,11 @@ impl PlanCost for Estimator {
         let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
         let tiles = per_sample.saturating_mul(self.batch);
         let batch = plan.batch.clamp(1, tiles);
+        let format = PlanFormat::of(plan, self.on_cpu);
         let pass = |batch| {
             let extent = Extent { batch, height: tile_height, width: tile_width, band };
-            let pass = self.metered.pass(plan.precision, plan.layout, &extent);
-            pass.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))
+            let pass = self.metered.pass(format, &extent);
+            pass.ok_or_else(|| format!("{format} can't be run on this device"))
         };
         let largest = pass(batch)?;
         let pixels = f64::from(tile_height) * f64::from(tile_width);
@@ -116,6 +122,7 @@ impl PlanCost for Estimator {
         let ramps = 4.0 * ramps * self.values.ramp;
         Ok(Cost {
             peak_bytes: (largest.peak_bytes as f64 + gathered + crops + ramps) as u64,
+            weights_bytes: 0,
             elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
             tiles,
             shapes: 1 + u32::from(ragged > 0),
@@ -123,6 +130,6 @@ impl PlanCost for Estimator {
         })
     }
     fn weight_bytes(&self, plan: &Plan) -> u64 {
-        self.metered.weight_bytes(plan.precision, plan.layout).unwrap_or(0)
+        self.metered.weight_bytes(PlanFormat::of(plan, self.on_cpu)).unwrap_or(0)
     }
 }

@@ -10,14 +10,15 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tch::Device;
+use tch::{Device, Kind};
 use tilewright_files::{UserFolder, digest::fnv1a};
-use tilewright_plan::{Backend, Device as Facts, Dtype, Layout, Precision, Stage};
+use tilewright_plan::{Backend, CONVOLUTION, Device as Facts, Dtype, HostMemory, Layout, PlanOption, Precision, Stage};
 use tilewright_torch::{
     backend, device,
     device::Choice,
     memory,
     probe::{self, Measured},
+    winograd,
 };
 
 use crate::Result;
@@ -94,6 +95,22 @@ impl Machine {
     pub(crate) fn facts_now(&self) -> Facts {
         let free_bytes = device::free_bytes(self.device).unwrap_or(self.facts.free_bytes);
         Facts { free_bytes, ..self.facts.clone() }
+    }
+
+    /// Memory of the host as it is now, and its way to the device.
+    pub(crate) fn host_memory(&self) -> HostMemory {
+        let memory = device::system_memory().ok();
+        HostMemory {
+            total_bytes: memory.map_or(0, |memory| memory.total),
+            free_bytes: memory.map_or(0, |memory| memory.available),
+            transfer_rate: self.measured.transfer_bytes_per_second.map_or(0, |rate| rate as u64),
+        }
+    }
+
+    /// The options of decodes or encodes that the device has.
+    pub(crate) fn vae_options(&self, stage: Stage) -> Vec<PlanOption> {
+        let is_filtered = self.device == Device::Cpu && winograd::available(Kind::Float);
+        PlanOption::offered(stage, |name| name == CONVOLUTION && is_filtered, |_| false)
     }
 
     /// True if tensors on the device take none of the host's memory, so that they can wait there.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tch::{Device, Tensor};
 use tilewright_models::{
-    ComputeFormat, LoadStep,
+    ComputeFormat, LoadStep, PlanFormat,
     kl::{Decoder, Encoder, EncoderConfig},
 };
 use tilewright_plan::{
@@ -111,7 +111,7 @@ impl<D: Direction> Task<VaeWork> for Picture<'_, D> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(Tensor, Outcome), AttemptError> {
         let (device, direction) = (self.job.machine.device, &self.job.input);
-        let format = ComputeFormat::new(plan.precision, plan.layout)?;
+        let format = PlanFormat::of(plan, device == Device::Cpu).compute()?;
         let network = load(context, |step| direction.lease(format, device, step))?;
         let weights = self.job.counted_weights(network.bytes());
         let pass = || Pass { network: &*network, input: &self.input, plan, device, context }.carry_out();
@@ -173,10 +173,11 @@ impl<'a> DecodeJob<'a> {
             limit_counts_weights: limit.counts_weights,
             objective,
             allows_blended: false,
+            host: machine.host_memory(),
             hints: hints(vae),
         };
         let prices = Estimator::new(&vae.config, &request, &machine.measured);
-        let capabilities = capabilities(&prices, scale, true);
+        let capabilities = capabilities(machine, Stage::Decode, &prices, scale);
         Self::checked(machine, Stage::Decode, request, capabilities, prices, Latents { vae, latents })
     }
 }
@@ -208,10 +209,11 @@ impl<'a> EncodeJob<'a> {
             limit_counts_weights: limit.counts_weights,
             objective,
             allows_blended: false,
+            host: machine.host_memory(),
             hints: hints(vae),
         };
         let prices = Estimator::encoding(&config, &request, &machine.measured);
-        let capabilities = capabilities(&prices, config.spatial_scale(), false);
+        let capabilities = capabilities(machine, Stage::Encode, &prices, config.spatial_scale());
         Self::checked(machine, Stage::Encode, request, capabilities, prices, Pictures { vae, config, pictures })
     }
 }
@@ -223,15 +225,16 @@ fn hints(vae: &Vae) -> Vec<Hint> {
 }
 
 /// Only decodes can be run in exact bands.
-fn capabilities(prices: &Estimator, scale: u32, exact: bool) -> Capabilities {
+fn capabilities(machine: &Machine, stage: Stage, prices: &Estimator, scale: u32) -> Capabilities {
     Capabilities {
         dtypes: prices.dtypes(),
         tile_unit: scale,
         tile_least: scale * LEAST_TILE,
         batch_most: MOST_BATCH,
-        exact,
+        exact: stage == Stage::Decode,
         carried: false,
         offload: false,
         prefetch_most: 0,
+        options: machine.vae_options(stage),
     }
 }

@@ -151,6 +151,7 @@ pub(crate) fn measure<T>(
         elapsed,
         load: Duration::ZERO,
         peak_bytes: (after.peak + held).saturating_sub(before.in_use).saturating_add(weights),
+        weights_bytes: weights,
         attempts: 1,
         pool: PoolStatistics {
             hits: (after.allocations - before.allocations).saturating_sub(misses),
@@ -188,10 +189,19 @@ pub(crate) fn trim_between(device: Device, release: Release) -> Result<()> {
     Ok(())
 }
 
-/// The likely outcome of a whole clip, from the time of a share of it and its peak in bytes.
-pub(crate) fn likely(spent: Duration, share: f64, peak_bytes: u64) -> Outcome {
+/// The likely outcome of a whole clip, from the time of a share of it, its peak, and the weights in
+/// the peak, in bytes.
+pub(crate) fn likely(spent: Duration, share: f64, [peak_bytes, weights_bytes]: [u64; 2]) -> Outcome {
     let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);
-    Outcome { elapsed, load: Duration::ZERO, peak_bytes, attempts: 1, pool: PoolStatistics::default(), cold: false }
+    Outcome {
+        elapsed,
+        load: Duration::ZERO,
+        peak_bytes,
+        weights_bytes,
+        attempts: 1,
+        pool: PoolStatistics::default(),
+        cold: false,
+    }
 }
 
 /// Checks a peak in the middle of a clip. A limit is a cap, but for rounding; past what a GPU's

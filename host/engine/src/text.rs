@@ -74,16 +74,8 @@ impl<'a> TextJob<'a> {
         let tokens = shapes.iter().map(|[samples, tokens]| (samples * tokens) as u32).collect();
         let prices = TextPrices::new(machine, host, &texts, shapes)?;
         prices.check(memory_limit)?;
-        let memory = device::system_memory().ok();
-        let request = TextRequest {
-            model: model(texts.encoder),
-            tokens,
-            memory_limit,
-            objective,
-            host_total_bytes: memory.map_or(0, |memory| memory.total),
-            host_free_bytes: memory.map_or(0, |memory| memory.available),
-            transfer_rate: machine.measured.transfer_bytes_per_second.map_or(0, |rate| rate as u64),
-        };
+        let request =
+            TextRequest { model: model(texts.encoder), tokens, memory_limit, objective, host: machine.host_memory() };
         let capabilities = prices.capabilities();
         Ok(Self::new_unchecked(machine, Stage::Text, request, capabilities, prices, texts))
     }
@@ -168,7 +160,7 @@ impl Task<Text> for TextTask<'_> {
         let format = format(plan.precision)?;
         let key = prices.key(plan)?;
         // The memory of a host beside a device has its own bounds.
-        let limit = match (seat.is_apart, request.host_free_bytes) {
+        let limit = match (seat.is_apart, request.host.free_bytes) {
             (true, 0) => u64::MAX,
             (true, free) => free,
             (false, _) => request.memory_limit.saturating_sub(weights.mapped),

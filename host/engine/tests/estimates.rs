@@ -83,6 +83,7 @@ fn what_was_measured_at_another_size_is_told_as_what_it_makes_likely_here() {
         attempts: 1,
         pool: PoolStatistics { hits: 0, misses: 0, held_bytes: 0, fragmentation: 0.0 },
         cold: false,
+        weights_bytes: 0,
     };
     record.outcome = Some(outcome);
     let unmeasured = Record { outcome: None, ..record.clone() };

@@ -49,7 +49,9 @@ fn a_record_has_the_names_of_the_design() {
     assert!(time.ends_with('Z') && time.as_bytes()[10] == b'T', "{time}");
     assert_eq!(
         keys(&record["request"]),
-        sorted("model batch frames height width memory_limit objective allows_blended hints")
+        sorted(
+            "model batch frames height width memory_limit host_total_bytes host_free_bytes transfer_rate objective allows_blended hints"
+        )
     );
     assert_eq!(record["request"]["objective"], "fastest");
     assert_eq!(record["request"]["memory_limit"], limit);
@@ -77,7 +79,7 @@ fn a_record_has_the_names_of_the_design() {
     assert_eq!(record["fallback"], Value::Null);
     assert_eq!(record["decision_ms"], 0.004);
     assert_eq!(record["fuel"], 5532);
-    assert_eq!(keys(&record["estimate"]), sorted("peak_bytes elapsed_ms tiles shapes rework"));
+    assert_eq!(keys(&record["estimate"]), sorted("peak_bytes weights_bytes elapsed_ms tiles shapes rework"));
 
     assert_eq!(record["attempts"].as_array().unwrap().len(), 1);
     let attempt = &record["attempts"][0];
@@ -86,7 +88,7 @@ fn a_record_has_the_names_of_the_design() {
     assert_eq!(attempt["failure"]["kind"], "out-of-memory");
 
     let outcome = &record["outcome"];
-    assert_eq!(keys(outcome), sorted("elapsed_ms load_ms peak_bytes attempts pool"));
+    assert_eq!(keys(outcome), sorted("elapsed_ms load_ms peak_bytes weights_bytes attempts pool"));
     assert_eq!(keys(&outcome["pool"]), sorted("hits misses held_bytes fragmentation"));
     assert_eq!(outcome["attempts"], 2);
     for name in ["elapsed_ms", "load_ms", "peak_bytes"] {

@@ -10,8 +10,9 @@ mod texts;
 use std::sync::Arc;
 
 use tilewright_plan::{
-    Backend, Capabilities, CostModel, Device, Dtype, Hint, LEAST_TILE, Layout, MOST_AHEAD, MOST_BATCH, Objective, Plan,
-    Precision, Question, Record, Release, Request, Space, Stage, Tile, Time, UnderWay, Vae,
+    Backend, Capabilities, CostModel, Device, Dtype, Hint, HostMemory, LEAST_TILE, Layout, MOST_AHEAD, MOST_BATCH,
+    Objective, Options, Plan, PlanOption, Precision, Question, Record, Release, Request, Space, Stage, Tile, Time,
+    UnderWay, Vae,
 };
 
 use crate::{
@@ -154,6 +155,7 @@ pub fn capabilities_of(record: &Record) -> Capabilities {
         carried: flag("offer.carried", is_clip),
         offload: flag("offer.offload", false),
         prefetch_most: number("offer.prefetch-most", 0),
+        options: Vec::new(),
     }
 }
 
@@ -191,6 +193,7 @@ impl GoldenRequest {
             carried: is_video && !is_bare,
             offload: is_video && on_gpu && !is_bare,
             prefetch_most: if is_video && on_gpu && row.stage == Stage::Decode && !is_bare { MOST_AHEAD } else { 0 },
+            options: PlanOption::offered(row.stage, |_| !is_bare, |_| true),
         };
         let mut request = Request {
             model: weights.model(),
@@ -203,6 +206,7 @@ impl GoldenRequest {
             objective: row.objective,
             allows_blended: row.may_blend,
             hints: Vec::new(),
+            host: HostMemory::default(),
         };
         let prices = Prices::new(row.stage, &request, &device, &capabilities);
         request.memory_limit = match row.room {
@@ -246,6 +250,7 @@ fn plain(space: Space, time: Time, precision: Precision) -> Plan {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: String::new(),
     }
 }
@@ -369,6 +374,7 @@ mod tests {
             carried: false,
             offload: true,
             prefetch_most: 3,
+            options: Vec::new(),
         };
         for golden in set() {
             let mut record: Record = serde_json::from_value(serde_json::json!({

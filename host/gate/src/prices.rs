@@ -98,6 +98,7 @@ impl Prices {
                 attempts: 1,
                 pool: PoolStatistics::default(),
                 cold: false,
+                weights_bytes: 0,
             };
             Some(Trial { plan: plan.clone(), outcome })
         };
@@ -201,6 +202,7 @@ impl CostModel for Prices {
             tiles: pieces.saturating_mul(if is_divided { chunks } else { 1 }),
             shapes: 1 + u32::from(is_clip) + u32::from(ragged || last),
             rework: computed / picture,
+            weights_bytes: 0,
         })
     }
 
@@ -212,6 +214,8 @@ impl CostModel for Prices {
 #[cfg(test)]
 mod tests {
     use tilewright_plan::Tile;
+
+    use tilewright_plan::Options;
 
     use super::*;
     use crate::golden;
@@ -230,6 +234,7 @@ mod tests {
             release: tilewright_plan::Release::Keep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: String::new(),
         }
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tilewright_plan::{
-    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, Dtype, GuidanceOrder, Layout, Outcome, Place, Plan,
-    PoolStatistics, Precision, Products, Release, Space, Text, TextCost, TextOutcome, TextPlan, Tile, Time, UnderWay,
-    Vae, WeightForm, Work,
+    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, Dtype, GuidanceOrder, Layout, Options, Outcome, Place,
+    Plan, PoolStatistics, Precision, Products, Release, Space, Text, TextCost, TextOutcome, TextPlan, Tile, Time,
+    UnderWay, Vae, WeightForm, Work,
 };
 use tilewright_policy::oracle;
 
@@ -87,6 +87,7 @@ impl Judged for Vae {
                     release: Release::EachStep,
                     offload: golden.capabilities.offload,
                     prefetch: 0,
+                    options: Options::none(),
                     reason: String::new(),
                 })
             })
@@ -118,6 +119,7 @@ impl Judged for Vae {
             attempts: 1,
             pool: PoolStatistics::default(),
             cold: false,
+            weights_bytes: 0,
         }
     }
 }

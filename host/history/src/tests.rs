@@ -14,8 +14,8 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tilewright_plan::{
-    Backend, Denoise, DenoiseRecord, Device, Dtype, Hint, Layout, Model, Objective, Outcome, Plan, PolicyIdentity,
-    PoolStatistics, Precision, Record, Release, Request, Space, Stage, Tile, Time, Vae,
+    Backend, Denoise, DenoiseRecord, Device, Dtype, Hint, HostMemory, Layout, Model, Objective, Options, Outcome, Plan,
+    PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Stage, Tile, Time, Vae,
     records::{self, AnyRecord},
 };
 
@@ -55,6 +55,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
+            host: HostMemory::default(),
         },
         device: Device {
             backend: Backend::Cpu,
@@ -82,6 +83,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             release: Release::Keep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: format!("at {second}"),
         },
         adjusted: Vec::new(),
@@ -97,6 +99,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             attempts: 1,
             pool: PoolStatistics::default(),
             cold: false,
+            weights_bytes: 0,
         }),
         resumed_frames: 0,
         expected: None,

@@ -337,7 +337,8 @@ impl Comparison {
         [a, b]: [Decision<W>; 2],
     ) {
         self.compared += 1;
-        let fields = W::fields(&a.plan, &b.plan);
+        let mut fields = W::fields(&a.plan, &b.plan);
+        fields.extend(compared::options::<W>(&a.plan, &b.plan));
         if fields.is_empty() {
             self.alike += 1;
             return;

@@ -154,5 +154,6 @@ pub fn describe_plan(plan: &Plan) -> String {
     if plan.batch > 1 {
         words.push_str(&format!(", batch {}", plan.batch));
     }
+    words.push_str(&plan.options.to_string());
     words
 }

@@ -46,5 +46,5 @@ pub use text_encoder::{EncoderConfig, EncoderFile, EncoderKind, EncoderStates, L
 pub use tilewright_checkpoint::{
     Checkpoint, FileId, PICKLE_ENDINGS, Stored, files_of, find_part, models_among, models_in, whole_of,
 };
-pub use tilewright_nn::ComputeFormat;
+pub use tilewright_nn::{ComputeFormat, PlanFormat};
 pub use transformer::{BeforeBlock, Blocks};

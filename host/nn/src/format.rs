@@ -1,7 +1,9 @@
-//! [`ComputeFormat`].
+//! [`ComputeFormat`], and the part of a plan that it is made of.
+
+use std::fmt;
 
 use tch::{Device, Kind};
-use tilewright_plan::{Dtype, Layout, Precision, Products};
+use tilewright_plan::{CONVOLUTION, DIRECT, Dtype, Layout, Plan, Precision, Products};
 use tilewright_torch::{Error, Result, attention, winograd};
 
 /// The types and the memory order that a network is loaded for.
@@ -23,6 +25,57 @@ pub struct ComputeFormat {
     pub rest: Kind,
     /// The memory order between layers.
     pub layout: Layout,
+    /// True if 3×3 convolutions are computed directly where they could be by Winograd's filtering.
+    pub is_direct: bool,
+}
+
+/// The part of a decode's or an encode's plan that networks are loaded and priced by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanFormat {
+    /// The element types.
+    pub precision: Precision,
+    /// The memory order.
+    pub layout: Layout,
+    /// True if 3×3 convolutions are computed directly where they could be by Winograd's filtering.
+    pub is_direct: bool,
+}
+
+impl PlanFormat {
+    /// The formats of a type and a memory order, on a processor or another device.
+    pub fn all(dtype: Dtype, layout: Layout, on_cpu: bool) -> impl Iterator<Item = Self> {
+        [Precision::Uniform(dtype), Precision::Mixed(dtype)].into_iter().flat_map(move |precision| {
+            let filtered = Self { precision, layout, is_direct: false };
+            let direct = filtered.is_filtered(on_cpu).then_some(Self { is_direct: true, ..filtered });
+            std::iter::once(filtered).chain(direct)
+        })
+    }
+
+    /// The format of a plan, on a processor or another device.
+    pub fn of(plan: &Plan, on_cpu: bool) -> Self {
+        let filtered = Self { precision: plan.precision, layout: plan.layout, is_direct: false };
+        let is_direct = plan.options.is(CONVOLUTION, DIRECT) && filtered.is_filtered(on_cpu);
+        Self { is_direct, ..filtered }
+    }
+
+    /// The types and the memory order that a network is loaded for.
+    ///
+    /// # Errors
+    /// As [`ComputeFormat::new`].
+    pub fn compute(self) -> Result<ComputeFormat> {
+        Ok(ComputeFormat { is_direct: self.is_direct, ..ComputeFormat::new(self.precision, self.layout)? })
+    }
+
+    /// True if 3×3 convolutions run by Winograd's filtering.
+    fn is_filtered(self, on_cpu: bool) -> bool {
+        on_cpu && self.compute().is_ok_and(|format| format.winograd(Device::Cpu))
+    }
+}
+
+impl fmt::Display for PlanFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direct = if self.is_direct { " with direct convolutions" } else { "" };
+        write!(f, "{} {}{direct}", self.precision, self.layout)
+    }
 }
 
 impl ComputeFormat {
@@ -36,6 +89,7 @@ impl ComputeFormat {
             feed_forward: 1,
             rest: Kind::Float,
             layout: Layout::ChannelsFirst,
+            is_direct: false,
         }
     }
 

@@ -18,7 +18,7 @@ mod torch;
 
 pub use causal::CausalOps;
 pub use error::{Error, Result};
-pub use format::ComputeFormat;
+pub use format::{ComputeFormat, PlanFormat};
 pub use laps::Laps;
 pub use meter::{Costs, Meter, MeterCausalKernel, MeterKernel, MeterMatrix, MeterSums, MeterTensor};
 pub use ops::{GroupNorm, Ops, Rows, Store, Window};

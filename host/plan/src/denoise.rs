@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Dtype, Objective, PoolStatistics, Precision, Record, Release, bytes, milliseconds,
+    Dtype, HostMemory, Objective, Options, PlanOption, PoolStatistics, Precision, Record, Release, bytes, milliseconds,
     words::{did_you_mean, with_noun},
     work::Denoise,
 };
@@ -80,15 +80,9 @@ pub struct DenoiseRequest {
     /// The aim.
     #[serde(default)]
     pub objective: Objective,
-    /// Bytes of host memory; 0 if the system does not tell.
-    #[serde(default)]
-    pub host_total_bytes: u64,
-    /// Bytes of host memory that are free.
-    #[serde(default)]
-    pub host_free_bytes: u64,
-    /// Bytes a second from host memory to a GPU; 0 of a CPU, and if it is not known.
-    #[serde(default)]
-    pub transfer_rate: u64,
+    /// Memory of the host, and its way to the device.
+    #[serde(flatten)]
+    pub host: HostMemory,
 }
 
 /// The form that weights are kept in.
@@ -222,6 +216,9 @@ pub struct DenoiseCapabilities {
     /// The change of the network's output up to which the user allows the last one to serve again;
     /// 0 if each is to be computed.
     pub reuse_most: f64,
+    /// The options that are offered beside a plan's fields.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<PlanOption>,
 }
 
 /// The way in which a sample is computed. None of it changes what was asked for; narrow types are
@@ -255,6 +252,9 @@ pub struct DenoisePlan {
     /// The time at which unused memory of the pool is freed.
     #[serde(default = "kept")]
     pub release: Release,
+    /// The options that are set beside these fields.
+    #[serde(default, skip_serializing_if = "Options::is_empty")]
+    pub options: Options,
     /// The reason, for people.
     pub reason: String,
 }
@@ -351,6 +351,7 @@ impl DenoisePlan {
             feed_forward: 1,
             reuse: StepReuse::Off,
             release: Release::Keep,
+            options: Options::none(),
             reason: String::new(),
         }
     }
@@ -358,7 +359,7 @@ impl DenoisePlan {
     /// The same plan without its reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {
-        Self { reason: String::new(), ..*self }
+        Self { options: self.options.clone(), reason: String::new(), ..*self }
     }
 
     /// Changes a setting of the plan.
@@ -438,7 +439,8 @@ impl fmt::Display for DenoisePlan {
             StepReuse::Off => Ok(()),
             StepReuse::Output { threshold } => write!(f, ", outputs reused up to {threshold}"),
             StepReuse::FirstBlock { threshold } => write!(f, ", blocks after the first reused up to {threshold}"),
-        }
+        }?;
+        self.options.fmt(f)
     }
 }
 

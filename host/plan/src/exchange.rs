@@ -159,6 +159,9 @@ pub enum Price<W: Work = Vae> {
 pub struct ExactCost {
     /// The highest memory use, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
+    /// Bytes of weights in the peak: 0 if the limit does not count them.
+    #[serde(default)]
+    pub weights_bytes: u64,
     /// Time of the work without loading, in nanoseconds.
     pub elapsed_ns: u64,
     /// Tiles in all.
@@ -228,8 +231,14 @@ pub struct ExactTrial<W: Work = Vae> {
 pub struct Measured {
     /// Time of the work that succeeded, in nanoseconds.
     pub elapsed_ns: u64,
+    /// Time of loading, in nanoseconds.
+    #[serde(default)]
+    pub load_ns: u64,
     /// The highest memory use, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
+    /// Bytes of weights in the peak: 0 if the limit does not count them.
+    #[serde(default)]
+    pub weights_bytes: u64,
     /// Attempts, the one that succeeded included.
     pub attempts: u32,
 }
@@ -239,6 +248,9 @@ pub struct Measured {
 pub struct DenoiseMeasured {
     /// Time of all steps without loading, in nanoseconds.
     pub elapsed_ns: u64,
+    /// Time of loading, in nanoseconds.
+    #[serde(default)]
+    pub load_ns: u64,
     /// Mean time of a step, in nanoseconds.
     pub step_ns: u64,
     /// The highest memory use beside the weights, in bytes.
@@ -296,15 +308,15 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
 
 impl From<Cost> for ExactCost {
     fn from(cost: Cost) -> Self {
-        let Cost { peak_bytes, elapsed, tiles, shapes, rework } = cost;
-        Self { peak_bytes, elapsed_ns: nanoseconds(elapsed), tiles, shapes, rework }
+        let Cost { peak_bytes, weights_bytes, elapsed, tiles, shapes, rework } = cost;
+        Self { peak_bytes, weights_bytes, elapsed_ns: nanoseconds(elapsed), tiles, shapes, rework }
     }
 }
 
 impl From<&ExactCost> for Cost {
     fn from(cost: &ExactCost) -> Self {
-        let &ExactCost { peak_bytes, elapsed_ns, tiles, shapes, rework } = cost;
-        Self { peak_bytes, elapsed: Duration::from_nanos(elapsed_ns), tiles, shapes, rework }
+        let &ExactCost { peak_bytes, weights_bytes, elapsed_ns, tiles, shapes, rework } = cost;
+        Self { peak_bytes, weights_bytes, elapsed: Duration::from_nanos(elapsed_ns), tiles, shapes, rework }
     }
 }
 
@@ -331,23 +343,19 @@ impl<W: Work> Price<W> {
 
 impl From<&Outcome> for Measured {
     fn from(outcome: &Outcome) -> Self {
-        Self { elapsed_ns: nanoseconds(outcome.elapsed), peak_bytes: outcome.peak_bytes, attempts: outcome.attempts }
+        let &Outcome { elapsed, load, peak_bytes, weights_bytes, attempts, .. } = outcome;
+        let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
+        Self { elapsed_ns, load_ns, peak_bytes, weights_bytes, attempts }
     }
 }
 
 /// Fields that policies do not get are zero.
 impl From<Measured> for Outcome {
     fn from(measured: Measured) -> Self {
-        let Measured { elapsed_ns, peak_bytes, attempts } = measured;
+        let Measured { elapsed_ns, load_ns, peak_bytes, weights_bytes, attempts } = measured;
+        let [elapsed, load] = [elapsed_ns, load_ns].map(Duration::from_nanos);
         let pool = PoolStatistics::default();
-        Self {
-            elapsed: Duration::from_nanos(elapsed_ns),
-            load: Duration::ZERO,
-            peak_bytes,
-            attempts,
-            pool,
-            cold: false,
-        }
+        Self { elapsed, load, peak_bytes, weights_bytes, attempts, pool, cold: false }
     }
 }
 
@@ -367,19 +375,20 @@ impl From<&ExactDenoiseCost> for DenoiseCost {
 
 impl From<&DenoiseOutcome> for DenoiseMeasured {
     fn from(outcome: &DenoiseOutcome) -> Self {
-        let &DenoiseOutcome { elapsed, step, peak_bytes, weights_bytes, moved_bytes, attempts, .. } = outcome;
-        let [elapsed_ns, step_ns] = [elapsed, step].map(nanoseconds);
-        Self { elapsed_ns, step_ns, peak_bytes, weights_bytes, moved_bytes, attempts }
+        let &DenoiseOutcome { elapsed, load, step, peak_bytes, weights_bytes, moved_bytes, attempts, .. } = outcome;
+        let [elapsed_ns, load_ns, step_ns] = [elapsed, load, step].map(nanoseconds);
+        Self { elapsed_ns, load_ns, step_ns, peak_bytes, weights_bytes, moved_bytes, attempts }
     }
 }
 
 /// Fields that policies do not get are zero.
 impl From<DenoiseMeasured> for DenoiseOutcome {
     fn from(measured: DenoiseMeasured) -> Self {
-        let DenoiseMeasured { elapsed_ns, step_ns, peak_bytes, weights_bytes, moved_bytes, attempts } = measured;
+        let DenoiseMeasured { elapsed_ns, load_ns, step_ns, peak_bytes, weights_bytes, moved_bytes, attempts } =
+            measured;
         Self {
             elapsed: Duration::from_nanos(elapsed_ns),
-            load: Duration::ZERO,
+            load: Duration::from_nanos(load_ns),
             step: Duration::from_nanos(step_ns),
             peak_bytes,
             weights_bytes,
@@ -489,14 +498,14 @@ mod tests {
         for rework in [1.0, 1.0 / 3.0, f64::MAX, 5e-324, f64::INFINITY, 0.1 + 0.2] {
             for nanoseconds in [0, 1, 999_999_999_999_999_999, u64::MAX] {
                 let elapsed = Duration::from_nanos(nanoseconds);
-                let cost = Cost { peak_bytes: u64::MAX, elapsed, tiles: 3, shapes: 2, rework };
+                let cost = Cost { peak_bytes: u64::MAX, weights_bytes: 1, elapsed, tiles: 3, shapes: 2, rework };
                 let text = serde_json::to_string(&Price::<Vae>::new(Ok(cost))).unwrap();
                 let price: Price = serde_json::from_str(&text).unwrap();
                 let back = price.cost().unwrap();
                 assert_eq!((back.rework.to_bits(), back.elapsed), (rework.to_bits(), elapsed), "{text}");
             }
         }
-        let cost = ExactCost { peak_bytes: 1, elapsed_ns: 1, tiles: 1, shapes: 1, rework: f64::NAN };
+        let cost = ExactCost { peak_bytes: 1, weights_bytes: 0, elapsed_ns: 1, tiles: 1, shapes: 1, rework: f64::NAN };
         let text = serde_json::to_string(&cost).unwrap();
         assert!(serde_json::from_str::<ExactCost>(&text).unwrap().rework.is_nan());
         assert!(serde_json::from_str::<ExactCost>(&text.replace("NaN", "one")).is_err());

@@ -44,7 +44,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Cost, Dtype, Layout, Outcome, Plan, PoolStatistics, Precision, Release, Space, Time, Trial};
+    use crate::{Cost, Dtype, Layout, Options, Outcome, Plan, PoolStatistics, Precision, Release, Space, Time, Trial};
 
     /// Prices are 1 s and 1000 bytes for channels-first plans, 2 s and 1000 bytes for others.
     struct History(Vec<(Layout, f64, f64)>);
@@ -59,6 +59,7 @@ mod tests {
             release: Release::Keep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: "why".into(),
         }
     }
@@ -71,7 +72,7 @@ mod tests {
         fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
             let seconds = if plan.layout == Layout::ChannelsFirst { 1 } else { 2 };
             let elapsed = Duration::from_secs(seconds);
-            Ok(Cost { peak_bytes: 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
+            Ok(Cost { peak_bytes: 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
         }
 
         fn trials(&self, most: u32) -> Vec<Trial> {
@@ -84,6 +85,7 @@ mod tests {
                     attempts: 1,
                     pool: PoolStatistics::default(),
                     cold: false,
+                    weights_bytes: 0,
                 },
             };
             self.0.iter().take(most as usize).map(trial).collect()

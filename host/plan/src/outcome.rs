@@ -13,6 +13,9 @@ use crate::{Vae, Work, bytes, milliseconds};
 pub struct Cost {
     /// The highest memory use, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
+    /// Bytes of weights in the peak: 0 if the limit does not count them.
+    #[serde(default)]
+    pub weights_bytes: u64,
     /// Time of the work, without loading.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]
     #[schemars(with = "f64")]
@@ -54,6 +57,9 @@ pub struct Outcome {
     pub load: Duration,
     /// The highest memory use, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
+    /// Bytes of weights in the peak: 0 if the limit does not count them.
+    #[serde(default)]
+    pub weights_bytes: u64,
     /// Attempts, the one that succeeded included.
     pub attempts: u32,
     /// The memory pool's work.

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Dtype;
+use crate::{Dtype, Options};
 
 /// A tile, in pixels of the frames' side (a decode's output, an encode's input).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -129,6 +129,9 @@ pub struct Plan {
     pub offload: bool,
     /// Inputs copied to the device ahead of their turn.
     pub prefetch: u32,
+    /// The options that are set beside these fields.
+    #[serde(default, skip_serializing_if = "Options::is_empty")]
+    pub options: Options,
     /// The policy's reason in a few words, for the person who reads the decision.
     pub reason: String,
 }
@@ -137,7 +140,7 @@ impl Plan {
     /// The same plan without its reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {
-        Self { reason: String::new(), ..*self }
+        Self { options: self.options.clone(), reason: String::new(), ..*self }
     }
 
     /// True if parts of the output are cross-faded, in space or in time: it is not quite the whole
@@ -156,8 +159,8 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.time {
-            Time::Whole => write!(f, "{} {}", self.space, self.precision),
-            time => write!(f, "{} {time} {}", self.space, self.precision),
+            Time::Whole => write!(f, "{} {}{}", self.space, self.precision, self.options),
+            time => write!(f, "{} {time} {}{}", self.space, self.precision, self.options),
         }
     }
 }
@@ -229,6 +232,7 @@ mod tests {
             release: Release::Keep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: "as set".into(),
         };
         assert!(plan.is_same_work(&Plan { reason: "other".into(), ..plan.clone() }));

@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attempt, Denoise, DenoiseCapabilities, DenoiseRequest, Device, Dtype, Hint, Request, Stage, Text, TextCapabilities,
-    TextRequest, Vae, Work,
+    Attempt, Denoise, DenoiseCapabilities, DenoiseRequest, Device, Dtype, Hint, PlanOption, Request, Stage, Text,
+    TextCapabilities, TextRequest, Vae, Work,
 };
 
 /// The smallest tile in latent pixels: below this a tile is mostly border.
@@ -38,6 +38,9 @@ pub struct Capabilities {
     pub offload: bool,
     /// The most inputs that can be copied ahead.
     pub prefetch_most: u32,
+    /// The options that are offered beside a plan's fields.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<PlanOption>,
 }
 
 impl Capabilities {
@@ -56,6 +59,7 @@ impl Capabilities {
             carried: flag("offer.carried")?,
             offload: flag("offer.offload")?,
             prefetch_most: number("offer.prefetch-most")?,
+            options: Vec::new(),
         })
     }
 }

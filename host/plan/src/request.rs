@@ -177,6 +177,20 @@ impl Objective {
     }
 }
 
+/// Memory of the host, and its way to a device of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HostMemory {
+    /// Bytes of host memory; 0 if the system does not tell.
+    #[serde(rename = "host_total_bytes", default)]
+    pub total_bytes: u64,
+    /// Bytes of host memory that are free.
+    #[serde(rename = "host_free_bytes", default)]
+    pub free_bytes: u64,
+    /// Bytes a second from host memory to a GPU; 0 of a CPU, and if it is not known.
+    #[serde(default)]
+    pub transfer_rate: u64,
+}
+
 /// A fact that this version of the contract has no field for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hint {
@@ -214,6 +228,9 @@ pub struct Request {
     /// them does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub limit_counts_weights: bool,
+    /// Memory of the host, and its way to the device.
+    #[serde(flatten)]
+    pub host: HostMemory,
     /// The user's priority.
     pub objective: Objective,
     /// The user allows blended tiles and chunks where an exact plan fits; otherwise they are the

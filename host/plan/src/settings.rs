@@ -53,6 +53,7 @@ impl Plan {
                 set("time-overlap", overlap.to_string());
             }
         }
+        settings.extend(self.options.setting());
         settings
     }
 }
@@ -93,6 +94,7 @@ impl DenoisePlan {
             Release::AtEnd => set("release", "at-end".into()),
             Release::EachStep => set("release", "each-step".into()),
         }
+        settings.extend(self.options.setting());
         settings
     }
 }

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Dtype, Objective, PoolStatistics, Precision, Record, StoredType, WeightForm, bytes, milliseconds, words::with_noun,
-    work::Text,
+    Dtype, HostMemory, Objective, Options, PlanOption, PoolStatistics, Precision, Record, StoredType, WeightForm,
+    bytes, milliseconds, words::with_noun, work::Text,
 };
 
 /// An encoder, as far as plans depend on it.
@@ -40,15 +40,9 @@ pub struct TextRequest {
     /// The aim.
     #[serde(default)]
     pub objective: Objective,
-    /// Bytes of host memory; 0 if the system does not tell.
-    #[serde(default)]
-    pub host_total_bytes: u64,
-    /// Bytes of host memory that are free.
-    #[serde(default)]
-    pub host_free_bytes: u64,
-    /// Bytes a second from host memory to a GPU; 0 of a CPU, and if it is not known.
-    #[serde(default)]
-    pub transfer_rate: u64,
+    /// Memory of the host, and its way to the device.
+    #[serde(flatten)]
+    pub host: HostMemory,
 }
 
 /// The place that an encoder runs in.
@@ -73,6 +67,9 @@ pub struct TextCapabilities {
     pub weights: Vec<WeightForm>,
     /// The encoder can stay loaded for the next run in this process.
     pub kept: bool,
+    /// The options that are offered beside a plan's fields.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<PlanOption>,
 }
 
 /// The way in which texts are encoded. Narrow types are lossy, and their names say so.
@@ -86,6 +83,9 @@ pub struct TextPlan {
     pub weights: WeightForm,
     /// The encoder stays loaded afterwards; otherwise its memory is freed.
     pub kept: bool,
+    /// The options that are set beside these fields.
+    #[serde(default, skip_serializing_if = "Options::is_empty")]
+    pub options: Options,
     /// The reason, for people.
     pub reason: String,
 }
@@ -98,6 +98,7 @@ impl TextPlan {
             place,
             weights: WeightForm::Packed,
             kept: false,
+            options: Options::none(),
             reason: String::new(),
         }
     }
@@ -105,7 +106,7 @@ impl TextPlan {
     /// The same plan without its reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {
-        Self { reason: String::new(), ..*self }
+        Self { options: self.options.clone(), reason: String::new(), ..*self }
     }
 }
 
@@ -219,7 +220,7 @@ impl fmt::Display for TextPlan {
         };
         let place = if self.place == Place::Host { ", on the host" } else { "" };
         let kept = if self.kept { ", kept afterwards" } else { "" };
-        write!(f, "{}, {weights}{place}{kept}", self.precision)
+        write!(f, "{}, {weights}{place}{kept}{}", self.precision, self.options)
     }
 }
 
@@ -264,9 +265,7 @@ mod tests {
             tokens: vec![256, 40],
             memory_limit: 1 << 33,
             objective: Objective::Balanced,
-            host_total_bytes: 0,
-            host_free_bytes: 0,
-            transfer_rate: 0,
+            host: HostMemory::default(),
         };
         assert_eq!(request.to_string(), "t5-xxl, 296 tokens in 2 texts, limit 8.00 GiB");
     }

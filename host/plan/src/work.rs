@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Capabilities, Cost, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Objective,
-    Outcome, Plan, Precision, Record, Request, Stage, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRequest,
+    Options, Outcome, Plan, PlanOption, Precision, Record, Request, Stage, TextCapabilities, TextCost, TextOutcome,
+    TextPlan, TextRequest,
     exchange::{DenoiseMeasured, ExactCost, ExactDenoiseCost, ExactTextCost, Measured, TextMeasured},
     records::AnyRecord,
 };
@@ -49,6 +50,15 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
 
     /// The same, to be changed.
     fn reason_mut(plan: &mut Self::Plan) -> &mut String;
+
+    /// The options that a plan sets.
+    fn options(plan: &Self::Plan) -> &Options;
+
+    /// The same, to be changed.
+    fn options_mut(plan: &mut Self::Plan) -> &mut Options;
+
+    /// The options that are offered.
+    fn offered_options(capabilities: &Self::Capabilities) -> &[PlanOption];
 
     /// The same plan without its reason.
     fn without_reason(plan: &Self::Plan) -> Self::Plan {
@@ -182,6 +192,18 @@ macro_rules! named_alike {
 
         fn reason_mut(plan: &mut Self::Plan) -> &mut String {
             &mut plan.reason
+        }
+
+        fn options(plan: &Self::Plan) -> &Options {
+            &plan.options
+        }
+
+        fn options_mut(plan: &mut Self::Plan) -> &mut Options {
+            &mut plan.options
+        }
+
+        fn offered_options(capabilities: &Self::Capabilities) -> &[PlanOption] {
+            &capabilities.options
         }
 
         fn any(record: Record<Self>) -> AnyRecord {

@@ -22,7 +22,7 @@ proptest! {
         // A day, to the nanosecond.
         elapsed in (0_u64..86_400_000_000_000).prop_map(Duration::from_nanos),
     ) {
-        let cost = Cost { peak_bytes: u64::MAX, elapsed, tiles: 1, shapes: 1, rework };
+        let cost = Cost { peak_bytes: u64::MAX, elapsed, tiles: 1, shapes: 1, rework, weights_bytes: 0 };
         let read: Cost = serde_json::from_str(&serde_json::to_string(&cost).unwrap()).unwrap();
         prop_assert_eq!(read.rework.to_bits(), rework.to_bits());
         prop_assert_eq!(read, cost);

@@ -5,8 +5,8 @@ use std::{env, fs, time::Duration};
 use serde_json::{Value as Json, json};
 use tilewright_plan::{
     Attempt, Backend, Capabilities, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint,
-    Layout, Model, Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release, Request,
-    Space, Stage, Tile, Time, Value, denoise_record_schema,
+    HostMemory, Layout, Model, Objective, Options, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record,
+    Release, Request, Space, Stage, Tile, Time, Value, denoise_record_schema,
     exchange::{
         Call, Estimate, ExactCost, ExactTrial, Exchange, HostAnswers, Measured, Offer, Price, RecordedQuestion, Reply,
         Trials,
@@ -33,6 +33,7 @@ fn plan(space: Space, time: Time, precision: Precision) -> Plan {
         release: Release::EachStep,
         offload: false,
         prefetch: 1,
+        options: Options::none(),
         reason: "for a test".into(),
     }
 }
@@ -72,6 +73,7 @@ fn record() -> Record {
             allows_blended: true,
             objective: Objective::Leanest,
             hints: vec![Hint { name: "sample-size".into(), value: "1024".into() }],
+            host: HostMemory::default(),
         },
         device: Device {
             backend: Backend::Rocm,
@@ -107,6 +109,7 @@ fn record() -> Record {
             tiles: 4,
             shapes: 1,
             rework: 1.27,
+            weights_bytes: 0,
         }),
         attempts: vec![
             failure(Failure::OutOfMemory { bytes: 1 << 30 }),
@@ -120,6 +123,7 @@ fn record() -> Record {
             attempts: 4,
             pool: PoolStatistics { hits: 90, misses: 10, held_bytes: 1 << 28, fragmentation: 0.25 },
             cold: false,
+            weights_bytes: 0,
         }),
         resumed_frames: 0,
         expected: Some(Cost {
@@ -128,6 +132,7 @@ fn record() -> Record {
             tiles: 4,
             shapes: 1,
             rework: 1.1,
+            weights_bytes: 0,
         }),
         exchange: None,
     }
@@ -146,10 +151,13 @@ fn full() -> Record {
         carried: true,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     };
     let offer = Offer { capabilities: capabilities.clone(), running: Some(whole.clone()), done: Some(13) };
-    let measured = Measured { elapsed_ns: 1_234_567_891, peak_bytes: 1 << 20, attempts: 2 };
-    let cost = ExactCost { peak_bytes: 5, elapsed_ns: u64::MAX, tiles: 1, shapes: 1, rework: 1.0 / 3.0 };
+    let measured =
+        Measured { elapsed_ns: 1_234_567_891, peak_bytes: 1 << 20, attempts: 2, load_ns: 0, weights_bytes: 0 };
+    let cost =
+        ExactCost { peak_bytes: 5, elapsed_ns: u64::MAX, tiles: 1, shapes: 1, rework: 1.0 / 3.0, weights_bytes: 0 };
     let heard = HostAnswers {
         estimates: vec![
             Estimate { plan: whole.clone(), price: Price::Cost(cost) },

@@ -18,8 +18,8 @@ use std::{
 };
 
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Device, Dtype, Model, Objective, Plan, Planner, Question, Request, Stage,
-    Trial,
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
+    Request, Stage, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, shipped_names};
 
@@ -33,7 +33,7 @@ impl CostModel for Prices {
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(2048 * 2048, |tile| u64::from(tile.height) * u64::from(tile.width));
         let elapsed = Duration::from_nanos(pixels * u64::from(plan.precision.dtype().bits()));
-        Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
+        Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial> {
@@ -156,6 +156,7 @@ fn request(frames: u32) -> Request {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -182,5 +183,6 @@ fn offer(is_clip: bool) -> Capabilities {
         carried: is_clip,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     }
 }

@@ -12,7 +12,10 @@ mod text;
 
 use std::fmt::{self, Display};
 
-use tilewright_plan::{Attempt, Dtype, Layout, Plan, Precision, Question, Space, Tile, Time, Vae, Work};
+use tilewright_plan::{
+    Attempt, Capabilities, Dtype, Layout, MOST_OPTIONS, OptionChange, Options, Plan, Precision, Question, Space, Tile,
+    Time, Vae, Work,
+};
 
 use self::rules::{NONSENSE, RULES};
 pub(crate) use self::{bounds::Bounds, denoise::DenoiseBounds};
@@ -22,7 +25,7 @@ pub const REPEATED: &str = "a plan that has failed before";
 
 /// A part of a plan as a note shows it.
 #[derive(Clone, Debug, PartialEq)]
-enum Part {
+pub(crate) enum Part {
     Number(u32),
     Flag(bool),
     Space(Space),
@@ -48,7 +51,7 @@ impl fmt::Display for Part {
 
 /// A change that a rule made.
 #[derive(Clone, Debug, PartialEq)]
-struct Change {
+pub(crate) struct Change {
     from: Part,
     to: Part,
 }
@@ -83,6 +86,14 @@ pub(crate) trait Bounded: Work {
     /// The bounds of a question's plans.
     fn bounds(question: &Question<'_, Self>) -> Self::Bounds;
 
+    /// The plans that can be carried out, as the bounds have them.
+    fn capabilities(bounds: &Self::Bounds) -> &Self::Capabilities;
+
+    /// The options of work under way that has to keep them.
+    fn begun_options(_bounds: &Self::Bounds) -> Option<&Options> {
+        None
+    }
+
     /// Answers without a meaning: no range says what was meant.
     fn nonsense() -> &'static [(Predicate<Self::Plan>, &'static str)];
 
@@ -98,20 +109,45 @@ pub(crate) trait Bounded: Work {
 }
 
 /// A change that was made to a plan, and why.
-pub(crate) struct Note<'a, W: Bounded> {
-    rule: &'static Rule<W>,
-    change: Change,
-    bounds: &'a W::Bounds,
+pub(crate) enum Note<'a, W: Bounded> {
+    /// By a rule of the table.
+    Rule { rule: &'static Rule<W>, change: Change, bounds: &'a W::Bounds },
+    /// A change of an option.
+    Option(OptionChange),
+    /// A change of all options, which stay as the work began.
+    BegunOptions { asked: Options, begun: Options },
+}
+
+/// The most characters of an option's name or value in a note.
+const MOST_SHOWN: usize = 64;
+
+/// A text of a policy's, fit for a line.
+fn shown(text: &str) -> String {
+    text.escape_debug().take(MOST_SHOWN).collect()
 }
 
 impl<W: Bounded> fmt::Display for Note<'_, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let because = W::values(self.bounds)
+        let (rule, change, bounds) = match self {
+            Note::Rule { rule, change, bounds } => (rule, change, bounds),
+            Note::BegunOptions { asked, begun } => {
+                let [asked, begun] = [asked, begun].map(|options| shown(&options.in_words()));
+                return write!(f, "options {asked} → {begun}: the clip is under way with these");
+            }
+            Note::Option(OptionChange { name, from, to, because }) => {
+                let [name, from] = [name, &from.to_string()].map(|text| shown(text));
+                return match to {
+                    Some(to) => write!(f, "option {name} {from} → {to}: {because}"),
+                    None => write!(f, "option {name}={from} left out: {because}"),
+                };
+            }
+        };
+        let because = W::values(bounds)
             .into_iter()
-            .fold(self.rule.because.to_owned(), |text, (name, value)| text.replace(name, &value.to_string()));
-        match self.rule.subject {
+            .fold(rule.because.to_owned(), |text, (name, value)| text.replace(name, &value.to_string()));
+        match rule.subject {
             "" => f.write_str(&because),
-            subject => write!(f, "{subject} {} → {}: {because}", self.change.from, self.change.to),
+            subject => write!(f, "{subject} {} → {}: {because}", change.from, change.to),
         }
     }
 }
@@ -129,9 +165,23 @@ pub(crate) fn fit<W: Bounded>(
     if let Some((_, nonsense)) = W::nonsense().iter().find(|(makes_none, _)| makes_none(plan)) {
         return Err(nonsense);
     }
+    if W::options(plan).len() > MOST_OPTIONS {
+        return Err("more than 64 options");
+    }
     for rule in W::rules() {
         if let Some(change) = (rule.fit)(plan, bounds) {
-            notes(Note { rule, change, bounds });
+            notes(Note::Rule { rule, change, bounds });
+        }
+    }
+    match W::begun_options(bounds) {
+        Some(begun) if begun != W::options(plan) => {
+            let asked = std::mem::replace(W::options_mut(plan), begun.clone());
+            notes(Note::BegunOptions { asked, begun: begun.clone() });
+        }
+        Some(_) => {}
+        None => {
+            let offered = W::offered_options(W::capabilities(bounds));
+            W::options_mut(plan).fit(offered, |change| notes(Note::Option(change)));
         }
     }
     Ok(())
@@ -142,6 +192,14 @@ impl Bounded for Vae {
 
     fn bounds(question: &Question<'_>) -> Bounds {
         Bounds::new(question.request, question.capabilities, question.under_way)
+    }
+
+    fn capabilities(bounds: &Bounds) -> &Capabilities {
+        &bounds.capabilities
+    }
+
+    fn begun_options(bounds: &Bounds) -> Option<&Options> {
+        bounds.running.as_ref().map(|running| &running.options)
     }
 
     fn nonsense() -> &'static [(Predicate<Plan>, &'static str)] {
@@ -184,6 +242,7 @@ pub(crate) fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
         && plan.time == tried.time
         && plan.batch == tried.batch
         && plan.offload == tried.offload
+        && plan.options == tried.options
 }
 
 /// The rank of a precision by how much of a value it keeps: range first, since a value that

@@ -8,8 +8,8 @@ mod denoise;
 mod text;
 
 use tilewright_plan::{
-    Attempt, Backend, Capabilities, CostModel, Device, Dtype, Failure, Layout, Plan, Precision, Question, Release,
-    Request, Space, Tile, Time, Vae,
+    Attempt, Backend, Capabilities, CostModel, Device, Dtype, Failure, Layout, Options, Plan, Precision, Question,
+    Release, Request, Space, Tile, Time, Vae,
 };
 
 use crate::{
@@ -235,6 +235,7 @@ fn plain_plan(device: &Device) -> Plan {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: String::new(),
     }
 }
@@ -243,7 +244,7 @@ fn plain_plan(device: &Device) -> Plan {
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{Cost, Model, Objective, Stage, Trial, UnderWay};
+    use tilewright_plan::{Cost, HostMemory, Model, Objective, Stage, Trial, UnderWay};
 
     use super::*;
 
@@ -272,7 +273,7 @@ mod tests {
                 Time::Whole | Time::Blended { .. } => (4, request.frames),
             };
             let peak_bytes = worked * 5_600 * u64::from(frames) + state * 4_000 + picture * 12 * u64::from(kept);
-            Ok(Cost { peak_bytes, elapsed: Duration::ZERO, tiles: 1, shapes: 1, rework: 1.0 })
+            Ok(Cost { peak_bytes, elapsed: Duration::ZERO, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
         }
 
         fn trials(&self, _most: u32) -> Vec<Trial> {
@@ -303,6 +304,7 @@ mod tests {
             carried: true,
             offload: false,
             prefetch_most: 0,
+            options: Vec::new(),
         }
     }
 
@@ -338,6 +340,7 @@ mod tests {
             allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
+            host: HostMemory::default(),
         }
     }
 

@@ -298,8 +298,8 @@ impl Guest {
     }
 
     /// The price of a guest's plan after checking.
-    pub fn estimate<W: Asked>(&mut self, mut plan: W::Plan) -> Result<Price<W>> {
-        self.count_question(W::reason_mut(&mut plan).len())?;
+    pub fn estimate<W: Asked>(&mut self, plan: W::Plan) -> Result<Price<W>> {
+        self.count_question(W::reason(&plan).len() + W::options(&plan).text_bytes())?;
         Ok(self.price::<W>(plan, None))
     }
 
@@ -311,11 +311,11 @@ impl Guest {
         // One plan has no equals. A list is short, since its bytes are limited: a search from its
         // beginning takes less time than a hash.
         let mut known = (plans.len() > 1).then(|| Vec::with_capacity(plans.len().min(self.limits.candidates)));
-        for mut plan in plans {
+        for plan in plans {
             if self.is_late() {
                 return Err(Trap::Interrupt.into());
             }
-            self.count_bytes(W::reason_mut(&mut plan).len())?;
+            self.count_bytes(W::reason(&plan).len() + W::options(&plan).text_bytes())?;
             costs.push(self.price::<W>(plan, known.as_mut()));
         }
         Ok(costs)

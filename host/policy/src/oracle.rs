@@ -83,6 +83,9 @@ pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
             holds("chunks that fade are within the clip", is_within);
         }
     }
+    let is_offered = |name: &str| capabilities.options.iter().any(|option| option.name == name);
+    let has_begun = bounds.running.is_some();
+    holds("options are offered", has_begun || plan.options.iter().all(|(name, _)| is_offered(name)));
     holds("a clip runs one after the other", bounds.frames <= 1 || plan.batch == 1);
     if let Some(running) = &bounds.running {
         let is_tiled = |plan: &Plan| matches!(plan.space, Space::Blended(_));
@@ -91,6 +94,7 @@ pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
         holds("time stays as it was begun", discriminant(&running.time) == discriminant(&plan.time));
         holds("types get no narrower", rank_precision(plan.precision) >= rank_precision(running.precision));
         holds("the memory order stays", running.layout == plan.layout);
+        holds("options stay", running.options == plan.options);
     }
     breaches
 }

@@ -120,8 +120,8 @@ mod tests {
     use std::time::Duration;
 
     use tilewright_plan::{
-        Backend, Capabilities, Dtype, Layout, Model, Objective, Outcome, Plan, PoolStatistics, Precision, Release,
-        Request, Space, Time,
+        Backend, Capabilities, Dtype, HostMemory, Layout, Model, Objective, Options, Outcome, Plan, PoolStatistics,
+        Precision, Release, Request, Space, Time,
     };
 
     use super::*;
@@ -149,6 +149,7 @@ mod tests {
             release: Release::Keep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: String::new(),
         };
         let outcome = Outcome {
@@ -158,6 +159,7 @@ mod tests {
             attempts: 1,
             pool: PoolStatistics::default(),
             cold: false,
+            weights_bytes: 0,
         };
         let model = Model {
             family: "sdxl".into(),
@@ -178,6 +180,7 @@ mod tests {
             allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
+            host: HostMemory::default(),
         };
         let (stage, capabilities) = (Stage::Decode, Capabilities::default());
         let device = device();

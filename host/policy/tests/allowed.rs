@@ -4,8 +4,8 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Device, Dtype, Model, Objective, Plan, Planner, Question, Request, Space,
-    Stage, Trial,
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
+    Request, Space, Stage, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, shipped_names};
 
@@ -28,6 +28,7 @@ impl CostModel for Prices {
                 tiles: 1,
                 shapes: 1,
                 rework: 1.0,
+                weights_bytes: 0,
             })
         };
         plans.iter().map(cost).collect()
@@ -57,6 +58,7 @@ fn request(limit_mib: u64, allows_blended: bool) -> Request {
         allows_blended,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -82,6 +84,7 @@ fn decide(policy: &LoadedPolicy, settings: &[&str], request: &Request) -> (Plan,
         carried: false,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     };
     let question = Question::new(Stage::Decode, request, &device, &capabilities);
     let decision = policy.configure(&settings).unwrap().decide(&question, Arc::new(Prices(request.clone())));

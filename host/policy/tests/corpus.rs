@@ -9,9 +9,9 @@ use std::{env, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tilewright_plan::{
-    Attempt, Backend, Candidate, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, Layout, Model,
-    Objective, Outcome, Plan, Planner, PoolStatistics, Precision, Question, Release, Request, Space, Stage, Time,
-    Trial,
+    Attempt, Backend, Candidate, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, HostMemory, Layout,
+    Model, Objective, Options, Outcome, Plan, Planner, PoolStatistics, Precision, Question, Release, Request, Space,
+    Stage, Time, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, PolicyHost, key_value};
 
@@ -52,6 +52,7 @@ impl CostModel for Prices {
             tiles,
             shapes: 1 + u32::from(tiles > 1),
             rework: f64::from(tiles * high * wide) / f64::from(height * width),
+            weights_bytes: 0,
         })
     }
 
@@ -88,6 +89,7 @@ fn cases() -> Vec<Case> {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     };
     let device = |backend, arch: &str, fast: &[Dtype]| Device {
         backend,
@@ -108,6 +110,7 @@ fn cases() -> Vec<Case> {
         carried,
         offload: carried,
         prefetch_most: 2,
+        options: Vec::new(),
     };
     let strix = || device(Backend::Rocm, "gfx1151", &[Dtype::Bf16, Dtype::F16]);
     let mut quantized = request(1664, 928, 8 << 30);
@@ -173,6 +176,7 @@ fn whole() -> Plan {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: String::new(),
     }
 }
@@ -229,6 +233,7 @@ fn answers(path: &Path) -> Vec<Value> {
                 attempts: 2,
                 pool: PoolStatistics::default(),
                 cold: false,
+                weights_bytes: 0,
             };
             policy.learn(&Question::new(Stage::Decode, &request, &device, &offer), &plan, &outcome);
             let trial = Trial {

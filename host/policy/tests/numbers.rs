@@ -10,7 +10,8 @@ use std::{sync::Arc, time::Duration};
 use by_hand::{DECODE, DENOISE, Interface, device, put_to_work};
 use tilewright_plan::{
     Capabilities, Cost, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest,
-    DenoiserModel, Dtype, FallbackReason, Model, Objective, Plan, Planner, Question, Request, Stage, Trial, Vae, Work,
+    DenoiserModel, Dtype, FallbackReason, HostMemory, Model, Objective, Plan, Planner, Question, Request, Stage, Trial,
+    Vae, Work,
 };
 use tilewright_policy::{Policy, oracle};
 
@@ -75,7 +76,14 @@ impl CostModel<Denoise> for Prices {
 
 impl CostModel<Vae> for Prices {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        let cost = Cost { peak_bytes: 1, elapsed: Duration::from_millis(9), tiles: 1, shapes: 1, rework: 1.0 };
+        let cost = Cost {
+            peak_bytes: 1,
+            elapsed: Duration::from_millis(9),
+            tiles: 1,
+            shapes: 1,
+            rework: 1.0,
+            weights_bytes: 0,
+        };
         plans.iter().map(|_| Ok(cost)).collect()
     }
 
@@ -109,9 +117,7 @@ fn sample() -> DenoiseRequest {
         reuse: None,
         memory_limit: 1 << 36,
         objective: Objective::Balanced,
-        host_total_bytes: 1 << 36,
-        host_free_bytes: 1 << 35,
-        transfer_rate: 0,
+        host: HostMemory { total_bytes: 1 << 36, free_bytes: 1 << 35, transfer_rate: 0 },
     }
 }
 
@@ -134,6 +140,7 @@ fn decode(frames: u32) -> Request {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -176,6 +183,7 @@ fn numbers_of_samples_are_brought_into_bounds_or_refused() {
             ahead_most: 64,
             parts_most: 64,
             reuse_most,
+            options: Vec::new(),
         };
         let question = Question::denoise(&request, &device, &capabilities);
         let whole = OF_SAMPLES
@@ -208,6 +216,7 @@ fn numbers_of_decodes_are_brought_into_bounds_or_refused() {
             carried: frames > 1,
             offload: false,
             prefetch_most: 0,
+            options: Vec::new(),
         };
         let question = Question::new(Stage::Decode, &request, &device, &capabilities);
         for (field, chosen, offset) in OF_DECODES {

@@ -9,8 +9,9 @@ use by_hand::{DENOISE, device, put_to_work};
 use proptest::prelude::*;
 use tilewright_plan::{
     Attempt, Attention, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
-    DenoiseRequest, DenoiserModel, Dtype, Failure, FallbackReason, GuidanceOrder, Objective, Planner, PoolStatistics,
-    Precision, Products, Question, Release, Stage, StepReuse, StoredType, Trial, UnderWay, WeightForm,
+    DenoiseRequest, DenoiserModel, Dtype, Failure, FallbackReason, GuidanceOrder, HostMemory, Objective, Options,
+    Planner, PoolStatistics, Precision, Products, Question, Release, Stage, StepReuse, StoredType, Trial, UnderWay,
+    WeightForm,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost, oracle};
 
@@ -62,9 +63,7 @@ fn request(memory_limit: u64) -> DenoiseRequest {
         reuse: None,
         memory_limit,
         objective: Objective::Balanced,
-        host_total_bytes: 1 << 36,
-        host_free_bytes: 1 << 35,
-        transfer_rate: 0,
+        host: HostMemory { total_bytes: 1 << 36, free_bytes: 1 << 35, transfer_rate: 0 },
     }
 }
 
@@ -78,6 +77,7 @@ fn capabilities() -> DenoiseCapabilities {
         ahead_most: 64,
         parts_most: 64,
         reuse_most: 0.0,
+        options: Vec::new(),
     }
 }
 
@@ -172,9 +172,9 @@ fn answers_that_mean_harm_or_nothing_fall_back_to_the_host() {
         ("no option of samples", byte(24, 2), Trap),
         ("no reuse", byte(40, 3), Trap),
         ("no release", byte(56, 3), Trap),
-        ("a reason from out of bounds", word(60, -16) + &word(64, 32), Trap),
-        ("a reason that wraps around", word(60, -1) + &word(64, -1), Trap),
-        ("a reason that is no UTF-8", byte(72, 255) + &word(60, 1104) + &word(64, 1), Trap),
+        ("a reason from out of bounds", word(68, -16) + &word(72, 32), Trap),
+        ("a reason that wraps around", word(68, -1) + &word(72, -1), Trap),
+        ("a reason that is no UTF-8", byte(96, 255) + &word(68, 1128) + &word(72, 1), Trap),
         ("no result", "(i32.store8 (i32.const 1024) (i32.const 2))".into(), Trap),
         ("an answer at an odd address", "(return (i32.const 1028))".into(), Trap),
         ("an answer out of bounds", "(return (i32.const -8))".into(), Trap),
@@ -313,6 +313,7 @@ fn any_plan() -> impl Strategy<Value = DenoisePlan> {
             reuse: if reuses { StepReuse::Output { threshold } } else { StepReuse::Off },
             release: Release::Keep,
             reason: String::new(),
+            options: Options::none(),
         }
     })
 }

@@ -5,9 +5,9 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Attempt, Backend, Capabilities, Cost, CostModel, Device, Dtype, Failure, FallbackReason, Hint, Model, Objective,
-    Outcome, Plan, Planner, PoolStatistics, Precision, Question, Request, Space, Stage, Tile, Time, Trial, UnderWay,
-    Value,
+    Attempt, Backend, Capabilities, Cost, CostModel, Device, Dtype, Failure, FallbackReason, Hint, HostMemory, Model,
+    Objective, Outcome, Plan, Planner, PoolStatistics, Precision, Question, Request, Space, Stage, Tile, Time, Trial,
+    UnderWay, Value,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, shipped_names};
 
@@ -36,6 +36,7 @@ impl CostModel for Prices {
             tiles,
             shapes: 1,
             rework: 1.0,
+            weights_bytes: 0,
         })
     }
 
@@ -87,6 +88,7 @@ impl CostModel for WanPrices {
             tiles,
             shapes: 1,
             rework: work as f64 / picture as f64,
+            weights_bytes: 0,
         })
     }
 
@@ -129,6 +131,7 @@ fn request(side: u32, memory_limit: u64) -> Request {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -155,6 +158,7 @@ fn offer() -> Capabilities {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     }
 }
 
@@ -174,7 +178,7 @@ fn each_describes_itself() {
         assert_eq!(inspection.description.name, name);
         assert!(!inspection.description.summary.is_empty());
         assert!(inspection.digest.starts_with("sha256:") && inspection.digest.len() == 71);
-        assert!(inspection.size_bytes < 176 << 10, "{name} has {} bytes", inspection.size_bytes);
+        assert!(inspection.size_bytes < 192 << 10, "{name} has {} bytes", inspection.size_bytes);
         assert!(
             inspection.imports.iter().all(|import| import.starts_with("tilewright:policy/")),
             "{:?}",
@@ -409,6 +413,7 @@ fn adaptive_learns_from_outcomes() {
             attempts: 1,
             pool: PoolStatistics::default(),
             cold: false,
+            weights_bytes: 0,
         };
         policy.learn(&Question::new(Stage::Decode, &request, &cpu, &offer()), &plan, &outcome);
     }
@@ -496,7 +501,7 @@ fn published_rules_hold() {
     assert_eq!(strix.space.tile().map(|tile| tile.overlap), Some(96));
     assert_eq!(strix.precision, Precision::Uniform(Dtype::Bf16));
     let mut quantized = case.clone();
-    quantized.model.quantized = true;
+    (quantized.model.stored, quantized.model.quantized) = (Dtype::I8, true);
     let strix = plan("gfx1151", Backend::Rocm, &quantized);
     assert_eq!((strix.space.tile().map(|tile| tile.width), strix.batch), (Some(512), 1));
     let hinted = Request { hints: vec![Hint { name: "sample-size".into(), value: "512".into() }], ..case };

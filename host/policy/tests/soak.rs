@@ -19,8 +19,9 @@ use std::{
 use clock::OwnClock;
 use guest::{Guest, HEALTHY, HOSTILE_BATCH};
 use tilewright_plan::{
-    Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, FallbackReason, Hint, Layout,
-    Model, Objective, Plan, Planner, Precision, Question, Release, Request, Space, Stage, Tile, Time, Trial,
+    Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, FallbackReason, Hint,
+    HostMemory, Layout, Model, Objective, Options, Plan, Planner, Precision, Question, Release, Request, Space, Stage,
+    Tile, Time, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost};
 
@@ -81,7 +82,14 @@ impl CostModel for Prices {
 
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(1 << 20, |tile| u64::from(tile.height) * u64::from(tile.width));
-        Ok(Cost { peak_bytes: pixels * 1000, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0 })
+        Ok(Cost {
+            peak_bytes: pixels * 1000,
+            elapsed: Duration::from_millis(5),
+            tiles: 1,
+            shapes: 1,
+            rework: 1.0,
+            weights_bytes: 0,
+        })
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial> {
@@ -182,6 +190,7 @@ fn request(frames: u32, height: u32, width: u32) -> Request {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -208,6 +217,7 @@ fn plan(space: Space, layout: Layout, reason: &str) -> Plan {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: reason.into(),
     }
 }
@@ -270,6 +280,7 @@ fn a_million_decisions_with_failures_strewn_in() {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     };
     let mut soak = Soak { cases: cases(), offer, facts: Arc::new(Prices) };
     let tiles = settings(&[("space", "blended"), ("tile", "512"), ("overlap", "64")]);

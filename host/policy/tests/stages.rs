@@ -10,8 +10,8 @@ use std::{
 };
 
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, FallbackReason, Model, Objective, Outcome, Plan,
-    Planner, PoolStatistics, Question, Request, Stage, Trial,
+    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, FallbackReason, HostMemory, Model, Objective,
+    Outcome, Plan, Planner, PoolStatistics, Question, Request, Stage, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyError, PolicyHost};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
@@ -24,7 +24,7 @@ mod clock;
 use clock::OwnClock;
 
 /// A guest by hand: at 256 the description, at 384 configure's result, at 1024 decide's result,
-/// which is whole, f32, batch 1; the heap begins at 8192. Plans to price lie from 1 MiB on, 52
+/// which is whole, f32, batch 1; the heap begins at 8192. Plans to price lie from 1 MiB on, 60
 /// bytes each.
 fn guest(stages: &[u8], decide: &str, learn: &str) -> Vec<u8> {
     let list: String = stages.iter().map(|stage| format!("\\{stage:02x}")).collect();
@@ -42,7 +42,7 @@ fn guest(stages: &[u8], decide: &str, learn: &str) -> Vec<u8> {
   ;; So many plans, each in a batch of its number modulo `$kinds` and one.
   (func $plans (param $count i32) (param $kinds i32) (local $number i32)
     (loop
-      (i32.store offset=1048604 (i32.mul (local.get $number) (i32.const 52))
+      (i32.store offset=1048604 (i32.mul (local.get $number) (i32.const 60))
         (i32.add (i32.const 1) (i32.rem_u (local.get $number) (local.get $kinds))))
       (local.set $number (i32.add (local.get $number) (i32.const 1)))
       (br_if 0 (i32.lt_u (local.get $number) (local.get $count)))))
@@ -80,7 +80,14 @@ impl CostModel for Prices {
         let price = |plan: &Plan| {
             self.asked.fetch_add(1, Ordering::Relaxed);
             let peak_bytes = u64::from(plan.batch) * 100;
-            Ok(Cost { peak_bytes, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0 })
+            Ok(Cost {
+                peak_bytes,
+                elapsed: Duration::from_millis(5),
+                tiles: 1,
+                shapes: 1,
+                rework: 1.0,
+                weights_bytes: 0,
+            })
         };
         plans.iter().map(price).collect()
     }
@@ -109,6 +116,7 @@ fn request() -> Request {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -153,6 +161,7 @@ fn a_stage_that_is_left_out_is_the_hosts_and_no_failure() {
         attempts: 1,
         pool: PoolStatistics::default(),
         cold: false,
+        weights_bytes: 0,
     };
     for _ in 0..50 {
         let decision = ask(&mut policy, Stage::Decode, &prices);
@@ -203,7 +212,7 @@ fn priced(count: u32, kinds: u32, errors: &[(u32, u32)]) -> String {
          (if (i32.ne (i32.load (i32.const 2052)) (i32.const {count})) (then unreachable))"
     );
     for (number, expected) in errors {
-        let at = format!("(i32.load8_u (i32.add (i32.load (i32.const 2048)) (i32.const {})))", number * 40);
+        let at = format!("(i32.load8_u (i32.add (i32.load (i32.const 2048)) (i32.const {})))", number * 48);
         decide.push_str(&format!("(if (i32.ne {at} (i32.const {expected})) (then unreachable))"));
     }
     decide

@@ -8,9 +8,9 @@ use std::{sync::Arc, time::Duration};
 use by_hand::{TEXT, device, put_to_work};
 use proptest::prelude::*;
 use tilewright_plan::{
-    Attempt, CostModel, Decision, Dtype, EncoderModel, Failure, FallbackReason, Objective, Place, Planner,
-    PoolStatistics, Precision, Question, Stage, StoredType, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
-    TextRequest, Trial, WeightForm,
+    Attempt, CostModel, Decision, Dtype, EncoderModel, Failure, FallbackReason, HostMemory, Objective, Options, Place,
+    Planner, PoolStatistics, Precision, Question, Stage, StoredType, Text, TextCapabilities, TextCost, TextOutcome,
+    TextPlan, TextRequest, Trial, WeightForm,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost, oracle};
 
@@ -50,9 +50,7 @@ fn request(memory_limit: u64) -> TextRequest {
         tokens: vec![256, 256],
         memory_limit,
         objective: Objective::Balanced,
-        host_total_bytes: 1 << 36,
-        host_free_bytes: 1 << 35,
-        transfer_rate: 0,
+        host: HostMemory { total_bytes: 1 << 36, free_bytes: 1 << 35, transfer_rate: 0 },
     }
 }
 
@@ -62,6 +60,7 @@ fn capabilities() -> TextCapabilities {
         places: vec![Place::Host],
         weights: vec![WeightForm::Packed, WeightForm::Expanded],
         kept: false,
+        options: Vec::new(),
     }
 }
 
@@ -116,9 +115,9 @@ fn answers_that_mean_harm_or_nothing_fall_back_to_the_host() {
         ("no type", byte(1, 99), Trap),
         ("no place", byte(2, 2), Trap),
         ("no form of weights", byte(3, 2), Trap),
-        ("a reason from out of bounds", word(8, -16) + &word(12, 32), Trap),
-        ("a reason that wraps around", word(8, -1) + &word(12, -1), Trap),
-        ("a reason that is no UTF-8", byte(72, 255) + &word(8, 1100) + &word(12, 1), Trap),
+        ("a reason from out of bounds", word(16, -16) + &word(20, 32), Trap),
+        ("a reason that wraps around", word(16, -1) + &word(20, -1), Trap),
+        ("a reason that is no UTF-8", byte(72, 255) + &word(16, 1100) + &word(20, 1), Trap),
         ("no result", "(i32.store8 (i32.const 1024) (i32.const 2))".into(), Trap),
         ("an answer at an odd address", "(return (i32.const 1026))".into(), Trap),
         ("an answer out of bounds", "(return (i32.const -8))".into(), Trap),
@@ -219,6 +218,7 @@ fn any_plan() -> impl Strategy<Value = TextPlan> {
         weights: if packed { WeightForm::Packed } else { WeightForm::Expanded },
         kept,
         reason: String::new(),
+        options: Options::none(),
     })
 }
 

@@ -20,7 +20,8 @@ use std::{
 
 use tilewright_config::{Case, Config, Source, Stage};
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Device, Dtype, Model, Objective, Plan, Planner, Question, Request, Trial,
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
+    Request, Trial,
 };
 use tilewright_policy::CacheDir;
 use tilewright_rollout::{Decider, Disk, Replacement, Rollout};
@@ -59,7 +60,7 @@ impl CostModel for Prices {
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(2048 * 2048, |tile| u64::from(tile.height) * u64::from(tile.width));
         let elapsed = Duration::from_nanos(pixels);
-        Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
+        Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial> {
@@ -262,6 +263,7 @@ fn request() -> Request {
         allows_blended: true,
         objective,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -288,5 +290,6 @@ fn offer() -> Capabilities {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     }
 }

@@ -149,14 +149,14 @@ impl Corrections {
         let mut plans: Vec<Plan> = Vec::new();
         for trial in &trials {
             if plans.len() < TRIED_PLANS && !plans.iter().any(|plan| plan.is_like(&trial.plan)) {
-                plans.push(Plan { reason: String::new(), ..trial.plan });
+                plans.push(Plan { reason: String::new(), ..trial.plan.clone() });
             }
         }
         let asked = plans.len() as u32;
         let costs = if plans.is_empty() { Vec::new() } else { host::estimate(&plans) };
         for (plan, cost) in plans.into_iter().zip(costs) {
             let Ok(cost) = cost else { continue };
-            prices.push((cost.elapsed_ns as f64, cost.peak_bytes as f64));
+            prices.push((cost.elapsed_ns as f64, cost.held() as f64));
             measured.push(PlanRatio { pixels: pixels(&plan, extents), plan, ratio: Ratio::default() });
         }
         for trial in trials.iter().rev() {
@@ -165,7 +165,7 @@ impl Corrections {
                 && let (Some(measured), Some((time, memory))) = (measured.get_mut(index), prices.get(index))
             {
                 let outcome = &trial.outcome;
-                measured.ratio.note(outcome.elapsed_ns as f64 / time, outcome.peak_bytes as f64 / memory);
+                measured.ratio.note(outcome.elapsed_ns as f64 / time, outcome.held() as f64 / memory);
             }
         }
         measured.extend(memory.about(request).cloned());
@@ -183,7 +183,7 @@ impl Corrections {
         if let Failure::OverLimit(bytes) = attempt.failure {
             let mut ratio = Ratio::default();
             ratio.note(f64::NAN, bytes as f64 / expected_bytes);
-            let plan = Plan { reason: String::new(), ..attempt.plan };
+            let plan = Plan { reason: String::new(), ..attempt.plan.clone() };
             self.measured.push(PlanRatio { pixels: pixels(&plan, self.extents), plan, ratio });
         }
     }

@@ -171,7 +171,7 @@ impl Search<'_> {
         let rounding = self.rounding(precision);
         let corrected = manners.map(|manner| {
             let correction = self.corrections.of_manner(manner, precision, layout, pixels);
-            let peak = cost.peak_bytes as f64 * correction.memory;
+            let peak = cost.held() as f64 * correction.memory;
             let time = cost.elapsed_ns as f64 * correction.time;
             [time * rounding, peak * rounding, with_margin(peak, &correction)]
         });

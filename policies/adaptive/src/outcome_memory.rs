@@ -35,9 +35,9 @@ impl OutcomeMemory {
         }
         ratio.note(
             outcome.elapsed_ns as f64 / expected.elapsed_ns as f64,
-            outcome.peak_bytes as f64 / expected.peak_bytes as f64,
+            outcome.held() as f64 / expected.held() as f64,
         );
-        let plan = Plan { reason: String::new(), ..*plan };
+        let plan = Plan { reason: String::new(), ..plan.clone() };
         let pixels = pixels(&plan, extents(request));
         self.entries.push((place, PlanRatio { plan, pixels, ratio }));
     }
@@ -55,9 +55,7 @@ fn place(request: &Request) -> u64 {
     let numbers = [
         // Encodes and decodes are different work.
         u64::from(request.direction as u8),
-        u64::from(model.stored as u8),
-        u64::from(model.quantized),
-        model.parameter_bytes,
+        model.weights.stored_bytes,
         u64::from(request.spatial_scale),
         u64::from(request.temporal_scale),
         u64::from(device.backend as u8),
@@ -67,7 +65,7 @@ fn place(request: &Request) -> u64 {
     for number in numbers {
         mix(number);
     }
-    for text in [&model.family, &device.name, &device.arch] {
+    for text in [&model.family, model.weights.stored(), &device.name, &device.arch] {
         for byte in text.as_bytes() {
             mix(u64::from(*byte));
         }

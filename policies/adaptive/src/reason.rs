@@ -48,7 +48,7 @@ fn against_whole(search: &Search<'_>, best: &Priced) -> String {
     };
     let quickest = search.wholes.iter().map(corrected).min_by(|(.., one), (.., other)| one.total_cmp(other));
     let Some((candidate, correction, elapsed)) = quickest else { return String::new() };
-    let whole = (elapsed, candidate.cost.peak_bytes as f64 * correction.memory);
+    let whole = (elapsed, candidate.cost.held() as f64 * correction.memory);
     let other = candidate.plan().precision;
     let type_of = if other == best.plan.precision { String::new() } else { [" in ", other.word()].concat() };
     let percent = |part: f64, of: f64| (100.0 * part / of.max(1.0)).round() as i64;
@@ -58,7 +58,7 @@ fn against_whole(search: &Search<'_>, best: &Priced) -> String {
         more @ 1.. => [" for ", &more.to_string(), " % more time"].concat(),
         less => [" in ", &less.unsigned_abs().to_string(), " % less time"].concat(),
     };
-    let fits = with_margin(whole.1, &correction) <= search.request.memory.limit_bytes as f64;
+    let fits = with_margin(whole.1, &correction) <= search.request.limit_bytes as f64;
     let missed = match best.plan.kind() {
         Kind::Blended if !search.may_blend() => " as nothing exact fits",
         _ if fits => "",

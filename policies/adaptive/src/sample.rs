@@ -19,10 +19,8 @@
 //! that come when their turns do.
 
 use tilewright_sdk::{
-    Dtype, Objective, Precision, Release,
-    denoise::{
-        self, Attempt, Attention, Choice, Cost, Guidance, Plan, Products, Request, Residency, Trial, WeightForm,
-    },
+    Dtype, Objective, Precision, Release, WeightForm,
+    denoise::{self, Attempt, Attention, Choice, Cost, Guidance, Plan, Products, Request, Residency, Trial},
 };
 
 /// The factors on the price of narrow types, since they round.
@@ -277,7 +275,7 @@ impl Search<'_> {
         let priced = costed.into_iter().zip(ran).map(|((plan, cost), ran)| {
             let own = if ran.runs >= KNOWN { ran.time / machine } else { 1.0 };
             let factor = self.rounding(&plan) * division(&plan) * own;
-            let held = cost.peak_bytes as f64 * ran.memory + cost.weights_bytes as f64;
+            let held = cost.memory.peak_bytes as f64 * ran.memory + cost.memory.weights_bytes as f64;
             Priced { plan, time: cost.step_ns as f64 * factor / 1e9, held }
         });
         priced.collect()
@@ -289,7 +287,7 @@ impl Search<'_> {
         for Trial { outcome, .. } in self.trials.iter().filter(|trial| trial.plan.is_like(plan)) {
             ran.runs += 1;
             ran.time = ran.time.min(outcome.step_ns as f64 / cost.step_ns.max(1) as f64);
-            let memory = outcome.peak_bytes as f64 / cost.peak_bytes.max(1) as f64;
+            let memory = outcome.memory.peak_bytes as f64 / cost.memory.peak_bytes.max(1) as f64;
             ran.memory = if ran.runs == 1 { memory } else { ran.memory.max(memory) };
         }
         ran
@@ -347,8 +345,8 @@ fn division(plan: &Plan) -> f64 {
 #[cfg(test)]
 mod tests {
     use tilewright_sdk::{
-        Backend, Device, Failure,
-        denoise::{Capabilities, HostMemory, Model, Outcome, StoredType, Stub},
+        Backend, Device, Failure, HostMemory, Memory, StoredType, Weights,
+        denoise::{Capabilities, Model, Outcome, Stub},
     };
 
     use super::*;
@@ -360,8 +358,10 @@ mod tests {
             model: Model {
                 family: "flux".into(),
                 parameters: 12_000_000_000,
-                stored_bytes: 24 * GIB,
-                stored_types: vec![StoredType { name: "bf16".into(), bytes: 24 * GIB }],
+                weights: Weights {
+                    stored_bytes: 24 * GIB,
+                    stored_types: vec![StoredType { name: "bf16".into(), bytes: 24 * GIB }],
+                },
                 blocks: 57,
                 largest_block_bytes: GIB / 2,
                 experts: 1,
@@ -397,6 +397,7 @@ mod tests {
                 ahead_most: 64,
                 parts_most: 64,
                 reuse_most: 0.0,
+                options: vec![],
             },
             under_way: None,
             hints: vec![],
@@ -429,7 +430,8 @@ mod tests {
             let saved = if plan.guidance == Guidance::Together { 0.95 } else { 1.0 };
             let one_by_one = if samples == 1 { 1.1 } else { 1.0 };
             let seconds = if narrow { 0.5 } else { 1.0 } * slower * saved * one_by_one;
-            Ok(Cost { peak_bytes, weights_bytes, moved_bytes: 0, step_ns: (seconds * 1e9) as u64 })
+            let memory = Memory { peak_bytes, weights_bytes };
+            Ok(Cost { memory, moved_bytes: 0, step_ns: (seconds * 1e9) as u64 })
         };
         Stub { estimate: Box::new(estimate), trials }.install();
     }
@@ -454,7 +456,8 @@ mod tests {
             let seconds = if integers { 0.7 } else { 1.2 } - if narrow { 0.2 } else { 0.0 };
             let step_ns = (seconds * 1e9) as u64;
             let weights_bytes = if plan.residency == Residency::Resident { 12 * GIB } else { GIB };
-            Ok(Cost { peak_bytes: GIB, weights_bytes, moved_bytes: 0, step_ns })
+            let memory = Memory { peak_bytes: GIB, weights_bytes };
+            Ok(Cost { memory, moved_bytes: 0, step_ns })
         };
         Stub { estimate: Box::new(estimate), trials: vec![] }.install();
         let decided = |objective, int8_products| {
@@ -493,10 +496,9 @@ mod tests {
         let runs = |count: usize, slower: u64| {
             install();
             let trial = |plan: &Plan, slower: u64| {
-                let Cost { peak_bytes, weights_bytes, step_ns, .. } = denoise::estimate_one(plan).unwrap();
+                let Cost { memory, step_ns, .. } = denoise::estimate_one(plan).unwrap();
                 let step_ns = step_ns * slower;
-                let outcome =
-                    Outcome { elapsed_ns: 0, step_ns, peak_bytes, weights_bytes, moved_bytes: 0, attempts: 1 };
+                let outcome = Outcome { memory, elapsed_ns: 0, step_ns, load_ns: 0, moved_bytes: 0, attempts: 1 };
                 Trial { plan: plan.clone(), outcome }
             };
             let of_first = std::iter::repeat_n(trial(&first, slower), count);

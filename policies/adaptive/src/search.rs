@@ -131,7 +131,7 @@ impl<'a> Search<'a> {
                 }
                 Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                     let cost = search.estimate(&attempt.plan);
-                    let expected = cost.map_or(request.memory.limit_bytes, |cost| cost.peak_bytes) as f64;
+                    let expected = cost.map_or(request.limit_bytes, |cost| cost.held()) as f64;
                     peaks.push((attempt, expected, expected * search.corrections.of(&attempt.plan).memory));
                 }
             }
@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
                     if self.begun.is_some_and(|begun| begun.layout != layout) {
                         continue;
                     }
-                    plans.push(Plan { precision, layout, reason: String::new(), ..*last });
+                    plans.push(Plan { precision, layout, reason: String::new(), ..last.clone() });
                 }
             }
             let mut fitting = Vec::new();
@@ -305,10 +305,10 @@ impl<'a> Search<'a> {
             _ => 0.0,
         };
         let time = cost.elapsed_ns as f64 * correction.time + searches * KERNEL_SEARCH;
-        let peak = cost.peak_bytes as f64 * correction.memory;
+        let peak = cost.held() as f64 * correction.memory;
         let tried = self.tried.iter().any(|attempt| plan.repeats(attempt));
         let priced = Priced { plan, time, peak };
-        let limit = self.request.memory.limit_bytes as f64;
+        let limit = self.request.limit_bytes as f64;
         if with_margin(peak, &correction) > limit {
             let is_below = peak <= limit && self.bounds.ceiling.is_none_or(|ceiling| peak <= ceiling);
             let is_leaner = self.tight.as_ref().is_none_or(|tight| peak < tight.peak);
@@ -356,7 +356,7 @@ impl<'a> Search<'a> {
     fn score(&self, priced: &Priced) -> f64 {
         let blended = if priced.plan.kind() == Kind::Blended { BLENDED } else { 1.0 };
         let dearer = blended * self.rounding(priced.plan.precision);
-        let share = priced.peak / (self.request.memory.limit_bytes as f64).max(1.0);
+        let share = priced.peak / (self.request.limit_bytes as f64).max(1.0);
         match self.request.objective {
             Objective::Fastest => priced.time * dearer,
             Objective::Balanced => priced.time * dearer * (1.0 + share / 2.0),
@@ -368,10 +368,10 @@ impl<'a> Search<'a> {
     /// The plan with as large a batch as improves it, with its reason.
     fn enlarge_batch(&mut self, mut best: Priced, fitting: usize) -> Priced {
         let work = self.work(&best.plan);
-        let single = Plan { reason: String::new(), ..best.plan };
+        let single = Plan { reason: String::new(), ..best.plan.clone() };
         let batches = BATCHES.into_iter().filter(|batch| *batch <= work);
         let mut larger = Vec::new();
-        self.price_all(batches.map(|batch| Plan { batch, reason: String::new(), ..single }).collect(), &mut larger);
+        self.price_all(batches.map(|batch| Plan { batch, ..single.clone() }).collect(), &mut larger);
         for priced in larger {
             if self.score(&priced) < self.score(&best) {
                 best = priced;

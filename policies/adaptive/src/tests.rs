@@ -103,16 +103,16 @@ fn at_equal_memory_the_better_picture_wins() {
     // Bands were measured to hold what the smallest tiles do, within a percent.
     let case = Case { limit: 4.0, ..Case::new(Backend::Cpu, 512, 1.0, Objective::Leanest) };
     let request = case.request();
-    let tile = case.price(&Plan { space: Space::Blended(Tile::square(256, 32)), ..f32() }).peak_bytes;
+    let tile = case.price(&Plan { space: Space::Blended(Tile::square(256, 32)), ..f32() }).held();
     let band = f32().exact(&request, 64);
     let equal = |factor: f64| {
-        let ratio = factor * tile as f64 / case.price(&band).peak_bytes as f64;
+        let ratio = factor * tile as f64 / case.price(&band).held() as f64;
         assert!(ratio > 0.5, "the trial would not be trusted");
         decide(&case, both(band.clone()).map(|plan| case.trial(&plan, 1.0, ratio)).to_vec()).kind()
     };
     let fitted = decide(&case, vec![]);
     assert_eq!(fitted.kind(), Kind::Blended);
-    let measured = case.price(&fitted).peak_bytes as f64 / tile as f64;
+    let measured = case.price(&fitted).held() as f64 / tile as f64;
     assert_eq!(equal(measured * 1.01), Kind::Exact);
     assert_eq!(equal(measured * 1.05), Kind::Blended);
 }
@@ -317,10 +317,10 @@ fn a_measured_peak_corrects_its_kind() {
     // Tiles were expected to need a fifth of the memory and took three times the limit: four times
     // their price is trusted.
     let plan = last(Plan { space: Space::Blended(Tile::square(512, 64)), ..f32() });
-    let attempts = [Attempt { plan: plan.clone(), failure: Failure::OverLimit(3 * request.memory.limit_bytes) }];
+    let attempts = [Attempt { plan: plan.clone(), failure: Failure::OverLimit(3 * request.limit_bytes) }];
     let next = adaptive().decide(&request, &attempts).unwrap();
-    assert!(case.price(&next).peak_bytes as f64 <= 0.7 * case.price(&plan).peak_bytes as f64);
-    assert!(next.kind() != Kind::Blended || 4 * case.price(&next).peak_bytes <= request.memory.limit_bytes);
+    assert!(case.price(&next).held() as f64 <= 0.7 * case.price(&plan).held() as f64);
+    assert!(next.kind() != Kind::Blended || 4 * case.price(&next).held() <= request.limit_bytes);
 }
 
 #[test]

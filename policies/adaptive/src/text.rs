@@ -86,7 +86,7 @@ pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Resul
         (_, Objective::Balanced) => ["best balance of ", &fitting.to_string(), " that fit"].concat(),
         (_, Objective::Leanest) => ["leanest of ", &fitting.to_string(), " that fit"].concat(),
     };
-    let has_room = cost.held() as f64 <= request.memory.limit_bytes as f64 * KEPT;
+    let has_room = cost.held() as f64 <= request.limit_bytes as f64 * KEPT;
     let keeps = request.capabilities.kept && has_room && request.objective != Objective::Leanest;
     let plan = Plan { kept: wishes.choice.kept.unwrap_or(keeps), ..plan };
     Ok(plan.because([why, &chosen].concat()))
@@ -195,14 +195,14 @@ impl Search<'_> {
             let failed = text::estimate_one(&attempt.plan).map_or(f64::INFINITY, |cost| cost.all() as f64);
             priced.cost.all() as f64 <= failed * SMALLER
         };
-        priced.cost.held() <= self.request.memory.limit_bytes
+        priced.cost.held() <= self.request.limit_bytes
             && (free == 0 || priced.cost.host_bytes <= free)
             && self.attempts.iter().all(is_smaller)
     }
 
     /// The best of plans that fit. Of equal ones the first: they begin with the plainest.
     fn best(&self, fitting: Vec<Priced>) -> Option<Priced> {
-        let limit = (self.request.memory.limit_bytes as f64).max(1.0);
+        let limit = (self.request.limit_bytes as f64).max(1.0);
         let fastest = fitting.iter().map(|priced| priced.time).fold(f64::INFINITY, f64::min);
         let score = |priced: &Priced| match self.request.objective {
             Objective::Fastest => priced.time,
@@ -221,8 +221,8 @@ fn seconds(elapsed_ns: u64, load_ns: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use tilewright_sdk::{
-        Device, Failure, Memory,
-        text::{Capabilities, HostMemory, Model, Outcome, StoredType, Stub, WeightForm},
+        Device, Failure, HostMemory, Memory, StoredType, WeightForm, Weights,
+        text::{Capabilities, Model, Outcome, Stub},
     };
 
     use super::*;
@@ -234,8 +234,10 @@ mod tests {
         Request {
             model: Model {
                 kind: "t5-xxl".into(),
-                stored_types: vec![StoredType { name: "bf16".into(), bytes: 9 * GIB }],
-                parameter_bytes: 9 * GIB,
+                weights: Weights {
+                    stored_bytes: 9 * GIB,
+                    stored_types: vec![StoredType { name: "bf16".into(), bytes: 9 * GIB }],
+                },
                 blocks: 24,
                 width: 4096,
                 head_width: 64,
@@ -251,7 +253,7 @@ mod tests {
                 fast_dtypes: vec![Dtype::Bf16, Dtype::F16],
             },
             host: HostMemory { total_bytes: 64 * GIB, free_bytes: 48 * GIB, transfer_rate: 20 * GIB },
-            memory: Memory { limit_bytes, counts_weights: true },
+            limit_bytes,
             objective: Objective::Balanced,
             tokens: vec![256],
             capabilities: Capabilities {
@@ -259,6 +261,7 @@ mod tests {
                 places,
                 weights: vec![WeightForm::Packed, WeightForm::Expanded],
                 kept: false,
+                options: vec![],
             },
             hints: vec![],
         }
@@ -289,7 +292,8 @@ mod tests {
             let elapsed_ns = if narrow { 500_000_000 } else { 1_000_000_000 } * slower;
             let [peak_bytes, weights_bytes, host_bytes] =
                 if is_beside { [0, 0, peak + weights] } else { [peak, weights, 0] };
-            Ok(Cost { elapsed_ns, load_ns: 1_000_000_000, peak_bytes, weights_bytes, host_bytes })
+            let memory = Memory { peak_bytes, weights_bytes };
+            Ok(Cost { memory, elapsed_ns, load_ns: 1_000_000_000, host_bytes })
         };
         Stub { estimate: Box::new(estimate), trials }.install();
     }
@@ -317,7 +321,8 @@ mod tests {
     fn a_processor_that_is_fast_in_a_narrow_type_uses_it_if_time_is_all_that_counts() {
         let estimate = |plan: &Plan| {
             let elapsed_ns = if plan.precision.dtype() == Dtype::F32 { 1_000_000_000 } else { 500_000_000 };
-            Ok(Cost { elapsed_ns, load_ns: 0, peak_bytes: GIB, weights_bytes: GIB, host_bytes: 0 })
+            let memory = Memory { peak_bytes: GIB, weights_bytes: GIB };
+            Ok(Cost { memory, elapsed_ns, load_ns: 0, host_bytes: 0 })
         };
         Stub { estimate: Box::new(estimate), trials: vec![] }.install();
         let precision = |objective, fast: &[Dtype]| {
@@ -354,9 +359,9 @@ mod tests {
         let mut request = request(Backend::Cuda, 40 * GIB);
         request.capabilities.kept = true;
         assert!(decide(&auto(), &request, &[]).unwrap().kept);
-        request.memory.limit_bytes = 12 * GIB;
+        request.limit_bytes = 12 * GIB;
         assert!(!decide(&auto(), &request, &[]).unwrap().kept);
-        request.memory.limit_bytes = 40 * GIB;
+        request.limit_bytes = 40 * GIB;
         request.objective = Objective::Leanest;
         assert!(!decide(&auto(), &request, &[]).unwrap().kept);
     }
@@ -368,9 +373,9 @@ mod tests {
         let first = decide(&auto(), &request, &[]).unwrap();
         let other = Plan { weights: WeightForm::Expanded, ..first.clone() };
         let trial = |plan: &Plan, slower: u64| {
-            let Cost { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes } = text::estimate_one(plan).unwrap();
+            let Cost { memory, elapsed_ns, load_ns, host_bytes } = text::estimate_one(plan).unwrap();
             let elapsed_ns = elapsed_ns * slower;
-            let outcome = Outcome { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes, attempts: 1 };
+            let outcome = Outcome { memory, elapsed_ns, load_ns, host_bytes, attempts: 1 };
             Trial { plan: plan.clone(), outcome }
         };
         let trials: Vec<Trial> = [trial(&first, 9), trial(&other, 1), trial(&other, 1)]

@@ -132,7 +132,10 @@ impl ComfyUi {
     fn first(&self, request: &Request) -> Plan {
         let plan = Plan::whole(precision(request));
         let used = memory_used(request, plan.precision.dtype()).max(1);
-        let free = request.device.free_bytes.min(request.activations_limit());
+        // A limit that counts the weights leaves less for the rest.
+        let weights = || host::estimate_one(&plan).map_or(0, |cost| cost.memory.weights_bytes);
+        let weights = if used <= request.limit_bytes { weights() } else { 0 };
+        let free = request.device.free_bytes.min(request.limit_bytes.saturating_sub(weights));
         let is_clip = request.frames > 1;
         if self.always {
             let time = if is_clip { Time::Blended(self.chunk) } else { Time::Whole };
@@ -245,7 +248,9 @@ fn memory_used(request: &Request, dtype: Dtype) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_sdk::{Capabilities, Device, Memory, Model, Objective, UnderWay};
+    use tilewright_sdk::{
+        Capabilities, Cost, Device, HostMemory, Memory, Model, Objective, StoredType, UnderWay, Weights, host::Stub,
+    };
 
     use super::*;
 
@@ -254,9 +259,10 @@ mod tests {
             direction: Direction::Decode,
             model: Model {
                 family: "sdxl".into(),
-                stored: Dtype::F16,
-                quantized: false,
-                parameter_bytes: 1 << 27,
+                weights: Weights {
+                    stored_bytes: 1 << 27,
+                    stored_types: vec![StoredType { name: "f16".into(), bytes: 1 << 27 }],
+                },
                 sample_size: None,
             },
             device: Device {
@@ -269,7 +275,8 @@ mod tests {
                 unified: false,
                 fast_dtypes: vec![Dtype::F16, Dtype::Bf16],
             },
-            memory: Memory { limit_bytes: 1 << 40, counts_weights: false },
+            host: HostMemory { total_bytes: 0, free_bytes: 0, transfer_rate: 0 },
+            limit_bytes: 1 << 40,
             objective: Objective::Fastest,
             allows_blended: true,
             batch: 4,
@@ -287,6 +294,7 @@ mod tests {
                 exact: true,
                 carried: true,
                 offload: false,
+                options: vec![],
             },
             under_way: None,
             hints: vec![],
@@ -405,9 +413,12 @@ mod tests {
         assert_eq!((long.space, long.time), (Space::Blended(FALLBACK_VIDEO), Time::Blended(FALLBACK_FRAMES)));
         // A limit that counts the weights leaves less for the rest.
         let mut tight = picture(1 << 40);
-        (tight.memory.limit_bytes, tight.memory.counts_weights) = (used + (1 << 27) - 1, true);
+        tight.limit_bytes = used + (1 << 27) - 1;
+        let counted = Memory { peak_bytes: 1, weights_bytes: 1 << 27 };
+        let cost = Cost { memory: counted, elapsed_ns: 1, tiles: 1, shapes: 1, rework: 1.0 };
+        Stub { estimate: Box::new(move |_| Ok(cost)), trials: Vec::new(), log: Vec::new() }.install();
         assert_eq!(policy.decide(&tight, &[]).unwrap().kind(), tilewright_sdk::Kind::Blended);
-        tight.memory.limit_bytes += 1;
+        tight.limit_bytes += 1;
         assert_eq!(policy.decide(&tight, &[]).unwrap().kind(), tilewright_sdk::Kind::Whole);
     }
 }

@@ -33,9 +33,9 @@ pub fn decide(request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
     let step = memory_required(request, precision.dtype(), 1);
     let both = memory_required(request, precision.dtype(), 2);
     let room = free.saturating_sub((step as u64).max(MINIMUM));
-    let fits = !request.has_gpu() || request.model.stored_bytes <= room;
+    let fits = !request.has_gpu() || request.model.weights.stored_bytes <= room;
     let has_streams = matches!(request.device.backend, Backend::Cuda | Backend::Rocm);
-    let left = free.saturating_sub(if fits { request.model.stored_bytes } else { 0 });
+    let left = free.saturating_sub(if fits { request.model.weights.stored_bytes } else { 0 });
     let plan = Plan {
         residency: match (fits, has_streams) {
             (true, _) => Residency::Resident,

@@ -17,8 +17,8 @@
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Stage, Tile,
-    Time,
-    denoise::{self, Residency, WeightForm},
+    Time, WeightForm,
+    denoise::{self, Residency},
     host,
 };
 
@@ -143,15 +143,19 @@ impl Diffusers {
 
 /// The type that a pipeline would have loaded the weights in.
 fn loading_precision(request: &Request) -> Precision {
-    let stored = request.model.stored;
+    let stored = match request.model.weights.stored() {
+        "bf16" => Dtype::Bf16,
+        "f16" => Dtype::F16,
+        _ => Dtype::F32,
+    };
     let upcast = request.model.family == "sdxl" && stored == Dtype::F16;
     let narrow = request.device.backend != Backend::Cpu && !upcast && request.offers(stored);
-    Precision::Uniform(if narrow && matches!(stored, Dtype::Bf16 | Dtype::F16) { stored } else { Dtype::F32 })
+    Precision::Uniform(if narrow { stored } else { Dtype::F32 })
 }
 
 #[cfg(test)]
 mod tests {
-    use tilewright_sdk::{Capabilities, Device, Direction, Memory, Model, Objective};
+    use tilewright_sdk::{Capabilities, Device, Direction, HostMemory, Model, Objective, StoredType, Weights};
 
     use super::*;
 
@@ -160,9 +164,10 @@ mod tests {
             direction: Direction::Decode,
             model: Model {
                 family: family.into(),
-                stored: Dtype::Bf16,
-                quantized: false,
-                parameter_bytes: 1 << 27,
+                weights: Weights {
+                    stored_bytes: 1 << 27,
+                    stored_types: vec![StoredType { name: "bf16".into(), bytes: 1 << 27 }],
+                },
                 sample_size: None,
             },
             device: Device {
@@ -175,7 +180,8 @@ mod tests {
                 unified: false,
                 fast_dtypes: vec![],
             },
-            memory: Memory { limit_bytes: 1 << 40, counts_weights: false },
+            host: HostMemory { total_bytes: 0, free_bytes: 0, transfer_rate: 0 },
+            limit_bytes: 1 << 40,
             objective: Objective::Fastest,
             allows_blended: true,
             batch: 1,
@@ -193,6 +199,7 @@ mod tests {
                 exact: true,
                 carried: true,
                 offload: false,
+                options: vec![],
             },
             under_way: None,
             hints: vec![],

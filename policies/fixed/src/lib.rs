@@ -4,8 +4,8 @@
 //! everything at once, but for the passes of guidance, and nothing kept.
 
 use tilewright_sdk::{
-    Attempt, Backend, Description, Layout, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space,
-    Stage, Tile, Time, denoise, text,
+    Attempt, Backend, Description, Layout, OptionChoice, Overlapped, Plan, Policy, Precision, Release, Request,
+    Settings, Space, Stage, Tile, Time, denoise, text,
 };
 
 /// The longest side and the most frames that can be asked for.
@@ -20,6 +20,7 @@ pub struct Fixed {
     sample: denoise::Choice,
     /// The parts of a text encoder's plan.
     text: text::Choice,
+    options: OptionChoice,
 }
 
 impl Policy for Fixed {
@@ -44,7 +45,7 @@ impl Policy for Fixed {
             .setting("time", "How a clip is divided: whole, carried (the state goes on) or blended.", "whole")
             .setting("chunk", "Output frames of a chunk, when carried or blended.", 16)
             .setting("time-overlap", "Frames that neighbouring chunks share, when blended in time.", 2);
-        text::Choice::declare(denoise::Choice::declare(description))
+        OptionChoice::declare(text::Choice::declare(denoise::Choice::declare(description)))
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
@@ -86,10 +87,12 @@ impl Policy for Fixed {
             )?,
             offload: settings.flag("offload")?,
             prefetch: settings.count("prefetch", 0, MOST)?,
+            options: Vec::new(),
             reason: "as set".into(),
         };
         let (sample, text) = (denoise::Choice::read(settings)?, text::Choice::read(settings)?);
-        Ok(Self { plan, suits: layout.is_none(), sample, text })
+        let options = OptionChoice::read(settings)?;
+        Ok(Self { plan, suits: layout.is_none(), sample, text, options })
     }
 
     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
@@ -102,7 +105,8 @@ impl Policy for Fixed {
             Backend::Rocm | Backend::Metal => Layout::ChannelsFirst,
         };
         let layout = if self.suits { suited } else { self.plan.layout };
-        Ok(Plan { layout, ..self.plan.clone() })
+        let options = self.options.of(&request.capabilities.options)?;
+        Ok(Plan { layout, options, ..self.plan.clone() })
     }
 
     fn decide_denoise(
@@ -114,7 +118,8 @@ impl Policy for Fixed {
             return Err("only does what it is set to".into());
         }
         let plan = denoise::Plan::plain(self.plan.precision).reusing(request);
-        let plan = denoise::Plan { release: self.plan.release, ..plan };
+        let options = self.options.of(&request.capabilities.options)?;
+        let plan = denoise::Plan { release: self.plan.release, options, ..plan };
         Ok(self.sample.apply(plan, request).because("as set"))
     }
 
@@ -122,7 +127,8 @@ impl Policy for Fixed {
         if !attempts.is_empty() {
             return Err("only does what it is set to".into());
         }
-        let plan = text::Plan::plain(self.plan.precision, request.usual_place());
+        let options = self.options.of(&request.capabilities.options)?;
+        let plan = text::Plan { options, ..text::Plan::plain(self.plan.precision, request.usual_place()) };
         Ok(self.text.apply(plan).because("as set"))
     }
 }

@@ -124,7 +124,7 @@ impl Gfx1151 {
                 Ok(plan.ok_or("no tile fits in a wider type")?.because("values overflowed: a wider type"))
             }
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
-                let expected = host::estimate_one(&last.plan).map_or(self.limit(request), |cost| cost.peak_bytes);
+                let expected = host::estimate_one(&last.plan).map_or(self.limit(request), |cost| cost.held());
                 let limit = self.limit(request).min(expected / 10 * 7);
                 let steps = first(leaner(request, &last.plan).into_iter(), limit, attempts)
                     .map(|plan| plan.because("memory ran out: fewer frames or rows at once"));
@@ -140,13 +140,13 @@ impl Gfx1151 {
     }
 
     fn limit(&self, request: &Request) -> u64 {
-        request.memory.limit_bytes.min((request.device.total_bytes as f64 * self.share) as u64)
+        request.limit_bytes.min((request.device.total_bytes as f64 * self.share) as u64)
     }
 
     /// The plan with the largest published tiles that fit, with the longest published chunks, in a
     /// single batch if necessary.
     fn largest(&self, request: &Request, precision: Precision, limit: u64, tried: &[Attempt]) -> Option<Plan> {
-        let quantized = request.model.quantized;
+        let quantized = request.model.weights.is_quantized();
         let side = match self.tile {
             Some(side) => side,
             None if quantized => QUANTIZED_TILE,
@@ -184,7 +184,7 @@ impl Gfx1151 {
 fn first(mut plans: impl Iterator<Item = Plan>, limit: u64, tried: &[Attempt]) -> Option<Plan> {
     plans.find(|plan| {
         let is_new = !tried.iter().any(|attempt| plan.repeats(attempt));
-        is_new && host::estimate_one(plan).is_ok_and(|cost| cost.peak_bytes <= limit)
+        is_new && host::estimate_one(plan).is_ok_and(|cost| cost.held() <= limit)
     })
 }
 

@@ -29,7 +29,7 @@ pub fn decide(request: &Request, attempts: &[Attempt], share: f64) -> Result<Pla
 /// Bytes that a plan holds, where attention in products takes half as much again as expected.
 fn held(cost: &denoise::Cost, plan: &Plan) -> u64 {
     let factor = if matches!(plan.attention, Attention::Pieces(_)) { ATTENTION } else { 1.0 };
-    (cost.peak_bytes as f64 * factor) as u64 + cost.weights_bytes
+    (cost.memory.peak_bytes as f64 * factor) as u64 + cost.memory.weights_bytes
 }
 
 /// Plans in the order in which they are tried: types, then residencies, then attention and passes.

@@ -1,6 +1,9 @@
 //! The published settings against a host whose prices are known.
 
-use tilewright_sdk::{Capabilities, Cost, Device, Direction, Memory, Model, Objective, UnderWay, host::Stub};
+use tilewright_sdk::{
+    Capabilities, Cost, Device, Direction, HostMemory, Memory, Model, Objective, StoredType, UnderWay, Weights,
+    host::Stub,
+};
 
 use super::*;
 
@@ -20,7 +23,7 @@ fn price(request: &Request, plan: &Plan) -> Cost {
     };
     let bytes = held * 4096 * u64::from(frames) * u64::from(plan.batch) + state * 2048;
     let peak_bytes = bytes * plan.precision.dtype().bytes() / 4;
-    Cost { peak_bytes, elapsed_ns: 1, tiles: 1, shapes: 1, rework: 1.0 }
+    Cost { memory: Memory { peak_bytes, weights_bytes: 0 }, elapsed_ns: 1, tiles: 1, shapes: 1, rework: 1.0 }
 }
 
 fn request(width: u32, height: u32, frames: u32) -> Request {
@@ -28,9 +31,10 @@ fn request(width: u32, height: u32, frames: u32) -> Request {
         direction: Direction::Decode,
         model: Model {
             family: "wan-2.1".into(),
-            stored: Dtype::Bf16,
-            quantized: false,
-            parameter_bytes: 1 << 28,
+            weights: Weights {
+                stored_bytes: 1 << 28,
+                stored_types: vec![StoredType { name: "bf16".into(), bytes: 1 << 28 }],
+            },
             sample_size: None,
         },
         device: Device {
@@ -43,7 +47,8 @@ fn request(width: u32, height: u32, frames: u32) -> Request {
             unified: true,
             fast_dtypes: vec![Dtype::Bf16],
         },
-        memory: Memory { limit_bytes: 100 << 30, counts_weights: false },
+        host: HostMemory { total_bytes: 0, free_bytes: 0, transfer_rate: 0 },
+        limit_bytes: 100 << 30,
         objective: Objective::Balanced,
         allows_blended: true,
         batch: 1,
@@ -61,6 +66,7 @@ fn request(width: u32, height: u32, frames: u32) -> Request {
             exact: true,
             carried: true,
             offload: false,
+            options: vec![],
         },
         under_way: None,
         hints: vec![],
@@ -113,12 +119,12 @@ fn overlap_only_without_a_causal_state() {
 fn little_memory_gets_four_frames_and_then_tiles() {
     let at = |limit: u64| {
         let mut request = request(320, 320, 81);
-        request.memory.limit_bytes = limit;
+        request.limit_bytes = limit;
         let plan = decide(&request);
-        assert!(price(&request, &plan).peak_bytes <= limit);
+        assert!(price(&request, &plan).held() <= limit);
         (plan.space, plan.time)
     };
-    let whole = price(&request(320, 320, 81), &decide(&request(320, 320, 81))).peak_bytes;
+    let whole = price(&request(320, 320, 81), &decide(&request(320, 320, 81))).held();
     assert_eq!(at(whole), (Space::Whole, Time::Carried(16)));
     assert_eq!(at(whole - 1), (Space::Whole, Time::Carried(8)));
     assert_eq!(at(whole / 3), (Space::Whole, Time::Carried(4)));
@@ -129,7 +135,7 @@ fn little_memory_gets_four_frames_and_then_tiles() {
 #[test]
 fn nothing_above_its_share_of_memory() {
     let mut request = request(320, 320, 81);
-    let whole = price(&request, &decide(&request)).peak_bytes;
+    let whole = price(&request, &decide(&request)).held();
     request.device.total_bytes = whole * 5 / 4 + 1;
     assert_eq!(decide(&request).time, Time::Carried(16));
     request.device.total_bytes = whole;
@@ -145,7 +151,7 @@ fn memory_that_runs_out_takes_steps() {
         request.under_way = is_under_way.then(|| UnderWay { frames_done: 16, plan: plan.clone() });
         let mut steps = Vec::new();
         while let Ok(next) = ran_out(&request, plan.clone()) {
-            assert!(10 * price(&request, &next).peak_bytes <= 7 * price(&request, &plan).peak_bytes, "{next:?}");
+            assert!(10 * price(&request, &next).held() <= 7 * price(&request, &plan).held(), "{next:?}");
             assert_eq!(next.release, Release::EachStep);
             steps.push((next.space, next.time));
             plan = next;
@@ -170,7 +176,7 @@ fn values_that_overflow_get_a_wider_type_where_they_run() {
     let next = policy().decide(&request, &[Attempt { plan: plan.clone(), failure }]).unwrap();
     assert_eq!((next.space, next.time, next.precision.word()), (Space::Whole, Time::Carried(4), "mixed-bf16"));
     let mut tight = request;
-    tight.memory.limit_bytes = price(&tight, &plan).peak_bytes / 2;
+    tight.limit_bytes = price(&tight, &plan).held() / 2;
     let plan = Plan { precision: Precision::Mixed(Dtype::Bf16), ..plan };
     let next = policy().decide(&tight, &[Attempt { plan, failure }]).unwrap();
     assert!(matches!(next.space, Space::Exact(_)), "{next:?}");

@@ -6,10 +6,10 @@ mod settings;
 pub use settings::{Choice, precision};
 
 pub use crate::bindings::tilewright::policy::denoise::{
-    Attempt, Attention, Capabilities, Cost, Guidance, HostMemory, Model, Outcome, Plan, Products, Request, Residency,
-    Reuse, StoredType, Trial, UnderWay, WeightForm,
+    Attempt, Attention, Capabilities, Cost, Guidance, Model, Outcome, Plan, Products, Request, Residency, Reuse, Trial,
+    UnderWay,
 };
-use crate::{Backend, Dtype, Failure, Precision, Release};
+use crate::{Backend, Dtype, Failure, Precision, Release, WeightForm};
 
 /// The expected costs of plans for the current request, in the order of the list. There is a
 /// current request during [`decide_denoise`](crate::Policy::decide_denoise) only.
@@ -55,6 +55,7 @@ impl Plan {
             feed_forward: 1,
             reuse: Reuse::Off,
             release: Release::Keep,
+            options: Vec::new(),
             reason: String::new(),
         }
     }
@@ -91,7 +92,7 @@ impl Plan {
 
     /// True if both are carried out alike: reason and release make no difference.
     pub fn is_like(&self, other: &Plan) -> bool {
-        let bare = |plan: &Plan| Self { release: Release::Keep, reason: String::new(), ..*plan };
+        let bare = |plan: &Plan| Self { release: Release::Keep, reason: String::new(), ..plan.clone() };
         bare(self) == bare(other)
     }
 
@@ -107,20 +108,7 @@ impl Plan {
             && self.guidance == tried.guidance
             && self.samples == tried.samples
             && self.feed_forward == tried.feed_forward
-    }
-}
-
-impl Cost {
-    /// Bytes that are held at once, which the limit is compared with.
-    pub const fn held(&self) -> u64 {
-        self.peak_bytes.saturating_add(self.weights_bytes)
-    }
-}
-
-impl Outcome {
-    /// Bytes that were held at once.
-    pub const fn held(&self) -> u64 {
-        self.peak_bytes.saturating_add(self.weights_bytes)
+            && self.options == tried.options
     }
 }
 
@@ -142,12 +130,12 @@ impl Request {
 
     /// The type that most of the weights are stored in, as files name it.
     pub fn stored(&self) -> &str {
-        self.model.stored_types.first().map_or("", |stored| stored.name.as_str())
+        self.model.weights.stored()
     }
 
     /// True if weights are stored in fewer than 16 bits.
     pub fn is_quantized(&self) -> bool {
-        !matches!(self.stored(), "f32" | "bf16" | "f16" | "")
+        self.model.weights.is_quantized()
     }
 
     /// Bytes of the weights in a type of products.

@@ -1,19 +1,6 @@
 //! A policy's description of itself, and its settings.
 
-use crate::{Stage, bindings::exports::tilewright::policy::lifecycle};
-
-/// The value of a setting.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// `true` or `false`.
-    Flag(bool),
-    /// A whole number.
-    Integer(i64),
-    /// Any number.
-    Number(f64),
-    /// Anything else.
-    Text(String),
-}
+use crate::{Stage, Value, bindings::exports::tilewright::policy::lifecycle};
 
 impl From<bool> for Value {
     fn from(flag: bool) -> Self {
@@ -81,12 +68,7 @@ impl From<Description> for lifecycle::Description {
         let settings = description.settings.into_iter().map(|(name, summary, default)| lifecycle::Setting {
             name: name.into(),
             summary: summary.into(),
-            default: match default {
-                Value::Flag(flag) => lifecycle::Value::Flag(flag),
-                Value::Integer(integer) => lifecycle::Value::Integer(integer),
-                Value::Number(number) => lifecycle::Value::Number(number),
-                Value::Text(text) => lifecycle::Value::Text(text),
-            },
+            default,
         });
         Self {
             name: description.name.into(),
@@ -187,15 +169,9 @@ impl Settings {
     }
 }
 
-impl From<Vec<(String, lifecycle::Value)>> for Settings {
-    fn from(values: Vec<(String, lifecycle::Value)>) -> Self {
-        let value = |value| match value {
-            lifecycle::Value::Flag(flag) => Value::Flag(flag),
-            lifecycle::Value::Integer(integer) => Value::Integer(integer),
-            lifecycle::Value::Number(number) => Value::Number(number),
-            lifecycle::Value::Text(text) => Value::Text(text),
-        };
-        Self { values: values.into_iter().map(|(name, given)| (name, value(given))).collect() }
+impl From<Vec<(String, Value)>> for Settings {
+    fn from(values: Vec<(String, Value)>) -> Self {
+        Self { values }
     }
 }
 

@@ -4,8 +4,7 @@
 use std::cell::RefCell;
 
 use crate::{
-    Attempt, Outcome, Plan, Policy, Request, Settings,
-    bindings::exports::tilewright::policy::lifecycle::{self, Value},
+    Attempt, Outcome, Plan, Policy, Request, Settings, Value, bindings::exports::tilewright::policy::lifecycle,
     denoise, text,
 };
 

@@ -52,11 +52,11 @@ pub fn allowed(plan: Plan, request: &Request, attempts: &[Attempt]) -> Plan {
     if failed.len() >= PATIENCE {
         return plan;
     }
-    let below = estimate(&failed).into_iter().flatten().map(|cost| cost.peak_bytes / 10 * 7);
-    let most = below.fold(request.memory.limit_bytes, u64::min);
+    let below = estimate(&failed).into_iter().flatten().map(|cost| cost.held() / 10 * 7);
+    let most = below.fold(request.limit_bytes, u64::min);
     let costs = estimate(&plans);
     let mut fitting =
-        plans.into_iter().zip(costs).filter(|(_, cost)| cost.as_ref().is_ok_and(|cost| cost.peak_bytes <= most));
+        plans.into_iter().zip(costs).filter(|(_, cost)| cost.as_ref().is_ok_and(|cost| cost.held() <= most));
     match fitting.next() {
         Some((exact, _)) => {
             let reason = [plan.reason.as_str(), "; exact, since blending is not allowed"].concat();

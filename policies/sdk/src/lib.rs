@@ -54,18 +54,23 @@ mod description;
 #[doc(hidden)]
 pub mod export;
 pub mod host;
+mod options;
 pub mod text;
 mod words;
 
 pub use bindings::tilewright::policy::{
     host::Level,
-    types::{Backend, Device, Dtype, Hint, Memory, Model, Objective, Stage},
+    types::{
+        Backend, Device, Dtype, Failure, Hint, HostMemory, Memory, Objective, PlanOption, Precision, Release, Stage,
+        StoredType, Value, Values, WeightForm, Weights,
+    },
     vae::{
-        Attempt, Capabilities, Cost, Direction, Failure, Layout, Outcome, Overlapped, Plan, Precision, Release,
-        Request, Space, Tile, Time, Trial, UnderWay,
+        Attempt, Capabilities, Cost, Direction, Layout, Model, Outcome, Overlapped, Plan, Request, Space, Tile, Time,
+        Trial, UnderWay,
     },
 };
-pub use description::{Description, Settings, Value};
+pub use description::{Description, Settings};
+pub use options::{OPTIONS, OptionChoice};
 pub use words::Kind;
 
 /// A set of rules for the stages that its description names. One value of the type lives as long as

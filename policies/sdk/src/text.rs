@@ -4,8 +4,7 @@
 pub use crate::bindings::tilewright::policy::text::{
     Attempt, Capabilities, Cost, Model, Outcome, Place, Plan, Request, Trial,
 };
-pub use crate::denoise::{HostMemory, StoredType, WeightForm};
-use crate::{Description, Dtype, Failure, Precision, Settings};
+use crate::{Description, Dtype, Failure, Precision, Settings, WeightForm};
 
 /// The expected costs of plans for the current request, in the order of the list. There is a
 /// current request during [`decide_text`](crate::Policy::decide_text) only.
@@ -39,7 +38,7 @@ pub fn trials(most: u32) -> Vec<Trial> {
 impl Plan {
     /// Weights as they are stored, and nothing kept afterwards. A start to change from.
     pub const fn plain(precision: Precision, place: Place) -> Self {
-        Self { precision, place, weights: WeightForm::Packed, kept: false, reason: String::new() }
+        Self { precision, place, weights: WeightForm::Packed, kept: false, options: Vec::new(), reason: String::new() }
     }
 
     /// The same plan with a reason, for the person who reads the decision.
@@ -51,7 +50,10 @@ impl Plan {
     /// True if both are carried out alike: the reason, and what stays afterwards, make no
     /// difference.
     pub fn is_like(&self, other: &Plan) -> bool {
-        self.precision == other.precision && self.place == other.place && self.weights == other.weights
+        self.precision == other.precision
+            && self.place == other.place
+            && self.weights == other.weights
+            && self.options == other.options
     }
 
     /// True if the host takes the plan for one that has failed: after an overflow any of the same
@@ -65,11 +67,6 @@ impl Plan {
 }
 
 impl Cost {
-    /// Bytes of the device's memory that are held at once, which the limit is compared with.
-    pub const fn held(&self) -> u64 {
-        self.peak_bytes.saturating_add(self.weights_bytes)
-    }
-
     /// Bytes that are held at once, wherever they are.
     pub const fn all(&self) -> u64 {
         self.held().saturating_add(self.host_bytes)
@@ -94,7 +91,7 @@ impl Request {
 
     /// The type that most of the weights are stored in, as files name it.
     pub fn stored(&self) -> &str {
-        self.model.stored_types.first().map_or("", |stored| stored.name.as_str())
+        self.model.weights.stored()
     }
 
     /// Tokens of all texts.

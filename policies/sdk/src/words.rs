@@ -27,6 +27,7 @@ impl Plan {
             release: Release::Keep,
             offload: false,
             prefetch: 0,
+            options: Vec::new(),
             reason: String::new(),
         }
     }
@@ -93,7 +94,11 @@ impl Plan {
         match attempt.failure {
             Failure::NonFinite(_) => true,
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
-                same_space && self.time == tried.time && self.batch == tried.batch && self.offload == tried.offload
+                same_space
+                    && self.time == tried.time
+                    && self.batch == tried.batch
+                    && self.offload == tried.offload
+                    && self.options == tried.options
             }
         }
     }
@@ -111,6 +116,7 @@ impl Plan {
             && self.batch == other.batch
             && self.precision == other.precision
             && self.layout == other.layout
+            && self.options == other.options
     }
 }
 
@@ -203,12 +209,6 @@ impl Request {
         self.capabilities.tile_least.max(1).checked_next_multiple_of(unit).unwrap_or(unit)
     }
 
-    /// The bytes that activations may take: the limit, minus the weights if it counts them.
-    pub const fn activations_limit(&self) -> u64 {
-        let weights = if self.memory.counts_weights { self.model.parameter_bytes } else { 0 };
-        self.memory.limit_bytes.saturating_sub(weights)
-    }
-
     /// The longer side, in pixels.
     pub fn longest(&self) -> u32 {
         self.height.max(self.width)
@@ -218,16 +218,17 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Backend, Capabilities, Device, Memory, Model, Objective};
+    use crate::{Backend, Capabilities, Device, HostMemory, Model, Objective, StoredType, Weights};
 
     fn request() -> Request {
         Request {
             direction: Direction::Decode,
             model: Model {
                 family: "flux".into(),
-                stored: Dtype::Bf16,
-                quantized: false,
-                parameter_bytes: 100,
+                weights: Weights {
+                    stored_bytes: 100,
+                    stored_types: vec![StoredType { name: "bf16".into(), bytes: 100 }],
+                },
                 sample_size: None,
             },
             device: Device {
@@ -240,7 +241,8 @@ mod tests {
                 unified: false,
                 fast_dtypes: vec![Dtype::Bf16, Dtype::F16],
             },
-            memory: Memory { limit_bytes: 300, counts_weights: false },
+            host: HostMemory { total_bytes: 0, free_bytes: 0, transfer_rate: 0 },
+            limit_bytes: 300,
             objective: Objective::Balanced,
             allows_blended: false,
             batch: 1,
@@ -258,6 +260,7 @@ mod tests {
                 exact: true,
                 carried: true,
                 offload: false,
+                options: vec![],
             },
             under_way: None,
             hints: vec![],
@@ -288,15 +291,5 @@ mod tests {
         assert_eq!((request.tile_unit(), request.tile_least()), (1, 1));
         (request.capabilities.tile_unit, request.capabilities.tile_least) = (8, u32::MAX);
         assert_eq!(request.tile_least(), 8);
-    }
-
-    #[test]
-    fn weights_are_taken_off_a_limit_that_counts_them() {
-        let mut request = request();
-        assert_eq!(request.activations_limit(), 300);
-        request.memory.counts_weights = true;
-        assert_eq!(request.activations_limit(), 200);
-        request.memory.limit_bytes = 50;
-        assert_eq!(request.activations_limit(), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use tilewright_plan::{Layout, Objective, Plan, Precision, Release, Space, Time};
+use tilewright_plan::{Layout, Objective, Options, Plan, Precision, Release, Space, Time};
 
 use crate::{Error, Spelling};
 
@@ -136,6 +136,7 @@ impl Of {
             release: Release::Keep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: String::new(),
         }
     }

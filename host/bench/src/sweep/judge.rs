@@ -149,7 +149,7 @@ fn accuracy(errors: &[f64], bar: f64, lowest_bar: f64) -> Accuracy {
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{Cost, Layout, Plan, Release, Tile, Time};
+    use tilewright_plan::{Cost, Layout, Options, Plan, Release, Tile, Time};
 
     use super::*;
 
@@ -167,6 +167,7 @@ mod tests {
             release: Release::Keep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: String::new(),
         };
         let elapsed = Duration::from_secs_f64(estimate.0 / 1e3);
@@ -178,7 +179,14 @@ mod tests {
             elapsed_ms: Some(elapsed_ms),
             samples_ms: vec![elapsed_ms],
             peak_bytes: Some(peak_bytes),
-            estimate: Some(Cost { peak_bytes: estimate.1, elapsed, tiles: 1, shapes: 1, rework: 1.0 }),
+            estimate: Some(Cost {
+                peak_bytes: estimate.1,
+                elapsed,
+                tiles: 1,
+                shapes: 1,
+                rework: 1.0,
+                weights_bytes: 0,
+            }),
             error: None,
         }
     }

@@ -1,6 +1,6 @@
 //! The exhaustive list, most telling plans first.
 
-use tilewright_plan::{Capabilities, Dtype, Layout, Plan, Precision, Release, Request, Space, Tile, Time};
+use tilewright_plan::{Capabilities, Dtype, Layout, Options, Plan, Precision, Release, Request, Space, Tile, Time};
 
 /// Sides of tiles in pixels.
 const SIDES: [u32; 8] = [1024, 768, 512, 384, 256, 192, 128, 64];
@@ -74,13 +74,14 @@ fn plan(space: Space, precision: Precision, layout: Layout, batch: u32) -> Plan 
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: String::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Model, Objective};
+    use tilewright_plan::{HostMemory, Model, Objective};
 
     use super::*;
 
@@ -104,6 +105,7 @@ mod tests {
             allows_blended: false,
             objective: Objective::Fastest,
             hints: Vec::new(),
+            host: HostMemory::default(),
         };
         let capabilities = Capabilities {
             dtypes: vec![Dtype::F32, Dtype::Bf16],
@@ -114,6 +116,7 @@ mod tests {
             carried: false,
             offload: false,
             prefetch_most: 0,
+            options: Vec::new(),
         };
         let plans = list(&request, &capabilities);
         assert!(plans.len() >= 24, "{}", plans.len());

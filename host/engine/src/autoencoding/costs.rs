@@ -2,7 +2,8 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use tilewright_plan::{Cost, Dtype, Layout, Outcome, Plan, Precision, Record, Trial, Vae};
+use tilewright_models::PlanFormat;
+use tilewright_plan::{Backend, Cost, Dtype, Outcome, Plan, Record, Trial, Vae};
 use tilewright_torch::probe::Measured;
 
 use crate::costs::Prices;
@@ -43,8 +44,8 @@ impl VaePrices {
 impl Prices<Vae> for VaePrices {
     fn price(&self, plan: &Plan) -> Result<Cost, String> {
         let cost = self.formula.cost(plan)?;
-        let peak_bytes = cost.peak_bytes.saturating_add(self.counted_weights(plan, self.counts_weights));
-        Ok(Cost { peak_bytes, ..cost })
+        let weights_bytes = self.counted_weights(plan, self.counts_weights);
+        Ok(Cost { peak_bytes: cost.peak_bytes.saturating_add(weights_bytes), weights_bytes, ..cost })
     }
 
     fn trial(&self, record: &Record) -> Option<Trial> {
@@ -57,39 +58,42 @@ impl Prices<Vae> for VaePrices {
         let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
         let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
         let memory = ratio(rest(outcome.peak_bytes), rest(then.peak_bytes))?;
+        let weights_bytes = self.counted_weights(plan, self.counts_weights);
         let outcome = Outcome {
             elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
-            peak_bytes: ((now.peak_bytes as f64 * memory) as u64)
-                .saturating_add(self.counted_weights(plan, self.counts_weights)),
+            peak_bytes: ((now.peak_bytes as f64 * memory) as u64).saturating_add(weights_bytes),
+            weights_bytes,
             ..outcome
         };
         Some(Trial { plan: plan.clone(), outcome })
     }
 }
 
-/// The costs of a network in a precision and a memory order.
+/// The costs of a network in a format.
 #[derive(Clone, Debug)]
 pub(crate) struct Price<F> {
-    pub precision: Precision,
-    pub layout: Layout,
+    pub format: PlanFormat,
     pub costs: F,
 }
 
-/// Costs of a network in every precision and memory order that the device was measured in.
+/// Costs of a network in every format that the device was measured in.
 #[derive(Clone, Debug)]
-pub(crate) struct Formats<F>(Vec<Price<F>>);
+pub(crate) struct Formats<F> {
+    prices: Vec<Price<F>>,
+    on_cpu: bool,
+}
 
 impl<F> Formats<F> {
     /// Works the costs out; `costs` gives none of a format that can't be run.
-    pub fn new(measured: &Measured, costs: impl Fn(Precision, Layout) -> Option<F>) -> Self {
+    pub fn new(measured: &Measured, costs: impl Fn(PlanFormat) -> Option<F>) -> Self {
+        let on_cpu = measured.backend == Backend::Cpu;
         let mut prices = Vec::new();
         for speed in &measured.speeds {
-            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let costs = costs(precision, speed.layout);
-                prices.extend(costs.map(|costs| Price { precision, layout: speed.layout, costs }));
+            for format in PlanFormat::all(speed.dtype, speed.layout, on_cpu) {
+                prices.extend(costs(format).map(|costs| Price { format, costs }));
             }
         }
-        Self(prices)
+        Self { prices, on_cpu }
     }
 
     /// The costs of a plan's format.
@@ -97,13 +101,14 @@ impl<F> Formats<F> {
     /// # Errors
     /// One line, for the policy, if the format can't be run.
     pub fn of(&self, plan: &Plan) -> Result<&Price<F>, String> {
-        let price = self.0.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
-        price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))
+        let format = PlanFormat::of(plan, self.on_cpu);
+        let price = self.prices.iter().find(|price| price.format == format);
+        price.ok_or_else(|| format!("{format} can't be run on this device"))
     }
 
     /// The types that convolutions can run in.
     pub fn dtypes(&self) -> Vec<Dtype> {
-        let mut dtypes: Vec<Dtype> = self.0.iter().map(|price| price.precision.dtype()).collect();
+        let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.format.precision.dtype()).collect();
         dtypes.dedup();
         dtypes
     }

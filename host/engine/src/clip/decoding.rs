@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    ComputeFormat, LoadStep,
+    ComputeFormat, LoadStep, PlanFormat,
     wan_vae::{Clip, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay, Vae};
@@ -194,7 +194,7 @@ impl<'a> ClipDecoding<'a> {
             );
             let clips = self.delivered.len() as f64;
             let share = pushed / latent_frames as f64 / clips;
-            (context.learn)(&likely(spent, share, peak));
+            (context.learn)(&likely(spent, share, [peak, self.weights()]));
         }
         if until < latent_frames {
             check_peak(device, peak, self.job.request.memory_limit)?;
@@ -370,7 +370,7 @@ impl Task<Vae> for ClipDecoding<'_> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<((), Outcome), AttemptError> {
         let device = self.job.machine.device;
-        let format = ComputeFormat::new(plan.precision, plan.layout)?;
+        let format = PlanFormat::of(plan, device == Device::Cpu).compute()?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
         let held = self.live.as_ref().map_or(0, |live| live.bytes(device));

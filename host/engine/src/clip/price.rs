@@ -60,7 +60,7 @@ impl Rounds {
 impl ClipEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
     pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured) -> Self {
-        let prices = Formats::new(measured, |precision, layout| config.costs(precision, layout, measured));
+        let prices = Formats::new(measured, |format| config.costs(format, measured));
         Self {
             batch: request.batch,
             latent_frames,
@@ -135,6 +135,7 @@ impl PlanCost for ClipEstimator {
         let ragged = self.latent_frames > 1 && !(self.latent_frames - 1).is_multiple_of(rounds.pushed);
         Ok(Cost {
             peak_bytes: peak as u64,
+            weights_bytes: 0,
             elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
             tiles: tiles.saturating_mul(turns).saturating_mul(self.batch),
             shapes: 1 + u32::from(self.latent_frames > 1) + u32::from(ragged),

@@ -77,6 +77,7 @@ impl DenoisePrices {
         let is_measured = |dtype: &Dtype| self.measured.speeds.iter().any(|speed| speed.dtype == *dtype);
         let fused = self.format(&DenoisePlan::plain());
         DenoiseCapabilities {
+            options: Vec::new(),
             dtypes: DTYPES.into_iter().filter(is_measured).collect(),
             fp8_products: self.has_fp8_products().is_ok(),
             int8_products: self.has_int8_products().is_ok(),

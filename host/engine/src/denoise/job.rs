@@ -89,7 +89,6 @@ impl<'a> DenoiseQuote<'a> {
         let patch = denoiser.config().patch();
         let [_, rows, columns] = filled(size, patch);
         let tokens = frames * (rows / patch) * (columns / patch);
-        let host = device::system_memory().ok();
         let request = DenoiseRequest {
             model: denoiser.model(),
             batch: size.first().map_or(1, |batch| *batch as u32),
@@ -105,9 +104,7 @@ impl<'a> DenoiseQuote<'a> {
             reuse: shape.reuse,
             memory_limit,
             objective,
-            host_total_bytes: host.map_or(0, |memory| memory.total),
-            host_free_bytes: host.map_or(0, |memory| memory.available),
-            transfer_rate: machine.measured.transfer_bytes_per_second.map_or(0, |rate| rate as u64),
+            host: machine.host_memory(),
         };
         let prices = DenoisePrices::new(machine, denoiser, shape);
         let capabilities = prices.capabilities();

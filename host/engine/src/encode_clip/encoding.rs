@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tch::{Device, Tensor};
 use tilewright_models::{
-    ComputeFormat, LoadStep,
+    ComputeFormat, LoadStep, PlanFormat,
     wan_vae::{Encoder, EncoderState, Part, Place},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Vae};
@@ -168,7 +168,7 @@ impl<'a> ClipEncoding<'a> {
         // the whole.
         if self.chunks > 1 && !last {
             let share = f64::from(frames) / f64::from(request.frames);
-            (context.learn)(&likely(spent, share, peak));
+            (context.learn)(&likely(spent, share, [peak, self.weights()]));
         }
         if !last {
             check_peak(device, peak, request.memory_limit)?;
@@ -320,7 +320,7 @@ impl Task<Vae> for ClipEncoding<'_> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(EncodedClip, Outcome), AttemptError> {
         let device = self.job.machine.device;
-        let format = ComputeFormat::new(plan.precision, plan.layout)?;
+        let format = PlanFormat::of(plan, device == Device::Cpu).compute()?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
         let held = self.bytes();

@@ -42,7 +42,7 @@ pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
 impl ClipEncodeEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
     pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured) -> Self {
-        let prices = Formats::new(measured, |precision, layout| config.costs(precision, layout, measured));
+        let prices = Formats::new(measured, |format| config.costs(format, measured));
         Self {
             frames: request.frames,
             height: request.height,
@@ -109,6 +109,7 @@ impl PlanCost for ClipEncodeEstimator {
         let seconds = f64::from(tiles) * (cost.seconds + parked / self.transfer_bytes_per_second) + moved;
         Ok(Cost {
             peak_bytes: peak as u64,
+            weights_bytes: 0,
             elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
             tiles: tiles.saturating_mul(rounds),
             shapes: 1 + u32::from(self.frames > 1),

@@ -190,6 +190,7 @@ impl TextPrices {
     /// The plans that can be carried out.
     pub(super) fn capabilities(&self) -> TextCapabilities {
         TextCapabilities {
+            options: Vec::new(),
             dtypes: DTYPES.into_iter().filter(|dtype| self.runs(*dtype)).collect(),
             places: self.seats.iter().map(|seat| seat.place).collect(),
             weights: vec![WeightForm::Packed, WeightForm::Expanded],

@@ -15,8 +15,8 @@ use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Attention, Backend, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest,
-    DenoiserModel, Device, Dtype, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Objective, Precision,
-    Stage, StepReuse, StoredType, Trial, UnderWay, WeightForm,
+    DenoiserModel, Device, Dtype, GuidanceOrder, HostMemory, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Objective,
+    Precision, Stage, StepReuse, StoredType, Trial, UnderWay, WeightForm,
 };
 
 use super::{
@@ -253,9 +253,11 @@ impl GoldenRequest<Denoise> {
             reuse: Some(row.reuse).filter(|reuse| *reuse > 0.0),
             memory_limit: device.free_bytes / 10 * 8,
             objective: row.objective,
-            host_total_bytes: 64 << 30,
-            host_free_bytes: 48 << 30,
-            transfer_rate: if is_gpu { TRANSFER as u64 } else { 0 },
+            host: HostMemory {
+                total_bytes: 64 << 30,
+                free_bytes: 48 << 30,
+                transfer_rate: if is_gpu { TRANSFER as u64 } else { 0 },
+            },
         };
         let capabilities = DenoiseCapabilities {
             dtypes,
@@ -266,6 +268,7 @@ impl GoldenRequest<Denoise> {
             ahead_most: MOST_BLOCKS_AHEAD,
             parts_most: MOST_PARTS,
             reuse_most: row.reuse,
+            options: Vec::new(),
         };
         let prices = SamplePrices { request: request.clone(), network, machine, capabilities: capabilities.clone() };
         let plain = DenoisePlan::plain();

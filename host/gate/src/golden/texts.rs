@@ -10,7 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Backend, CostModel, Device, Dtype, EncoderModel, Objective, Place, Precision, Stage, StoredType, Text,
+    Backend, CostModel, Device, Dtype, EncoderModel, HostMemory, Objective, Place, Precision, Stage, StoredType, Text,
     TextCapabilities, TextCost, TextPlan, TextRequest, Trial, WeightForm,
 };
 
@@ -209,15 +209,18 @@ impl GoldenRequest<Text> {
             tokens: vec![tokens; texts as usize],
             memory_limit: device.free_bytes / 10 * 8,
             objective: row.objective,
-            host_total_bytes: 64 << 30,
-            host_free_bytes: 48 << 30,
-            transfer_rate: if is_gpu { TRANSFER as u64 } else { 0 },
+            host: HostMemory {
+                total_bytes: 64 << 30,
+                free_bytes: 48 << 30,
+                transfer_rate: if is_gpu { TRANSFER as u64 } else { 0 },
+            },
         };
         let capabilities = TextCapabilities {
             dtypes: machine.dtypes.iter().copied().filter(|dtype| *dtype != Dtype::Tf32).collect(),
             places: if is_gpu { vec![Place::Device, Place::Host] } else { vec![Place::Host] },
             weights: vec![WeightForm::Packed, WeightForm::Expanded],
             kept: row.kept,
+            options: Vec::new(),
         };
         let prices = TextPrices { request: request.clone(), encoder, machine, capabilities: capabilities.clone() };
         let plain = TextPlan::plain(capabilities.usual_place());

@@ -8,7 +8,7 @@ use tilewright_gate::{
 };
 use tilewright_plan::{
     Attention, Capabilities, CostModel, Denoise, DenoiseCapabilities, DenoisePlan, DenoiseRequest, Device, Plan,
-    Record, Release, Request, Stage, Text, TextCapabilities, TextPlan, TextRequest, Vae, records,
+    Record, Release, Request, Stage, Text, TextCapabilities, TextPlan, TextRequest, Vae, Work, records,
 };
 use tilewright_policy::Governed;
 
@@ -50,6 +50,12 @@ pub trait Compared: Judged + Replayed + Governed {
 /// The fields of two plans that differ.
 fn differing<const N: usize>(rows: [(&'static str, String, String); N]) -> Vec<Field> {
     rows.into_iter().filter(|(_, a, b)| a != b).map(|(name, a, b)| Field { name, a, b }).collect()
+}
+
+/// The options of two plans, if they differ.
+pub fn options<W: Work>(a: &W::Plan, b: &W::Plan) -> Option<Field> {
+    let (a, b) = (W::options(a), W::options(b));
+    (a != b).then(|| Field { name: "options", a: a.in_words(), b: b.in_words() })
 }
 
 fn release(release: Release) -> String {

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
 use tilewright_gate::golden;
-use tilewright_plan::{Layout, Plan, Release, Space};
+use tilewright_plan::{Layout, Options, Plan, Release, Space};
 use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
 use super::*;
@@ -99,6 +99,7 @@ fn record() -> Value {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: "as it was".into(),
     };
     let set = golden::set();

@@ -43,6 +43,7 @@ const SDK: &[(&str, &str)] = sdk![
     "export.rs",
     "host.rs",
     "lib.rs",
+    "options.rs",
     "text.rs",
     "words.rs",
 ];

@@ -2,8 +2,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
     AnyPlan, Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Fallback, FallbackReason,
-    Layout, LearnReport, Model, Objective, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics, Precision, Question,
-    Record, Recorder, Release, Request, Space, Stage, Tile, Time, Trial, UnderWay, exchange::Exchange,
+    HostMemory, Layout, LearnReport, Model, Objective, Options, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics,
+    Precision, Question, Record, Recorder, Release, Request, Space, Stage, Tile, Time, Trial, UnderWay,
+    exchange::Exchange,
 };
 
 use tilewright_policy::CacheDir;
@@ -24,7 +25,7 @@ impl CostModel for Prices {
             return Err("odd".into());
         }
         let elapsed = Duration::from_millis(u64::from(2048 - side));
-        Ok(Cost { peak_bytes: u64::from(side) << 10, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
+        Ok(Cost { peak_bytes: u64::from(side) << 10, elapsed, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
     }
 
     fn trials(&self, most: u32) -> Vec<Trial> {
@@ -35,6 +36,7 @@ impl CostModel for Prices {
             attempts: 1,
             pool: PoolStatistics::default(),
             cold: false,
+            weights_bytes: 0,
         };
         let trial = |side| Trial { plan: plan(side), outcome };
         [64, 128, 256].into_iter().take(most as usize).map(trial).collect()
@@ -73,6 +75,7 @@ fn plan(side: u32) -> Plan {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: format!("for {side}"),
     }
 }
@@ -125,6 +128,7 @@ fn request() -> Request {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -151,6 +155,7 @@ fn offer() -> Capabilities {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     }
 }
 
@@ -163,6 +168,7 @@ fn outcome(milliseconds: u64) -> Outcome {
         attempts: 1,
         pool,
         cold: false,
+        weights_bytes: 0,
     }
 }
 

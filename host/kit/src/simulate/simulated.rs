@@ -136,7 +136,7 @@ impl Simulated for Vae {
 
     fn distance(measured: &Plan, plan: &Plan) -> Option<Distance> {
         let kind = |plan: &Plan| (plan.time, plan.precision, plan.layout, plan.batch);
-        if kind(measured) != kind(plan) {
+        if kind(measured) != kind(plan) || measured.options != plan.options {
             return None;
         }
         let rest =
@@ -185,6 +185,7 @@ impl Simulated for Vae {
             attempts,
             pool: PoolStatistics::default(),
             cold: false,
+            weights_bytes: 0,
         }
     }
 

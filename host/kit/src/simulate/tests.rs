@@ -1,8 +1,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, Layout, LearnReport, Model, Objective,
-    Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Time, Vae,
+    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, HostMemory, Layout, LearnReport, Model,
+    Objective, Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Time, Vae,
 };
 use tilewright_policy::FallbackPlanner;
 
@@ -21,6 +21,7 @@ fn plan(side: u32) -> Plan {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: tilewright_plan::Options::none(),
         reason: String::new(),
     }
 }
@@ -29,7 +30,7 @@ fn entry(side: u32, elapsed_ms: f64, peak_bytes: u64) -> Entry {
     let elapsed = Duration::from_secs_f64(elapsed_ms / 2e3);
     Entry {
         plan: plan(side),
-        estimate: Some(Cost { peak_bytes, elapsed, tiles: 1, shapes: 1, rework: 1.0 }),
+        estimate: Some(Cost { peak_bytes, elapsed, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 }),
         elapsed_ms: Some(elapsed_ms),
         peak_bytes: Some(peak_bytes),
         runs: 1,
@@ -56,6 +57,7 @@ fn table() -> Table {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     };
     let capabilities = Capabilities {
         dtypes: vec![Dtype::F32],
@@ -66,6 +68,7 @@ fn table() -> Table {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     };
     let device = Device {
         backend: Backend::Cpu,

@@ -138,12 +138,12 @@ static size_t best(const tw_request *request, const tw_plan *plans, size_t count
     size_t best = count;
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < count; i++) {
-        if (costs[i].peak_bytes > budget) continue;
+        if (tw_held(&costs[i].memory) > budget) continue;
         // Tiles are cross-faded: unless the user allows that, they are the last resort.
         if (plans[i].space.tag == TW_BLENDED && !request->allows_blended && best < count && plans[best].space.tag != TW_BLENDED) continue;
         // Balanced takes the first that fits: larger parts are computed faster.
         uint64_t price = request->objective == TW_FASTEST ? costs[i].elapsed_ns
-                       : request->objective == TW_LEANEST ? costs[i].peak_bytes
+                       : request->objective == TW_LEANEST ? tw_held(&costs[i].memory)
                                                           : i;
         if (price < least) {
             least = price;
@@ -160,7 +160,7 @@ const char *tw_decide(const tw_request *request, const tw_attempt *attempts, siz
     // is for rules about one chip.
     tw_dtype dtype = tw_is_fast(request, TW_BF16) ? TW_BF16 : TW_F32;
     // The user's limit, which goes by what is free if none was given.
-    uint64_t budget = request->memory.limit_bytes;
+    uint64_t budget = request->limit_bytes;
     for (size_t i = 0; i < count; i++) {
         const tw_attempt *attempt = &attempts[i];
         if (attempt->failure.tag == TW_NON_FINITE) {
@@ -172,7 +172,8 @@ const char *tw_decide(const tw_request *request, const tw_attempt *attempts, siz
         // Too much memory, and more than expected: the next plan has to be expected well below.
         tw_cost cost;
         tw_estimate(&attempt->plan, 1, &cost);
-        if (budget > cost.peak_bytes / 10 * 7) budget = cost.peak_bytes / 10 * 7;
+        uint64_t below = tw_held(&cost.memory) / 10 * 7;
+        if (budget > below) budget = below;
     }
     // An error is an honest answer: the host then uses its own plan.
     if (count > 0 && request->under_way.is_some) return "what a clip under way may change is best known to the host";

@@ -25,10 +25,6 @@ static void list(const tw_sample_request *request, tw_dtype dtype, tw_sample_pla
     }
 }
 
-static uint64_t held(const tw_sample_cost *cost) {
-    return cost->peak_bytes == UINT64_MAX ? UINT64_MAX : cost->peak_bytes + cost->weights_bytes;
-}
-
 // The plan in a dtype that serves the user's objective best, of those that hold no more than the
 // budget, in bytes; false if none does.
 static bool take_best(const tw_sample_request *request, tw_dtype dtype, uint64_t budget, tw_sample_plan *plan) {
@@ -41,8 +37,8 @@ static bool take_best(const tw_sample_request *request, tw_dtype dtype, uint64_t
     size_t best = PLANS;
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < PLANS; i++) {
-        if (held(&costs[i]) > budget) continue;
-        uint64_t price = request->objective == TW_LEANEST ? held(&costs[i]) : costs[i].step_ns;
+        if (tw_held(&costs[i].memory) > budget) continue;
+        uint64_t price = request->objective == TW_LEANEST ? tw_held(&costs[i].memory) : costs[i].step_ns;
         if (price < least) {
             least = price;
             best = i;
@@ -75,7 +71,7 @@ const char *tw_decide_sample(
             // Too much memory: the next plan has to be expected to hold less.
             tw_sample_cost cost;
             tw_estimate_samples(&failed->plan, 1, &cost);
-            if (held(&cost) <= budget) budget = held(&cost) - 1;
+            if (tw_held(&cost.memory) <= budget) budget = tw_held(&cost.memory) - 1;
         }
     }
 

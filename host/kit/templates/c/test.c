@@ -19,7 +19,7 @@ void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs) {
         uint32_t side = plans[i].space.tag == TW_WHOLE ? 1024 : plans[i].space.val.blended.height;
         uint32_t frames = plans[i].time.tag == TW_TIME_CARRIED ? plans[i].time.val.carried : 16;
         uint64_t elapsed_ns = plans[i].layout == TW_CHANNELS_LAST ? 1000 : 2000, peak_bytes = (uint64_t)side * side * frames << 6;
-        costs[i] = (tw_cost){.peak_bytes = peak_bytes, .elapsed_ns = elapsed_ns, .tiles = 1, .shapes = 1, .rework = 1.0};
+        costs[i] = (tw_cost){.memory.peak_bytes = peak_bytes, .elapsed_ns = elapsed_ns, .tiles = 1, .shapes = 1, .rework = 1.0};
     }
 }
 
@@ -35,7 +35,7 @@ void tw_estimate_samples(const tw_sample_plan *plans, size_t count, tw_sample_co
         uint8_t place = plan->residency.tag;
         uint64_t step_ns = 1000 * (place + 1) - together;
         uint64_t unit = counts_types && plan->precision.val.uniform == TW_F32 ? 2 * MIB : MIB;
-        costs[i] = (tw_sample_cost){.peak_bytes = peak * unit, .weights_bytes = weights[place] * unit, .step_ns = step_ns};
+        costs[i] = (tw_sample_cost){.memory = {.peak_bytes = peak * unit, .weights_bytes = weights[place] * unit}, .step_ns = step_ns};
     }
 }
 
@@ -46,7 +46,7 @@ static tw_request request(uint64_t limit_bytes) {
     request.direction = TW_DECODE;
     request.batch = request.frames = request.temporal_scale = 1;
     request.height = request.width = 1024;
-    request.memory.limit_bytes = limit_bytes;
+    request.limit_bytes = limit_bytes;
     request.device.free_bytes = 65536 * MIB;
     request.objective = TW_BALANCED;
     return request;
@@ -86,7 +86,7 @@ int main(void) {
     attempt = (tw_attempt){.plan = plan, .failure = {.tag = TW_OVER_LIMIT}};
     CHECK(tw_decide(&clip, &attempt, 1, &plan) == TW_OK && plan.time.val.carried == 4);
     // Frames get fewer before anything is blended.
-    clip.memory.limit_bytes = MIB;
+    clip.limit_bytes = MIB;
     clip.allows_blended = false;
     clip.capabilities.exact = true;
     CHECK(tw_decide(&clip, NULL, 0, &plan) == TW_OK && plan.space.tag == TW_EXACT && plan.space.val.exact.height == 64);

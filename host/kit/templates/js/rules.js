@@ -4,6 +4,8 @@
 // The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps
 // the answer: a policy advises, and can't break anything.
 
+import { held } from "./sample.js";
+
 // The smallest tile, in pixels of the decoded picture.
 const LEAST = 64;
 
@@ -16,7 +18,7 @@ export function decide(request, attempts, tile, price) {
     // is for rules about one chip.
     let dtypes = request.device.fastDtypes.includes("bf16") ? ["bf16", "f32"] : ["f32"];
     // The user's limit, which goes by what is free if none was given.
-    let budget = request.memory.limitBytes;
+    let budget = request.limitBytes;
     for (const { plan, failure } of attempts) {
         if (failure.tag === "non-finite") {
             // NaN or infinity: a type with a wider range.
@@ -24,7 +26,8 @@ export function decide(request, attempts, tile, price) {
             dtypes = ["f32"];
         } else {
             // Too much memory, and more than expected: the next plan has to be expected well below.
-            budget = Math.min(budget, (price([plan])[0]?.peakBytes ?? 0) * 0.7);
+            const [cost] = price([plan]);
+            budget = Math.min(budget, cost ? held(cost) * 0.7 : 0);
         }
     }
     // A thrown text is an honest answer: the host then uses its own plan.
@@ -56,7 +59,7 @@ function candidates(request, whole, tile) {
 function best(request, plans, budget, price) {
     const costs = price(plans);
     const priced = plans.map((plan, number) => ({ plan, cost: costs[number] }));
-    let fitting = priced.filter(({ cost }) => cost && cost.peakBytes <= budget);
+    let fitting = priced.filter(({ cost }) => cost && held(cost) <= budget);
     if (fitting.length === 0) return undefined;
     // Tiles are cross-faded: unless the user allows that, they are the last resort.
     const unblended = fitting.filter(({ plan }) => plan.space.tag !== "blended");
@@ -66,7 +69,7 @@ function best(request, plans, budget, price) {
     const least = (figure) => fitting.reduce((best, next) => (figure(next.cost) < figure(best.cost) ? next : best));
     const chosen = {
         fastest: () => least((cost) => cost.elapsedNs),
-        leanest: () => least((cost) => cost.peakBytes),
+        leanest: () => least(held),
         balanced: () => fitting[0],
     }[request.objective]();
     return { ...chosen.plan, reason: `the best that fits, ${chosen.cost.tiles} tiles` };
@@ -96,6 +99,7 @@ function whole(dtype, layout, request) {
         release: "at-end",
         offload: false,
         prefetch: 0,
+        options: [],
         reason: "",
     };
 }

@@ -12,7 +12,8 @@ const MIB = 2 ** 20;
 function cost(plan) {
     const side = plan.space.tag === "whole" ? 1024 : plan.space.val.height;
     const frames = plan.time.tag === "carried" ? plan.time.val : 16;
-    return { peakBytes: side * side * frames * 64, elapsedNs: 1000, tiles: (1024 / side) ** 2, shapes: 1, rework: 1 };
+    const memory = { peakBytes: side * side * frames * 64, weightsBytes: 0 };
+    return { memory, elapsedNs: 1000, tiles: (1024 / side) ** 2, shapes: 1, rework: 1 };
 }
 
 const price = (plans) => plans.map(cost);
@@ -20,11 +21,10 @@ const price = (plans) => plans.map(cost);
 /** A picture of 1024×1024 with this much memory. */
 function request(limitBytes) {
     const device = { backend: "rocm", arch: "gfx1151", freeBytes: 65536 * MIB, fastDtypes: [] };
-    const memory = { limitBytes, countsWeights: false };
     const extents = { batch: 1, frames: 1, height: 1024, width: 1024, spatialScale: 8, temporalScale: 1 };
     const wishes = { objective: "balanced", allowsBlended: false };
     const capabilities = { exact: true };
-    return { direction: "decode", model: { family: "flux" }, device, memory, ...wishes, ...extents, capabilities, hints: [] };
+    return { direction: "decode", model: { family: "flux" }, device, limitBytes, ...wishes, ...extents, capabilities, hints: [] };
 }
 
 /** The same, on a host that can't run exact bands. */
@@ -70,15 +70,17 @@ test("a clip is taken in fewer frames at once", () => {
     const failure = { tag: "over-limit", val: 4096 * MIB };
     assert.equal(decide(clip, [{ plan, failure }], 512, price).time.val, 4);
     // Frames get fewer before anything is blended.
-    const tight = decide({ ...clip, memory: { limitBytes: MIB, countsWeights: false } }, [], 512, price);
+    const tight = decide({ ...clip, limitBytes: MIB }, [], 512, price);
     assert.deepEqual([tight.space.tag, tight.space.val.height, tight.time.val], ["exact", 64, 4]);
 });
 
 test("samples are streamed if their weights do not fit", () => {
     const price = (plans) =>
         plans.map(({ residency, guidance, samples }) => ({
-            peakBytes: (guidance === "together" ? 200 : samples === 1 ? 50 : 100) * MIB,
-            weightsBytes: { resident: 1000, streamed: 100, host: 50 }[residency.tag] * MIB,
+            memory: {
+                peakBytes: (guidance === "together" ? 200 : samples === 1 ? 50 : 100) * MIB,
+                weightsBytes: { resident: 1000, streamed: 100, host: 50 }[residency.tag] * MIB,
+            },
             movedBytes: 0,
             stepNs: { resident: 1, streamed: 2, host: 3 }[residency.tag] * 1000 - (guidance === "together" ? 1 : 0),
         }));
@@ -97,8 +99,7 @@ test("samples are streamed if their weights do not fit", () => {
 test("a narrow type is for what fits in no other way", () => {
     const price = (plans) =>
         plans.map(({ precision }) => ({
-            peakBytes: (precision.val === "f32" ? 4 : 2) * MIB,
-            weightsBytes: 0,
+            memory: { peakBytes: (precision.val === "f32" ? 4 : 2) * MIB, weightsBytes: 0 },
             movedBytes: 0,
             stepNs: precision.val === "f32" ? 4 : 2,
         }));

@@ -46,8 +46,8 @@ function bestPlan(request, dtype, budget, price) {
 }
 
 /** Bytes that are held at once, which the limit is compared with. */
-function held(cost) {
-    return cost.peakBytes + cost.weightsBytes;
+export function held({ memory }) {
+    return memory.peakBytes + memory.weightsBytes;
 }
 
 /** Plans that each hold less than the one before. */
@@ -63,6 +63,7 @@ function list(request, dtype) {
         feedForward: 1,
         reuse: { tag: "off" },
         release: "keep",
+        options: [],
         reason: "",
     };
     return [

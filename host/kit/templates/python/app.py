@@ -8,14 +8,13 @@ advises, and can't break anything. wit/policy.wit explains every field; bindings
 from dataclasses import replace
 
 from componentize_py_types import Err, Ok
-from sample import DenoisePolicy
+from sample import DenoisePolicy, held
 from wit_world.exports import lifecycle
 from wit_world.imports import vae_host
+from wit_world.imports.types import Dtype, Failure_NonFinite, Objective, Precision_Uniform, Release, Stage, Value_Integer
 from wit_world.imports.vae import (
-    Failure_NonFinite, Layout, Plan, Precision_Uniform, Release, Space_Blended, Space_Exact, Space_Whole, Tile,
-    Time_Carried, Time_Whole,
+    Layout, Plan, Space_Blended, Space_Exact, Space_Whole, Tile, Time_Carried, Time_Whole,
 )
-from wit_world.imports.types import Dtype, Objective, Stage
 
 # The smallest tile, in pixels of the decoded picture.
 LEAST = 64
@@ -29,7 +28,7 @@ class Lifecycle:
         """Shown by `tilewright policy inspect`. A setting's default has its type: Value_Flag,
         _Integer, _Number or _Text. The host decides a stage that is not listed."""
         tile = lifecycle.Setting(
-            "tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", lifecycle.Value_Integer(512))
+            "tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", Value_Integer(512))
         return lifecycle.Description(
             "{{name}}", "0.1.0", "Whole if it fits, tiles if it doesn't.", [Stage.DECODE, Stage.ENCODE, Stage.DENOISE],
             [tile])
@@ -50,7 +49,7 @@ class VaePolicy:
         # is for rules about one chip.
         dtypes = [Dtype.BF16, Dtype.F32] if Dtype.BF16 in request.device.fast_dtypes else [Dtype.F32]
         # The user's limit, which goes by what is free if none was given.
-        budget = request.memory.limit_bytes
+        budget = request.limit_bytes
         for attempt in attempts:
             if isinstance(attempt.failure, Failure_NonFinite):
                 # NaN or infinity: a type with a wider range.
@@ -60,7 +59,7 @@ class VaePolicy:
             else:
                 # Too much memory, and more than expected: the next plan has to be expected well below.
                 cost = price([attempt.plan])[0]
-                budget = min(budget, cost.peak_bytes * 7 // 10 if cost else 0)
+                budget = min(budget, held(cost) * 7 // 10 if cost else 0)
         # An error is an honest answer: the host then uses its own plan.
         if attempts and request.under_way is not None:
             raise Err("what a clip under way may change is best known to the host")
@@ -105,7 +104,7 @@ def candidates(request, whole):
 def best(request, plans, budget):
     """The best plan by the user's objective, of those that are expected to fit; None if none does."""
     # One question for all plans takes less time than one for each.
-    fitting = [(plan, cost) for plan, cost in zip(plans, price(plans)) if cost is not None and cost.peak_bytes <= budget]
+    fitting = [(plan, cost) for plan, cost in zip(plans, price(plans)) if cost is not None and held(cost) <= budget]
     if not fitting:
         return None
     # Tiles are cross-faded: unless the user allows that, they are the last resort.
@@ -115,7 +114,7 @@ def best(request, plans, budget):
 
     plan, cost = {
         Objective.FASTEST: lambda: min(fitting, key=lambda each: each[1].elapsed_ns),
-        Objective.LEANEST: lambda: min(fitting, key=lambda each: each[1].peak_bytes),
+        Objective.LEANEST: lambda: min(fitting, key=lambda each: held(each[1])),
         # The first that fits: larger parts are computed faster.
         Objective.BALANCED: lambda: fitting[0],
     }[request.objective]()
@@ -134,7 +133,7 @@ def whole(dtype, layout, request):
     time = Time_Carried(4 * request.temporal_scale) if request.frames > 1 else Time_Whole()
     return Plan(
         space=Space_Whole(), time=time, batch=1, precision=Precision_Uniform(dtype), layout=layout,
-        release=Release.AT_END, offload=False, prefetch=0, reason="")
+        release=Release.AT_END, offload=False, prefetch=0, options=[], reason="")
 
 
 def tiles(plan, side):

@@ -5,10 +5,9 @@ from dataclasses import replace
 from componentize_py_types import Err, Ok
 from wit_world.imports import denoise_host
 from wit_world.imports.denoise import (
-    Attention_Fused, Guidance, Plan, Products, Residency_Host, Residency_Resident, Residency_Streamed, Reuse_Off, WeightForm,
+    Attention_Fused, Guidance, Plan, Products, Residency_Host, Residency_Resident, Residency_Streamed, Reuse_Off,
 )
-from wit_world.imports.types import Backend, Dtype, Objective
-from wit_world.imports.vae import Failure_NonFinite, Precision_Uniform, Release
+from wit_world.imports.types import Backend, Dtype, Failure_NonFinite, Objective, Precision_Uniform, Release, WeightForm
 
 
 class DenoisePolicy:
@@ -49,7 +48,7 @@ def best(request, dtype, budget):
 
 def held(cost):
     """Bytes that are held at once, which the limit is compared with."""
-    return cost.peak_bytes + cost.weights_bytes
+    return cost.memory.peak_bytes + cost.memory.weights_bytes
 
 
 def candidates(request, dtype):
@@ -57,7 +56,7 @@ def candidates(request, dtype):
     plain = Plan(
         precision=Precision_Uniform(dtype), products=Products.PRECISION, weights=WeightForm.PACKED,
         residency=Residency_Resident(), attention=Attention_Fused(), guidance=Guidance.IN_TURN, samples=None, feed_forward=1,
-        reuse=Reuse_Off(), release=Release.KEEP, reason="")
+        reuse=Reuse_Off(), release=Release.KEEP, options=[], reason="")
     return [
         # The passes of guidance together, where there are two.
         replace(plain, guidance=Guidance.TOGETHER if request.passes > 1 else Guidance.IN_TURN),

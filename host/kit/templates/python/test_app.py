@@ -10,12 +10,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "bindings"))
 
 import app
 from componentize_py_types import Err, Ok
-from wit_world.exports.lifecycle import Value_Integer
 from wit_world.imports import denoise, denoise_host, vae_host
-from wit_world.imports.types import Backend, Device, Dtype, Memory, Model, Objective
+from wit_world.imports.types import (
+    Backend, Device, Dtype, Failure_NonFinite, Failure_OutOfMemory, Failure_OverLimit, HostMemory, Memory, Objective,
+    StoredType, Value_Integer, Weights,
+)
 from wit_world.imports.vae import (
-    Attempt, Capabilities, Cost, Direction, Failure_NonFinite, Failure_OutOfMemory, Failure_OverLimit, Layout, Request, Space_Blended, Space_Exact,
-    Space_Whole, Tile, Time_Carried,
+    Attempt, Capabilities, Cost, Direction, Layout, Model, Request, Space_Blended, Space_Exact, Space_Whole, Tile,
+    Time_Carried,
 )
 
 MIB = 1 << 20
@@ -25,18 +27,19 @@ def cost(plan):
     """A host for which a pixel of a tile costs a kilobyte, in sixteen frames at once."""
     side = 1024 if isinstance(plan.space, Space_Whole) else plan.space.value.height
     frames = plan.time.value if isinstance(plan.time, Time_Carried) else 16
-    return Cost(peak_bytes=side * side * frames << 6, elapsed_ns=1000, tiles=(1024 // side) ** 2, shapes=1, rework=1.0)
+    memory = Memory(peak_bytes=side * side * frames << 6, weights_bytes=0)
+    return Cost(memory, elapsed_ns=1000, tiles=(1024 // side) ** 2, shapes=1, rework=1.0)
 
 
 def request(limit_bytes):
     """A picture of 1024×1024 with this much memory."""
-    model = Model("flux", Dtype.BF16, False, 95 * MIB, 1024)
+    model = Model("flux", Weights(95 * MIB, [StoredType("bf16", 95 * MIB)]), 1024)
     device = Device(Backend.ROCM, "AMD Radeon 8060S", "gfx1151", 40, 65536 * MIB, 65536 * MIB, True, [])
     capabilities = Capabilities(
         dtypes=[Dtype.F32, Dtype.BF16], tile_unit=8, tile_least=64, batch_most=16, prefetch_most=2, exact=True, carried=True,
-        offload=False)
+        offload=False, options=[])
     return Request(
-        Direction.DECODE, model, device, Memory(limit_bytes, False), Objective.BALANCED, allows_blended=False, batch=1,
+        Direction.DECODE, model, device, HostMemory(0, 0, 0), limit_bytes, Objective.BALANCED, allows_blended=False, batch=1,
         frames=1, height=1024, width=1024, spatial_scale=8, temporal_scale=1, capabilities=capabilities, under_way=None, hints=[])
 
 
@@ -83,7 +86,7 @@ class Decisions(unittest.TestCase):
         self.assertEqual((plan.space, plan.time), (Space_Whole(), Time_Carried(16)))
         self.assertEqual(self.policy.decide(clip, [Attempt(plan, Failure_OverLimit(4096 * MIB))]).time, Time_Carried(4))
         # Frames get fewer before anything is blended.
-        tight = self.policy.decide(replace(clip, memory=Memory(MIB, False)), [])
+        tight = self.policy.decide(replace(clip, limit_bytes=MIB), [])
         self.assertEqual((tight.space, tight.time), (Space_Exact(Tile(64, 1024, 0)), Time_Carried(4)))
 
     def test_a_tile_out_of_range_is_refused(self):
@@ -97,18 +100,18 @@ def sample_cost(plan):
     kinds = {denoise.Residency_Resident: (1000, 1000), denoise.Residency_Streamed: (100, 2000), denoise.Residency_Host: (50, 3000)}
     weights, step = kinds[type(plan.residency)]
     peak = 200 if together else 50 if plan.samples == 1 else 100
-    return Ok(denoise.Cost(peak * MIB, weights * MIB, 0, step - together))
+    return Ok(denoise.Cost(Memory(peak * MIB, weights * MIB), 0, step - together))
 
 
 def sample(limit_bytes):
     """Two samples of 1024×1024 with guidance and this much memory."""
-    model = denoise.Model("flux", 12_000_000_000, 24 << 30, [denoise.StoredType("bf16", 24 << 30)], 57, 512 * MIB, 1)
+    model = denoise.Model("flux", Weights(24 << 30, [StoredType("bf16", 24 << 30)]), 12_000_000_000, 57, 512 * MIB, 1)
     device = Device(Backend.ROCM, "AMD Radeon 8060S", "gfx1151", 40, 65536 * MIB, 65536 * MIB, True, [Dtype.BF16])
     capabilities = denoise.Capabilities(
         dtypes=[Dtype.F32, Dtype.BF16], fp8_products=False, int8_products=False, fused_attention=True, queries_least=16,
-        ahead_most=64, parts_most=64, reuse_most=0.0)
+        ahead_most=64, parts_most=64, reuse_most=0.0, options=[])
     return denoise.Request(
-        model, device, denoise.HostMemory(0, 0, 0), limit_bytes, Objective.BALANCED, batch=2, frames=1, height=128, width=128,
+        model, device, HostMemory(0, 0, 0), limit_bytes, Objective.BALANCED, batch=2, frames=1, height=128, width=128,
         text_tokens=512, image_tokens=4096, steps=20, passes=2, sampler="euler", capabilities=capabilities, under_way=None,
         hints=[])
 
@@ -129,7 +132,7 @@ class Samples(unittest.TestCase):
     def test_a_narrow_type_is_for_what_fits_in_no_other_way(self):
         def price(plan):
             size = 4 if plan.precision.value == Dtype.F32 else 2
-            return Ok(denoise.Cost(size * MIB, 0, 0, size))
+            return Ok(denoise.Cost(Memory(size * MIB, 0), 0, size))
 
         denoise_host.estimate = lambda plans: [price(plan) for plan in plans]
         policy = app.DenoisePolicy()

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use tch::Kind;
-use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops};
-use tilewright_plan::{Layout, Precision};
+use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat};
+use tilewright_plan::Backend;
 use tilewright_torch::probe::Measured;
 
 use super::{Config, EncoderConfig, decoder, encoder};
@@ -61,11 +61,10 @@ enum Architecture {
     Encoder(EncoderConfig),
 }
 
-/// A precision in a memory order.
+/// A format on a meter.
 #[derive(Debug)]
 struct Format {
-    precision: Precision,
-    layout: Layout,
+    format: PlanFormat,
     compute: ComputeFormat,
     costs: Costs,
     /// Built when it is first asked for.
@@ -96,32 +95,31 @@ impl Metered {
     fn new(architecture: Architecture, measured: &Measured) -> Self {
         let mut formats = Vec::new();
         for speed in &measured.speeds {
-            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let Ok(compute) = ComputeFormat::new(precision, speed.layout) else { continue };
+            for format in PlanFormat::all(speed.dtype, speed.layout, measured.backend == Backend::Cpu) {
+                let Ok(compute) = format.compute() else { continue };
                 let costs = Costs::new(speed, measured);
-                formats.push(Format { precision, layout: speed.layout, compute, costs, network: OnceLock::new() });
+                formats.push(Format { format, compute, costs, network: OnceLock::new() });
             }
         }
         Self { architecture, kept: OnceLock::new(), formats, passes: Remembered::default() }
     }
 
-    /// The precisions and memory orders that passes can run in.
-    pub fn formats(&self) -> impl Iterator<Item = (Precision, Layout)> {
-        self.formats.iter().map(|format| (format.precision, format.layout))
+    /// The formats that passes can run in.
+    pub fn formats(&self) -> impl Iterator<Item = PlanFormat> {
+        self.formats.iter().map(|format| format.format)
     }
 
-    /// The cost of a pass; none if the device was not measured in the precision and memory order.
-    /// The cost of an equal pass is remembered.
-    pub fn pass(&self, precision: Precision, layout: Layout, extent: &Extent) -> Option<Pass> {
-        let is_same = |format: &Format| format.precision == precision && format.layout == layout;
-        let place = self.formats.iter().position(is_same)?;
+    /// The cost of a pass; none if the device was not measured in the format. The cost of an equal
+    /// pass is remembered.
+    pub fn pass(&self, format: PlanFormat, extent: &Extent) -> Option<Pass> {
+        let place = self.formats.iter().position(|known| known.format == format)?;
         self.passes.get(&(place, *extent), || self.meter(&self.formats[place], extent).ok_or(())).ok()
     }
 
     /// Bytes of the weights as they are laid out; none if the device was not measured in the
-    /// precision and memory order.
-    pub fn weight_bytes(&self, precision: Precision, layout: Layout) -> Option<u64> {
-        let format = self.formats.iter().find(|format| format.precision == precision && format.layout == layout)?;
+    /// format.
+    pub fn weight_bytes(&self, format: PlanFormat) -> Option<u64> {
+        let format = self.formats.iter().find(|known| known.format == format)?;
         Some(format.built(&self.architecture, &Meter::new(format.compute, format.costs))?.weight_bytes)
     }
 
@@ -254,7 +252,7 @@ pub(super) fn held_pictures(config: &Config) -> Result<Vec<bool>> {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Backend, Dtype};
+    use tilewright_plan::{Dtype, Layout, Precision};
     use tilewright_torch::probe::{Rate, Scratch, Speed};
 
     use super::*;
@@ -321,19 +319,20 @@ mod tests {
     fn bands_hold_less_and_take_longer() {
         let config = config(4, &[64, 64, 32], 2);
         let metered = config.meter(&measured());
-        let precision = Precision::Uniform(Dtype::F32);
+        let format = |layout| PlanFormat { precision: Precision::Uniform(Dtype::F32), layout, is_direct: false };
+        let first = format(Layout::ChannelsFirst);
         let pass = |band| {
             let extent = Extent { batch: 1, height: 512, width: 512, band };
-            metered.pass(precision, Layout::ChannelsFirst, &extent).unwrap()
+            metered.pass(first, &extent).unwrap()
         };
         let (whole, banded) = (pass(None), pass(Some(64)));
         assert!(banded.peak_bytes < whole.peak_bytes && banded.seconds > whole.seconds, "{banded:?} {whole:?}");
         assert_eq!(pass(Some(64)), banded);
         assert_eq!(metered.passes.count(), 2, "equal passes are metered once");
         let extent = Extent { batch: 1, height: 512, width: 512, band: None };
-        assert_eq!(metered.pass(precision, Layout::ChannelsLast, &extent), None);
+        assert_eq!(metered.pass(format(Layout::ChannelsLast), &extent), None);
         let endless = Extent { batch: u32::MAX, height: u32::MAX, width: u32::MAX, band: Some(8) };
-        assert_eq!(metered.pass(precision, Layout::ChannelsFirst, &endless), Some(Pass::ENDLESS));
+        assert_eq!(metered.pass(first, &endless), Some(Pass::ENDLESS));
     }
 
     #[test]

@@ -4,8 +4,7 @@
 use std::{cell::RefCell, sync::Arc};
 
 use tch::Kind;
-use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor, Ops, Scope};
-use tilewright_plan::{Layout, Precision};
+use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat, Scope};
 use tilewright_torch::probe::Measured;
 
 use super::{Config, Spread, clip::Clip, network::Network};
@@ -224,13 +223,16 @@ impl<'a> Decode<'a> {
 }
 
 impl Config {
-    /// The costs of decodes in a precision and memory order on a device that was measured; none if
-    /// these can't be run there.
-    pub fn costs(&self, precision: Precision, layout: Layout, measured: &Measured) -> Option<ClipCosts> {
-        let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
+    /// The costs of decodes in a format on a device that was measured; none if it can't be run
+    /// there.
+    pub fn costs(&self, format: PlanFormat, measured: &Measured) -> Option<ClipCosts> {
+        let speed = measured
+            .speeds
+            .iter()
+            .find(|speed| speed.dtype == format.precision.dtype() && speed.layout == format.layout)?;
         Some(ClipCosts {
             config: Arc::new(self.clone()),
-            format: ComputeFormat::new(precision, layout).ok()?,
+            format: format.compute().ok()?,
             costs: Costs::new(speed, measured),
             network: Lazily::default(),
             known: Remembered::default(),

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use tch::Kind;
-use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, Scope};
-use tilewright_plan::{Layout, Precision};
+use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat, Scope};
 use tilewright_torch::probe::Measured;
 
 use super::{ClipCost, EncoderConfig, encoder::EncoderNetwork, encoder_layers::Past};
@@ -92,13 +91,16 @@ impl EncoderConfig {
         Ok(meter.transpose(&meter.input(&shape, Kind::Float)?, 1, 2)?)
     }
 
-    /// The costs of encodes in a precision and memory order on a device that was measured; none if
-    /// these can't be run there.
-    pub fn costs(&self, precision: Precision, layout: Layout, measured: &Measured) -> Option<EncodeCosts> {
-        let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
+    /// The costs of encodes in a format on a device that was measured; none if it can't be run
+    /// there.
+    pub fn costs(&self, format: PlanFormat, measured: &Measured) -> Option<EncodeCosts> {
+        let speed = measured
+            .speeds
+            .iter()
+            .find(|speed| speed.dtype == format.precision.dtype() && speed.layout == format.layout)?;
         Some(EncodeCosts {
             config: Arc::new(self.clone()),
-            format: ComputeFormat::new(precision, layout).ok()?,
+            format: format.compute().ok()?,
             costs: Costs::new(speed, measured),
             network: Lazily::default(),
             known: Remembered::default(),

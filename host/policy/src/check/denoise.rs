@@ -151,6 +151,10 @@ impl Bounded for Denoise {
         }
     }
 
+    fn capabilities(bounds: &DenoiseBounds) -> &DenoiseCapabilities {
+        &bounds.capabilities
+    }
+
     fn nonsense() -> &'static [(Predicate<DenoisePlan>, &'static str)] {
         NONSENSE
     }
@@ -175,7 +179,7 @@ impl Bounded for Denoise {
             reuse: attempt.plan.reuse,
             release: attempt.plan.release,
             reason: String::new(),
-            ..*plan
+            ..plan.clone()
         };
         held(plan) == held(&attempt.plan)
     }
@@ -237,6 +241,7 @@ mod tests {
             ahead_most: 64,
             parts_most: 64,
             reuse_most: 0.2,
+            options: Vec::new(),
         };
         DenoiseBounds { batch: 4, tokens: 4096, passes: 2, capabilities }
     }

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use tilewright_plan::{Capabilities, Failure, Release, Tile};
+use tilewright_plan::{Capabilities, Failure, Options, Release, Tile};
 
 use super::*;
 use crate::oracle;
@@ -14,6 +14,7 @@ fn bounds() -> Bounds {
         carried: false,
         offload: false,
         prefetch_most: 2,
+        options: Vec::new(),
     };
     Bounds { batch: 2, frames: 1, height: 1024, width: 2048, scale: 4, capabilities, running: None }
 }
@@ -38,6 +39,7 @@ fn plan(space: Space) -> Plan {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: String::new(),
     }
 }
@@ -273,7 +275,7 @@ prop_compose! {
     ) -> Bounds {
         let [exact, carried, offload] = flags;
         let capabilities = Capabilities {
-            dtypes, tile_unit: unit, tile_least: least, batch_most, exact, carried, offload, prefetch_most: 3,
+            dtypes, tile_unit: unit, tile_least: least, batch_most, exact, carried, offload, prefetch_most: 3, options: Vec::new(),
         };
         let mut bounds = Bounds { batch, frames, height: height * 8, width: width * 8, scale, capabilities, running: None };
         // The running plan was checked, and only a clip is under way.

@@ -55,6 +55,10 @@ impl Bounded for Text {
         question.capabilities.clone()
     }
 
+    fn capabilities(capabilities: &TextCapabilities) -> &TextCapabilities {
+        capabilities
+    }
+
     fn nonsense() -> &'static [(Predicate<TextPlan>, &'static str)] {
         NONSENSE
     }
@@ -74,7 +78,8 @@ impl Bounded for Text {
         match attempt.failure {
             Failure::NonFinite { .. } => rank_precision(plan.precision) <= rank_precision(tried.precision),
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-                (plan.precision, plan.place, plan.weights) == (tried.precision, tried.place, tried.weights)
+                (plan.precision, plan.place, plan.weights, &plan.options)
+                    == (tried.precision, tried.place, tried.weights, &tried.options)
             }
         }
     }
@@ -82,7 +87,7 @@ impl Bounded for Text {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::Place;
+    use tilewright_plan::{Options, Place};
 
     use super::*;
     use crate::check::fit;
@@ -93,6 +98,7 @@ mod tests {
             places: vec![Place::Host],
             weights: vec![WeightForm::Packed, WeightForm::Expanded],
             kept: false,
+            options: Vec::new(),
         }
     }
 
@@ -111,6 +117,7 @@ mod tests {
             place: Place::Device,
             weights: WeightForm::Expanded,
             kept: true,
+            options: Options::none(),
             reason: String::new(),
         };
         let packed = TextCapabilities { weights: vec![WeightForm::Packed], ..capabilities() };

@@ -1,4 +1,5 @@
-//! Conversions that all versions share: their plans, costs and settings have the same shape.
+//! Conversions that all versions share: the parts of their plans, and their settings, have the same
+//! shape.
 
 use std::time::Duration;
 
@@ -19,11 +20,12 @@ macro_rules! alike {
 }
 
 /// Writes the conversions between a version's types and [`tilewright_plan`]'s. `$decisions` is the
-/// interface that holds plans; it, `host`, `types` and `lifecycle` have to be in scope, and
-/// [`tilewright_plan`] as `plan`. `$known` gives the precision that comes nearest to one, of those
-/// that the version has a name for.
+/// interface that holds plans of decodes and encodes, `$shared` the one that holds their types and
+/// failures; they, `host`, `types` and `lifecycle` have to be in scope, and [`tilewright_plan`] as
+/// `plan`. `$known` gives the precision that comes nearest to one, of those that the version has a
+/// name for.
 macro_rules! conversions {
-    ($decisions:ident, $known:path) => {
+    ($decisions:ident, $shared:ident, $known:path) => {
         $crate::contract::conversions::alike!(
             types::Backend,
             plan::Backend,
@@ -46,7 +48,7 @@ macro_rules! conversions {
             ChannelsLast = ChannelsLast
         );
         $crate::contract::conversions::alike!(
-            $decisions::Release,
+            $shared::Release,
             plan::Release,
             Keep = Keep,
             AtEnd = AtEnd,
@@ -110,16 +112,16 @@ macro_rules! conversions {
             }
         }
 
-        impl From<$decisions::Precision> for plan::Precision {
-            fn from(precision: $decisions::Precision) -> Self {
+        impl From<$shared::Precision> for plan::Precision {
+            fn from(precision: $shared::Precision) -> Self {
                 match precision {
-                    $decisions::Precision::Uniform(dtype) => Self::Uniform(dtype.into()),
-                    $decisions::Precision::Mixed(dtype) => Self::Mixed(dtype.into()),
+                    $shared::Precision::Uniform(dtype) => Self::Uniform(dtype.into()),
+                    $shared::Precision::Mixed(dtype) => Self::Mixed(dtype.into()),
                 }
             }
         }
 
-        impl From<plan::Precision> for $decisions::Precision {
+        impl From<plan::Precision> for $shared::Precision {
             fn from(precision: plan::Precision) -> Self {
                 match $known(precision) {
                     plan::Precision::Uniform(dtype) => Self::Uniform(dtype.into()),
@@ -128,67 +130,7 @@ macro_rules! conversions {
             }
         }
 
-        impl From<$decisions::Plan> for plan::Plan {
-            fn from(answer: $decisions::Plan) -> Self {
-                Self {
-                    space: answer.space.into(),
-                    time: answer.time.into(),
-                    batch: answer.batch,
-                    precision: answer.precision.into(),
-                    layout: answer.layout.into(),
-                    release: answer.release.into(),
-                    offload: answer.offload,
-                    prefetch: answer.prefetch,
-                    reason: answer.reason,
-                }
-            }
-        }
-
-        impl From<&plan::Plan> for $decisions::Plan {
-            fn from(plan: &plan::Plan) -> Self {
-                Self {
-                    space: plan.space.into(),
-                    time: plan.time.into(),
-                    batch: plan.batch,
-                    precision: plan.precision.into(),
-                    layout: plan.layout.into(),
-                    release: plan.release.into(),
-                    offload: plan.offload,
-                    prefetch: plan.prefetch,
-                    reason: plan.reason.clone(),
-                }
-            }
-        }
-
-        impl From<plan::Cost> for $decisions::Cost {
-            fn from(cost: plan::Cost) -> Self {
-                Self {
-                    peak_bytes: cost.peak_bytes,
-                    elapsed_ns: $crate::contract::conversions::nanoseconds(cost.elapsed),
-                    tiles: cost.tiles,
-                    shapes: cost.shapes,
-                    rework: cost.rework,
-                }
-            }
-        }
-
-        impl From<&plan::Outcome> for $decisions::Outcome {
-            fn from(outcome: &plan::Outcome) -> Self {
-                Self {
-                    elapsed_ns: $crate::contract::conversions::nanoseconds(outcome.elapsed),
-                    peak_bytes: outcome.peak_bytes,
-                    attempts: outcome.attempts,
-                }
-            }
-        }
-
-        impl From<plan::Trial> for $decisions::Trial {
-            fn from(trial: plan::Trial) -> Self {
-                Self { plan: (&trial.plan).into(), outcome: (&trial.outcome).into() }
-            }
-        }
-
-        impl From<plan::Failure> for $decisions::Failure {
+        impl From<plan::Failure> for $shared::Failure {
             fn from(failure: plan::Failure) -> Self {
                 match failure {
                     plan::Failure::OutOfMemory { bytes } => Self::OutOfMemory(bytes),
@@ -197,6 +139,7 @@ macro_rules! conversions {
                 }
             }
         }
+
         impl From<plan::Value> for lifecycle::Value {
             fn from(value: plan::Value) -> Self {
                 match value {

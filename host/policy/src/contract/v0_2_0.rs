@@ -14,9 +14,9 @@ use self::{
         exports::tilewright::policy::{denoise_policy, lifecycle, text_policy, vae_policy},
         tilewright::policy as contract,
     },
-    conversions::GuestRequest,
     denoise::SampleRequest,
     text::EncoderRequest,
+    vae::VaeRequest,
 };
 use super::{Answer, Instance, Interface, Linked, World, unanswered};
 use crate::{guest::Guest, host::Description};
@@ -36,6 +36,7 @@ mod bindings {
 mod conversions;
 mod denoise;
 mod text;
+mod vae;
 
 const VAE: Interface = ("tilewright:policy/vae-policy@0.2.0", &["decide", "learn"]);
 const DENOISE: Interface = ("tilewright:policy/denoise-policy@0.2.0", &["decide", "learn"]);
@@ -135,19 +136,19 @@ impl Instance for Policy {
     }
 
     fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>> {
-        let request = GuestRequest::new(question, question.under_way);
+        let request = VaeRequest::new(question, question.under_way);
         let plans: Vec<contract::vae::Plan> = question.attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
         let failed = question.attempts.iter().zip(&plans);
         let attempts: Vec<_> =
             failed.map(|(attempt, plan)| contract::vae::Attempt { plan, failure: attempt.failure.into() }).collect();
-        let answer = self.vae()?.call_decide(store, request.lend(&request.hints()), &attempts)?;
+        let answer = self.vae()?.call_decide(store, request.lend(&request.hints(), &request.options()), &attempts)?;
         Ok(answer.map(Into::into))
     }
 
     fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()> {
         // The outcome is of the clip as a whole.
-        let request = GuestRequest::new(question, None);
-        self.vae()?.call_learn(store, request.lend(&request.hints()), &plan.into(), outcome.into())
+        let request = VaeRequest::new(question, None);
+        self.vae()?.call_learn(store, request.lend(&request.hints(), &request.options()), &plan.into(), outcome.into())
     }
 
     fn decide_denoise(
@@ -162,7 +163,7 @@ impl Instance for Policy {
         let attempts: Vec<_> = failed
             .map(|(attempt, plan)| contract::denoise::Attempt { plan, failure: attempt.failure.into() })
             .collect();
-        let answer = self.denoise()?.call_decide(store, request.lend(), &attempts)?;
+        let answer = self.denoise()?.call_decide(store, request.lend(&request.options()), &attempts)?;
         Ok(answer.map(Into::into))
     }
 
@@ -174,7 +175,7 @@ impl Instance for Policy {
         outcome: &DenoiseOutcome,
     ) -> Result<()> {
         let request = SampleRequest::new(question, None);
-        self.denoise()?.call_learn(store, request.lend(), &plan.into(), outcome.into())
+        self.denoise()?.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
     }
 
     fn decide_text(&self, store: &mut Store<Guest>, question: &Question<'_, Text>) -> Result<Answer<TextPlan>> {
@@ -183,7 +184,7 @@ impl Instance for Policy {
         let failed = question.attempts.iter().zip(&plans);
         let attempts: Vec<_> =
             failed.map(|(attempt, plan)| contract::text::Attempt { plan, failure: attempt.failure.into() }).collect();
-        let answer = self.text()?.call_decide(store, request.lend(), &attempts)?;
+        let answer = self.text()?.call_decide(store, request.lend(&request.options()), &attempts)?;
         Ok(answer.map(Into::into))
     }
 
@@ -195,7 +196,7 @@ impl Instance for Policy {
         outcome: &TextOutcome,
     ) -> Result<()> {
         let request = EncoderRequest::new(question);
-        self.text()?.call_learn(store, request.lend(), &plan.into(), outcome.into())
+        self.text()?.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
     }
 }
 

@@ -1,8 +1,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tilewright_plan::{
-    Backend, Cost, Device, Dtype, Layout, Model, Objective, Outcome, PoolStatistics, Precision, Release, Stage,
-    UnderWay,
+    Backend, Cost, Device, Dtype, HostMemory, Layout, Model, Objective, Options, Outcome, PoolStatistics, Precision,
+    Release, Stage, UnderWay,
 };
 
 use super::*;
@@ -35,6 +35,7 @@ impl CostModel for Prices {
                 tiles: 1,
                 shapes: 1,
                 rework: 1.0,
+                weights_bytes: 0,
             })
         };
         plans.iter().map(cost).collect()
@@ -51,6 +52,7 @@ impl CostModel for Prices {
                 attempts: 1,
                 pool: PoolStatistics::default(),
                 cold: false,
+                weights_bytes: 0,
             };
             Trial { plan, outcome }
         };
@@ -68,6 +70,7 @@ fn plan(space: Space) -> Plan {
         release: Release::Keep,
         offload: false,
         prefetch: 0,
+        options: Options::none(),
         reason: "tiles".into(),
     }
 }
@@ -100,6 +103,7 @@ fn request(limit_mib: u64, frames: u32, objective: Objective) -> Request {
         allows_blended: false,
         objective,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -113,6 +117,7 @@ fn capabilities(exact: bool, carried: bool) -> Capabilities {
         carried,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     }
 }
 

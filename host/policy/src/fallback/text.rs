@@ -56,8 +56,8 @@ mod tests {
     use std::time::Duration;
 
     use tilewright_plan::{
-        Attempt, Backend, Device, EncoderModel, Failure, Objective, Place, TextCapabilities, TextCost, TextRequest,
-        Trial, WeightForm,
+        Attempt, Backend, Device, EncoderModel, Failure, HostMemory, Objective, Place, TextCapabilities, TextCost,
+        TextRequest, Trial, WeightForm,
     };
 
     use super::*;
@@ -100,9 +100,7 @@ mod tests {
             tokens: vec![256],
             memory_limit,
             objective: Objective::Balanced,
-            host_total_bytes: 0,
-            host_free_bytes: 0,
-            transfer_rate: 0,
+            host: HostMemory::default(),
         };
         let device = Device {
             backend: Backend::Cuda,
@@ -119,6 +117,7 @@ mod tests {
             places: places.to_vec(),
             weights: vec![WeightForm::Packed],
             kept: false,
+            options: Vec::new(),
         };
         answer(&Question::text(&request, &device, &capabilities).after(attempts), &Prices)
     }

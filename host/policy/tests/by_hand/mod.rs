@@ -63,6 +63,7 @@ impl Interface {
     }
 
     /// Stores a byte at an offset of the plan.
+    #[allow(dead_code, reason = "each file of tests has its fields")]
     pub fn byte(&self, offset: u32, value: u8) -> String {
         format!("(i32.store8 (i32.const {}) (i32.const {value}))", self.plan + offset)
     }

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Model, Objective, Outcome, Plan, Planner,
-    PoolStatistics, Question, Request, Space, Stage, Trial,
+    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, HostMemory, Model, Objective, Outcome, Plan,
+    Planner, PoolStatistics, Question, Request, Space, Stage, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost};
 
@@ -22,7 +22,14 @@ impl CostModel for Prices {
 
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(1 << 20, |tile| u64::from(tile.height) * u64::from(tile.width));
-        Ok(Cost { peak_bytes: pixels * 100, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0 })
+        Ok(Cost {
+            peak_bytes: pixels * 100,
+            elapsed: Duration::from_millis(5),
+            tiles: 1,
+            shapes: 1,
+            rework: 1.0,
+            weights_bytes: 0,
+        })
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial> {
@@ -49,6 +56,7 @@ pub fn request() -> Request {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     }
 }
 
@@ -82,6 +90,7 @@ pub fn offer() -> Capabilities {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        options: Vec::new(),
     }
 }
 
@@ -93,6 +102,7 @@ pub fn outcome() -> Outcome {
         attempts: 1,
         pool: PoolStatistics::default(),
         cold: false,
+        weights_bytes: 0,
     }
 }
 

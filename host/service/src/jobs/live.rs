@@ -293,7 +293,7 @@ impl LiveJobs {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Precision, Release};
+    use tilewright_plan::{Dtype, Layout, Options, Precision, Release};
 
     use super::*;
 
@@ -308,6 +308,7 @@ mod tests {
             release: Release::EachStep,
             offload: false,
             prefetch: 0,
+            options: Options::none(),
             reason: String::new(),
         };
         let handle = LiveJobs::default().add("job");

@@ -86,7 +86,7 @@ impl Search<'_> {
         let is_free = self.begun.is_none() && !self.bounds.leanest;
         let is_offered = is_free && self.request.capabilities.offload;
         if is_offered && best.plan.kind() == Kind::Blended {
-            let plan = Plan { time: self.anchor, offload: true, reason: String::new(), ..best.plan };
+            let plan = Plan { time: self.anchor, offload: true, reason: String::new(), ..best.plan.clone() };
             if let Answer::Fits(priced) = self.price(plan)
                 && self.score(&priced) <= self.score(&best) * ALIKE_CLIP
             {

@@ -45,7 +45,7 @@ fn objectives_weigh_chunks_too() {
     assert_eq!(plan(Objective::Leanest).kind(), Kind::Exact);
     let balanced = plan(Objective::Balanced);
     let case = cpu(1.2, Objective::Balanced);
-    assert!(case.price(&balanced).peak_bytes < case.price(&plan(Objective::Fastest)).peak_bytes, "{balanced:?}");
+    assert!(case.price(&balanced).held() < case.price(&plan(Objective::Fastest)).held(), "{balanced:?}");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn shorter_chunks_then_bands_then_tiles_over_the_whole_clip() {
     let at = |limit: f64| {
         let case = Case { exact: true, per_chunk: 0.5, ..cpu(limit, Objective::Fastest) };
         let plan = decide(&case, vec![]);
-        assert!(case.price(&plan).peak_bytes as f64 * 1.03 <= case.request().memory.limit_bytes as f64);
+        assert!(case.price(&plan).held() as f64 * 1.03 <= case.request().limit_bytes as f64);
         divided(&plan)
     };
     assert_eq!(at(100.0), (Kind::Whole, Time::Whole));
@@ -93,7 +93,7 @@ fn tiles_stream_where_their_state_can_wait_in_host_memory() {
     let attempts = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
     let next = adaptive().decide(&case.request(), &attempts).unwrap();
     assert_eq!((next.space, next.offload), (plan.space, true));
-    assert!(case.price(&next).peak_bytes < case.price(&plan).peak_bytes);
+    assert!(case.price(&next).held() < case.price(&plan).held());
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn memory_that_runs_out_gets_shorter_chunks_then_bands_then_tiles() {
     let first = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
     let next = adaptive().decide(&busy.request(), &first).unwrap();
     assert_eq!(divided(&next), (Kind::Whole, carried(8)));
-    assert!(quicker.elapsed_ns < busy.price(&next).elapsed_ns && quicker.peak_bytes < busy.price(&next).peak_bytes);
+    assert!(quicker.elapsed_ns < busy.price(&next).elapsed_ns && quicker.held() < busy.price(&next).held());
     // Nothing is left to shorten: bands.
     case.install(vec![]);
     let plan = Plan { time: carried(1), layout: Layout::ChannelsLast, ..super::f32() };

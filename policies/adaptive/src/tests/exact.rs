@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use tilewright_sdk::{
-    Attempt, Backend, Cost, Dtype, Failure, Kind, Layout, Objective, Plan, Policy, Precision, Request, Space, Tile,
-    host::Stub,
+    Attempt, Backend, Cost, Dtype, Failure, Kind, Layout, Memory, Objective, Plan, Policy, Precision, Request, Space,
+    Tile, host::Stub,
 };
 
 use super::{
@@ -22,13 +22,14 @@ fn flux(side: u32, limit_bytes: f64, objective: Objective) -> (Case, Request) {
     let mut request = case.request();
     // 4.5 GiB at 1536×1536 in f32, whole.
     let scale = 4.5 * GIB / (4000.0 * 1536.0 * 1536.0);
-    request.memory.limit_bytes = limit_bytes as u64;
+    request.limit_bytes = limit_bytes as u64;
     let inner = case.clone();
     let estimate = move |plan: &Plan| {
         let cost = inner.price(plan);
         let time = if plan.kind() == Kind::Blended { 0.83 } else { 1.0 };
         let elapsed_ns = (cost.elapsed_ns as f64 * time / cost.rework) as u64;
-        Ok(Cost { elapsed_ns, peak_bytes: (cost.peak_bytes as f64 * scale) as u64, ..cost })
+        let memory = Memory { peak_bytes: (cost.held() as f64 * scale) as u64, weights_bytes: 0 };
+        Ok(Cost { elapsed_ns, memory, ..cost })
     };
     Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
     (case, request)
@@ -79,8 +80,8 @@ fn a_narrow_type_comes_before_tiles_and_the_user_s_own_type_does_not() {
 #[test]
 fn bands_without_their_margin_come_before_tiles() {
     let case = Case { offered: "f32", blended: false, ..Case::new(Backend::Cpu, 1024, 1.0, Objective::Fastest) };
-    let least = case.price(&f32().exact(&case.request(), 64)).peak_bytes as f64;
-    let of_whole = least / case.price(&f32()).peak_bytes as f64;
+    let least = case.price(&f32().exact(&case.request(), 64)).held() as f64;
+    let of_whole = least / case.price(&f32()).held() as f64;
     for (share, kind) in [(1.05, Kind::Exact), (1.01, Kind::Exact), (0.99, Kind::Blended)] {
         let case = Case { limit: of_whole * share, ..case.clone() };
         case.install(vec![]);
@@ -88,7 +89,7 @@ fn bands_without_their_margin_come_before_tiles() {
         let plan = adaptive().decide(&request, &[]).unwrap();
         assert_eq!(plan.kind(), kind, "{share}: {plan:?}");
         // If that was too tight after all, tiles follow.
-        let attempts = [Attempt { plan, failure: Failure::OverLimit(request.memory.limit_bytes + 1) }];
+        let attempts = [Attempt { plan, failure: Failure::OverLimit(request.limit_bytes + 1) }];
         assert_eq!(adaptive().decide(&request, &attempts).unwrap().kind(), Kind::Blended);
     }
 }
@@ -123,8 +124,8 @@ proptest! {
             && plan.kind() == Kind::Blended
         {
             for exact in exact_plans(&case) {
-                let peak = case.price(&exact).peak_bytes;
-                prop_assert!(peak > request.memory.limit_bytes, "{plan:?} where {exact:?} fits");
+                let peak = case.price(&exact).held();
+                prop_assert!(peak > request.limit_bytes, "{plan:?} where {exact:?} fits");
             }
         }
     }

@@ -4,8 +4,8 @@
 use std::{cell::Cell, rc::Rc};
 
 use tilewright_sdk::{
-    Backend, Capabilities, Cost, Device, Direction, Dtype, Kind, Layout, Memory, Model, Objective, Outcome, Plan,
-    Precision, Request, Time, Trial, UnderWay, host::Stub,
+    Backend, Capabilities, Cost, Device, Direction, Dtype, HostMemory, Kind, Layout, Memory, Model, Objective, Outcome,
+    Plan, Precision, Request, StoredType, Time, Trial, UnderWay, Weights, host::Stub,
 };
 
 /// Bytes per pixel held at once, whole, in f32.
@@ -101,9 +101,10 @@ impl Case {
             direction: Direction::Decode,
             model: Model {
                 family: self.family.into(),
-                stored: Dtype::Bf16,
-                quantized: false,
-                parameter_bytes: 1 << 27,
+                weights: Weights {
+                    stored_bytes: 1 << 27,
+                    stored_types: vec![StoredType { name: "bf16".into(), bytes: 1 << 27 }],
+                },
                 sample_size: None,
             },
             device: Device {
@@ -116,10 +117,8 @@ impl Case {
                 unified: false,
                 fast_dtypes: self.fast.clone(),
             },
-            memory: Memory {
-                limit_bytes: (self.limit * self.price(&self.natural()).peak_bytes as f64) as u64,
-                counts_weights: false,
-            },
+            host: HostMemory { total_bytes: 0, free_bytes: 0, transfer_rate: 0 },
+            limit_bytes: (self.limit * self.price(&self.natural()).held() as f64) as u64,
             objective: self.objective,
             allows_blended: self.blended,
             batch: self.batch,
@@ -137,6 +136,7 @@ impl Case {
                 exact: self.exact,
                 carried: self.frames > 1,
                 offload: self.offload.is_some(),
+                options: vec![],
             },
             under_way: self.begun.clone().map(|plan| UnderWay { frames_done: LATENT_FRAME, plan }),
             hints: vec![],
@@ -196,8 +196,9 @@ impl Case {
         let together = if plan.time == Time::Whole { f64::from(self.frames) } else { 1.0 };
         let ragged = self.frames > 1 && !(self.frames - 1).is_multiple_of(chunk);
         let bytes = (HELD * held * f64::from(at_once) + STATE * held_state) * order_memory * type_memory;
+        let peak_bytes = (bytes * f64::from(batch) + gathered * together) as u64;
         Cost {
-            peak_bytes: (bytes * f64::from(batch) + gathered * together) as u64,
+            memory: Memory { peak_bytes, weights_bytes: 0 },
             elapsed_ns: (100.0 * worked * waits * all_frames * order_time * type_time * f64::from(self.batch)) as u64,
             tiles: jobs,
             shapes: 1 + u32::from(!jobs.is_multiple_of(batch)) + u32::from(ragged),
@@ -221,7 +222,8 @@ impl Case {
     pub fn outcome(&self, plan: &Plan, time: f64, memory: f64) -> Outcome {
         let cost = self.price(plan);
         let times = |number: u64, factor: f64| (number as f64 * factor) as u64;
-        Outcome { elapsed_ns: times(cost.elapsed_ns, time), peak_bytes: times(cost.peak_bytes, memory), attempts: 1 }
+        let memory = Memory { peak_bytes: times(cost.held(), memory), weights_bytes: 0 };
+        Outcome { memory, elapsed_ns: times(cost.elapsed_ns, time), load_ns: 0, attempts: 1 }
     }
 
     pub fn trial(&self, plan: &Plan, time: f64, memory: f64) -> Trial {

@@ -88,7 +88,7 @@ fn least(case: &Case) -> u64 {
             if case.exact {
                 plans.push(whole.exact(&request, 64));
             }
-            least = plans.iter().map(|plan| case.price(plan).peak_bytes).fold(least, u64::min);
+            least = plans.iter().map(|plan| case.price(plan).held()).fold(least, u64::min);
         }
     }
     least
@@ -117,9 +117,9 @@ proptest! {
         match adaptive().decide(&request, &[]) {
             Ok(plan) => {
                 let margin = if case.may_be_tight(&plan) { 1.0 } else { 1.03 };
-                prop_assert!(case.price(&plan).peak_bytes as f64 * margin <= request.memory.limit_bytes as f64, "{plan:?}");
+                prop_assert!(case.price(&plan).held() as f64 * margin <= request.limit_bytes as f64, "{plan:?}");
             }
-            Err(_) => prop_assert!(least(&case) as f64 * 1.03 > request.memory.limit_bytes as f64),
+            Err(_) => prop_assert!(least(&case) as f64 * 1.03 > request.limit_bytes as f64),
         }
         prop_assert!(count.get() <= 64, "{} estimates", count.get());
     }
@@ -140,9 +140,9 @@ proptest! {
             .filter(|(plan, ..)| newest.iter().any(|known| known.is_like(plan))).cloned().collect();
         if let Ok(plan) = adaptive().decide(&request, &[]) {
             let unmeasured = if case.may_be_tight(&plan) { 1.0 } else { 1.03 };
-            let peak = case.price(&plan).peak_bytes as f64 * memory_factor(&plan, &looked_up, unmeasured);
+            let peak = case.price(&plan).held() as f64 * memory_factor(&plan, &looked_up, unmeasured);
             // Sizes are whole bytes, so a ratio taken from them is off by a hair.
-            prop_assert!(peak <= request.memory.limit_bytes as f64 * 1.0001, "{plan:?}");
+            prop_assert!(peak <= request.limit_bytes as f64 * 1.0001, "{plan:?}");
         }
         prop_assert!(count.get() <= 64, "{} estimates", count.get());
     }
@@ -169,14 +169,14 @@ proptest! {
         let mut request = case.request();
         let count = case.install(Vec::new());
         let least = least(&case);
-        request.memory.limit_bytes = request.memory.limit_bytes.max((least as f64 * 1.03).ceil() as u64);
+        request.limit_bytes = request.limit_bytes.max((least as f64 * 1.03).ceil() as u64);
         // Much less memory than promised, but enough for some plan with its margin.
-        let real = least as f64 + there_is * (request.memory.limit_bytes as f64 - least as f64);
+        let real = least as f64 + there_is * (request.limit_bytes as f64 - least as f64);
         let mut policy = adaptive();
         let mut plan = policy.decide(&request, &[]).unwrap();
         let mut attempts: Vec<Attempt> = Vec::new();
-        while case.price(&plan).peak_bytes as f64 > real {
-            let held = case.price(&plan).peak_bytes;
+        while case.price(&plan).held() as f64 > real {
+            let held = case.price(&plan).held();
             attempts.push(Attempt { plan, failure: Failure::OutOfMemory(1 << 20) });
             prop_assert!(attempts.len() <= 3, "the fourth attempt failed too: {attempts:?}");
             count.set(0);
@@ -188,15 +188,15 @@ proptest! {
             plan = next;
             prop_assert!(count.get() <= 64, "{} estimates", count.get());
             prop_assert!(!attempts.iter().any(|attempt| plan.repeats(attempt)));
-            let peak = case.price(&plan).peak_bytes;
+            let peak = case.price(&plan).held();
             prop_assert!(peak < held);
             // More than 70 % only if there is nothing below.
             prop_assert!(peak as f64 <= 0.7 * held as f64 || least as f64 > 0.7 * held as f64, "{peak} of {held}, least {least}");
             let exact_fits = (case.exact && case.height > 64 && case.frames == 1).then(|| {
-                let bands = Plan { reason: String::new(), ..plan }.exact(&request, 64);
+                let bands = Plan { reason: String::new(), ..plan.clone() }.exact(&request, 64);
                 let bands = Plan { batch: 1, ..bands };
                 let tried = attempts.iter().any(|attempt| bands.repeats(attempt));
-                !tried && case.price(&bands).peak_bytes as f64 <= 0.7 * held as f64
+                !tried && case.price(&bands).held() as f64 <= 0.7 * held as f64
             });
             if attempts.len() < 3 && exact_fits == Some(true) {
                 prop_assert!(plan.kind() != Kind::Blended, "{plan:?}");
@@ -243,7 +243,7 @@ proptest! {
         for failure in failures {
             let failure = match failure {
                 None => Failure::NonFinite(1),
-                Some(over) => Failure::OverLimit((request.memory.limit_bytes as f64 * over) as u64),
+                Some(over) => Failure::OverLimit((request.limit_bytes as f64 * over) as u64),
             };
             attempts.push(Attempt { plan: plan.clone(), failure });
             count.set(0);

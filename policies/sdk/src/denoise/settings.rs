@@ -1,7 +1,7 @@
 //! The parts of a sample's plan as settings, for policies whose users may choose some of them.
 
-use super::{Attention, Guidance, Plan, Products, Request, Residency, Reuse, WeightForm};
-use crate::{Description, Precision, Settings};
+use super::{Attention, Guidance, Plan, Products, Request, Residency, Reuse};
+use crate::{Description, Precision, Settings, WeightForm};
 
 /// The most blocks, queries, samples and parts that can be asked for.
 const MOST: u32 = 1 << 16;

@@ -27,9 +27,23 @@ static bool ended(const char *error, contract_string_t *message) {
     return error == TW_OK;
 }
 
-// The plan's reason becomes the host's to free.
+// A plan's reason and options become the host's to free.
+#define HAND_OVER(plan)                                                                                          \
+    do {                                                                                                         \
+        (plan)->reason = copied((plan)->reason.ptr, (plan)->reason.len);                                         \
+        __typeof__((plan)->options.ptr) given = (plan)->options.ptr;                                             \
+        size_t count = (plan)->options.len;                                                                      \
+        (plan)->options.ptr = count ? malloc(count * sizeof *given) : NULL;                                      \
+        for (size_t i = 0; i < count; i++) {                                                                     \
+            (plan)->options.ptr[i] = given[i];                                                                   \
+            (plan)->options.ptr[i].f0 = copied(given[i].f0.ptr, given[i].f0.len);                                \
+            if (given[i].f1.tag == TW_TEXT)                                                                      \
+                (plan)->options.ptr[i].f1.val.text = copied(given[i].f1.val.text.ptr, given[i].f1.val.text.len); \
+        }                                                                                                        \
+    } while (0)
+
 static bool answered(const char *error, tw_plan *plan, contract_string_t *message) {
-    if (error == TW_OK) plan->reason = copied(plan->reason.ptr, plan->reason.len);
+    if (error == TW_OK) HAND_OVER(plan);
     return ended(error, message);
 }
 
@@ -118,7 +132,7 @@ bool exports_tilewright_policy_denoise_policy_decide(
     tw_sample_request *request, exports_tilewright_policy_denoise_policy_list_attempt_t *attempts, tw_sample_plan *plan,
     contract_string_t *message) {
     const char *error = tw_decide_sample(request, attempts->ptr, attempts->len, plan);
-    if (error == TW_OK) plan->reason = copied(plan->reason.ptr, plan->reason.len);
+    if (error == TW_OK) HAND_OVER(plan);
     bool is_answered = ended(error, message);
     tilewright_policy_denoise_request_free(request);
     exports_tilewright_policy_denoise_policy_list_attempt_free(attempts);
@@ -139,7 +153,7 @@ void tw_estimate_samples(const tw_sample_plan *plans, size_t count, tw_sample_co
     tilewright_policy_denoise_host_estimate(&asked, &answers);
     for (size_t i = 0; i < count; i++) {
         bool is_priced = i < answers.len && !answers.ptr[i].is_err;
-        costs[i] = is_priced ? answers.ptr[i].val.ok : (tw_sample_cost){.peak_bytes = UINT64_MAX, .step_ns = UINT64_MAX};
+        costs[i] = is_priced ? answers.ptr[i].val.ok : (tw_sample_cost){.memory.peak_bytes = UINT64_MAX, .step_ns = UINT64_MAX};
     }
     tilewright_policy_denoise_host_list_result_cost_string_free(&answers);
 }
@@ -160,7 +174,7 @@ bool exports_tilewright_policy_text_policy_decide(
     tw_text_request *request, exports_tilewright_policy_text_policy_list_attempt_t *attempts, tw_text_plan *plan,
     contract_string_t *message) {
     const char *error = tw_decide_text(request, attempts->ptr, attempts->len, plan);
-    if (error == TW_OK) plan->reason = copied(plan->reason.ptr, plan->reason.len);
+    if (error == TW_OK) HAND_OVER(plan);
     bool is_answered = ended(error, message);
     tilewright_policy_text_request_free(request);
     exports_tilewright_policy_text_policy_list_attempt_free(attempts);
@@ -181,7 +195,7 @@ void tw_estimate_texts(const tw_text_plan *plans, size_t count, tw_text_cost *co
     tilewright_policy_text_host_estimate(&asked, &answers);
     for (size_t i = 0; i < count; i++) {
         bool is_priced = i < answers.len && !answers.ptr[i].is_err;
-        costs[i] = is_priced ? answers.ptr[i].val.ok : (tw_text_cost){.peak_bytes = UINT64_MAX, .elapsed_ns = UINT64_MAX};
+        costs[i] = is_priced ? answers.ptr[i].val.ok : (tw_text_cost){.memory.peak_bytes = UINT64_MAX, .elapsed_ns = UINT64_MAX};
     }
     tilewright_policy_text_host_list_result_cost_string_free(&answers);
 }
@@ -193,7 +207,7 @@ void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs) {
     tilewright_policy_vae_host_estimate(&asked, &answers);
     for (size_t i = 0; i < count; i++) {
         bool is_priced = i < answers.len && !answers.ptr[i].is_err;
-        costs[i] = is_priced ? answers.ptr[i].val.ok : (tw_cost){.peak_bytes = UINT64_MAX, .elapsed_ns = UINT64_MAX};
+        costs[i] = is_priced ? answers.ptr[i].val.ok : (tw_cost){.memory.peak_bytes = UINT64_MAX, .elapsed_ns = UINT64_MAX};
     }
     tilewright_policy_vae_host_list_result_cost_string_free(&answers);
 }

@@ -24,6 +24,7 @@ typedef exports_tilewright_policy_text_policy_outcome_t tw_text_outcome;
 typedef tilewright_policy_text_cost_t tw_text_cost;
 typedef tilewright_policy_types_dtype_t tw_dtype;
 typedef tilewright_policy_types_stage_t tw_stage;
+typedef tilewright_policy_types_memory_t tw_memory;
 
 enum { TW_DECODE, TW_ENCODE };                                                            // request->direction
 enum { TW_STAGE_TEXT, TW_STAGE_DENOISE, TW_STAGE_DECODE, TW_STAGE_ENCODE };               // tw_stage
@@ -96,6 +97,11 @@ void tw_estimate_texts(const tw_text_plan *plans, size_t count, tw_text_cost *co
 // Measurements on this device for this model at about this size, newest first, at most `most`. They
 // live until the call ends.
 size_t tw_trials(uint32_t most, const tw_trial **trials);
+// Bytes of the device's memory that are held at once, which the limit is compared with.
+static inline uint64_t tw_held(const tw_memory *memory) {
+    return memory->peak_bytes > UINT64_MAX - memory->weights_bytes ? UINT64_MAX : memory->peak_bytes + memory->weights_bytes;
+}
+
 // A line in the host's log.
 void tw_log(uint8_t level, const char *message);
 

@@ -45,7 +45,7 @@ impl Policy for Tiles {
         let is_fast = request.is_fast(Dtype::Bf16);
         let mut dtypes: &[Dtype] = if is_fast { &[Dtype::Bf16, Dtype::F32] } else { &[Dtype::F32] };
         // The user's limit, which goes by what is free if none was given.
-        let mut budget = request.memory.limit_bytes;
+        let mut budget = request.limit_bytes;
         for Attempt { plan, failure } in attempts {
             match failure {
                 // NaN or infinity: a type with a wider range.
@@ -56,7 +56,7 @@ impl Policy for Tiles {
                 // Too much memory, and more than expected: the next plan has to be expected well
                 // below.
                 Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
-                    let expected = host::estimate_one(plan).map_or(0, |cost| cost.peak_bytes);
+                    let expected = host::estimate_one(plan).map_or(0, |cost| cost.held());
                     budget = budget.min(expected / 10 * 7);
                 }
             }
@@ -130,14 +130,14 @@ fn best(request: &Request, plans: &[Plan], budget: u64) -> Option<Plan> {
     // A plan that the host can't run has an error instead of a cost, and is left out.
     let costs = host::estimate(plans);
     let priced = plans.iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?)));
-    let mut fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.peak_bytes <= budget).collect();
+    let mut fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.held() <= budget).collect();
     // Tiles are cross-faded: unless the user allows that, they are the last resort.
     if !request.allows_blended && fitting.iter().any(|(plan, _)| !plan.is_blended()) {
         fitting.retain(|(plan, _)| !plan.is_blended());
     }
     let best = match request.objective {
         Objective::Fastest => fitting.iter().min_by_key(|(_, cost)| cost.elapsed_ns),
-        Objective::Leanest => fitting.iter().min_by_key(|(_, cost)| cost.peak_bytes),
+        Objective::Leanest => fitting.iter().min_by_key(|(_, cost)| cost.held()),
         // The first that fits: larger parts are computed faster.
         Objective::Balanced => fitting.first(),
     };

@@ -60,8 +60,8 @@ fn candidates(request: &Request, dtype: Dtype) -> Vec<Plan> {
 #[cfg(test)]
 mod tests {
     use tilewright_sdk::{
-        Backend, Device, Failure,
-        denoise::{Capabilities, HostMemory, Model, StoredType, Stub},
+        Backend, Device, Failure, HostMemory, Memory, StoredType, Weights,
+        denoise::{Capabilities, Model, Stub},
     };
 
     use super::*;
@@ -73,9 +73,11 @@ mod tests {
         Request {
             model: Model {
                 family: "flux".into(),
+                weights: Weights {
+                    stored_bytes: 24_000 * MIB,
+                    stored_types: vec![StoredType { name: "bf16".into(), bytes: 24_000 * MIB }],
+                },
                 parameters: 12_000_000_000,
-                stored_bytes: 24_000 * MIB,
-                stored_types: vec![StoredType { name: "bf16".into(), bytes: 24_000 * MIB }],
                 blocks: 57,
                 largest_block_bytes: 512 * MIB,
                 experts: 1,
@@ -111,6 +113,7 @@ mod tests {
                 ahead_most: 64,
                 parts_most: 64,
                 reuse_most: 0.0,
+                options: vec![],
             },
             under_way: None,
             hints: vec![],
@@ -130,7 +133,8 @@ mod tests {
             let one_by_one = plan.samples.is_some();
             let peak = if together { 200 } else if one_by_one { 50 } else { 100 };
             let step_ns = step_ns - u64::from(together);
-            Ok(Cost { peak_bytes: peak * MIB, weights_bytes: weights * MIB, moved_bytes: 0, step_ns })
+            let memory = Memory { peak_bytes: peak * MIB, weights_bytes: weights * MIB };
+            Ok(Cost { memory, moved_bytes: 0, step_ns })
         };
         Stub { estimate: Box::new(estimate), trials: vec![] }.install();
         let roomy = decide(&request(2048 * MIB), &[]).unwrap();
@@ -150,7 +154,8 @@ mod tests {
         // A host without a fast bf16, where all takes twice the bytes in f32.
         let estimate = |plan: &Plan| {
             let bytes = if plan.precision.dtype() == Dtype::F32 { 4 } else { 2 };
-            Ok(Cost { peak_bytes: bytes * MIB, weights_bytes: 0, moved_bytes: 0, step_ns: bytes })
+            let memory = Memory { peak_bytes: bytes * MIB, weights_bytes: 0 };
+            Ok(Cost { memory, moved_bytes: 0, step_ns: bytes })
         };
         Stub { estimate: Box::new(estimate), trials: vec![] }.install();
         let slow = |limit_bytes| {

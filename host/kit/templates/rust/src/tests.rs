@@ -1,6 +1,8 @@
 //! Runs natively by `cargo test`: no WebAssembly, and a stub of the host.
 
-use tilewright_sdk::{Backend, Capabilities, Device, Direction, Memory, Model, Space, UnderWay, host::Stub};
+use tilewright_sdk::{
+    Backend, Capabilities, Device, Direction, HostMemory, Memory, Model, Space, StoredType, UnderWay, Weights, host::Stub,
+};
 
 use super::*;
 
@@ -12,9 +14,10 @@ fn request(limit_bytes: u64) -> Request {
         direction: Direction::Decode,
         model: Model {
             family: "flux".into(),
-            stored: Dtype::Bf16,
-            quantized: false,
-            parameter_bytes: 95 * MIB,
+            weights: Weights {
+                stored_bytes: 95 * MIB,
+                stored_types: vec![StoredType { name: "bf16".into(), bytes: 95 * MIB }],
+            },
             sample_size: Some(1024),
         },
         device: Device {
@@ -27,7 +30,8 @@ fn request(limit_bytes: u64) -> Request {
             unified: true,
             fast_dtypes: vec![],
         },
-        memory: Memory { limit_bytes, counts_weights: false },
+        host: HostMemory { total_bytes: 0, free_bytes: 0, transfer_rate: 0 },
+        limit_bytes,
         objective: Objective::Balanced,
         allows_blended: false,
         batch: 1,
@@ -45,6 +49,7 @@ fn request(limit_bytes: u64) -> Request {
             exact: true,
             carried: true,
             offload: false,
+            options: vec![],
         },
         under_way: None,
         hints: vec![],
@@ -58,7 +63,8 @@ fn policy() -> Tiles {
         let tiles = (1024 / side).pow(2);
         let frames = if let Time::Carried(frames) = plan.time { frames } else { 16 };
         let peak_bytes = u64::from(side * side * frames) << 6;
-        Ok(Cost { peak_bytes, elapsed_ns: 1_000_000 + u64::from(tiles), tiles, shapes: 1, rework: 1.0 })
+        let memory = Memory { peak_bytes, weights_bytes: 0 };
+        Ok(Cost { memory, elapsed_ns: 1_000_000 + u64::from(tiles), tiles, shapes: 1, rework: 1.0 })
     };
     Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
     Tiles::configure(&Tiles::describe().defaults()).unwrap()
@@ -85,7 +91,8 @@ fn the_quickest_type_and_memory_order_are_taken() {
     let mut policy = policy();
     let estimate = |plan: &Plan| {
         let is_quick = (plan.layout, plan.precision) == (Layout::ChannelsLast, Precision::Uniform(Dtype::F32));
-        Ok(Cost { peak_bytes: MIB, elapsed_ns: if is_quick { 1 } else { 2 }, tiles: 1, shapes: 1, rework: 1.0 })
+        let memory = Memory { peak_bytes: MIB, weights_bytes: 0 };
+        Ok(Cost { memory, elapsed_ns: if is_quick { 1 } else { 2 }, tiles: 1, shapes: 1, rework: 1.0 })
     };
     Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
     let mut request = request(2048 * MIB);
@@ -119,7 +126,7 @@ fn a_clip_is_taken_in_fewer_frames_at_once() {
     let attempts = [Attempt { plan, failure }];
     assert_eq!(policy.decide(&request, &attempts).unwrap().time, Time::Carried(4));
     // Frames get fewer before anything is blended.
-    request.memory.limit_bytes = MIB;
+    request.limit_bytes = MIB;
     let plan = policy.decide(&request, &[]).unwrap();
     assert_eq!((plan.space, plan.time), (Space::Exact(Tile { height: 64, width: 1024, overlap: 0 }), Time::Carried(4)));
     // A clip under way is left to the host.

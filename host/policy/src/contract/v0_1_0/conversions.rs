@@ -6,9 +6,67 @@ use super::bindings::{
     exports::tilewright::policy::lifecycle,
     tilewright::policy::{decoding, host, types},
 };
-use crate::{contract::conversions::conversions, host::Description, settings::Setting};
+use crate::{
+    contract::conversions::{conversions, nanoseconds},
+    host::Description,
+    settings::Setting,
+};
 
-conversions!(decoding, without_tf32);
+conversions!(decoding, decoding, without_tf32);
+
+impl From<decoding::Plan> for plan::Plan {
+    fn from(answer: decoding::Plan) -> Self {
+        Self {
+            space: answer.space.into(),
+            time: answer.time.into(),
+            batch: answer.batch,
+            precision: answer.precision.into(),
+            layout: answer.layout.into(),
+            release: answer.release.into(),
+            offload: answer.offload,
+            prefetch: answer.prefetch,
+            options: plan::Options::none(),
+            reason: answer.reason,
+        }
+    }
+}
+
+/// This version has no options.
+impl From<&plan::Plan> for decoding::Plan {
+    fn from(plan: &plan::Plan) -> Self {
+        Self {
+            space: plan.space.into(),
+            time: plan.time.into(),
+            batch: plan.batch,
+            precision: plan.precision.into(),
+            layout: plan.layout.into(),
+            release: plan.release.into(),
+            offload: plan.offload,
+            prefetch: plan.prefetch,
+            reason: plan.reason.clone(),
+        }
+    }
+}
+
+impl From<plan::Cost> for decoding::Cost {
+    fn from(cost: plan::Cost) -> Self {
+        let plan::Cost { peak_bytes, elapsed, tiles, shapes, rework, .. } = cost;
+        Self { peak_bytes, elapsed_ns: nanoseconds(elapsed), tiles, shapes, rework }
+    }
+}
+
+impl From<&plan::Outcome> for decoding::Outcome {
+    fn from(outcome: &plan::Outcome) -> Self {
+        let &plan::Outcome { elapsed, peak_bytes, attempts, .. } = outcome;
+        Self { elapsed_ns: nanoseconds(elapsed), peak_bytes, attempts }
+    }
+}
+
+impl From<plan::Trial> for decoding::Trial {
+    fn from(trial: plan::Trial) -> Self {
+        Self { plan: (&trial.plan).into(), outcome: (&trial.outcome).into() }
+    }
+}
 
 /// This version has no name for TF32. A plan of another policy that uses it looks like f32, which
 /// is as wide and holds as much memory.
@@ -204,6 +262,7 @@ mod tests {
             width: 832,
             memory_limit: 1 << 30,
             limit_counts_weights: false,
+            host: plan::HostMemory::default(),
             allows_blended: true,
             objective,
             hints,
@@ -233,6 +292,7 @@ mod tests {
             carried: true,
             offload: false,
             prefetch_most: 2,
+            options: Vec::new(),
         }
     }
 
@@ -246,6 +306,7 @@ mod tests {
             release: plan::Release::Keep,
             offload: false,
             prefetch: 0,
+            options: plan::Options::none(),
             reason: String::new(),
         };
         plan::UnderWay { done: 13, plan }

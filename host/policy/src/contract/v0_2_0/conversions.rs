@@ -1,4 +1,4 @@
-//! Conversions between the types of contract 0.2.0 and [`tilewright_plan`]'s.
+//! Conversions between the types of contract 0.2.0 that all stages share and [`tilewright_plan`]'s.
 
 use tilewright_plan as plan;
 
@@ -12,7 +12,7 @@ use crate::{
     settings::Setting,
 };
 
-conversions!(vae, std::convert::identity);
+conversions!(vae, types, std::convert::identity);
 alike!(
     types::Dtype,
     plan::Dtype,
@@ -26,95 +26,111 @@ alike!(
     I4 = I4
 );
 alike!(types::Stage, plan::Stage, Text = Text, Denoise = Denoise, Decode = Decode, Encode = Encode);
+alike!(types::WeightForm, plan::WeightForm, Packed = Packed, Expanded = Expanded);
 
-/// The hint in which the engine names the model's sample size.
-const SAMPLE_SIZE: &str = "sample-size";
-
-/// Hints that this version has fields for.
-const FIELDS: [&str; 3] = [SAMPLE_SIZE, plan::Stage::HINT, "clip.done"];
-
-/// The prefix of hints that name capabilities, as in records of earlier programs.
-const CAPABILITIES: &str = "offer.";
-
-/// A question in the contract's form: the parts that can't be lent as they are.
-pub(super) struct GuestRequest<'a> {
-    question: &'a plan::Question<'a>,
-    fast_dtypes: Vec<types::Dtype>,
-    dtypes: Vec<types::Dtype>,
-    /// The clip that is under way: frames that are delivered, and their plan.
-    under_way: Option<(u32, vae::Plan)>,
+impl From<plan::HostMemory> for types::HostMemory {
+    fn from(host: plan::HostMemory) -> Self {
+        let plan::HostMemory { total_bytes, free_bytes, transfer_rate } = host;
+        Self { total_bytes, free_bytes, transfer_rate }
+    }
 }
 
-impl<'a> GuestRequest<'a> {
-    pub fn new(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
-        let dtypes = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
+/// An option that is offered: the parts that can't be lent as they are.
+struct Offered<'a> {
+    option: &'a plan::PlanOption,
+    words: Vec<&'a str>,
+    default: types::Value,
+}
+
+/// Facts of a question about any stage in the contract's form: the parts that can't be lent as they
+/// are.
+pub(super) struct Facts<'a> {
+    device: &'a plan::Device,
+    fast_dtypes: Vec<types::Dtype>,
+    /// The types that the host can run.
+    pub dtypes: Vec<types::Dtype>,
+    stored_types: Vec<types::StoredType<'a>>,
+    options: Vec<Offered<'a>>,
+}
+
+impl<'a> Facts<'a> {
+    pub fn new<W: plan::Work>(
+        question: &'a plan::Question<'a, W>,
+        dtypes: &[plan::Dtype],
+        stored: impl Iterator<Item = (&'a str, u64)>,
+    ) -> Self {
+        let named = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
+        let offered = W::offered_options(question.capabilities).iter().map(|option| Offered {
+            option,
+            words: match &option.values {
+                plan::Values::Text { words } => words.iter().map(String::as_str).collect(),
+                _ => Vec::new(),
+            },
+            default: option.default.clone().into(),
+        });
         Self {
-            question,
-            fast_dtypes: dtypes(&question.device.fast_dtypes),
-            dtypes: dtypes(&question.capabilities.dtypes),
-            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
+            device: question.device,
+            fast_dtypes: named(&question.device.fast_dtypes),
+            dtypes: named(dtypes),
+            stored_types: stored.map(|(name, bytes)| types::StoredType { name, bytes }).collect(),
+            options: offered.collect(),
         }
     }
 
-    /// The request's hints, without those that have a field.
-    pub fn hints(&self) -> Vec<types::Hint<'_>> {
-        let is_field = |name: &str| FIELDS.contains(&name) || name.starts_with(CAPABILITIES);
-        let hints = self.question.request.hints.iter().filter(|hint| !is_field(&hint.name));
-        hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect()
-    }
-
-    /// The request as the contract has it, everything in it lent.
-    pub fn lend<'b>(&'b self, hints: &'b [types::Hint<'b>]) -> vae::Request<'b> {
-        let plan::Question { stage, request, device, capabilities, .. } = *self.question;
-        let sample_size = request.hints.iter().find(|hint| hint.name == SAMPLE_SIZE);
-        vae::Request {
-            direction: match stage {
-                plan::Stage::Encode => vae::Direction::Encode,
-                _ => vae::Direction::Decode,
-            },
-            model: types::Model {
-                family: &request.model.family,
-                stored: request.model.stored.into(),
-                quantized: request.model.quantized,
-                parameter_bytes: request.model.parameter_bytes,
-                sample_size: sample_size.and_then(|hint| hint.value.parse().ok()),
-            },
-            device: types::Device {
-                backend: device.backend.into(),
-                name: &device.name,
-                arch: &device.arch,
-                compute_units: device.compute_units,
-                total_bytes: device.total_bytes,
-                free_bytes: device.free_bytes,
-                unified: device.unified,
-                fast_dtypes: &self.fast_dtypes,
-            },
-            memory: types::Memory { limit_bytes: request.memory_limit, counts_weights: request.limit_counts_weights },
-            objective: request.objective.into(),
-            allows_blended: request.allows_blended,
-            batch: request.batch,
-            frames: request.frames,
-            height: request.height,
-            width: request.width,
-            spatial_scale: request.model.spatial_scale,
-            temporal_scale: request.model.temporal_scale,
-            capabilities: vae::Capabilities {
-                dtypes: &self.dtypes,
-                tile_unit: capabilities.tile_unit,
-                tile_least: capabilities.tile_least,
-                batch_most: capabilities.batch_most,
-                prefetch_most: capabilities.prefetch_most,
-                exact: capabilities.exact,
-                carried: capabilities.carried,
-                offload: capabilities.offload,
-            },
-            under_way: self
-                .under_way
-                .as_ref()
-                .map(|(frames_done, plan)| vae::UnderWay { frames_done: *frames_done, plan }),
-            hints,
+    pub fn device(&self) -> types::Device<'_> {
+        types::Device {
+            backend: self.device.backend.into(),
+            name: &self.device.name,
+            arch: &self.device.arch,
+            compute_units: self.device.compute_units,
+            total_bytes: self.device.total_bytes,
+            free_bytes: self.device.free_bytes,
+            unified: self.device.unified,
+            fast_dtypes: &self.fast_dtypes,
         }
     }
+
+    pub fn weights(&self, stored_bytes: u64) -> types::Weights<'_> {
+        types::Weights { stored_bytes, stored_types: &self.stored_types }
+    }
+
+    pub fn options(&self) -> Vec<types::PlanOption<'_>> {
+        let options = self.options.iter();
+        options
+            .map(|offered| types::PlanOption {
+                name: &offered.option.name,
+                summary: &offered.option.summary,
+                values: match offered.option.values {
+                    plan::Values::Flag => types::Values::Flag,
+                    plan::Values::Integer { least, most } => types::Values::Integer((least, most)),
+                    plan::Values::Number { least, most } => types::Values::Number((least, most)),
+                    plan::Values::Text { .. } => types::Values::Text(&offered.words),
+                },
+                default: &offered.default,
+                lossy: offered.option.lossy,
+            })
+            .collect()
+    }
+}
+
+/// The most characters of a name or a text: no option has a longer one.
+const MOST_CHARS: usize = 256;
+
+/// A plan's options, as the policy named them: one more than is allowed says that there are too
+/// many.
+pub(super) fn options(named: Vec<(String, types::Value)>) -> plan::Options {
+    let named = named.into_iter().take(plan::MOST_OPTIONS + 1);
+    let cut = |text: String| if text.len() > MOST_CHARS { text.chars().take(MOST_CHARS).collect() } else { text };
+    let value = |value| match value {
+        types::Value::Text(text) => plan::Value::Text(cut(text)),
+        value => value.into(),
+    };
+    plan::Options::new(named.map(|(name, given)| (cut(name), value(given))).collect())
+}
+
+/// A plan's options for a policy.
+pub(super) fn lower_options(options: &plan::Options) -> Vec<(String, types::Value)> {
+    options.iter().map(|(name, value)| (name.to_owned(), value.clone().into())).collect()
 }
 
 impl From<lifecycle::Description> for Description {

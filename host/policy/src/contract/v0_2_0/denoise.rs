@@ -3,67 +3,54 @@
 use tilewright_plan as plan;
 use tilewright_plan::Denoise;
 
-use super::bindings::tilewright::policy::{denoise, types, vae};
+use super::{
+    bindings::tilewright::policy::{denoise, types},
+    conversions::{Facts, lower_options, options},
+};
 use crate::contract::conversions::{alike, nanoseconds};
 
-alike!(denoise::WeightForm, plan::WeightForm, Packed = Packed, Expanded = Expanded);
 alike!(denoise::Products, plan::Products, Precision = Precision, Fp8 = Fp8, Int8 = Int8);
 alike!(denoise::Guidance, plan::GuidanceOrder, Together = Together, InTurn = InTurn);
 
 /// A question about a sample in the contract's form: the parts that can't be lent as they are.
 pub(super) struct SampleRequest<'a> {
     question: &'a plan::Question<'a, Denoise>,
-    fast_dtypes: Vec<types::Dtype>,
-    dtypes: Vec<types::Dtype>,
-    stored_types: Vec<denoise::StoredType<'a>>,
+    facts: Facts<'a>,
     /// The steps that are finished, and their plan.
     under_way: Option<(u32, denoise::Plan)>,
 }
 
 impl<'a> SampleRequest<'a> {
     pub fn new(question: &'a plan::Question<'a, Denoise>, under_way: Option<&plan::UnderWay<Denoise>>) -> Self {
-        let dtypes = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
         let stored = question.request.model.stored_types.iter();
+        let stored = stored.map(|stored| (stored.name.as_str(), stored.bytes));
         Self {
             question,
-            fast_dtypes: dtypes(&question.device.fast_dtypes),
-            dtypes: dtypes(&question.capabilities.dtypes),
-            stored_types: stored
-                .map(|stored| denoise::StoredType { name: &stored.name, bytes: stored.bytes })
-                .collect(),
+            facts: Facts::new(question, &question.capabilities.dtypes, stored),
             under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
         }
     }
 
+    /// The options that are offered.
+    pub fn options(&self) -> Vec<types::PlanOption<'_>> {
+        self.facts.options()
+    }
+
     /// The request as the contract has it, everything in it lent.
-    pub fn lend(&self) -> denoise::Request<'_> {
-        let plan::Question { request, device, capabilities, .. } = *self.question;
+    pub fn lend<'b>(&'b self, options: &'b [types::PlanOption<'b>]) -> denoise::Request<'b> {
+        let plan::Question { request, capabilities, .. } = *self.question;
         let model = &request.model;
         denoise::Request {
             model: denoise::Model {
                 family: &model.family,
+                weights: self.facts.weights(model.stored_bytes),
                 parameters: model.parameters,
-                stored_bytes: model.stored_bytes,
-                stored_types: &self.stored_types,
                 blocks: model.blocks,
                 largest_block_bytes: model.largest_block_bytes,
                 experts: model.experts,
             },
-            device: types::Device {
-                backend: device.backend.into(),
-                name: &device.name,
-                arch: &device.arch,
-                compute_units: device.compute_units,
-                total_bytes: device.total_bytes,
-                free_bytes: device.free_bytes,
-                unified: device.unified,
-                fast_dtypes: &self.fast_dtypes,
-            },
-            host: denoise::HostMemory {
-                total_bytes: request.host_total_bytes,
-                free_bytes: request.host_free_bytes,
-                transfer_rate: request.transfer_rate,
-            },
+            device: self.facts.device(),
+            host: request.host.into(),
             limit_bytes: request.memory_limit,
             objective: request.objective.into(),
             batch: request.batch,
@@ -76,7 +63,7 @@ impl<'a> SampleRequest<'a> {
             passes: request.passes,
             sampler: &request.sampler,
             capabilities: denoise::Capabilities {
-                dtypes: &self.dtypes,
+                dtypes: &self.facts.dtypes,
                 fp8_products: capabilities.fp8_products,
                 int8_products: capabilities.int8_products,
                 fused_attention: capabilities.fused_attention,
@@ -84,6 +71,7 @@ impl<'a> SampleRequest<'a> {
                 ahead_most: capabilities.ahead_most,
                 parts_most: capabilities.parts_most,
                 reuse_most: capabilities.reuse_most,
+                options,
             },
             under_way: self
                 .under_way
@@ -118,6 +106,7 @@ impl From<denoise::Plan> for plan::DenoisePlan {
                 denoise::Reuse::FirstBlock(threshold) => plan::StepReuse::FirstBlock { threshold },
             },
             release: answer.release.into(),
+            options: options(answer.options),
             reason: answer.reason,
         }
     }
@@ -146,7 +135,8 @@ impl From<&plan::DenoisePlan> for denoise::Plan {
                 plan::StepReuse::Output { threshold } => denoise::Reuse::Output(threshold),
                 plan::StepReuse::FirstBlock { threshold } => denoise::Reuse::FirstBlock(threshold),
             },
-            release: vae::Release::from(plan.release),
+            release: plan.release.into(),
+            options: lower_options(&plan.options),
             reason: plan.reason.clone(),
         }
     }
@@ -155,20 +145,18 @@ impl From<&plan::DenoisePlan> for denoise::Plan {
 impl From<plan::DenoiseCost> for denoise::Cost {
     fn from(cost: plan::DenoiseCost) -> Self {
         let plan::DenoiseCost { peak_bytes, weights_bytes, moved_bytes, step } = cost;
-        Self { peak_bytes, weights_bytes, moved_bytes, step_ns: nanoseconds(step) }
+        let memory = types::Memory { peak_bytes, weights_bytes };
+        Self { memory, moved_bytes, step_ns: nanoseconds(step) }
     }
 }
 
 impl From<&plan::DenoiseOutcome> for denoise::Outcome {
     fn from(outcome: &plan::DenoiseOutcome) -> Self {
-        Self {
-            elapsed_ns: nanoseconds(outcome.elapsed),
-            step_ns: nanoseconds(outcome.step),
-            peak_bytes: outcome.peak_bytes,
-            weights_bytes: outcome.weights_bytes,
-            moved_bytes: outcome.moved_bytes,
-            attempts: outcome.attempts,
-        }
+        let &plan::DenoiseOutcome { elapsed, load, step, peak_bytes, weights_bytes, moved_bytes, attempts, .. } =
+            outcome;
+        let memory = types::Memory { peak_bytes, weights_bytes };
+        let [elapsed_ns, step_ns, load_ns] = [elapsed, step, load].map(nanoseconds);
+        Self { memory, elapsed_ns, step_ns, load_ns, moved_bytes, attempts }
     }
 }
 

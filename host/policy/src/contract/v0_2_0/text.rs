@@ -3,7 +3,10 @@
 use tilewright_plan as plan;
 use tilewright_plan::Text;
 
-use super::bindings::tilewright::policy::{denoise, text, types};
+use super::{
+    bindings::tilewright::policy::{text, types},
+    conversions::{Facts, lower_options, options},
+};
 use crate::contract::conversions::{alike, nanoseconds};
 
 alike!(text::Place, plan::Place, Device = Device, Host = Host);
@@ -12,66 +15,52 @@ alike!(text::Place, plan::Place, Device = Device, Host = Host);
 /// they are.
 pub(super) struct EncoderRequest<'a> {
     question: &'a plan::Question<'a, Text>,
-    fast_dtypes: Vec<types::Dtype>,
-    stored_types: Vec<denoise::StoredType<'a>>,
-    dtypes: Vec<types::Dtype>,
+    facts: Facts<'a>,
     places: Vec<text::Place>,
-    weights: Vec<denoise::WeightForm>,
+    weights: Vec<types::WeightForm>,
 }
 
 impl<'a> EncoderRequest<'a> {
     pub fn new(question: &'a plan::Question<'a, Text>) -> Self {
-        let dtypes = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
         let plan::TextCapabilities { places, weights, .. } = question.capabilities;
         let stored = question.request.model.stored_types.iter();
+        let stored = stored.map(|stored| (stored.name.as_str(), stored.bytes));
         Self {
             question,
-            fast_dtypes: dtypes(&question.device.fast_dtypes),
-            stored_types: stored
-                .map(|stored| denoise::StoredType { name: &stored.name, bytes: stored.bytes })
-                .collect(),
-            dtypes: dtypes(&question.capabilities.dtypes),
+            facts: Facts::new(question, &question.capabilities.dtypes, stored),
             places: places.iter().copied().map(Into::into).collect(),
             weights: weights.iter().copied().map(Into::into).collect(),
         }
     }
 
+    /// The options that are offered.
+    pub fn options(&self) -> Vec<types::PlanOption<'_>> {
+        self.facts.options()
+    }
+
     /// The request as the contract has it, everything in it lent.
-    pub fn lend(&self) -> text::Request<'_> {
-        let plan::Question { request, device, capabilities, .. } = *self.question;
+    pub fn lend<'b>(&'b self, options: &'b [types::PlanOption<'b>]) -> text::Request<'b> {
+        let plan::Question { request, capabilities, .. } = *self.question;
         let model = &request.model;
         text::Request {
             model: text::Model {
                 kind: &model.kind,
-                stored_types: &self.stored_types,
-                parameter_bytes: model.parameter_bytes,
+                weights: self.facts.weights(model.parameter_bytes),
                 blocks: model.blocks,
                 width: model.width,
                 head_width: model.head_width,
             },
-            device: types::Device {
-                backend: device.backend.into(),
-                name: &device.name,
-                arch: &device.arch,
-                compute_units: device.compute_units,
-                total_bytes: device.total_bytes,
-                free_bytes: device.free_bytes,
-                unified: device.unified,
-                fast_dtypes: &self.fast_dtypes,
-            },
-            host: denoise::HostMemory {
-                total_bytes: request.host_total_bytes,
-                free_bytes: request.host_free_bytes,
-                transfer_rate: request.transfer_rate,
-            },
-            memory: types::Memory { limit_bytes: request.memory_limit, counts_weights: true },
+            device: self.facts.device(),
+            host: request.host.into(),
+            limit_bytes: request.memory_limit,
             objective: request.objective.into(),
             tokens: &request.tokens,
             capabilities: text::Capabilities {
-                dtypes: &self.dtypes,
+                dtypes: &self.facts.dtypes,
                 places: &self.places,
                 weights: &self.weights,
                 kept: capabilities.kept,
+                options,
             },
             hints: &[],
         }
@@ -85,6 +74,7 @@ impl From<text::Plan> for plan::TextPlan {
             place: answer.place.into(),
             weights: answer.weights.into(),
             kept: answer.kept,
+            options: options(answer.options),
             reason: answer.reason,
         }
     }
@@ -97,6 +87,7 @@ impl From<&plan::TextPlan> for text::Plan {
             place: plan.place.into(),
             weights: plan.weights.into(),
             kept: plan.kept,
+            options: lower_options(&plan.options),
             reason: plan.reason.clone(),
         }
     }
@@ -106,20 +97,15 @@ impl From<plan::TextCost> for text::Cost {
     fn from(cost: plan::TextCost) -> Self {
         let plan::TextCost { elapsed, load, peak_bytes, weights_bytes, host_bytes } = cost;
         let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
-        Self { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes }
+        Self { memory: types::Memory { peak_bytes, weights_bytes }, elapsed_ns, load_ns, host_bytes }
     }
 }
 
 impl From<&plan::TextOutcome> for text::Outcome {
     fn from(outcome: &plan::TextOutcome) -> Self {
-        Self {
-            elapsed_ns: nanoseconds(outcome.elapsed),
-            load_ns: nanoseconds(outcome.load),
-            peak_bytes: outcome.peak_bytes,
-            weights_bytes: outcome.weights_bytes,
-            host_bytes: outcome.host_bytes,
-            attempts: outcome.attempts,
-        }
+        let &plan::TextOutcome { elapsed, load, peak_bytes, weights_bytes, host_bytes, attempts, .. } = outcome;
+        let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
+        Self { memory: types::Memory { peak_bytes, weights_bytes }, elapsed_ns, load_ns, host_bytes, attempts }
     }
 }
 

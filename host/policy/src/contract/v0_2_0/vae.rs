@@ -1,0 +1,158 @@
+//! Conversions between the types of contract 0.2.0's `vae` and [`tilewright_plan`]'s.
+
+use tilewright_plan as plan;
+
+use super::{
+    bindings::tilewright::policy::{types, vae},
+    conversions::{Facts, lower_options, options},
+};
+use crate::contract::conversions::nanoseconds;
+
+/// The hint in which the engine names the model's sample size.
+const SAMPLE_SIZE: &str = "sample-size";
+
+/// Hints that this version has fields for.
+const FIELDS: [&str; 3] = [SAMPLE_SIZE, plan::Stage::HINT, "clip.done"];
+
+/// The prefix of hints that name capabilities, as in records of earlier programs.
+const CAPABILITIES: &str = "offer.";
+
+/// A question about a decode or an encode in the contract's form: the parts that can't be lent as
+/// they are.
+pub(super) struct VaeRequest<'a> {
+    question: &'a plan::Question<'a>,
+    facts: Facts<'a>,
+    /// The clip that is under way: frames that are delivered, and their plan.
+    under_way: Option<(u32, vae::Plan)>,
+}
+
+impl<'a> VaeRequest<'a> {
+    pub fn new(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
+        let model = &question.request.model;
+        Self {
+            question,
+            facts: Facts::new(
+                question,
+                &question.capabilities.dtypes,
+                std::iter::once((model.stored.name(), model.parameter_bytes)),
+            ),
+            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
+        }
+    }
+
+    /// The request's hints, without those that have a field.
+    pub fn hints(&self) -> Vec<types::Hint<'_>> {
+        let is_field = |name: &str| FIELDS.contains(&name) || name.starts_with(CAPABILITIES);
+        let hints = self.question.request.hints.iter().filter(|hint| !is_field(&hint.name));
+        hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect()
+    }
+
+    /// The options that are offered.
+    pub fn options(&self) -> Vec<types::PlanOption<'_>> {
+        self.facts.options()
+    }
+
+    /// The request as the contract has it, everything in it lent.
+    pub fn lend<'b>(&'b self, hints: &'b [types::Hint<'b>], options: &'b [types::PlanOption<'b>]) -> vae::Request<'b> {
+        let plan::Question { stage, request, capabilities, .. } = *self.question;
+        let sample_size = request.hints.iter().find(|hint| hint.name == SAMPLE_SIZE);
+        vae::Request {
+            direction: match stage {
+                plan::Stage::Encode => vae::Direction::Encode,
+                _ => vae::Direction::Decode,
+            },
+            model: vae::Model {
+                family: &request.model.family,
+                weights: self.facts.weights(request.model.parameter_bytes),
+                sample_size: sample_size.and_then(|hint| hint.value.parse().ok()),
+            },
+            device: self.facts.device(),
+            host: request.host.into(),
+            limit_bytes: request.memory_limit,
+            objective: request.objective.into(),
+            allows_blended: request.allows_blended,
+            batch: request.batch,
+            frames: request.frames,
+            height: request.height,
+            width: request.width,
+            spatial_scale: request.model.spatial_scale,
+            temporal_scale: request.model.temporal_scale,
+            capabilities: vae::Capabilities {
+                dtypes: &self.facts.dtypes,
+                tile_unit: capabilities.tile_unit,
+                tile_least: capabilities.tile_least,
+                batch_most: capabilities.batch_most,
+                prefetch_most: capabilities.prefetch_most,
+                exact: capabilities.exact,
+                carried: capabilities.carried,
+                offload: capabilities.offload,
+                options,
+            },
+            under_way: self
+                .under_way
+                .as_ref()
+                .map(|(frames_done, plan)| vae::UnderWay { frames_done: *frames_done, plan }),
+            hints,
+        }
+    }
+}
+
+impl From<vae::Plan> for plan::Plan {
+    fn from(answer: vae::Plan) -> Self {
+        Self {
+            space: answer.space.into(),
+            time: answer.time.into(),
+            batch: answer.batch,
+            precision: answer.precision.into(),
+            layout: answer.layout.into(),
+            release: answer.release.into(),
+            offload: answer.offload,
+            prefetch: answer.prefetch,
+            options: options(answer.options),
+            reason: answer.reason,
+        }
+    }
+}
+
+impl From<&plan::Plan> for vae::Plan {
+    fn from(plan: &plan::Plan) -> Self {
+        Self {
+            space: plan.space.into(),
+            time: plan.time.into(),
+            batch: plan.batch,
+            precision: plan.precision.into(),
+            layout: plan.layout.into(),
+            release: plan.release.into(),
+            offload: plan.offload,
+            prefetch: plan.prefetch,
+            options: lower_options(&plan.options),
+            reason: plan.reason.clone(),
+        }
+    }
+}
+
+/// Peak and weights apart, as the contract has them.
+fn memory(peak_bytes: u64, weights_bytes: u64) -> types::Memory {
+    types::Memory { peak_bytes: peak_bytes.saturating_sub(weights_bytes), weights_bytes }
+}
+
+impl From<plan::Cost> for vae::Cost {
+    fn from(cost: plan::Cost) -> Self {
+        let plan::Cost { peak_bytes, weights_bytes, elapsed, tiles, shapes, rework } = cost;
+        Self { memory: memory(peak_bytes, weights_bytes), elapsed_ns: nanoseconds(elapsed), tiles, shapes, rework }
+    }
+}
+
+impl From<&plan::Outcome> for vae::Outcome {
+    fn from(outcome: &plan::Outcome) -> Self {
+        let &plan::Outcome { elapsed, load, peak_bytes, weights_bytes, attempts, .. } = outcome;
+        let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
+        Self { memory: memory(peak_bytes, weights_bytes), elapsed_ns, load_ns, attempts }
+    }
+}
+
+impl From<plan::Trial> for vae::Trial {
+    fn from(trial: plan::Trial) -> Self {
+        Self { plan: (&trial.plan).into(), outcome: (&trial.outcome).into() }
+    }
+}
