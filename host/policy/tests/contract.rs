@@ -16,11 +16,18 @@ struct Released {
 }
 
 /// Every released version. A row is added with a release and never changed.
-const RELEASED: [Released; 1] = [Released {
-    version: "0.1.0",
-    text: include_str!("../../../wit/released/0.1.0/policy.wit"),
-    digest: "8942230e961db9cc53c904855cd82126d11e795d1da67fccfd8d59f82fe2b506",
-}];
+const RELEASED: [Released; 2] = [
+    Released {
+        version: "0.1.0",
+        text: include_str!("../../../wit/released/0.1.0/policy.wit"),
+        digest: "8942230e961db9cc53c904855cd82126d11e795d1da67fccfd8d59f82fe2b506",
+    },
+    Released {
+        version: "0.2.0",
+        text: include_str!("../../../wit/released/0.2.0/policy.wit"),
+        digest: "e4c9af7a86d67ab614a0a8efcfdda4595e1bdc26e829a5e602ee059efce1764d",
+    },
+];
 
 const TODAY: &str = include_str!("../../../wit/policy.wit");
 
