@@ -1,12 +1,14 @@
 //! Version 0.2.0 of the contract: `wit/policy.wit`.
 
+use std::sync::{Arc, OnceLock};
+
 use tilewright_plan::{
     Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, LogLevel, Outcome, Plan, Question, Stage, Text, TextCost,
     TextOutcome, TextPlan, Vae, Value,
 };
 use wasmtime::{
     Result, Store,
-    component::{Component, HasSelf, InstancePre, Linker},
+    component::{self, Component, HasSelf, InstancePre, Linker},
 };
 
 use self::{
@@ -66,17 +68,26 @@ pub(super) const WORLD: World = World {
 struct Exports {
     component: InstancePre<Guest>,
     lifecycle: lifecycle::GuestIndices,
+    stages: Arc<Stages>,
+}
+
+/// The exports for stages.
+struct Stages {
     vae: Option<vae_policy::GuestIndices>,
     denoise: Option<denoise_policy::GuestIndices>,
     text: Option<text_policy::GuestIndices>,
 }
 
-/// An instance's exports.
+/// An instance's exports. Those for a stage are loaded when it is first asked about: a load compares
+/// the types of the functions field by field, which takes longer than a call, and most instances
+/// answer one question.
 struct Policy {
+    instance: component::Instance,
+    exports: Arc<Stages>,
     lifecycle: lifecycle::Guest,
-    vae: Option<vae_policy::Guest>,
-    denoise: Option<denoise_policy::Guest>,
-    text: Option<text_policy::Guest>,
+    vae: OnceLock<vae_policy::Guest>,
+    denoise: OnceLock<denoise_policy::Guest>,
+    text: OnceLock<text_policy::Guest>,
 }
 
 fn link(mut linker: Linker<Guest>, component: &Component) -> Result<Box<dyn Linked>> {
@@ -88,35 +99,43 @@ fn link(mut linker: Linker<Guest>, component: &Component) -> Result<Box<dyn Link
     let vae = if exports_vae { Some(vae_policy::GuestIndices::new(&component)?) } else { None };
     let denoise = if exports_denoise { Some(denoise_policy::GuestIndices::new(&component)?) } else { None };
     let text = if exports_text { Some(text_policy::GuestIndices::new(&component)?) } else { None };
-    Ok(Box::new(Exports { component, lifecycle, vae, denoise, text }))
+    Ok(Box::new(Exports { component, lifecycle, stages: Arc::new(Stages { vae, denoise, text }) }))
 }
 
 impl Linked for Exports {
     fn instantiate(&self, store: &mut Store<Guest>) -> Result<Box<dyn Instance>> {
         let instance = self.component.instantiate(&mut *store)?;
         let lifecycle = self.lifecycle.load(&mut *store, &instance)?;
-        let vae = self.vae.as_ref().map(|indices| indices.load(&mut *store, &instance)).transpose()?;
-        let denoise = self.denoise.as_ref().map(|indices| indices.load(&mut *store, &instance)).transpose()?;
-        let text = self.text.as_ref().map(|indices| indices.load(&mut *store, &instance)).transpose()?;
-        Ok(Box::new(Policy { lifecycle, vae, denoise, text }))
+        let exports = self.stages.clone();
+        let (vae, denoise, text) = Default::default();
+        Ok(Box::new(Policy { instance, exports, lifecycle, vae, denoise, text }))
     }
 }
 
+/// The exports for a stage, loaded if they are not. The policy has them: it is not asked about a
+/// stage that it does not answer.
+fn loaded<'a, I, G>(guest: &'a OnceLock<G>, indices: &Option<I>, load: impl FnOnce(&I) -> Result<G>) -> Result<&'a G> {
+    if let Some(guest) = guest.get() {
+        return Ok(guest);
+    }
+    let loaded = load(indices.as_ref().ok_or_else(unanswered)?)?;
+    Ok(guest.get_or_init(|| loaded))
+}
+
 impl Policy {
-    /// The interface for decodes and encodes. It is present: a policy is not asked about a stage
-    /// that it does not answer.
-    fn vae(&self) -> Result<&vae_policy::Guest> {
-        self.vae.as_ref().ok_or_else(unanswered)
+    /// The interface for decodes and encodes.
+    fn vae(&self, store: &mut Store<Guest>) -> Result<&vae_policy::Guest> {
+        loaded(&self.vae, &self.exports.vae, |indices| indices.load(store, &self.instance))
     }
 
     /// The interface for samples.
-    fn denoise(&self) -> Result<&denoise_policy::Guest> {
-        self.denoise.as_ref().ok_or_else(unanswered)
+    fn denoise(&self, store: &mut Store<Guest>) -> Result<&denoise_policy::Guest> {
+        loaded(&self.denoise, &self.exports.denoise, |indices| indices.load(store, &self.instance))
     }
 
     /// The interface for text encoders.
-    fn text(&self) -> Result<&text_policy::Guest> {
-        self.text.as_ref().ok_or_else(unanswered)
+    fn text(&self, store: &mut Store<Guest>) -> Result<&text_policy::Guest> {
+        loaded(&self.text, &self.exports.text, |indices| indices.load(store, &self.instance))
     }
 }
 
@@ -141,14 +160,20 @@ impl Instance for Policy {
         let failed = question.attempts.iter().zip(&plans);
         let attempts: Vec<_> =
             failed.map(|(attempt, plan)| contract::vae::Attempt { plan, failure: attempt.failure.into() }).collect();
-        let answer = self.vae()?.call_decide(store, request.lend(&request.hints(), &request.options()), &attempts)?;
+        let answer =
+            self.vae(store)?.call_decide(store, request.lend(&request.hints(), &request.options()), &attempts)?;
         Ok(answer.map(Into::into))
     }
 
     fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()> {
         // The outcome is of the clip as a whole.
         let request = VaeRequest::new(question, None);
-        self.vae()?.call_learn(store, request.lend(&request.hints(), &request.options()), &plan.into(), outcome.into())
+        self.vae(store)?.call_learn(
+            store,
+            request.lend(&request.hints(), &request.options()),
+            &plan.into(),
+            outcome.into(),
+        )
     }
 
     fn decide_denoise(
@@ -163,7 +188,7 @@ impl Instance for Policy {
         let attempts: Vec<_> = failed
             .map(|(attempt, plan)| contract::denoise::Attempt { plan, failure: attempt.failure.into() })
             .collect();
-        let answer = self.denoise()?.call_decide(store, request.lend(&request.options()), &attempts)?;
+        let answer = self.denoise(store)?.call_decide(store, request.lend(&request.options()), &attempts)?;
         Ok(answer.map(Into::into))
     }
 
@@ -175,7 +200,7 @@ impl Instance for Policy {
         outcome: &DenoiseOutcome,
     ) -> Result<()> {
         let request = SampleRequest::new(question, None);
-        self.denoise()?.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
+        self.denoise(store)?.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
     }
 
     fn decide_text(&self, store: &mut Store<Guest>, question: &Question<'_, Text>) -> Result<Answer<TextPlan>> {
@@ -184,7 +209,7 @@ impl Instance for Policy {
         let failed = question.attempts.iter().zip(&plans);
         let attempts: Vec<_> =
             failed.map(|(attempt, plan)| contract::text::Attempt { plan, failure: attempt.failure.into() }).collect();
-        let answer = self.text()?.call_decide(store, request.lend(&request.options()), &attempts)?;
+        let answer = self.text(store)?.call_decide(store, request.lend(&request.options()), &attempts)?;
         Ok(answer.map(Into::into))
     }
 
@@ -196,7 +221,7 @@ impl Instance for Policy {
         outcome: &TextOutcome,
     ) -> Result<()> {
         let request = EncoderRequest::new(question);
-        self.text()?.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
+        self.text(store)?.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
     }
 }
 
