@@ -1,6 +1,6 @@
 //! A command's failure, and its exit status.
 
-use std::{fmt, process::ExitCode};
+use std::fmt;
 
 use tilewright_pipeline::Setting;
 
@@ -60,17 +60,17 @@ impl Failure {
     }
 
     /// Prints the failure in one line and returns the exit status.
-    pub fn report(&self) -> ExitCode {
+    pub fn report(&self) -> u8 {
         match self {
             Failure::Input(error) => {
                 tell!("error: {}", one_line(error));
-                ExitCode::from(2)
+                2
             }
             Failure::Work(error) => {
                 tell!("error: {}", one_line(error));
-                ExitCode::from(1)
+                1
             }
-            Failure::ClosedPipe => ExitCode::SUCCESS,
+            Failure::ClosedPipe => 0,
         }
     }
 }

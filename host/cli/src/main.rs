@@ -37,9 +37,10 @@ mod table;
 mod tell;
 mod text_stage;
 
-use std::{io::Write, process::ExitCode};
+use std::io::{Write, stdout};
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
+use signal_hook::low_level;
 use tilewright_torch::backend;
 
 use crate::{
@@ -48,13 +49,24 @@ use crate::{
     tell::tell,
 };
 
-fn main() -> ExitCode {
+fn main() {
+    let status = status();
+    let _ = stdout().flush();
+    // Not by a return, which runs libtorch's destructors: they take a tenth of a second, and nothing
+    // is left for them to do. All that has to be undone is undone when the command returns.
+    low_level::exit(i32::from(status));
+}
+
+/// Does what the arguments ask for, and returns the exit status.
+fn status() -> u8 {
     signals::outlive_large_files();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) => help.exit(),
-        Err(error) if error.use_stderr() => return refuse(&error),
-        Err(help_or_version) => help_or_version.exit(),
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+        Err(error) => return refuse(&error),
     };
     if arguments.global.quiet {
         printer::be_quiet();
@@ -72,21 +84,21 @@ fn main() -> ExitCode {
         device::say_what_is_measured();
     }
     match (run(arguments), signals::status()) {
-        (Ok(()), _) => ExitCode::SUCCESS,
+        (Ok(()), _) => 0,
         (Err(failure), None) => failure.report(),
         (Err(failure), Some(status)) => {
             match signals::advice() {
                 Some(advice) => failure.and(advice).report(),
                 None => failure.report(),
             };
-            ExitCode::from(status)
+            status
         }
     }
 }
 
 /// Reports wrong arguments in one line, like every other error: clap's first paragraph and its
 /// suggestions, without the usage that follows.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error) -> u8 {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim);
     let first = lines.next().unwrap_or_default();
@@ -94,7 +106,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let space = if listed.is_empty() { "" } else { " " };
     let tips: String = lines.filter_map(|line| line.strip_prefix("tip: ")).map(|tip| format!("; {tip}")).collect();
     tell!("{first}{space}{}{tips} (see --help)", listed.join(", "));
-    ExitCode::from(2)
+    2
 }
 
 fn run(arguments: Arguments) -> Outcome {

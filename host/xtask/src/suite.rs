@@ -4,6 +4,7 @@
 use std::{
     env,
     io::{self, BufRead, BufReader, IsTerminal, Write},
+    num::NonZero,
     process::{Command, ExitStatus},
     sync::{Mutex, PoisonError},
     thread,
@@ -16,6 +17,10 @@ use anyhow::{Context, Result, bail};
 const END_TO_END: &[&str] = &["--test", "end_to_end"];
 const OTHERS: &[&str] = &["--lib", "--bins", "--examples", "--test", "[!e]*", "--test", "e[!n]*", "--test", "en[!d]*"];
 const DOCUMENTATION: &[&str] = &["--doc"];
+
+/// The variable that tells tests how many may run at once. One of the end-to-end tests more than
+/// there are cores: some of them wait most of their time.
+const THREADS: &str = "RUST_TEST_THREADS";
 
 /// The commands that run together: those of a lane one after the other, the lanes side by side.
 type Lanes = Vec<Vec<Command>>;
@@ -40,7 +45,12 @@ pub fn run(cargo: impl Fn() -> Command, arguments: &[String]) -> Result<()> {
         bail!("cargo test --no-run failed ({status})");
     }
     let of = |targets: &[&str]| test(&[&["--workspace", "--no-fail-fast"], targets].concat());
-    finish(watch_all(vec![vec![of(END_TO_END)], vec![of(OTHERS), of(DOCUMENTATION)]])?)
+    let mut end_to_end = of(END_TO_END);
+    if env::var_os(THREADS).is_none() {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        end_to_end.env(THREADS, (cores + 1).to_string());
+    }
+    finish(watch_all(vec![vec![end_to_end], vec![of(OTHERS), of(DOCUMENTATION)]])?)
 }
 
 /// Names what failed.
