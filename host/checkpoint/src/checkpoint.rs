@@ -8,13 +8,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use tch::{Device, Tensor};
+use half::{bf16, f16};
 use tilewright_files::{Format, LOOKED_AT, Quote};
-use tilewright_mapped::{Identity, MappedFile, meeting};
-use tilewright_torch::{
-    Stored,
-    packed::{Bytes, Packed},
-};
+use tilewright_kernels::{Bytes, Packed, Stored};
+use tilewright_mapped::{Identity, MappedFile};
 
 use crate::{
     Error, Result, advice,
@@ -303,7 +300,7 @@ impl Checkpoint {
     }
 
     /// Checks that the files are as they were when they were opened: that all that was read of them
-    /// until now counts. [`Self::load`] checks the file that it reads; whoever reads
+    /// until now counts. `load` and [`Self::values`] check the file that they read; whoever reads
     /// [`Self::bytes`] or [`Self::shared_bytes`] calls this afterwards.
     ///
     /// # Errors
@@ -347,59 +344,54 @@ impl Checkpoint {
         place.map_or_else(|| self.path.clone(), |place| self.files[place.file].path().to_owned())
     }
 
-    /// Loads a tensor as `kind` on `device`, copied once; FP8 and GGUF's types are expanded.
+    /// The bytes and the stored type of a tensor that is expected to have a shape.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] if the file does not hold it as
-    /// expected; [`Error::Changed`] if it has changed since it was opened; libtorch's failures.
-    pub fn load(&self, name: &str, expected: &[usize], kind: tch::Kind, device: Device) -> Result<Tensor> {
-        let shape = || Shape(expected.to_vec());
+    /// [`Error::Missing`] or [`Error::Shape`] if the file does not hold it so.
+    pub(crate) fn expected(&self, name: &str, shape: &[usize]) -> Result<(&[u8], Stored)> {
+        let expected = || Shape(shape.to_vec());
         let found = self.shape(name);
         let (Some(found), Some(bytes), Some(stored)) = (found, self.bytes(name), self.find_stored(name)) else {
-            return Err(Error::Missing { path: self.path.clone(), name: name.to_owned(), expected: shape() });
+            return Err(Error::Missing { path: self.path.clone(), name: name.to_owned(), expected: expected() });
         };
-        if found != expected {
-            return Err(Error::Shape {
-                path: self.path.clone(),
-                name: name.to_owned(),
-                found: Shape(found.to_vec()),
-                expected: shape(),
-            });
+        if found != shape {
+            let (path, name, found) = (self.path.clone(), name.to_owned(), Shape(found.to_vec()));
+            return Err(Error::Shape { path, name, found, expected: expected() });
         }
-        let extents: Vec<i64> = expected.iter().map(|&extent| extent as i64).collect();
-        let file = &self.files[self.tensors[name].file];
-        meeting::at(format_args!("load {}", file.path().display()));
-        let loaded = self.load_values(name, bytes, stored, &extents, kind, device);
-        file.check()?;
-        loaded
+        Ok((bytes, stored))
     }
 
-    /// A tensor's values of the extents that it was found to have; FP8 and GGUF's types expanded.
-    fn load_values(
-        &self,
-        name: &str,
-        bytes: &[u8],
-        stored: Stored,
-        extents: &[i64],
-        kind: tch::Kind,
-        device: Device,
-    ) -> Result<Tensor> {
-        if let Some(stored) = plain_kind(stored) {
-            return Ok(tilewright_torch::from_bytes(bytes, extents, stored, kind, device)?);
-        }
-        if !self.can_load(name) {
-            return Err(Error::Stored { path: self.path.clone(), name: name.to_owned(), found: stored.to_string() });
-        }
-        let packed = if extents.len() > 1 { self.matrix(name)? } else { self.packed_vector(name)? };
-        let values = packed.expand(0..packed.shape()[0], tch::Kind::Float)?;
-        let shaped = values.f_reshape(extents).and_then(|values| values.f_to_kind(kind)?.f_to_device(device));
-        Ok(shaped.map_err(tilewright_torch::Error::from)?)
+    /// The values of a tensor of a shape, rounded to f32, of those that are stored as they are.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] if the file does not hold it so;
+    /// [`Error::Changed`] if it has changed since it was opened.
+    pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let (bytes, stored) = self.expected(name, shape)?;
+        let values = match stored {
+            Stored::F64 => bytes.as_chunks().0.iter().map(|&bytes| f64::from_le_bytes(bytes) as f32).collect(),
+            Stored::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
+            Stored::F16 => bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
+            Stored::Bf16 => bytes.as_chunks().0.iter().map(|&bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
+            _ => return Err(self.cannot_load(name, stored)),
+        };
+        self.check_file_of(name)?;
+        Ok(values)
+    }
+
+    /// Checks that the file that a tensor is in is as it was when it was opened.
+    pub(crate) fn check_file_of(&self, name: &str) -> Result<()> {
+        Ok(self.tensors.get(name).map_or(Ok(()), |place| self.files[place.file].check())?)
+    }
+
+    pub(crate) fn cannot_load(&self, name: &str, stored: Stored) -> Error {
+        Error::Stored { path: self.path.clone(), name: name.to_owned(), found: stored.to_string() }
     }
 
     /// True if a tensor's values can be loaded: they are numbers with a fraction that need no
     /// description.
     pub fn can_load(&self, name: &str) -> bool {
-        self.find_stored(name).is_some_and(|stored| plain_kind(stored).is_some() || Packed::expands_alone(stored))
+        self.find_stored(name).is_some_and(|stored| is_plain(stored) || Packed::expands_alone(stored))
     }
 
     /// True for a tensor without values.
@@ -408,12 +400,9 @@ impl Checkpoint {
     }
 }
 
-/// libtorch's type of values that stand in a file as they are.
-fn plain_kind(stored: Stored) -> Option<tch::Kind> {
-    match stored {
-        Stored::F64 => Some(tch::Kind::Double),
-        other => other.kind(),
-    }
+/// True of a type whose values stand in a file as they are computed in.
+fn is_plain(stored: Stored) -> bool {
+    stored == Stored::F64 || stored.computable().is_some()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use tilewright_files::header;
-use tilewright_torch::Stored;
+use tilewright_kernels::Stored;
 
 /// The most tensors of a file.
 pub const MOST_TENSORS: usize = header::MOST_TENSORS;

@@ -86,6 +86,7 @@ pub enum Error {
         reason: String,
     },
     /// libtorch failed, out of memory included.
+    #[cfg(feature = "torch")]
     #[error(transparent)]
     Torch(#[from] tilewright_torch::Error),
 }

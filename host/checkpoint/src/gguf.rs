@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use tilewright_torch::Stored;
+use tilewright_kernels::Stored;
 
 use crate::contents::{Contents, Entry, MOST_AXES, MOST_TENSORS, check_shape};
 

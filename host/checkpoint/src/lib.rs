@@ -1,7 +1,7 @@
 //! Files of weights. A [`Checkpoint`] is a safetensors or GGUF file, a pickle of tensors as
 //! `torch.save` writes it, or a model in several shards: tensors by name, as views of the mapped
 //! files until they are loaded. Quantized weights come as
-//! [`Packed`](tilewright_torch::packed::Packed) matrices, with the scales that stand beside them.
+//! [`Packed`](tilewright_kernels::Packed) matrices, with the scales that stand beside them.
 //!
 //! Everything read from a file is hostile until checked: counts, offsets, shapes and sizes are
 //! compared with the file before anything is made from them.
@@ -18,6 +18,8 @@ mod pickle;
 mod quantized;
 mod safetensors_file;
 mod shards;
+#[cfg(feature = "torch")]
+mod tensors;
 mod zeros;
 
 pub use checkpoint::{Checkpoint, Container, FileId};
@@ -26,4 +28,4 @@ pub use gguf_tokenizer::GgufTokenizer;
 pub use pickle::{PICKLE_ENDINGS, is_pickle};
 pub use quantized::Quantization;
 pub use shards::{files_of, find_part, models_among, models_in, whole_of};
-pub use tilewright_torch::Stored;
+pub use tilewright_kernels::Stored;

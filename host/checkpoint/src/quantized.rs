@@ -4,12 +4,8 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use tch::{Device, Kind};
 use tilewright_files::json_fault;
-use tilewright_torch::{
-    Stored,
-    packed::{Groups, Packed, Scales},
-};
+use tilewright_kernels::{Groups, Packed, Scales, Stored};
 
 use crate::{Checkpoint, Error, Result, error::Shape};
 
@@ -302,9 +298,7 @@ impl Checkpoint {
         if count != 1 && !is_rows {
             return Err(format!("has scales of shape {shape:?} in {name}: one, or one for each row, were expected"));
         }
-        let tensor = self.load(name, &shape, Kind::Float, Device::Cpu).map_err(|error| error.to_string())?;
-        let flat = tensor.f_reshape([-1]).map_err(|error| error.to_string())?;
-        let factors = Vec::<f32>::try_from(&flat).map_err(|error| error.to_string())?;
+        let factors = self.values(name, &shape).map_err(|error| error.to_string())?;
         match factors.iter().all(|factor| factor.is_finite()) {
             true => Ok(factors),
             false => Err(format!("has scales that are not finite, in {name}")),

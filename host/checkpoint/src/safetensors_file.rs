@@ -2,8 +2,8 @@
 
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use tilewright_files::{header, json_fault};
+use tilewright_kernels::Stored;
 use tilewright_plan::bytes;
-use tilewright_torch::Stored;
 
 use crate::contents::{Contents, Entry, check_shape};
 

@@ -134,7 +134,7 @@ fn is_weight(name: &str, entry: &Entry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_torch::Stored;
+    use tilewright_kernels::Stored;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Container, Quantization, Stored};
-use tilewright_torch::device_packed::DevicePacked;
+use tilewright_torch::{device_packed::DevicePacked, packed::expand};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quantized").join(name)
@@ -43,14 +43,14 @@ fn every_type_of_gguf_expands_to_the_last_bit() {
         let matrix = file.matrix(name).unwrap();
         types.push(matrix.stored());
         assert_eq!(format!("{}.weight", matrix.stored().name()), name);
-        let expanded = matrix.expand(0..matrix.shape()[0], Kind::Float).unwrap();
+        let expanded = expand(&matrix, 0..matrix.shape()[0], Kind::Float).unwrap();
         assert_same(&values(&expanded), &values(&reference(&expected, name)), name);
         // Some rows alone are those rows.
-        let rows = matrix.expand(2..5, Kind::Float).unwrap();
+        let rows = expand(&matrix, 2..5, Kind::Float).unwrap();
         assert_same(&values(&rows), &values(&expanded.narrow(0, 2, 3)), name);
         // Narrow types are the f32 values, rounded.
         for kind in [Kind::BFloat16, Kind::Half] {
-            let narrow = matrix.expand(0..matrix.shape()[0], kind).unwrap();
+            let narrow = expand(&matrix, 0..matrix.shape()[0], kind).unwrap();
             assert_same(&values(&narrow), &values(&expanded.to_kind(kind)), &format!("{name} as {kind:?}"));
         }
     }
@@ -90,7 +90,7 @@ fn codes_of_8_bits_are_torchs() {
     for name in file.names() {
         let matrix = file.matrix(name).unwrap();
         for (kind, end) in [(Kind::Float, ""), (Kind::BFloat16, ".bf16"), (Kind::Half, ".f16")] {
-            let found = matrix.expand(0..matrix.shape()[0], kind).unwrap();
+            let found = expand(&matrix, 0..matrix.shape()[0], kind).unwrap();
             let of = format!("{name}{end}");
             assert_same(&values(&found), &values(&reference(&expected, &of)), &of);
         }
@@ -116,7 +116,7 @@ fn scaled_kinds_expand_as_comfy_kitchen_does() {
         assert_eq!(weights.len(), 2, "{kind}");
         for name in weights {
             let matrix = file.matrix(name).unwrap_or_else(|error| panic!("{kind}: {error}"));
-            let found = matrix.expand(0..matrix.shape()[0], Kind::Float).unwrap();
+            let found = expand(&matrix, 0..matrix.shape()[0], Kind::Float).unwrap();
             assert_same(&values(&found), &values(&reference(&expected, name)), &format!("{kind} {name}"));
         }
     }
@@ -136,10 +136,10 @@ fn operators_expand_as_the_kernels_do() {
             let on_device = DevicePacked::new(&matrix, Device::Cpu).unwrap();
             assert_eq!(on_device.shape(), matrix.shape().map(|extent| extent as i64));
             for kind in [Kind::Float, Kind::BFloat16, Kind::Half] {
-                let expected = matrix.expand(0..rows, kind).unwrap();
+                let expected = expand(&matrix, 0..rows, kind).unwrap();
                 assert_same(&values(&on_device.expand(0..rows as i64, kind).unwrap()), &values(&expected), &words);
             }
-            let last = matrix.expand(rows - 1..rows, Kind::Float).unwrap();
+            let last = expand(&matrix, rows - 1..rows, Kind::Float).unwrap();
             let found = on_device.expand(rows as i64 - 1..rows as i64, Kind::Float).unwrap();
             assert_same(&values(&found), &values(&last), &words);
             types.insert(matrix.stored());

@@ -7,6 +7,7 @@ use tilewright_models::{
     Checkpoint, ComputeFormat, Destination, Family, Identity, Latent, LatentFile, Scaling, kl, wan_vae,
 };
 use tilewright_plan::Model;
+use tilewright_torch::kernels;
 
 use crate::{Error, Result};
 
@@ -152,7 +153,7 @@ impl Autoencoder for Kl {
     }
 
     fn decoder_bytes(config: &kl::Config, format: ComputeFormat, device: Device) -> Result<u64> {
-        Ok(config.weight_bytes(format, device)?)
+        Ok(config.weight_bytes(format, &kernels(device))?)
     }
 
     fn check_weights(file: &Checkpoint, identity: &Identity, config: &kl::Config) -> Result<()> {
@@ -185,7 +186,7 @@ impl Autoencoder for Kl {
     }
 
     fn encoder_bytes(config: &kl::EncoderConfig, format: ComputeFormat, device: Device) -> Result<u64> {
-        Ok(config.weight_bytes(format, device)?)
+        Ok(config.weight_bytes(format, &kernels(device))?)
     }
 
     fn load_encoder(
@@ -229,7 +230,7 @@ impl Autoencoder for Wan {
     }
 
     fn decoder_bytes(config: &wan_vae::Config, format: ComputeFormat, device: Device) -> Result<u64> {
-        Ok(config.weight_bytes(format, device)?)
+        Ok(config.weight_bytes(format, &kernels(device))?)
     }
 
     fn check_weights(file: &Checkpoint, identity: &Identity, config: &wan_vae::Config) -> Result<()> {
@@ -262,7 +263,7 @@ impl Autoencoder for Wan {
     }
 
     fn encoder_bytes(config: &wan_vae::EncoderConfig, format: ComputeFormat, device: Device) -> Result<u64> {
-        Ok(config.weight_bytes(format, device)?)
+        Ok(config.weight_bytes(format, &kernels(device))?)
     }
 
     fn load_encoder(

@@ -65,7 +65,8 @@ impl<'a> ClipJob<'a> {
             host: machine.host_memory(),
             hints: Vec::new(),
         };
-        let prices = ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured);
+        let prices =
+            ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured, &machine.kernels());
         let capabilities = Capabilities {
             dtypes: prices.dtypes(),
             tile_unit: scale,

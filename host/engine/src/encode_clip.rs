@@ -84,7 +84,7 @@ impl<'a> ClipEncodeJob<'a> {
             host: machine.host_memory(),
             hints: Vec::new(),
         };
-        let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured);
+        let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured, &machine.kernels());
         let capabilities = Capabilities {
             dtypes: prices.dtypes(),
             tile_unit: scale,

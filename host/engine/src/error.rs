@@ -118,6 +118,12 @@ impl From<tilewright_torch::Error> for Error {
     }
 }
 
+impl From<tilewright_nn::Error> for Error {
+    fn from(error: tilewright_nn::Error) -> Self {
+        Error::Model(error.into())
+    }
+}
+
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         tilewright_torch::Error::from(error).into()

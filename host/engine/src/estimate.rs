@@ -3,12 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::{
     PlanFormat,
     kl::{Config, EncoderConfig, Extent, Metered},
 };
-use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
-use tilewright_torch::probe::Measured;
+use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
 use crate::{autoencoding::costs::PlanCost, grid::Axis};
 
@@ -20,7 +20,7 @@ pub(crate) struct Estimator {
     width: u32,
     values: Values,
     bytes_per_second: f64,
-    on_cpu: bool,
+    kernels: Kernels,
     metered: Arc<Metered>,
 }
 
@@ -37,29 +37,29 @@ struct Values {
 
 impl Estimator {
     /// Prices decodes in every precision and memory order that the device was measured in.
-    pub fn new(config: &Config, request: &Request, measured: &Measured) -> Self {
+    pub fn new(config: &Config, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: latent, output: config.image_channels as f64, ramp: 1.0, exact: true };
-        Self::price(values, request, measured, config.meter(measured))
+        Self::price(values, request, (measured, kernels), config.meter(measured, kernels))
     }
 
     /// The same of encodes.
-    pub fn encoding(config: &EncoderConfig, request: &Request, measured: &Measured) -> Self {
+    pub fn encoding(config: &EncoderConfig, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: config.image_channels as f64, output: latent, ramp: 1.0 / scale, exact: false };
-        Self::price(values, request, measured, config.meter(measured))
+        Self::price(values, request, (measured, kernels), config.meter(measured, kernels))
     }
 
-    fn price(values: Values, request: &Request, measured: &Measured, metered: Metered) -> Self {
+    fn price(values: Values, request: &Request, (measured, kernels): (&Measured, &Kernels), metered: Metered) -> Self {
         Self {
             batch: request.batch,
             height: request.height,
             width: request.width,
             values,
             bytes_per_second: measured.bytes_per_second,
-            on_cpu: measured.backend == Backend::Cpu,
+            kernels: *kernels,
             metered: Arc::new(metered),
         }
     }
@@ -96,7 +96,7 @@ impl PlanCost for Estimator {
         let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
         let tiles = per_sample.saturating_mul(self.batch);
         let batch = plan.batch.clamp(1, tiles);
-        let format = PlanFormat::of(plan, self.on_cpu);
+        let format = PlanFormat::of(plan, &self.kernels);
         let pass = |batch| {
             let extent = Extent { batch, height: tile_height, width: tile_width, band };
             let pass = self.metered.pass(format, &extent);
@@ -130,6 +130,6 @@ impl PlanCost for Estimator {
         })
     }
     fn weight_bytes(&self, plan: &Plan) -> u64 {
-        self.metered.weight_bytes(PlanFormat::of(plan, self.on_cpu)).unwrap_or(0)
+        self.metered.weight_bytes(PlanFormat::of(plan, &self.kernels)).unwrap_or(0)
     }
 }

@@ -10,16 +10,11 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind};
+use tch::Device;
 use tilewright_files::{UserFolder, digest::fnv1a};
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_plan::{Backend, CONVOLUTION, Device as Facts, Dtype, HostMemory, Layout, PlanOption, Precision, Stage};
-use tilewright_torch::{
-    backend, device,
-    device::Choice,
-    memory,
-    probe::{self, Measured},
-    winograd,
-};
+use tilewright_torch::{backend, device, device::Choice, kernels, memory, probe};
 
 use crate::Result;
 
@@ -107,9 +102,14 @@ impl Machine {
         }
     }
 
+    /// The kernels that the process has on the device.
+    pub fn kernels(&self) -> Kernels {
+        kernels(self.device)
+    }
+
     /// The options of decodes or encodes that the device has.
     pub(crate) fn vae_options(&self, stage: Stage) -> Vec<PlanOption> {
-        let is_filtered = self.device == Device::Cpu && winograd::available(Kind::Float);
+        let is_filtered = self.kernels().has_winograd(Dtype::F32);
         PlanOption::offered(stage, |name| name == CONVOLUTION && is_filtered, |_| false)
     }
 

@@ -12,6 +12,7 @@ use tilewright_plan::{
     Capabilities, Failure, Hint, LEAST_TILE, MOST_BATCH, Objective, Outcome, Plan, Planner, Request, Stage,
     Vae as VaeWork,
 };
+use tilewright_torch::kernels;
 
 use crate::{
     Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, Vae,
@@ -111,7 +112,7 @@ impl<D: Direction> Task<VaeWork> for Picture<'_, D> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(Tensor, Outcome), AttemptError> {
         let (device, direction) = (self.job.machine.device, &self.job.input);
-        let format = PlanFormat::of(plan, device == Device::Cpu).compute()?;
+        let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         let network = load(context, |step| direction.lease(format, device, step))?;
         let weights = self.job.counted_weights(network.bytes());
         let pass = || Pass { network: &*network, input: &self.input, plan, device, context }.carry_out();
@@ -176,7 +177,7 @@ impl<'a> DecodeJob<'a> {
             host: machine.host_memory(),
             hints: hints(vae),
         };
-        let prices = Estimator::new(&vae.config, &request, &machine.measured);
+        let prices = Estimator::new(&vae.config, &request, &machine.measured, &machine.kernels());
         let capabilities = capabilities(machine, Stage::Decode, &prices, scale);
         Self::checked(machine, Stage::Decode, request, capabilities, prices, Latents { vae, latents })
     }
@@ -212,7 +213,7 @@ impl<'a> EncodeJob<'a> {
             host: machine.host_memory(),
             hints: hints(vae),
         };
-        let prices = Estimator::encoding(&config, &request, &machine.measured);
+        let prices = Estimator::encoding(&config, &request, &machine.measured, &machine.kernels());
         let capabilities = capabilities(machine, Stage::Encode, &prices, config.spatial_scale());
         Self::checked(machine, Stage::Encode, request, capabilities, prices, Pictures { vae, config, pictures })
     }

@@ -5,12 +5,13 @@ use std::{
     collections::BTreeMap,
 };
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 use tilewright_checkpoint::{Error as FileError, Quantization, Shape};
 use tilewright_nn::{Needed, Source, Torch};
 use tilewright_plan::{Dtype, Model};
+use tilewright_torch::kind;
 
-use crate::{Checkpoint, Error, Family, Identity, Kind as FileKind, Result, inspection::most_common, names::Names};
+use crate::{Checkpoint, Error, Family, Identity, Kind, Result, inspection::most_common, names::Names};
 
 /// The most channels that a layer may have: past this a file is hostile rather than large.
 const MOST_CHANNELS: usize = 1 << 13;
@@ -86,13 +87,13 @@ impl<'a> Known<'a> {
     ///
     /// # Errors
     /// [`Error::Unknown`] if it holds none.
-    pub fn of(file: &'a Checkpoint, identity: &'a Identity, kind: FileKind) -> Result<Self> {
+    pub fn of(file: &'a Checkpoint, identity: &'a Identity, kind: Kind) -> Result<Self> {
         let Some(naming) = identity.naming.filter(|_| identity.kind == kind) else {
             let reason = match (kind, identity.kind) {
-                (FileKind::KlAutoencoder, FileKind::VideoAutoencoder) => {
+                (Kind::KlAutoencoder, Kind::VideoAutoencoder) => {
                     format!("a {} video autoencoder, where one of pictures is expected", identity.family)
                 }
-                (FileKind::KlAutoencoder, _) => "no KL autoencoder".into(),
+                (Kind::KlAutoencoder, _) => "no KL autoencoder".into(),
                 _ => "no video autoencoder".into(),
             };
             return Err(Error::Unknown { path: file.path().to_owned(), reason });
@@ -108,7 +109,7 @@ impl<'a> Known<'a> {
     ///
     /// # Errors
     /// As [`Self::of`], and [`Error::Unknown`] if it has none.
-    pub fn of_encoder(file: &'a Checkpoint, identity: &'a Identity, kind: FileKind) -> Result<Self> {
+    pub fn of_encoder(file: &'a Checkpoint, identity: &'a Identity, kind: Kind) -> Result<Self> {
         let known = Self::of(file, identity, kind)?;
         if known.has("encoder") {
             return Ok(known);
@@ -311,12 +312,12 @@ impl OnDevice<'_, '_, '_> {
 }
 
 impl Source<Torch> for OnDevice<'_, '_, '_> {
-    fn weight(&self, name: &str, shapes: &[&[i64]], kind: Kind) -> tilewright_nn::Result<Tensor> {
+    fn weight(&self, name: &str, shapes: &[&[i64]], dtype: Dtype) -> tilewright_nn::Result<Tensor> {
         let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
         let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
         let (name, found) = self.known.locate(&needed)?;
         self.step(self.known.file.bytes(name).map_or(0, <[u8]>::len))?;
-        let tensor = self.known.file.load(name, found, kind, self.device).map_err(Error::from)?;
+        let tensor = self.known.file.load(name, found, kind(dtype)?, self.device).map_err(Error::from)?;
         Ok(if found == needed.shapes[0] { tensor } else { tensor.f_reshape(shapes[0])? })
     }
 }

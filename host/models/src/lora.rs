@@ -12,6 +12,7 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Error as FileError, Shape, Stored};
+use tilewright_torch::packed;
 
 use self::{
     names::{Owner, Piece, owner, refused, split},
@@ -247,7 +248,7 @@ impl Lora {
             return Ok(tilewright_torch::from_bytes(bytes, &shape, Kind::Double, Kind::Float, Device::Cpu)?);
         }
         let packed = self.file.matrix(name)?;
-        Ok(packed.expand(0..packed.shape()[0], Kind::Float).map_err(FileError::from)?)
+        Ok(packed::expand(&packed, 0..packed.shape()[0], Kind::Float).map_err(FileError::from)?)
     }
 
     /// Rows and columns of a tensor as a matrix.

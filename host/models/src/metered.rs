@@ -7,9 +7,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tch::Device;
+use tilewright_kernels::{Kernels, Rate};
 use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Needed, Scope};
-use tilewright_torch::probe::Rate;
 
 use crate::Result;
 
@@ -79,16 +78,16 @@ impl<N> Lazily<N> {
     }
 }
 
-/// Bytes of a network's weights, as they are laid out in a format on a device.
+/// Bytes of a network's weights, as they are laid out in a format with the kernels of a device.
 ///
 /// # Errors
 /// As [`build`].
 pub(crate) fn weight_bytes<N>(
     format: ComputeFormat,
-    device: Device,
+    kernels: &Kernels,
     network: impl FnOnce(&Scope<'_, Meter>) -> Result<N>,
 ) -> Result<u64> {
-    let meter = Meter::new(format, Costs { on_cpu: device == Device::Cpu, ..Costs::default() });
+    let meter = Meter::new(format, Costs { kernels: *kernels, ..Costs::default() });
     Ok(build(&meter, network)?.weight_bytes)
 }
 

@@ -112,7 +112,7 @@ impl<C: NetworkConfig> NetworkFile<C> {
     /// # Errors
     /// Never: nothing is loaded.
     pub fn resident_bytes(&self, format: ComputeFormat, residency: Residency) -> Result<u64> {
-        let width = format.convolution.elt_size_in_bytes() as u64;
+        let width = format.convolution.bytes();
         let bytes = |needed: &Needed| match (needed.shapes[0].len(), residency) {
             (2, Residency::Mapped) => 0,
             (2, Residency::Streamed) if self.is_of_a_block(needed) => 0,

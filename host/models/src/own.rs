@@ -5,6 +5,7 @@
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 use tilewright_nn::{ComputeFormat, Costs, Dense, Meter, Needed, TokenOps, TokenScope};
+use tilewright_plan::Dtype;
 use tilewright_sampling::{Shift, Times};
 
 use crate::{
@@ -137,7 +138,7 @@ impl<O: TokenOps> Network<O> {
     }
 
     pub fn prepare(&self, ops: &O, inputs: &Inputs<'_, O::Tensor>, size: [i64; 3]) -> Result<Context<O::Tensor>> {
-        Ok(Context { text: self.text.forward(ops, inputs.text, Kind::Float)?, size })
+        Ok(Context { text: self.text.forward(ops, inputs.text, Dtype::F32)?, size })
     }
 
     pub fn forward(
@@ -152,15 +153,15 @@ impl<O: TokenOps> Network<O> {
         let [_, rows, columns] = context.size;
         let tokens = ops.reshape(latents, &[batch, channels, rows * columns])?;
         let tokens = ops.contiguous(&ops.permute(&tokens, &[0, 2, 1])?)?;
-        let tokens = self.first.forward(ops, &tokens, Kind::Float)?;
+        let tokens = self.first.forward(ops, &tokens, Dtype::F32)?;
         let gate = ops.contiguous(&ops.narrow(&context.text, 1, 0, 1)?)?;
         for (index, block) in self.blocks.iter().enumerate() {
             if before_block(index, &tokens)? == Blocks::SkipRest {
                 break;
             }
-            ops.add_gated(&tokens, Some(&gate), block.forward(ops, &tokens, Kind::Float)?)?;
+            ops.add_gated(&tokens, Some(&gate), block.forward(ops, &tokens, Dtype::F32)?)?;
         }
-        let velocity = ops.permute(&self.last.forward(ops, &tokens, Kind::Float)?, &[0, 2, 1])?;
+        let velocity = ops.permute(&self.last.forward(ops, &tokens, Dtype::F32)?, &[0, 2, 1])?;
         Ok(ops.reshape(&ops.contiguous(&velocity)?, &[batch, channels, height, width])?)
     }
 }
@@ -243,7 +244,7 @@ fn a_network_is_a_folder_and_a_line() {
     // The same network on a meter, which counts what it holds.
     let meter = Meter::new(ComputeFormat::single(), Costs::default());
     let network = AnyNetwork::build(&found.config, &TokenScope::new(found.file(), &meter)).unwrap();
-    let occupied = |shape: &[i64]| meter.occupied(shape, Kind::Float).unwrap();
+    let occupied = |shape: &[i64]| meter.occupied(shape, Dtype::F32).unwrap();
     let (latents, text) = (occupied(&[2, 4, 3, 5]), occupied(&[2, 2, 3]));
     let inputs = Inputs { text: &text, pooled: None, image: None, guidance: None };
     let context = network.prepare(&meter, &inputs, [1, 3, 5]).unwrap();

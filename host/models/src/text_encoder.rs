@@ -10,6 +10,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use tch::{Device, Tensor};
 use tilewright_nn::{ComputeFormat, Meter, MeterTensor, Needed, Ops, TokenOps, TokenScope, Torch};
+use tilewright_plan::Dtype;
+use tilewright_torch::packed;
 
 use crate::{
     Checkpoint, Error, Identity, Kind, LoadStep, Part, Result, clip,
@@ -415,7 +417,7 @@ impl NetworkFile<EncoderConfig> {
     pub fn project(&self, pooled: &Tensor) -> Result<Option<Tensor>> {
         let Some((name, is_transposed)) = self.projection() else { return Ok(None) };
         let packed = self.file.file().matrix(&name)?;
-        let weight = packed.expand(0..packed.shape()[0], pooled.f_kind()?)?.f_to_device(pooled.device())?;
+        let weight = packed::expand(&packed, 0..packed.shape()[0], pooled.f_kind()?)?.f_to_device(pooled.device())?;
         let weight = if is_transposed { weight } else { weight.f_transpose(0, 1)? };
         Ok(Some(pooled.f_matmul(&weight)?))
     }
@@ -448,7 +450,7 @@ impl NetworkFile<EncoderConfig> {
         left_out: usize,
     ) -> Result<EncoderStates<MeterTensor>> {
         let network = EncoderNetwork::build(&self.config, &TokenScope::new(&self.file, meter))?;
-        let embedded = meter.unset(&[samples, tokens, self.config.hidden()], tch::Kind::Float)?;
+        let embedded = meter.unset(&[samples, tokens, self.config.hidden()], Dtype::F32)?;
         network.forward(meter, embedded, left_out)
     }
 }
@@ -507,7 +509,7 @@ impl LoadedEncoder {
     /// libtorch's failures, out of memory included.
     pub fn states(&self, embedded: &Tensor, left_out: usize) -> Result<EncoderStates<Tensor>> {
         // The network writes over its input.
-        let own = self.ops.unset(&embedded.size(), tch::Kind::Float)?;
+        let own = self.ops.unset(&embedded.size(), Dtype::F32)?;
         self.ops.copy_onto(&own, embedded)?;
         self.network.forward(&self.ops, own, left_out)
     }

@@ -3,26 +3,24 @@
 use std::path::Path;
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::{Measured, Rate, Scratch, Speed};
 use tilewright_models::{
     Checkpoint, Identity, PlanFormat,
     wan_vae::{Clip, Config, Decoder, Extent, Spread},
 };
 use tilewright_plan::{Backend, Dtype, Layout, Precision};
-use tilewright_torch::{
-    probe::{Measured, Rate, Scratch, Speed},
-    winograd,
-};
+use tilewright_torch::kernels;
 
 /// A device of which nothing but what it can run matters.
 fn device() -> Measured {
-    let rate = Rate { per_product: 1e-11, per_value: 1e-10 };
+    let (kernels, rate) = (kernels(Device::Cpu), Rate { per_product: 1e-11, per_value: 1e-10 });
     let speed = |dtype, layout| Speed {
         dtype,
         layout,
         flops_per_second: 1e11,
         plain: rate,
         winograd: Some(rate)
-            .filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && winograd::available(tch::Kind::Float)),
+            .filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && kernels.has_winograd(dtype)),
         attention_flops_per_second: 1e11,
         fused_attention: true,
         norm_bytes_per_second: None,
@@ -46,6 +44,7 @@ fn the_state_is_as_large_as_was_estimated() {
     let _no_grad = tch::no_grad_guard();
     // These networks are too small to share out.
     tilewright_torch::set_threads(1);
+    let kernels = kernels(Device::Cpu);
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
     for name in [
         "wan21-original/Wan2.1_VAE.safetensors",
@@ -57,11 +56,11 @@ fn the_state_is_as_large_as_was_estimated() {
         let config = Config::read(&file, &identity).unwrap();
         for dtype in [Dtype::F32, Dtype::Bf16] {
             let layouts = [Layout::ChannelsLast, Layout::ChannelsFirst].into_iter();
-            let formats = layouts.flat_map(|layout| PlanFormat::all(dtype, layout, true));
+            let formats = layouts.flat_map(|layout| PlanFormat::all(dtype, layout, &kernels));
             for plan_format in formats.filter(|format| format.precision != Precision::Mixed(Dtype::F32)) {
                 let format = plan_format.compute().unwrap();
                 let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
-                let costs = config.costs(plan_format, &device()).unwrap();
+                let costs = config.costs(plan_format, &device(), &kernels).unwrap();
                 for latent_frames in [1, 2, 5] {
                     let shape = [1, config.latent_channels as i64, i64::from(latent_frames), 4, 6];
                     let latents = Tensor::zeros(shape, (Kind::Float, Device::Cpu));

@@ -3,7 +3,7 @@
 
 use std::{fmt, ops::Range};
 
-use tch::Kind;
+use tilewright_plan::Dtype;
 
 use crate::{Ops, Result, Store};
 
@@ -114,6 +114,6 @@ pub trait CausalOps: Ops {
     /// # Errors
     /// Memory is out.
     fn in_f32(&self, tensor: &Self::Tensor) -> Result<Self::Tensor> {
-        self.to_kind(self.share(tensor), Kind::Float)
+        self.to_dtype(self.share(tensor), Dtype::F32)
     }
 }

@@ -1,5 +1,7 @@
 //! Errors of running and of building a network.
 
+use tilewright_plan::Dtype;
+
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -7,8 +9,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A failure in libtorch, out of memory included.
+    #[cfg(feature = "torch")]
     #[error(transparent)]
     Torch(#[from] tilewright_torch::Error),
+    /// A type that no tensor is computed in.
+    #[error("nothing is computed in {0}")]
+    Dtype(Dtype),
     /// A weight can't be had, or has another shape than its layer needs.
     #[error("{name}: {detail}")]
     Weight {
@@ -30,6 +36,7 @@ pub enum Error {
     },
 }
 
+#[cfg(feature = "torch")]
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         Error::Torch(error.into())

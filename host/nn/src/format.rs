@@ -2,15 +2,16 @@
 
 use std::fmt;
 
-use tch::{Device, Kind};
+use tilewright_kernels::Kernels;
 use tilewright_plan::{CONVOLUTION, DIRECT, Dtype, Layout, Plan, Precision, Products};
-use tilewright_torch::{Error, Result, attention, winograd};
+
+use crate::{Error, Result};
 
 /// The types and the memory order that a network is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ComputeFormat {
     /// The type of convolutions and matrix products.
-    pub convolution: Kind,
+    pub convolution: Dtype,
     /// True if convolutions of f32 round their operands to TF32.
     pub tf32: bool,
     /// The operands of products with weights that are stored in a type for them; `convolution` is
@@ -22,7 +23,7 @@ pub struct ComputeFormat {
     /// The parts of the tokens that go through a feed-forward layer one after the other.
     pub feed_forward: i64,
     /// The type of norms and sums, and of the tensors between layers.
-    pub rest: Kind,
+    pub rest: Dtype,
     /// The memory order between layers.
     pub layout: Layout,
     /// True if 3×3 convolutions are computed directly where they could be by Winograd's filtering.
@@ -41,19 +42,20 @@ pub struct PlanFormat {
 }
 
 impl PlanFormat {
-    /// The formats of a type and a memory order, on a processor or another device.
-    pub fn all(dtype: Dtype, layout: Layout, on_cpu: bool) -> impl Iterator<Item = Self> {
+    /// The formats of a type and a memory order, with the kernels of a device.
+    pub fn all(dtype: Dtype, layout: Layout, kernels: &Kernels) -> impl Iterator<Item = Self> + use<> {
+        let kernels = *kernels;
         [Precision::Uniform(dtype), Precision::Mixed(dtype)].into_iter().flat_map(move |precision| {
             let filtered = Self { precision, layout, is_direct: false };
-            let direct = filtered.is_filtered(on_cpu).then_some(Self { is_direct: true, ..filtered });
+            let direct = filtered.is_filtered(&kernels).then_some(Self { is_direct: true, ..filtered });
             std::iter::once(filtered).chain(direct)
         })
     }
 
-    /// The format of a plan, on a processor or another device.
-    pub fn of(plan: &Plan, on_cpu: bool) -> Self {
+    /// The format of a plan, with the kernels of a device.
+    pub fn of(plan: &Plan, kernels: &Kernels) -> Self {
         let filtered = Self { precision: plan.precision, layout: plan.layout, is_direct: false };
-        let is_direct = plan.options.is(CONVOLUTION, DIRECT) && filtered.is_filtered(on_cpu);
+        let is_direct = plan.options.is(CONVOLUTION, DIRECT) && filtered.is_filtered(kernels);
         Self { is_direct, ..filtered }
     }
 
@@ -66,8 +68,8 @@ impl PlanFormat {
     }
 
     /// True if 3×3 convolutions run by Winograd's filtering.
-    fn is_filtered(self, on_cpu: bool) -> bool {
-        on_cpu && self.compute().is_ok_and(|format| format.winograd(Device::Cpu))
+    fn is_filtered(self, kernels: &Kernels) -> bool {
+        self.compute().is_ok_and(|format| format.has_winograd(kernels))
     }
 }
 
@@ -82,12 +84,12 @@ impl ComputeFormat {
     /// f32 throughout, channels first.
     pub const fn single() -> Self {
         Self {
-            convolution: Kind::Float,
+            convolution: Dtype::F32,
             tf32: false,
             products: Products::Precision,
             queries: None,
             feed_forward: 1,
-            rest: Kind::Float,
+            rest: Dtype::F32,
             layout: Layout::ChannelsFirst,
             is_direct: false,
         }
@@ -98,29 +100,24 @@ impl ComputeFormat {
     /// # Errors
     /// The type of `precision` can't be computed in, or not in this way.
     pub fn new(precision: Precision, layout: Layout) -> Result<Self> {
-        let convolution = tilewright_torch::kind(precision.dtype())?;
+        let dtype = precision.dtype();
+        let convolution = match dtype {
+            Dtype::Tf32 => Dtype::F32,
+            Dtype::F32 | Dtype::Bf16 | Dtype::F16 => dtype,
+            _ => return Err(Error::Dtype(dtype)),
+        };
         let rest = match precision {
-            Precision::Uniform(Dtype::Tf32) => return Err(Error::Torch("no tensor has the type tf32".into())),
+            Precision::Uniform(Dtype::Tf32) => return Err(Error::Dtype(dtype)),
             Precision::Uniform(_) => convolution,
-            Precision::Mixed(_) => Kind::Float,
+            Precision::Mixed(_) => Dtype::F32,
         };
-        Ok(Self { convolution, tf32: precision.dtype() == Dtype::Tf32, rest, layout, ..Self::single() })
-    }
-
-    /// True if attention whose heads have this width is fused on a device, where it is tried.
-    pub fn fuses_attention(&self, device: Device, width: i64) -> bool {
-        let dtype = match self.convolution {
-            Kind::BFloat16 => Dtype::Bf16,
-            Kind::Half => Dtype::F16,
-            _ => Dtype::F32,
-        };
-        attention::is_fused(device, width, dtype)
+        Ok(Self { convolution, tf32: dtype == Dtype::Tf32, rest, layout, ..Self::single() })
     }
 
     /// True if 3×3 convolutions run by Winograd's filtering.
-    pub fn winograd(&self, device: Device) -> bool {
-        let single = Self { convolution: Kind::Float, ..*self };
+    pub fn has_winograd(&self, kernels: &Kernels) -> bool {
+        let single = Self { convolution: Dtype::F32, ..*self };
         let wanted = Self { layout: Layout::ChannelsLast, ..Self::single() };
-        single == wanted && device == Device::Cpu && winograd::available(self.convolution)
+        single == wanted && kernels.has_winograd(self.convolution)
     }
 }

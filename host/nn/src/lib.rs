@@ -14,6 +14,7 @@ mod meter;
 mod ops;
 mod scope;
 mod tokens;
+#[cfg(feature = "torch")]
 mod torch;
 
 pub use causal::CausalOps;
@@ -26,4 +27,5 @@ pub use scope::{Listing, Needed, Scope, Source};
 pub use tokens::{
     Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenListing, TokenOps, TokenScope, TokenSource, root_mean_square_norm,
 };
-pub use torch::{Beside, Matrix, Piece, Torch};
+#[cfg(feature = "torch")]
+pub use torch::{Beside, Matrix, Piece, Torch, fuses_attention};

@@ -9,11 +9,8 @@ mod tokens;
 
 use std::{ops::Range, rc::Rc};
 
-use tch::Kind;
+use tilewright_kernels::{group_norm_bytes, group_norm_passes, plain_bytes, winograd_weight_bytes};
 use tilewright_plan::{Dtype, Layout};
-use tilewright_torch::{
-    attention, group_norm_bytes, group_norm_passes, multi_head, probe::convolution_bytes, reordered, winograd,
-};
 
 use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::LapMeter};
 pub use bands::{MeterKernel, MeterSums};
@@ -43,23 +40,23 @@ pub struct Meter {
 #[derive(Clone, Debug)]
 pub struct MeterTensor {
     axes: Axes,
-    kind: Kind,
+    dtype: Dtype,
     storage: Rc<Storage>,
 }
 
 impl MeterTensor {
     /// Bytes of its values.
     pub fn bytes(&self) -> u64 {
-        bytes(&self.axes, self.kind)
+        bytes(&self.axes, self.dtype)
     }
 
     fn view(&self, axes: Axes) -> Self {
-        Self { axes, kind: self.kind, storage: self.storage.clone() }
+        Self { axes, dtype: self.dtype, storage: self.storage.clone() }
     }
 }
 
-fn bytes(axes: &Axes, kind: Kind) -> u64 {
-    axes.count().saturating_mul(kind.elt_size_in_bytes() as u64)
+fn bytes(axes: &Axes, dtype: Dtype) -> u64 {
+    axes.count().saturating_mul(dtype.bytes())
 }
 
 impl Meter {
@@ -73,20 +70,20 @@ impl Meter {
     ///
     /// # Errors
     /// The extents are negative, or too many.
-    pub fn input(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
+    pub fn input(&self, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
         let mut axes = Axes::contiguous(shape).ok_or_else(|| shape_error("an input", &[shape]))?;
         if let Ok(picture) = shape.try_into() {
             axes = self.convolution_axes(picture);
         }
-        Ok(MeterTensor { axes, kind, storage: Rc::new(Storage::new(&self.ledger, 0)) })
+        Ok(MeterTensor { axes, dtype, storage: Rc::new(Storage::new(&self.ledger, 0)) })
     }
 
     /// A tensor of its own memory, held beside the network.
     ///
     /// # Errors
     /// As [`Self::input`].
-    pub fn occupied(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
-        Ok(self.output(self.input(shape, kind)?.axes, kind))
+    pub fn occupied(&self, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
+        Ok(self.output(self.input(shape, dtype)?.axes, dtype))
     }
 
     /// The bytes that are held now.
@@ -107,11 +104,11 @@ impl Meter {
     /// Counts the weights and the bias of a convolution that is laid out for Winograd's filtering,
     /// in place of those that were given.
     fn lay_out_filtered(&self, weight: &[i64], bias: &[i64], taps: usize, upsamples: bool) {
-        let kind = self.format.convolution;
+        let dtype = self.format.convolution;
         let count = |extents: &[i64]| extents.iter().fold(1, |count: u64, &extent| count.saturating_mul(extent as u64));
-        let given = count(weight).saturating_add(count(bias)).saturating_mul(kind.elt_size_in_bytes() as u64);
+        let given = count(weight).saturating_add(count(bias)).saturating_mul(dtype.bytes());
         let [out, into] = [weight[0], weight[1]];
-        self.ledger.lay_out(given, winograd::weight_bytes(into, out, taps, upsamples, kind));
+        self.ledger.lay_out(given, winograd_weight_bytes(into, out, taps, upsamples, dtype));
     }
 
     /// Makes the bytes held now the peak.
@@ -133,8 +130,8 @@ impl Meter {
         self.spend(bytes as f64 / self.costs.bytes_per_second);
     }
 
-    fn output(&self, axes: Axes, kind: Kind) -> MeterTensor {
-        MeterTensor { axes, kind, storage: Rc::new(self.hold(bytes(&axes, kind))) }
+    fn output(&self, axes: Axes, dtype: Dtype) -> MeterTensor {
+        MeterTensor { axes, dtype, storage: Rc::new(self.hold(bytes(&axes, dtype))) }
     }
 
     /// Holds bytes until the result is dropped.
@@ -147,24 +144,15 @@ impl Meter {
         drop(self.hold(bytes));
     }
 
-    /// True if a kernel of this project's own computes attention.
-    fn has_own_attention(&self, kind: Kind) -> bool {
-        let is_there = match kind {
-            Kind::BFloat16 => multi_head::has_own(kind),
-            _ => kind == Kind::Float && winograd::available(kind),
-        };
-        self.costs.on_cpu && is_there
-    }
-
     fn scratch(&self, values: f64) -> u64 {
-        (values * self.format.convolution.elt_size_in_bytes() as f64) as u64
+        (values * self.format.convolution.bytes() as f64) as u64
     }
 
     /// The time of products from `into` to `out` channels, for `pixels` pixels and `taps` taps.
     /// Output channels are computed in blocks.
     fn multiplies(&self, into: i64, out: i64, pixels: i64, taps: i64) {
         let (into, out, rate) = (into as f64, out as f64, &self.costs.plain);
-        let each = rate.per_product * into * reordered::whole_blocks(out) + rate.per_value * (into + out);
+        let each = rate.per_product * into * self.costs.kernels.whole_blocks(out) + rate.per_value * (into + out);
         self.spend(each * pixels as f64 * taps as f64);
     }
 
@@ -203,38 +191,39 @@ impl Meter {
         let (input_pixels, output_pixels) = ((batch * height * width) as f64, (batch * rows * columns) as f64);
         let is_small = batch == 1 && into * height * width <= scratch.small as i64;
         let (into, out) = (into as f64, out as f64);
-        if scratch.small > 0 && (is_small || side == 1 && tch::get_num_threads() == 1) {
+        if scratch.small > 0 && (is_small || side == 1 && self.costs.kernels.threads == 1) {
             // libtorch's own convolution lays the input out once per tap (im2col), oneDNN's does
             // not.
-            let output = self.output(output, picture.kind);
+            let output = self.output(output, picture.dtype);
             if side > 1 {
                 self.touch(self.scratch(taps * into * output_pixels));
             }
             return Ok(output);
         }
-        let _per_thread = self.hold(convolution_bytes() as u64);
-        let weights =
-            self.scratch(scratch.weights * taps * reordered::whole_blocks(into) * reordered::whole_blocks(out));
+        let _per_thread = self.hold(self.costs.kernels.convolution_bytes());
+        let weights = self.scratch(
+            scratch.weights * taps * self.costs.kernels.whole_blocks(into) * self.costs.kernels.whole_blocks(out),
+        );
         // The probe tells the algorithm by the copies of the input that it found: several are
         // im2col, none is a convolution in the given order, one is a convolution in oneDNN's own
         // order.
         if scratch.inputs > 1.0 {
-            let output = self.output(output, picture.kind);
+            let output = self.output(output, picture.dtype);
             let columns = if side > 1 { scratch.inputs * into * output_pixels } else { 0.0 };
             self.touch(self.scratch(columns) + weights);
             return Ok(output);
         }
         // Input and output are put into another order, the output when the input's copy is gone.
         // Less than a block of channels stays as it is.
-        let copied = if into < reordered::block() { 0.0 } else { reordered::whole_blocks(into) };
-        let other = self.hold(self.scratch(scratch.inputs * reordered::whole_blocks(out) * output_pixels));
+        let copied = if into < self.costs.kernels.block as f64 { 0.0 } else { self.costs.kernels.whole_blocks(into) };
+        let other = self.hold(self.scratch(scratch.inputs * self.costs.kernels.whole_blocks(out) * output_pixels));
         if scratch.inputs == 0.0 {
-            let output = self.output(output, picture.kind);
+            let output = self.output(output, picture.dtype);
             self.touch(weights);
             return Ok(output);
         }
         self.touch(self.scratch(scratch.inputs * copied * input_pixels) + weights);
-        let output = self.output(output, picture.kind);
+        let output = self.output(output, picture.dtype);
         drop(other);
         Ok(output)
     }
@@ -278,7 +267,7 @@ impl Ops for Meter {
     }
 
     fn has_winograd(&self) -> bool {
-        self.costs.on_cpu && self.format.winograd(tch::Device::Cpu)
+        self.format.has_winograd(&self.costs.kernels)
     }
 
     fn extents(&self, picture: &MeterTensor) -> Result<[i64; 4]> {
@@ -316,7 +305,7 @@ impl Ops for Meter {
         }
         let axes =
             self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| shape_error("padding", &[&shape]))?;
-        let padded = self.output(axes, tensor.kind);
+        let padded = self.output(axes, tensor.dtype);
         self.moves(tensor.bytes() + padded.bytes());
         Ok(padded)
     }
@@ -342,7 +331,7 @@ impl Ops for Meter {
             Some(axes) => tensor.view(axes),
             None => {
                 self.moves(2 * tensor.bytes());
-                self.output(plain, tensor.kind)
+                self.output(plain, tensor.dtype)
             }
         })
     }
@@ -352,7 +341,7 @@ impl Ops for Meter {
             true => Ok(tensor.clone()),
             false => {
                 self.moves(2 * tensor.bytes());
-                Ok(self.output(tensor.axes.made_contiguous(), tensor.kind))
+                Ok(self.output(tensor.axes.made_contiguous(), tensor.dtype))
             }
         }
     }
@@ -367,14 +356,14 @@ impl Ops for Meter {
             return Ok(tensor.clone());
         }
         self.moves(2 * tensor.bytes());
-        Ok(self.output(self.convolution_axes(shape), tensor.kind))
+        Ok(self.output(self.convolution_axes(shape), tensor.dtype))
     }
 
-    fn to_kind(&self, tensor: MeterTensor, kind: Kind) -> Result<MeterTensor> {
-        if tensor.kind == kind {
+    fn to_dtype(&self, tensor: MeterTensor, dtype: Dtype) -> Result<MeterTensor> {
+        if tensor.dtype == dtype {
             return Ok(tensor);
         }
-        let converted = self.output(tensor.axes.dense(), kind);
+        let converted = self.output(tensor.axes.dense(), dtype);
         self.moves(tensor.bytes() + converted.bytes());
         Ok(converted)
     }
@@ -386,7 +375,7 @@ impl Ops for Meter {
         let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
         let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
         self.moves(5 * picture.bytes());
-        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
+        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.dtype))
     }
 
     fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
@@ -410,21 +399,21 @@ impl Ops for Meter {
         if *weight != [shape[1]] || weight != bias || groups < 1 || shape[1] % groups != 0 {
             return Err(shape_error("a group norm", &[&shape, weight, bias, &[groups]]));
         }
-        let passes = group_norm_passes(picture.kind, self.costs.on_cpu);
-        let rate = self.costs.norm_bytes_per_second[usize::from(picture.kind != Kind::Float)];
+        let passes = group_norm_passes(picture.dtype, self.costs.kernels.on_cpu);
+        let rate = self.costs.norm_bytes_per_second[usize::from(picture.dtype != Dtype::F32)];
         self.spend((passes * picture.bytes()) as f64 / rate);
-        if !self.costs.on_cpu && picture.kind != Kind::Float {
+        if !self.costs.kernels.on_cpu && picture.dtype != Dtype::F32 {
             let is_last = picture.axes.suggests_channels_last();
-            return Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind));
+            return Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.dtype));
         }
-        if picture.kind == Kind::Float && !picture.axes.is_contiguous() {
+        if picture.dtype == Dtype::F32 && !picture.axes.is_contiguous() {
             self.touch(group_norm_bytes(shape));
-            return Ok(self.output(picture.axes.dense(), picture.kind));
+            return Ok(self.output(picture.axes.dense(), picture.dtype));
         }
         let is_last = picture.axes.suggests_channels_last();
         let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
         let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
-        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
+        Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.dtype))
     }
 
     fn convolution(
@@ -443,7 +432,7 @@ impl Ops for Meter {
             }
             let _copy = self.reshape(picture, &[batch, into, height * width])?;
             self.multiplies(into, weight[0], batch * height * width, 1);
-            return Ok(self.output(self.convolution_axes([batch, weight[0], height, width]), picture.kind));
+            return Ok(self.output(self.convolution_axes([batch, weight[0], height, width]), picture.dtype));
         }
         self.convolved_by_libtorch(picture, weight, Some(bias), window.stride, window.padding)
     }
@@ -457,7 +446,7 @@ impl Ops for Meter {
         let _copy = self.contiguous(tokens)?;
         self.multiplies(weight[1], weight[0], (tokens.axes.count() as i64) / weight[1].max(1), 1);
         let axes = Axes::contiguous(&shape).ok_or_else(|| shape_error("a linear layer", &[&shape]))?;
-        Ok(self.output(axes, tokens.kind))
+        Ok(self.output(axes, tokens.dtype))
     }
 
     fn attention(&self, query: MeterTensor, key: &MeterTensor, value: &MeterTensor) -> Result<MeterTensor> {
@@ -465,18 +454,13 @@ impl Ops for Meter {
         if shapes[0].len() != 3 || shapes[1] != shapes[0] || shapes[2] != shapes[0] {
             return Err(shape_error("attention", &shapes));
         }
-        let dtype = match query.kind {
-            Kind::BFloat16 => Dtype::Bf16,
-            Kind::Half => Dtype::F16,
-            _ => Dtype::F32,
-        };
         let (samples, tokens, width) = (shapes[0][0] as f64, shapes[0][1] as f64, shapes[0][2] as f64);
         self.spend(4.0 * samples * width * tokens * tokens / self.costs.attention_flops_per_second);
-        let scratch = attention::fused_bytes(width, dtype);
-        if self.has_own_attention(query.kind) {
+        let scratch = self.costs.kernels.fused_bytes(width, query.dtype);
+        if self.costs.kernels.has_own_attention(query.dtype) {
             let (tokens, width, samples) = (shapes[0][1], shapes[0][2], shapes[0][0]);
-            let scratch = match query.kind {
-                Kind::BFloat16 => multi_head::scratch_bytes(tokens, width, samples, query.kind),
+            let scratch = match query.dtype {
+                Dtype::Bf16 => self.costs.kernels.heads_scratch_bytes(tokens, width, samples, query.dtype),
                 _ => scratch as u64,
             };
             let query = self.contiguous(&query)?;
@@ -484,12 +468,12 @@ impl Ops for Meter {
             self.touch(scratch);
             return Ok(query);
         }
-        let output = self.output(query.axes.made_contiguous(), query.kind);
+        let output = self.output(query.axes.made_contiguous(), query.dtype);
         if !self.costs.fused_attention {
-            self.touch(attention::plain_bytes(shapes[0][0], shapes[0][1], shapes[0][2]));
+            self.touch(plain_bytes(shapes[0][0], shapes[0][1], shapes[0][2]));
             return Ok(output);
         }
-        if !self.costs.on_cpu {
+        if !self.costs.kernels.on_cpu {
             // Sums and maxima per query.
             self.touch((8.0 * samples * tokens) as u64);
             return Ok(output);

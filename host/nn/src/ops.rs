@@ -2,6 +2,8 @@
 
 use std::{fmt, ops::Range};
 
+use tilewright_plan::Dtype;
+
 use crate::{ComputeFormat, Laps, Result};
 
 /// The movement of a convolution's window.
@@ -138,7 +140,7 @@ pub trait Ops: fmt::Debug + 'static {
     fn to_memory_order(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// The tensor in another type; the same tensor if it has that type already.
-    fn to_kind(&self, tensor: Self::Tensor, kind: tch::Kind) -> Result<Self::Tensor>;
+    fn to_dtype(&self, tensor: Self::Tensor, dtype: Dtype) -> Result<Self::Tensor>;
 
     /// A picture at twice the height and width, each pixel repeated.
     fn upsample_nearest(&self, picture: &Self::Tensor) -> Result<Self::Tensor>;

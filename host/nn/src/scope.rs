@@ -5,6 +5,8 @@ use std::{
     fmt::Display,
 };
 
+use tilewright_plan::Dtype;
+
 use crate::{Meter, Ops, Result};
 
 /// Gives weights by their names.
@@ -15,7 +17,7 @@ pub trait Source<O: Ops> {
     ///
     /// # Errors
     /// There is no such weight, it has other extents, or it can't be loaded.
-    fn weight(&self, name: &str, shapes: &[&[i64]], kind: tch::Kind) -> Result<O::Weight>;
+    fn weight(&self, name: &str, shapes: &[&[i64]], dtype: Dtype) -> Result<O::Weight>;
 }
 
 /// A weight that a network needs.
@@ -47,12 +49,12 @@ impl Listing {
 }
 
 impl Source<Meter> for Listing {
-    fn weight(&self, name: &str, shapes: &[&[i64]], kind: tch::Kind) -> Result<Vec<i64>> {
+    fn weight(&self, name: &str, shapes: &[&[i64]], dtype: Dtype) -> Result<Vec<i64>> {
         let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
         let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
         self.needed.borrow_mut().push(needed);
         let shape = shapes.first().map(|shape| shape.to_vec()).unwrap_or_default();
-        let width = kind.elt_size_in_bytes() as u64;
+        let width = dtype.bytes();
         let bytes = shape.iter().fold(width, |bytes, &extent| bytes.saturating_mul(extent.max(0) as u64));
         self.bytes.set(self.bytes.get().saturating_add(bytes));
         Ok(shape)
@@ -99,12 +101,12 @@ impl<'a, O: Ops> Scope<'a, O> {
         self.weight(part, &[shape], self.ops.format().rest)
     }
 
-    /// A weight in the type `kind`, stored in any of some shapes.
+    /// A weight in the type `dtype`, stored in any of some shapes.
     ///
     /// # Errors
     /// As [`Source::weight`].
-    pub fn weight(&self, part: &str, shapes: &[&[i64]], kind: tch::Kind) -> Result<O::Weight> {
-        self.source.weight(&self.full_name(&part), shapes, kind)
+    pub fn weight(&self, part: &str, shapes: &[&[i64]], dtype: Dtype) -> Result<O::Weight> {
+        self.source.weight(&self.full_name(&part), shapes, dtype)
     }
 
     fn full_name(&self, part: &impl Display) -> String {

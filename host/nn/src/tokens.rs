@@ -3,11 +3,11 @@
 
 use std::fmt;
 
-use tch::Kind;
+use tilewright_plan::Dtype;
 
 use crate::{Error, Needed, Ops, Result};
 
-/// A linear function of the gelu's kind.
+/// A linear function of the gelu's dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
     /// x · Φ(x)
@@ -66,19 +66,19 @@ pub trait TokenOps: Ops {
     ) -> std::result::Result<Self::Tensor, E>;
 
     /// A tensor whose values are to be written.
-    fn unset(&self, shape: &[i64], kind: Kind) -> Result<Self::Tensor>;
+    fn unset(&self, shape: &[i64], dtype: Dtype) -> Result<Self::Tensor>;
 
     /// Axes in another order, as a view.
     fn permute(&self, tensor: &Self::Tensor, axes: &[usize]) -> Result<Self::Tensor>;
 
     /// A linear layer over the last axis, in the format's type of products, with a result of
-    /// `kind`.
+    /// `dtype`.
     fn multiply(
         &self,
         tokens: &Self::Tensor,
         matrix: &Self::Matrix,
         bias: Option<&Self::Weight>,
-        kind: Kind,
+        dtype: Dtype,
     ) -> Result<Self::Tensor>;
 
     /// As [`Self::multiply`], onto [N, tokens, out].
@@ -90,8 +90,8 @@ pub trait TokenOps: Ops {
         bias: Option<&Self::Weight>,
     ) -> Result<()>;
 
-    /// A norm over the width, computed in f32, with a result of `kind`.
-    fn layer_norm(&self, tokens: &Self::Tensor, norm: LayerNorm<'_, Self>, kind: Kind) -> Result<Self::Tensor>;
+    /// A norm over the width, computed in f32, with a result of `dtype`.
+    fn layer_norm(&self, tokens: &Self::Tensor, norm: LayerNorm<'_, Self>, dtype: Dtype) -> Result<Self::Tensor>;
 
     /// Norms queries or keys [N, tokens, width] of `heads` heads in place, in f32, and rotates
     /// pairs of neighbours by the cosines and sines [tokens, width of a head], if these are given.
@@ -142,7 +142,7 @@ pub trait TokenSource<O: TokenOps> {
     ///
     /// # Errors
     /// There is no such weight, it has other extents, or it can't be loaded.
-    fn vector(&self, name: &str, shape: &[i64], kind: Kind) -> Result<O::Weight>;
+    fn vector(&self, name: &str, shape: &[i64], dtype: Dtype) -> Result<O::Weight>;
 
     /// The weight [out, into] of a linear layer. A convolution that never overlaps is one, too: the
     /// file may store it with more axes.
@@ -180,7 +180,7 @@ impl<'a, O: TokenOps> TokenScope<'a, O> {
     /// # Errors
     /// As [`TokenSource::vector`].
     pub fn vector(&self, part: &str, shape: &[i64]) -> Result<O::Weight> {
-        self.source.vector(&self.full_name(&part), shape, Kind::Float)
+        self.source.vector(&self.full_name(&part), shape, Dtype::F32)
     }
 
     /// The weight [out, into] of a linear layer.
@@ -220,12 +220,12 @@ impl<O: TokenOps> Dense<O> {
         Ok(Self { matrix: scope.matrix("weight", [out, into])?, bias: None })
     }
 
-    /// Runs the layer; the result has the type `kind`.
+    /// Runs the layer; the result has the type `dtype`.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward(&self, ops: &O, tokens: &O::Tensor, kind: Kind) -> Result<O::Tensor> {
-        ops.multiply(tokens, &self.matrix, self.bias.as_ref(), kind)
+    pub fn forward(&self, ops: &O, tokens: &O::Tensor, dtype: Dtype) -> Result<O::Tensor> {
+        ops.multiply(tokens, &self.matrix, self.bias.as_ref(), dtype)
     }
 
     /// Runs the layer onto a tensor.
@@ -238,7 +238,7 @@ impl<O: TokenOps> Dense<O> {
 }
 
 /// A norm over the width: x / √(mean of squares + epsilon) · weight, computed in f32, with a
-/// result of `kind` (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
+/// result of `dtype` (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
 ///
 /// # Errors
 /// libtorch's failures, out of memory included.
@@ -246,12 +246,12 @@ pub fn root_mean_square_norm<O: TokenOps>(
     ops: &O,
     tokens: &O::Tensor,
     norm: HeadNorm<'_, O::Weight>,
-    kind: Kind,
+    dtype: Dtype,
 ) -> Result<O::Tensor> {
-    let normed = ops.unset(&ops.shape(tokens), Kind::Float)?;
+    let normed = ops.unset(&ops.shape(tokens), Dtype::F32)?;
     ops.copy_onto(&normed, tokens)?;
     ops.norm_heads(&normed, norm, 1, None)?;
-    ops.to_kind(normed, kind)
+    ops.to_dtype(normed, dtype)
 }
 
 /// A source of extents alone, which lists the weights that it is asked for.

@@ -6,14 +6,13 @@ mod tokens;
 
 use std::ops::Range;
 
-use tch::{Device, Kind, Tensor};
-use tilewright_plan::Layout;
+use tch::{Device, Tensor};
+use tilewright_plan::{Dtype, Layout};
 use tilewright_torch::{
-    attention, cancel, conv2d, group_norm, linear, pointwise, to_layout,
+    attention, cancel, conv2d, group_norm, kernels, kind, linear, pointwise, to_layout,
     winograd::{self, Winograd},
 };
 
-pub(crate) use self::tokens::expanded_rows;
 pub use self::{
     sums::{Affine, Sums},
     tokens::{Beside, Matrix, Piece},
@@ -33,13 +32,19 @@ impl Torch {
     /// Runs networks in a format on a device. `width` is that of their attention, if they have one:
     /// fused attention is tried there first, because some devices have none or get it wrong.
     pub fn new(format: ComputeFormat, device: Device, width: Option<i64>) -> Self {
-        Self { format, device, fused: width.is_some_and(|width| format.fuses_attention(device, width)) }
+        Self { format, device, fused: width.is_some_and(|width| fuses_attention(&format, device, width)) }
     }
 
     /// Divides attention and feed-forward layers as a format says, of which nothing else differs.
     pub fn divide_as(&mut self, format: &ComputeFormat) {
         self.format = ComputeFormat { queries: format.queries, feed_forward: format.feed_forward, ..self.format };
     }
+}
+
+/// True if attention whose heads have this width is fused on a device in a format, where it is
+/// tried.
+pub fn fuses_attention(format: &ComputeFormat, device: Device, width: i64) -> bool {
+    attention::is_fused(device, width, format.convolution)
 }
 
 impl Ops for Torch {
@@ -54,7 +59,7 @@ impl Ops for Torch {
     }
 
     fn has_winograd(&self) -> bool {
-        self.format.winograd(self.device)
+        self.format.has_winograd(&kernels(self.device))
     }
 
     fn extents(&self, picture: &Tensor) -> Result<[i64; 4]> {
@@ -70,7 +75,7 @@ impl Ops for Torch {
     }
 
     fn empty(&self, [batch, channels, height, width]: [i64; 4]) -> Result<Tensor> {
-        let options = (self.format.rest, self.device);
+        let options = (kind(self.format.rest)?, self.device);
         Ok(match self.format.layout {
             Layout::ChannelsFirst => Tensor::f_empty([batch, channels, height, width], options)?,
             Layout::ChannelsLast => {
@@ -114,8 +119,8 @@ impl Ops for Torch {
         Ok(to_layout(tensor, self.format.layout)?)
     }
 
-    fn to_kind(&self, tensor: Tensor, kind: Kind) -> Result<Tensor> {
-        Ok(tensor.f_to_kind(kind)?)
+    fn to_dtype(&self, tensor: Tensor, dtype: Dtype) -> Result<Tensor> {
+        Ok(tensor.f_to_kind(kind(dtype)?)?)
     }
 
     fn upsample_nearest(&self, picture: &Tensor) -> Result<Tensor> {
@@ -165,7 +170,7 @@ impl Ops for Torch {
     }
 
     fn winograd_kernel(&self, weight: &Tensor, bias: &Tensor, upsamples: bool) -> Result<Winograd> {
-        Ok(Winograd::new(weight, bias, upsamples, self.format.convolution)?)
+        Ok(Winograd::new(weight, bias, upsamples, kind(self.format.convolution)?)?)
     }
 
     fn winograd_convolution(

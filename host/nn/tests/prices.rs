@@ -1,9 +1,8 @@
 //! The meter's prices of single operations.
 
-use tch::Kind;
+use tilewright_kernels::{Kernels, Measured, Rate, Scratch, Speed};
 use tilewright_nn::{ComputeFormat, Costs, GroupNorm, Meter, Ops, Window};
 use tilewright_plan::{Backend, Dtype, Layout, Precision};
-use tilewright_torch::probe::{Measured, Rate, Scratch, Speed};
 
 fn measured(backend: Backend, fused_attention: bool) -> Measured {
     let speed = Speed {
@@ -30,13 +29,14 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
 
 fn meter(measured: &Measured) -> Meter {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::Bf16), Layout::ChannelsFirst).unwrap();
-    Meter::new(format, Costs::new(&measured.speeds[0], measured))
+    let kernels = Kernels { on_cpu: measured.backend == Backend::Cpu, ..Kernels::default() };
+    Meter::new(format, Costs::new(&measured.speeds[0], measured, &kernels))
 }
 
 /// The time of a convolution of 128 channels, per pixel.
 fn convolution(backend: Backend, side: i64) -> f64 {
     let meter = meter(&measured(backend, true));
-    let picture = meter.input(&[1, 128, side, side], Kind::BFloat16).unwrap();
+    let picture = meter.input(&[1, 128, side, side], Dtype::Bf16).unwrap();
     meter.convolution(&picture, &vec![128, 128, 3, 3], &vec![128], Window { stride: 1, padding: [1; 2] }).unwrap();
     meter.seconds() / (side * side) as f64
 }
@@ -65,9 +65,9 @@ fn a_norm_takes_what_norms_were_measured_to_take() {
     };
     // 1.28 MB, read or written four times; in f32 twice as much, three times.
     let expected = [
-        (norm(Kind::BFloat16, Some(2e10)), 4.0 * 1.28e6 / 2e10),
-        (norm(Kind::BFloat16, None), 4.0 * 1.28e6 / 2e11),
-        (norm(Kind::Float, Some(2e10)), 3.0 * 2.56e6 / 1e10),
+        (norm(Dtype::Bf16, Some(2e10)), 4.0 * 1.28e6 / 2e10),
+        (norm(Dtype::Bf16, None), 4.0 * 1.28e6 / 2e11),
+        (norm(Dtype::F32, Some(2e10)), 3.0 * 2.56e6 / 1e10),
     ];
     for (found, expected) in expected {
         assert!((found / expected - 1.0).abs() < 1e-9, "{found} in place of {expected}");
@@ -79,7 +79,7 @@ fn attention_in_pieces_holds_its_scores() {
     let held = |fused_attention| {
         let measured = measured(Backend::Rocm, fused_attention);
         let meter = meter(&measured);
-        let tokens = || meter.input(&[1, 16384, 512], Kind::BFloat16).unwrap();
+        let tokens = || meter.input(&[1, 16384, 512], Dtype::Bf16).unwrap();
         meter.attention(tokens(), &tokens(), &tokens()).unwrap();
         meter.peak_bytes()
     };

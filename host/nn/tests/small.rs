@@ -4,12 +4,13 @@
 use std::cell::RefCell;
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::Speed;
 use tilewright_nn::{
     ComputeFormat, Costs, Error, Listing, Meter, Needed, Ops, Result, Scope, Source, Torch,
     layers::{Attention, Conv, Downsample, Norm, Resnet},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
-use tilewright_torch::{memory, probe, to_layout};
+use tilewright_torch::{kernels, kind, memory, probe, to_layout};
 
 const CHANNELS: i64 = 4;
 const WIDTH: i64 = 128;
@@ -56,13 +57,13 @@ impl<O: Ops> Small<O> {
 struct Random(RefCell<Vec<Needed>>);
 
 impl Source<Torch> for Random {
-    fn weight(&self, name: &str, shapes: &[&[i64]], kind: Kind) -> Result<Tensor> {
+    fn weight(&self, name: &str, shapes: &[&[i64]], dtype: Dtype) -> Result<Tensor> {
         let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
         self.0.borrow_mut().push(Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() });
         let shape = shapes[0];
         let fan: i64 = shape[1..].iter().product();
         let weight = Tensor::f_randn(shape, (Kind::Float, Device::Cpu))? / (fan.max(1) as f64).sqrt();
-        Ok(weight.f_to_kind(kind)?)
+        Ok(weight.f_to_kind(kind(dtype)?)?)
     }
 }
 
@@ -92,11 +93,11 @@ fn shapes_that_do_not_go_together_are_an_error_on_the_meter() {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst).unwrap();
     let meter = Meter::new(format, Costs::default());
     let network = Small::build(&Scope::new(&Listing::default(), &meter)).unwrap();
-    let wrong = meter.input(&[1, CHANNELS + 1, 8, 8], Kind::Float).unwrap();
+    let wrong = meter.input(&[1, CHANNELS + 1, 8, 8], Dtype::F32).unwrap();
     let error = network.forward(&meter, wrong).unwrap_err();
     assert!(matches!(&error, Error::Shapes { operation: "a convolution", .. }), "{error}");
     assert_eq!(meter.held_bytes(), 0, "a failure holds nothing");
-    assert!(meter.input(&[-1], Kind::Float).is_err());
+    assert!(meter.input(&[-1], Dtype::F32).is_err());
 }
 
 /// Bytes that this network's weights take in another order, at most.
@@ -110,10 +111,13 @@ fn the_metered_peak_is_the_measured_one() {
     let mut compared = 0;
     for precision in [Precision::Uniform(Dtype::F32), Precision::Uniform(Dtype::Bf16), Precision::Mixed(Dtype::Bf16)] {
         for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-            let is_same = |speed: &&probe::Speed| speed.dtype == precision.dtype() && speed.layout == layout;
+            let is_same = |speed: &&Speed| speed.dtype == precision.dtype() && speed.layout == layout;
             let Some(speed) = measured.speeds.iter().find(is_same) else { continue };
             let format = ComputeFormat::new(precision, layout).unwrap();
-            let (meter, torch) = (Meter::new(format, speed.into()), Torch::new(format, Device::Cpu, Some(WIDTH)));
+            let (meter, torch) = (
+                Meter::new(format, Costs { kernels: kernels(Device::Cpu), ..speed.into() }),
+                Torch::new(format, Device::Cpu, Some(WIDTH)),
+            );
             let random = Random::default();
             let network = Small::build(&Scope::new(&random, &torch)).unwrap();
             assert_eq!(random.0.into_inner(), listed(), "both back ends ask for the same weights");
@@ -123,7 +127,7 @@ fn the_metered_peak_is_the_measured_one() {
                 || measured.best(Dtype::F32).is_some_and(|best| speed.flops_per_second < best / 8.0);
             let shapes = if is_slow { [[1, CHANNELS, 48, 32], [2, CHANNELS, 32, 16]] } else { SHAPES };
             for shape in shapes {
-                let input = Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(format.rest);
+                let input = Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind(format.rest).unwrap());
                 let input = to_layout(&input, layout).unwrap();
                 // The first pass wakes libraries that keep memory of their own.
                 for _ in 0..if is_slow { 1 } else { 2 } {
@@ -134,7 +138,7 @@ fn the_metered_peak_is_the_measured_one() {
                     assert_eq!(output.size(), [shape[0], 3, shape[2], shape[3]]);
                     drop(output);
 
-                    let meter = Meter::new(format, speed.into());
+                    let meter = Meter::new(format, Costs { kernels: kernels(Device::Cpu), ..speed.into() });
                     let counted = meter.input(&shape, format.rest).unwrap();
                     let output = metered.forward(&meter, counted).unwrap();
                     assert_eq!(meter.shape(&output), [shape[0], 3, shape[2], shape[3]]);

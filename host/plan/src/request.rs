@@ -70,6 +70,11 @@ impl Dtype {
         }
     }
 
+    /// Bytes of one element; those of 4 bits stand two to a byte.
+    pub const fn bytes(self) -> u64 {
+        self.bits().div_ceil(8) as u64
+    }
+
     /// The type's name, as in [`Dtype::NAMES`].
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize].1

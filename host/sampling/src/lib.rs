@@ -20,6 +20,7 @@ mod rehearsal;
 mod sampler;
 mod schedule;
 mod scheduler;
+#[cfg(feature = "torch")]
 mod tensors;
 
 pub use brownian::{BrownianNoise, BrownianTree, SigmaError, Source};
@@ -31,5 +32,7 @@ pub use schedule::{
     Convention, Error, FlowScheduler, MOST_STEPS, Result, Schedule, Shift, Span, Times, check_sigmas, parse_sigmas,
 };
 pub use scheduler::Scheduler;
+#[cfg(feature = "torch")]
 pub use tensors::{SamplerNoise, Tensors, noise_of};
+#[cfg(feature = "torch")]
 pub use tilewright_torch::noise;

@@ -5,9 +5,10 @@
 use std::time::Instant;
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::{Packed, Scales, Stored};
 use tilewright_torch::{
-    Stored, memory,
-    packed::{Packed, Scales, has_products, multiply},
+    memory,
+    packed::{has_products, multiply},
 };
 
 /// Rows of the left side, rows and columns of the matrix.

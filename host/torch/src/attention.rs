@@ -9,6 +9,7 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::plain_rows;
 use tilewright_plan::Dtype;
 
 use crate::{
@@ -16,9 +17,6 @@ use crate::{
     pieces::{Operation, Pieces},
     scalar, winograd,
 };
-
-/// The most scores that attention in pieces holds at once.
-pub(crate) const SCORES: i64 = 1 << 24;
 
 /// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
 /// `query`, `key`, `value`: [N, tokens, width]; scores and softmax in f32.
@@ -44,18 +42,6 @@ pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
         output.f_narrow(1, start, rows)?.f_copy_(&mixed)?;
     }
     Ok(output)
-}
-
-fn plain_rows(batch: i64, tokens: i64) -> i64 {
-    (SCORES / batch.saturating_mul(tokens).max(1)).clamp(1, tokens.max(1))
-}
-
-/// Plain attention's memory besides query, key, value and as much again, in bytes: scores and their
-/// softmax in f32 for the rows at hand, and the rows' result.
-pub fn plain_bytes(batch: i64, tokens: i64, width: i64) -> u64 {
-    let rows = plain_rows(batch, tokens);
-    let values = batch.saturating_mul(rows).saturating_mul(tokens.saturating_mul(2).saturating_add(width));
-    4 * values.max(0) as u64
 }
 
 /// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 and
@@ -123,35 +109,6 @@ fn attend_in_blocks(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tenso
         })?;
     }
     Ok(query)
-}
-
-/// Fused attention's memory besides query, key, value and as much again, at most, in bytes. On a
-/// CPU each thread has scores and sums for some queries and keys: 64 and 512 in
-/// `shim/attention.cpp`; 256 and 512 in libtorch's, and there the scores once more in a 16-bit type
-/// (pytorch v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
-pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
-    let threads = f64::from(tch::get_num_threads().max(1));
-    match dtype {
-        // Up to 63 keys are added to fill a block.
-        Dtype::F32 if winograd::available(Kind::Float) => 4.0 * (64.0 * width + threads * 64.0 * (512.0 + 2.0 + width)),
-        _ => threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0),
-    }
-}
-
-/// Bytes of scratch that libtorch's fused attention holds on a CPU, all threads together, for so
-/// many tokens and others that they attend to, of heads of a width: for a block of queries and one
-/// of keys the scores in f32, once more in a 16-bit type, and the sums (pytorch v2.11.0,
-/// aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
-pub fn library_scratch_bytes([tokens, others]: [i64; 2], width: i64, kind: Kind) -> u64 {
-    let queries = match tokens {
-        768.. => 256,
-        192.. => 64,
-        _ => tokens.min(32),
-    };
-    let keys = others.min(512);
-    let again = if kind == Kind::Float { 0 } else { kind.elt_size_in_bytes() as i64 * keys };
-    let threads = i64::from(tch::get_num_threads().max(1));
-    (threads * queries * (4 * (keys + 2 + width) + again)).max(0) as u64
 }
 
 /// True if attention goes in pieces everywhere.
@@ -223,6 +180,8 @@ fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use tilewright_kernels::{SCORES, plain_bytes};
+
     use super::*;
 
     #[test]

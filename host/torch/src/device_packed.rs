@@ -4,17 +4,13 @@
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::{Groups, Packed, Stored};
 
 use crate::{
-    Error, Result, Stored,
-    packed::{Groups, Packed},
+    Error, Result,
     pieces::{Operation, Pieces},
     scalar,
 };
-
-/// Bytes for each value that an expansion holds at once, its result among them: three tensors of
-/// f32 with as many values, and a sixteenth more for scales.
-pub const SCRATCH: u64 = 13;
 
 /// The largest value of FP8 (E4M3).
 const FP8_MOST: f64 = 448.0;
@@ -367,8 +363,9 @@ fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
 
 #[cfg(test)]
 mod tests {
+    use tilewright_kernels::Scales;
+
     use super::*;
-    use crate::packed::Scales;
 
     #[test]
     fn fp8_products_are_those_of_the_rounded_operands() {

@@ -112,6 +112,12 @@ fn bytes_asked_for(text: &str) -> Option<u64> {
     Some((number * scale) as u64)
 }
 
+impl From<tilewright_kernels::InvalidMatrix> for Error {
+    fn from(error: tilewright_kernels::InvalidMatrix) -> Self {
+        Error::Torch(error.to_string())
+    }
+}
+
 impl From<TchError> for Error {
     fn from(error: TchError) -> Self {
         match error {

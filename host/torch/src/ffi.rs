@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+use tilewright_kernels::TAPS;
+
 use crate::{Error, Result};
 
 /// `tw_memory` in `shim/memory.h`.
@@ -27,9 +29,6 @@ pub struct RawUnitNorm {
     pub output: *mut f32,
 }
 
-/// `TW_TAPS` in `shim/winograd.h`.
-pub const TAPS: usize = 3;
-
 /// `tw_convolution` in `shim/winograd.h`.
 #[repr(C)]
 pub struct RawConvolution {
@@ -46,6 +45,7 @@ pub struct RawConvolution {
     pub silu: c_int,
     pub taps: i32,
     pub missing: i32,
+    /// As many as `TW_TAPS`.
     pub inputs: [*const f32; TAPS],
     pub scale: *const f32,
     pub shift: *const f32,
@@ -208,10 +208,13 @@ unsafe extern "C" {
         error_length: usize,
     ) -> c_int;
     pub safe fn tw_product_available(bf16: i32) -> c_int;
+    #[cfg(test)]
     pub safe fn tw_product_scratch(columns: i64) -> i64;
     pub fn tw_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
     pub safe fn tw_int8_available() -> c_int;
+    #[cfg(test)]
     pub safe fn tw_int8_packing(packing: i32) -> c_int;
+    #[cfg(test)]
     pub safe fn tw_int8_scratch(rows_of_left: i64, columns: i64, threads: i64) -> i64;
     pub fn tw_int8_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_layer_norm_rows(norm: *const RawLayerNorm, error: *mut c_char, error_length: usize) -> c_int;
@@ -219,9 +222,11 @@ unsafe extern "C" {
     pub fn tw_gelu_rows(gelu: *const RawGelu, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_add_gated(sum: *const RawGatedSum, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_attend_heads(heads: *const RawHeads, error: *mut c_char, error_length: usize) -> c_int;
+    #[cfg(test)]
     pub safe fn tw_attend_heads_scratch(others: i64, width: i64, heads: i64, threads: i64, bf16: i32) -> i64;
     pub safe fn tw_winograd_available(bf16: i32) -> c_int;
     pub safe fn tw_winograd_values(into: i64, out: i64, taps: c_int, upsample: c_int, bf16: i32) -> i64;
+    #[cfg(test)]
     pub safe fn tw_winograd_scratch(into: i64, taps: c_int, upsample: c_int, bf16: i32) -> i64;
     pub fn tw_winograd_weights(
         weights: *const f32,

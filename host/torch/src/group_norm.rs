@@ -1,15 +1,9 @@
 //! Group norms, in both memory orders.
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::{CPU_PIECE, GPU_PIECE};
 
 use crate::{Result, cancel, scalar};
-
-/// Values that a pass over a picture in pieces takes at once on a CPU: a piece stays in a core's
-/// cache.
-pub const CPU_PIECE: i64 = 1 << 17;
-
-/// The same on a GPU: a piece keeps it busy.
-pub const GPU_PIECE: i64 = 1 << 24;
 
 /// A group norm of a picture [N, C, H, W] with a weight and a bias per channel.
 ///
@@ -24,23 +18,6 @@ pub fn group_norm(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, e
         _ => {}
     }
     Ok(input.f_group_norm(groups, Some(weight), Some(bias), epsilon, true)?)
-}
-
-/// The times that a norm reads or writes its picture.
-pub fn group_norm_passes(kind: Kind, on_cpu: bool) -> u64 {
-    match kind {
-        // For means and for lengths, and twice to norm.
-        Kind::BFloat16 | Kind::Half if !on_cpu => 4,
-        _ => 3,
-    }
-}
-
-/// The bytes that a norm of a picture in f32 and channels-last order holds on a CPU beside its
-/// input, before there is an output.
-pub fn group_norm_bytes([batch, channels, height, width]: [i64; 4]) -> u64 {
-    let pixel = batch.saturating_mul(channels).max(1);
-    let pixels = (CPU_PIECE / pixel).clamp(1, height.saturating_mul(width).max(1));
-    pixels.saturating_mul(pixel).saturating_mul(4) as u64
 }
 
 /// libtorch's norm of channels-last values adds up squares one by one in f32: at 512×512 pixels the

@@ -1,6 +1,7 @@
 //! Attention of several heads side by side in their tokens.
 
 use tch::{Kind, Tensor};
+use tilewright_kernels::{heads_of_biased, rows_of_pieces};
 
 use crate::{Error, Result, attention, ffi, packed, scalar, tokens};
 
@@ -139,50 +140,9 @@ pub fn attend_biased_onto(
     Ok(())
 }
 
-/// Heads whose scores are in memory at once: as many as keep them small.
-fn heads_of_biased(batch: i64, heads: i64, tokens: i64) -> i64 {
-    let scores = batch.saturating_mul(tokens).saturating_mul(tokens).max(1);
-    (attention::SCORES / scores).clamp(1, heads.max(1))
-}
-
-/// Bytes that [`attend_biased_onto`] holds beside its operands and result, at most. `samples`
-/// counts heads, too.
-pub fn biased_bytes(samples: i64, tokens: i64, width: i64, kind: Kind) -> u64 {
-    let at_once = heads_of_biased(1, samples, tokens);
-    let each = kind.elt_size_in_bytes() as i64;
-    let narrow = if kind == Kind::Float { 0 } else { each };
-    let (scores, operand) = (tokens.saturating_mul(tokens), tokens.saturating_mul(width).saturating_mul(each));
-    // Products of arranged queries and keys; the softmax beside the scores; the result twice beside
-    // arranged values.
-    let moments = [scores * each + 2 * operand, scores * (8 + narrow), scores * each + 3 * operand];
-    at_once.saturating_mul(moments.into_iter().max().unwrap_or_default()).max(0) as u64
-}
-
-fn rows_of_pieces(samples: i64, tokens: i64, others: i64, queries: Option<i64>) -> i64 {
-    let small = || attention::SCORES / samples.saturating_mul(others).max(1);
-    queries.unwrap_or_else(small).clamp(1, tokens.max(1))
-}
-
-/// Bytes that attention in pieces holds beside its operands and result, at most: the keys and
-/// values rearranged; the queries, scores, their softmax and the result of a piece of `queries`
-/// queries, as [`Way::Pieces`] has them. `samples` counts heads, too.
-pub fn pieces_bytes(samples: i64, [tokens, others]: [i64; 2], width: i64, kind: Kind, queries: Option<i64>) -> u64 {
-    let rows = rows_of_pieces(samples, tokens, others, queries);
-    let each = kind.elt_size_in_bytes() as i64;
-    let (arranged, scores) = (2 * others * width * each, 8 * rows * others);
-    samples.saturating_mul(arranged + scores + 3 * rows * width * each).max(0) as u64
-}
-
 /// True if the kernel of `shim/multi_head.cpp` computes attention of a type on the CPU.
 pub fn has_own(kind: Kind) -> bool {
     packed::has_products(kind)
-}
-
-/// Bytes that attention on the CPU holds beside its operands and result: with keys and values of
-/// `others` tokens, and `heads` heads of `width` values in all samples together.
-pub fn scratch_bytes(others: i64, width: i64, heads: i64, kind: Kind) -> u64 {
-    let threads = i64::from(tch::get_num_threads().max(1));
-    ffi::tw_attend_heads_scratch(others, width, heads, threads, (kind == Kind::BFloat16).into()).max(0) as u64
 }
 
 /// By `shim/multi_head.cpp`.
@@ -216,15 +176,6 @@ mod tests {
     use tch::Device;
 
     use super::*;
-
-    #[test]
-    fn pieces_hold_few_scores() {
-        // WAN's 14B at 480p: whole, its scores are 86 GB in bf16.
-        let (heads, tokens) = (40, 32_760);
-        let bytes = pieces_bytes(heads, [tokens, tokens], 128, Kind::BFloat16, None);
-        let keys_and_values = (2 * 2 * heads * tokens * 128) as u64;
-        assert!(bytes < keys_and_values + 10 * attention::SCORES as u64, "{bytes}");
-    }
 
     #[test]
     fn each_head_attends_by_itself() {

@@ -3,227 +3,51 @@
 
 use std::{
     ffi::{c_char, c_int},
-    fmt,
     ops::Range,
-    sync::Arc,
 };
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::{Groups, Packed};
 
-use crate::{Error, Result, Stored, ffi};
+use crate::{Error, Result, ffi};
 
-/// Bytes that live as long as somebody holds them: those of a mapped file, or of a buffer.
-pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
-
-/// Part of some bytes.
-#[derive(Clone)]
-pub struct Bytes {
-    owner: SharedBytes,
-    range: Range<usize>,
-}
-
-impl Bytes {
-    /// A range of bytes; none if it goes beyond them.
-    pub fn new(owner: SharedBytes, range: Range<usize>) -> Option<Self> {
-        (*owner).as_ref().get(range.clone())?;
-        Some(Self { owner, range })
-    }
-
-    /// The bytes.
-    pub fn as_slice(&self) -> &[u8] {
-        &(*self.owner).as_ref()[self.range.clone()]
+fn raw(matrix: &Packed) -> ffi::RawPacked {
+    let ([rows, columns], scales) = (matrix.shape(), matrix.scales());
+    let groups = scales.groups.as_ref();
+    ffi::RawPacked {
+        bytes: matrix.bytes().as_ptr(),
+        rows: rows as i64,
+        columns: columns as i64,
+        // The codes are in the order of `tw_packing` in `shim/expand.h`.
+        packing: matrix.code() as i32,
+        scales: scales.factors.as_ptr(),
+        scale_count: scales.factors.len() as i64,
+        groups: ffi::RawGroups {
+            codes: groups.map_or(std::ptr::null(), |Groups { codes, .. }| codes.as_ptr()),
+            values: groups.map_or(0, |groups| groups.values as i64),
+            e8m0: groups.is_some_and(|groups| groups.powers).into(),
+        },
     }
 }
 
-impl From<Vec<u8>> for Bytes {
-    fn from(bytes: Vec<u8>) -> Self {
-        let range = 0..bytes.len();
-        Self { owner: Arc::new(bytes), range }
-    }
-}
-
-impl fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bytes({})", self.range.len())
-    }
-}
-
-/// Factors of expanded values.
-#[derive(Clone, Debug, Default)]
-pub struct Scales {
-    /// One for the whole matrix, one for each row, or none.
-    pub factors: Vec<f32>,
-    /// Scales of groups of values within a row.
-    pub groups: Option<Groups>,
-}
-
-/// Scales of groups of values within a row, as codes of 8 bits.
-#[derive(Clone, Debug)]
-pub struct Groups {
-    /// [rows, columns / values]
-    pub codes: Vec<u8>,
-    /// Values of a group.
-    pub values: usize,
-    /// The codes are powers of two (E8M0); else E4M3.
-    pub powers: bool,
-}
-
-/// A matrix [rows, columns] as its file stores it.
-#[derive(Clone, Debug)]
-pub struct Packed {
-    bytes: Bytes,
-    stored: Stored,
-    packing: i32,
-    rows: usize,
-    columns: usize,
-    scales: Scales,
-}
-
-/// The types that can be expanded, in the order of `tw_packing` in `shim/expand.h`.
-const PACKINGS: [Stored; 19] = [
-    Stored::F32,
-    Stored::F16,
-    Stored::Bf16,
-    Stored::F8E4m3,
-    Stored::F8E5m2,
-    Stored::I8,
-    Stored::F4,
-    Stored::Q4_0,
-    Stored::Q4_1,
-    Stored::Q5_0,
-    Stored::Q5_1,
-    Stored::Q8_0,
-    Stored::Q2K,
-    Stored::Q3K,
-    Stored::Q4K,
-    Stored::Q5K,
-    Stored::Q6K,
-    Stored::Iq4Nl,
-    Stored::Iq4Xs,
-];
-
-/// Columns that share a scale of the left side of a product in 8-bit integers.
-pub const INT8_COLUMNS: usize = 32;
-
-impl Packed {
-    /// True if values of a type can be expanded.
-    pub fn expands(stored: Stored) -> bool {
-        PACKINGS.contains(&stored)
-    }
-
-    /// True if values of a type can be expanded, and mean something without a scale beside them.
-    pub fn expands_alone(stored: Stored) -> bool {
-        Self::expands(stored) && stored.is_packed() && ![Stored::I8, Stored::F4].contains(&stored)
-    }
-
-    /// A matrix of `rows` and `columns` whose rows are whole blocks.
-    ///
-    /// # Errors
-    /// The type can't be expanded, or the bytes or the scales are of another number.
-    pub fn new(bytes: Bytes, stored: Stored, [rows, columns]: [usize; 2], scales: Scales) -> Result<Self> {
-        let refused = |reason: String| Error::Torch(format!("a matrix of {rows}×{columns} in {stored}: {reason}"));
-        let packing = PACKINGS.iter().position(|of| *of == stored);
-        let packing = packing.ok_or_else(|| refused("the type can't be expanded".into()))? as i32;
-        // Rows without values take no bytes: a file could announce any number of them.
-        if rows == 0 || columns == 0 {
-            return Err(refused("it is empty".into()));
-        }
-        let found = bytes.as_slice().len();
-        if stored.bytes(&[rows, columns]) != Some(found) {
-            return Err(refused(format!("{found} bytes are not its size")));
-        }
-        let factors = scales.factors.len();
-        if factors > 1 && factors != rows {
-            return Err(refused(format!("{factors} scales are neither one nor one per row")));
-        }
-        if let Some(Groups { codes, values, .. }) = &scales.groups
-            && (*values == 0 || columns % values != 0 || codes.len() != rows * (columns / values))
-        {
-            return Err(refused(format!("{} scales of groups of {values}", codes.len())));
-        }
-        Ok(Self { bytes, stored, packing, rows, columns, scales })
-    }
-
-    /// Rows and columns.
-    pub fn shape(&self) -> [usize; 2] {
-        [self.rows, self.columns]
-    }
-
-    /// The type that its values are stored in.
-    pub fn stored(&self) -> Stored {
-        self.stored
-    }
-
-    /// The bytes that it is stored in, without its scales.
-    pub fn bytes(&self) -> &[u8] {
-        self.bytes.as_slice()
-    }
-
-    /// The factors of its values.
-    pub fn scales(&self) -> &Scales {
-        &self.scales
-    }
-
-    /// True if this processor multiplies the matrix in 8-bit integers ([`multiply_int8`]).
-    pub fn has_int8_products(&self) -> bool {
-        has_int8_products(self.stored) && self.columns.is_multiple_of(INT8_COLUMNS) && self.scales.groups.is_none()
-    }
-
-    /// Some of the rows, which stay packed; none if they are not there.
-    pub fn narrow(&self, rows: Range<usize>) -> Option<Self> {
-        if rows.start > rows.end || rows.end > self.rows {
-            return None;
-        }
-        let row = self.stored.bytes(&[1, self.columns])?;
-        let start = self.bytes.range.start + rows.start * row;
-        let bytes = Bytes::new(self.bytes.owner.clone(), start..start + rows.len() * row)?;
-        let factors = match self.scales.factors.len() {
-            0 | 1 => self.scales.factors.clone(),
-            _ => self.scales.factors[rows.clone()].to_vec(),
-        };
-        let groups = self.scales.groups.as_ref().map(|Groups { codes, values, powers }| {
-            let across = self.columns / values;
-            let codes = codes[rows.start * across..rows.end * across].to_vec();
-            Groups { codes, values: *values, powers: *powers }
-        });
-        Some(Self { bytes, rows: rows.len(), scales: Scales { factors, groups }, ..self.clone() })
-    }
-
-    fn raw(&self) -> ffi::RawPacked {
-        let groups = self.scales.groups.as_ref();
-        ffi::RawPacked {
-            bytes: self.bytes.as_slice().as_ptr(),
-            rows: self.rows as i64,
-            columns: self.columns as i64,
-            packing: self.packing,
-            scales: self.scales.factors.as_ptr(),
-            scale_count: self.scales.factors.len() as i64,
-            groups: ffi::RawGroups {
-                codes: groups.map_or(std::ptr::null(), |groups| groups.codes.as_ptr()),
-                values: groups.map_or(0, |groups| groups.values as i64),
-                e8m0: groups.is_some_and(|groups| groups.powers).into(),
-            },
-        }
-    }
-
-    /// Some rows, expanded in host memory: in f32 first, which is then rounded to `kind`.
-    ///
-    /// # Errors
-    /// There are no such rows, or the kind is none of f32, bf16 and f16; memory is out.
-    pub fn expand(&self, rows: Range<usize>, kind: Kind) -> Result<Tensor> {
-        let code = [Kind::Float, Kind::BFloat16, Kind::Half].iter().position(|of| *of == kind);
-        let (Some(code), true) = (code, rows.start <= rows.end && rows.end <= self.rows) else {
-            return Err(Error::Torch(format!("rows {rows:?} of {} as {kind:?}", self.rows)));
-        };
-        let tensor = Tensor::f_empty([rows.len() as i64, self.columns as i64], (kind, Device::Cpu))?;
-        let (raw, to) = (self.raw(), tensor.data_ptr());
-        // SAFETY: the bytes and scales are as many as the shape says, which `new` checked; the
-        // tensor is contiguous, of the kind that the code says, and has as many rows.
-        ffi::call(|error, length| unsafe {
-            ffi::tw_expand(&raw, rows.start as i64, rows.len() as i64, code as i32, to, error, length)
-        })?;
-        Ok(tensor)
-    }
+/// Some rows of a matrix, expanded in host memory: in f32 first, which is then rounded to `kind`.
+///
+/// # Errors
+/// There are no such rows, or the kind is none of f32, bf16 and f16; memory is out.
+pub fn expand(matrix: &Packed, rows: Range<usize>, kind: Kind) -> Result<Tensor> {
+    let code = [Kind::Float, Kind::BFloat16, Kind::Half].iter().position(|of| *of == kind);
+    let [all, columns] = matrix.shape();
+    let (Some(code), true) = (code, rows.start <= rows.end && rows.end <= all) else {
+        return Err(Error::Torch(format!("rows {rows:?} of {all} as {kind:?}")));
+    };
+    let tensor = Tensor::f_empty([rows.len() as i64, columns as i64], (kind, Device::Cpu))?;
+    let (raw, to) = (raw(matrix), tensor.data_ptr());
+    // SAFETY: the bytes and scales are as many as the shape says, which `Packed::new` checked; the
+    // tensor is contiguous, of the kind that the code says, and has as many rows.
+    ffi::call(|error, length| unsafe {
+        ffi::tw_expand(&raw, rows.start as i64, rows.len() as i64, code as i32, to, error, length)
+    })?;
+    Ok(tensor)
 }
 
 /// True if products of a kind run with a panel at a time on this processor.
@@ -235,23 +59,9 @@ pub fn has_products(kind: Kind) -> bool {
     }
 }
 
-/// Bytes of scratch that a product with a matrix of `columns` columns holds, all threads together.
-pub fn product_scratch_bytes(columns: i64) -> u64 {
-    let threads = tch::get_num_threads().max(1) as u64;
-    threads * ffi::tw_product_scratch(columns).max(0) as u64
-}
-
-/// True if this processor multiplies matrices of a type in 8-bit integers.
-pub fn has_int8_products(stored: Stored) -> bool {
-    let packing = PACKINGS.iter().position(|of| *of == stored);
-    ffi::tw_int8_available() != 0 && packing.is_some_and(|packing| ffi::tw_int8_packing(packing as i32) != 0)
-}
-
-/// Bytes of scratch that a product in 8-bit integers holds, all threads together: the left side,
-/// rounded, and the part of the matrix that each thread works on.
-pub fn int8_scratch_bytes(left_rows: i64, columns: i64) -> u64 {
-    let threads = i64::from(tch::get_num_threads().max(1));
-    ffi::tw_int8_scratch(left_rows, columns, threads).max(0) as u64
+/// True if this processor multiplies a matrix in 8-bit integers ([`multiply_int8`]).
+pub fn has_int8_products(matrix: &Packed) -> bool {
+    ffi::tw_int8_available() != 0 && matrix.stored().suits_int8_products() && matrix.suits_int8_products()
 }
 
 /// `left` [M, columns] · matrixᵀ + `bias`, written to `output` [M, rows], which may be part of
@@ -271,11 +81,11 @@ pub fn multiply(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &
 /// Sums of 32 products are exact.
 ///
 /// # Errors
-/// As [`multiply`], or the matrix has no such products ([`Packed::has_int8_products`]).
+/// As [`multiply`], or the matrix has no such products ([`has_int8_products`]).
 pub fn multiply_int8(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
-    match matrix.has_int8_products() && [Kind::Float, Kind::BFloat16].contains(&left.f_kind()?) {
+    match has_int8_products(matrix) && [Kind::Float, Kind::BFloat16].contains(&left.f_kind()?) {
         true => multiply_by(ffi::tw_int8_multiply, left, matrix, bias, output),
-        false => Err(Error::Torch(format!("a product in 8-bit integers with {}", matrix.stored))),
+        false => Err(Error::Torch(format!("a product in 8-bit integers with {}", matrix.stored()))),
     }
 }
 
@@ -307,7 +117,7 @@ fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tenso
     if shape[0] == 0 || rows == 0 {
         return Ok(());
     }
-    let packed = matrix.raw();
+    let packed = raw(matrix);
     let raw = ffi::RawProduct {
         matrix: &packed,
         rows: shape[0],
@@ -325,6 +135,8 @@ fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tenso
 
 #[cfg(test)]
 mod tests {
+    use tilewright_kernels::{Scales, Stored};
+
     use super::*;
 
     fn packed(stored: Stored, [rows, columns]: [usize; 2], seed: u64) -> Packed {
@@ -363,7 +175,7 @@ mod tests {
                     let wide = Tensor::zeros([left_rows, rows as i64 + 5], (kind, Device::Cpu));
                     let output = wide.narrow(1, 2, rows as i64);
                     multiply(&left, &matrix, Some(&bias), &output).unwrap();
-                    let expanded = matrix.expand(0..rows, kind).unwrap().to_kind(Kind::Double);
+                    let expanded = expand(&matrix, 0..rows, kind).unwrap().to_kind(Kind::Double);
                     let expected = left.to_kind(Kind::Double).matmul(&expanded.tr()) + bias.to_kind(Kind::Double);
                     let difference = f64::try_from((output.to_kind(Kind::Double) - &expected).abs().max()).unwrap();
                     let most = f64::try_from(expected.abs().max()).unwrap();
@@ -427,11 +239,11 @@ mod tests {
     #[test]
     fn products_in_integers_are_those_of_the_rounded_left_side() {
         let _no_grad = tch::no_grad_guard();
-        if !has_int8_products(Stored::Q8_0) {
+        if ffi::tw_int8_available() == 0 {
             return;
         }
         for (index, stored) in INTEGERS.into_iter().enumerate() {
-            assert!(has_int8_products(stored), "{stored}");
+            assert!(stored.suits_int8_products(), "{stored}");
             for (rows, left_rows, columns) in [(1, 1, 256), (64, 3, 512), (131, 65, 768), (70, 1030, 256)] {
                 let matrix = quantized(stored, [rows, columns], index as u64 + 1);
                 let kind = if rows % 2 == 0 { Kind::BFloat16 } else { Kind::Float };
@@ -440,7 +252,7 @@ mod tests {
                 let wide = Tensor::zeros([left_rows, rows as i64 + 5], (Kind::Float, Device::Cpu));
                 let output = wide.narrow(1, 2, rows as i64);
                 multiply_int8(&left, &matrix, Some(&bias), &output).unwrap();
-                let expanded = matrix.expand(0..rows, Kind::Float).unwrap().to_kind(Kind::Double);
+                let expanded = expand(&matrix, 0..rows, Kind::Float).unwrap().to_kind(Kind::Double);
                 let expected = rounded(&left).matmul(&expanded.tr()) + bias.to_kind(Kind::Double);
                 let difference = f64::try_from((output.to_kind(Kind::Double) - &expected).abs().max()).unwrap();
                 let most = f64::try_from(expected.abs().max()).unwrap();
@@ -454,7 +266,7 @@ mod tests {
     #[test]
     fn products_in_integers_keep_what_is_not_finite_in_its_row() {
         let _no_grad = tch::no_grad_guard();
-        if !has_int8_products(Stored::Q8_0) {
+        if ffi::tw_int8_available() == 0 {
             return;
         }
         let matrix = quantized(Stored::Q8_0, [9, 64], 3);
@@ -473,10 +285,10 @@ mod tests {
         let left = Tensor::zeros([3, 64], (Kind::Float, Device::Cpu));
         let output = Tensor::zeros([3, 2], (Kind::Float, Device::Cpu));
         let narrow = packed(Stored::Bf16, [2, 64], 1);
-        assert!(!narrow.has_int8_products() && multiply_int8(&left, &narrow, None, &output).is_err());
+        assert!(!has_int8_products(&narrow) && multiply_int8(&left, &narrow, None, &output).is_err());
         let odd = packed(Stored::I8, [2, 33], 1);
         let left = Tensor::zeros([3, 33], (Kind::Float, Device::Cpu));
-        assert!(!odd.has_int8_products() && multiply_int8(&left, &odd, None, &output).is_err());
+        assert!(!has_int8_products(&odd) && multiply_int8(&left, &odd, None, &output).is_err());
     }
 
     #[test]
@@ -496,8 +308,8 @@ mod tests {
         assert!(new(68, [2, 32], groups(3, 16)).is_err());
         assert!(new(68, [2, 32], groups(4, 0)).is_err());
         let matrix = new(68, [2, 32], Scales::default()).unwrap();
-        assert!(matrix.expand(1..3, Kind::Float).is_err());
-        assert!(matrix.expand(0..2, Kind::Int64).is_err());
+        assert!(expand(&matrix, 1..3, Kind::Float).is_err());
+        assert!(expand(&matrix, 0..2, Kind::Int64).is_err());
         let narrow = matrix.narrow(1..2).unwrap();
         assert_eq!((narrow.shape(), narrow.bytes().len()), ([1, 32], 34));
         assert!(matrix.narrow(1..3).is_none());

@@ -4,12 +4,12 @@
 use std::{ops::Range, rc::Rc, time::Duration};
 
 use tch::{Device, Kind};
+use tilewright_kernels::{Measured, Rate};
 
 use crate::{
     Result,
     cancel::{self, Current},
     kind,
-    probe::{Measured, Rate},
 };
 
 /// About the longest time of a piece.

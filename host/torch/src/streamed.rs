@@ -4,8 +4,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tch::{Device, Tensor};
+use tilewright_kernels::Packed;
 
-use crate::{Result, device::system_memory, device_packed::DevicePacked, event::Event, packed::Packed, transfer};
+use crate::{Result, device::system_memory, device_packed::DevicePacked, event::Event, transfer};
 
 /// A packed matrix in host memory. Copies run beside the GPU's work, if the memory is pinned.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 //! order.
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::Stored;
 use tilewright_plan::{Dtype, Layout};
 
 use crate::{Error, Result};
@@ -16,6 +17,24 @@ pub fn kind(dtype: Dtype) -> Result<Kind> {
         Dtype::Bf16 => Ok(Kind::BFloat16),
         Dtype::F16 => Ok(Kind::Half),
         other => Err(Error::Torch(format!("nothing is computed in {other}"))),
+    }
+}
+
+/// The name in plans of a type that tensors are computed in; none of the others.
+pub fn dtype(kind: Kind) -> Option<Dtype> {
+    match kind {
+        Kind::Float => Some(Dtype::F32),
+        Kind::BFloat16 => Some(Dtype::Bf16),
+        Kind::Half => Some(Dtype::F16),
+        _ => None,
+    }
+}
+
+/// tch's name of the type of values that stand in a file as they are; none of packed ones.
+pub fn stored_kind(stored: Stored) -> Option<Kind> {
+    match stored {
+        Stored::F64 => Some(Kind::Double),
+        other => other.computable().and_then(|dtype| kind(dtype).ok()),
     }
 }
 

@@ -8,11 +8,9 @@
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::TAPS;
 
 use crate::{Error, Result, ffi};
-
-/// Pixels along the side of a block that one thread computes at once.
-pub const BLOCK: u32 = 16;
 
 /// True if it runs on this processor with products of this type; libtorch's own convolutions are
 /// used otherwise.
@@ -22,27 +20,6 @@ pub fn available(kind: Kind) -> bool {
 
 fn is_narrow(kind: Kind) -> i32 {
     (kind == Kind::BFloat16).into()
-}
-
-/// Frames that a causal convolution reads.
-pub const TAPS: usize = ffi::TAPS;
-
-/// Bytes of scratch that a convolution of `into` input channels holds, all threads together.
-pub fn scratch_bytes(into: i64, upsample: bool, kind: Kind) -> i64 {
-    ffi::tw_winograd_scratch(into, 1, upsample.into(), is_narrow(kind))
-}
-
-/// The scratch of a causal convolution over three frames.
-pub fn causal_scratch_bytes(into: i64, kind: Kind) -> i64 {
-    ffi::tw_winograd_scratch(into, TAPS as i32, 0, is_narrow(kind))
-}
-
-/// Bytes of a convolution's weights and bias when they are laid out: channels are filled up to
-/// whole blocks.
-pub fn weight_bytes(into: i64, out: i64, taps: usize, upsample: bool, kind: Kind) -> u64 {
-    let values = ffi::tw_winograd_values(into, out, taps as i32, upsample.into(), is_narrow(kind)).max(0) as u64;
-    let bias = (out.max(0) as u64).saturating_mul(Kind::Float.elt_size_in_bytes() as u64);
-    values.saturating_mul(kind.elt_size_in_bytes() as u64).saturating_add(bias)
 }
 
 /// Rows of a picture [N, C, rows, W], f32, channels-last, samples without gaps.

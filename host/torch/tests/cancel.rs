@@ -6,11 +6,11 @@ use std::sync::{
 };
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::{Packed, Scales, Stored};
 use tilewright_torch::{
-    Error, Result, Stored, attention,
+    Error, Result, attention,
     cancel::Scope,
-    channels_last, multi_head,
-    packed::{self, Packed, Scales},
+    channels_last, multi_head, packed,
     pieces::Rates,
     set_threads, tokens, unit_norm,
     winograd::{self, Rows, Winograd},
@@ -58,7 +58,7 @@ fn kernels(kind: Kind) -> Vec<Named> {
         named("norm of heads", move || tokens::norm_heads(&tokens(3072), &random(&[128], Kind::Float), 1e-6, None)),
         named("gelu", move || tokens::gelu(&tokens(3072), &tokens(3072))),
         named("gated sum", move || tokens::add_gated(&tokens(3072), None, &tokens(3072))),
-        named("expansion", move || matrix(Stored::Q8_0, [512, 3072]).expand(0..512, kind).map(drop)),
+        named("expansion", move || packed::expand(&matrix(Stored::Q8_0, [512, 3072]), 0..512, kind).map(drop)),
     ];
     if packed::has_products(kind) {
         all.push(named("product", move || {
@@ -66,7 +66,7 @@ fn kernels(kind: Kind) -> Vec<Named> {
             packed::multiply(&left, &matrix(Stored::Q8_0, [256, 96]), None, &output)
         }));
     }
-    if packed::has_int8_products(Stored::Q8_0) {
+    if tilewright_torch::kernels(Device::Cpu).has_int8() {
         all.push(named("product in integers", move || {
             let (left, output) = (random(&[1600, 96], kind), random(&[1600, 256], kind));
             packed::multiply_int8(&left, &matrix(Stored::Q8_0, [256, 96]), None, &output)

@@ -13,15 +13,16 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
+use tilewright_kernels::{Packed, Scales, Stored};
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
-    Error, Pace, Stored, attention, backend,
+    Error, Pace, attention, backend,
     cancel::Scope,
     conv2d,
     device::{self, Choice},
     group_norm, linear,
     memory::{self, Limit},
-    packed::{Packed, Scales},
+    packed,
     pieces::Rates,
     probe, scalar,
     streamed::Streamed,
@@ -373,7 +374,7 @@ fn streamed_matrices_are_on_the_device_for_their_turns_alone() {
     let codes: Vec<u8> = (0..64 * 4096).map(|index| (index * 31 % 126) as u8).collect();
     let scales = || Scales { factors: vec![0.25], groups: None };
     let packed = || Packed::new(codes.clone().into(), Stored::F8E4m3, [64, 4096], scales()).unwrap();
-    let expected = packed().expand(0..64, Kind::Float).unwrap();
+    let expected = packed::expand(&packed(), 0..64, Kind::Float).unwrap();
     for is_kept in [true, false] {
         let streamed = Streamed::new(packed(), gpu, is_kept).unwrap();
         assert_eq!((streamed.shape(), streamed.bytes()), ([64, 4096], 64 * 4096));

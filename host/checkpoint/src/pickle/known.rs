@@ -1,6 +1,6 @@
 //! The names that a pickle of tensors may use.
 
-use tilewright_torch::Stored;
+use tilewright_kernels::Stored;
 
 /// A function that values are made by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

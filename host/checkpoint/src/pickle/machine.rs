@@ -473,7 +473,7 @@ impl<'a> Machine<'a> {
                 Value::Known(Known::Type(stored)) => stored,
                 _ => return None,
             },
-            (_, stored) => stored.unwrap_or(tilewright_torch::Stored::U8),
+            (_, stored) => stored.unwrap_or(tilewright_kernels::Stored::U8),
         };
         let axes = |id: Id| self.tuple(id).filter(|axes| axes.len() <= MOST_AXES);
         let counts = |id: Id| axes(id)?.iter().map(|id| self.count(*id)).collect::<Option<Vec<usize>>>();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tilewright_torch::Stored;
+use tilewright_kernels::Stored;
 
 use crate::contents::{Entry, MOST_AXES, check_shape};
 

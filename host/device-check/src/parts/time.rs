@@ -105,7 +105,7 @@ pub fn without_miopen(context: &Context) -> Result<Finding, String> {
 }
 
 /// The memory order that a type is fastest in.
-fn layout_of(measured: &tilewright_torch::probe::Measured, dtype: Dtype) -> Layout {
+fn layout_of(measured: &tilewright_kernels::Measured, dtype: Dtype) -> Layout {
     let of_type = measured.speeds.iter().filter(|speed| speed.dtype == dtype);
     let best = of_type.max_by(|one, other| one.flops_per_second.total_cmp(&other.flops_per_second));
     best.map_or(Layout::ChannelsFirst, |speed| speed.layout)

@@ -2,9 +2,9 @@
 
 use std::{fmt::Debug, time::Duration};
 
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::PlanFormat;
-use tilewright_plan::{Backend, Cost, Dtype, Outcome, Plan, Record, Trial, Vae};
-use tilewright_torch::probe::Measured;
+use tilewright_plan::{Cost, Dtype, Outcome, Plan, Record, Trial, Vae};
 
 use crate::costs::Prices;
 
@@ -80,20 +80,19 @@ pub(crate) struct Price<F> {
 #[derive(Clone, Debug)]
 pub(crate) struct Formats<F> {
     prices: Vec<Price<F>>,
-    on_cpu: bool,
+    kernels: Kernels,
 }
 
 impl<F> Formats<F> {
     /// Works the costs out; `costs` gives none of a format that can't be run.
-    pub fn new(measured: &Measured, costs: impl Fn(PlanFormat) -> Option<F>) -> Self {
-        let on_cpu = measured.backend == Backend::Cpu;
+    pub fn new(measured: &Measured, kernels: &Kernels, costs: impl Fn(PlanFormat) -> Option<F>) -> Self {
         let mut prices = Vec::new();
         for speed in &measured.speeds {
-            for format in PlanFormat::all(speed.dtype, speed.layout, on_cpu) {
+            for format in PlanFormat::all(speed.dtype, speed.layout, kernels) {
                 prices.extend(costs(format).map(|costs| Price { format, costs }));
             }
         }
-        Self { prices, on_cpu }
+        Self { prices, kernels: *kernels }
     }
 
     /// The costs of a plan's format.
@@ -101,7 +100,7 @@ impl<F> Formats<F> {
     /// # Errors
     /// One line, for the policy, if the format can't be run.
     pub fn of(&self, plan: &Plan) -> Result<&Price<F>, String> {
-        let format = PlanFormat::of(plan, self.on_cpu);
+        let format = PlanFormat::of(plan, &self.kernels);
         let price = self.prices.iter().find(|price| price.format == format);
         price.ok_or_else(|| format!("{format} can't be run on this device"))
     }

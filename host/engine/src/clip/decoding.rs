@@ -8,7 +8,7 @@ use tilewright_models::{
     wan_vae::{Clip, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay, Vae};
-use tilewright_torch::{device::synchronize, memory, non_finite, transfer};
+use tilewright_torch::{device::synchronize, kernels, memory, non_finite, transfer};
 
 use super::{ClipJob, Sink, price::Rounds};
 use crate::{
@@ -370,7 +370,7 @@ impl Task<Vae> for ClipDecoding<'_> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<((), Outcome), AttemptError> {
         let device = self.job.machine.device;
-        let format = PlanFormat::of(plan, device == Device::Cpu).compute()?;
+        let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
         let held = self.live.as_ref().map_or(0, |live| live.bytes(device));

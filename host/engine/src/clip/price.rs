@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::wan_vae::{ClipCosts, Config, Extent, Tiled};
-use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
-use tilewright_torch::probe::Measured;
+use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
 use crate::{
     autoencoding::costs::{Formats, PlanCost},
@@ -59,8 +59,8 @@ impl Rounds {
 
 impl ClipEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
-    pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured) -> Self {
-        let prices = Formats::new(measured, |format| config.costs(format, measured));
+    pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured, kernels: &Kernels) -> Self {
+        let prices = Formats::new(measured, kernels, |format| config.costs(format, measured, kernels));
         Self {
             batch: request.batch,
             latent_frames,
@@ -70,7 +70,7 @@ impl ClipEstimator {
             scale: config.spatial_scale(),
             temporal: config.temporal_scale(),
             latent_channels: config.latent_channels as f64,
-            on_cpu: measured.backend == Backend::Cpu,
+            on_cpu: kernels.on_cpu,
             image_channels: config.image_channels as f64,
             bytes_per_second: measured.bytes_per_second,
             transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),

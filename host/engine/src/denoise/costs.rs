@@ -6,16 +6,17 @@ use std::{
     time::Duration,
 };
 
-use tch::{Device, Kind};
+use tch::Device;
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::{
     Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, NetworkConfig, transformer::Residency,
 };
-use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope};
+use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope, fuses_attention};
 use tilewright_plan::{
     Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiserModel,
     Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, StepReuse, Trial, WeightForm,
 };
-use tilewright_torch::{Stored, device, packed, probe::Measured};
+use tilewright_torch::{device, kernels};
 
 use super::{
     Denoiser, filled,
@@ -72,6 +73,10 @@ impl DenoisePrices {
         &self.experts[0].config
     }
 
+    fn kernels(&self) -> Kernels {
+        kernels(self.device)
+    }
+
     /// The plans that can be carried out.
     pub(super) fn capabilities(&self) -> DenoiseCapabilities {
         let is_measured = |dtype: &Dtype| self.measured.speeds.iter().any(|speed| speed.dtype == *dtype);
@@ -81,7 +86,8 @@ impl DenoisePrices {
             dtypes: DTYPES.into_iter().filter(is_measured).collect(),
             fp8_products: self.has_fp8_products().is_ok(),
             int8_products: self.has_int8_products().is_ok(),
-            fused_attention: fused.is_ok_and(|format| format.fuses_attention(self.device, self.config().head_width())),
+            fused_attention: fused
+                .is_ok_and(|format| fuses_attention(&format, self.device, self.config().head_width())),
             queries_least: LEAST_QUERIES,
             ahead_most: MOST_BLOCKS_AHEAD,
             parts_most: MOST_PARTS,
@@ -100,7 +106,7 @@ impl DenoisePrices {
         let share = stored as f64 / self.model.stored_bytes.max(1) as f64;
         let bytes = match (plan.products, format.convolution) {
             (Products::Int8, _) => 1.0,
-            (_, Kind::Float) => 4.0,
+            (_, Dtype::F32) => 4.0,
             _ => 2.0,
         };
         let computed = self.model.parameters as f64 * share * bytes;
@@ -169,14 +175,14 @@ impl DenoisePrices {
     /// Refuses products in 8-bit integers where the processor or the weights have none.
     fn has_int8_products(&self) -> Result<()> {
         let stored = self.experts[0].stored();
-        if self.device != Device::Cpu || !packed::has_int8_products(Stored::Q8_0) {
+        if !self.kernels().has_int8() {
             let needed = "a processor with AVX-512 VNNI has them";
             return Err(Error::NotOffered(format!(
                 "products=int8: {} has no products in INT8: {needed}",
                 self.device_name
             )));
         }
-        if !packed::has_int8_products(stored) {
+        if !stored.suits_int8_products() {
             return Err(Error::NotOffered(format!(
                 "products=int8: the weights are stored as {}, and blocks of integers are needed, as q8_0 and q4_k have",
                 stored.name()
@@ -209,8 +215,7 @@ impl DenoisePrices {
     /// False if matrices are expanded already and it matters: a processor with products of its own
     /// holds no more for the others.
     fn expands_rows(&self, plan: &DenoisePlan, format: ComputeFormat) -> bool {
-        let has_products = self.device == Device::Cpu && packed::has_products(format.convolution);
-        plan.weights != WeightForm::Expanded || has_products
+        plan.weights != WeightForm::Expanded || self.kernels().has_products(format.convolution)
     }
 
     /// The result of [`DenoisePrices::meter`], from the last time if it is the same work.
@@ -241,7 +246,7 @@ impl DenoisePrices {
         let nn = |error: tilewright_nn::Error| Error::Model(error.into());
         let size = self.shape.latents.clone();
         let whole = filled(&size, config.patch());
-        let occupied = |shape: &[i64]| meter.occupied(shape, Kind::Float).map_err(nn);
+        let occupied = |shape: &[i64]| meter.occupied(shape, Dtype::F32).map_err(nn);
         let passes = passes(&self.shape, plan);
         let rows = |pass: &Pass, group: &Group| group.count() * pass.conditionings.len() as i64;
         let mut contexts = Vec::new();
@@ -347,9 +352,9 @@ impl Prices<Denoise> for DenoisePrices {
         let format = self.format(plan).map_err(|error| error.to_string())?;
         let speed = self.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
         let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
-        let fused_attention = format.fuses_attention(self.device, self.config().head_width());
+        let fused_attention = fuses_attention(&format, self.device, self.config().head_width());
         let expands_rows = self.expands_rows(plan, format);
-        let costs = Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured) };
+        let costs = Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured, &self.kernels()) };
         let (peak, seconds) = self.metered(format, costs, plan)?;
         let model = &self.model;
         let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;

@@ -9,7 +9,7 @@ use tilewright_models::{
     wan_vae::{Encoder, EncoderState, Part, Place},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Vae};
-use tilewright_torch::{device::synchronize, memory, non_finite};
+use tilewright_torch::{device::synchronize, kernels, memory, non_finite};
 
 use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
@@ -320,7 +320,7 @@ impl Task<Vae> for ClipEncoding<'_> {
         context: &mut AttemptContext<'_>,
     ) -> std::result::Result<(EncodedClip, Outcome), AttemptError> {
         let device = self.job.machine.device;
-        let format = PlanFormat::of(plan, device == Device::Cpu).compute()?;
+        let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
         let held = self.bytes();

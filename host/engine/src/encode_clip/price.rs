@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::wan_vae::{EncodeCosts, EncoderConfig, EncoderExtent};
-use tilewright_plan::{Backend, Cost, Dtype, Plan, Request, Space, Time};
-use tilewright_torch::probe::Measured;
+use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
 use crate::{
     autoencoding::costs::{Formats, PlanCost},
@@ -41,8 +41,8 @@ pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
 
 impl ClipEncodeEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
-    pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured) -> Self {
-        let prices = Formats::new(measured, |format| config.costs(format, measured));
+    pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
+        let prices = Formats::new(measured, kernels, |format| config.costs(format, measured, kernels));
         Self {
             frames: request.frames,
             height: request.height,
@@ -53,7 +53,7 @@ impl ClipEncodeEstimator {
             latent_channels: config.latent_channels as f64,
             bytes_per_second: measured.bytes_per_second,
             transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),
-            on_cpu: measured.backend == Backend::Cpu,
+            on_cpu: kernels.on_cpu,
             prices,
         }
     }

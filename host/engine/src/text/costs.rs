@@ -7,13 +7,14 @@ use std::{
 };
 
 use tch::Device;
+use tilewright_kernels::Measured;
 use tilewright_models::{ComputeFormat, EncoderFile, NetworkConfig, transformer::Residency};
 use tilewright_nn::{Costs, Meter};
 use tilewright_plan::{
     Dtype, EncoderModel, Layout, Place, Precision, StoredType, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
     TextRecord, Trial, WeightForm,
 };
-use tilewright_torch::probe::Measured;
+use tilewright_torch::kernels;
 
 use super::{Texts, USUAL_TOKENS};
 use crate::{Error, Machine, Result, WeightKey, costs::Prices, denoise::EXPANDED_TRAVERSALS};
@@ -259,7 +260,7 @@ impl TextPrices {
     fn meter(&self, precision: Precision, format: ComputeFormat, seat: &Seat) -> Result<(u64, f64)> {
         let speed = seat.measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
         let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
-        let meter = Meter::new(format, Costs::new(speed, &seat.measured));
+        let meter = Meter::new(format, Costs::new(speed, &seat.measured, &kernels(seat.device)));
         let mut kept = Vec::new();
         for shape in &self.shapes {
             let states = self.encoder.meter(&meter, *shape, self.left_out)?;

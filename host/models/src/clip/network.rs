@@ -1,8 +1,8 @@
 //! CLIP's encoders: `CLIPTextModel` and `CLIPVisionModel` of transformers, after Radford et al.,
 //! "Learning Transferable Visual Models From Natural Language Supervision" (2021).
 
-use tch::Kind;
 use tilewright_nn::{Biased, Dense, LayerNorm, TokenOps, TokenScope};
+use tilewright_plan::Dtype;
 
 use super::Config;
 use crate::{EncoderStates, Error, Result};
@@ -22,9 +22,9 @@ impl<O: TokenOps> Norm<O> {
         Ok(Self { weight: scope.vector("weight", &[hidden])?, bias: scope.vector("bias", &[hidden])? })
     }
 
-    fn forward(&self, ops: &O, tokens: &O::Tensor, kind: Kind) -> Result<O::Tensor> {
+    fn forward(&self, ops: &O, tokens: &O::Tensor, dtype: Dtype) -> Result<O::Tensor> {
         let norm = LayerNorm { epsilon: EPSILON, affine: Some((&self.weight, &self.bias)), modulation: None };
-        Ok(ops.layer_norm(tokens, norm, kind)?)
+        Ok(ops.layer_norm(tokens, norm, dtype)?)
     }
 }
 
@@ -112,7 +112,7 @@ impl<O: TokenOps> Network<O> {
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, embedded: O::Tensor, left_out: usize) -> Result<EncoderStates<O::Tensor>> {
         let shape = ops.shape(&embedded);
-        let tokens = ops.to_kind(embedded, ops.format().rest)?;
+        let tokens = ops.to_dtype(embedded, ops.format().rest)?;
         let count = shape[1];
         let tokens = match &self.first_norm {
             Some(norm) => norm.forward(ops, &tokens, ops.format().rest)?,
@@ -128,7 +128,7 @@ impl<O: TokenOps> Network<O> {
         };
         let inner_at = self.blocks.len().saturating_sub(left_out);
         let keep = |tokens: &O::Tensor| -> Result<O::Tensor> {
-            let kept = ops.unset(&shape, Kind::Float)?;
+            let kept = ops.unset(&shape, Dtype::F32)?;
             ops.copy_onto(&kept, tokens)?;
             Ok(kept)
         };
@@ -139,7 +139,7 @@ impl<O: TokenOps> Network<O> {
             }
             block.forward(ops, &self.config, &tokens, causal.as_ref())?;
         }
-        let last = self.norm.forward(ops, &tokens, Kind::Float)?;
+        let last = self.norm.forward(ops, &tokens, Dtype::F32)?;
         let inner = match inner {
             Some(inner) => inner,
             None => keep(&tokens)?,

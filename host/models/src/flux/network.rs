@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps, TokenScope};
+use tilewright_plan::Dtype;
 
 use super::config::{Config, PATCH, TIME};
 use crate::{
@@ -47,9 +48,9 @@ impl<O: TokenOps> Embedder<O> {
     }
 
     fn forward(&self, ops: &O, vector: &O::Tensor) -> Result<O::Tensor> {
-        let kind = ops.format().rest;
-        let inner = ops.silu(self.first.forward(ops, vector, kind)?)?;
-        Ok(self.second.forward(ops, &inner, kind)?)
+        let dtype = ops.format().rest;
+        let inner = ops.silu(self.first.forward(ops, vector, dtype)?)?;
+        Ok(self.second.forward(ops, &inner, dtype)?)
     }
 }
 
@@ -119,7 +120,7 @@ impl<O: TokenOps> Stream<O> {
 
     /// The modulations of attention and of the feed-forward.
     fn modulations(&self, ops: &O, vector: &O::Tensor, hidden: i64) -> Result<[Modulation<O::Tensor>; 2]> {
-        let all = self.modulation.forward(ops, vector, tch::Kind::Float)?;
+        let all = self.modulation.forward(ops, vector, Dtype::F32)?;
         Ok([Modulation::of_layer(ops, &all, 0, hidden)?, Modulation::of_layer(ops, &all, 1, hidden)?])
     }
 
@@ -242,7 +243,7 @@ impl<O: TokenOps> SingleBlock<O> {
     ) -> Result<()> {
         let Config { heads, hidden, feed_forward: inner, .. } = *config;
         let (shape, format) = (ops.shape(joint), ops.format());
-        let modulation = self.modulation.forward(ops, vector, tch::Kind::Float)?;
+        let modulation = self.modulation.forward(ops, vector, Dtype::F32)?;
         let modulation = Modulation::of_layer(ops, &modulation, 0, hidden)?;
         let normed = modulated(ops, joint, &modulation.shift, &modulation.scale)?;
         let of = |tokens: &O::Tensor, start| ops.narrow(tokens, 2, start, inner);
@@ -344,7 +345,7 @@ impl<O: TokenOps> Network<O> {
         given: &Inputs<'_, O::Tensor>,
         [_, height, width]: [i64; 3],
     ) -> Result<Context<O::Tensor>> {
-        let (kind, shape) = (ops.format().rest, ops.shape(given.text));
+        let (dtype, shape) = (ops.format().rest, ops.shape(given.text));
         let size = [height / PATCH, width / PATCH];
         let Some(pooled) = given.pooled else {
             let shapes = "no pooled state of the text".into();
@@ -360,7 +361,7 @@ impl<O: TokenOps> Network<O> {
         let places = places.chain((0..size[0]).flat_map(|row| (0..size[1]).map(move |column| [0, row, column])));
         let each = self.config.hidden / self.config.heads;
         Ok(Context {
-            text: self.text.forward(ops, given.text, kind)?,
+            text: self.text.forward(ops, given.text, dtype)?,
             vector,
             rotation: ops.constant(&[shape[1] + size[0] * size[1], each], || {
                 Ok::<_, Error>(rotation(places, self.config.axes))
@@ -418,11 +419,11 @@ impl<O: TokenOps> Network<O> {
         }
         drop(joint);
         // The last layer has no gate.
-        let modulation = self.last_modulation.forward(ops, &vector, tch::Kind::Float)?;
+        let modulation = self.last_modulation.forward(ops, &vector, Dtype::F32)?;
         let [shift, scale] = [0, 1].map(|index| ops.narrow(&modulation, 2, index * config.hidden, config.hidden));
         let normed = modulated(ops, &tokens, &shift?, &scale?)?;
         drop(tokens);
-        let velocity = self.last.forward(ops, &normed, tch::Kind::Float)?;
+        let velocity = self.last.forward(ops, &normed, Dtype::F32)?;
         drop(normed);
         let velocity = ops.reshape(&velocity, &[batch, rows, columns, channels, PATCH, PATCH])?;
         let velocity = ops.permute(&velocity, &[0, 3, 1, 4, 2, 5])?;

@@ -3,8 +3,8 @@
 mod encoder;
 
 use serde::{Deserialize, Serialize};
-use tch::Device;
 use tilewright_checkpoint::Error as FileError;
+use tilewright_kernels::Kernels;
 use tilewright_plan::Model;
 
 use super::decoder;
@@ -157,12 +157,12 @@ impl Config {
         Self::read(file, identity).and_then(weights).unwrap_or_default()
     }
 
-    /// Bytes of the weights, as they are laid out in a format on a device.
+    /// Bytes of the weights, as they are laid out in a format with the kernels of a device.
     ///
     /// # Errors
     /// The architecture's widths don't go together.
-    pub fn weight_bytes(&self, format: ComputeFormat, device: Device) -> Result<u64> {
-        weight_bytes(format, device, |scope| decoder::Network::build(scope, self))
+    pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
+        weight_bytes(format, kernels, |scope| decoder::Network::build(scope, self))
     }
 
     /// The decoder's part of a file, beside the weights that the network needs.

@@ -1,10 +1,11 @@
 //! The decoder: latent in, picture out.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 use tilewright_nn::{
     Ops, Scope, Torch,
     layers::{Conv, Norm, Resnet},
 };
+use tilewright_plan::Dtype;
 
 use super::{
     Config,
@@ -87,7 +88,7 @@ impl<O: Ops> Network<O> {
             let height = ops.extents(&hidden)?[2].saturating_mul(self.scale);
             let bands = Bands { ops, band: band.map(i64::from), height };
             let output = self.forward_bands(&bands, hidden, kept, track)?;
-            return Ok(ops.to_kind(output, Kind::Float)?);
+            return Ok(ops.to_dtype(output, Dtype::F32)?);
         }
         hidden = self.conv_in.forward(ops, hidden)?;
         track(Step::Layer)?;
@@ -105,7 +106,7 @@ impl<O: Ops> Network<O> {
         hidden = self.norm_out.forward_silu(ops, &hidden)?;
         hidden = self.conv_out.forward(ops, hidden)?;
         track(Step::Layer)?;
-        Ok(ops.to_kind(hidden, Kind::Float)?)
+        Ok(ops.to_dtype(hidden, Dtype::F32)?)
     }
 
     /// From `conv_in`'s input to `conv_out`'s output, with norms and activations done inside

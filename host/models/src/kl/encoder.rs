@@ -1,10 +1,11 @@
 //! The encoder: picture in, latent out.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 use tilewright_nn::{
     Ops, Scope, Torch,
     layers::{Conv, Downsample, Norm, Resnet},
 };
+use tilewright_plan::Dtype;
 
 use super::{
     EncoderConfig,
@@ -80,7 +81,7 @@ impl<O: Ops> Network<O> {
         }
         // The other half is the variance's logarithm, which only sampling needs.
         let means = ops.contiguous(&ops.narrow(&moments, 1, 0, self.latent_channels)?)?;
-        Ok(ops.to_kind(means, Kind::Float)?)
+        Ok(ops.to_dtype(means, Dtype::F32)?)
     }
 
     /// Layer by layer, from `conv_in`'s input to `conv_out`'s output.

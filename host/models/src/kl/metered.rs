@@ -2,10 +2,9 @@
 
 use std::sync::OnceLock;
 
-use tch::Kind;
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat};
-use tilewright_plan::Backend;
-use tilewright_torch::probe::Measured;
+use tilewright_plan::Dtype;
 
 use super::{Config, EncoderConfig, decoder, encoder};
 use crate::{
@@ -79,25 +78,25 @@ enum Network {
 
 impl Config {
     /// Decodes on a device that was measured.
-    pub fn meter(&self, measured: &Measured) -> Metered {
-        Metered::new(Architecture::Decoder(self.clone()), measured)
+    pub fn meter(&self, measured: &Measured, kernels: &Kernels) -> Metered {
+        Metered::new(Architecture::Decoder(self.clone()), measured, kernels)
     }
 }
 
 impl EncoderConfig {
     /// Encodes on a device that was measured.
-    pub fn meter(&self, measured: &Measured) -> Metered {
-        Metered::new(Architecture::Encoder(self.clone()), measured)
+    pub fn meter(&self, measured: &Measured, kernels: &Kernels) -> Metered {
+        Metered::new(Architecture::Encoder(self.clone()), measured, kernels)
     }
 }
 
 impl Metered {
-    fn new(architecture: Architecture, measured: &Measured) -> Self {
+    fn new(architecture: Architecture, measured: &Measured, kernels: &Kernels) -> Self {
         let mut formats = Vec::new();
         for speed in &measured.speeds {
-            for format in PlanFormat::all(speed.dtype, speed.layout, measured.backend == Backend::Cpu) {
+            for format in PlanFormat::all(speed.dtype, speed.layout, kernels) {
                 let Ok(compute) = format.compute() else { continue };
-                let costs = Costs::new(speed, measured);
+                let costs = Costs::new(speed, measured, kernels);
                 formats.push(Format { format, compute, costs, network: OnceLock::new() });
             }
         }
@@ -180,7 +179,7 @@ impl Architecture {
 
 /// A contiguous input in f32 whose bytes are not counted.
 fn input(meter: &Meter, [batch, channels, height, width]: [i64; 4]) -> Result<MeterTensor> {
-    let rows = meter.input(&[batch, channels.saturating_mul(height), width], Kind::Float)?;
+    let rows = meter.input(&[batch, channels.saturating_mul(height), width], Dtype::F32)?;
     Ok(meter.reshape(&rows, &[batch, channels, height, width])?)
 }
 
@@ -252,8 +251,8 @@ pub(super) fn held_pictures(config: &Config) -> Result<Vec<bool>> {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Precision};
-    use tilewright_torch::probe::{Rate, Scratch, Speed};
+    use tilewright_kernels::{Rate, Scratch, Speed};
+    use tilewright_plan::{Backend, Layout, Precision};
 
     use super::*;
     use crate::{Family, kl::config::UpBlock};
@@ -318,7 +317,7 @@ mod tests {
     #[test]
     fn bands_hold_less_and_take_longer() {
         let config = config(4, &[64, 64, 32], 2);
-        let metered = config.meter(&measured());
+        let metered = config.meter(&measured(), &Kernels::default());
         let format = |layout| PlanFormat { precision: Precision::Uniform(Dtype::F32), layout, is_direct: false };
         let first = format(Layout::ChannelsFirst);
         let pass = |band| {

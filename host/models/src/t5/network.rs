@@ -1,8 +1,8 @@
 //! The encoder of T5 (version 1.1) and UMT5: `T5EncoderModel` and `UMT5EncoderModel` of
 //! transformers.
 
-use tch::Kind;
 use tilewright_nn::{Biased, Dense, Gelu, HeadNorm, TokenOps, TokenScope, root_mean_square_norm};
+use tilewright_plan::Dtype;
 
 use super::Config;
 use crate::{EncoderStates, Result};
@@ -91,7 +91,7 @@ impl<O: TokenOps> Network<O> {
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, embedded: O::Tensor, _left_out: usize) -> Result<EncoderStates<O::Tensor>> {
         let count = ops.shape(&embedded)[1];
-        let tokens = ops.to_kind(embedded, ops.format().rest)?;
+        let tokens = ops.to_dtype(embedded, ops.format().rest)?;
         let rows: Vec<i64> = (1 - count..count).map(|distance| self.config.row(distance)).collect();
         let mut bias = None;
         for block in &self.blocks {
@@ -104,6 +104,6 @@ impl<O: TokenOps> Network<O> {
             }
         }
         let norm = HeadNorm { weight: &self.norm, epsilon: self.config.epsilon };
-        Ok(EncoderStates { inner: None, last: root_mean_square_norm(ops, &tokens, norm, Kind::Float)? })
+        Ok(EncoderStates { inner: None, last: root_mean_square_norm(ops, &tokens, norm, Dtype::F32)? })
     }
 }

@@ -8,10 +8,12 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape, Stored};
+use tilewright_kernels::{INT8_COLUMNS, Packed};
 use tilewright_nn::{ComputeFormat, Matrix, Meter, MeterMatrix, Needed, Piece, TokenSource, Torch};
+use tilewright_plan::Dtype;
 use tilewright_torch::{
     device_packed::DevicePacked,
-    packed::{self, Packed},
+    kind, packed,
     streamed::{self, Streamed},
 };
 
@@ -277,7 +279,7 @@ impl TransformerFile {
         let part = parts.first().ok_or_else(|| self.missing(name, &[]))?;
         let table = self.file.matrix(part)?;
         let row = |row: usize| match table.narrow(row..row.saturating_add(1)) {
-            Some(one) => Ok(one.expand(0..1, Kind::Float)?),
+            Some(one) => Ok(packed::expand(&one, 0..1, Kind::Float)?),
             None => {
                 let reason = format!("tensor {part} has {} rows: there is no row {row}", table.shape()[0]);
                 Err(Error::Unknown { path: self.file.path().to_owned(), reason })
@@ -330,7 +332,7 @@ impl TransformerFile {
             Some(stored) if Packed::expands_alone(stored) => {
                 let packed = self.file.packed_vector(part)?;
                 let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
-                let values = packed.expand(0..packed.shape()[0], Kind::Float)?;
+                let values = packed::expand(&packed, 0..packed.shape()[0], Kind::Float)?;
                 Ok(values.f_reshape(shape)?.f_to_kind(kind)?.f_to_device(device)?)
             }
             _ => Ok(self.file.load(part, &shape, kind, device)?),
@@ -430,8 +432,9 @@ impl OnDevice<'_> {
 }
 
 impl TokenSource<Torch> for OnDevice<'_> {
-    fn vector(&self, name: &str, shape: &[i64], kind: Kind) -> tilewright_nn::Result<Tensor> {
+    fn vector(&self, name: &str, shape: &[i64], dtype: Dtype) -> tilewright_nn::Result<Tensor> {
         self.step(name)?;
+        let kind = kind(dtype)?;
         let (parts, join) = self.weights.parts(name);
         let mut loaded = Vec::new();
         for part in parts {
@@ -455,7 +458,7 @@ impl TokenSource<Torch> for OnDevice<'_> {
         let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match (self.residency, block) {
             _ if packed.shape()[1] as i64 > columns => {
                 let rows = 0..packed.shape()[0];
-                let expanded = packed.expand(rows, self.format.convolution).map_err(Error::from)?;
+                let expanded = packed::expand(&packed, rows, kind(self.format.convolution)?).map_err(Error::from)?;
                 let own = expanded.f_narrow(1, 0, columns)?.f_contiguous()?;
                 Ok(Piece::Expanded(own.f_to_device(self.device)?))
             }
@@ -470,18 +473,18 @@ impl TokenSource<Torch> for OnDevice<'_> {
             }
             (Residency::Expanded, _) => {
                 let rows = 0..packed.shape()[0];
-                let expanded = packed.expand(rows, self.format.convolution).map_err(Error::from)?;
+                let expanded = packed::expand(&packed, rows, kind(self.format.convolution)?).map_err(Error::from)?;
                 Ok(Piece::Expanded(expanded.f_to_device(self.device)?))
             }
         });
-        let beside = self.weights.changes.beside(name, self.format.convolution, self.device)?;
+        let beside = self.weights.changes.beside(name, kind(self.format.convolution)?, self.device)?;
         Ok(Matrix::new(pieces.collect::<tilewright_nn::Result<_>>()?, columns).with(beside))
     }
 }
 
 /// The extents alone, with the changes that LoRAs make.
 impl TokenSource<Meter> for TransformerFile {
-    fn vector(&self, _: &str, shape: &[i64], _: Kind) -> tilewright_nn::Result<Vec<i64>> {
+    fn vector(&self, _: &str, shape: &[i64], _: Dtype) -> tilewright_nn::Result<Vec<i64>> {
         Ok(shape.to_vec())
     }
 
@@ -492,7 +495,7 @@ impl TokenSource<Meter> for TransformerFile {
         // As the matrices are multiplied that are loaded from here.
         let has_integers = |part: &String| {
             let stored = self.file.find_stored(part);
-            stored.is_some_and(packed::has_int8_products) && shape[1] % packed::INT8_COLUMNS as i64 == 0
+            stored.is_some_and(Stored::suits_int8_products) && shape[1] % INT8_COLUMNS as i64 == 0
         };
         let integers = [true, false].map(|wanted| parts.iter().any(|part| has_integers(part) == wanted));
         let beside = self.changes.extents_beside(name);

@@ -1,8 +1,8 @@
 //! WAN's network: `WanTransformer3DModel` of diffusers 0.42.1 and `WanModel` of
 //! github.com/Wan-Video/Wan2.1 (wan/modules/model.py), which compute the same.
 
-use tch::Kind;
 use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps, TokenScope};
+use tilewright_plan::Dtype;
 
 use super::config::{Config, PATCH};
 use crate::{
@@ -46,9 +46,9 @@ impl<O: TokenOps> AffineNorm<O> {
         Ok(Self { weight: scope.vector("weight", &[width])?, bias: scope.vector("bias", &[width])?, epsilon })
     }
 
-    fn forward(&self, ops: &O, tokens: &O::Tensor, kind: Kind) -> Result<O::Tensor> {
+    fn forward(&self, ops: &O, tokens: &O::Tensor, dtype: Dtype) -> Result<O::Tensor> {
         let norm = LayerNorm { epsilon: self.epsilon, affine: Some((&self.weight, &self.bias)), modulation: None };
-        Ok(ops.layer_norm(tokens, norm, kind)?)
+        Ok(ops.layer_norm(tokens, norm, dtype)?)
     }
 }
 
@@ -343,11 +343,11 @@ impl<O: TokenOps> Network<O> {
         let times: Vec<f32> = (0..batch).flat_map(|_| sigmas).map(|sigma| sigma * TIMES).collect();
         let embedded = ops.constant(&[batch, spans, config.time], || sinusoid(&times, config.time))?;
         // In f32 whatever the format: small, and its errors would be in every value.
-        let inner = ops.silu(self.time[0].forward(ops, &embedded, Kind::Float)?)?;
-        let time = self.time[1].forward(ops, &inner, Kind::Float)?;
-        let active = ops.unset(&ops.shape(&time), Kind::Float)?;
+        let inner = ops.silu(self.time[0].forward(ops, &embedded, Dtype::F32)?)?;
+        let time = self.time[1].forward(ops, &inner, Dtype::F32)?;
+        let active = ops.unset(&ops.shape(&time), Dtype::F32)?;
         ops.copy_onto(&active, &time)?;
-        let projected = self.time_projection.forward(ops, &ops.silu(active)?, Kind::Float)?;
+        let projected = self.time_projection.forward(ops, &ops.silu(active)?, Dtype::F32)?;
         for index in 0..=self.blocks.len() {
             if before_block(index, &hidden)? == Blocks::SkipRest {
                 break;
@@ -360,7 +360,7 @@ impl<O: TokenOps> Network<O> {
             [ops.offset(&time, &self.last_modulation, 0)?, ops.offset(&time, &self.last_modulation, 1)?];
         let normed = modulated(ops, &hidden, &shift, &scale)?;
         drop(hidden);
-        let velocity = self.last.forward(ops, &normed, Kind::Float)?;
+        let velocity = self.last.forward(ops, &normed, Dtype::F32)?;
         drop(normed);
         let channels = config.latent_channels;
         let velocity = ops.reshape(&velocity, &[batch, frames, rows, columns, PATCH, PATCH, channels])?;

@@ -175,7 +175,7 @@ impl Clip<Tensor> {
             for frame in &mut past.frames {
                 // The pasts of convolutions are in their type; if norms have another, that is as
                 // good for those of doublings.
-                let moved = frame.f_to_device(device)?.f_to_kind(format.convolution)?;
+                let moved = frame.f_to_device(device)?.f_to_kind(tilewright_torch::kind(format.convolution)?)?;
                 *frame = tilewright_torch::to_layout(&moved, format.layout)?;
             }
         }

@@ -1,7 +1,7 @@
 //! A video decoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
-use tch::Device;
+use tilewright_kernels::Kernels;
 use tilewright_plan::Model;
 
 use super::{network::Network, statistics};
@@ -205,12 +205,12 @@ impl Config {
         Self::read(file, identity).and_then(weights).unwrap_or_default()
     }
 
-    /// Bytes of the weights, as they are laid out in a format on a device.
+    /// Bytes of the weights, as they are laid out in a format with the kernels of a device.
     ///
     /// # Errors
     /// The architecture's widths don't go together.
-    pub fn weight_bytes(&self, format: ComputeFormat, device: Device) -> Result<u64> {
-        weight_bytes(format, device, |scope| Network::build(scope, self))
+    pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
+        weight_bytes(format, kernels, |scope| Network::build(scope, self))
     }
 
     /// The decoder's part of a file, beside the weights that the network needs.

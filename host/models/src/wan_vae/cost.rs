@@ -3,9 +3,9 @@
 
 use std::{cell::RefCell, sync::Arc};
 
-use tch::Kind;
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat, Scope};
-use tilewright_torch::probe::Measured;
+use tilewright_plan::Dtype;
 
 use super::{Config, Spread, clip::Clip, network::Network};
 use crate::{
@@ -122,7 +122,7 @@ impl<'a> Decode<'a> {
             network,
             meter,
             extent,
-            latents: meter.input(&shape, Kind::Float)?,
+            latents: meter.input(&shape, Dtype::F32)?,
             clip: Clip::default(),
             kept: RefCell::default(),
             frame_bytes: 4 * image_channels as u64 * u64::from(extent.height) * u64::from(extent.width),
@@ -194,7 +194,7 @@ impl<'a> Decode<'a> {
         if self.extent.tiled.is_some() {
             let Extent { height, width, .. } = *self.extent;
             let shape = [i64::from(count) * self.scale, self.image_channels, i64::from(height), i64::from(width)];
-            self.kept.borrow_mut().push(self.meter.occupied(&shape, Kind::Float)?);
+            self.kept.borrow_mut().push(self.meter.occupied(&shape, Dtype::F32)?);
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ impl<'a> Decode<'a> {
 impl Config {
     /// The costs of decodes in a format on a device that was measured; none if it can't be run
     /// there.
-    pub fn costs(&self, format: PlanFormat, measured: &Measured) -> Option<ClipCosts> {
+    pub fn costs(&self, format: PlanFormat, measured: &Measured, kernels: &Kernels) -> Option<ClipCosts> {
         let speed = measured
             .speeds
             .iter()
@@ -233,7 +233,7 @@ impl Config {
         Some(ClipCosts {
             config: Arc::new(self.clone()),
             format: format.compute().ok()?,
-            costs: Costs::new(speed, measured),
+            costs: Costs::new(speed, measured, kernels),
             network: Lazily::default(),
             known: Remembered::default(),
         })
@@ -251,7 +251,7 @@ const SIDE: i64 = 8;
 pub(super) fn step_products(config: &Config) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
     let network = metered::build(&meter, |scope| Network::build(scope, config))?.network;
-    let latent = meter.input(&[1, config.latent_channels as i64, 1, SIDE, SIDE], Kind::Float)?;
+    let latent = meter.input(&[1, config.latent_channels as i64, 1, SIDE, SIDE], Dtype::F32)?;
     let spread = Spread { frames: u32::MAX, band: None, height: 1 };
     let (mut clip, mut ends) = (Clip::default(), Vec::new());
     // The first latent frame has none before it to convolve; the second stands for all others.

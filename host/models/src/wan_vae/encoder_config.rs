@@ -1,7 +1,7 @@
 //! A video encoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
-use tch::Device;
+use tilewright_kernels::Kernels;
 use tilewright_plan::Model;
 
 use super::{
@@ -136,12 +136,12 @@ impl EncoderConfig {
         }
     }
 
-    /// Bytes of the weights, as they are laid out in a format on a device.
+    /// Bytes of the weights, as they are laid out in a format with the kernels of a device.
     ///
     /// # Errors
     /// The architecture's widths don't go together.
-    pub fn weight_bytes(&self, format: ComputeFormat, device: Device) -> Result<u64> {
-        weight_bytes(format, device, |scope| EncoderNetwork::build(scope, self))
+    pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
+        weight_bytes(format, kernels, |scope| EncoderNetwork::build(scope, self))
     }
 
     /// The encoder's part of a file, beside the weights that the network needs.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tch::Kind;
+use tilewright_kernels::{Kernels, Measured};
 use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat, Scope};
-use tilewright_torch::probe::Measured;
+use tilewright_plan::Dtype;
 
 use super::{ClipCost, EncoderConfig, encoder::EncoderNetwork, encoder_layers::Past};
 use crate::{
@@ -88,12 +88,12 @@ impl EncoderConfig {
     /// Frames [1, C, T, H, W] whose bytes are not counted, frame after frame.
     fn frames_on(&self, meter: &Meter, count: i64, [height, width]: [u32; 2]) -> Result<MeterTensor> {
         let shape = [1, count, self.image_channels as i64, i64::from(height), i64::from(width)];
-        Ok(meter.transpose(&meter.input(&shape, Kind::Float)?, 1, 2)?)
+        Ok(meter.transpose(&meter.input(&shape, Dtype::F32)?, 1, 2)?)
     }
 
     /// The costs of encodes in a format on a device that was measured; none if it can't be run
     /// there.
-    pub fn costs(&self, format: PlanFormat, measured: &Measured) -> Option<EncodeCosts> {
+    pub fn costs(&self, format: PlanFormat, measured: &Measured, kernels: &Kernels) -> Option<EncodeCosts> {
         let speed = measured
             .speeds
             .iter()
@@ -101,7 +101,7 @@ impl EncoderConfig {
         Some(EncodeCosts {
             config: Arc::new(self.clone()),
             format: format.compute().ok()?,
-            costs: Costs::new(speed, measured),
+            costs: Costs::new(speed, measured, kernels),
             network: Lazily::default(),
             known: Remembered::default(),
         })

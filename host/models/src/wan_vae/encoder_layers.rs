@@ -2,8 +2,8 @@
 //! is three over one, summed. A layer keeps the frames before that it needs in
 //! [`Past`].
 
-use tch::Kind;
 use tilewright_nn::{CausalOps, Ops, Scope};
+use tilewright_plan::Dtype;
 
 use super::layers::{SquareOrder, gamma};
 use crate::Result;
@@ -96,9 +96,9 @@ impl<O: CausalOps> Conv<O> {
     }
 
     fn convolve(&self, ops: &O, input: &O::Tensor, weight: &O::Weight, bias: Option<&O::Weight>) -> Result<O::Tensor> {
-        let input = ops.to_memory_order(&ops.to_kind(ops.share(input), ops.format().convolution)?)?;
+        let input = ops.to_memory_order(&ops.to_dtype(ops.share(input), ops.format().convolution)?)?;
         let output = ops.convolve(&input, weight, bias, self.stride, [self.padding; 2])?;
-        Ok(ops.to_kind(output, ops.format().rest)?)
+        Ok(ops.to_dtype(output, ops.format().rest)?)
     }
 }
 
@@ -122,7 +122,7 @@ impl<O: CausalOps> Causal<O> {
 
     pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
         let frames = ops.extents(&input)?[0];
-        let (all, before) = past.join_remembered(ops, ops.to_kind(ops.share(&input), ops.format().convolution)?, 2)?;
+        let (all, before) = past.join_remembered(ops, ops.to_dtype(ops.share(&input), ops.format().convolution)?, 2)?;
         drop(input);
         let now = ops.narrow(&all, 0, before, frames)?;
         let output = self.conv.forward(ops, &now)?;
@@ -148,7 +148,7 @@ pub(super) struct Norm<O: Ops> {
 impl<O: CausalOps> Norm<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
         let ops = scope.ops();
-        let gamma = ops.scale(&gamma(scope, channels, Kind::Float)?, (channels as f64).sqrt())?;
+        let gamma = ops.scale(&gamma(scope, channels, Dtype::F32)?, (channels as f64).sqrt())?;
         Ok(Self { gamma: ops.rearrange(&gamma, &[0, 1, 2, 3], &[1, channels, 1, 1])? })
     }
 
@@ -216,7 +216,7 @@ impl<O: CausalOps> Attention<O> {
         let shape = ops.extents(&input)?;
         let [frames, channels, height, width] = shape;
         let mixed = self.mixed.forward(ops, &self.norm.forward(ops, &input)?)?;
-        let tokens = ops.to_kind(ops.share(&mixed), ops.format().convolution)?;
+        let tokens = ops.to_dtype(ops.share(&mixed), ops.format().convolution)?;
         let tokens = ops.transpose(&ops.reshape(&tokens, &[frames, 3 * channels, height * width])?, 1, 2)?;
         let part = |index: i64| ops.contiguous(&ops.narrow(&tokens, 2, index * channels, channels)?);
         let (query, key, value) = (part(0)?, part(1)?, part(2)?);

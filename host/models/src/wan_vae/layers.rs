@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
-use tch::Kind;
+use tilewright_kernels::TAPS;
 use tilewright_nn::{CausalOps, Ops, Scope, Store, layers::Conv};
-use tilewright_torch::winograd::TAPS;
+use tilewright_plan::Dtype;
 
 use crate::Result;
 
@@ -81,8 +81,8 @@ pub(super) fn side_by_side<O: CausalOps>(ops: &O, window: &O::Tensor, count: i64
 
 /// The weights of a norm of pixels, [C, 1, 1, 1]: files give them as many axes as the values have
 /// that are normed.
-pub(super) fn gamma<O: CausalOps>(scope: &Scope<'_, O>, channels: i64, kind: Kind) -> Result<O::Weight> {
-    Ok(scope.weight("gamma", &[&[channels, 1, 1, 1], &[channels, 1, 1], &[channels]], kind)?)
+pub(super) fn gamma<O: CausalOps>(scope: &Scope<'_, O>, channels: i64, dtype: Dtype) -> Result<O::Weight> {
+    Ok(scope.weight("gamma", &[&[channels, 1, 1, 1], &[channels, 1, 1], &[channels]], dtype)?)
 }
 
 /// Scales each pixel's channels to length √C, then by `gamma` (diffusers' `WanRMS_norm`).
@@ -264,7 +264,7 @@ impl<O: CausalOps> Causal<O> {
             Some(norm) => norm.forward(ops, &frames, true)?,
             None => frames,
         };
-        let normed = ops.to_kind(normed, format.convolution)?;
+        let normed = ops.to_dtype(normed, format.convolution)?;
         let window = match past.frames.is_empty() {
             true => ops.share(&normed),
             false => past.window(ops, &normed)?,
@@ -277,7 +277,7 @@ impl<O: CausalOps> Causal<O> {
         let band = work.band.unwrap_or(height).clamp(1, height.max(1));
         for rows in ops.laps(begun..height, band).over_rows() {
             let part = Self::rows(ops, &window, weight, bias, count, rows.clone(), height)?;
-            let part = ops.to_kind(part, format.rest)?;
+            let part = ops.to_dtype(part, format.rest)?;
             work.write(ops, &ops.narrow(&output, 2, rows.start, rows.end - rows.start)?, &part)?;
             *work.done = lap.start * height + rows.end;
         }
@@ -384,7 +384,7 @@ pub(super) fn unpatch<O: CausalOps>(ops: &O, frames: O::Tensor, patch: i64, orde
 
 /// Frames in the type and memory order for the first layer.
 pub(super) fn prepare<O: CausalOps>(ops: &O, frames: &O::Tensor) -> Result<O::Tensor> {
-    Ok(ops.to_memory_order(&ops.to_kind(ops.share(frames), ops.format().rest)?)?)
+    Ok(ops.to_memory_order(&ops.to_dtype(ops.share(frames), ops.format().rest)?)?)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The decoder's steps in the order that they run.
 
+use tilewright_kernels::TAPS;
 use tilewright_nn::{CausalOps, Scope, layers::Conv};
-use tilewright_torch::winograd::TAPS;
 
 use super::{
     Config, Spread,

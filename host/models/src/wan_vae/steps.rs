@@ -3,8 +3,8 @@
 
 use std::fmt;
 
+use tilewright_kernels::TAPS;
 use tilewright_nn::{CausalOps, Ops, Scope, layers::Conv};
-use tilewright_torch::winograd::TAPS;
 
 use super::{
     clip::{Piece, Spread},
@@ -190,7 +190,7 @@ impl<O: CausalOps> Attention<O> {
         let shape = ops.extents(frame)?;
         let [_, channels, height, width] = shape;
         let format = ops.format();
-        let mut tokens = ops.to_kind(self.norm.forward(ops, frame, false)?, format.convolution)?;
+        let mut tokens = ops.to_dtype(self.norm.forward(ops, frame, false)?, format.convolution)?;
         tokens = ops.reshape(&tokens, &[1, channels, height * width])?;
         tokens = ops.contiguous(&ops.transpose(&tokens, 1, 2)?)?;
         let all = ops.linear(&tokens, &self.query_key_value, &self.query_key_value_bias)?;
@@ -200,7 +200,7 @@ impl<O: CausalOps> Attention<O> {
         drop(all);
         let mixed = ops.attention(query, &key, &value)?;
         drop((key, value));
-        let added = ops.to_kind(ops.linear(&mixed, &self.output, &self.output_bias)?, format.rest)?;
+        let added = ops.to_dtype(ops.linear(&mixed, &self.output, &self.output_bias)?, format.rest)?;
         let added = ops.reshape(&ops.transpose(&added, 1, 2)?, &shape)?;
         Ok(ops.copy_onto(onto, &ops.add(frame, &added)?)?)
     }

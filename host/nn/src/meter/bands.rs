@@ -2,11 +2,8 @@
 
 use std::ops::Range;
 
-use tch::Kind;
-use tilewright_torch::{
-    CPU_PIECE,
-    winograd::{BLOCK, scratch_bytes},
-};
+use tilewright_kernels::{BLOCK, CPU_PIECE};
+use tilewright_plan::Dtype;
 
 use super::{Meter, MeterTensor, bytes, four_extents, shape_error};
 use crate::{Result, Rows, Store};
@@ -50,7 +47,7 @@ impl Meter {
     pub(super) fn filtered_pixels(&self, [batch, height, width]: [i64; 3]) -> f64 {
         let block = f64::from(BLOCK);
         let blocks = (batch as f64 * (height as f64 / block).ceil() * (width as f64 / block).ceil()).max(1.0);
-        let threads = f64::from(tch::get_num_threads().max(1));
+        let threads = self.costs.kernels.threads as f64;
         ((blocks / threads).ceil() * threads * block * block).max((batch * height * width) as f64)
     }
 
@@ -87,7 +84,7 @@ impl Meter {
             }
             _ => {}
         }
-        self.touch(scratch_bytes(into, upsamples, self.format.convolution) as u64);
+        self.touch(self.costs.kernels.winograd_scratch_bytes(into, upsamples, self.format.convolution));
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
         let products = if upsamples { 2.25 } else { 4.0 };
         self.spend(products * rate.of(into as f64, out as f64) * self.filtered_pixels([batch, output[2], output[3]]));
@@ -101,7 +98,7 @@ impl Meter {
         let row = batch.saturating_mul(channels).saturating_mul(width);
         let rows = (CPU_PIECE / row.max(1)).clamp(1, height.max(1));
         // Values less their mean, and the squares of these; 16-bit values in f32 before that.
-        let pieces = if picture.kind == Kind::Float { 2 } else { 3 };
+        let pieces = if picture.dtype == Dtype::F32 { 2 } else { 3 };
         self.touch((row.saturating_mul(rows) as u64).saturating_mul(4 * pieces));
         // A piece stays in a core's cache.
         self.moves(picture.bytes());
@@ -110,10 +107,10 @@ impl Meter {
 
     pub(super) fn apply_norm(&self, picture: &MeterTensor, affine: &MeterSums) -> Result<MeterTensor> {
         affine.check(four_extents("a norm", picture)?)?;
-        let wide = bytes(&picture.axes, Kind::Float);
-        let _copy = (picture.kind != Kind::Float).then(|| self.hold(wide));
+        let wide = bytes(&picture.axes, Dtype::F32);
+        let _copy = (picture.dtype != Dtype::F32).then(|| self.hold(wide));
         // The product reads and writes, and so does SiLU.
         self.moves(picture.bytes().saturating_add(wide.saturating_mul(3)));
-        Ok(self.output(picture.axes.dense(), Kind::Float))
+        Ok(self.output(picture.axes.dense(), Dtype::F32))
     }
 }

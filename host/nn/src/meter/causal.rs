@@ -2,11 +2,8 @@
 
 use std::ops::Range;
 
-use tch::Kind;
-use tilewright_torch::{
-    reordered::whole_blocks,
-    winograd::{TAPS, causal_scratch_bytes},
-};
+use tilewright_kernels::TAPS;
+use tilewright_plan::Dtype;
 
 use super::{Meter, MeterTensor, bytes, four_extents, shape_error, strides::Axes};
 use crate::{CausalOps, Ops, Result, Store};
@@ -22,18 +19,18 @@ impl CausalOps for Meter {
     type CausalKernel = MeterCausalKernel;
 
     fn is_cpu(&self) -> bool {
-        self.costs.on_cpu
+        self.costs.kernels.on_cpu
     }
 
     fn zeros(&self, shape: [i64; 4], like: &MeterTensor) -> Result<MeterTensor> {
-        let zeros = self.output(Axes::four(shape), like.kind);
+        let zeros = self.output(Axes::four(shape), like.dtype);
         self.moves(zeros.bytes());
         Ok(zeros)
     }
 
     fn copy(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
         self.moves(2 * tensor.bytes());
-        Ok(self.output(tensor.axes.dense(), tensor.kind))
+        Ok(self.output(tensor.axes.dense(), tensor.dtype))
     }
 
     fn concatenate(&self, parts: &[MeterTensor], axis: usize) -> Result<MeterTensor> {
@@ -51,7 +48,7 @@ impl CausalOps for Meter {
         }
         let axes = self.common(parts, &shape).ok_or_else(|| shape_error("a concatenation", &shapes()))?;
         // The parts were written just before: half of them is read from caches.
-        let joined = self.output(axes, first.kind);
+        let joined = self.output(axes, first.dtype);
         self.moves(joined.bytes().saturating_mul(3) / 2);
         Ok(joined)
     }
@@ -61,7 +58,7 @@ impl CausalOps for Meter {
             return Err(shape_error("a sum", &[tensor.axes.extents(), other.axes.extents()]));
         }
         self.moves(3 * tensor.bytes());
-        Ok(self.output(tensor.axes.dense(), tensor.kind))
+        Ok(self.output(tensor.axes.dense(), tensor.dtype))
     }
 
     fn every_other(&self, frames: &MeterTensor, range: Range<i64>) -> Result<MeterTensor> {
@@ -83,9 +80,9 @@ impl CausalOps for Meter {
         let axes = Axes::contiguous(&shape).ok_or_else(|| shape_error("a mean", &[&shape]))?;
         // libtorch adds 16-bit values up as f32 values, of which it makes a tensor first (pytorch
         // v2.11.0, aten/src/ATen/native/ReduceOps.cpp, `mean_out`).
-        let wide = (tensor.kind != Kind::Float && self.costs.on_cpu)
-            .then(|| (self.hold(bytes(&tensor.axes, Kind::Float)), self.hold(bytes(&axes, Kind::Float))));
-        let mean = self.output(axes, tensor.kind);
+        let wide = (tensor.dtype != Dtype::F32 && self.costs.kernels.on_cpu)
+            .then(|| (self.hold(bytes(&tensor.axes, Dtype::F32)), self.hold(bytes(&axes, Dtype::F32))));
+        let mean = self.output(axes, tensor.dtype);
         drop(wide);
         self.moves(tensor.bytes() + mean.bytes());
         Ok(mean)
@@ -93,7 +90,7 @@ impl CausalOps for Meter {
 
     fn clamp(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
         self.moves(2 * tensor.bytes());
-        Ok(self.output(tensor.axes.dense(), tensor.kind))
+        Ok(self.output(tensor.axes.dense(), tensor.dtype))
     }
 
     fn rms_norm(&self, frames: &MeterTensor, gamma: &Vec<i64>, silu: bool) -> Result<MeterTensor> {
@@ -107,9 +104,9 @@ impl CausalOps for Meter {
             return Ok(output);
         }
         // One frame in f32, its pixels' lengths and the normed frame.
-        let frame = bytes(&Axes::four([1, channels, height, width]), Kind::Float);
-        let wide = if frames.kind == Kind::Float { 0 } else { frame };
-        self.touch(wide + frame + bytes(&Axes::four([1, 1, height, width]), Kind::Float));
+        let frame = bytes(&Axes::four([1, channels, height, width]), Dtype::F32);
+        let wide = if frames.dtype == Dtype::F32 { 0 } else { frame };
+        self.touch(wide + frame + bytes(&Axes::four([1, 1, height, width]), Dtype::F32));
         let passes = if silu { 8 } else { 6 };
         self.moves(passes * output.bytes());
         Ok(output)
@@ -120,17 +117,17 @@ impl CausalOps for Meter {
         if gamma[..] != [1, channels, 1, 1] {
             return Err(shape_error("a norm", &[frames.axes.extents(), gamma]));
         }
-        let lengths = self.hold(bytes(&Axes::four([count, 1, height, width]), Kind::Float));
+        let lengths = self.hold(bytes(&Axes::four([count, 1, height, width]), Dtype::F32));
         // 16-bit values are copied as f32 values first, for the lengths and for the quotient.
-        let wide = bytes(&frames.axes, Kind::Float);
-        let copy = (frames.kind != Kind::Float && self.costs.on_cpu).then(|| self.hold(wide));
-        let normed = self.output(frames.axes.dense(), Kind::Float);
+        let wide = bytes(&frames.axes, Dtype::F32);
+        let copy = (frames.dtype != Dtype::F32 && self.costs.kernels.on_cpu).then(|| self.hold(wide));
+        let normed = self.output(frames.axes.dense(), Dtype::F32);
         drop(copy);
         // Lengths, a quotient and a product.
         self.moves(5 * frames.bytes());
         let output = match self.format.rest {
-            Kind::Float => normed,
-            kind => self.output(frames.axes.dense(), kind),
+            Dtype::F32 => normed,
+            dtype => self.output(frames.axes.dense(), dtype),
         };
         drop(lengths);
         Ok(output)
@@ -162,7 +159,7 @@ impl CausalOps for Meter {
             return Err(shape_error("a convolution", &[frames.axes.extents(), weight]));
         }
         let part = vec![out, into, height, width];
-        let _copy = self.output(Axes::four([out, into, height, width]), frames.kind);
+        let _copy = self.output(Axes::four([out, into, height, width]), frames.dtype);
         self.convolved_by_libtorch(frames, &part, Some(bias), 1, padding)
     }
 
@@ -185,9 +182,9 @@ impl CausalOps for Meter {
         if channels != into || !is_alike || !fits {
             return Err(shape_error("a convolution", &[last.axes.extents(), &[out, into]]));
         }
-        self.touch(causal_scratch_bytes(into, self.format.convolution) as u64);
+        self.touch(self.costs.kernels.causal_scratch_bytes(into, self.format.convolution));
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
-        let (into, computed) = (frames.len() as f64 * into as f64, whole_blocks(out as f64));
+        let (into, computed) = (frames.len() as f64 * into as f64, self.costs.kernels.whole_blocks(out as f64));
         let each = rate.per_product * into * computed + rate.per_value * (into + out as f64);
         self.spend(4.0 * each * self.filtered_pixels([batch, height, width]));
         Ok(())
@@ -198,8 +195,8 @@ impl CausalOps for Meter {
         let &[selected] = &channels[..] else {
             return Err(shape_error("a selection of channels", &[frame.axes.extents(), channels]));
         };
-        let chosen = self.output(Axes::four([count, selected, height, width]), frame.kind);
-        let unfolded = self.output(Axes::four([count, selected / 4, 2 * height, 2 * width]), frame.kind);
+        let chosen = self.output(Axes::four([count, selected, height, width]), frame.dtype);
+        let unfolded = self.output(Axes::four([count, selected / 4, 2 * height, 2 * width]), frame.dtype);
         self.moves(4 * chosen.bytes());
         Ok(unfolded)
     }
@@ -253,13 +250,13 @@ impl CausalOps for Meter {
     }
 
     fn to_format_of(&self, tensor: &MeterTensor, like: &MeterTensor) -> Result<MeterTensor> {
-        let tensor = self.to_kind(tensor.clone(), like.kind)?;
+        let tensor = self.to_dtype(tensor.clone(), like.dtype)?;
         let shape = four_extents("memory order", &tensor)?;
         let (is_there, axes) = match like.axes.has_channels_innermost() {
             true => (tensor.axes.is_dense_channels_last(), Axes::channels_last(shape)),
             false => (tensor.axes.is_contiguous(), Axes::four(shape)),
         };
-        Ok(if is_there { tensor } else { self.output(axes, tensor.kind) })
+        Ok(if is_there { tensor } else { self.output(axes, tensor.dtype) })
     }
 
     fn to_device(&self, tensor: &MeterTensor) -> Result<MeterTensor> {

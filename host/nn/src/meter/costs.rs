@@ -1,7 +1,7 @@
 //! The costs of operations on a device that was measured.
 
+use tilewright_kernels::{Kernels, Measured, Rate, Scratch, Speed};
 use tilewright_plan::{Backend, Dtype};
-use tilewright_torch::probe::{Measured, Rate, Scratch, Speed};
 
 /// The bytes of a convolution's input, once for each of its taps, from which MIOpen has no kernel
 /// but its naive one: its products' workspaces end there (ROCm/MIOpen issues 148 and 3081,
@@ -30,8 +30,8 @@ pub struct Costs {
     pub bytes_per_second: f64,
     /// The same of group norms, in f32 and in the type of convolutions.
     pub norm_bytes_per_second: [f64; 2],
-    /// True if tensors are in host memory.
-    pub on_cpu: bool,
+    /// The kernels of the device.
+    pub kernels: Kernels,
     /// The bytes of a convolution's input, once for each of its taps, from which the library has no
     /// quick kernel; none if it always has one.
     pub slow_from: Option<u64>,
@@ -49,7 +49,7 @@ impl Default for Costs {
             expands_rows: true,
             bytes_per_second: f64::INFINITY,
             norm_bytes_per_second: [f64::INFINITY; 2],
-            on_cpu: true,
+            kernels: Kernels::default(),
             slow_from: None,
         }
     }
@@ -57,7 +57,7 @@ impl Default for Costs {
 
 impl Costs {
     /// The costs in a type and memory order on a device that was measured.
-    pub fn new(speed: &Speed, measured: &Measured) -> Self {
+    pub fn new(speed: &Speed, measured: &Measured, kernels: &Kernels) -> Self {
         let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
         let single = measured.speeds.iter().find(|of| of.dtype == Dtype::F32 && of.layout == speed.layout);
         Self {
@@ -71,7 +71,7 @@ impl Costs {
             bytes_per_second: measured.bytes_per_second,
             norm_bytes_per_second: [single, Some(speed)]
                 .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),
-            on_cpu: measured.backend == Backend::Cpu,
+            kernels: *kernels,
             slow_from: (measured.backend == Backend::Rocm).then_some(MIOPEN_MOST),
         }
     }

@@ -194,7 +194,7 @@ impl Axes {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "torch"))]
 mod tests {
     use tch::{Device, Kind, Tensor};
 

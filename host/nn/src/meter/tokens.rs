@@ -1,13 +1,10 @@
 //! Operations on tokens, counted.
 
-use tch::Kind;
-use tilewright_plan::Products;
-use tilewright_torch::{attention, device_packed, multi_head, packed};
+use tilewright_kernels::{EXPANDING_VALUE_BYTES, biased_bytes, expanded_rows, pieces_bytes};
+use tilewright_plan::{Dtype, Products};
 
 use super::{Axes, Meter, MeterTensor, shape_error};
-use crate::{
-    Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource, torch::expanded_rows,
-};
+use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource};
 
 /// The extents of a linear layer's weight, and of the changes beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +21,7 @@ pub struct MeterMatrix {
 }
 
 impl TokenSource<Meter> for TokenListing {
-    fn vector(&self, name: &str, shape: &[i64], _: Kind) -> Result<Vec<i64>> {
+    fn vector(&self, name: &str, shape: &[i64], _: Dtype) -> Result<Vec<i64>> {
         self.add(name, shape);
         Ok(shape.to_vec())
     }
@@ -50,12 +47,12 @@ fn check_spans(operation: &'static str, tokens: &MeterTensor, spans: &MeterTenso
 }
 
 impl Meter {
-    fn contiguous_output(&self, operation: &'static str, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
-        Ok(self.output(Axes::contiguous(shape).ok_or_else(|| shape_error(operation, &[shape]))?, kind))
+    fn contiguous_output(&self, operation: &'static str, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
+        Ok(self.output(Axes::contiguous(shape).ok_or_else(|| shape_error(operation, &[shape]))?, dtype))
     }
 
     fn on_cpu(&self) -> bool {
-        self.costs.on_cpu
+        self.costs.kernels.on_cpu
     }
 }
 
@@ -67,11 +64,11 @@ impl TokenOps for Meter {
         shape: &[i64],
         _: impl FnOnce() -> std::result::Result<Vec<f32>, E>,
     ) -> std::result::Result<MeterTensor, E> {
-        Ok(self.contiguous_output("a constant", shape, Kind::Float)?)
+        Ok(self.contiguous_output("a constant", shape, Dtype::F32)?)
     }
 
-    fn unset(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
-        self.contiguous_output("a tensor", shape, kind)
+    fn unset(&self, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
+        self.contiguous_output("a tensor", shape, dtype)
     }
 
     fn permute(&self, tensor: &MeterTensor, axes: &[usize]) -> Result<MeterTensor> {
@@ -84,14 +81,14 @@ impl TokenOps for Meter {
         tokens: &MeterTensor,
         matrix: &MeterMatrix,
         bias: Option<&Vec<i64>>,
-        kind: Kind,
+        dtype: Dtype,
     ) -> Result<MeterTensor> {
         let mut shape = tokens.axes.extents().to_vec();
         match shape.last_mut() {
             Some(width) => *width = matrix.extents[0],
             None => return Err(shape_error("a linear layer", &[&matrix.extents])),
         }
-        let output = self.contiguous_output("a linear layer", &shape, kind)?;
+        let output = self.contiguous_output("a linear layer", &shape, dtype)?;
         self.multiply_onto(&output, tokens, matrix, bias)?;
         Ok(output)
     }
@@ -111,10 +108,11 @@ impl TokenOps for Meter {
         if !is_sound {
             return Err(shape_error("a linear layer", &[from, &matrix.extents, to]));
         }
-        let kind = self.format.convolution;
-        let left = self.contiguous(&self.to_kind(tokens.clone(), kind)?)?;
+        let dtype = self.format.convolution;
+        let left = self.contiguous(&self.to_dtype(tokens.clone(), dtype)?)?;
         let count = left.axes.count() / columns.max(1) as u64;
-        let has_integers = self.format.products == Products::Int8 && matrix.integers[0];
+        let has_integers =
+            self.costs.kernels.has_int8() && self.format.products == Products::Int8 && matrix.integers[0];
         if has_integers && !matrix.integers[1] {
             self.multiplies_integers(columns, rows, count as i64);
         } else {
@@ -124,32 +122,32 @@ impl TokenOps for Meter {
             let inner = if *rank > 0 { *rank } else { 0 };
             self.multiplies(columns, if inner > 0 { inner } else { *changed }, count as i64, 1);
             self.multiplies(inner, *changed, count as i64, 1);
-            self.touch(count * (changed + inner) as u64 * kind.elt_size_in_bytes() as u64);
+            self.touch(count * (changed + inner) as u64 * dtype.bytes());
         }
         if has_integers {
-            self.touch(packed::int8_scratch_bytes(count as i64, columns));
+            self.touch(self.costs.kernels.int8_scratch_bytes(count as i64, columns));
             if !matrix.integers[1] {
                 return Ok(());
             }
         }
-        if self.on_cpu() && packed::has_products(kind) {
-            self.touch(packed::product_scratch_bytes(columns));
+        if self.costs.kernels.has_products(dtype) {
+            self.touch(self.costs.kernels.product_scratch_bytes(columns));
             return Ok(());
         }
         if !self.costs.expands_rows {
-            self.touch(count * (matrix.piece * kind.elt_size_in_bytes() as i64) as u64);
+            self.touch(count * (matrix.piece * dtype.bytes() as i64) as u64);
             return Ok(());
         }
         // Some rows are expanded, on a GPU by operators that hold their values in f32, and then
         // multiplied.
-        let (at_once, width) = (expanded_rows(columns, kind).min(matrix.piece), kind.elt_size_in_bytes() as u64);
+        let (at_once, width) = (expanded_rows(columns, dtype).min(matrix.piece), dtype.bytes());
         let values = (at_once * columns) as u64;
-        let expanding = if self.on_cpu() { 0 } else { values * device_packed::SCRATCH };
+        let expanding = if self.on_cpu() { 0 } else { values * EXPANDING_VALUE_BYTES };
         self.touch(expanding.max(count * at_once as u64 * width) + values * width);
         Ok(())
     }
 
-    fn layer_norm(&self, tokens: &MeterTensor, norm: LayerNorm<'_, Self>, kind: Kind) -> Result<MeterTensor> {
+    fn layer_norm(&self, tokens: &MeterTensor, norm: LayerNorm<'_, Self>, dtype: Dtype) -> Result<MeterTensor> {
         let width = tokens.axes.extents().last().copied().unwrap_or_default();
         if let Some((weight, bias)) = norm.affine
             && (*weight != [width] || weight != bias)
@@ -161,12 +159,12 @@ impl TokenOps for Meter {
         }
         self.moves(4 * tokens.bytes());
         if self.on_cpu() {
-            return Ok(self.output(tokens.axes.made_contiguous(), kind));
+            return Ok(self.output(tokens.axes.made_contiguous(), dtype));
         }
-        let wide = self.to_kind(tokens.clone(), Kind::Float)?;
-        let normed = self.output(wide.axes.made_contiguous(), Kind::Float);
+        let wide = self.to_dtype(tokens.clone(), Dtype::F32)?;
+        let normed = self.output(wide.axes.made_contiguous(), Dtype::F32);
         drop(wide);
-        self.to_kind(normed, kind)
+        self.to_dtype(normed, dtype)
     }
 
     fn norm_heads(
@@ -218,16 +216,16 @@ impl TokenOps for Meter {
         let queries = self.format().queries;
         if !self.costs.fused_attention || queries.is_some() {
             let each = width / heads;
-            self.touch(multi_head::pieces_bytes(batch * heads, [tokens, others], each, query.kind, queries));
+            self.touch(pieces_bytes(batch * heads, [tokens, others], each, query.dtype, queries));
             return Ok(());
         }
-        if self.on_cpu() && multi_head::has_own(query.kind) {
-            self.touch(multi_head::scratch_bytes(others, width / heads, batch * heads, query.kind));
+        if self.costs.kernels.has_products(query.dtype) {
+            self.touch(self.costs.kernels.heads_scratch_bytes(others, width / heads, batch * heads, query.dtype));
             return Ok(());
         }
         let _result = self.hold(query.bytes());
         let scratch = match self.on_cpu() {
-            true => attention::library_scratch_bytes([tokens, others], width / heads, query.kind),
+            true => self.costs.kernels.library_scratch_bytes([tokens, others], width / heads, query.dtype),
             false => 0,
         };
         self.touch(scratch + 8 * (batch * heads * tokens) as u64);
@@ -251,7 +249,7 @@ impl TokenOps for Meter {
         }
         let products = 4.0 * batch as f64 * tokens as f64 * tokens as f64 * width as f64;
         self.spend(products / self.costs.attention_flops_per_second);
-        self.touch(multi_head::biased_bytes(batch * heads, tokens, width / heads, query.kind));
+        self.touch(biased_bytes(batch * heads, tokens, width / heads, query.dtype));
         Ok(())
     }
 
@@ -261,7 +259,7 @@ impl TokenOps for Meter {
             return Err(shape_error("a table of distances", &[table, &[rows.len() as i64, tokens]]));
         }
         self.touch(2 * 4 * (heads * (2 * tokens - 1)) as u64);
-        self.contiguous_output("a bias", &[1, heads, tokens, tokens], Kind::Float)
+        self.contiguous_output("a bias", &[1, heads, tokens, tokens], Dtype::F32)
     }
 
     fn offset(&self, spans: &MeterTensor, table: &Vec<i64>, row: i64) -> Result<MeterTensor> {
@@ -270,7 +268,7 @@ impl TokenOps for Meter {
             (found, _) => return Err(shape_error("a modulation", &[found, table, &[row]])),
         }
         self.moves(2 * spans.bytes());
-        Ok(self.output(spans.axes.made_contiguous(), Kind::Float))
+        Ok(self.output(spans.axes.made_contiguous(), Dtype::F32))
     }
 
     fn gelu_onto(&self, output: &MeterTensor, tokens: &MeterTensor, gelu: Gelu) -> Result<()> {

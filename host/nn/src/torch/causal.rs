@@ -5,7 +5,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::{
-    cancel, conv2d, scalar, to_layout, unit_norm,
+    cancel, conv2d, kind, scalar, to_layout, unit_norm,
     winograd::{Rows, Winograd},
 };
 
@@ -96,7 +96,7 @@ impl CausalOps for Torch {
         cancel::check()?;
         let length = scalar::clamp_min_in_place(scalar::length(frames, 1)?, LEAST_LENGTH)?;
         // In f32, for frames of any type.
-        Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(self.format.rest)?)
+        Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(kind(self.format.rest)?)?)
     }
 
     fn convolve(
@@ -132,7 +132,7 @@ impl CausalOps for Torch {
     }
 
     fn causal_kernel(&self, weight: &Tensor, bias: &Tensor) -> Result<Winograd> {
-        Ok(Winograd::causal(weight, bias, self.format.convolution)?)
+        Ok(Winograd::causal(weight, bias, kind(self.format.convolution)?)?)
     }
 
     fn rearrange(&self, weight: &Tensor, order: &[usize], shape: &[i64]) -> Result<Tensor> {

@@ -3,7 +3,8 @@
 //! host between the bands of a picture.
 
 use tch::{Device, Kind, Tensor};
-use tilewright_torch::{CPU_PIECE, Error, GPU_PIECE, cancel, scalar, winograd};
+use tilewright_kernels::{CPU_PIECE, GPU_PIECE};
+use tilewright_torch::{Error, cancel, scalar, winograd};
 
 use crate::{GroupNorm, Result};
 

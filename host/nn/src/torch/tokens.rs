@@ -3,23 +3,15 @@
 use std::{ops::Range, sync::Arc};
 
 use tch::{Device, Kind, Tensor};
-use tilewright_plan::Products;
+use tilewright_kernels::{Packed, expanded_rows};
+use tilewright_plan::{Dtype, Products};
 use tilewright_torch::{
-    Error as TorchError, cancel,
-    device_packed::DevicePacked,
-    linear, linear_onto, multi_head,
-    packed::{self, Packed},
-    scalar,
-    streamed::Streamed,
-    tokens as passes,
+    Error as TorchError, cancel, device_packed::DevicePacked, dtype, kind, linear, linear_onto, multi_head, packed,
+    scalar, streamed::Streamed, tokens as passes,
 };
 
 use super::Torch;
 use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
-
-/// The most bytes of expanded rows that a product holds at once where it can't expand a panel at a
-/// time.
-const EXPANDED: i64 = 32 << 20;
 
 /// The weight [out, into] of a linear layer: matrices one below the other, and changes beside them.
 #[derive(Debug)]
@@ -98,7 +90,9 @@ impl Torch {
             let part = output.f_narrow(1, first, rows)?;
             let bias = bias.map(|bias| bias.f_narrow(0, first, rows)).transpose()?;
             match piece {
-                Piece::Packed(packed) if self.format.products == Products::Int8 && packed.has_int8_products() => {
+                Piece::Packed(packed)
+                    if self.format.products == Products::Int8 && packed::has_int8_products(packed) =>
+                {
                     packed::multiply_int8(left, packed, bias.as_ref(), &part)?;
                 }
                 Piece::Packed(packed) => multiply_packed(&part, left, packed, bias.as_ref())?,
@@ -107,7 +101,8 @@ impl Torch {
                     self.multiply_on_device(&part, left, &streamed.on_device()?, bias.as_ref())?;
                 }
                 Piece::Expanded(weight) => {
-                    let bias = bias.map(|bias| bias.f_to_kind(self.format.convolution)).transpose()?;
+                    let bias =
+                        bias.map(|bias| Ok::<_, Error>(bias.f_to_kind(kind(self.format.convolution)?)?)).transpose()?;
                     linear_onto(&part, left, weight, bias.as_ref())?;
                 }
             }
@@ -150,7 +145,7 @@ fn multiply_packed(output: &Tensor, left: &Tensor, packed: &Packed, bias: Option
     }
     let shape = packed.shape().map(|extent| extent as i64);
     multiply_rows_of(output, left, shape, bias, &|rows, kind| {
-        Ok(packed.expand(rows.start as usize..rows.end as usize, kind)?.f_to_device(left.device())?)
+        Ok(packed::expand(packed, rows.start as usize..rows.end as usize, kind)?.f_to_device(left.device())?)
     })
 }
 
@@ -176,7 +171,7 @@ fn multiply_rows_of(
     expand: Expand<'_>,
 ) -> Result<()> {
     let kind = left.f_kind()?;
-    let step = expanded_rows(columns, kind).min(rows.max(1));
+    let step = dtype(kind).map_or(1, |dtype| expanded_rows(columns, dtype)).min(rows.max(1));
     for start in (0..rows).step_by(step as usize) {
         let count = step.min(rows - start);
         let weight = expand(start..start + count, kind)?;
@@ -185,11 +180,6 @@ fn multiply_rows_of(
         linear_onto(&part, left, &weight, bias.as_ref())?;
     }
     Ok(())
-}
-
-/// The rows that a product expands at once.
-pub(crate) fn expanded_rows(columns: i64, kind: Kind) -> i64 {
-    (EXPANDED / (columns * kind.elt_size_in_bytes() as i64).max(1)).max(1)
 }
 
 impl TokenOps for Torch {
@@ -205,8 +195,8 @@ impl TokenOps for Torch {
         Ok(placed.map_err(Error::from)?)
     }
 
-    fn unset(&self, shape: &[i64], kind: Kind) -> Result<Tensor> {
-        Ok(Tensor::f_empty(shape, (kind, self.device))?)
+    fn unset(&self, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
+        Ok(Tensor::f_empty(shape, (kind(dtype)?, self.device))?)
     }
 
     fn permute(&self, tensor: &Tensor, axes: &[usize]) -> Result<Tensor> {
@@ -214,20 +204,20 @@ impl TokenOps for Torch {
         Ok(tensor.f_permute(axes)?)
     }
 
-    fn multiply(&self, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>, kind: Kind) -> Result<Tensor> {
+    fn multiply(&self, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>, dtype: Dtype) -> Result<Tensor> {
         let mut shape = tokens.size();
         let Some(width) = shape.last_mut() else {
             return Err(TorchError::Torch("a linear layer of a single value".into()).into());
         };
         *width = matrix.rows();
-        let output = self.unset(&shape, kind)?;
+        let output = self.unset(&shape, dtype)?;
         self.multiply_onto(&output, tokens, matrix, bias)?;
         Ok(output)
     }
 
     fn multiply_onto(&self, output: &Tensor, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>) -> Result<()> {
         cancel::check()?;
-        let left = tokens.f_to_kind(self.format.convolution)?.f_contiguous()?;
+        let left = tokens.f_to_kind(kind(self.format.convolution)?)?.f_contiguous()?;
         let rows = matrix.rows();
         // Samples lie apart in a wider tensor, the tokens of each don't.
         if output.is_contiguous() {
@@ -240,9 +230,9 @@ impl TokenOps for Torch {
         Ok(())
     }
 
-    fn layer_norm(&self, tokens: &Tensor, norm: LayerNorm<'_, Self>, kind: Kind) -> Result<Tensor> {
-        if passes::fits(tokens) && [Kind::Float, Kind::BFloat16].contains(&kind) {
-            let output = self.unset(&tokens.size(), kind)?;
+    fn layer_norm(&self, tokens: &Tensor, norm: LayerNorm<'_, Self>, dtype: Dtype) -> Result<Tensor> {
+        if passes::fits(tokens) && [Dtype::F32, Dtype::Bf16].contains(&dtype) {
+            let output = self.unset(&tokens.size(), dtype)?;
             passes::layer_norm(&output, tokens, norm.epsilon, norm.affine, norm.modulation)?;
             return Ok(output);
         }
@@ -258,7 +248,7 @@ impl TokenOps for Torch {
             let factor = scalar::add(&scale, 1.0)?;
             normed = parts.shallow_clone().f_mul_(&factor)?.f_add_(&shift)?.f_view_as(&normed)?;
         }
-        Ok(normed.f_to_kind(kind)?)
+        Ok(normed.f_to_kind(kind(dtype)?)?)
     }
 
     fn norm_heads(

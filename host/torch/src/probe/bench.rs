@@ -7,18 +7,17 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
+use tilewright_kernels::{Packed, Scales, Scratch, Stored, group_norm_passes};
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{
-    ATTENTION_WIDTH, NORM_CHANNELS, NORM_SIDES, Scratch, backend_of,
+    ATTENTION_WIDTH, NORM_CHANNELS, NORM_SIDES, backend_of,
     measurement::{Bench, Trial},
 };
 use crate::{
-    Result, Stored, attention, conv2d, copy,
+    Result, attention, conv2d, copy,
     device::{self, synchronize},
-    group_norm, group_norm_passes, kind, memory,
-    packed::{self, Packed, Scales},
-    scalar, to_layout, transfer,
+    group_norm, kernels, kind, memory, packed, scalar, to_layout, transfer,
     winograd::{self, Affine, Rows, Sums, Winograd},
 };
 
@@ -168,7 +167,7 @@ impl OnDevice {
 
 impl Bench for OnDevice {
     fn has_integers(&self) -> bool {
-        self.device == Device::Cpu && packed::has_int8_products(Stored::Q8_0)
+        kernels(self.device).has_int8_products(Stored::Q8_0)
     }
 
     fn now(&self) -> Duration {
@@ -215,7 +214,7 @@ impl Bench for OnDevice {
         let side = if values(large) <= self.values { large } else { small };
         let kind = kind(dtype).ok()?;
         let bytes = values(side) as u64 * kind.elt_size_in_bytes() as u64;
-        Some((side, (group_norm_passes(kind, false) * bytes) as f64))
+        Some((side, (group_norm_passes(dtype, false) * bytes) as f64))
     }
 
     fn transfer_bytes(&self) -> Option<f64> {

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use tilewright_kernels::{Measured, Rate, Scratch, Speed, TRIED};
 use tilewright_plan::{Backend, Dtype, Layout};
 
-use super::{Measured, Rate, Scratch, Speed, TRIED};
 use crate::{Error, Result};
 
 /// A type this many times slower than f32 is not tried on more: some processors emulate f16 a

@@ -1,7 +1,7 @@
 //! An encoder's architecture, read off the tensors' names and shapes like the decoder's.
 
 use serde::Serialize;
-use tch::Device;
+use tilewright_kernels::Kernels;
 use tilewright_plan::Model;
 
 use super::{USUAL_GROUPS, config_file, sound};
@@ -111,12 +111,12 @@ impl EncoderConfig {
         Half::Encoder.model(file, identity, family, [self.spatial_scale(), 1])
     }
 
-    /// Bytes of the weights, as they are laid out in a format on a device.
+    /// Bytes of the weights, as they are laid out in a format with the kernels of a device.
     ///
     /// # Errors
     /// The architecture's widths don't go together.
-    pub fn weight_bytes(&self, format: ComputeFormat, device: Device) -> Result<u64> {
-        weight_bytes(format, device, |scope| encoder::Network::build(scope, self))
+    pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
+        weight_bytes(format, kernels, |scope| encoder::Network::build(scope, self))
     }
 
     /// The encoder's part of a file, beside the weights that the network needs.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use tch::Kind;
 use tilewright_plan::Dtype;
 
 /// A type that a file stores values in. Quantized types store a block of values at once.
@@ -126,21 +125,11 @@ impl Stored {
         (values / self.block_values()).checked_mul(self.block_bytes())
     }
 
-    /// libtorch's type, of those that are computed in.
-    pub const fn kind(self) -> Option<Kind> {
-        match self {
-            F32 => Some(Kind::Float),
-            F16 => Some(Kind::Half),
-            Bf16 => Some(Kind::BFloat16),
-            _ => None,
-        }
-    }
-
     /// The type in the words of plans, of those that are computed in.
     pub const fn computable(self) -> Option<Dtype> {
-        match self.kind() {
-            Some(_) => self.dtype(),
-            None => None,
+        match self {
+            F32 | F16 | Bf16 => self.dtype(),
+            _ => None,
         }
     }
 
@@ -158,9 +147,15 @@ impl Stored {
         }
     }
 
+    /// True if matrices of the type can be multiplied in 8-bit integers, which `shim/product_int8.cpp`
+    /// of `tilewright-torch` does.
+    pub const fn suits_int8_products(self) -> bool {
+        matches!(self, I8 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4K | Q5K | Q6K | Iq4Nl | Iq4Xs)
+    }
+
     /// True if values have to be expanded before anything is computed from them.
     pub const fn is_packed(self) -> bool {
-        self.kind().is_none()
+        self.computable().is_none()
     }
 }
 

@@ -1,0 +1,75 @@
+//! [`Kernels`].
+
+use tilewright_plan::Dtype;
+
+use crate::Stored;
+
+/// The kernels that a process has on a device, and what decides on the bytes that they hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernels {
+    /// True if tensors are in host memory.
+    pub on_cpu: bool,
+    /// Threads that compute on the CPU.
+    pub threads: i64,
+    /// Channels of a block in oneDNN's own order: 16 with AVX-512, 8 on other x86 processors
+    /// (oneDNN, "Understanding Memory Formats", nChw16c and nChw8c).
+    pub block: i64,
+    /// The types of products, f32 and bf16, in which the CPU has convolutions by Winograd's
+    /// filtering.
+    pub winograd: [bool; 2],
+    /// The same of products of tokens with matrices, which are expanded a panel at a time, and of
+    /// attention of several heads.
+    pub products: [bool; 2],
+    /// True if the CPU has products in 8-bit integers.
+    pub int8: bool,
+}
+
+impl Default for Kernels {
+    /// All kernels of a CPU with AVX-512 and its extensions, on one thread.
+    fn default() -> Self {
+        Self { on_cpu: true, threads: 1, block: 16, winograd: [true; 2], products: [true; 2], int8: true }
+    }
+}
+
+/// The type's entry in a pair for f32 and bf16.
+fn of(pair: [bool; 2], dtype: Dtype) -> bool {
+    match dtype {
+        Dtype::F32 => pair[0],
+        Dtype::Bf16 => pair[1],
+        _ => false,
+    }
+}
+
+impl Kernels {
+    /// True if 3×3 convolutions run by Winograd's filtering with products of a type; libtorch's own
+    /// convolutions are used otherwise.
+    pub fn has_winograd(&self, dtype: Dtype) -> bool {
+        self.on_cpu && of(self.winograd, dtype)
+    }
+
+    /// True if products of a type run with a panel of the matrix at a time.
+    pub fn has_products(&self, dtype: Dtype) -> bool {
+        self.on_cpu && of(self.products, dtype)
+    }
+
+    /// True if there are products in 8-bit integers.
+    pub fn has_int8(&self) -> bool {
+        self.on_cpu && self.int8
+    }
+
+    /// True if matrices that are stored in a type are multiplied in 8-bit integers.
+    pub fn has_int8_products(&self, stored: Stored) -> bool {
+        self.has_int8() && stored.suits_int8_products()
+    }
+
+    /// Channels as a copy in oneDNN's own order holds them: whole blocks.
+    pub fn whole_blocks(&self, channels: f64) -> f64 {
+        (channels / self.block as f64).ceil() * self.block as f64
+    }
+
+    /// The memory of a convolution of libtorch's that does not depend on its size: on a CPU oneDNN
+    /// gives each thread a page, as measured with 2.11.
+    pub fn convolution_bytes(&self) -> u64 {
+        4096 * (self.threads + 2) as u64
+    }
+}

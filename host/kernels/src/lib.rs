@@ -1,0 +1,23 @@
+//! The facts about a device's kernels that estimates are made from: the types that files store
+//! values in ([`Stored`], [`Packed`]), speeds that were measured ([`Measured`]), the kernels that
+//! there are and the bytes that they hold ([`Kernels`]). Nothing here computes, and nothing needs
+//! libtorch: `tilewright-torch` has the kernels, finds out what a device has of them, and measures
+//! their speeds.
+
+mod attention;
+mod group_norm;
+mod kernels;
+mod measured;
+mod packed;
+mod products;
+mod stored;
+mod winograd;
+
+pub use attention::{SCORES, biased_bytes, heads_of_biased, pieces_bytes, plain_bytes, plain_rows, rows_of_pieces};
+pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm_bytes, group_norm_passes};
+pub use kernels::Kernels;
+pub use measured::{Measured, Rate, Scratch, Speed, TRIED};
+pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, SharedBytes};
+pub use products::{EXPANDED, EXPANDING_VALUE_BYTES, expanded_rows};
+pub use stored::Stored;
+pub use winograd::{BLOCK, TAPS, winograd_weight_bytes};
