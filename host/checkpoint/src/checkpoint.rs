@@ -361,7 +361,7 @@ impl Checkpoint {
         Ok((bytes, stored))
     }
 
-    /// The values of a tensor of a shape, rounded to f32, of those that are stored as they are.
+    /// The values of a tensor of a shape, rounded to f32, of those that are stored one by one.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] if the file does not hold it so;
@@ -373,6 +373,9 @@ impl Checkpoint {
             Stored::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
             Stored::F16 => bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
             Stored::Bf16 => bytes.as_chunks().0.iter().map(|&bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
+            // The upper half of an f16.
+            Stored::F8E5m2 => bytes.iter().map(|&byte| f16::from_bits(u16::from(byte) << 8).to_f32()).collect(),
+            Stored::F8E4m3 => bytes.iter().map(|&byte| e4m3(byte)).collect(),
             _ => return Err(self.cannot_load(name, stored)),
         };
         self.check_file_of(name)?;
@@ -398,6 +401,18 @@ impl Checkpoint {
     pub fn is_empty(&self, name: &str) -> bool {
         self.shape(name).is_some_and(|shape| shape.contains(&0))
     }
+}
+
+/// The value of an FP8 code of 4 bits of exponent and 3 of mantissa (Micikevicius and others, "FP8
+/// Formats for Deep Learning", 2022, table 1).
+fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+    let magnitude = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(-6),
+        _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
+    };
+    if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
 /// True of a type whose values stand in a file as they are computed in.

@@ -52,8 +52,8 @@ use crate::{
 fn main() {
     let status = status();
     let _ = stdout().flush();
-    // Not by a return, which runs libtorch's destructors: they take a tenth of a second, and nothing
-    // is left for them to do. All that has to be undone is undone when the command returns.
+    // Not by a return, which runs libtorch's destructors: they take a tenth of a second, and
+    // nothing is left for them to do. All that has to be undone is undone when the command returns.
     low_level::exit(i32::from(status));
 }
 

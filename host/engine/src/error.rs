@@ -137,7 +137,11 @@ impl Error {
     pub fn is_of_the_plan(&self) -> bool {
         match self {
             Error::Torch(tilewright_torch::Error::Device { .. }) => false,
-            Error::Model(tilewright_models::Error::Torch(_) | tilewright_models::Error::Cancelled)
+            Error::Model(
+                tilewright_models::Error::Torch(_)
+                | tilewright_models::Error::Network(_)
+                | tilewright_models::Error::Cancelled,
+            )
             | Error::Torch(_) => true,
             // The record tells how far it came; the history leaves it out.
             Error::Exhausted { .. } | Error::Interrupted => true,
@@ -166,7 +170,11 @@ impl Error {
             Error::Torch(tilewright_torch::Error::Device { .. }) => true,
             // It was right when the work began.
             Error::Model(error) if error.is_of_changed_file() => false,
-            Error::Model(tilewright_models::Error::Torch(_) | tilewright_models::Error::Cancelled)
+            Error::Model(
+                tilewright_models::Error::Torch(_)
+                | tilewright_models::Error::Network(_)
+                | tilewright_models::Error::Cancelled,
+            )
             | Error::Torch(_) => false,
             Error::Model(_)
             | Error::NothingToOverride { .. }

@@ -89,9 +89,9 @@ impl Kernels {
         }
     }
 
-    /// Bytes of scratch that libtorch's fused attention holds on a CPU, all threads together, for
-    /// so many tokens and others that they attend to, of heads of a width: for a block of queries
-    /// and one of keys the scores in f32, once more in a 16-bit type, and the sums (pytorch
+    /// Bytes of scratch that libtorch's fused attention holds on a CPU, all threads together, for a
+    /// number of tokens and of others that they attend to, of heads of a width: for a block of
+    /// queries and one of keys the scores in f32, once more in a 16-bit type, and the sums (pytorch
     /// v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
     pub fn library_scratch_bytes(&self, [tokens, others]: [i64; 2], width: i64, dtype: Dtype) -> u64 {
         let queries = match tokens {

@@ -147,8 +147,8 @@ impl Stored {
         }
     }
 
-    /// True if matrices of the type can be multiplied in 8-bit integers, which `shim/product_int8.cpp`
-    /// of `tilewright-torch` does.
+    /// True if matrices of the type can be multiplied in 8-bit integers, as
+    /// `shim/product_int8.cpp` of `tilewright-torch` does.
     pub const fn suits_int8_products(self) -> bool {
         matches!(self, I8 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4K | Q5K | Q6K | Iq4Nl | Iq4Xs)
     }

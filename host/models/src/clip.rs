@@ -5,6 +5,7 @@ mod names;
 mod network;
 mod published;
 
+#[cfg(feature = "torch")]
 pub(crate) use config::CHANNELS;
 pub use config::{Config, Picture};
 pub(crate) use names::rows;

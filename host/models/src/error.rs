@@ -59,7 +59,11 @@ pub enum Error {
     /// A callback ended the network's run: the caller knows why.
     #[error("interrupted")]
     Cancelled,
+    /// The network's operations can't take what they were given.
+    #[error("{0}")]
+    Network(String),
     /// libtorch failed, out of memory included.
+    #[cfg(feature = "torch")]
     #[error(transparent)]
     Torch(tilewright_torch::Error),
 }
@@ -79,6 +83,7 @@ impl Error {
     }
 }
 
+#[cfg(feature = "torch")]
 impl From<tilewright_torch::Error> for Error {
     fn from(error: tilewright_torch::Error) -> Self {
         match error {
@@ -88,6 +93,7 @@ impl From<tilewright_torch::Error> for Error {
     }
 }
 
+#[cfg(feature = "torch")]
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         tilewright_torch::Error::from(error).into()
@@ -97,6 +103,7 @@ impl From<tch::TchError> for Error {
 impl From<FileError> for Error {
     fn from(error: FileError) -> Self {
         match error {
+            #[cfg(feature = "torch")]
             FileError::Torch(error) => error.into(),
             error => Error::File(error),
         }
@@ -105,14 +112,14 @@ impl From<FileError> for Error {
 
 impl From<tilewright_nn::Error> for Error {
     fn from(error: tilewright_nn::Error) -> Self {
-        let other = |error: String| Error::Torch(tilewright_torch::Error::Torch(error));
         match error {
+            #[cfg(feature = "torch")]
             tilewright_nn::Error::Torch(error) => error.into(),
             tilewright_nn::Error::Source(error) => match error.downcast::<Error>() {
                 Ok(error) => *error,
-                Err(error) => other(error.to_string()),
+                Err(error) => Error::Network(error.to_string()),
             },
-            error => other(error.to_string()),
+            error => Error::Network(error.to_string()),
         }
     }
 }
@@ -120,8 +127,8 @@ impl From<tilewright_nn::Error> for Error {
 impl From<Error> for tilewright_nn::Error {
     fn from(error: Error) -> Self {
         match error {
+            #[cfg(feature = "torch")]
             Error::Torch(error) => tilewright_nn::Error::Torch(error),
-            Error::Cancelled => tilewright_nn::Error::Torch(tilewright_torch::Error::Cancelled),
             error => tilewright_nn::Error::Source(Box::new(error)),
         }
     }

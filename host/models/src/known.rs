@@ -1,16 +1,16 @@
 //! A file's tensors by the names that the network knows them by.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-};
+#[cfg(feature = "torch")]
+mod loading;
 
-use tch::{Device, Tensor};
+use std::collections::BTreeMap;
+
 use tilewright_checkpoint::{Error as FileError, Quantization, Shape};
-use tilewright_nn::{Needed, Source, Torch};
+use tilewright_nn::Needed;
 use tilewright_plan::{Dtype, Model};
-use tilewright_torch::kind;
 
+#[cfg(feature = "torch")]
+pub use self::loading::Destination;
 use crate::{Checkpoint, Error, Family, Identity, Kind, Result, inspection::most_common, names::Names};
 
 /// The most channels that a layer may have: past this a file is hostile rather than large.
@@ -254,70 +254,8 @@ impl<'a> Weights<'a> {
         let faults = self.needed.iter().filter_map(|needed| self.known.locate(needed).err());
         faults.map(|error| error.to_string()).collect()
     }
-
-    /// The weights as a network on a device asks for them.
-    pub fn on<'s>(&self, Destination { device, step }: Destination<'s>) -> OnDevice<'_, 'a, 's> {
-        let stored = self.needed.iter().filter_map(|needed| self.known.names.get(&needed.name));
-        let all_bytes = stored.filter_map(|name| self.known.file.bytes(name)).map(<[u8]>::len).sum();
-        OnDevice { known: &self.known, device, step: RefCell::new(step), all_bytes, done_bytes: Cell::new(0) }
-    }
 }
 
 /// A listener to a load, which is given the share that is done, from 0 to 1. An error from it ends
 /// the load.
 pub type LoadStep<'s> = &'s mut dyn FnMut(f64) -> Result<()>;
-
-/// The device that weights are loaded to, and perhaps a listener to the load.
-pub struct Destination<'s> {
-    device: Device,
-    step: Option<LoadStep<'s>>,
-}
-
-impl<'s> Destination<'s> {
-    /// A device, and a listener that is called before each tensor.
-    pub fn with_steps(device: Device, step: LoadStep<'s>) -> Self {
-        Self { device, step: Some(step) }
-    }
-
-    /// The device.
-    pub(crate) fn device(&self) -> Device {
-        self.device
-    }
-}
-
-impl From<Device> for Destination<'_> {
-    fn from(device: Device) -> Self {
-        Self { device, step: None }
-    }
-}
-
-/// Weights of a file, each copied to a device when it is asked for.
-pub(crate) struct OnDevice<'w, 'a, 's> {
-    known: &'w Known<'a>,
-    device: Device,
-    // A source is shared between layers.
-    step: RefCell<Option<LoadStep<'s>>>,
-    /// Stored bytes of all weights.
-    all_bytes: usize,
-    /// Stored bytes of those that were asked for.
-    done_bytes: Cell<usize>,
-}
-
-impl OnDevice<'_, '_, '_> {
-    fn step(&self, bytes: usize) -> Result<()> {
-        let done = self.done_bytes.replace(self.done_bytes.get() + bytes);
-        let share = (done as f64 / self.all_bytes.max(1) as f64).min(1.0);
-        self.step.borrow_mut().as_mut().map_or(Ok(()), |step| step(share))
-    }
-}
-
-impl Source<Torch> for OnDevice<'_, '_, '_> {
-    fn weight(&self, name: &str, shapes: &[&[i64]], dtype: Dtype) -> tilewright_nn::Result<Tensor> {
-        let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
-        let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
-        let (name, found) = self.known.locate(&needed)?;
-        self.step(self.known.file.bytes(name).map_or(0, <[u8]>::len))?;
-        let tensor = self.known.file.load(name, found, kind(dtype)?, self.device).map_err(Error::from)?;
-        Ok(if found == needed.shapes[0] { tensor } else { tensor.f_reshape(shapes[0])? })
-    }
-}

@@ -5,6 +5,11 @@
 //! Everything read from a file is hostile until checked: names, shapes and sizes are compared with
 //! the network's before libtorch sees a byte.
 
+#![cfg_attr(
+    not(feature = "torch"),
+    allow(dead_code, reason = "shares of a run and changes of LoRAs are used where networks compute")
+)]
+
 pub mod clip;
 mod config_json;
 mod denoiser;
@@ -19,7 +24,7 @@ mod lora;
 mod metered;
 mod names;
 mod network_file;
-#[cfg(test)]
+#[cfg(all(test, feature = "torch"))]
 mod own;
 mod parts;
 mod progress;
@@ -30,19 +35,27 @@ pub mod transformer;
 pub mod wan;
 pub mod wan_vae;
 
-pub use denoiser::{Context, DenoiserConfig, DenoiserFile, Inputs, LoadedDenoiser, Network};
+#[cfg(feature = "torch")]
+pub use denoiser::LoadedDenoiser;
+pub use denoiser::{Context, DenoiserConfig, DenoiserFile, Inputs, Network};
 pub use error::{Error, Result};
 pub use identify::{Family, FileLayout, Identity, Kind};
 pub use inspection::{
     Architecture, DecoderInspection, DenoiserInspection, EncoderInspection, FoundDenoiser, Inspection, LoraInspection,
 };
-pub use known::{Destination, LoadStep};
-pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
+#[cfg(feature = "torch")]
+pub use known::Destination;
+pub use known::LoadStep;
+#[cfg(feature = "torch")]
+pub use latent::Latent;
+pub use latent::{Extents, LatentFile, Origin, Scaling};
 pub use lora::{Lora, LoraFit};
 pub use network_file::{NetworkConfig, NetworkFile};
 pub use parts::{Part, Role};
 pub use published::{ComfyUi, Facts, Published, Start, Usual, Widths};
-pub use text_encoder::{EncoderConfig, EncoderFile, EncoderKind, EncoderStates, LoadedEncoder, PublishedEncoder};
+#[cfg(feature = "torch")]
+pub use text_encoder::LoadedEncoder;
+pub use text_encoder::{EncoderConfig, EncoderFile, EncoderKind, EncoderStates, PublishedEncoder};
 pub use tilewright_checkpoint::{
     Checkpoint, FileId, PICKLE_ENDINGS, Stored, files_of, find_part, models_among, models_in, whole_of,
 };

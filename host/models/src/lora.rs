@@ -5,14 +5,14 @@ mod folder;
 mod names;
 mod pattern;
 mod settings;
+#[cfg(feature = "torch")]
+mod values;
 mod written;
 
 use std::{collections::BTreeMap, path::Path};
 
 use serde::Serialize;
-use tch::{Device, Kind, Tensor};
-use tilewright_checkpoint::{Error as FileError, Shape, Stored};
-use tilewright_torch::packed;
+use tilewright_checkpoint::{Shape, Stored};
 
 use self::{
     names::{Owner, Piece, owner, refused, split},
@@ -238,19 +238,6 @@ impl Lora {
         }
     }
 
-    /// A tensor as a matrix: axes after the first are taken together. In f32, in host memory.
-    ///
-    /// # Errors
-    /// It is stored in a type that can't be expanded.
-    pub(crate) fn matrix(&self, name: &str) -> Result<Tensor> {
-        if let (Some(Stored::F64), Some(bytes)) = (self.file.find_stored(name), self.file.bytes(name)) {
-            let shape = self.shape(name).map(|extent| extent as i64);
-            return Ok(tilewright_torch::from_bytes(bytes, &shape, Kind::Double, Kind::Float, Device::Cpu)?);
-        }
-        let packed = self.file.matrix(name)?;
-        Ok(packed::expand(&packed, 0..packed.shape()[0], Kind::Float).map_err(FileError::from)?)
-    }
-
     /// Rows and columns of a tensor as a matrix.
     pub(crate) fn shape(&self, name: &str) -> [usize; 2] {
         let shape = self.file.matrix_shape(name).unwrap_or_default();
@@ -298,8 +285,8 @@ fn number(file: &Checkpoint, name: &str) -> Result<f64> {
         (Some(Stored::I64), Some(bytes), _) => i64::from_le_bytes(*bytes) as f64,
         (Some(Stored::I32), _, Some(bytes)) => i32::from_le_bytes(*bytes).into(),
         _ => {
-            let value = file.load(name, &shape, Kind::Double, Device::Cpu)?;
-            f64::try_from(&value.f_reshape([-1])?.f_get(0)?)?
+            let values = file.values(name, &shape)?;
+            values.first().copied().unwrap_or_default().into()
         }
     };
     value

@@ -1,15 +1,16 @@
 //! A network in a file: its architecture, its weights by the network's names, and the blocks that
 //! they belong to.
 
+#[cfg(feature = "torch")]
+mod loading;
+
 use std::fmt::Debug;
 
-use tch::Device;
 use tilewright_checkpoint::Stored;
-use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope, Torch};
-use tilewright_torch::streamed::Streamed;
+use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
 
 use crate::{
-    LoadStep, Result,
+    Result,
     transformer::{Residency, TransformerFile},
 };
 
@@ -59,10 +60,6 @@ pub struct NetworkFile<C> {
     /// The file's tensors of each block.
     blocks: Vec<Vec<String>>,
 }
-
-/// A network with its weights, the operations that it computes with, and the matrices of each block
-/// that are copied to the device for their turns.
-pub(crate) type Loaded<N> = (N, Torch, Vec<Vec<std::sync::Arc<Streamed>>>);
 
 impl<C: NetworkConfig> NetworkFile<C> {
     /// A network of an architecture that was read off this file.
@@ -143,20 +140,6 @@ impl<C: NetworkConfig> NetworkFile<C> {
     /// Gives the memory of a block's mapped weights back.
     pub fn give_back(&self, block: usize) {
         self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().give_back(name));
-    }
-
-    /// Loads the weights of a network that `build` makes. `step` is called before each weight, with
-    /// the share of the load that is done.
-    pub(crate) fn load_network<N>(
-        &self,
-        (format, device, residency): (ComputeFormat, Device, Residency),
-        step: LoadStep<'_>,
-        build: impl FnOnce(&C, &TokenScope<'_, Torch>) -> Result<N>,
-    ) -> Result<Loaded<N>> {
-        let ops = Torch::new(format, device, Some(self.config.head_width()));
-        let source = self.file.on((format, device, residency), self.stored_bytes, &self.blocks, step);
-        let network = build(&self.config, &TokenScope::new(&source, &ops))?;
-        Ok((network, ops, source.into_streams()))
     }
 }
 

@@ -107,7 +107,7 @@ const ROWS: &[Row] = &[
     Row(Role::Control, "a T2I-Adapter", &[Starts("body.0.block1."), Starts("conv_in.")]),
     Row(Role::Control, "a motion module of AnimateDiff's", &[Has("motion_modules.0.temporal_transformer")]),
     // Transformers.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "torch"))]
     Row(Role::Denoiser, "a test's transformer", &[Has("own_embedder")]),
     Row(
         Role::Denoiser,

@@ -22,7 +22,7 @@ pub enum Blocks {
 /// A function of a block's number and the image's tokens before it.
 pub type BeforeBlock<'a, T> = &'a mut dyn FnMut(usize, &T) -> crate::Result<Blocks>;
 
-pub(crate) use embedding::{rotation, sinusoid};
+pub(crate) use embedding::rotation;
 pub(crate) use feed_forward::{feed_forward, parts};
 pub(crate) use names::{Join, Row};
 pub(crate) use weights::MOST_WIDTH;

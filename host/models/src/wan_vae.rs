@@ -6,13 +6,19 @@
 //! whose names they use.
 
 mod clip;
+#[cfg(feature = "torch")]
+mod clip_state;
 mod config;
 mod cost;
+#[cfg(feature = "torch")]
 mod decoder;
+#[cfg(feature = "torch")]
 mod encoder;
 mod encoder_config;
 mod encoder_cost;
 mod encoder_layers;
+mod encoder_network;
+#[cfg(feature = "torch")]
 mod encoder_state;
 mod layers;
 mod network;
@@ -22,12 +28,16 @@ mod steps;
 pub use clip::Spread;
 pub use config::{Config, UpBlock, Upsample};
 pub use cost::{ClipCost, ClipCosts, Extent, Tiled};
+#[cfg(feature = "torch")]
 pub use decoder::Decoder;
+#[cfg(feature = "torch")]
 pub use encoder::Encoder;
 pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
 pub use encoder_cost::{EncodeCosts, EncoderExtent};
+#[cfg(feature = "torch")]
 pub use encoder_state::{EncoderState, Part, Place};
 pub(crate) use statistics::PUBLISHED;
 
 /// The causal state of a clip, and its frames that are under way.
+#[cfg(feature = "torch")]
 pub type Clip = clip::Clip<tch::Tensor>;

@@ -1,5 +1,7 @@
 //! The decoder against diffusers, on the fixtures that `tests/fixtures/make_fixtures.py` made.
 
+#![cfg(feature = "torch")]
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;

@@ -1,6 +1,8 @@
 //! Checkpoints with something wrong in them: each is refused with the tensor's own name and what
 //! was expected.
 
+#![cfg(feature = "torch")]
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

@@ -1,5 +1,7 @@
 //! Latents as files hold them, sound and not.
 
+#![cfg(feature = "torch")]
+
 use std::path::{Path, PathBuf};
 
 use tilewright_models::{Extents, Latent, Origin, Scaling};

@@ -1,6 +1,8 @@
 //! The spellings of a LoRA's alpha and rank, in the header and beside the file: what counts, what
 //! is said, and what is refused.
 
+#![cfg(feature = "torch")]
+
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};

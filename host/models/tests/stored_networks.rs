@@ -1,5 +1,7 @@
 //! Files of one transformer that are laid out or stored in other ways give the same velocities.
 
+#![cfg(feature = "torch")]
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

@@ -1,5 +1,7 @@
 //! Text encoders against transformers (`tests/fixtures/make_text_fixtures.py`).
 
+#![cfg(feature = "torch")]
+
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use serde::Deserialize;

@@ -2,6 +2,8 @@
 //! four steps of Euler. The same with LoRAs, and on GGUF files (`make_lora_fixtures.py`), and with
 //! LoRAs whose factors stand in settings (`make_lora_settings_fixtures.py`).
 
+#![cfg(feature = "torch")]
+
 use std::path::PathBuf;
 
 use serde_json::Value;

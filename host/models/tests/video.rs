@@ -1,6 +1,8 @@
 //! The video decoder against diffusers, on the fixtures that
 //! `tests/fixtures/make_video_fixtures.py` made.
 
+#![cfg(feature = "torch")]
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;

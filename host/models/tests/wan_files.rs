@@ -1,5 +1,7 @@
 //! WAN's files, whole and damaged, as headers of the published sizes over empty space.
 
+#![cfg(feature = "torch")]
+
 mod wan_header;
 
 use std::path::Path;

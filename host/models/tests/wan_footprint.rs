@@ -1,5 +1,7 @@
 //! The estimate of a clip's causal state against the state itself.
 
+#![cfg(feature = "torch")]
+
 use std::path::Path;
 
 use tch::{Device, Kind, Tensor};

@@ -65,6 +65,11 @@ pub trait TokenOps: Ops {
         values: impl FnOnce() -> std::result::Result<Vec<f32>, E>,
     ) -> std::result::Result<Self::Tensor, E>;
 
+    /// Cosines and then sines of each time at `width` / 2 frequencies whose periods go from 2π to
+    /// 2π · 10,000, in f32 as in the references (diffusers 0.42.1, `get_timestep_embedding` with
+    /// `flip_sin_to_cos`; BFL's flux, `timestep_embedding`): [times / spans, spans, width].
+    fn embed_times(&self, times: &[f32], spans: i64, width: i64) -> Result<Self::Tensor>;
+
     /// A tensor whose values are to be written.
     fn unset(&self, shape: &[i64], dtype: Dtype) -> Result<Self::Tensor>;
 

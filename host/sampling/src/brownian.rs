@@ -343,7 +343,7 @@ impl<T> Kept<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "torch"))]
 mod tests {
     use std::{fs, path::Path};
 

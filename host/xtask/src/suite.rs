@@ -18,8 +18,8 @@ const END_TO_END: &[&str] = &["--test", "end_to_end"];
 const OTHERS: &[&str] = &["--lib", "--bins", "--examples", "--test", "[!e]*", "--test", "e[!n]*", "--test", "en[!d]*"];
 const DOCUMENTATION: &[&str] = &["--doc"];
 
-/// The variable that tells tests how many may run at once. One of the end-to-end tests more than
-/// there are cores: some of them wait most of their time.
+/// The variable that says how many tests may run at once. Of the end-to-end tests one more runs
+/// than there are cores: some of them wait most of their time.
 const THREADS: &str = "RUST_TEST_THREADS";
 
 /// The commands that run together: those of a lane one after the other, the lanes side by side.

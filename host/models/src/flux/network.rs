@@ -9,7 +9,7 @@ use tilewright_plan::Dtype;
 use super::config::{Config, PATCH, TIME};
 use crate::{
     Error, Inputs, Result,
-    transformer::{BeforeBlock, Blocks, feed_forward, parts, rotation, sinusoid},
+    transformer::{BeforeBlock, Blocks, feed_forward, parts, rotation},
 };
 
 /// The epsilon of every norm.
@@ -433,8 +433,6 @@ impl<O: TokenOps> Network<O> {
 
 /// Times as the network embeds them: [N, 1, 256].
 fn times<O: TokenOps>(ops: &O, values: &[f32]) -> Result<O::Tensor> {
-    ops.constant(&[values.len() as i64, 1, TIME], || {
-        let scaled: Vec<f32> = values.iter().map(|value| value * TIMES).collect();
-        sinusoid(&scaled, TIME)
-    })
+    let scaled: Vec<f32> = values.iter().map(|value| value * TIMES).collect();
+    Ok(ops.embed_times(&scaled, 1, TIME)?)
 }

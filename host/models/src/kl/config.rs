@@ -7,7 +7,7 @@ use tilewright_checkpoint::Error as FileError;
 use tilewright_kernels::Kernels;
 use tilewright_plan::Model;
 
-use super::decoder;
+use super::decoder_network::DecoderNetwork;
 use crate::{
     Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result, config_json,
     identify::family_of_scaling,
@@ -162,7 +162,7 @@ impl Config {
     /// # Errors
     /// The architecture's widths don't go together.
     pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
-        weight_bytes(format, kernels, |scope| decoder::Network::build(scope, self))
+        weight_bytes(format, kernels, |scope| DecoderNetwork::build(scope, self))
     }
 
     /// The decoder's part of a file, beside the weights that the network needs.
@@ -170,7 +170,7 @@ impl Config {
     /// # Errors
     /// The file is no KL autoencoder.
     pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = list_weights(|scope| decoder::Network::build(scope, self))?;
+        let (_, needed) = list_weights(|scope| DecoderNetwork::build(scope, self))?;
         Ok(Weights::new(Known::of(file, identity, Kind::KlAutoencoder)?, Half::Decoder, needed))
     }
 

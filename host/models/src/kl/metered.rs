@@ -6,7 +6,7 @@ use tilewright_kernels::{Kernels, Measured};
 use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat};
 use tilewright_plan::Dtype;
 
-use super::{Config, EncoderConfig, decoder, encoder};
+use super::{Config, EncoderConfig, decoder_network::DecoderNetwork, encoder_network::EncoderNetwork};
 use crate::{
     Result,
     metered::{self, Built, Remembered},
@@ -72,8 +72,8 @@ struct Format {
 
 #[derive(Debug)]
 enum Network {
-    Decoder(decoder::Network<Meter>),
-    Encoder(encoder::Network<Meter>),
+    Decoder(DecoderNetwork<Meter>),
+    Encoder(EncoderNetwork<Meter>),
 }
 
 impl Config {
@@ -153,8 +153,8 @@ impl Architecture {
     fn build(&self, meter: &Meter) -> Result<Built<Network>> {
         metered::build(meter, |scope| {
             Ok(match self {
-                Architecture::Decoder(config) => Network::Decoder(decoder::Network::build(scope, config)?),
-                Architecture::Encoder(config) => Network::Encoder(encoder::Network::build(scope, config)?),
+                Architecture::Decoder(config) => Network::Decoder(DecoderNetwork::build(scope, config)?),
+                Architecture::Encoder(config) => Network::Encoder(EncoderNetwork::build(scope, config)?),
             })
         })
     }
@@ -202,7 +202,7 @@ fn shares(meter: &Meter, forward: impl FnOnce(&mut Track<'_>) -> Result<MeterTen
 /// The share of a decode's work that each layer is, in the order that they run; adds up to 1.
 pub(super) fn decoder_shares(config: &Config) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
-    let network = metered::build(&meter, |scope| decoder::Network::build(scope, config))?.network;
+    let network = metered::build(&meter, |scope| DecoderNetwork::build(scope, config))?.network;
     let latents = input(&meter, [1, config.latent_channels as i64, SMALL, SMALL])?;
     shares(&meter, |track| network.forward(&meter, latents, None, &[], track))
 }
@@ -210,7 +210,7 @@ pub(super) fn decoder_shares(config: &Config) -> Result<Vec<f64>> {
 /// The share of an encode's work that each layer is, in the order that they run; adds up to 1.
 pub(super) fn encoder_shares(config: &EncoderConfig) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
-    let network = metered::build(&meter, |scope| encoder::Network::build(scope, config))?.network;
+    let network = metered::build(&meter, |scope| EncoderNetwork::build(scope, config))?.network;
     let side = SMALL * i64::from(config.spatial_scale());
     let pictures = input(&meter, [1, config.image_channels as i64, side, side])?;
     shares(&meter, |track| network.forward(&meter, pictures, track))
@@ -224,7 +224,7 @@ pub(super) fn held_pictures(config: &Config) -> Result<Vec<bool>> {
     /// More than any network has; their pictures fit no memory.
     const MOST_DOUBLINGS: usize = 8;
 
-    let (network, _) = metered::list_weights(|scope| decoder::Network::build(scope, config))?;
+    let (network, _) = metered::list_weights(|scope| DecoderNetwork::build(scope, config))?;
     let peak = |kept: &[bool]| -> Result<u64> {
         let meter = metered::plain(Costs::default());
         let latents = input(&meter, [1, config.latent_channels as i64, LARGE, LARGE])?;

@@ -1,29 +1,7 @@
-//! Embeddings of times and places.
+//! Embeddings of places.
 
-use tch::{Kind, Tensor};
-use tilewright_torch::scalar;
-
-use crate::Result;
-
-/// The longest period of a time's embedding, and the base of rotations.
+/// The base of rotations.
 const LONGEST: f64 = 10_000.0;
-
-/// Cosines and then sines of each time at `width` / 2 frequencies, in f32 as in the references
-/// (diffusers 0.42.1, `get_timestep_embedding` with `flip_sin_to_cos`; BFL's flux,
-/// `timestep_embedding`): [times, width].
-///
-/// # Errors
-/// libtorch's failures.
-pub fn sinusoid(times: &[f32], width: i64) -> Result<Vec<f32>> {
-    let half = width / 2;
-    let steps = Tensor::f_arange(half, (Kind::Float, tch::Device::Cpu))?;
-    let exponents = scalar::multiply(&steps, -LONGEST.ln())?;
-    let frequencies = scalar::divide(&exponents, half as f64)?.f_exp()?;
-    let times = Tensor::f_from_slice(times)?.f_unsqueeze(1)?;
-    let phases = times.f_mul(&frequencies.f_unsqueeze(0)?)?;
-    let both = Tensor::f_cat(&[phases.f_cos()?, phases.f_sin()?], 1)?;
-    Ok(Vec::try_from(&both.f_reshape([-1])?)?)
-}
 
 /// Cosines and sines by which pairs of a head's values are turned, for each place: along each axis
 /// in turn, `widths` values of the head belong to it. Angles are computed in f64. [places, width
@@ -56,12 +34,5 @@ mod tests {
         assert_eq!(table[..6], [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
         let expected = [1.0_f64, 2.0, 2.0 * 0.01].map(|angle| [angle.cos() as f32, angle.sin() as f32]).concat();
         assert_eq!(table[6..], expected);
-    }
-
-    #[test]
-    fn times_have_cosines_first() {
-        let found = sinusoid(&[0.0, 1.0], 4).unwrap();
-        assert_eq!(found[..4], [1.0, 1.0, 0.0, 0.0]);
-        assert!((f64::from(found[4]) - 1f64.cos()).abs() < 1e-6 && (f64::from(found[7]) - 0.01).abs() < 1e-5);
     }
 }

@@ -1,28 +1,24 @@
 //! A transformer's weights in a file, by the names that its network knows them by.
 
+#[cfg(feature = "torch")]
+mod loading;
+
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape, Stored};
 use tilewright_kernels::{INT8_COLUMNS, Packed};
-use tilewright_nn::{ComputeFormat, Matrix, Meter, MeterMatrix, Needed, Piece, TokenSource, Torch};
+use tilewright_nn::{Meter, MeterMatrix, Needed, TokenSource};
 use tilewright_plan::Dtype;
-use tilewright_torch::{
-    device_packed::DevicePacked,
-    kind, packed,
-    streamed::{self, Streamed},
-};
 
 use super::{
     changes::Changes,
     names::{self, Join, Layout, Row},
 };
 use crate::{
-    Error, LoadStep, Result,
+    Error, Result,
     lora::{Lora, LoraFit},
 };
 
@@ -270,34 +266,6 @@ impl TransformerFile {
         Error::refuse_left_over(self.file.path(), what, &left)
     }
 
-    /// Rows of a table of tokens in f32, on the CPU: each is read from the file by itself.
-    ///
-    /// # Errors
-    /// The table is missing, can't be expanded, or has no such row.
-    pub(crate) fn rows_of(&self, name: &str, rows: impl IntoIterator<Item = usize>) -> Result<Tensor> {
-        let (parts, _) = self.parts(name);
-        let part = parts.first().ok_or_else(|| self.missing(name, &[]))?;
-        let table = self.file.matrix(part)?;
-        let row = |row: usize| match table.narrow(row..row.saturating_add(1)) {
-            Some(one) => Ok(packed::expand(&one, 0..1, Kind::Float)?),
-            None => {
-                let reason = format!("tensor {part} has {} rows: there is no row {row}", table.shape()[0]);
-                Err(Error::Unknown { path: self.file.path().to_owned(), reason })
-            }
-        };
-        Ok(Tensor::f_cat(&rows.into_iter().map(row).collect::<Result<Vec<_>>>()?, 0)?)
-    }
-
-    /// A vector in f32, on the CPU.
-    ///
-    /// # Errors
-    /// It is missing, or can't be read.
-    pub(crate) fn values_of(&self, name: &str) -> Result<Tensor> {
-        let (parts, _) = self.parts(name);
-        let part = parts.first().ok_or_else(|| self.missing(name, &[]))?;
-        self.vector_of(part, Kind::Float, Device::Cpu)
-    }
-
     /// True if the parts of a matrix, which are equal, are stored with rows and columns beyond
     /// their own, up to whole tiles of their format.
     fn are_padded(&self, parts: &[String], expected: &[usize]) -> bool {
@@ -324,37 +292,6 @@ impl TransformerFile {
             .into()),
         }
     }
-
-    /// A tensor that is no matrix, in its own shape.
-    fn vector_of(&self, part: &str, kind: Kind, device: Device) -> Result<Tensor> {
-        let shape = self.file.shape(part).unwrap_or_default().to_vec();
-        match self.file.find_stored(part) {
-            Some(stored) if Packed::expands_alone(stored) => {
-                let packed = self.file.packed_vector(part)?;
-                let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
-                let values = packed::expand(&packed, 0..packed.shape()[0], Kind::Float)?;
-                Ok(values.f_reshape(shape)?.f_to_kind(kind)?.f_to_device(device)?)
-            }
-            _ => Ok(self.file.load(part, &shape, kind, device)?),
-        }
-    }
-
-    /// The weights as a network on a device asks for them. `step` is called before each with the
-    /// share of `all` bytes that are done.
-    pub(crate) fn on<'a>(
-        &'a self,
-        (format, device, residency): (ComputeFormat, Device, Residency),
-        all: u64,
-        blocks: &'a [Vec<String>],
-        step: LoadStep<'a>,
-    ) -> OnDevice<'a> {
-        let progress = RefCell::new(Progress { done: 0, all, step });
-        let streams = RefCell::new(blocks.iter().map(|_| Vec::new()).collect());
-        let bytes =
-            blocks.iter().flatten().filter_map(|part| self.file.bytes(part)).map(|bytes| bytes.len() as u64).sum();
-        let keeps = residency == Residency::Streamed && streamed::can_keep(bytes).unwrap_or(false);
-        OnDevice { weights: self, format, device, residency, blocks, streams, keeps, progress }
-    }
 }
 
 /// True if a shape is that of a matrix, which may be stored as a convolution's window.
@@ -365,121 +302,6 @@ fn fits_matrix(found: &[usize], expected: &[usize]) -> bool {
 
 fn without_ones(shape: &[usize]) -> Vec<usize> {
     shape.iter().copied().filter(|extent| *extent != 1).collect()
-}
-
-/// The bytes of a load that are done, all of its bytes, and its listener.
-struct Progress<'a> {
-    done: u64,
-    all: u64,
-    step: LoadStep<'a>,
-}
-
-/// Weights of a file for a device.
-pub(crate) struct OnDevice<'a> {
-    weights: &'a TransformerFile,
-    format: ComputeFormat,
-    device: Device,
-    residency: Residency,
-    /// The file's tensors of each block, and the matrices of each that are streamed.
-    blocks: &'a [Vec<String>],
-    streams: RefCell<Vec<Vec<Arc<Streamed>>>>,
-    /// Streamed matrices are kept in host memory.
-    keeps: bool,
-    progress: RefCell<Progress<'a>>,
-}
-
-impl OnDevice<'_> {
-    /// The matrices of each block that are copied to the device for their turns.
-    pub(crate) fn into_streams(self) -> Vec<Vec<Arc<Streamed>>> {
-        self.streams.into_inner()
-    }
-
-    /// The block that a weight belongs to.
-    fn block_of(&self, name: &str) -> Option<usize> {
-        let (parts, _) = self.weights.parts(name);
-        self.blocks.iter().position(|block| parts.iter().any(|part| block.contains(part)))
-    }
-
-    /// Tells how far the load is, before a weight is loaded.
-    fn step(&self, name: &str) -> Result<()> {
-        let Progress { done, all, step } = &mut *self.progress.borrow_mut();
-        step(*done as f64 / (*all).max(1) as f64)?;
-        let (parts, _) = self.weights.parts(name);
-        *done +=
-            parts.iter().filter_map(|part| self.weights.file.bytes(part)).map(|bytes| bytes.len() as u64).sum::<u64>();
-        Ok(())
-    }
-
-    /// The matrices of a weight of `rows` rows, one below the other. Rows beyond these are left
-    /// out.
-    fn matrices(&self, name: &str, rows: usize) -> Result<Vec<Packed>> {
-        let (parts, join) = self.weights.parts(name);
-        let stored = self.weights.shape(name).and_then(|shape| shape.first().copied()).unwrap_or_default();
-        let own = if stored > rows { Some(rows / parts.len()) } else { None };
-        let mut pieces = Vec::new();
-        for part in parts {
-            let packed = self.weights.file.matrix(&part)?;
-            let [rows, _] = packed.shape();
-            match join {
-                Join::Rows => pieces.extend(packed.narrow(0..own.unwrap_or(rows))),
-                Join::Swapped => {
-                    pieces.extend([rows / 2..rows, 0..rows / 2].into_iter().filter_map(|of| packed.narrow(of)))
-                }
-            }
-        }
-        Ok(pieces)
-    }
-}
-
-impl TokenSource<Torch> for OnDevice<'_> {
-    fn vector(&self, name: &str, shape: &[i64], dtype: Dtype) -> tilewright_nn::Result<Tensor> {
-        self.step(name)?;
-        let kind = kind(dtype)?;
-        let (parts, join) = self.weights.parts(name);
-        let mut loaded = Vec::new();
-        for part in parts {
-            let tensor = self.weights.vector_of(&part, kind, self.device)?;
-            match join {
-                Join::Rows => loaded.push(tensor),
-                Join::Swapped => {
-                    let half = tensor.size().first().map_or(0, |rows| rows / 2);
-                    loaded.extend([tensor.f_narrow(0, half, half)?, tensor.f_narrow(0, 0, half)?]);
-                }
-            }
-        }
-        let vector = Tensor::f_cat(&loaded, 0)?.f_reshape(shape)?;
-        self.weights.changes.add_to_vector(name, &vector)?;
-        Ok(vector)
-    }
-
-    fn matrix(&self, name: &str, [rows, columns]: [i64; 2]) -> tilewright_nn::Result<Matrix> {
-        self.step(name)?;
-        let block = if self.residency == Residency::Streamed { self.block_of(name) } else { None };
-        let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match (self.residency, block) {
-            _ if packed.shape()[1] as i64 > columns => {
-                let rows = 0..packed.shape()[0];
-                let expanded = packed::expand(&packed, rows, kind(self.format.convolution)?).map_err(Error::from)?;
-                let own = expanded.f_narrow(1, 0, columns)?.f_contiguous()?;
-                Ok(Piece::Expanded(own.f_to_device(self.device)?))
-            }
-            (Residency::Mapped, _) => Ok(Piece::Packed(packed)),
-            (Residency::Streamed, Some(block)) => {
-                let streamed = Arc::new(Streamed::new(packed, self.device, self.keeps).map_err(Error::from)?);
-                self.streams.borrow_mut()[block].push(streamed.clone());
-                Ok(Piece::Streamed(streamed))
-            }
-            (Residency::Packed | Residency::Streamed, _) => {
-                Ok(Piece::OnDevice(DevicePacked::new(&packed, self.device).map_err(Error::from)?))
-            }
-            (Residency::Expanded, _) => {
-                let rows = 0..packed.shape()[0];
-                let expanded = packed::expand(&packed, rows, kind(self.format.convolution)?).map_err(Error::from)?;
-                Ok(Piece::Expanded(expanded.f_to_device(self.device)?))
-            }
-        });
-        let beside = self.weights.changes.beside(name, kind(self.format.convolution)?, self.device)?;
-        Ok(Matrix::new(pieces.collect::<tilewright_nn::Result<_>>()?, columns).with(beside))
-    }
 }
 
 /// The extents alone, with the changes that LoRAs make.

@@ -7,7 +7,7 @@ use tilewright_plan::Dtype;
 use super::config::{Config, PATCH};
 use crate::{
     Error, Inputs, Result,
-    transformer::{BeforeBlock, Blocks, feed_forward, rotation, sinusoid},
+    transformer::{BeforeBlock, Blocks, feed_forward, rotation},
 };
 
 /// The epsilon of norms, and that of the norms around a picture's embedding (`nn.LayerNorm`'s own).
@@ -341,7 +341,7 @@ impl<O: TokenOps> Network<O> {
         let hidden = self.patches.forward(ops, &split, format.rest)?;
         drop(split);
         let times: Vec<f32> = (0..batch).flat_map(|_| sigmas).map(|sigma| sigma * TIMES).collect();
-        let embedded = ops.constant(&[batch, spans, config.time], || sinusoid(&times, config.time))?;
+        let embedded = ops.embed_times(&times, spans, config.time)?;
         // In f32 whatever the format: small, and its errors would be in every value.
         let inner = ops.silu(self.time[0].forward(ops, &embedded, Dtype::F32)?)?;
         let time = self.time[1].forward(ops, &inner, Dtype::F32)?;

@@ -5,7 +5,6 @@
 //! asks for: what is held besides the state depends on that number and not on the clip. Frames
 //! that are not through when memory is out stay in their layer, and go on from there.
 
-use tch::Tensor;
 use tilewright_nn::CausalOps;
 
 use super::{
@@ -13,7 +12,7 @@ use super::{
     layers::{Origin, Past, prepare, unpatch},
     network::Network,
 };
-use crate::{ComputeFormat, Result, metered::list_weights};
+use crate::{Result, metered::list_weights};
 
 /// The spread of a clip over time and memory. Nothing of it changes the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +86,7 @@ impl<T> Piece<T> {
 /// The causal state of a clip, and its frames that are under way.
 #[derive(Debug)]
 pub struct Clip<T> {
-    pasts: Vec<Past<T>>,
+    pub(super) pasts: Vec<Past<T>>,
     /// For each layer the first frame that is needed of its input, and the first that is needed of
     /// the output; empty if all are.
     needed: Vec<i64>,
@@ -148,38 +147,6 @@ impl<T> Clip<T> {
         let under_way = self.pieces.iter().flat_map(|piece| [Some(&piece.frames), piece.hidden.as_ref()]);
         let pasts = self.pasts.iter().flat_map(|past| &past.frames);
         pasts.chain(under_way.flatten()).map(of).sum()
-    }
-}
-
-impl Clip<Tensor> {
-    /// Bytes of the causal state and of frames under way that are on a device.
-    pub fn bytes(&self, device: tch::Device) -> usize {
-        let of = |tensor: &Tensor| match tensor.device() == device {
-            true => (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64,
-            false => 0,
-        };
-        self.bytes_by(of) as usize
-    }
-
-    /// The tensors of the causal state, for a settled clip to wait in other memory.
-    pub fn state_mut(&mut self) -> Vec<&mut Tensor> {
-        self.pasts.iter_mut().flat_map(|past| &mut past.frames).collect()
-    }
-
-    /// Brings the state of a settled clip to another type, memory order or device.
-    ///
-    /// # Errors
-    /// Memory is out.
-    pub fn convert(&mut self, format: &ComputeFormat, device: tch::Device) -> Result<()> {
-        for past in &mut self.pasts {
-            for frame in &mut past.frames {
-                // The pasts of convolutions are in their type; if norms have another, that is as
-                // good for those of doublings.
-                let moved = frame.f_to_device(device)?.f_to_kind(tilewright_torch::kind(format.convolution)?)?;
-                *frame = tilewright_torch::to_layout(&moved, format.layout)?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use tilewright_plan::Model;
 
 use super::{
     config::{at, patch},
-    encoder::EncoderNetwork,
+    encoder_network::EncoderNetwork,
     layers::SquareOrder,
 };
 use crate::{

@@ -6,7 +6,7 @@ use tilewright_kernels::{Kernels, Measured};
 use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat, Scope};
 use tilewright_plan::Dtype;
 
-use super::{ClipCost, EncoderConfig, encoder::EncoderNetwork, encoder_layers::Past};
+use super::{ClipCost, EncoderConfig, encoder_layers::Past, encoder_network::EncoderNetwork};
 use crate::{
     Result,
     metered::{self, Lazily, Remembered},

@@ -129,7 +129,8 @@ pub(super) fn each<O: CausalOps>(ops: &O, conv: &Conv<O>, frames: &O::Tensor) ->
         };
         ops.copy_onto(&ops.narrow(output, 0, frame.start, 1)?, &part)?;
     }
-    output.ok_or_else(|| tilewright_torch::Error::Torch("a convolution of no frames".into()).into())
+    let none = || tilewright_nn::Error::Shapes { operation: "a convolution of frames", shapes: "no frames".into() };
+    output.ok_or_else(|| none().into())
 }
 
 /// A 3×3 convolution over the frame and the two before.
@@ -387,7 +388,7 @@ pub(super) fn prepare<O: CausalOps>(ops: &O, frames: &O::Tensor) -> Result<O::Te
     Ok(ops.to_memory_order(&ops.to_dtype(ops.share(frames), ops.format().rest)?)?)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "torch"))]
 mod tests {
     use tch::{Device, Kind, Tensor};
     use tilewright_nn::{ComputeFormat, Torch};

@@ -67,6 +67,11 @@ impl TokenOps for Meter {
         Ok(self.contiguous_output("a constant", shape, Dtype::F32)?)
     }
 
+    fn embed_times(&self, times: &[f32], spans: i64, width: i64) -> Result<MeterTensor> {
+        let shape = [times.len() as i64 / spans.max(1), spans, width];
+        self.contiguous_output("an embedding of times", &shape, Dtype::F32)
+    }
+
     fn unset(&self, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
         self.contiguous_output("a tensor", shape, dtype)
     }

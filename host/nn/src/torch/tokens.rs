@@ -159,6 +159,20 @@ fn multiply_fp8(output: &Tensor, left: &Tensor, packed: &DevicePacked, bias: Opt
     Ok(true)
 }
 
+/// The longest period of an embedding of times, over 2π.
+const LONGEST: f64 = 10_000.0;
+
+/// Cosines and then sines of each time at `width` / 2 frequencies, on the CPU: [times, width].
+fn sinusoids(times: &[f32], width: i64) -> Result<Tensor> {
+    let half = width / 2;
+    let steps = Tensor::f_arange(half, (Kind::Float, Device::Cpu))?;
+    let exponents = scalar::multiply(&steps, -LONGEST.ln())?;
+    let frequencies = scalar::divide(&exponents, half as f64)?.f_exp()?;
+    let times = Tensor::f_from_slice(times)?.f_unsqueeze(1)?;
+    let phases = times.f_mul(&frequencies.f_unsqueeze(0)?)?;
+    Ok(Tensor::f_cat(&[phases.f_cos()?, phases.f_sin()?], 1)?)
+}
+
 /// Expands rows of a matrix.
 type Expand<'a> = &'a dyn Fn(Range<i64>, Kind) -> std::result::Result<Tensor, TorchError>;
 
@@ -193,6 +207,10 @@ impl TokenOps for Torch {
         let values = values()?;
         let placed = Tensor::f_from_slice(&values).and_then(|all| all.f_reshape(shape)?.f_to_device(self.device));
         Ok(placed.map_err(Error::from)?)
+    }
+
+    fn embed_times(&self, times: &[f32], spans: i64, width: i64) -> Result<Tensor> {
+        Ok(sinusoids(times, width)?.f_reshape([-1, spans, width])?.f_to_device(self.device)?)
     }
 
     fn unset(&self, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
@@ -341,5 +359,17 @@ impl TokenOps for Torch {
         drop(other);
         let _ = tokens.f_view_as(&gated)?.f_add_(&gated)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_cosines_first() {
+        let found = Vec::<f32>::try_from(sinusoids(&[0.0, 1.0], 4).unwrap().reshape([-1])).unwrap();
+        assert_eq!(found[..4], [1.0, 1.0, 0.0, 0.0]);
+        assert!((f64::from(found[4]) - 1f64.cos()).abs() < 1e-6 && (f64::from(found[7]) - 0.01).abs() < 1e-5);
     }
 }

@@ -78,9 +78,9 @@ struct Stages {
     text: Option<text_policy::GuestIndices>,
 }
 
-/// An instance's exports. Those for a stage are loaded when it is first asked about: a load compares
-/// the types of the functions field by field, which takes longer than a call, and most instances
-/// answer one question.
+/// An instance's exports. Those for a stage are loaded when it is first asked about: a load
+/// compares the types of the functions field by field, which takes longer than a call, and most
+/// instances answer one question.
 struct Policy {
     instance: component::Instance,
     exports: Arc<Stages>,

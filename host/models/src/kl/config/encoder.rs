@@ -7,7 +7,7 @@ use tilewright_plan::Model;
 use super::{USUAL_GROUPS, config_file, sound};
 use crate::{
     Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result,
-    kl::encoder,
+    kl::encoder_network::EncoderNetwork,
     known::{Half, Known, Weights},
     metered::{list_weights, weight_bytes},
 };
@@ -116,7 +116,7 @@ impl EncoderConfig {
     /// # Errors
     /// The architecture's widths don't go together.
     pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
-        weight_bytes(format, kernels, |scope| encoder::Network::build(scope, self))
+        weight_bytes(format, kernels, |scope| EncoderNetwork::build(scope, self))
     }
 
     /// The encoder's part of a file, beside the weights that the network needs.
@@ -124,7 +124,7 @@ impl EncoderConfig {
     /// # Errors
     /// The file is no KL autoencoder.
     pub(in crate::kl) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = list_weights(|scope| encoder::Network::build(scope, self))?;
+        let (_, needed) = list_weights(|scope| EncoderNetwork::build(scope, self))?;
         Ok(Weights::new(Known::of(file, identity, Kind::KlAutoencoder)?, Half::Encoder, needed))
     }
 
