@@ -30,20 +30,25 @@ pub fn bundled() -> [String; 3] {
 /// The middle of the bundled latent, 192×192 pixels, and the bundled model: for tests that decode
 /// more than once.
 pub fn smaller(place: &Place) -> [String; 3] {
+    middle(place, 24)
+}
+
+/// The middle of the bundled latent, of this many values on each side, 8 pixels for each, and the
+/// bundled model.
+pub fn middle(place: &Place, count: usize) -> [String; 3] {
     const CHANNELS: usize = 16;
     const SIDE: usize = 64;
-    const FROM: usize = 20;
-    const COUNT: usize = 24;
+    let from = (SIDE - count) / 2;
     let [latent, option, vae] = bundled();
     let bytes = fs::read(latent).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let whole = file.tensor("latent_tensor").unwrap();
     assert_eq!(whole.shape(), [1, CHANNELS, SIDE, SIDE]);
-    let rows = (0..CHANNELS).flat_map(|channel| (FROM..FROM + COUNT).map(move |row| (channel * SIDE + row) * SIDE));
+    let rows = (0..CHANNELS).flat_map(|channel| (from..from + count).map(move |row| (channel * SIDE + row) * SIDE));
     let middle: Vec<u8> =
-        rows.flat_map(|start| whole.data()[4 * (start + FROM)..4 * (start + FROM + COUNT)].iter().copied()).collect();
-    let bytes = one_tensor("latents", "F32", &[1, CHANNELS, COUNT, COUNT], &middle);
-    [place.write("smaller.safetensors", bytes), option, vae]
+        rows.flat_map(|start| whole.data()[4 * (start + from)..4 * (start + from + count)].iter().copied()).collect();
+    let bytes = one_tensor("latents", "F32", &[1, CHANNELS, count, count], &middle);
+    [place.write("middle.safetensors", bytes), option, vae]
 }
 
 /// The program's cache in all tests: what it measures of this machine, it measures once.

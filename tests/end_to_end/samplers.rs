@@ -4,10 +4,10 @@
 use std::{fs, process::Stdio, thread, time::Duration};
 
 use serde_json::{Value, json};
-use tilewright_fake_gpu::{LIBTORCH, SCRIPT};
 
 use crate::{
     encode::tensor,
+    gpu,
     program::{Place, Run, fixture, largest_difference, one_tensor},
 };
 
@@ -298,9 +298,7 @@ fn a_kept_step_is_gone_on_from_by_its_own_run_alone() {
 
 /// A run on a fake GPU.
 fn on_gpu(place: &Place, script: &str, arguments: &[String]) -> Run {
-    let mut command = place.command(arguments);
-    command.env("TILEWRIGHT_LIBTORCH", LIBTORCH).env(SCRIPT, format!("devices=1;memory=1073741824;{script}"));
-    Run(command.output().unwrap())
+    Run(gpu::command(place, &format!("devices=1;memory=1073741824;{script}"), arguments).output().unwrap())
 }
 
 #[test]

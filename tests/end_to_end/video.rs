@@ -28,7 +28,7 @@ fn shapes() -> [String; 3] {
 }
 
 /// 17 frames of 16×24, decoded in a moment.
-fn small() -> [String; 3] {
+pub fn small() -> [String; 3] {
     [fixture("wan21-original-17/latent.safetensors"), "--vae".into(), fixture("wan21-original/Wan2.1_VAE.safetensors")]
 }
 
