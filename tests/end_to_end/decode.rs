@@ -16,13 +16,13 @@ fn cases(kind: &str) -> Vec<Value> {
 #[test]
 fn work_goes_on_when_nobody_reads_what_is_told() {
     let place = Place::new();
-    let [latent, vae, model] = bundled();
-    let plan = ["--policy", "fixed", "--set", "space=blended", "--set", "tile=300", "-o", "out.png", "-vvv"];
+    let [latent, vae, model] = smaller(&place);
+    let plan = ["--policy", "fixed", "--set", "space=blended", "--set", "tile=112", "-o", "out.png", "-vvv"];
     let arguments = [&["decode", &latent, &vae, &model, "--device", "cpu"][..], &plan].concat();
     let mut program = place.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     drop(program.stderr.take());
     assert!(program.wait().unwrap().success());
-    assert_eq!(place.files(), ["out.png"]);
+    assert_eq!(place.files(), ["middle.safetensors", "out.png"]);
 }
 
 #[test]
@@ -168,16 +168,17 @@ fn a_batch_becomes_numbered_files_or_one_raw_file() {
 #[test]
 fn what_an_answer_asks_too_much_of_is_clamped_and_said() {
     let place = Place::new();
-    let settings = ["--policy", "fixed", "--set", "space=blended", "--set", "tile=256", "--set", "overlap=200"];
-    let record = place.decode(&bundled(), &[&settings[..], &["--json", "-o", "x.png"]].concat()).json();
-    assert_eq!(record["answer"]["space"]["overlap"], 200);
-    assert_eq!(record["plan"]["space"]["overlap"], 64);
-    assert_eq!(record["adjusted"], serde_json::json!(["overlap 200 → 64: at most a quarter of the tile"]));
+    let settings = ["--policy", "fixed", "--set", "space=blended", "--set", "tile=128", "--set", "overlap=100"];
+    let record = place.decode(&smaller(&place), &[&settings[..], &["--json", "-o", "x.png"]].concat()).json();
+    assert_eq!(record["answer"]["space"]["overlap"], 100);
+    assert_eq!(record["plan"]["space"]["overlap"], 32);
+    assert_eq!(record["adjusted"], serde_json::json!(["overlap 100 → 32: at most a quarter of the tile"]));
 }
 
 #[test]
 fn exact_tiles_give_the_whole_picture() {
     let place = Place::new();
+    let smaller = smaller(&place);
     let decode = |space: &str, output: &str| {
         let space = format!("space={space}");
         let settings = [
@@ -192,13 +193,13 @@ fn exact_tiles_give_the_whole_picture() {
             "--set",
             "layout=channels-last",
         ];
-        let record = place.decode(&bundled(), &[&settings[..], &["--json", "-o", output]].concat()).json();
+        let record = place.decode(&smaller, &[&settings[..], &["--json", "-o", output]].concat()).json();
         (record["outcome"]["peak_bytes"].as_u64().unwrap(), record, place.sample(output).1)
     };
     let (whole_bytes, _, whole) = decode("whole", "whole.safetensors");
     let (exact_bytes, record, exact) = decode("exact", "exact.safetensors");
-    assert_eq!(record["plan"]["space"], serde_json::json!({"kind": "exact", "height": 64, "width": 512, "overlap": 0}));
-    assert_eq!(record["adjusted"], serde_json::json!(["tile width 64 → 512: exact tiles span the picture"]));
+    assert_eq!(record["plan"]["space"], serde_json::json!({"kind": "exact", "height": 64, "width": 192, "overlap": 0}));
+    assert_eq!(record["adjusted"], serde_json::json!(["tile width 64 → 192: exact tiles span the picture"]));
     assert!(exact_bytes <= whole_bytes, "{exact_bytes} against {whole_bytes}");
     let difference = whole.iter().zip(&exact).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
     assert!(difference < 1e-4, "{difference}");

@@ -2,7 +2,7 @@
 //! that fails in a decision is replaced by the host's default, the picture still comes, and the
 //! record says why.
 
-use crate::program::{Place, bundled, fixture};
+use crate::program::{Place, fixture, middle};
 
 /// A policy as a core module: healthy answers are whole, f32, batch 1. `describe` and `decide` run
 /// before them.
@@ -113,10 +113,10 @@ fn tiles(side: u32, together: u32) -> String {
 
 /// A quarter of the whole picture's expected memory: neither the whole nor large tiles fit; small
 /// ones do.
-fn tight(place: &Place) -> String {
+fn tight(place: &Place, inputs: &[String]) -> String {
     let peak = |options: &[&str]| {
         let all = [&["--dry-run", "--json", "--no-history", "--policy", "fixed"], options].concat();
-        place.decode(&bundled(), &all).json()["estimate"]["peak_bytes"].as_u64().unwrap()
+        place.decode(inputs, &all).json()["estimate"]["peak_bytes"].as_u64().unwrap()
     };
     let limit = peak(&["--set", "space=whole"]) / 4;
     let tile = peak(&["--set", "space=blended", "--set", "tile=64", "--set", "overlap=16"]);
@@ -127,13 +127,15 @@ fn tight(place: &Place) -> String {
 #[test]
 fn a_policy_that_denies_gets_no_more_than_its_attempts_and_the_picture_comes() {
     let place = Place::new();
-    let limit = tight(&place);
+    let inputs = middle(&place, 32);
+    let limit = tight(&place, &inputs);
     let burn = "(local.set $left (i32.const 3000000))
         (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))";
     let after = |attempts: u32, then: &str| format!("(if (i32.eq {ATTEMPTS} (i32.const {attempts})) (then {then}))");
     // Narrow dtypes would take minutes on a processor without them.
-    let never = [after(1, &tiles(504, 1)), after(2, &tiles(448, 1))].concat();
-    let (many, fewer) = (tiles(64, 64), [after(1, &tiles(64, 63)), after(2, &tiles(64, 62))].concat());
+    let never = [after(1, &tiles(248, 1)), after(2, &tiles(224, 1))].concat();
+    // Of 25 in all.
+    let (many, fewer) = (tiles(64, 24), [after(1, &tiles(64, 23)), after(2, &tiles(64, 22))].concat());
     // A plan repeated in other words is the same plan: the host decides from the second attempt on.
     let alternating = [after(1, LAST), after(2, EACH_STEP), after(3, LAST)].concat();
     // The host's own plan is the last resort if a policy denies to the end.
@@ -156,7 +158,7 @@ fn a_policy_that_denies_gets_no_more_than_its_attempts_and_the_picture_comes() {
     for (name, module, is_last_resort) in cases {
         let policy = place.write("p.wasm", module);
         let options = ["--policy", &policy, "--memory-limit", &limit, "--no-history", "--json", "-o", "out.png"];
-        let record = place.decode(&bundled(), &options).json();
+        let record = place.decode(&inputs, &options).json();
         assert!(record["outcome"]["peak_bytes"].as_u64().unwrap() > 0, "{name}: {record}");
         let attempts = record["attempts"].as_array().unwrap().len();
         assert!((1..=3).contains(&attempts) || !is_last_resort, "{name}: {attempts} failed before");
@@ -165,7 +167,7 @@ fn a_policy_that_denies_gets_no_more_than_its_attempts_and_the_picture_comes() {
             assert!(record["attempts"].as_array().unwrap().iter().all(|attempt| attempt["fallback"].is_null()));
             assert!(record["plan"]["reason"].as_str().unwrap().starts_with("native default"), "{name}: {record}");
         }
-        assert_eq!(place.files(), ["out.png", "p.wasm"], "{name}");
+        assert_eq!(place.files(), ["middle.safetensors", "out.png", "p.wasm"], "{name}");
         std::fs::remove_file(place.path("out.png")).unwrap();
     }
 }

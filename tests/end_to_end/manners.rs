@@ -8,7 +8,7 @@ use std::{
 
 use tilewright_plan::terminal::is_safe;
 
-use crate::program::{Place, Run, bundled, fixture};
+use crate::program::{Place, Run, bundled, fixture, smaller};
 
 /// A name that clears the screen, sets the title, turns the direction of writing and forges a line.
 const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;t\u{7}\u{9b}31m\u{202e}b\r\nerror: forged";
@@ -225,7 +225,7 @@ fn weights_that_cannot_be_loaded_are_no_outcome_of_a_plan() {
 #[test]
 fn json_names_the_outputs_and_quiet_says_nothing() {
     let place = Place::new();
-    let inputs = bundled();
+    let inputs = smaller(&place);
     let report = place.decode(&inputs, &["-o", "one.png", "--explain-image", "tiles.png", "--json"]).json();
     assert_eq!(report["outputs"], serde_json::json!(["one.png", "tiles.png"]));
     let nothing = place.decode(&inputs, &["--dry-run", "--json"]).json();
@@ -339,8 +339,8 @@ fn a_first_decode_says_what_it_waits_for() {
     let cache = tempfile::tempdir().unwrap();
     let note = "note: measuring ";
     let run = |options: &[&str]| {
-        let [latent, vae, file] = bundled();
-        let mut arguments = vec!["decode", &latent, &vae, &file, "--device", "cpu", "-o", "x.png"];
+        let [latent, file] = ["latent", "ae"].map(|name| fixture(&format!("flux-bfl/{name}.safetensors")));
+        let mut arguments = vec!["decode", &latent, "--vae", &file, "--device", "cpu", "-o", "x.png"];
         arguments.extend(options);
         Run(place.command(&arguments).env("XDG_CACHE_HOME", cache.path()).output().unwrap())
     };

@@ -36,19 +36,22 @@ pub fn smaller(place: &Place) -> [String; 3] {
 /// The middle of the bundled latent, of this many values on each side, 8 pixels for each, and the
 /// bundled model.
 pub fn middle(place: &Place, count: usize) -> [String; 3] {
-    const CHANNELS: usize = 16;
-    const SIDE: usize = 64;
-    let from = (SIDE - count) / 2;
     let [latent, option, vae] = bundled();
+    [cut(place, &latent, count, count), option, vae]
+}
+
+/// Writes the middle of a latent of ComfyUI's, of this many values in height and width.
+pub fn cut(place: &Place, latent: &str, height: usize, width: usize) -> String {
     let bytes = fs::read(latent).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let whole = file.tensor("latent_tensor").unwrap();
-    assert_eq!(whole.shape(), [1, CHANNELS, SIDE, SIDE]);
-    let rows = (0..CHANNELS).flat_map(|channel| (from..from + count).map(move |row| (channel * SIDE + row) * SIDE));
-    let middle: Vec<u8> =
-        rows.flat_map(|start| whole.data()[4 * (start + from)..4 * (start + from + count)].iter().copied()).collect();
-    let bytes = one_tensor("latents", "F32", &[1, CHANNELS, count, count], &middle);
-    [place.write("middle.safetensors", bytes), option, vae]
+    let [planes @ .., rows, columns] = whole.shape() else { panic!("{:?}", whole.shape()) };
+    let (top, left) = ((rows - height) / 2, (columns - width) / 2);
+    let rows =
+        (0..planes.iter().product()).flat_map(|plane: usize| (top..top + height).map(move |row| plane * rows + row));
+    let starts = rows.map(|row| 4 * (row * columns + left));
+    let middle: Vec<u8> = starts.flat_map(|start| whole.data()[start..start + 4 * width].iter().copied()).collect();
+    place.write("middle.safetensors", one_tensor("latents", "F32", &[planes, &[height, width]].concat(), &middle))
 }
 
 /// The program's cache in all tests: what it measures of this machine, it measures once.

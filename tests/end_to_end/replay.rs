@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     hostile::guest,
-    program::{Place, Run, bundled, fixture, latent, root, texts},
+    program::{Place, Run, bundled, fixture, latent, root, smaller, texts},
     video::model,
 };
 
@@ -51,7 +51,8 @@ fn calls(record: &Value) -> Vec<&str> {
 #[test]
 fn a_picture_is_decided_again_from_its_record_alone() {
     let place = Place::new();
-    let printed = place.decode(&bundled(), &[&FULL[..], &["--json", "-o", "x.png"]].concat()).succeeded().record();
+    let printed =
+        place.decode(&smaller(&place), &[&FULL[..], &["--json", "-o", "x.png"]].concat()).succeeded().record();
     let [record] = &lines(&place)[..] else { panic!("one record") };
     assert_eq!(calls(record), ["decide", "learn"]);
     let heard = &record["exchange"]["calls"][0]["heard"];
@@ -88,9 +89,10 @@ fn trials_failures_and_batches_are_decided_again() {
     assert_eq!(told.as_array().unwrap().len(), 2, "{told}");
     // Too little memory for what is asked for by hand: the attempt fails, and the policy is asked
     // again.
-    let whole = place.decode(&bundled(), &["--policy", "fixed", "--json", "-o", "x.png"]).json();
+    let inputs = smaller(&place);
+    let whole = place.decode(&inputs, &["--policy", "fixed", "--json", "-o", "x.png"]).json();
     let limit = (whole["outcome"]["peak_bytes"].as_u64().unwrap() / 2).to_string();
-    record(&place, &bundled(), &["--policy", "fixed", "--set", "space=whole", "--memory-limit", &limit, "-o", "x.png"]);
+    record(&place, &inputs, &["--policy", "fixed", "--set", "space=whole", "--memory-limit", &limit, "-o", "x.png"]);
     let failed = lines(&place)[3].clone();
     assert_eq!(calls(&failed)[..2], ["decide", "recover"], "{failed}");
     // Several pictures at once, an encode, and a decision without a decode.

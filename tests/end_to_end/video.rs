@@ -13,7 +13,7 @@ use image::{AnimationDecoder, codecs::gif::GifDecoder, codecs::webp::WebPDecoder
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-use crate::program::{Place, Run, bundled, fixture, largest_difference, latent, root, sample, texts};
+use crate::program::{Place, Run, bundled, cut, fixture, largest_difference, latent, root, sample, texts};
 
 const WHOLE: [&str; 4] = ["--policy", "fixed", "--set", "space=whole"];
 
@@ -25,6 +25,13 @@ pub fn model() -> String {
 /// The bundled video latent and its model: 17 frames of 192×128.
 fn shapes() -> [String; 3] {
     [root().join("examples/latents/shapes.latent").display().to_string(), "--vae".into(), model()]
+}
+
+/// The middle of that latent, 17 frames of 64×96, and its model: for tests that decode more than
+/// once.
+pub fn smaller(place: &Place) -> [String; 3] {
+    let [latent, option, model] = shapes();
+    [cut(place, &latent, 12, 8), option, model]
 }
 
 /// 17 frames of 16×24, decoded in a moment.
@@ -327,10 +334,10 @@ fn records_say_how_a_clip_was_decoded() {
 #[test]
 fn a_clip_in_chunks_or_exact_bands_is_the_same_clip() {
     let place = Place::new();
+    let inputs = smaller(&place);
     let raw = |settings: &[&str]| {
         let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
-        decode(&place, &shapes(), &[&["--policy", "fixed", "-o", "raw.safetensors"], &settings[..]].concat())
-            .succeeded();
+        decode(&place, &inputs, &[&["--policy", "fixed", "-o", "raw.safetensors"], &settings[..]].concat()).succeeded();
         place.sample("raw.safetensors").1
     };
     let whole = raw(&["space=whole"]);
@@ -345,11 +352,12 @@ fn a_clip_in_chunks_or_exact_bands_is_the_same_clip() {
 #[test]
 fn a_limit_holds_or_is_refused_with_the_least_that_serves() {
     let place = Place::new();
-    let whole = decode(&place, &shapes(), &[&WHOLE[..], &["--json", "-o", "x.gif"]].concat()).json();
+    let inputs = smaller(&place);
+    let whole = decode(&place, &inputs, &[&WHOLE[..], &["--json", "-o", "x.gif"]].concat()).json();
     let whole = whole["outcome"]["peak_bytes"].as_u64().unwrap();
-    let run = decode(&place, &shapes(), &["--memory-limit", "1MiB", "-o", "y.gif"]);
+    let run = decode(&place, &inputs, &["--memory-limit", "1MiB", "-o", "y.gif"]);
     run.failed(2, "a memory limit of 1.00 MiB is too little for this clip: the least is about ");
-    assert_eq!(place.files(), ["x.gif"]);
+    assert_eq!(place.files(), ["middle.safetensors", "x.gif"]);
     // The least that the message names is rounded.
     let least = run.stderr().split("about ").nth(1).unwrap().split(" MiB").next().unwrap().parse::<f64>().unwrap();
     let least = ((least + 0.1) * f64::from(1 << 20)) as u64;
@@ -357,7 +365,7 @@ fn a_limit_holds_or_is_refused_with_the_least_that_serves() {
     for limit in [least, whole * 3 / 4] {
         let text = limit.to_string();
         let options = ["--memory-limit", &text, "--no-history", "--json", "-o", "x.gif"];
-        let record = decode(&place, &shapes(), &options).json();
+        let record = decode(&place, &inputs, &options).json();
         let held = record["outcome"]["peak_bytes"].as_u64().unwrap();
         assert!(held <= limit, "{held} held of {limit}");
     }

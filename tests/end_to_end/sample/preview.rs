@@ -1,6 +1,7 @@
 //! Previews of samples.
 
 use super::*;
+use crate::program::smaller;
 
 /// Colours as rows of channels, of a picture scaled to `side` × `side` pixels.
 fn colours(picture: &Path, side: u32) -> Vec<f64> {
@@ -25,12 +26,11 @@ fn correlation(one: &[f64], other: &[f64]) -> f64 {
 #[test]
 fn a_preview_has_the_colours_that_a_decode_gives() {
     let (place, case) = (Place::new(), case("flux-original"));
-    let latent = root().join("examples/latents/astronaut.latent").display().to_string();
     let transformer =
         case.arguments[case.arguments.iter().position(|name| name == "--transformer").unwrap() + 1].clone();
     let conditioning =
         case.arguments[case.arguments.iter().position(|name| name == "--conditioning").unwrap() + 1].clone();
-    let [_, _, vae] = bundled();
+    let [latent, _, vae] = smaller(&place);
     // A share of the way that is too small to change much.
     let more = ["--latent", &latent, "--denoise", "0.01", "--steps", "1", "--preview", "now.png"];
     let arguments = ["sample", "--device", "cpu", "--transformer", &transformer, "--conditioning", &conditioning];
