@@ -87,7 +87,7 @@ fn pictures_and_clips_are_those_of_the_cpu() {
 fn estimates_are_what_is_held_in_every_format() {
     let place = Place::new();
     for is_clip in [false, true] {
-        // The tensors of clips that are smaller still are held in so few blocks that rounding counts.
+        // The tensors of clips that are smaller still are so small that their rounding counts.
         let inputs = if is_clip { video::smaller(&place) } else { smaller(&place) };
         for precision in ["f32", "bf16", "mixed-bf16"] {
             for layout in ["channels-first", "channels-last"] {

@@ -158,8 +158,8 @@ fn samples(place: &Place, grants: &[String]) {
 }
 
 /// A new project is right: it passes the gate, with nothing but notes, whatever requests are drawn.
-/// The seeds are fixed: a fault that few of them show would fail one run in many. Projects decide by
-/// the same rules in every language, so that each language has seeds of its own, and few.
+/// The seeds are fixed: a fault that few of them show would fail one run in many. Projects decide
+/// by the same rules in every language: each language has seeds of its own, and few.
 fn passes_the_gate(place: &Place, grants: &[String], seeds: Range<u32>) {
     for seed in seeds {
         let asked = ["policy", "check", "mine/mine.wasm", "--all", "--json", "--seed", &seed.to_string()];
