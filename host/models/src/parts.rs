@@ -1,6 +1,11 @@
 //! Networks that are known and not run, such as those beside autoencoders: distinguished by the
 //! names of their tensors, in the layouts in which each is published.
 
+use std::{
+    collections::{HashMap, HashSet},
+    iter,
+};
+
 use serde::Serialize;
 
 use crate::Checkpoint;
@@ -407,6 +412,7 @@ pub struct Part {
 impl Part {
     /// The networks in a file beside an autoencoder that can be run; at most one of each role.
     pub fn of(file: &Checkpoint) -> Vec<Self> {
+        let standing = standing(file);
         let mut parts: Vec<Self> = Vec::new();
         for Row(role, name, marks) in ROWS {
             // A LoRA's tensors have the names of the network that it changes, too.
@@ -415,7 +421,7 @@ impl Part {
             if is_lora || parts.iter().any(|part| part.role == *role || is_control(part)) {
                 continue;
             }
-            if marks.iter().all(|mark| mark.fits(file)) {
+            if marks.iter().all(|mark| mark.fits(file, &standing)) {
                 parts.push(Self { role: *role, name });
             }
         }
@@ -431,9 +437,10 @@ impl Part {
 }
 
 impl Mark {
-    fn fits(self, file: &Checkpoint) -> bool {
+    /// True if a file has it; `standing` is what [`standing`] finds there.
+    fn fits(self, file: &Checkpoint, standing: &HashSet<&str>) -> bool {
         match self {
-            Has(segments) => file.names().any(|name| has(name, segments)),
+            Has(segments) => standing.contains(segments),
             Starts(start) => file.names().any(|name| name.starts_with(start)),
             Ends(end) => file.names().any(|name| name.ends_with(end)),
             Extent(end, axis, extent) => {
@@ -445,12 +452,45 @@ impl Mark {
     }
 }
 
+/// The segments of all rows that stand in some tensor's name. The names are gone through once for
+/// all rows: a file has up to tens of thousands of them, and there are hundreds of rows.
+fn standing(file: &Checkpoint) -> HashSet<&'static str> {
+    let marks = ROWS.iter().flat_map(|Row(_, _, marks)| *marks);
+    let mut asked: Vec<&'static str> =
+        marks.filter_map(|mark| if let Has(segments) = *mark { Some(segments) } else { None }).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    let mut by_first: HashMap<&str, Vec<&'static str>> = HashMap::new();
+    for segments in asked {
+        by_first.entry(first(segments)).or_default().push(segments);
+    }
+    let mut standing = HashSet::new();
+    for tail in file.names().flat_map(tails) {
+        if let Some(asked) = by_first.get(first(tail)) {
+            standing.extend(asked.iter().copied().filter(|segments| begins(tail, segments)));
+        }
+    }
+    standing
+}
+
+/// A name from each of its segments on.
+fn tails(name: &str) -> impl Iterator<Item = &str> {
+    iter::successors(Some(name), |tail| tail.split_once('.').map(|(_, next)| next))
+}
+
+/// The first segment.
+fn first(segments: &str) -> &str {
+    segments.split_once('.').map_or(segments, |(first, _)| first)
+}
+
+/// True if these segments are a name's first ones.
+fn begins(name: &str, segments: &str) -> bool {
+    name.strip_prefix(segments).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// True if these segments stand in a name.
 fn has(name: &str, segments: &str) -> bool {
-    name.match_indices(segments).any(|(at, _)| {
-        let rest = &name[at + segments.len()..];
-        (at == 0 || name.as_bytes()[at - 1] == b'.') && (rest.is_empty() || rest.starts_with('.'))
-    })
+    tails(name).any(|tail| begins(tail, segments))
 }
 
 #[cfg(test)]
@@ -509,6 +549,7 @@ mod tests {
     fn segments_are_whole_ones() {
         assert!(has("a.b.c", "b") && has("a.b.c", "b.c") && has("a.b", "a") && has("xb.b", "b"));
         assert!(!has("a.bb.c", "b") && !has("ab.c", "b") && !has("a.b1", "b"));
+        assert!(has("a.b.b.c", "b.c") && !has("a.b.b.c", "a.b.c"), "they follow each other");
     }
 
     #[test]
