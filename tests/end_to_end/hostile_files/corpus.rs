@@ -10,10 +10,16 @@ use crate::program::{fixture, latent, one_tensor};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum As {
     Latent,
+    /// A VAE that decodes.
     Vae,
+    /// A VAE that encodes.
+    Encoder,
     Picture,
     Clip,
+    /// A policy that is looked into.
     Policy,
+    /// A policy that decides.
+    Planner,
     Records,
     Table,
     History,
@@ -40,6 +46,16 @@ enum Content {
 }
 
 impl Hostile {
+    /// True if it is a file, so that a command that is given several goes on behind it.
+    pub fn is_file(&self) -> bool {
+        matches!(self.content, Content::Bytes(_) | Content::Sparse(..))
+    }
+
+    /// True if it may take a large part of the time that one command has.
+    pub fn is_large(&self) -> bool {
+        matches!(&self.content, Content::Bytes(bytes) if bytes.len() > 2 << 20)
+    }
+
     /// Puts it into a folder; a socket listens as long as the returned listener is held.
     pub fn write(&self, folder: &Path) -> Option<UnixListener> {
         let path = folder.join(&self.name);
@@ -92,13 +108,19 @@ pub fn all(ffmpeg: bool) -> Vec<Hostile> {
 
 type Add<'a> = dyn FnMut(&str, &'static [As], Content) + 'a;
 
-const TENSORS: &[As] = &[As::Latent, As::Vae];
+/// The VAE of an encode is opened by the same code as that of a decode. Files that fail behind
+/// that are given as both, and of those that fail there every third.
+const VAE: &[As] = &[As::Vae, As::Encoder];
+
+fn tensors(number: usize) -> &'static [As] {
+    if number.is_multiple_of(3) { &[As::Latent, As::Vae, As::Encoder] } else { &[As::Latent, As::Vae] }
+}
 
 /// Valid files with bytes changed in their headers, or their ends missing.
 fn damaged(add: &mut Add<'_>) {
     let mut seed = Seed(13);
     let originals: [(&str, &'static [As]); 2] =
-        [("flux-bfl/latent.safetensors", &[As::Latent]), ("flux-bfl/ae.safetensors", &[As::Vae])];
+        [("flux-bfl/latent.safetensors", &[As::Latent]), ("flux-bfl/ae.safetensors", VAE)];
     for (original, given_as) in originals {
         let whole = fs::read(fixture(original)).unwrap();
         let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
@@ -114,7 +136,7 @@ fn damaged(add: &mut Add<'_>) {
                 };
             }
             add(
-                &format!("changed.{}", if given_as == [As::Vae] { "safetensors" } else { "latent" }),
+                &format!("changed.{}", if given_as == VAE { "safetensors" } else { "latent" }),
                 given_as,
                 Content::Bytes(bytes),
             );
@@ -176,12 +198,12 @@ fn headers(add: &mut Add<'_>) {
         String::new(),
         r#"{"latent_tensor":{"dtype":"F8_E4M3","shape":[1,16,8,8],"data_offsets":[0,1024]}}"#.to_owned(),
     ];
-    for text in cases {
-        add("header.safetensors", TENSORS, Content::Bytes(with_header(&text)));
+    for (number, text) in cases.into_iter().enumerate() {
+        add("header.safetensors", tensors(number), Content::Bytes(with_header(&text)));
     }
-    for length in [1, 2, 0x7b, 1 << 20, 100_000_000, u64::MAX / 2, u64::MAX] {
+    for (number, length) in [1, 2, 0x7b, 1 << 20, 100_000_000, u64::MAX / 2, u64::MAX].into_iter().enumerate() {
         let bytes = [&length.to_le_bytes()[..], b"{\"a\":", &[b' '; 64]].concat();
-        add("length.safetensors", TENSORS, Content::Bytes(bytes));
+        add("length.safetensors", tensors(number), Content::Bytes(bytes));
     }
     // Weights in eight bits, and a VAE without its decoder.
     let rewritten = |change: &dyn Fn(&mut serde_json::Value)| {
@@ -198,9 +220,9 @@ fn headers(add: &mut Add<'_>) {
             tensor["shape"][last] = (tensor["shape"][last].as_u64().unwrap() * 2).into();
         }
     });
-    add("eight-bits.safetensors", &[As::Vae], Content::Bytes(eight_bits));
+    add("eight-bits.safetensors", VAE, Content::Bytes(eight_bits));
     let wide = rewritten(&|value| value["decoder.conv_in.weight"]["shape"][0] = u64::MAX.into());
-    add("wide.safetensors", &[As::Vae], Content::Bytes(wide));
+    add("wide.safetensors", VAE, Content::Bytes(wide));
     // Values that are no numbers, and a size in no proportion to the file.
     add("nan.latent", &[As::Latent], Content::Bytes(latent(&[1, 16, 64, 64], f32::NAN)));
     add("side.latent", &[As::Latent], Content::Bytes(latent(&[1, 16, 1, 20_000], 0.5)));
@@ -218,13 +240,18 @@ fn sparse(add: &mut Add<'_>) {
         Content::Sparse(header, length)
     };
     // Thirty gigabytes each: with the right channels, with others, of a clip, of many samples.
-    add("30-gib.latent", TENSORS, of("latent_tensor", &[1, 16, 22_000, 22_000]));
-    add("30-gib.latent", TENSORS, of("latent_tensor", &[1, 4, 44_000, 44_000]));
-    add("30-gib.latent", TENSORS, of("latents", &[1, 16, 60_000, 90, 90]));
-    add("30-gib.latent", TENSORS, of("latents", &[60_000, 16, 90, 90]));
-    add("30-gib.safetensors", TENSORS, of("decoder.conv_in.weight", &[60_000, 16, 90, 90]));
-    add("nothing.safetensors", TENSORS, Content::Sparse(Vec::new(), 30 << 30));
-    add("header.safetensors", TENSORS, Content::Sparse(with_header("{"), 30 << 30));
+    let large = [
+        ("30-gib.safetensors", of("decoder.conv_in.weight", &[60_000, 16, 90, 90])),
+        ("30-gib.latent", of("latent_tensor", &[1, 16, 22_000, 22_000])),
+        ("30-gib.latent", of("latent_tensor", &[1, 4, 44_000, 44_000])),
+        ("30-gib.latent", of("latents", &[1, 16, 60_000, 90, 90])),
+        ("30-gib.latent", of("latents", &[60_000, 16, 90, 90])),
+        ("nothing.safetensors", Content::Sparse(Vec::new(), 30 << 30)),
+        ("header.safetensors", Content::Sparse(with_header("{"), 30 << 30)),
+    ];
+    for (number, (name, content)) in large.into_iter().enumerate() {
+        add(name, tensors(number), content);
+    }
     add("photo.jpg", &[As::Picture], Content::Sparse(b"\xff\xd8\xff\xe0".to_vec(), 30 << 30));
     add(
         "photo.webp",
@@ -237,7 +264,6 @@ fn sparse(add: &mut Add<'_>) {
 
 /// Files that people mistake for others.
 fn foreign(add: &mut Add<'_>) {
-    const EVERYWHERE: &[As] = &[As::Latent, As::Vae, As::Policy];
     let starts: [&[u8]; 30] = [
         b"PK\x03\x04\0\0\x08\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0archive/data.pkl",
         b"PK\x03\x04 of holiday pictures",
@@ -270,8 +296,15 @@ fn foreign(add: &mut Add<'_>) {
         b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
     ];
-    for start in starts {
-        add("foreign.bin", EVERYWHERE, Content::Bytes(start.to_vec()));
+    for (number, start) in starts.into_iter().enumerate() {
+        // A decode opens its policy as `policy inspect` does, and ends there if it is no module.
+        let given_as: &[As] = match () {
+            () if start.starts_with(b"\0asm") => &[As::Latent, As::Vae, As::Policy, As::Planner],
+            () if number.is_multiple_of(6) => &[As::Latent, As::Vae, As::Encoder, As::Policy, As::Planner],
+            () if number.is_multiple_of(3) => &[As::Latent, As::Vae, As::Encoder, As::Policy],
+            () => &[As::Latent, As::Vae, As::Policy],
+        };
+        add("foreign.bin", given_as, Content::Bytes(start.to_vec()));
     }
 }
 
@@ -355,17 +388,30 @@ fn histories(add: &mut Add<'_>) {
     add("history.sqlite", HISTORY, Content::Bytes(latent(&[1, 16, 8, 8], 0.5)));
 }
 
-/// Paths that are not files, given in every role.
+/// Paths that are not files, given in every role: to files that are read whole, those alone that
+/// would be waited for, be read without end, or be a folder.
 fn no_files(add: &mut Add<'_>) {
-    const ANYTHING: &[As] =
-        &[As::Latent, As::Vae, As::Picture, As::Clip, As::Policy, As::Records, As::Table, As::History, As::Config];
+    const ANYTHING: &[As] = &[
+        As::Latent,
+        As::Vae,
+        As::Encoder,
+        As::Picture,
+        As::Clip,
+        As::Policy,
+        As::Planner,
+        As::Records,
+        As::Table,
+        As::History,
+        As::Config,
+    ];
+    const MOST: &[As] = &[As::Latent, As::Vae, As::Picture, As::Clip, As::Policy, As::History];
     add("pipe.png", ANYTHING, Content::Pipe);
     add("pipe.mp4", &[As::Clip], Content::Pipe);
-    add("socket.png", ANYTHING, Content::Socket);
+    add("socket.png", MOST, Content::Socket);
     add("folder", ANYTHING, Content::Folder);
     add("zero.png", ANYTHING, Content::LinkTo("/dev/zero"));
-    add("full.png", ANYTHING, Content::LinkTo("/dev/full"));
-    add("loop.png", ANYTHING, Content::Loop);
-    add("nowhere.png", ANYTHING, Content::LinkTo("nowhere-at-all"));
-    add("memory.png", ANYTHING, Content::LinkTo("/proc/self/mem"));
+    add("full.png", MOST, Content::LinkTo("/dev/full"));
+    add("loop.png", MOST, Content::Loop);
+    add("nowhere.png", MOST, Content::LinkTo("nowhere-at-all"));
+    add("memory.png", MOST, Content::LinkTo("/proc/self/mem"));
 }
