@@ -65,8 +65,14 @@ fn nonblocking() -> i32 {
 type Change = fn(&Path);
 
 /// The ways that leave another file in the place of the open one's contents.
-pub const CHANGES: [(&str, Change); 3] =
+const CHANGES: [(&str, Change); 3] =
     [("cut short", cut_short), ("copied over", copy_over), ("written over", write_over)];
+
+/// Two of the ways: the one in which nothing faults, so that only a look at the file tells, and one
+/// of the others in turn.
+pub fn two_ways(turn: usize) -> [(&'static str, Change); 2] {
+    [CHANGES[turn % 2], CHANGES[2]]
+}
 
 fn cut_short(path: &Path) {
     OpenOptions::new().write(true).open(path).unwrap().set_len(100).unwrap();
@@ -126,16 +132,17 @@ fn generation(place: &Place) -> Vec<String> {
 #[test]
 fn work_fails_by_the_name_of_the_file_that_changes() {
     let load = |path: &Path| format!("load {}", path.display());
-    for (way, change) in CHANGES {
-        for (part, point) in [
-            ("vae/diffusion_pytorch_model.safetensors", None),
-            ("text_encoder/model.safetensors", None),
-            ("text_encoder_2/model.safetensors", None),
-            ("transformer/diffusion_pytorch_model.safetensors", None),
-            ("transformer/diffusion_pytorch_model.safetensors", Some("step")),
-            ("vae/diffusion_pytorch_model.safetensors", Some("step")),
-            ("vae/diffusion_pytorch_model.safetensors", Some("progress")),
-        ] {
+    let points = [
+        ("vae/diffusion_pytorch_model.safetensors", None),
+        ("text_encoder/model.safetensors", None),
+        ("text_encoder_2/model.safetensors", None),
+        ("transformer/diffusion_pytorch_model.safetensors", None),
+        ("transformer/diffusion_pytorch_model.safetensors", Some("step")),
+        ("vae/diffusion_pytorch_model.safetensors", Some("step")),
+        ("vae/diffusion_pytorch_model.safetensors", Some("progress")),
+    ];
+    for (turn, (part, point)) in points.into_iter().enumerate() {
+        for (way, change) in two_ways(turn) {
             let place = Place::new();
             let words = generation(&place);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -150,7 +157,7 @@ fn work_fails_by_the_name_of_the_file_that_changes() {
 
 #[test]
 fn blocks_that_are_read_in_their_turns_fail_alike() {
-    for (way, change) in CHANGES {
+    for (turn, (way, change)) in CHANGES.into_iter().enumerate() {
         let place = Place::new();
         copied(&fixture("sample-wan-gguf-k/wan-tiny.gguf"), &place.path("wan.gguf"));
         let at = |name: &str| fixture(&format!("sample-wan-t2v-original/{name}"));
@@ -173,8 +180,10 @@ fn blocks_that_are_read_in_their_turns_fail_alike() {
             &["--policy", "fixed", "--set", "weights=packed", "--set", "ahead=0"],
         ]
         .concat();
-        place.run(&words).succeeded();
-        fs::remove_file(place.path("a.latent")).unwrap();
+        if turn == 0 {
+            place.run(&words).succeeded();
+            fs::remove_file(place.path("a.latent")).unwrap();
+        }
         let run = run_and(&place, &words, "step", || change(&place.path("wan.gguf")));
         run.failed(1, &format!("wan.gguf: {CHANGED}"));
         assert_eq!(place.files(), ["wan.gguf"], "{way}");

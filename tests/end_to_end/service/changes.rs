@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{jobs::small, server::Server};
 use crate::{
-    changing_files::{CHANGES, Meeting, copied, copied_folder},
+    changing_files::{Meeting, copied, copied_folder, two_ways},
     generate::fresh_prompt,
     program::{Place, fixture, sample},
 };
@@ -62,7 +62,7 @@ fn a_prompts_job_fails_alone_when_a_file_of_its_model_changes() {
         ("transformer/diffusion_pytorch_model.safetensors", "step"),
         ("vae/diffusion_pytorch_model.safetensors", "step"),
     ];
-    for (part, point) in weights {
+    for (turn, (part, point)) in weights.into_iter().enumerate() {
         let place = Place::new();
         for model in ["one", "other"] {
             copied_folder(&fixture(FLUX), &place.path(model));
@@ -74,7 +74,7 @@ fn a_prompts_job_fails_alone_when_a_file_of_its_model_changes() {
         let [(name, value)] = meeting.environment();
         let server = Server::started(&place, &config(), &[(name, &value)]);
         let mut pixels = None;
-        for (way, change) in CHANGES {
+        for (way, change) in two_ways(turn) {
             // Another file to the server: weights that it has already are not loaded.
             copied(&format!("{}/{part}", fixture(FLUX)), &file);
             let id = submitted(&server, &asked("one"));
