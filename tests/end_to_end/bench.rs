@@ -300,10 +300,8 @@ fn interrupted_sweep(signal: &str, status: i32) {
     let vae = bundled()[2].clone();
     let options =
         ["--sizes", "128", "--iterations", "100000", "--plans", "4", "--threads", "1", "--device", "cpu", "--json"];
-    let mut sweep = Command::new(env!("CARGO_BIN_EXE_tilewright"))
-        .args(["bench", "sweep", "--vae", &vae])
-        .args(options)
-        .env("XDG_CACHE_HOME", place.path("cache"))
+    let mut sweep = place
+        .command(&[&["bench", "sweep", "--vae", &vae][..], &options].concat())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
