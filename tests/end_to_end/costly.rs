@@ -26,7 +26,8 @@ const TIMES_HEALTHY: f64 = 4.0;
 /// Bytes that a command and the processes that it starts may hold together.
 const MOST_BYTES: u64 = 512 << 20;
 
-/// A module of each kind that is refused, and one that just compiles.
+/// A module of each kind that is refused, and one that just compiles. The kinds that take too much
+/// to compile are one to a verb: it is told the same of each.
 fn modules() -> Vec<(&'static str, Vec<u8>, Option<&'static str>)> {
     let wide = "i64 ".repeat(64);
     let blocks = format!(
@@ -141,7 +142,8 @@ fn every_verb_ends_soon_whatever_a_module_costs_to_compile() {
     });
     for (name, module, reason) in modules() {
         let module = place.write(name, module);
-        for (verb, usual) in verbs(&module).iter().zip(usual) {
+        let count = if ["stack.wasm", "loops.wasm", "signatures.wasm"].contains(&name) { 1 } else { usual.len() };
+        for (verb, usual) in verbs(&module).iter().zip(usual).take(count) {
             let (said, seconds, bytes) = measured(&place, verb);
             println!("{name} {}: {seconds:.2} s, {} MiB", verb[..2].join(" "), bytes >> 20);
             assert!(seconds < MOST_SECONDS.max(TIMES_HEALTHY * usual), "{verb:?}: {seconds} s, {usual} s usually");
@@ -150,7 +152,7 @@ fn every_verb_ends_soon_whatever_a_module_costs_to_compile() {
                 assert!(said.contains(reason), "{verb:?}: {said}");
             }
         }
-        place.run(&["policy", "inspect", &healthy]).succeeded();
     }
+    place.run(&["policy", "inspect", &healthy]).succeeded();
     place.decode(&[latent, "--vae".into(), vae], &["-o", "x.png", "--policy", &healthy]).succeeded();
 }
