@@ -461,7 +461,7 @@ fn a_clip_takes_a_new_revision_at_its_next_chunk_where_the_route_says_so() {
                  [[routes]]\npolicy = \"own\"\ntake-over = \"next-chunk\"\n";
     let server = Server::start(&place, &with_route(route));
     // Long enough for a swap in the middle.
-    let latent = crate::program::latent(&[1, 16, 21, 16, 16], 0.1);
+    let latent = crate::program::latent(&[1, 16, 13, 16, 16], 0.1);
     let by_hand = server.accepted(&json!({ "model": "clip", "format": "safetensors" }), &latent);
     assert_eq!(server.ended(&by_hand)["state"], "done");
     let id = server.accepted(&json!({ "model": "clip", "format": "safetensors" }), &latent);

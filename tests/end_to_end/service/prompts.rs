@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs};
 
 use serde_json::{Value, json};
 
-use super::server::Server;
+use super::{endurance::sized, server::Server};
 use crate::generate::fresh_prompt;
 use crate::program::{Place, Run, fixture, largest_difference, sample};
 
@@ -268,12 +268,12 @@ fn encoders_are_run_as_their_routes_policy_says() {
     assert_eq!(server.end(), 0);
 }
 
-/// 200 jobs of two models, 20 swaps and 5 kills: none is lost, none ends twice, and each has the
-/// pixels of the command line.
+/// Jobs of two models with swaps and kills, 200, 20 and 5 at full size: none is lost, none ends
+/// twice, and each has the pixels of the command line.
 #[test]
 fn prompts_survive_kills_and_swaps_to_the_same_pixels() {
     const KINDS: u64 = 4;
-    let (jobs, swaps, kills) = (200, 20, 5);
+    let (jobs, swaps, kills) = (sized(200, 90), sized(20, 9), sized(5, 3));
     let place = Place::new();
     let right: Vec<[(Vec<usize>, Vec<f32>); 2]> = (0..KINDS)
         .map(|seed| ["flux", "wan"].map(|model| by_hand(&place, &asked(model, &format!("a cat {seed}"), seed).1)))
