@@ -367,9 +367,9 @@ fn a_step_that_fails_is_tried_again_by_another_plan() {
     fails_at_step(2, 20, not_finite);
     // Memory runs out once, in the middle.
     let expanded =
-        with(&base("256x256"), &["--set", "precision=f32", "--set", "weights=expanded", "--set", "guidance=together"]);
+        with(&base("512x512"), &["--set", "precision=f32", "--set", "weights=expanded", "--set", "guidance=together"]);
     place
-        .run(&with(&flux(), &["--size", "256x256", "--steps", "8", "--device", "cpu", "-o", "cpu.safetensors"]))
+        .run(&with(&flux(), &["--size", "512x512", "--steps", "8", "--device", "cpu", "-o", "cpu.safetensors"]))
         .succeeded();
     let expected = latent(&place, "cpu.safetensors");
     fails_at_step(3, 20, |number| {
