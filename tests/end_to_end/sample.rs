@@ -196,8 +196,13 @@ fn estimates_are_what_is_held() {
     let mut combinations = 0;
     // Each network and each precision with both ways to hold the weights, in turns.
     for (number, (transformer, conditioning, more)) in networks.iter().enumerate() {
-        let precisions =
-            [("f32", "precision"), ("bf16", "precision"), ("mixed-bf16", "precision"), ("f32", "int8"), ("bf16", "int8")];
+        let precisions = [
+            ("f32", "precision"),
+            ("bf16", "precision"),
+            ("mixed-bf16", "precision"),
+            ("f32", "int8"),
+            ("bf16", "int8"),
+        ];
         for (index, (precision, products)) in precisions.into_iter().enumerate() {
             if products == "int8" && !transformer.ends_with(".gguf") {
                 continue;
