@@ -68,8 +68,8 @@ type Change = fn(&Path);
 const CHANGES: [(&str, Change); 3] =
     [("cut short", cut_short), ("copied over", copy_over), ("written over", write_over)];
 
-/// Two of the ways: the one in which nothing faults, so that only a look at the file tells, and one
-/// of the others in turn.
+/// Two of the ways: the one in which nothing faults, so that only a look at the file shows it, and
+/// one of the others in turn.
 pub fn two_ways(turn: usize) -> [(&'static str, Change); 2] {
     [CHANGES[turn % 2], CHANGES[2]]
 }

@@ -27,7 +27,7 @@ const TIMES_HEALTHY: f64 = 4.0;
 const MOST_BYTES: u64 = 512 << 20;
 
 /// A module of each kind that is refused, and one that just compiles. The kinds that take too much
-/// to compile are one to a verb: it is told the same of each.
+/// to compile are one to a verb: the answer is the same for each.
 fn modules() -> Vec<(&'static str, Vec<u8>, Option<&'static str>)> {
     let wide = "i64 ".repeat(64);
     let blocks = format!(

@@ -21,7 +21,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// Where the loader looks for libraries first.
+/// The variable that names the folder in which the loader looks for libraries first.
 const SEARCHED: &str = "LD_LIBRARY_PATH";
 
 /// The program with the fake GPU, about to be run.
@@ -30,7 +30,7 @@ pub fn command<S: AsRef<str>>(place: &Place, script: &str, arguments: &[S]) -> C
 }
 
 /// The same with a libtorch. The loader takes it at once: by its option alone, the program loads
-/// this machine's own before it and starts anew.
+/// this machine's own before it and starts again.
 fn command_on<S: AsRef<str>>(place: &Place, libtorch: &str, script: &str, arguments: &[S]) -> Command {
     let mut command = place.command(arguments);
     command.env("TILEWRIGHT_LIBTORCH", libtorch).env(SEARCHED, format!("{libtorch}/lib")).env(SCRIPT, script);
@@ -276,7 +276,7 @@ fn memory_that_runs_out_leads_to_a_smaller_plan() {
 fn a_memory_limit_is_a_cap() {
     let place = Place::new();
     let whole = ["--device", "cuda", "--policy", "fixed", "--set", "precision=f32", "--set", "space=whole", "--json"];
-    // Of 256×256 pixels: the whole takes 64 MiB.
+    // The whole takes 64 MiB at 256×256 pixels.
     let inputs = middle(&place, 32);
     let limited = |script: &str, output: &str| {
         let further = ["--memory-limit", "24MiB", "-o", output];
@@ -423,7 +423,7 @@ fn check_on(
     checked(place, &mut command_on(place, libtorch, script, &[&arguments[..], patience].concat()))
 }
 
-/// What a check said that is about to be run.
+/// The lines, the report and the end of a check that is about to be run.
 fn checked(place: &Place, command: &mut Command) -> (Vec<(String, String)>, Value, Run) {
     let _ = fs::remove_file(place.path("report.json"));
     let run = Run(command.output().unwrap());

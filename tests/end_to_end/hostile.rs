@@ -134,7 +134,7 @@ fn a_policy_that_denies_gets_no_more_than_its_attempts_and_the_picture_comes() {
     let after = |attempts: u32, then: &str| format!("(if (i32.eq {ATTEMPTS} (i32.const {attempts})) (then {then}))");
     // Narrow dtypes would take minutes on a processor without them.
     let never = [after(1, &tiles(248, 1)), after(2, &tiles(224, 1))].concat();
-    // Of 25 in all.
+    // There are 25 in all.
     let (many, fewer) = (tiles(64, 24), [after(1, &tiles(64, 23)), after(2, &tiles(64, 22))].concat());
     // A plan repeated in other words is the same plan: the host decides from the second attempt on.
     let alternating = [after(1, LAST), after(2, EACH_STEP), after(3, LAST)].concat();

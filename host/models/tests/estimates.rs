@@ -67,8 +67,8 @@ fn a_picture() {
             found.push(metered.weight_bytes(format).unwrap());
         }
     }
-    // Whole, in bands, and the weights: in f32, in f32 with direct convolutions, in bf16, mixed, and
-    // mixed with direct convolutions; then those of the processor that has no other.
+    // Whole, in bands, and the weights: in f32, in f32 with direct convolutions, in bf16, mixed,
+    // and mixed with direct convolutions; then those of the processor that has no other.
     let expected = [
         [151_019_520, 78_864_384, 3_681_292],
         [176_250_880, 89_423_872, 1_429_900],
@@ -95,7 +95,7 @@ fn a_clip() {
             found.push([cost.peak_bytes, cost.state_bytes]);
         }
     }
-    // Of the same formats, the peak and the causal state.
+    // The peak and the causal state in the same formats.
     let expected = [
         [45_322_240, 32_440_320],
         [58_671_104, 32_440_320],
@@ -120,6 +120,6 @@ fn a_text() {
             found.push(meter.peak_bytes());
         }
     }
-    // Of either encoder, on both processors.
+    // Either encoder on both processors.
     assert_eq!(found, [521_444, 521_444, 513_436, 513_436]);
 }
