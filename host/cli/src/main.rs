@@ -37,7 +37,7 @@ mod table;
 mod tell;
 mod text_stage;
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use signal_hook::low_level;
@@ -51,7 +51,7 @@ use crate::{
 
 fn main() {
     let status = status();
-    let _ = stdout().flush();
+    let _ = printer::raw_stdout().flush();
     // Not by a return, which runs libtorch's destructors: they take a tenth of a second, and
     // nothing is left for them to do. All that has to be undone is undone when the command returns.
     low_level::exit(i32::from(status));
