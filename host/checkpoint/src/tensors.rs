@@ -11,8 +11,10 @@ impl Checkpoint {
     /// Loads a tensor as `kind` on `device`, copied once; FP8 and GGUF's types are expanded.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] if the file does not hold it as
-    /// expected; [`Error::Changed`] if it has changed since it was opened; libtorch's failures.
+    /// [`Error::Missing`](crate::Error::Missing), [`Error::Shape`](crate::Error::Shape) or
+    /// [`Error::Stored`](crate::Error::Stored) if the file does not hold it as expected;
+    /// [`Error::Changed`](crate::Error::Changed) if it has changed since it was opened; libtorch's
+    /// failures.
     pub fn load(&self, name: &str, expected: &[usize], kind: Kind, device: Device) -> Result<Tensor> {
         let (bytes, stored) = self.expected(name, expected)?;
         let extents: Vec<i64> = expected.iter().map(|&extent| extent as i64).collect();
