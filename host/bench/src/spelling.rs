@@ -85,7 +85,7 @@ pub(crate) fn in_words(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Options, Precision, Release, Tile};
+    use tilewright_plan::{Dtype, Precision, Release, Tile};
 
     use super::*;
 
@@ -135,15 +135,12 @@ mod tests {
     fn a_plan_is_spelled_for_the_fixed_policy() {
         let plan = Plan {
             space: Space::Exact(Tile { height: 256, width: 512, overlap: 0 }),
-            time: Time::Whole,
             batch: 2,
             precision: Precision::Mixed(Dtype::Bf16),
             layout: Layout::ChannelsLast,
             release: Release::EachStep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
             reason: "any".into(),
+            ..Plan::plain()
         };
         assert_eq!(
             Spelling::fixed(&plan).to_string(),

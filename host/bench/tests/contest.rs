@@ -12,8 +12,8 @@ use tilewright_bench::{Contest, Entry, Latents, Rounds, Spelling, Watch, sweep};
 use tilewright_engine::{Machine, Overrides, Probe};
 use tilewright_pipeline::Model;
 use tilewright_plan::{
-    CostModel, Decision, Dtype, Layout, LearnReport, Objective, Options, Outcome, Plan, Planner, PolicyIdentity,
-    Precision, Question, Release, Space, Tile, Time,
+    CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision,
+    Question, Space, Tile, Time,
 };
 use tilewright_torch::device::Choice;
 
@@ -80,11 +80,7 @@ fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::
         batch: side("batch").max(1),
         precision,
         layout,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: String::new(),
+        ..Plan::plain()
     };
     let identity = PolicyIdentity {
         name: spelling.policy.clone(),

@@ -276,24 +276,13 @@ pub fn unique_plans<W: Work>(candidates: &[Candidate<W>]) -> Vec<&Candidate<W>> 
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Options, Plan, Precision, Release, Space, Time, Vae};
+    use tilewright_plan::{Plan, Release, Vae};
 
     use super::*;
 
     #[test]
     fn a_plan_is_listed_once_however_often_its_price_was_asked() {
-        let plan = |reason: &str, release| Plan {
-            space: Space::Whole,
-            time: Time::Whole,
-            batch: 1,
-            precision: Precision::Uniform(Dtype::F32),
-            layout: Layout::ChannelsFirst,
-            release,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: reason.into(),
-        };
+        let plan = |reason: &str, release| Plan { release, reason: reason.into(), ..Plan::plain() };
         let asked =
             [("first", Release::Keep), ("again", Release::Keep), ("other", Release::AtEnd), ("", Release::Keep)];
         let candidates =

@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tilewright_config::{Between, Conditions, Role};
-use tilewright_plan::{Backend, Dtype, Layout, Options, Plan, Precision, Release, Space, Stage, Tile, Time, Value};
+use tilewright_plan::{Backend, Dtype, Layout, Plan, Precision, Release, Space, Stage, Tile, Time, Value};
 use tilewright_service_api::{
     DeviceBody, EventBody, GridUnit, Job, JobResult, JobStage, JobState, OutputFormat, PlanGrid, PolicyBody,
     RefusedBody, RevisionBody,
@@ -104,15 +104,11 @@ impl Fixture {
     pub fn plan(&self, space: Space, dtype: Dtype) -> Plan {
         Plan {
             space,
-            time: Time::Whole,
-            batch: 1,
             precision: Precision::Mixed(dtype),
             layout: Layout::ChannelsLast,
             release: Release::AtEnd,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
             reason: self.text("tiles of 512 fit the limit and cost least"),
+            ..Plan::plain()
         }
     }
 

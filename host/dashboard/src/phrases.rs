@@ -151,7 +151,7 @@ pub(crate) fn pieces(grid: &Grid) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Options, Precision, Tile};
+    use tilewright_plan::{Dtype, Layout, Precision, Tile};
 
     use super::*;
 
@@ -189,8 +189,8 @@ mod tests {
             release: Release::EachStep,
             offload: true,
             prefetch: 1,
-            options: Options::none(),
             reason: "so".into(),
+            ..Plan::plain()
         };
         assert_eq!(
             plan(&one),

@@ -128,25 +128,12 @@ pub(crate) fn moment(then: SystemTime, words: &str) -> Markup {
     html! { time datetime=(stamp) title=(stamp.replace('T', " ").replace('Z', " UTC")) { (words) } }
 }
 
-/// RFC 3339 in UTC, to the second. Moments before 1970 are 1970.
-pub(crate) fn stamp(time: SystemTime) -> String {
-    let seconds = between(UNIX_EPOCH, time).as_secs();
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest % 3600 / 60, rest % 60)
-}
+/// The last moment that has a date of four digits.
+const LAST: Duration = Duration::from_secs(253_402_300_799);
 
-/// The date of a day counted from 1970, by Howard Hinnant's `civil_from_days` (public domain):
-/// years begin in March, so that leap days come last.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let (day, month) =
-        (day_of_year - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+/// RFC 3339 in UTC, to the second. Moments before 1970 are 1970, those after 9999 its end.
+pub(crate) fn stamp(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + between(UNIX_EPOCH, time).min(LAST)).to_string()
 }
 
 /// A digest, shortened; whole in its title.

@@ -15,8 +15,8 @@ use tilewright_engine::{
 };
 use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{
-    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Options, Outcome, Plan, Planner,
-    PolicyIdentity, Precision, Question, Record, Release, Space, Time,
+    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity,
+    Precision, Question, Record, Release, Space,
 };
 use tilewright_torch::device::Choice;
 
@@ -241,18 +241,7 @@ pub fn precision(dtype: Dtype) -> Precision {
 
 /// A plan for whole batches.
 pub fn plan(space: Space, precision: Precision, layout: Layout) -> Plan {
-    Plan {
-        space,
-        time: Time::Whole,
-        batch: 1,
-        precision,
-        layout,
-        release: Release::AtEnd,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: "checks the device".into(),
-    }
+    Plan { space, precision, layout, release: Release::AtEnd, reason: "checks the device".into(), ..Plan::plain() }
 }
 
 /// A planner that knows one plan, and has no other after a failure.

@@ -5,8 +5,8 @@ pub(crate) mod costs;
 use std::time::Duration;
 
 use tilewright_plan::{
-    Capabilities, Cost, Dtype, Failure, Layout, Options, Outcome, Plan, Precision, Release, Request, Space, Stage,
-    Tile, Time, Vae,
+    Capabilities, Cost, Dtype, Failure, Layout, Outcome, Plan, Precision, Release, Request, Space, Stage, Tile, Time,
+    Vae,
 };
 
 use self::costs::{PlanCost, VaePrices};
@@ -159,16 +159,5 @@ impl<'a, I> Job<'a, Vae, I> {
 
 /// A plan that gives memory back as soon as it can.
 fn plain(space: Space, time: Time, precision: Precision, layout: Layout) -> Plan {
-    Plan {
-        space,
-        time,
-        batch: 1,
-        precision,
-        layout,
-        release: Release::EachStep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: String::new(),
-    }
+    Plan { space, time, precision, layout, release: Release::EachStep, ..Plan::plain() }
 }

@@ -11,8 +11,7 @@ use std::sync::Arc;
 
 use tilewright_plan::{
     Backend, Capabilities, CostModel, Device, Dtype, Hint, HostMemory, LEAST_TILE, Layout, MOST_AHEAD, MOST_BATCH,
-    Objective, Options, Plan, PlanOption, Precision, Question, Record, Release, Request, Space, Stage, Tile, Time,
-    UnderWay, Vae,
+    Objective, Plan, PlanOption, Precision, Question, Record, Request, Space, Stage, Tile, Time, UnderWay, Vae,
 };
 
 use crate::{
@@ -241,18 +240,7 @@ impl GoldenRequest {
 }
 
 fn plain(space: Space, time: Time, precision: Precision) -> Plan {
-    Plan {
-        space,
-        time,
-        batch: 1,
-        precision,
-        layout: Layout::ChannelsLast,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: String::new(),
-    }
+    Plan { space, time, precision, layout: Layout::ChannelsLast, ..Plan::plain() }
 }
 
 impl Shape {

@@ -215,8 +215,6 @@ impl CostModel for Prices {
 mod tests {
     use tilewright_plan::Tile;
 
-    use tilewright_plan::Options;
-
     use super::*;
     use crate::golden;
 
@@ -225,18 +223,7 @@ mod tests {
     }
 
     fn whole() -> Plan {
-        Plan {
-            space: Space::Whole,
-            time: Time::Whole,
-            batch: 1,
-            precision: Precision::Uniform(Dtype::F32),
-            layout: Layout::ChannelsFirst,
-            release: tilewright_plan::Release::Keep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: String::new(),
-        }
+        Plan { release: tilewright_plan::Release::Keep, ..Plan::plain() }
     }
 
     fn tiles(side: u32) -> Plan {

@@ -14,8 +14,8 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tilewright_plan::{
-    Backend, Denoise, DenoiseRecord, Device, Dtype, Hint, HostMemory, Layout, Model, Objective, Options, Outcome, Plan,
-    PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Stage, Tile, Time, Vae,
+    Backend, Denoise, DenoiseRecord, Device, Dtype, Hint, HostMemory, Model, Objective, Outcome, Plan, PolicyIdentity,
+    PoolStatistics, Record, Request, Space, Stage, Tile, Vae,
     records::{self, AnyRecord},
 };
 
@@ -74,18 +74,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             settings: BTreeMap::new(),
         },
         answer: None,
-        plan: Plan {
-            space,
-            time: Time::Whole,
-            batch: 1,
-            precision: Precision::Uniform(Dtype::F32),
-            layout: Layout::ChannelsFirst,
-            release: Release::Keep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: format!("at {second}"),
-        },
+        plan: Plan { space, reason: format!("at {second}"), ..Plan::plain() },
         adjusted: Vec::new(),
         fallback: None,
         decision: Duration::from_micros(4),

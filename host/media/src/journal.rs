@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 use tilewright_outputs::OwnFolder;
 
 use crate::{
-    clip::ClipWriter,
     error::{Error, Result},
     frame::{Frame, Shape},
     output::Output,
@@ -49,8 +48,6 @@ pub struct Journal {
     files: Vec<File>,
     /// Held while the journal is open; the system releases it when the process ends.
     lock: File,
-    /// The saved state that belongs to the frames that were found.
-    found: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,10 +57,6 @@ struct JournalJob {
     shape: Shape,
     /// Finished frames of each sample.
     done: Vec<usize>,
-    /// Commits so far; numbers the states.
-    commits: u64,
-    /// True if a state was saved for this commit.
-    state: bool,
 }
 
 impl Journal {
@@ -84,12 +77,7 @@ impl Journal {
             }
         });
         let (job, files, done) = found?;
-        let state = state_name(job.commits);
-        let is_there = job.state && done == job.done && folder.file(&state, false).is_ok();
-        let found = is_there.then(|| folder.path().join(state));
-        let journal = Self { folder, job, done: done.clone(), files, lock, found };
-        journal.remove_states(|number| number != journal.job.commits)?;
-        Ok((journal, done))
+        Ok((Self { folder, job, done: done.clone(), files, lock }, done))
     }
 
     /// The journal's folder of an output: `clip.mp4.partial` for `clip.mp4`.
@@ -105,17 +93,6 @@ impl Journal {
     /// The journal's folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
-    }
-
-    /// The caller's state that belongs to exactly the frames that were found, if there is one.
-    pub fn saved_state(&self) -> Option<&Path> {
-        self.found.as_deref()
-    }
-
-    /// The path for the caller's next state; the next commit makes it the state that belongs to the
-    /// frames so far.
-    pub fn state_path(&self) -> PathBuf {
-        self.folder.path().join(state_name(self.job.commits + 1))
     }
 
     /// Adds a finished frame. The frames of one sample come in order. The next commit makes it
@@ -138,7 +115,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Syncs the frames so far, and the state if one was written, to the disk.
+    /// Syncs the frames so far to the disk.
     ///
     /// # Errors
     /// [`Error::Write`]; the last commit still counts then.
@@ -146,35 +123,13 @@ impl Journal {
         for (sample, file) in self.files.iter().enumerate() {
             file.sync_data().map_err(|error| unwritable(&self.folder, &frames_name(sample), error))?;
         }
-        let commits = self.job.commits + 1;
-        let state = state_name(commits);
-        let has_state = match self.folder.file(&state, false) {
-            Ok(file) => file.sync_all().map(|()| true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        };
-        let has_state = has_state.map_err(|error| unwritable(&self.folder, &state, error))?;
         let JournalJob { fingerprint, shape, .. } = &self.job;
         let (fingerprint, shape, done) = (fingerprint.clone(), *shape, self.done.clone());
-        let job = JournalJob { version: VERSION, fingerprint, shape, done, commits, state: has_state };
+        let job = JournalJob { version: VERSION, fingerprint, shape, done };
         let text = serde_json::to_vec_pretty(&job).map_err(io::Error::from);
         let replaced = text.and_then(|text| self.folder.replace(JOB, NEW_JOB, &text));
         replaced.map_err(|error| unwritable(&self.folder, JOB, error))?;
         self.job = job;
-        self.found = None;
-        self.remove_states(|number| number < commits)
-    }
-
-    /// Writes the finished frames to a new writer.
-    ///
-    /// # Errors
-    /// As [`ClipWriter::frame`]; [`Error::Read`].
-    pub fn replay(&self, writer: &mut ClipWriter) -> Result<()> {
-        for (sample, &done) in self.done.iter().enumerate() {
-            for index in 0..done {
-                writer.frame(sample, index, &self.frame(sample, index)?)?;
-            }
-        }
         Ok(())
     }
 
@@ -229,16 +184,6 @@ impl Journal {
         sweep(&OwnFolder::open(folder).map_err(|error| Error::write(folder, error))?)
     }
 
-    fn remove_states(&self, which: impl Fn(u64) -> bool) -> Result<()> {
-        for name in self.folder.names().map_err(|error| Error::read(self.folder(), error))? {
-            let Some(name) = name.to_str() else { continue };
-            if state_number(name).is_some_and(&which) {
-                self.forget(name)?;
-            }
-        }
-        Ok(())
-    }
-
     fn forget(&self, name: &str) -> Result<()> {
         self.folder.remove(name).map_err(|error| unwritable(&self.folder, name, error))
     }
@@ -259,7 +204,7 @@ fn find_frames(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(J
         Ok(text) => parse_job(folder.path(), &text, fingerprint, &shape)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let (fingerprint, done) = (fingerprint.to_owned(), vec![0; shape.samples]);
-            JournalJob { version: VERSION, fingerprint, shape, done, commits: 0, state: false }
+            JournalJob { version: VERSION, fingerprint, shape, done }
         }
         Err(error) => return Err(unreadable(folder, JOB, error)),
     };
@@ -268,7 +213,7 @@ fn find_frames(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(J
         let name = frames_name(sample);
         let file = folder.file(&name, true).map_err(|error| unwritable(folder, &name, error))?;
         let whole = whole_frames(&file, &shape, claimed).map_err(|error| unreadable(folder, &name, error))?;
-        // Frames after the last commit are cut, too: no state belongs to them.
+        // Frames after the last commit are cut, too: nobody has synced them.
         let cut = file.set_len(whole as u64 * record_bytes(&shape));
         cut.map_err(|error| unwritable(folder, &name, error))?;
         files.push(file);
@@ -285,7 +230,7 @@ fn sweep(folder: &OwnFolder) -> Result<()> {
     }
     let is_own = |name: &str| {
         let is_frames = name.starts_with("frames-") && name.ends_with(".f32");
-        name == NEW_JOB || is_frames || state_number(name).is_some()
+        name == NEW_JOB || is_frames
     };
     let names = folder.names().map_err(|error| Error::read(folder.path(), error))?;
     let own = names.iter().filter_map(|name| name.to_str()).filter(|name| is_own(name));
@@ -340,14 +285,6 @@ fn parse_job(folder: &Path, text: &[u8], fingerprint: &str, shape: &Shape) -> Re
 
 fn frames_name(sample: usize) -> String {
     format!("frames-{sample}.f32")
-}
-
-fn state_name(commit: u64) -> String {
-    format!("state-{commit}")
-}
-
-fn state_number(name: &str) -> Option<u64> {
-    name.strip_prefix("state-").and_then(|rest| rest.parse().ok())
 }
 
 fn record_bytes(shape: &Shape) -> u64 {

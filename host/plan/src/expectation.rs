@@ -44,24 +44,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Cost, Dtype, Layout, Options, Outcome, Plan, PoolStatistics, Precision, Release, Space, Time, Trial};
+    use crate::{Cost, Layout, Outcome, Plan, PoolStatistics, Trial};
 
     /// Prices are 1 s and 1000 bytes for channels-first plans, 2 s and 1000 bytes for others.
     struct History(Vec<(Layout, f64, f64)>);
 
     fn plan(layout: Layout) -> Plan {
-        Plan {
-            space: Space::Whole,
-            time: Time::Whole,
-            batch: 1,
-            precision: Precision::Uniform(Dtype::F32),
-            layout,
-            release: Release::Keep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: "why".into(),
-        }
+        Plan { layout, reason: "why".into(), ..Plan::plain() }
     }
 
     impl CostModel for History {

@@ -137,6 +137,22 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan that changes least: whole, in f32, one after the other, and nothing is freed.
+    pub const fn plain() -> Self {
+        Self {
+            space: Space::Whole,
+            time: Time::Whole,
+            batch: 1,
+            precision: Precision::Uniform(Dtype::F32),
+            layout: Layout::ChannelsFirst,
+            release: Release::Keep,
+            offload: false,
+            prefetch: 0,
+            options: Options::none(),
+            reason: String::new(),
+        }
+    }
+
     /// The same plan without its reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {
@@ -223,18 +239,7 @@ mod tests {
 
     #[test]
     fn a_reason_makes_no_other_plan() {
-        let plan = Plan {
-            space: Space::Whole,
-            time: Time::Whole,
-            batch: 1,
-            precision: Precision::Uniform(Dtype::F32),
-            layout: Layout::ChannelsFirst,
-            release: Release::Keep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: "as set".into(),
-        };
+        let plan = Plan { reason: "as set".into(), ..Plan::plain() };
         assert!(plan.is_same_work(&Plan { reason: "other".into(), ..plan.clone() }));
         assert!(!plan.is_same_work(&Plan { release: Release::AtEnd, ..plan.clone() }));
         assert_eq!(plan.without_reason(), Plan { reason: String::new(), ..plan });

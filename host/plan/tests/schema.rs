@@ -5,8 +5,8 @@ use std::{env, fs, time::Duration};
 use serde_json::{Value as Json, json};
 use tilewright_plan::{
     Attempt, Backend, Capabilities, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint,
-    HostMemory, Layout, Model, Objective, Options, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record,
-    Release, Request, Space, Stage, Tile, Time, Value, denoise_record_schema,
+    HostMemory, Layout, Model, Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release,
+    Request, Space, Stage, Tile, Time, Value, denoise_record_schema,
     exchange::{
         Call, Estimate, ExactCost, ExactTrial, Exchange, HostAnswers, Measured, Offer, Price, RecordedQuestion, Reply,
         Trials,
@@ -31,10 +31,9 @@ fn plan(space: Space, time: Time, precision: Precision) -> Plan {
         precision,
         layout: Layout::ChannelsLast,
         release: Release::EachStep,
-        offload: false,
         prefetch: 1,
-        options: Options::none(),
         reason: "for a test".into(),
+        ..Plan::plain()
     }
 }
 

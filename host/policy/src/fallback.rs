@@ -8,8 +8,8 @@ mod denoise;
 mod text;
 
 use tilewright_plan::{
-    Attempt, Backend, Capabilities, CostModel, Device, Dtype, Failure, Layout, Options, Plan, Precision, Question,
-    Release, Request, Space, Tile, Time, Vae,
+    Attempt, Backend, Capabilities, CostModel, Device, Dtype, Failure, Layout, Plan, Precision, Question, Release,
+    Request, Space, Tile, Time, Vae,
 };
 
 use crate::{
@@ -226,18 +226,7 @@ fn plain_plan(device: &Device) -> Plan {
         Backend::Cpu | Backend::Cuda => Layout::ChannelsLast,
         Backend::Rocm | Backend::Metal => Layout::ChannelsFirst,
     };
-    Plan {
-        space: Space::Whole,
-        time: Time::Whole,
-        batch: 1,
-        precision: Precision::Uniform(Dtype::F32),
-        layout,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: String::new(),
-    }
+    Plan { layout, ..Plan::plain() }
 }
 
 #[cfg(test)]

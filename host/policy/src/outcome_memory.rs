@@ -120,8 +120,7 @@ mod tests {
     use std::time::Duration;
 
     use tilewright_plan::{
-        Backend, Capabilities, Dtype, HostMemory, Layout, Model, Objective, Options, Outcome, Plan, PoolStatistics,
-        Precision, Release, Request, Space, Time,
+        Backend, Capabilities, Dtype, HostMemory, Model, Objective, Outcome, Plan, PoolStatistics, Request,
     };
 
     use super::*;
@@ -140,18 +139,7 @@ mod tests {
     }
 
     fn past_outcome(height: u32, ms: u64, fuel: u64) -> AnyOutcome {
-        let plan = Plan {
-            space: Space::Whole,
-            time: Time::Whole,
-            batch: 1,
-            precision: Precision::Uniform(Dtype::F32),
-            layout: Layout::ChannelsFirst,
-            release: Release::Keep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: String::new(),
-        };
+        let plan = Plan { ..Plan::plain() };
         let outcome = Outcome {
             elapsed: Duration::from_millis(ms),
             load: Duration::ZERO,

@@ -9,9 +9,8 @@ use std::{env, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tilewright_plan::{
-    Attempt, Backend, Candidate, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, HostMemory, Layout,
-    Model, Objective, Options, Outcome, Plan, Planner, PoolStatistics, Precision, Question, Release, Request, Space,
-    Stage, Time, Trial,
+    Attempt, Backend, Candidate, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, HostMemory, Model,
+    Objective, Outcome, Plan, Planner, PoolStatistics, Precision, Question, Request, Stage, Time, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, PolicyHost, key_value};
 
@@ -167,18 +166,7 @@ fn decided(decision: &Decision) -> Value {
 
 /// The plan that counts as failed if the policy answered none.
 fn whole() -> Plan {
-    Plan {
-        space: Space::Whole,
-        time: Time::Whole,
-        batch: 1,
-        precision: Precision::Uniform(Dtype::Bf16),
-        layout: Layout::ChannelsFirst,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: String::new(),
-    }
+    Plan { precision: Precision::Uniform(Dtype::Bf16), ..Plan::plain() }
 }
 
 /// Everything that a policy says and answers: with its defaults, with settings of its own, after

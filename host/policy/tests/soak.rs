@@ -20,8 +20,7 @@ use clock::OwnClock;
 use guest::{Guest, HEALTHY, HOSTILE_BATCH};
 use tilewright_plan::{
     Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, FallbackReason, Hint,
-    HostMemory, Layout, Model, Objective, Options, Plan, Planner, Precision, Question, Release, Request, Space, Stage,
-    Tile, Time, Trial,
+    HostMemory, Layout, Model, Objective, Plan, Planner, Question, Request, Space, Stage, Tile, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost};
 
@@ -208,18 +207,7 @@ fn device(backend: Backend, arch: &str) -> Device {
 }
 
 fn plan(space: Space, layout: Layout, reason: &str) -> Plan {
-    Plan {
-        space,
-        time: Time::Whole,
-        batch: 1,
-        precision: Precision::Uniform(Dtype::F32),
-        layout,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: reason.into(),
-    }
+    Plan { space, layout, reason: reason.into(), ..Plan::plain() }
 }
 
 /// Pictures on three devices; `fixed` is set to tiles of 512, which does not divide a smaller

@@ -36,6 +36,7 @@ mod watch;
 mod work;
 
 pub use error::{Error, Result, in_keys};
+pub use listen::{CertificateFault, server_config};
 pub use models::find_parts;
 pub use server::{Options, serve};
 pub use telemetry::{TelemetryGuard, begin as begin_telemetry};

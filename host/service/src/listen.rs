@@ -40,7 +40,10 @@ use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
 use self::connections::{ConnectionSlot, Connections, RESERVE, RequestGuard};
-pub use self::{certificates::Certificates, subject::Subject};
+pub use self::{
+    certificates::{CertificateFault, Certificates, server_config},
+    subject::Subject,
+};
 use crate::{Error, Result, descriptors, problem::Problem};
 
 /// The longest wait for the headers of a request.

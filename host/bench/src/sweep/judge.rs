@@ -149,7 +149,7 @@ fn accuracy(errors: &[f64], bar: f64, lowest_bar: f64) -> Accuracy {
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{Cost, Layout, Options, Plan, Release, Tile, Time};
+    use tilewright_plan::{Cost, Layout, Plan, Tile};
 
     use super::*;
 
@@ -158,18 +158,7 @@ mod tests {
             0 => Space::Whole,
             side => Space::Blended(Tile { height: side, width: side, overlap: 0 }),
         };
-        let plan = Plan {
-            space,
-            time: Time::Whole,
-            batch: 1,
-            precision: Precision::Uniform(dtype),
-            layout: Layout::ChannelsLast,
-            release: Release::Keep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: String::new(),
-        };
+        let plan = Plan { space, precision: Precision::Uniform(dtype), layout: Layout::ChannelsLast, ..Plan::plain() };
         let elapsed = Duration::from_secs_f64(estimate.0 / 1e3);
         PlanRow {
             width: 512,

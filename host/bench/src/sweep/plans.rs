@@ -1,6 +1,6 @@
 //! The exhaustive list, most telling plans first.
 
-use tilewright_plan::{Capabilities, Dtype, Layout, Options, Plan, Precision, Release, Request, Space, Tile, Time};
+use tilewright_plan::{Capabilities, Dtype, Layout, Plan, Precision, Request, Space, Tile};
 
 /// Sides of tiles in pixels.
 const SIDES: [u32; 8] = [1024, 768, 512, 384, 256, 192, 128, 64];
@@ -65,18 +65,7 @@ fn spaces<'a>(
 }
 
 fn plan(space: Space, precision: Precision, layout: Layout, batch: u32) -> Plan {
-    Plan {
-        space,
-        time: Time::Whole,
-        batch,
-        precision,
-        layout,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: String::new(),
-    }
+    Plan { space, batch, precision, layout, ..Plan::plain() }
 }
 
 #[cfg(test)]

@@ -1,77 +1,16 @@
 //! The files of `[server.tls]`, read as the service reads them.
 
-use std::{path::Path, sync::Arc};
-
-use rustls::{
-    RootCertStore, ServerConfig,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::WebPkiClientVerifier,
-};
-use tilewright_config::{Config, Tls};
+use tilewright_config::Config;
+use tilewright_service::{CertificateFault, server_config};
 
 use crate::failure::Outcome;
-
-/// Bytes of the largest file.
-const LARGEST: u64 = 4 << 20;
-
-/// A file that can't be used.
-struct Unfit<'a> {
-    /// The file's key in the configuration.
-    key: &'static str,
-    file: &'a Path,
-    /// The fault, and the expected value.
-    reason: String,
-}
-
-fn unfit<'a>(key: &'static str, file: &'a Path, reason: impl Into<String>) -> Unfit<'a> {
-    Unfit { key, file, reason: reason.into() }
-}
 
 /// Reports the first file that can't be used, or a certificate that does not go with its key.
 pub fn check(config: &Config) -> Outcome {
     let Some(tls) = &config.server.tls else { return Ok(()) };
-    usable(tls).map_err(|Unfit { key, file, reason }| {
-        config.error_at(&format!("server/tls/{key}"), format!("{}: {reason}", file.display())).into()
+    server_config(tls).map(drop).map_err(|CertificateFault { key, path, reason }| {
+        config.error_at(&format!("server/tls/{key}"), format!("{}: {reason}", path.display())).into()
     })
-}
-
-fn usable(tls: &Tls) -> Result<(), Unfit<'_>> {
-    let chain = certificates("certificate", &tls.certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&read("key", &tls.key)?);
-    let key = key.map_err(|error| unfit("key", &tls.key, format!("expected a private key in PEM: {error}")))?;
-    let provider = Arc::new(ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unfit("certificate", &tls.certificate, error.to_string()))?;
-    let builder = match &tls.clients {
-        None => builder.with_no_client_auth(),
-        Some(file) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates("clients", file)? {
-                let added = roots.add(certificate);
-                added.map_err(|error| unfit("clients", file, format!("no authority's certificate: {error}")))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| unfit("clients", file, error.to_string()))?)
-        }
-    };
-    builder.with_single_cert(chain, key).map(drop).map_err(|error| {
-        unfit("certificate", &tls.certificate, format!("does not go with {}: {error}", tls.key.display()))
-    })
-}
-
-fn read<'a>(key: &'static str, file: &'a Path) -> Result<Vec<u8>, Unfit<'a>> {
-    tilewright_files::read(file, LARGEST).map_err(|error| unfit(key, file, format!("can't be read: {error}")))
-}
-
-fn certificates<'a>(key: &'static str, file: &'a Path) -> Result<Vec<CertificateDer<'static>>, Unfit<'a>> {
-    let all = CertificateDer::pem_slice_iter(&read(key, file)?).collect::<Result<Vec<_>, _>>();
-    match all {
-        Ok(all) if all.is_empty() => Err(unfit(key, file, "no certificate in it: expected PEM")),
-        Ok(all) => Ok(all),
-        Err(error) => Err(unfit(key, file, format!("expected certificates in PEM: {error}"))),
-    }
 }
 
 #[cfg(test)]

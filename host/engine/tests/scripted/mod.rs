@@ -14,8 +14,8 @@ use tch::{Kind, Tensor};
 use tilewright_engine::{AnyFailed, Machine, Observer, Overrides, Probe, Vae};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
-    Attempt, Candidate, CostModel, Decision, Dtype, Failure, Fallback, FallbackReason, Layout, LearnReport, Options,
-    Plan, Planner, PolicyIdentity, Precision, Question, Release, Space, Tile, Time, Trial, Vae as VaeWork, Work,
+    Attempt, Candidate, CostModel, Decision, Dtype, Failure, Fallback, FallbackReason, Layout, LearnReport, Plan,
+    Planner, PolicyIdentity, Precision, Question, Release, Space, Tile, Trial, Vae as VaeWork, Work,
 };
 use tilewright_torch::device::Choice;
 
@@ -122,15 +122,12 @@ impl Observer for Hears {
 pub fn plan(space: Space, batch: u32, precision: Precision, layout: Layout) -> Plan {
     Plan {
         space,
-        time: Time::Whole,
         batch,
         precision,
         layout,
         release: Release::AtEnd,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
         reason: "the script says so".into(),
+        ..Plan::plain()
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
 use tilewright_gate::golden;
-use tilewright_plan::{Layout, Options, Plan, Release, Space};
+use tilewright_plan::{Layout, Plan};
 use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
 use super::*;
@@ -91,16 +91,11 @@ fn half_the_bytes_are_half_the_memory() {
 /// A record of whole in f32 of 1024² on a CPU, expected to take 9 s and 3 GB.
 fn record() -> Value {
     let plan = Plan {
-        space: Space::Whole,
         time: tilewright_plan::Time::Whole,
-        batch: 1,
         precision: tilewright_plan::Precision::Uniform(tilewright_plan::Dtype::F32),
         layout: Layout::ChannelsLast,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
         reason: "as it was".into(),
+        ..Plan::plain()
     };
     let set = golden::set();
     let golden = set.iter().find(|golden| golden.name == "x86_v4 flux-f32 1024×1024 plenty balanced").unwrap();

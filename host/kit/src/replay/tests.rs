@@ -2,9 +2,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
     AnyPlan, Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Fallback, FallbackReason,
-    HostMemory, Layout, LearnReport, Model, Objective, Options, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics,
-    Precision, Question, Record, Recorder, Release, Request, Space, Stage, Tile, Time, Trial, UnderWay,
-    exchange::Exchange,
+    HostMemory, LearnReport, Model, Objective, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics, Question,
+    Record, Recorder, Request, Space, Stage, Tile, Trial, UnderWay, exchange::Exchange,
 };
 
 use tilewright_policy::CacheDir;
@@ -68,15 +67,8 @@ fn stub(sides: &[u32]) -> Stub {
 fn plan(side: u32) -> Plan {
     Plan {
         space: Space::Blended(Tile { height: side, width: side, overlap: 0 }),
-        time: Time::Whole,
-        batch: 1,
-        precision: Precision::Uniform(Dtype::F32),
-        layout: Layout::ChannelsFirst,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
         reason: format!("for {side}"),
+        ..Plan::plain()
     }
 }
 

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, HostMemory, Layout, LearnReport, Model,
-    Objective, Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Time, Vae,
+    Objective, Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Vae,
 };
 use tilewright_policy::FallbackPlanner;
 
@@ -14,15 +14,7 @@ fn plan(side: u32) -> Plan {
             0 => Space::Whole,
             side => Space::Blended(Tile { height: side, width: side, overlap: side / 8 }),
         },
-        time: Time::Whole,
-        batch: 1,
-        precision: Precision::Uniform(Dtype::F32),
-        layout: Layout::ChannelsFirst,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: tilewright_plan::Options::none(),
-        reason: String::new(),
+        ..Plan::plain()
     }
 }
 

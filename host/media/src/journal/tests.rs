@@ -77,38 +77,6 @@ fn two_cannot_have_it() {
 }
 
 #[test]
-fn a_state_belongs_to_its_commit_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = output(folder.path());
-    let open = || Journal::open(&output, "job", SHAPE).unwrap().0;
-    let mut journal = open();
-    assert_eq!(journal.saved_state(), None);
-    fill(&mut journal, 0, 0..2);
-    fs::write(journal.state_path(), "first").unwrap();
-    journal.commit().unwrap();
-    // Written, but never committed.
-    fs::write(journal.state_path(), "second").unwrap();
-    drop(journal);
-
-    let mut journal = open();
-    assert_eq!(fs::read(journal.saved_state().unwrap()).unwrap(), b"first");
-    assert!(!journal.state_path().exists(), "what was not committed is gone");
-    fill(&mut journal, 0, 2..3);
-    journal.commit().unwrap();
-    drop(journal);
-
-    let mut journal = open();
-    assert_eq!(journal.saved_state(), None, "the last commit had none");
-    fs::write(journal.state_path(), "third").unwrap();
-    journal.commit().unwrap();
-    let frames = journal.folder().join(frames_name(0));
-    drop(journal);
-    File::options().write(true).open(frames).unwrap().set_len(10).unwrap();
-    let (journal, done) = Journal::open(&output, "job", SHAPE).unwrap();
-    assert_eq!((done, journal.saved_state()), (vec![0, 0], None), "the frames that it belonged to are lost");
-}
-
-#[test]
 fn what_is_not_its_own_is_left() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = Journal::open(&output(folder.path()), "job", SHAPE).unwrap();
@@ -222,9 +190,8 @@ fn what_others_planted_is_neither_read_nor_written() {
         assert!(error.is_input() && error.to_string().contains("has a second name elsewhere"), "{name}: {error}");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{name}");
     }
-    // The name of an unfinished job, and a state: both links are removed, not their targets.
+    // The name of an unfinished job: the link is removed, not its target.
     std::os::unix::fs::symlink(&victim, plant(NEW_JOB)).unwrap();
-    std::os::unix::fs::symlink(&victim, folder.join("state-7")).unwrap();
     let (mut journal, _) = Journal::open(&output, "job", SHAPE).unwrap();
     journal.commit().unwrap();
     journal.remove().unwrap();

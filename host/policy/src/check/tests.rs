@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use tilewright_plan::{Capabilities, Failure, Options, Release, Tile};
+use tilewright_plan::{Capabilities, Failure, Release, Tile};
 
 use super::*;
 use crate::oracle;
@@ -30,18 +30,7 @@ fn carried(frames: u32, space: Space) -> Plan {
 }
 
 fn plan(space: Space) -> Plan {
-    Plan {
-        space,
-        time: Time::Whole,
-        batch: 1,
-        precision: Precision::Uniform(Dtype::F32),
-        layout: Layout::ChannelsFirst,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: String::new(),
-    }
+    Plan { space, ..Plan::plain() }
 }
 
 fn blended(height: u32, width: u32, overlap: u32) -> Plan {

@@ -1,8 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tilewright_plan::{
-    Backend, Cost, Device, Dtype, HostMemory, Layout, Model, Objective, Options, Outcome, PoolStatistics, Precision,
-    Release, Stage, UnderWay,
+    Backend, Cost, Device, Dtype, HostMemory, Layout, Model, Objective, Outcome, PoolStatistics, Stage, UnderWay,
 };
 
 use super::*;
@@ -61,18 +60,7 @@ impl CostModel for Prices {
 }
 
 fn plan(space: Space) -> Plan {
-    Plan {
-        space,
-        time: Time::Whole,
-        batch: 1,
-        precision: Precision::Uniform(Dtype::F32),
-        layout: Layout::ChannelsLast,
-        release: Release::Keep,
-        offload: false,
-        prefetch: 0,
-        options: Options::none(),
-        reason: "tiles".into(),
-    }
+    Plan { space, layout: Layout::ChannelsLast, reason: "tiles".into(), ..Plan::plain() }
 }
 
 fn tiles(side: u32) -> Plan {

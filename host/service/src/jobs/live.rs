@@ -293,24 +293,13 @@ impl LiveJobs {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Dtype, Layout, Options, Precision, Release};
+    use tilewright_plan::Release;
 
     use super::*;
 
     #[test]
     fn progress_goes_back_with_another_attempt_alone() {
-        let plan = Plan {
-            space: Space::Whole,
-            time: Time::Carried { frames: 1 },
-            batch: 1,
-            precision: Precision::Uniform(Dtype::F32),
-            layout: Layout::ChannelsFirst,
-            release: Release::EachStep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: String::new(),
-        };
+        let plan = Plan { time: Time::Carried { frames: 1 }, release: Release::EachStep, ..Plan::plain() };
         let handle = LiveJobs::default().add("job");
         let begin_attempt = |total, goes_on| {
             handle.begin_plan(

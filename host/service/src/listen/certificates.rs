@@ -39,7 +39,7 @@ impl Certificates {
     /// [`Error::Credential`] if a file can't be used.
     pub fn open(tls: &Tls) -> Result<Self> {
         let last_contents = read_contents(tls);
-        let current = ArcSwap::new(build_config(tls)?);
+        let current = ArcSwap::new(server_config(tls)?);
         Ok(Self { tls: tls.clone(), current, last_contents: Mutex::new(last_contents) })
     }
 
@@ -67,7 +67,7 @@ impl Certificates {
         }
         *last_contents = now;
         drop(last_contents);
-        self.current.store(build_config(&self.tls)?);
+        self.current.store(server_config(&self.tls)?);
         Ok(true)
     }
 }
@@ -84,35 +84,59 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     tilewright_files::read(path, LARGEST)
 }
 
-fn build_config(tls: &Tls) -> Result<Arc<ServerConfig>> {
-    let wrong = |path: &Path, reason: String| Error::Credential { path: path.to_owned(), reason };
-    let read = |path: &Path| read(path).map_err(|error| wrong(path, format!("can't be read: {error}")));
-    let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>> {
-        let all = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<Vec<_>, _>>();
-        let all = all.map_err(|error| wrong(path, format!("expected certificates in PEM: {error}")))?;
-        if all.is_empty() { Err(wrong(path, "no certificate in it: expected PEM".into())) } else { Ok(all) }
+/// A certificate or key that does not serve.
+#[derive(Debug)]
+pub struct CertificateFault {
+    /// The file's key in `[server.tls]`.
+    pub key: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// The fault, and the contents expected.
+    pub reason: String,
+}
+
+impl From<CertificateFault> for Error {
+    fn from(CertificateFault { path, reason, .. }: CertificateFault) -> Self {
+        Error::Credential { path, reason }
+    }
+}
+
+/// The configuration of connections by the files of `[server.tls]`.
+///
+/// # Errors
+/// The first file that can't be used, or a certificate that does not go with its key.
+pub fn server_config(tls: &Tls) -> std::result::Result<Arc<ServerConfig>, CertificateFault> {
+    type Read<T> = std::result::Result<T, CertificateFault>;
+    let wrong = |key, path: &Path, reason: String| CertificateFault { key, path: path.to_owned(), reason };
+    let read = |key, path: &Path| read(path).map_err(|error| wrong(key, path, format!("can't be read: {error}")));
+    let certificates = |key, path: &Path| -> Read<Vec<CertificateDer<'static>>> {
+        let all = CertificateDer::pem_slice_iter(&read(key, path)?).collect::<std::result::Result<Vec<_>, _>>();
+        let all = all.map_err(|error| wrong(key, path, format!("expected certificates in PEM: {error}")))?;
+        if all.is_empty() { Err(wrong(key, path, "no certificate in it: expected PEM".into())) } else { Ok(all) }
     };
-    let chain = certificates(&tls.certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?);
-    let key = key.map_err(|error| wrong(&tls.key, format!("expected a private key in PEM: {error}")))?;
+    let of_certificate = |reason| wrong("certificate", &tls.certificate, reason);
+    let chain = certificates("certificate", &tls.certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&read("key", &tls.key)?);
+    let key = key.map_err(|error| wrong("key", &tls.key, format!("expected a private key in PEM: {error}")))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(&tls.certificate, error.to_string()))?;
+        .map_err(|error| of_certificate(error.to_string()))?;
     let builder = match &tls.clients {
         None => builder.with_no_client_auth(),
         Some(path) => {
+            let wrong = |reason| wrong("clients", path, reason);
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| wrong(path, format!("no authority's certificate: {error}")))?;
+            for certificate in certificates("clients", path)? {
+                roots.add(certificate).map_err(|error| wrong(format!("no authority's certificate: {error}")))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| wrong(path, error.to_string()))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| wrong(error.to_string()))?)
         }
     };
     let mut config = builder
         .with_single_cert(chain, key)
-        .map_err(|error| wrong(&tls.certificate, format!("does not go with {}: {error}", tls.key.display())))?;
+        .map_err(|error| of_certificate(format!("does not go with {}: {error}", tls.key.display())))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
