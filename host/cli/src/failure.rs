@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use tilewright_pipeline::Setting;
-
 use crate::tell::tell;
 
 /// The reason why a command failed.
@@ -97,39 +95,12 @@ impl From<tilewright_models::Error> for Failure {
     }
 }
 
-/// The option by which a setting is given.
-fn option(setting: Setting) -> &'static str {
-    match setting {
-        Setting::Width | Setting::Height => "--size",
-        Setting::Frames => "--frames",
-        Setting::Batch => "--batch",
-        Setting::Steps => "--steps",
-        Setting::Sigmas => "--sigmas",
-        Setting::Span => "--start-step and --end-step",
-        Setting::Sampler => "--sampler",
-        Setting::Scheduler => "--scheduler",
-        Setting::Shift => "--shift",
-        Setting::Cfg => "--cfg",
-        Setting::Guidance => "--guidance",
-        Setting::Denoise => "--denoise",
-        Setting::Reuse => "--reuse",
-    }
-}
-
 impl From<tilewright_pipeline::Error> for Failure {
     fn from(error: tilewright_pipeline::Error) -> Self {
         use tilewright_pipeline::Error;
-        if let Some((setting, reason)) = error.setting() {
-            return Failure::input(format!("{}: {reason}", option(setting)));
-        }
         match error {
             Error::Engine(error) => error.into(),
             Error::Media(error) => error.into(),
-            // The options of this program.
-            Error::NoScaling { path, is_video: false } => Failure::input(format!(
-                "{}: no scaling is known of this VAE: give --family, or --scaling-factor",
-                path.display()
-            )),
             error if error.is_input() => Failure::Input(error.into()),
             error => Failure::Work(error.into()),
         }

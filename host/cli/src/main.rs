@@ -36,6 +36,7 @@ mod signals;
 mod table;
 mod tell;
 mod text_stage;
+mod words;
 
 use std::io::Write;
 
@@ -68,6 +69,10 @@ fn status() -> u8 {
         }
         Err(error) => return refuse(&error),
     };
+    tilewright_wording::speak(match arguments.command {
+        Command::Serve(_) | Command::Config(_) => tilewright_service::WORDS,
+        _ => words::WORDS,
+    });
     if arguments.global.quiet {
         printer::be_quiet();
     }

@@ -3,6 +3,7 @@
 pub(crate) mod costs;
 
 use std::time::Duration;
+use tilewright_wording::Setting;
 
 use tilewright_plan::{
     Capabilities, Cost, Dtype, Failure, Layout, Outcome, Plan, Precision, Release, Request, Space, Stage, Tile, Time,
@@ -134,19 +135,22 @@ impl<'a, I> Job<'a, Vae, I> {
             Failure::NonFinite { .. } if is_hopeless::<Vae>(plan, last) => {
                 "in f32 too: the weights or the input are damaged".into()
             }
-            Failure::NonFinite { .. } => "try --policy fixed --set precision=f32".into(),
+            Failure::NonFinite { .. } => format!("try {} fixed {} precision=f32", Setting::Policy, Setting::Set),
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
                 let (plan, least) = self.leanest();
+                let set = Setting::Set;
                 let kind = if let Space::Exact(_) = plan.space { "exact" } else { "blended" };
                 let mut space = match plan.space.tile() {
-                    Some(tile) => format!("space={kind} --set tile={} --set overlap={}", tile.height, tile.overlap),
+                    Some(tile) => format!("space={kind} {set} tile={} {set} overlap={}", tile.height, tile.overlap),
                     None => "space=whole".into(),
                 };
                 if let Time::Carried { frames } = plan.time {
-                    space.push_str(&format!(" --set time=carried --set chunk={frames}"));
+                    space.push_str(&format!(" {set} time=carried {set} chunk={frames}"));
                 }
                 format!(
-                    "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {}{})",
+                    "raise {}, or try {} fixed {set} {space} {set} precision={} {set} layout={} (about {}{})",
+                    Setting::MemoryLimit,
+                    Setting::Policy,
                     plan.precision,
                     plan.layout,
                     tilewright_plan::bytes::display(least.peak_bytes),

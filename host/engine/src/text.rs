@@ -4,6 +4,7 @@
 mod costs;
 
 use std::{sync::Arc, time::Duration};
+use tilewright_wording::Setting;
 
 use tch::{Device, Tensor};
 use tilewright_models::{EncoderFile, EncoderStates, LoadedEncoder};
@@ -204,9 +205,9 @@ impl Task<Text> for TextTask<'_> {
             Failure::NonFinite { .. } if is_hopeless::<Text>(plan, failure) => {
                 "in f32 too: the text encoder's weights are damaged, or an embedding that the prompt names".into()
             }
-            Failure::NonFinite { .. } => "try --set text.precision=f32".into(),
+            Failure::NonFinite { .. } => format!("try {} text.precision=f32", Setting::Set),
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-                "raise --memory-limit, or give a text encoder in FP8 or GGUF".into()
+                format!("raise {}, or give a text encoder in FP8 or GGUF", Setting::MemoryLimit)
             }
         }
     }

@@ -1,6 +1,10 @@
 //! Kinds of files, identified by their first bytes and never by their names: tables of signatures,
 //! and of advice about wrong files.
 
+use std::fmt;
+
+use tilewright_wording::Remedy;
+
 use crate::header;
 
 /// The number of bytes at the start of a file that are looked at.
@@ -128,68 +132,63 @@ const JSONS: [(&str, Format); 5] = [
     ("\"extra_pnginfo\"", Workflow),
 ];
 
-const PICTURE: &str = "'tilewright encode' makes a latent of it; a VAE is a .safetensors file";
 const WEIGHTS: &str = "it holds the weights of a model";
 const UNPACK: &str = "unpack it, and give the file in it";
 
 /// A format, its name, and the advice if a file of tensors was wanted.
-const WORDS: &[(Format, &str, &str)] = &[
-    (Empty, "an empty file (0 bytes)", "copy or download it again"),
-    (Zeros, "a file that begins in nothing but zeros", "a download that broke off leaves such: download it again"),
-    (Safetensors, "a safetensors file", ""),
-    (Pickle, "a Python pickle", WEIGHTS),
-    (PickleInZip, "a PyTorch pickle (zip)", WEIGHTS),
-    (NumpyInZip, "NumPy's arrays (.npz)", "save the array with safetensors.numpy.save_file"),
-    (Zip, "a zip archive", UNPACK),
-    (Gzip, "packed with gzip", UNPACK),
-    (Zstd, "packed with zstd", UNPACK),
-    (Xz, "packed with xz", UNPACK),
-    (Bzip2, "packed with bzip2", UNPACK),
-    (SevenZip, "a 7z archive", UNPACK),
-    (Rar, "a RAR archive", UNPACK),
-    (Tar, "a tar archive", UNPACK),
-    (Gguf, "a GGUF file", WEIGHTS),
-    (Numpy, "a NumPy array (.npy)", "save it with safetensors.numpy.save_file"),
-    (Hdf5, "an HDF5 file", "weights of Keras can't be read: give the safetensors file"),
-    (TensorflowLite, "a TensorFlow Lite model", "give the safetensors file of the model"),
-    (LfsPointer, "a Git LFS pointer, not the file itself", "run 'git lfs pull'"),
-    (AppleDouble, "macOS's companion of a file", "give the file whose name lacks the ._ in front"),
-    (Png, "a PNG picture", PICTURE),
-    (Jpeg, "a JPEG picture", PICTURE),
-    (Gif, "a GIF picture or animation", PICTURE),
-    (WebP, "a WebP picture or animation", PICTURE),
-    (Heif, "an HEIF or AVIF picture", "save it as PNG"),
-    (Tiff, "a TIFF picture", "save it as PNG"),
-    (Bmp, "a BMP picture", "save it as PNG"),
-    (Photoshop, "a Photoshop picture", "save it as PNG"),
-    (Exr, "an OpenEXR picture", "save it as PNG"),
-    (JpegXl, "a JPEG XL picture", "save it as PNG"),
-    (Mp4, "an MP4 or QuickTime video", PICTURE),
-    (Matroska, "a Matroska or WebM video", PICTURE),
-    (Avi, "an AVI video", PICTURE),
-    (Wave, "a WAVE sound", "there is no picture in it"),
-    (
-        WebAssembly,
-        "WebAssembly, perhaps a policy",
-        "policies come after --policy; 'tilewright policy inspect' looks into them",
-    ),
-    (Sqlite, "an SQLite database", "'tilewright history' reads the history"),
-    (Program, "a program", "give the safetensors file"),
-    (Pdf, "a PDF document", "give the safetensors file"),
+const WORDS: &[(Format, &str, &(dyn fmt::Display + Sync))] = &[
+    (Empty, "an empty file (0 bytes)", &"copy or download it again"),
+    (Zeros, "a file that begins in nothing but zeros", &"a download that broke off leaves such: download it again"),
+    (Safetensors, "a safetensors file", &""),
+    (Pickle, "a Python pickle", &WEIGHTS),
+    (PickleInZip, "a PyTorch pickle (zip)", &WEIGHTS),
+    (NumpyInZip, "NumPy's arrays (.npz)", &"save the array with safetensors.numpy.save_file"),
+    (Zip, "a zip archive", &UNPACK),
+    (Gzip, "packed with gzip", &UNPACK),
+    (Zstd, "packed with zstd", &UNPACK),
+    (Xz, "packed with xz", &UNPACK),
+    (Bzip2, "packed with bzip2", &UNPACK),
+    (SevenZip, "a 7z archive", &UNPACK),
+    (Rar, "a RAR archive", &UNPACK),
+    (Tar, "a tar archive", &UNPACK),
+    (Gguf, "a GGUF file", &WEIGHTS),
+    (Numpy, "a NumPy array (.npy)", &"save it with safetensors.numpy.save_file"),
+    (Hdf5, "an HDF5 file", &"weights of Keras can't be read: give the safetensors file"),
+    (TensorflowLite, "a TensorFlow Lite model", &"give the safetensors file of the model"),
+    (LfsPointer, "a Git LFS pointer, not the file itself", &"run 'git lfs pull'"),
+    (AppleDouble, "macOS's companion of a file", &"give the file whose name lacks the ._ in front"),
+    (Png, "a PNG picture", &Remedy::MakeLatent),
+    (Jpeg, "a JPEG picture", &Remedy::MakeLatent),
+    (Gif, "a GIF picture or animation", &Remedy::MakeLatent),
+    (WebP, "a WebP picture or animation", &Remedy::MakeLatent),
+    (Heif, "an HEIF or AVIF picture", &"save it as PNG"),
+    (Tiff, "a TIFF picture", &"save it as PNG"),
+    (Bmp, "a BMP picture", &"save it as PNG"),
+    (Photoshop, "a Photoshop picture", &"save it as PNG"),
+    (Exr, "an OpenEXR picture", &"save it as PNG"),
+    (JpegXl, "a JPEG XL picture", &"save it as PNG"),
+    (Mp4, "an MP4 or QuickTime video", &Remedy::MakeLatent),
+    (Matroska, "a Matroska or WebM video", &Remedy::MakeLatent),
+    (Avi, "an AVI video", &Remedy::MakeLatent),
+    (Wave, "a WAVE sound", &"there is no picture in it"),
+    (WebAssembly, "WebAssembly, perhaps a policy", &Remedy::InspectPolicy),
+    (Sqlite, "an SQLite database", &Remedy::ReadHistory),
+    (Program, "a program", &"give the safetensors file"),
+    (Pdf, "a PDF document", &"give the safetensors file"),
     (
         Html,
         "a web page (HTML)",
-        "the download gave a page instead of the file, as where one has to log in: download the file itself",
+        &"the download gave a page instead of the file, as where one has to log in: download the file itself",
     ),
-    (Xml, "XML or SVG", "give the safetensors file"),
-    (Script, "a script", "give the safetensors file"),
-    (Minisign, "a key or signature of minisign's", "give the file that it is of"),
-    (WeightIndex, "the index of a model in several files", "give one of the .safetensors files that it names"),
-    (DiffusersConfig, "a configuration of diffusers'", "give the .safetensors file beside it"),
-    (Workflow, "a workflow of ComfyUI's", "give the latent or the model that it made or used"),
-    (Json, "JSON", "give the safetensors file"),
-    (Toml, "a configuration in TOML", "give the safetensors file"),
-    (Text, "a text", "give the safetensors file"),
+    (Xml, "XML or SVG", &"give the safetensors file"),
+    (Script, "a script", &"give the safetensors file"),
+    (Minisign, "a key or signature of minisign's", &"give the file that it is of"),
+    (WeightIndex, "the index of a model in several files", &"give one of the .safetensors files that it names"),
+    (DiffusersConfig, "a configuration of diffusers'", &"give the .safetensors file beside it"),
+    (Workflow, "a workflow of ComfyUI's", &"give the latent or the model that it made or used"),
+    (Json, "JSON", &"give the safetensors file"),
+    (Toml, "a configuration in TOML", &"give the safetensors file"),
+    (Text, "a text", &"give the safetensors file"),
 ];
 
 impl Format {
@@ -221,8 +220,8 @@ impl Format {
     }
 
     /// The way from such a file to one of tensors; empty for a safetensors file.
-    pub fn advice(self) -> &'static str {
-        self.words().2
+    pub fn advice(self) -> String {
+        self.words().2.to_string()
     }
 
     /// True for a picture or animation that can be read.
@@ -235,7 +234,7 @@ impl Format {
         matches!(self, Mp4 | Matroska | Avi)
     }
 
-    fn words(self) -> &'static (Format, &'static str, &'static str) {
+    fn words(self) -> &'static (Format, &'static str, &'static (dyn fmt::Display + Sync)) {
         // Every format has its row, as a test checks.
         WORDS.iter().find(|row| row.0 == self).unwrap_or(&WORDS[0])
     }

@@ -13,6 +13,7 @@ use std::{
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     thread::{self, JoinHandle},
 };
+use tilewright_wording::Remedy;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -107,14 +108,18 @@ fn check_in(format: Format, path: Option<&OsStr>) -> Result<()> {
         return Ok(());
     }
     let reason = format!(
-        "{} lacks {codec}, which .{ending} needs: install a whole ffmpeg, or write .gif, .webp, a folder or .safetensors",
-        ffmpeg.display()
+        "{} lacks {codec}, which .{ending} needs: install a whole ffmpeg, or write .gif, .webp{}",
+        ffmpeg.display(),
+        Remedy::OtherOutputs
     );
     Err(Error::Tool { reason })
 }
 
 fn missing(what: &str) -> Error {
-    let instead = if what.contains('.') { ", or write .gif, .webp, a folder or .safetensors" } else { "" };
+    let instead = match what.contains('.') {
+        true => format!(", or write .gif, .webp{}", Remedy::OtherOutputs),
+        false => String::new(),
+    };
     Error::Tool { reason: format!("ffmpeg is needed {what}: apt install ffmpeg (or brew install ffmpeg){instead}") }
 }
 

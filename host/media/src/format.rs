@@ -1,6 +1,7 @@
 //! The formats of pictures and clips: their names, and what each can hold.
 
 use std::{path::Path, str::FromStr};
+use tilewright_wording::{Remedy, Setting};
 
 use crate::{
     error::{Error, Result},
@@ -67,10 +68,10 @@ const LIMITS: [(Format, u32); 5] = [
 const SINGLE: [Format; 2] = [Format::Png, Format::Jpeg];
 const OPAQUE: [(Format, &str); 5] = [
     (Format::Jpeg, "JPEG has no transparency: write .png or .webp"),
-    (Format::Mp4, "MP4 has no transparency: write .webp, a folder or .safetensors"),
-    (Format::Mkv, "MKV has no transparency: write .webp, a folder or .safetensors"),
-    (Format::WebM, "WebM has no transparency here: write .webp, a folder or .safetensors"),
-    (Format::Gif, "GIF has no half transparency: write .webp, a folder or .safetensors"),
+    (Format::Mp4, "MP4 has no transparency: write .webp"),
+    (Format::Mkv, "MKV has no transparency: write .webp"),
+    (Format::WebM, "WebM has no transparency here: write .webp"),
+    (Format::Gif, "GIF has no half transparency: write .webp"),
 ];
 
 impl Format {
@@ -98,9 +99,8 @@ impl Format {
     /// The objection to a number of frames that it can't hold.
     pub(crate) fn objection_to_frames(self, frames: usize) -> Option<String> {
         (frames > 1 && SINGLE.contains(&self)).then(|| {
-            format!(
-                "this format holds one frame, the clip has {frames}: write .mp4, .webm, .gif, .webp, a folder or .safetensors"
-            )
+            let others = Remedy::OtherOutputs;
+            format!("this format holds one frame, the clip has {frames}: write .mp4, .webm, .gif, .webp{others}")
         })
     }
 
@@ -120,22 +120,24 @@ impl Format {
     }
 
     /// The objection to a quality or depth that it lacks, with the formats that have it.
-    pub(crate) fn objection(self, quality: Option<u8>, depth: Depth) -> Option<&'static str> {
+    pub(crate) fn objection(self, quality: Option<u8>, depth: Depth) -> Option<String> {
         use Format::{Folder, Jpeg, Mkv, Mp4, Png, WebM};
         match self {
             Jpeg | Mp4 | Mkv | WebM => {}
             _ if quality.is_some() => {
-                return Some(
-                    "has no quality to choose, being lossless or of few colours: --quality is for .jpg, .mp4, .mkv and .webm",
-                );
+                return Some(format!(
+                    "has no quality to choose, being lossless or of few colours: {} is for .jpg, .mp4, .mkv and .webm",
+                    Setting::Quality
+                ));
             }
             _ => {}
         }
         match self {
             Png | Folder => None,
-            _ if depth == Depth::Sixteen => {
-                Some("can't hold 16 bits: --bits 16 is for .png and folders of them, and .safetensors holds f32 anyway")
-            }
+            _ if depth == Depth::Sixteen => Some(format!(
+                "can't hold 16 bits: {} 16 is for .png and folders of them, and .safetensors holds f32 anyway",
+                Setting::Bits
+            )),
             _ => None,
         }
     }
@@ -202,7 +204,8 @@ pub(crate) fn holds(format: Format, width: u32, height: u32, channels: usize) ->
         return Err(format!("{side} pixels are more than the {most} that this format can hold: write .png"));
     }
     match OPAQUE.iter().find(|(opaque, _)| *opaque == format && channels == 4) {
-        Some((_, reason)) => Err((*reason).to_owned()),
+        Some((Format::Jpeg, reason)) => Err((*reason).to_owned()),
+        Some((_, reason)) => Err(format!("{reason}{}", Remedy::OtherOutputs)),
         None => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use std::{
     io::{self, IsTerminal},
     path::{Path, PathBuf},
 };
+use tilewright_wording::Setting;
 
 use tempfile::{NamedTempFile, TempDir};
 use tilewright_outputs::{destination, folder_of, place, place_new, temporary, temporary_in};
@@ -91,7 +92,8 @@ impl Output {
             (Some(_), _) => return Err(Error::output(path, "a picture can't be written as video")),
             (None, Kind::Picture) if path.as_os_str() == STANDARD => Format::Png,
             (None, Kind::Clip) if path.as_os_str() == STANDARD => {
-                return Err(Error::output(path, "say with --format what a clip is written as: mp4, gif, webp, …"));
+                let advice = format!("say with {} what a clip is written as: mp4, gif, webp, …", Setting::Format);
+                return Err(Error::output(path, advice));
             }
             (None, _) => format(path, kind)?,
         };
@@ -204,8 +206,10 @@ impl Output {
             return Err(Error::write(&self.path, format!("{what} is no shape of pictures")));
         }
         if self.is_standard() && samples > 1 && self.format != Format::Safetensors {
-            let reason =
-                format!("standard output takes one, the latent has {samples}: give -o a name, or --format safetensors");
+            let [output, format] = [Setting::Output, Setting::Format];
+            let reason = format!(
+                "standard output takes one, the latent has {samples}: give {output} a name, or {format} safetensors"
+            );
             return Err(Error::output(&self.path, reason));
         }
         if let Some(objection) = self.format.objection_to_frames(frames) {
@@ -401,10 +405,8 @@ impl Output {
 }
 
 fn name_taken(name: &Path) -> Error {
-    Error::output(
-        name,
-        "stands there already: give another name, {n} in it for the next number, or leave --no-clobber out",
-    )
+    let advice = "give another name, {n} in it for the next number, or leave";
+    Error::output(name, format!("stands there already: {advice} {} out", Setting::NoClobber))
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Reader {
         (&file).take(LOOKED_AT).read_to_end(&mut start).map_err(|error| Error::read(path, error))?;
         if let Some(other) = Format::of(&start).filter(|format| *format != Format::Safetensors) {
             let advice = match other.is_picture() || other.is_video() {
-                true => "give it the ending of its kind",
+                true => "give it the ending of its kind".into(),
                 false => other.advice(),
             };
             return Err(Error::input(path, format!("{}, not a safetensors file: {advice}", other.name())));

@@ -8,6 +8,7 @@ mod loaded;
 
 use serde::Serialize;
 use tilewright_nn::{Needed, TokenOps, TokenScope};
+use tilewright_wording::Setting;
 
 #[cfg(feature = "torch")]
 pub use self::loaded::LoadedDenoiser;
@@ -331,11 +332,11 @@ fn refusal(file: &Checkpoint, parts: &[Part]) -> String {
     }
     match identity.kind {
         crate::Kind::KlAutoencoder | crate::Kind::VideoAutoencoder | crate::Kind::TinyAutoencoder => {
-            "a VAE, not a transformer: it decodes what a transformer makes (tilewright decode)".into()
+            "a VAE, not a transformer: it decodes what a transformer makes".into()
         }
         crate::Kind::Latent => "a latent, not a transformer".into(),
         crate::Kind::Pixels => "raw frames, not a transformer".into(),
-        crate::Kind::Conditioning => "conditioning, not a transformer: it comes after --conditioning".into(),
+        crate::Kind::Conditioning => format!("conditioning, not a transformer: give it as {}", Setting::Conditioning),
         crate::Kind::Transformer | crate::Kind::Other => {
             let first =
                 file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));

@@ -1,6 +1,7 @@
 //! The identity of a file, by the names and shapes of its tensors and never by its own name.
 
 use std::{fmt, str::FromStr};
+use tilewright_wording::Remedy;
 
 use serde::Serialize;
 use tilewright_plan::words::did_you_mean;
@@ -300,7 +301,7 @@ impl Identity {
                 "a VAE's encoder alone: the decoder is in another file, or in that of the whole VAE".into()
             }
             Kind::TinyAutoencoder => "a tiny autoencoder: only KL and WAN autoencoders can be decoded with".into(),
-            Kind::Latent => "a latent, not a VAE: the latent comes first, the VAE after --vae".into(),
+            Kind::Latent => format!("a latent, not a VAE: {}", Remedy::LatentFirst),
             Kind::Pixels => "raw frames, not a VAE: give the file of the VAE".into(),
             Kind::Conditioning => "conditioning, not a VAE: give the file of the VAE".into(),
             Kind::Transformer | Kind::Other if file.refusal().is_some() => file.refusal().unwrap_or_default(),

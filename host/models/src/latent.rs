@@ -7,6 +7,7 @@ mod doubt;
 mod values;
 
 use std::path::{Path, PathBuf};
+use tilewright_wording::{Remedy, Setting};
 
 use tilewright_checkpoint::{Error as FileError, Shape};
 use tilewright_plan::bytes;
@@ -199,8 +200,10 @@ fn ambiguous(file: &Checkpoint, candidates: &[&str]) -> String {
         _ => Some(Part::list_names(&Part::of(file))).filter(|named| !named.is_empty()),
     };
     match what {
-        Some(what) => format!("{what}, not a latent: the latent comes first, the VAE after --vae"),
-        None => format!("{} tensors in it: choose the latent with --tensor: {}", candidates.len(), list(candidates)),
+        Some(what) => format!("{what}, not a latent: {}", Remedy::LatentFirst),
+        None => {
+            format!("{} tensors in it: name one by {}: {}", candidates.len(), Setting::Tensor, list(candidates))
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 mod loaded;
 
 use std::sync::Arc;
+use tilewright_wording::Setting;
 
 use serde::Serialize;
 use tilewright_nn::{Meter, MeterTensor, Needed, TokenOps, TokenScope};
@@ -404,7 +405,7 @@ fn refusal(file: &Checkpoint, wanted: &str, known: &str) -> String {
     }
     match Identity::of(file).kind {
         Kind::KlAutoencoder | Kind::VideoAutoencoder | Kind::TinyAutoencoder => {
-            format!("a VAE, not a {wanted}: it comes after --vae")
+            format!("a VAE, not a {wanted}: give it as {}", Setting::Vae)
         }
         Kind::Latent => format!("a latent, not a {wanted}"),
         Kind::Pixels => format!("raw frames, not a {wanted}"),

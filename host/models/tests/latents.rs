@@ -52,7 +52,7 @@ fn what_is_no_latent_is_refused_in_one_line() {
         (
             vec![("a", "F32", &[1, 4, 4, 4], floats(64, 1.0)), ("b", "F32", &[1, 4, 4, 4], floats(64, 1.0))],
             None,
-            "2 tensors in it: choose the latent with --tensor: a, b",
+            "2 tensors in it: name one by tensor: a, b",
         ),
         (vec![("a", "F32", &[1, 4, 4, 4], floats(64, 1.0))], Some("c"), "no tensor c in it: there is a"),
         (vec![("a", "F32", &[1, 4, 0, 2, 2], vec![])], None, "tensor a has shape [1, 4, 0, 2, 2]: nothing to decode"),

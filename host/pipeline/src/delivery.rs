@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+use tilewright_wording::Setting;
 
 use tch::Tensor;
 use tilewright_engine::Sink;
@@ -16,7 +17,9 @@ use tilewright_plan::{Planner, Record};
 use crate::{FrameStore, KeptPlan, OutputWriter, Result, frame};
 
 /// Advice about frames that are kept.
-const GOING_ON: &str = "--resume goes on from them, and deleting the folder gives them up";
+fn going_on() -> String {
+    format!("{} goes on from them, and deleting the folder gives them up", Setting::Resume)
+}
 
 /// The output under way, shared with the thread that may end the program in the middle of it.
 #[derive(Clone, Default)]
@@ -47,7 +50,7 @@ impl Writing {
         drop(under_way.writer.take());
         if let Some(folder) = under_way.journal.take() {
             if Journal::is_begun(&folder) {
-                note(&format!("finished frames are kept in {}: {GOING_ON}", folder.display()));
+                note(&format!("finished frames are kept in {}: {}", folder.display(), going_on()));
             } else {
                 // The next decode reports a journal that can't be removed.
                 let _ = KeptPlan::remove(&folder);
@@ -171,7 +174,7 @@ impl Delivery {
         let folder = Journal::folder_of(&self.output);
         // A sample's steps are kept in a folder of the same name.
         if self.journal.is_none() && self.rate.is_some() && Journal::is_begun(&folder) {
-            note(&format!("{}: frames of an interrupted decode are kept here: {GOING_ON}", folder.display()));
+            note(&format!("{}: frames of an interrupted decode are kept here: {}", folder.display(), going_on()));
         }
         {
             let mut under_way = self.writing.lock();
@@ -215,7 +218,9 @@ impl Delivery {
                 journal.remove()?;
                 Ok(None)
             }
-            kept => Ok(Some(format!("{kept} of {} frames are kept in {}: {GOING_ON}", self.count(), folder.display()))),
+            kept => {
+                Ok(Some(format!("{kept} of {} frames are kept in {}: {}", self.count(), folder.display(), going_on())))
+            }
         }
     }
 

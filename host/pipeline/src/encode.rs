@@ -1,6 +1,7 @@
 //! An encode, of pictures or of a clip.
 
 use std::path::Path;
+use tilewright_wording::Setting;
 
 use tch::Tensor;
 use tilewright_engine::{
@@ -71,7 +72,8 @@ impl EncodeInput {
                 let (config, _) = vae.encoding()?;
                 if frames > 1 {
                     return refused(format!(
-                        "{frames} frames, and this VAE encodes pictures: give a video VAE, or encode the first frame alone with --frames 1"
+                        "{frames} frames, and this VAE encodes pictures: give a video VAE, or encode the first frame alone with {} 1",
+                        Setting::Frames
                     ));
                 }
                 source.crop(config.spatial_scale(), note)?;

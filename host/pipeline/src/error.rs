@@ -7,6 +7,8 @@ use std::{
 
 use thiserror::Error;
 use tilewright_models::Origin;
+use tilewright_sampling::Error as SamplingError;
+use tilewright_wording::Setting;
 
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -21,12 +23,12 @@ pub enum Error {
     #[error(transparent)]
     Media(#[from] tilewright_media::Error),
     /// ComfyUI's latents are in the autoencoder's own space already.
-    #[error("{}: a ComfyUI latent carries no scaling: leave --scaled out", .0.display())]
+    #[error("{}: a ComfyUI latent carries no scaling: leave {} out", .0.display(), Setting::Scaled)]
     Unscaled(PathBuf),
     /// The scaling is unknown.
     #[error("{}: no scaling is known of this VAE: {}", path.display(), match is_video {
-        true => "put its config.json beside it",
-        false => "give its family, or its scaling factor",
+        true => "put its config.json beside it".to_owned(),
+        false => format!("give {}, or {}", Setting::Family, Setting::ScalingFactor),
     })]
     NoScaling {
         /// The VAE's file.
@@ -34,14 +36,11 @@ pub enum Error {
         /// True for a video VAE.
         is_video: bool,
     },
-    /// Sigmas that can't be sampled along.
-    #[error(transparent)]
-    Sigmas(#[from] tilewright_sampling::Error),
     /// A setting that the model can't be run with.
-    #[error("{reason}")]
+    #[error("{setting}: {reason}")]
     Setting {
         /// The setting.
-        setting: crate::Setting,
+        setting: Setting,
         /// The fault, and what to do.
         reason: String,
     },
@@ -63,12 +62,12 @@ pub enum Error {
     #[error(transparent)]
     Encoder(Box<crate::UnfinishedRun>),
     /// A part of the model is missing.
-    #[error("no {part}: give {option} ({files}), or a --model that has one")]
+    #[error("no {part}: give {option} ({files}), or {} that has one", Setting::Model)]
     Part {
         /// The part.
         part: &'static str,
         /// The option that names it.
-        option: &'static str,
+        option: Setting,
         /// Files that it usually comes in.
         files: &'static str,
     },
@@ -127,8 +126,7 @@ impl Error {
             // A link of the user's files that leads nowhere, for one.
             Error::Read { source, .. } => source.kind() == ErrorKind::NotFound,
             Error::Unmeasured | Error::Write { .. } | Error::NotRemoved { .. } => false,
-            Error::Sigmas(_)
-            | Error::Prompt(_)
+            Error::Prompt(_)
             | Error::Part { .. }
             | Error::Lacks { .. }
             | Error::Text(_)
@@ -138,6 +136,11 @@ impl Error {
             | Error::Setting { .. }
             | Error::KeptPlan { .. } => true,
         }
+    }
+
+    /// The refusal of a setting.
+    pub(crate) fn wrong(setting: Setting, reason: impl std::fmt::Display) -> Self {
+        Error::Setting { setting, reason: reason.to_string() }
     }
 
     /// Refuses a latent that carries no scaling, as ComfyUI's do.
@@ -161,5 +164,22 @@ impl From<tilewright_torch::Error> for Error {
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         Error::Engine(error.into())
+    }
+}
+
+impl From<SamplingError> for Error {
+    fn from(error: SamplingError) -> Self {
+        let setting = match error {
+            SamplingError::Steps(_) | SamplingError::NotFinite { .. } => Setting::Steps,
+            SamplingError::NoStep { .. } | SamplingError::Strength(_) => Setting::Denoise,
+            SamplingError::Shift(_) => Setting::Shift,
+            SamplingError::Scheduler { .. } => Setting::Scheduler,
+            SamplingError::Span { .. } => Setting::Span,
+            SamplingError::NotANumber(_)
+            | SamplingError::TooFew(_)
+            | SamplingError::OutOfRange { .. }
+            | SamplingError::Rises { .. } => Setting::Sigmas,
+        };
+        Error::wrong(setting, error)
     }
 }

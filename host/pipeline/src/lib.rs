@@ -40,7 +40,6 @@ mod recipe;
 mod resume;
 mod sample;
 mod session;
-mod setting;
 mod source;
 mod start_image;
 mod text;
@@ -68,7 +67,6 @@ pub use sample::{
     SampleOutline, SampleRequest, Settings, Size, Steps, random_seed,
 };
 pub use session::Session;
-pub use setting::Setting;
 pub use source::EncodeSource;
 pub use start_image::{StartImage, VisionEncoder};
 pub use text::{

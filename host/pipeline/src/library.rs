@@ -25,6 +25,7 @@ use std::{
     cmp::Reverse,
     path::{Path, PathBuf},
 };
+use tilewright_wording::Remedy;
 
 use serde::Serialize;
 use tilewright_plan::words::did_you_mean;
@@ -175,9 +176,7 @@ impl Library {
                 }
                 let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
                 let advice = did_you_mean(name, names.iter().copied());
-                refused(format!(
-                    "no such file, and no model of that name{advice}: tilewright models lists what is there"
-                ))
+                refused(format!("no such file, and no model of that name{advice}: {}", Remedy::ListModels))
             }
             [first, second, ..] => {
                 let path = |model: &LibraryModel| {

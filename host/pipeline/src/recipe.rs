@@ -97,7 +97,7 @@ pub struct Recipe {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRecipe {
     /// It has none.
-    #[error("not made by tilewright generate, or its texts are gone")]
+    #[error("not made from a prompt here, or its texts are gone")]
     Missing,
     /// It has one that makes no sense.
     #[error("damaged settings: {0}")]

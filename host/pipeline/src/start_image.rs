@@ -1,6 +1,7 @@
 //! The picture that a clip begins from: its first frame, and what a vision encoder makes of it.
 
 use std::{path::Path, sync::Arc};
+use tilewright_wording::Setting;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{Budget, Finished, Machine, Observer, TextJob, Texts, WeightStore};
@@ -142,7 +143,9 @@ impl VisionEncoder {
             Some(width) => {
                 format!("states {own} wide, and the transformer takes {width}: give clip_vision_h.safetensors")
             }
-            None => "a vision encoder, and the transformer takes none: leave --vision-encoder out".into(),
+            None => {
+                format!("a vision encoder, and the transformer takes none: leave {} out", Setting::VisionEncoder)
+            }
         };
         Err(self.refused(&reason))
     }

@@ -298,7 +298,7 @@ const SETTINGS: [Setting; 10] = [
     ("feed-forward", "a number of parts from 1 to 64", |plan, value| {
         put(&mut plan.feed_forward, number(value, 1, MOST_PARTS))
     }),
-    ("reuse", "off, or output or first-block where --reuse allows it", |plan, value| {
+    ("reuse", "off, or output or first-block where the sample allows reuse", |plan, value| {
         let threshold = plan.reuse.threshold();
         let names = [
             ("off", StepReuse::Off),

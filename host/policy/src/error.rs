@@ -2,6 +2,7 @@
 //! plan.
 
 use std::{io, path::PathBuf, time::Duration};
+use tilewright_wording::Remedy;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -223,7 +224,7 @@ impl PolicyError {
         let mut text = format!("{detail} ({reason})");
         let is_usual = limits.memory_bytes <= Limits::default().memory_bytes;
         if is_usual && (reason == FallbackReason::OutOfMemory || detail.starts_with(LIMIT)) {
-            text.push_str("; --policy-memory SIZE grants a policy more");
+            text.push_str(&format!("; {}", Remedy::GrantMemory));
         }
         PolicyError::Failed { policy: policy.into(), during, detail: text }
     }

@@ -4,6 +4,7 @@
 //! with the reference.
 
 use crate::Reference;
+use tilewright_wording::Setting;
 
 /// A signer's words about a file: the parts of minisign's trusted comment, as `tilewright policy
 /// sign` writes them.
@@ -84,10 +85,11 @@ impl Reference {
             (Some(_), _) => Binding::Bound,
             (None, Some(name)) if name == self.name() => Binding::Bound,
             (None, name) => Binding::Loose(format!(
-                "it was signed as {} {}, and nothing binds that to the name {}: pin it with @sha256:…, or have it signed with --reference",
+                "it was signed as {} {}, and nothing binds that to the name {}: pin it with @sha256:…, or have it signed with {}",
                 name.as_deref().map_or_else(|| "version".into(), quote),
                 quote(version),
-                self.repository()
+                self.repository(),
+                Setting::Reference
             )),
         }
     }

@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tilewright_wording::Setting;
 
 use ureq::{
     Agent, AsSendBody, Body, Timeout,
@@ -128,12 +129,12 @@ impl Transport {
                 let text = other.to_string();
                 let hint = match &text {
                     text if text.contains("InvalidContentType") => {
-                        ": it doesn't speak TLS: give --plain-http to use it without"
+                        format!(": it doesn't speak TLS: give {} to use it without", Setting::PlainHttp)
                     }
                     text if text.contains("UnknownIssuer") || text.contains("BadSignature") => {
-                        ": its certificate is not signed by a signer that this system trusts: add the signer to the system's, or set SSL_CERT_FILE"
+                        ": its certificate is not signed by a signer that this system trusts: add the signer to the system's, or set SSL_CERT_FILE".into()
                     }
-                    _ => "",
+                    _ => String::new(),
                 };
                 return Error::Transport { registry, detail: format!("{what}: {text}{hint}") };
             }

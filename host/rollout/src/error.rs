@@ -172,13 +172,6 @@ impl Error {
     }
 }
 
-/// The end of a policy's failure to load that names the command line's option, and the same for
-/// callers.
-const MORE_MEMORY: (&str, &str) = (
-    "--policy-memory SIZE grants a policy more",
-    "one that the configuration names as a file may be given more, as `memory` beside it",
-);
-
 /// A policy's error in terms of the API; none if its own words name nothing of the command line.
 fn policy_line(error: &PolicyError) -> Option<String> {
     Some(match error {
@@ -190,9 +183,6 @@ fn policy_line(error: &PolicyError) -> Option<String> {
         PolicyError::Ungranted { policy, why, .. } => format!(
             "policy {policy}: {why}: name it as a file in the server's configuration, with `memory` and `wasi` beside it"
         ),
-        PolicyError::Failed { detail, .. } if detail.contains(MORE_MEMORY.0) => {
-            error.to_string().replace(MORE_MEMORY.0, MORE_MEMORY.1)
-        }
         PolicyError::NotAdmitted { policy, fails } => format!(
             "policy {policy}: {fails}, and only policies that pass are put to work here: \
              POST /v1/policies/NAME/check tells all that it fails"
@@ -232,7 +222,6 @@ mod tests {
     #[test]
     fn callers_are_told_in_terms_of_the_api() {
         let policy = || "module sha256:0123456789ab".to_owned();
-        let failed = format!("no room (out-of-memory); {}", MORE_MEMORY.0);
         for (error, words) in [
             (
                 PolicyError::Unknown { name: "fixd".into(), known: vec!["fixed"] },
@@ -242,7 +231,6 @@ mod tests {
                 PolicyError::Ungranted { policy: policy(), why: "imports a clock".into(), grant: "--wasi inert" },
                 "`wasi`",
             ),
-            (PolicyError::Failed { policy: policy(), during: "its start", detail: failed }, "`memory`"),
             (PolicyError::NotAdmitted { policy: policy(), fails: "fails 1 of 2".into() }, "/v1/policies/NAME/check"),
             (PolicyError::TooSlow { policy: policy(), most: Duration::from_secs(9) }, "more than 9 s"),
             (

@@ -1,6 +1,7 @@
 //! The sigmas of a sample's steps.
 
 use std::{fmt, str::FromStr};
+use tilewright_wording::Setting;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -50,7 +51,9 @@ pub enum Error {
     },
     /// A part of the steps that has none.
     #[error(
-        "steps {start} to {end} of {steps}: none is left; --start-step is below --end-step and the number of steps"
+        "steps {start} to {end} of {steps}: none is left; {} is below {} and the number of steps",
+        Setting::StartStep,
+        Setting::EndStep
     )]
     Span {
         /// The first step.

@@ -82,7 +82,7 @@ pub enum Error {
         known: i64,
     },
     /// A configured model, or a part of it, is not to be found.
-    #[error("[models.{model}]: {}", in_keys(reason))]
+    #[error("[models.{model}]: {}", one_line(reason))]
     Model {
         /// The model's name.
         model: String,
@@ -173,11 +173,6 @@ pub(crate) fn decode_line(error: &tilewright_engine::Error) -> String {
         }
     };
     format!("gave up after {}, the last: {last}: {advice}", with_noun(*attempts, "attempt"))
-}
-
-/// An error of a model's parts as a configuration has them: keys have no dashes before them.
-pub fn in_keys(error: &tilewright_pipeline::Error) -> String {
-    one_line(error).replace(" --", " ")
 }
 
 /// An error and its causes, in one line. It quotes no file that is not what it should be: such a

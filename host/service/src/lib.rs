@@ -33,10 +33,12 @@ mod server;
 mod state;
 mod telemetry;
 mod watch;
+mod words;
 mod work;
 
-pub use error::{Error, Result, in_keys};
+pub use error::{Error, Result};
 pub use listen::{CertificateFault, server_config};
 pub use models::find_parts;
 pub use server::{Options, serve};
 pub use telemetry::{TelemetryGuard, begin as begin_telemetry};
+pub use words::WORDS;

@@ -9,6 +9,7 @@ use std::{
     path::Path,
     thread,
 };
+use tilewright_wording::Setting;
 
 use tch::{Kind, Tensor};
 use tilewright_plan::{Backend, Device as Facts};
@@ -108,7 +109,7 @@ fn refusal(node: &Path) -> Option<String> {
         ErrorKind::PermissionDenied => "add this user to the groups video and render, and log in again",
         _ => "mend the driver",
     };
-    Some(format!("{} can't be opened ({error}): {way}, or use --device cpu", node.display()))
+    Some(format!("{} can't be opened ({error}): {way}, or use {} cpu", node.display(), Setting::Device))
 }
 
 /// The reason that libtorch sees no GPU.
@@ -117,10 +118,12 @@ fn why_none() -> String {
     match runtime::device_count() {
         Some(Err(reason)) => match node.and_then(refusal) {
             Some(refusal) => format!("the GPU's runtime says: {reason}; {refusal}"),
-            None => format!("the GPU's runtime says: {reason}; use --device cpu, or mend the driver"),
+            None => {
+                format!("the GPU's runtime says: {reason}; use {} cpu, or mend the driver", Setting::Device)
+            }
         },
         Some(Ok(1..)) => "libtorch computed on the CPU before its GPU side was loaded: load that first".into(),
-        _ => "libtorch sees no GPU here: use --device cpu, or set up with --flavour cuda or rocm".into(),
+        _ => format!("libtorch sees no GPU here: use {} cpu, or a libtorch for CUDA or ROCm", Setting::Device),
     }
 }
 

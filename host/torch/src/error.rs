@@ -2,6 +2,7 @@
 
 use tch::TchError;
 use thiserror::Error;
+use tilewright_wording::Setting;
 
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -19,7 +20,11 @@ pub enum Error {
     #[error("the device is lost: {0}; start the program anew")]
     DeviceLost(String),
     /// The libraries have no kernel for the device's architecture.
-    #[error("no kernel for this device: {0}; use a PyTorch that is built for its architecture, or --device cpu")]
+    #[error(
+        "no kernel for this device: {}; use a PyTorch that is built for its architecture, or {} cpu",
+        .0,
+        Setting::Device
+    )]
     NoKernel(String),
     /// The caller has cancelled the work.
     #[error("interrupted")]

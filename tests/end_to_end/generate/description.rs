@@ -156,9 +156,9 @@ fn a_picture_is_made_again_like_another() {
     }
     let model = fixture("generate-flux");
     for (picture, why) in [
-        (fixture("text-clip-vision/64x64.png"), "not made by tilewright generate"),
+        (fixture("text-clip-vision/64x64.png"), "not made from a prompt here"),
         ("none.png".into(), "no such file"),
-        (format!("{model}/cases.json"), "not made by tilewright generate"),
+        (format!("{model}/cases.json"), "not made from a prompt here"),
     ] {
         place.run(&["generate", "--like", &picture, "--model", &model, "-o", "no.png"]).failed(2, why);
     }

@@ -161,7 +161,7 @@ fn a_model_is_named_as_on_the_command_line() {
         .unwrap();
     fs::copy(format!("{folder}/transformer/config.json"), place.path("alone/config.json")).unwrap();
     let refused = Server::refused(&place, "[server]\nlisten = \"127.0.0.1:0\"\n[models.a]\nmodel = \"alone\"\n");
-    refused.failed(2, "and no file that was found is one: give text-encoder");
+    refused.failed(2, "and no file that was found is one: give the configuration's text-encoder");
 }
 
 #[test]

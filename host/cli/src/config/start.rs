@@ -11,7 +11,7 @@ use tilewright_models::Family;
 use tilewright_pipeline::{Error as PipelineError, LatentMap, Model, Parts, SampleModel, TextEncoders};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tilewright_registry::Reference;
-use tilewright_service::{find_parts, in_keys};
+use tilewright_service::find_parts;
 use tilewright_torch::device;
 use ureq::http::Uri;
 
@@ -64,7 +64,7 @@ pub struct Opened {
 pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Opened> {
     let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("models/{name}/{key}"), detail));
     let wrong = &wrong;
-    let parts = find_parts(configured).map_err(|error| wrong("model", in_keys(&error)))?;
+    let parts = find_parts(configured).map_err(|error| wrong("model", Failure::from(error).to_string()))?;
     let vae = parts.vae.as_deref().map(|path| vae(config, name, configured, path)).transpose()?;
     let refused = |key: &'static str| move |error: PipelineError| wrong(key, Failure::from(error).to_string());
     let transformer = match parts.transformers.is_empty() {

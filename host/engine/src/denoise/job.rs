@@ -1,6 +1,7 @@
 //! A sample on one device: the decisions about it, and the attempts to carry them out.
 
 use std::time::{Duration, Instant};
+use tilewright_wording::Setting;
 
 use tch::{Device, Tensor};
 use tilewright_plan::{
@@ -335,9 +336,10 @@ impl Task<Denoise> for SampleTask<'_> {
             Failure::NonFinite { .. } if is_hopeless::<Denoise>(plan, failure) => {
                 "in f32 too: the weights, a LoRA or the conditioning are damaged".into()
             }
-            Failure::NonFinite { .. } => "try --set precision=f32".into(),
+            Failure::NonFinite { .. } => format!("try {} precision=f32", Setting::Set),
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-                "raise --memory-limit, or try a smaller size, --set weights=packed or --set ahead=1".into()
+                let [limit, set] = [Setting::MemoryLimit, Setting::Set];
+                format!("raise {limit}, or try a smaller size, {set} weights=packed or {set} ahead=1")
             }
         }
     }

@@ -3,6 +3,7 @@
 //! away.
 
 use tch::{Kind, Tensor};
+use tilewright_wording::Setting;
 
 use super::{Latent, Origin, Scaling};
 use crate::{Family, Result};
@@ -111,12 +112,16 @@ impl Latent {
         let Doubt { found, advice } = doubt;
         match advice {
             Advice::Scaled if self.origin == Origin::Plain => {
-                format!("{found}: it seems to carry the model's scaling: try --scaled")
+                format!("{found}: it seems to carry the model's scaling: try {}", Setting::Scaled)
             }
             Advice::Scaled => format!("{found}: it seems to carry a model's scaling, or to be another family's"),
-            Advice::NotScaled => format!("{found}: it seems to be without the model's scaling: leave --scaled out"),
+            Advice::NotScaled => {
+                format!("{found}: it seems to be without the model's scaling: leave {} out", Setting::Scaled)
+            }
             Advice::Family(other) => format!("{found}: it seems to be {other}'s: try that family's VAE"),
-            Advice::Nothing if scaled => format!("{found}: try it without --scaled, or another family's VAE"),
+            Advice::Nothing if scaled => {
+                format!("{found}: try it without {}, or another family's VAE", Setting::Scaled)
+            }
             Advice::Nothing => format!("{found}: it seems to be another family's: try that family's VAE"),
         }
     }
@@ -268,17 +273,17 @@ mod tests {
         let wans: Vec<_> = wan_mean.iter().copied().zip(wan_std.iter().copied()).collect();
         type Case<'a> = (Family, Scaling, Vec<(f64, f64)>, Origin, bool, &'a str);
         let cases: [Case<'_>; 11] = [
-            (Family::Sd, factor(Family::Sd), vec![(0.0, 1.0); 4], Origin::Plain, false, "try --scaled"),
-            (Family::Sdxl, factor(Family::Sdxl), vec![(0.0, 0.8); 4], Origin::Plain, false, "try --scaled"),
-            (Family::Flux, factor(Family::Flux), vec![(0.0, 1.0); 16], Origin::Plain, false, "try --scaled"),
+            (Family::Sd, factor(Family::Sd), vec![(0.0, 1.0); 4], Origin::Plain, false, "try scaled"),
+            (Family::Sdxl, factor(Family::Sdxl), vec![(0.0, 0.8); 4], Origin::Plain, false, "try scaled"),
+            (Family::Flux, factor(Family::Flux), vec![(0.0, 1.0); 16], Origin::Plain, false, "try scaled"),
             (Family::Sd, factor(Family::Sd), vec![(0.0, 1.0); 4], Origin::ComfyUi, false, "another family's"),
-            (Family::Sd, factor(Family::Sd), vec![(0.0, 5.5); 4], Origin::Plain, true, "leave --scaled out"),
-            (Family::Flux, factor(Family::Flux), vec![(0.1, 2.8); 16], Origin::Plain, true, "leave --scaled out"),
+            (Family::Sd, factor(Family::Sd), vec![(0.0, 5.5); 4], Origin::Plain, true, "leave scaled out"),
+            (Family::Flux, factor(Family::Flux), vec![(0.1, 2.8); 16], Origin::Plain, true, "leave scaled out"),
             (Family::Sd3, factor(Family::Sd3), vec![(0.1, 2.8); 16], Origin::Plain, false, "it seems to be flux's"),
             (Family::Flux, factor(Family::Flux), vec![(0.0, 40.0); 16], Origin::Plain, false, "another family's"),
             (Family::Sd, factor(Family::Sd), vec![(3.0, 0.0); 4], Origin::Plain, false, "an empty latent"),
-            (Family::Wan21, wan.clone(), vec![(0.0, 1.0); 16], Origin::Plain, false, "try --scaled"),
-            (Family::Wan21, wan, wans, Origin::Plain, true, "leave --scaled out"),
+            (Family::Wan21, wan.clone(), vec![(0.0, 1.0); 16], Origin::Plain, false, "try scaled"),
+            (Family::Wan21, wan, wans, Origin::Plain, true, "leave scaled out"),
         ];
         for (family, scaling, channels, origin, scaled, words) in cases {
             let doubt = latent(&channels, origin).doubt((family, None), Some(&scaling), scaled).unwrap();

@@ -2,6 +2,7 @@
 //! are called and wherever they lie.
 
 use std::path::{Path, PathBuf};
+use tilewright_wording::Setting;
 
 use super::{Content, Item, Library, LibraryModel, Parts, Place};
 use crate::{Error, LoraIdentity, LoraRequest, ModelIdentity, PartIdentity, Result};
@@ -25,8 +26,11 @@ impl Parts {
             return Err(Error::Input {
                 path: PathBuf::from(&identity.name),
                 reason: format!(
-                    "no model of that name or with its transformer ({}, {}) is in the folders that are searched: give --model, or its folder with --models",
-                    first.name, first.digest
+                    "no model of that name or with its transformer ({}, {}) is in the folders that are searched: give {}, or its folder with {}",
+                    first.name,
+                    first.digest,
+                    Setting::Model,
+                    Setting::Models
                 ),
             });
         };

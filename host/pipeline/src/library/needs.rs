@@ -1,6 +1,7 @@
 //! The parts that a transformer needs beside itself, and what serves it.
 
 use std::fmt;
+use tilewright_wording::Setting;
 
 use serde::Serialize;
 use tilewright_models::{DenoiserConfig, EncoderKind, Family, PublishedEncoder};
@@ -67,12 +68,12 @@ impl Need {
         }
     }
 
-    /// The option that names such a part.
-    pub fn option(&self) -> &'static str {
+    /// The setting that names such a part.
+    pub fn option(&self) -> Setting {
         match self {
-            Need::TextEncoder { .. } => "--text-encoder",
-            Need::VisionEncoder { .. } => "--vision-encoder",
-            Need::Vae { .. } => "--vae",
+            Need::TextEncoder { .. } => Setting::TextEncoder,
+            Need::VisionEncoder { .. } => Setting::VisionEncoder,
+            Need::Vae { .. } => Setting::Vae,
         }
     }
 

@@ -4,6 +4,7 @@ use std::{
     cell::LazyCell,
     path::{Path, PathBuf},
 };
+use tilewright_wording::{Remedy, Setting};
 
 use serde::Serialize;
 use tilewright_models::{Checkpoint, DenoiserFile, Error as ModelError, Part, Role};
@@ -73,7 +74,7 @@ impl Parts {
     pub fn find_text_encoders(model: &Path, named: &[PathBuf]) -> Result<(Self, Vec<String>)> {
         let is_wanted = |need: &Need| matches!(need, Need::TextEncoder { .. });
         let (parts, mut told) = Self::default().find_wanted(Some(model), named, false, is_wanted)?;
-        told.retain(|line| line.starts_with(NO_TEXT_ENCODER.1));
+        told.retain(|line| line.starts_with(&Setting::TextEncoder.to_string()));
         match parts.text_encoders.is_empty() {
             true => Err(NO_TEXT_ENCODER.into_error()),
             false => Ok((parts, told)),
@@ -107,7 +108,7 @@ impl Parts {
                 let name = BUNDLED[usize::from(is_video)];
                 let bundled = Place::bundled().map(|place| place.path.join(name)).filter(|folder| folder.is_dir());
                 if let Some(folder) = &bundled {
-                    told.push(format!("model: {name}, which ships with the program; --model takes another"));
+                    told.push(format!("model: {name}, which ships with the program; {} takes another", Setting::Model));
                     known = self.from_model(folder)?;
                 }
                 known.clone()
@@ -135,9 +136,9 @@ impl Parts {
             }
         }
         for (option, found, known) in [
-            ("--text-encoder", &parts.text_encoders[..], &known.text_encoders[..]),
-            ("--vision-encoder", parts.vision_encoder.as_slice(), known.vision_encoder.as_slice()),
-            ("--vae", parts.vae.as_slice(), known.vae.as_slice()),
+            (Setting::TextEncoder, &parts.text_encoders[..], &known.text_encoders[..]),
+            (Setting::VisionEncoder, parts.vision_encoder.as_slice(), known.vision_encoder.as_slice()),
+            (Setting::Vae, parts.vae.as_slice(), known.vae.as_slice()),
         ] {
             let new = found.iter().filter(|path| !known.contains(path));
             told.extend(new.map(|path| format!("{option} {}", path.display())));
@@ -164,9 +165,8 @@ impl Parts {
                 // A file that can't be opened may be the transformer.
                 let closed = library.items.iter().filter(|item| item.contents.is_empty());
                 let fault = |item: &Item| Some(Error::Input { path: item.path.clone(), reason: item.problem.clone()? });
-                let none =
-                    "a folder without a transformer that can be run: tilewright models FOLDER lists what is in it";
-                Err(closed.filter_map(fault).next().unwrap_or_else(|| refused(none.into())))
+                let none = format!("a folder without a transformer that can be run: {}", Remedy::ListModels);
+                Err(closed.filter_map(fault).next().unwrap_or_else(|| refused(none)))
             }
             several => {
                 let names: Vec<&str> = several.iter().take(4).map(|model| model.name.as_str()).collect();
@@ -223,16 +223,16 @@ impl Parts {
 }
 
 /// A part that is missing: its name, the option that names it, and files that it comes in.
-struct Missing(&'static str, &'static str, &'static str);
+struct Missing(&'static str, Setting, &'static str);
 
 const NO_TRANSFORMER: Missing =
-    Missing("transformer", "--transformer", "flux1-dev.safetensors or wan2.1_t2v_1.3B_fp16.safetensors");
+    Missing("transformer", Setting::Transformer, "flux1-dev.safetensors or wan2.1_t2v_1.3B_fp16.safetensors");
 const NO_TEXT_ENCODER: Missing = Missing(
     "text encoder",
-    "--text-encoder",
+    Setting::TextEncoder,
     "clip_l.safetensors and t5xxl_fp16.safetensors for Flux, umt5_xxl_fp16.safetensors for WAN",
 );
-const NO_VAE: Missing = Missing("VAE", "--vae", "ae.safetensors for Flux, wan_2.1_vae.safetensors for WAN");
+const NO_VAE: Missing = Missing("VAE", Setting::Vae, "ae.safetensors for Flux, wan_2.1_vae.safetensors for WAN");
 
 impl Missing {
     fn into_error(self) -> Error {

@@ -2,6 +2,7 @@
 //! sample's size is in memory until it is prepared.
 
 use std::path::Path;
+use tilewright_wording::Setting;
 
 use tilewright_engine::{PromptShape, SampleShape};
 use tilewright_models::{Checkpoint, Error as ModelError, LatentFile, Start};
@@ -13,7 +14,7 @@ use super::{
     inputs::{self, shape_in},
     way::Way,
 };
-use crate::{Error, Result, Setting};
+use crate::{Error, Result};
 
 /// The name of the tensor in noise files.
 pub(super) const NOISE: &str = "noise";
@@ -62,10 +63,6 @@ struct InputShapes {
     has_mask: bool,
 }
 
-fn wrong(setting: Setting, reason: String) -> Error {
-    Error::Setting { setting, reason }
-}
-
 impl SampleModel {
     /// Checks a request against the headers of its files.
     ///
@@ -99,7 +96,7 @@ impl SampleModel {
     /// # Errors
     /// The size can't be sampled; a setting makes no sense.
     pub fn outline_foreseen(&self, request: &SampleRequest, foreseen: Foreseen) -> Result<SampleOutline> {
-        let Some(size) = request.size else { return Err(self.refused("no size: give --size or --latent".into())) };
+        let Some(size) = request.size else { return Err(self.no_size()) };
         let conditioning = || ConditioningShape::foreseen(self, foreseen.tokens, size);
         let whole = || PromptRequest { path: std::path::PathBuf::new(), within: None };
         let conditionings = vec![conditioning()?];
@@ -123,14 +120,14 @@ impl SampleModel {
 
     fn outline_of(&self, request: &SampleRequest, inputs: InputShapes) -> Result<SampleOutline> {
         let Some(conditioning) = inputs.conditionings.first() else {
-            return Err(self.refused("no conditioning: give --conditioning".into()));
+            return Err(self.refused(format!("no conditioning: give {}", Setting::Conditioning)));
         };
         check_settings(request, inputs.negatives.is_empty())?;
         let shape = self.shape(request, &inputs, conditioning)?;
         if shape[0].unsigned_abs() > request.most_samples {
             let most = request.most_samples;
             let reason = format!("a batch of {} samples: at most {most} are made at once", shape[0]);
-            return Err(wrong(Setting::Batch, reason));
+            return Err(Error::wrong(Setting::Batch, reason));
         }
         let values = shape.iter().map(|extent| extent.unsigned_abs()).fold(1, u64::saturating_mul);
         if values > request.most_values {
@@ -151,7 +148,7 @@ impl SampleModel {
         if let (Some(path), None) = (&request.mask, &inputs.latent) {
             return Err(Error::Input {
                 path: path.clone(),
-                reason: "a mask without a latent: give it with --latent".into(),
+                reason: format!("a mask without a latent: give it with {}", Setting::Latent),
             });
         }
         self.check_guidance(request.guidance)?;
@@ -201,7 +198,7 @@ impl SampleModel {
             let [from, to] = within.map(|sigma| sigma as f32);
             from >= sigma as f32 && sigma as f32 >= to
         };
-        for (prompts, name) in [(&within.positive, "--conditioning"), (&within.negative, "--negative")] {
+        for (prompts, name) in [(&within.positive, Setting::Conditioning), (&within.negative, Setting::Negative)] {
             let is_bare = |sigma: &&f64| !prompts.iter().any(|prompt| counts(prompt, **sigma));
             let steps = &sigmas[..sigmas.len() - 1];
             // Some samplers also ask between the steps' sigmas, also where parts only just meet.
@@ -217,7 +214,7 @@ impl SampleModel {
             }
             if request.reuse.is_some() && prompts.iter().any(|prompt| *prompt != [f64::INFINITY, 0.0]) {
                 let reason = format!("beside a {name} for a part of the way: leave one of them out");
-                return Err(wrong(Setting::Reuse, reason));
+                return Err(Error::wrong(Setting::Reuse, reason));
             }
         }
         Ok(())
@@ -235,17 +232,22 @@ impl SampleModel {
     pub fn check_guidance(&self, guidance: Option<f64>) -> Result<()> {
         let Some(guidance) = guidance else { return Ok(()) };
         if !self.is_guided() {
-            return Err(wrong(
+            return Err(Error::wrong(
                 Setting::Guidance,
                 format!(
-                    "this transformer takes no guidance ({guidance}): it is for transformers with guidance as an input, such as Flux.1 dev; others have --cfg"
+                    "this transformer takes no guidance ({guidance}): it is for transformers with guidance as an input, such as Flux.1 dev; others have {}",
+                    Setting::Cfg
                 ),
             ));
         }
         if !(guidance as f32).is_finite() {
-            return Err(wrong(Setting::Guidance, "a guidance that is not finite".into()));
+            return Err(Error::wrong(Setting::Guidance, "a guidance that is not finite"));
         }
         Ok(())
+    }
+
+    fn no_size(&self) -> Error {
+        self.refused(format!("no size: give {} or {}", Setting::Size, Setting::Latent))
     }
 
     pub(super) fn refused(&self, reason: String) -> Error {
@@ -290,7 +292,7 @@ impl SampleModel {
             (Some(_), Some(_), _) => {
                 return Err(self.refused("a size and a latent, which has its own: give one of them".into()));
             }
-            (None, None, None) => return Err(self.refused("no size: give --size or --latent".into())),
+            (None, None, None) => return Err(self.no_size()),
         };
         let axes = if config.is_video() { 5 } else { 4 };
         if shape.len() != axes || shape[1] != config.latent_channels() {
@@ -308,11 +310,11 @@ impl SampleModel {
         };
         if request.batch.is_some_and(|asked| i64::from(asked) != batch) {
             let reason = format!("{seeds} seeds for a batch of {}: one, or as many", request.batch.unwrap_or(1));
-            return Err(wrong(Setting::Batch, reason));
+            return Err(Error::wrong(Setting::Batch, reason));
         }
         if shape[0] != 1 && shape[0] != batch && latent.is_some() {
             let reason = format!("{} latents for a batch of {batch}: one, or as many, were expected", shape[0]);
-            return Err(wrong(Setting::Batch, reason));
+            return Err(Error::wrong(Setting::Batch, reason));
         }
         shape[0] = batch;
         Ok(shape)
@@ -328,15 +330,16 @@ fn noise_shape(path: &Path) -> Result<Vec<i64>> {
 /// Checks the settings that depend on no file.
 fn check_settings(request: &SampleRequest, has_no_negative: bool) -> Result<()> {
     if let Some(sampler) = request.sampler.filter(|sampler| sampler.needs_negative() && has_no_negative) {
-        let reason = format!("{sampler} reads a negative conditioning on its own: give --negative, with --cfg");
-        return Err(wrong(Setting::Sampler, reason));
+        let [negative, cfg] = [Setting::Negative, Setting::Cfg];
+        let reason = format!("{sampler} reads a negative conditioning on its own: give {negative}, with {cfg}");
+        return Err(Error::wrong(Setting::Sampler, reason));
     }
     if let Some(reuse) = request.reuse.filter(|reuse| !(*reuse > 0.0 && *reuse <= MOST_REUSE)) {
         let reason = format!("a reuse of {reuse}: a part above 0 and at most {MOST_REUSE} was expected, as 0.2");
-        return Err(wrong(Setting::Reuse, reason));
+        return Err(Error::wrong(Setting::Reuse, reason));
     }
     if !(request.cfg as f32).is_finite() {
-        return Err(wrong(Setting::Cfg, format!("a guidance (cfg) of {}: a number was expected", request.cfg)));
+        return Err(Error::wrong(Setting::Cfg, format!("a guidance (cfg) of {}: a number was expected", request.cfg)));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The settings of sampling in a pipeline that diffusers saved, beside its weights.
 
 use std::path::{Path, PathBuf};
+use tilewright_wording::Setting;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -46,11 +47,13 @@ impl SavedScheduler {
         let refused = |reason: String| Error::Input { path: path.clone(), reason };
         let class = saved["_class_name"].as_str().unwrap_or_default();
         let scheduler = FlowScheduler::of_class(class).ok_or_else(|| {
-            refused(format!("the scheduler '{class}' is not followed: choose --sampler, or leave --as diffusers out"))
+            let [sampler, of] = [Setting::Sampler, Setting::As];
+            refused(format!("the scheduler '{class}' is not followed: choose {sampler}, or leave {of} diffusers out"))
         })?;
         let is_set = |name: &&str| !matches!(saved[*name], Value::Null | Value::Bool(false));
         if let Some(name) = NOT_FOLLOWED.iter().find(|name| is_set(name)) {
-            return Err(refused(format!("{name} is not followed: give --sigmas, or leave --as diffusers out")));
+            let [sigmas, of] = [Setting::Sigmas, Setting::As];
+            return Err(refused(format!("{name} is not followed: give {sigmas}, or leave {of} diffusers out")));
         }
         let is_usual = saved["solver_order"].as_u64().is_none_or(|order| order == 2)
             && saved["solver_type"].as_str().is_none_or(|kind| matches!(kind, "bh2" | "midpoint"));

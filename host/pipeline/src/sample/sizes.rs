@@ -1,15 +1,12 @@
 //! The sizes that a model makes, and the shapes of their latents.
 
 use super::{SampleModel, Size};
-use crate::{Error, Result, Setting};
+use crate::{Error, Result};
+use tilewright_wording::Setting;
 
 /// The longest side of a picture in pixels, and the most frames.
 const MOST_PIXELS: u32 = 1 << 15;
 const MOST_FRAMES: u32 = 1 << 12;
-
-fn wrong(setting: Setting, reason: String) -> Error {
-    Error::Setting { setting, reason }
-}
 
 impl SampleModel {
     /// Checks that a size can be sampled, before anything is read or encoded for it.
@@ -38,27 +35,27 @@ impl SampleModel {
                 _ => Setting::Frames,
             };
             let most = format!("at most {MOST_PIXELS} pixels a side and {MOST_FRAMES} frames can be made");
-            return Err(wrong(setting, format!("a size of {width}×{height} and {frames} frames: {most}")));
+            return Err(Error::wrong(setting, format!("a size of {width}×{height} and {frames} frames: {most}")));
         }
         let step = space;
         if width == 0 || height == 0 || width % step != 0 || height % step != 0 {
             let next = |side: u32| side.div_ceil(step).max(1) * step;
             let setting = if width == 0 || width % step != 0 { Setting::Width } else { Setting::Height };
             let (fit, more) = (format!("{}×{}", next(width), next(height)), format!("multiples of {step} pixels"));
-            return Err(wrong(setting, format!("a size of {width}×{height}: sides are {more}, as {fit}")));
+            return Err(Error::wrong(setting, format!("a size of {width}×{height}: sides are {more}, as {fit}")));
         }
         let channels = self.config().latent_channels();
         let [rows, columns] = [height / space, width / space].map(i64::from);
         if !self.config().is_video() {
             return match frames {
                 1 => Ok(vec![1, channels, rows, columns]),
-                _ => Err(wrong(Setting::Frames, format!("{frames} frames: this transformer makes pictures"))),
+                _ => Err(Error::wrong(Setting::Frames, format!("{frames} frames: this transformer makes pictures"))),
             };
         }
         if (frames - 1) % time != 0 {
             let next = (frames - 1).div_ceil(time) * time + 1;
             let reason = format!("{frames} frames: one more than a multiple of {time}, as {next}, was expected");
-            return Err(wrong(Setting::Frames, reason));
+            return Err(Error::wrong(Setting::Frames, reason));
         }
         Ok(vec![1, channels, i64::from((frames - 1) / time + 1), rows, columns])
     }

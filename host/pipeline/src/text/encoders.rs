@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tilewright_wording::Setting;
 
 use serde::Deserialize;
 use tch::Tensor;
@@ -266,9 +267,10 @@ impl TextEncoders {
         let files: Vec<&str> = needed.iter().filter_map(|kind| kind.file()).collect();
         let files = files.join(" and ");
         Err(Error::Prompt(format!(
-            "the transformer is conditioned by {}, and {} given: name them by --text-encoder, as {files}",
+            "the transformer is conditioned by {}, and {} given: name them by {}, as {files}",
             names(&needed),
-            if kinds.len() == 1 { format!("{} is", names(&kinds)) } else { format!("{} are", names(&kinds)) }
+            if kinds.len() == 1 { format!("{} is", names(&kinds)) } else { format!("{} are", names(&kinds)) },
+            Setting::TextEncoder
         )))
     }
 

@@ -1,6 +1,7 @@
 //! Notes on parts of a prompt that other programs obey, and the reference reads as words.
 
 use tilewright_sampling::Convention;
+use tilewright_wording::Setting;
 
 /// Words in capitals that A1111's web UI obeys.
 const WORDS: [&str; 2] = ["BREAK", "AND"];
@@ -30,7 +31,8 @@ pub fn prompt_notes(name: &str, prompt: &str, convention: Convention) -> Vec<Str
     for part in enclosed(prompt, '<', '>') {
         let inner = &part[1..part.len() - 1];
         if let Some((kind, _)) = inner.split_once(':').filter(|(kind, _)| NETWORKS.contains(kind)) {
-            note(part, if kind == "hypernet" { "" } else { ": --lora takes a LoRA" });
+            let advice = format!(": {} takes a LoRA", Setting::Lora);
+            note(part, if kind == "hypernet" { "" } else { &advice });
         }
     }
     for part in enclosed(prompt, '{', '}').filter(|part| part.contains('|')) {
@@ -73,7 +75,7 @@ mod tests {
         for (prompt, words) in [
             (
                 "a fox <lora:style_v2:0.8>, red",
-                "the prompt's <lora:style_v2:0.8> is words, as ComfyUI reads it: --lora",
+                "the prompt's <lora:style_v2:0.8> is words, as ComfyUI reads it: lora takes",
             ),
             ("a fox BREAK a dog", "the prompt's BREAK is words"),
             ("a {red|blue} fox", "the prompt's {red|blue} is words, as ComfyUI reads it, without its interface"),

@@ -16,18 +16,6 @@ use crate::{
     models::{OpenModel, OpenVae},
 };
 
-/// Advice for the command line in the errors of libraries that it shares, and the same for the API.
-const ADVICE: [(&str, &str); 8] = [
-    ("'tilewright encode' makes a latent of it; a VAE is a .safetensors file", "send a latent"),
-    ("policies come after --policy; 'tilewright policy inspect' looks into them", "modules go to /v1/modules"),
-    ("'tilewright history' reads the history", "send a latent"),
-    (": the latent comes first, the VAE after --vae", ": send the latent"),
-    ("choose the latent with --tensor", "name one of them in tensor"),
-    ("leave --scaled out", "leave scaled out"),
-    ("give its family, or its scaling factor", "the server's configuration can name its family, or its scaling-factor"),
-    (", a folder or .safetensors", " or .safetensors"),
-];
-
 /// Reads the latent of a request.
 ///
 /// # Errors
@@ -65,7 +53,7 @@ pub fn inspect(
     rate(request.fps.as_deref(), &model.facts().family).map_err(Refusal::Invalid)?;
     check_format(format, model.kind(), shape.frames)?;
     let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
-    media.check(model.kind(), &shape).map_err(|line| invalid(format!("format: {}", replace_advice(&line))))?;
+    media.check(model.kind(), &shape).map_err(|line| invalid(format!("format: {line}")))?;
     let latents = model.tensor(&latent).map_err(internal)?;
     let counts_weights = device.counts_weights || request.count_weights;
     let size = latents.size();
@@ -91,11 +79,7 @@ pub fn inspect(
 /// An error of a latent's file, in a line for callers. The file's path on the server is left out.
 fn describe_error(error: &dyn std::error::Error, path: &Path) -> String {
     let path = path.display().to_string();
-    replace_advice(&one_line(error).replace(&format!("{path}: "), "latent: ").replace(&path, "latent"))
-}
-
-pub fn replace_advice(line: &str) -> String {
-    ADVICE.iter().fold(line.to_owned(), |line, (theirs, ours)| line.replace(theirs, ours))
+    one_line(error).replace(&format!("{path}: "), "latent: ").replace(&path, "latent")
 }
 
 /// Refuses a format that can't hold the output, by the formats' names in requests.
@@ -122,6 +106,7 @@ mod tests {
 
     #[test]
     fn what_is_no_latent_is_refused_without_options_of_the_command_line() {
+        tilewright_wording::speak(crate::WORDS);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("upload");
         let tensor = |start: u64| format!(r#"{{"dtype":"F32","shape":[1],"data_offsets":[{start},{}]}}"#, start + 4);
@@ -131,7 +116,7 @@ mod tests {
             (&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], "a PNG picture, not a safetensors file: send a latent"),
             (b"\0asm\x01\0\0\0", "modules go to /v1/modules"),
             (b"SQLite format 3\0", "send a latent"),
-            (&two, "2 tensors in it: name one of them in tensor: a, b"),
+            (&two, "2 tensors in it: name one by tensor: a, b"),
         ] {
             std::fs::write(&path, bytes).unwrap();
             let line = describe_error(&Latent::read(&path, None).err().unwrap(), &path);

@@ -2,60 +2,9 @@
 
 use std::path::PathBuf;
 
-use tilewright_pipeline::{Error, Setting};
+use tilewright_pipeline::Error;
 
 use crate::{error::one_line, jobs::inputs::Input, models::OpenModel};
-
-/// Options of the command line in advice, with what requests and configurations call them. Others
-/// have no name there.
-const OPTIONS: [(&str, &str); 26] = [
-    ("--size", "sample.width and sample.height"),
-    ("--frames", "sample.frames"),
-    ("--batch", "sample.batch"),
-    ("--seed", "sample.seed"),
-    ("--steps", "sample.steps"),
-    ("--sigmas", "sample.sigmas"),
-    ("--sampler", "sample.sampler"),
-    ("--scheduler", "sample.scheduler"),
-    ("--shift", "sample.shift"),
-    ("--cfg", "sample.cfg"),
-    ("--guidance", "sample.guidance"),
-    ("--denoise", "sample.denoise"),
-    ("--reuse", "sample.reuse"),
-    ("--as", "sample.as"),
-    ("--start-step", "sample.start_step"),
-    ("--end-step", "sample.end_step"),
-    ("--no-add-noise", "sample.no_add_noise"),
-    ("--leftover-noise", "sample.leftover_noise"),
-    ("--text-tokens", "text_tokens"),
-    ("--fps", "fps"),
-    ("--memory-limit", "memory_limit_bytes"),
-    ("--text-encoder", "text-encoder, in the configuration,"),
-    ("--transformer", "transformer, in the configuration,"),
-    ("--vae", "vae, in the configuration,"),
-    ("--model", "model, in the configuration,"),
-    ("--models", "models, in the configuration,"),
-];
-
-/// The field by which a setting is given.
-fn field(setting: Setting) -> &'static str {
-    match setting {
-        Setting::Width => "sample.width",
-        Setting::Height => "sample.height",
-        Setting::Frames => "sample.frames",
-        Setting::Batch => "sample.batch",
-        Setting::Steps => "sample.steps",
-        Setting::Sigmas => "sample.sigmas",
-        Setting::Span => "sample.start_step and sample.end_step",
-        Setting::Sampler => "sample.sampler",
-        Setting::Scheduler => "sample.scheduler",
-        Setting::Shift => "sample.shift",
-        Setting::Cfg => "sample.cfg",
-        Setting::Guidance => "sample.guidance",
-        Setting::Denoise => "sample.denoise",
-        Setting::Reuse => "sample.reuse",
-    }
-}
 
 /// An error in a line for callers.
 pub fn describe(error: &Error, model: &OpenModel, path: impl Fn(Input) -> Option<PathBuf>) -> String {
@@ -65,42 +14,33 @@ pub fn describe(error: &Error, model: &OpenModel, path: impl Fn(Input) -> Option
 }
 
 fn in_words(error: &Error, files: impl Iterator<Item = (PathBuf, &'static str)>) -> String {
-    let line = match error.setting() {
-        Some((setting, reason)) => format!("{}: {reason}", field(setting)),
-        None => one_line(error),
-    };
-    let line = files.fold(line, |line, (path, name)| line.replace(&path.display().to_string(), name));
-    let mut words = line.split("--");
-    let first = words.next().unwrap_or_default().to_owned();
-    words.fold(first, |line, rest| {
-        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').unwrap_or(rest.len());
-        let option = format!("--{}", &rest[..end]);
-        let name = OPTIONS.iter().find(|(known, _)| *known == option).map(|(_, name)| (*name).to_owned());
-        // Inputs are parts of a form, of the same names.
-        format!("{line}{}{}", name.unwrap_or_else(|| rest[..end].replace('-', "_")), &rest[end..])
-    })
+    files.fold(one_line(error), |line, (path, name)| line.replace(&path.display().to_string(), name))
 }
 
 #[cfg(test)]
 mod tests {
+    use tilewright_wording::Setting;
+
     use super::*;
 
     #[test]
     fn settings_and_files_are_called_what_requests_call_them() {
+        tilewright_wording::speak(crate::WORDS);
         let of = |error: &Error| in_words(error, [(PathBuf::from("/data/3/latent"), "latent")].into_iter());
         let setting = |setting, reason: &str| of(&Error::Setting { setting, reason: reason.into() });
         assert_eq!(setting(Setting::Width, "a size of 33×32: as 48×32"), "sample.width: a size of 33×32: as 48×32");
-        let line = setting(Setting::Sampler, "x reads a negative conditioning: give --negative, with --cfg");
-        assert_eq!(line, "sample.sampler: x reads a negative conditioning: give negative, with sample.cfg");
         let span = tilewright_sampling::Error::Span { start: 3, end: 2, steps: 4 };
-        let line = of(&Error::Sigmas(span));
+        let line = of(&Error::from(span));
         assert!(
             line.starts_with("sample.start_step and sample.end_step: ")
                 && line.contains("is left; sample.start_step is below sample.end_step"),
             "{line}"
         );
-        assert_eq!(of(&Error::Sigmas(tilewright_sampling::Error::Shift(-1.0))).split(':').next(), Some("sample.shift"));
-        let input = Error::Input { path: "/data/3/latent".into(), reason: "no size: give --size or --latent".into() };
+        assert_eq!(of(&Error::from(tilewright_sampling::Error::Shift(-1.0))).split(':').next(), Some("sample.shift"));
+        let input = Error::Input {
+            path: "/data/3/latent".into(),
+            reason: format!("no size: give {} or {}", Setting::Size, Setting::Latent),
+        };
         assert_eq!(of(&input), "latent: no size: give sample.width and sample.height or latent");
     }
 }

@@ -18,7 +18,7 @@ use tilewright_service_api::{JobRequest, JobSettings, JobStage, OutputFormat, Sa
 
 use super::{
     Around, Inspection, Refusal, Work,
-    decode::{check_format, replace_advice},
+    decode::check_format,
     describe::describe,
     internal, invalid, rate,
     sample::{named, sample_request},
@@ -255,7 +255,7 @@ pub fn inspect<'a>(
     check_format(format, vae.kind(), frames as usize)?;
     let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
     let made = Shape { samples: samples as usize, frames: frames as usize, width, height, channels: 3 };
-    media.check(vae.kind(), &made).map_err(|line| invalid(format!("format: {}", replace_advice(&line))))?;
+    media.check(vae.kind(), &made).map_err(|line| invalid(format!("format: {line}")))?;
     settings.fps = vae.is_video().then(|| rate.to_string());
     let files = transformer.denoiser.files();
     let facts = vae.facts();
