@@ -84,7 +84,7 @@ fn four_failures_are_the_end() {
         panic!("{}", unfinished.error);
     };
     let message = unfinished.error.to_string();
-    for words in ["4 attempts", "out of memory", "--memory-limit", "--policy fixed --set space=blended --set tile=64"] {
+    for words in ["4 attempts", "out of memory", "memory-limit", "policy fixed set space=blended set tile=64"] {
         assert!(message.contains(words) && !message.contains('\n'), "{message:?} lacks {words:?}");
     }
     assert!(!unfinished.error.is_input());
@@ -216,7 +216,7 @@ fn what_overflows_in_half_precision_is_decoded_again_in_f32() {
     // Half precision to the end: the advice names the way out.
     let unfinished = job.run(&mut Scripted::new(alike(&half)), &mut Quiet).unwrap_err();
     let message = unfinished.error.to_string();
-    assert!(message.contains("NaN") && message.contains("--set precision=f32"), "{message}");
+    assert!(message.contains("NaN") && message.contains("set precision=f32"), "{message}");
     assert_eq!(unfinished.record.unwrap().attempts.len(), 4);
     vae.release();
     assert_eq!(in_use(), before);

@@ -175,10 +175,10 @@ fn what_is_there_is_left_where_that_was_asked_for() {
     fs::write(&path, "precious").unwrap();
     fs::create_dir(&frames).unwrap();
     let error = output.write(&[samples::frame(4, 4, 3, 0)], &Vec::new()).unwrap_err();
-    assert!(error.is_input() && error.to_string().contains("--no-clobber"), "{error}");
+    assert!(error.is_input() && error.to_string().contains("no-clobber"), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     let whole = tilewright_outputs::temporary_folder(folder.path()).unwrap();
-    assert!(into_folder.place_folder(whole, &frames).unwrap_err().to_string().contains("--no-clobber"));
+    assert!(into_folder.place_folder(whole, &frames).unwrap_err().to_string().contains("no-clobber"));
     assert!(Output::with(&path, Kind::Picture, options).is_err() && Output::new(&path, Kind::Picture).is_ok());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
 }
@@ -210,10 +210,10 @@ fn quality_and_bits_are_for_the_formats_that_have_them() {
     let bits = Options { depth: Depth::Sixteen, ..Options::default() };
     assert!(refused("a.jpg", quality).is_none() && refused("a.png", bits).is_none() && refused("a", bits).is_none());
     for name in ["a.png", "a.webp", "a.gif", "a.safetensors", "a"] {
-        assert!(refused(name, quality).unwrap().contains("--quality is for .jpg"), "{name}");
+        assert!(refused(name, quality).unwrap().contains("quality is for .jpg"), "{name}");
     }
     for name in ["a.jpg", "a.webp", "a.gif", "a.safetensors"] {
-        assert!(refused(name, bits).unwrap().contains("--bits 16 is for .png"), "{name}");
+        assert!(refused(name, bits).unwrap().contains("bits 16 is for .png"), "{name}");
     }
 }
 
