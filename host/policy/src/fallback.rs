@@ -13,7 +13,7 @@ use tilewright_plan::{
 };
 
 use crate::{
-    check::{self, Bounded, Bounds, rank_precision},
+    check::{self, Bounded, rank_precision},
     exact,
 };
 
@@ -35,6 +35,45 @@ pub(crate) trait HostPlans: Bounded {
         _costs: &dyn CostModel<Self>,
     ) -> Option<(Self::Plan, Vec<String>)> {
         None
+    }
+}
+
+/// The inputs of a search for a plan.
+pub(crate) struct Fitting<'a, W: Bounded> {
+    question: &'a Question<'a, W>,
+    costs: &'a dyn CostModel<W>,
+    bounds: W::Bounds,
+}
+
+impl<'a, W: Bounded> Fitting<'a, W> {
+    pub fn new(question: &'a Question<'a, W>, costs: &'a dyn CostModel<W>) -> Self {
+        Self { question, costs, bounds: W::bounds(question) }
+    }
+
+    /// The plan after checking; none if it makes no sense.
+    pub fn make_legal(&self, mut plan: W::Plan) -> Option<W::Plan> {
+        check::fit::<W>(&mut plan, &self.bounds, &mut |_| {}).ok().map(|()| plan)
+    }
+
+    /// True if a plan repeats none that failed.
+    pub fn is_new(&self, plan: &W::Plan) -> bool {
+        !self.question.attempts.iter().any(|attempt| W::repeats(plan, attempt))
+    }
+
+    /// True if values were not finite: no narrower type is tried after that.
+    fn has_overflowed(&self) -> bool {
+        self.question.attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }))
+    }
+
+    /// The bytes that a plan is expected to hold at once; none if it can't be carried out.
+    fn held(&self, plan: &W::Plan) -> Option<u64> {
+        let cost = self.costs.estimate_one(&W::without_reason(plan)).ok()?;
+        Some(W::held_bytes(&cost))
+    }
+
+    /// True if a plan is within the limit, or if it is not known to be beyond.
+    fn may_fit(&self, plan: &W::Plan) -> bool {
+        self.held(plan).is_none_or(|held| held <= W::memory_limit(self.question.request))
     }
 }
 
@@ -60,8 +99,8 @@ const SIDES: [u32; 11] = [2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64
 /// The plan of a request that has no usable answer: the first one, or the next one after its
 /// attempts failed.
 fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
-    let &Question { request, device, capabilities, under_way, attempts, .. } = question;
-    let fitting = Fitting { question, costs };
+    let &Question { request, device, capabilities, attempts, .. } = question;
+    let fitting = Fitting::new(question, costs);
     let Some(last) = attempts.last() else {
         let plan = Plan { precision: precision(device, capabilities), ..plain_plan(device) };
         return fitting.plan(plan, request.memory_limit, "native default");
@@ -73,7 +112,7 @@ fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
             let wider = Plan { precision, reason: reason.into(), ..last.plan.clone() };
             match costs.estimate_one(&wider) {
                 Ok(cost) if cost.peak_bytes <= request.memory_limit && fitting.is_new(&wider) => {
-                    make_legal(wider, &Bounds::new(request, capabilities, under_way)).unwrap_or(last.plan.clone())
+                    fitting.make_legal(wider).unwrap_or(last.plan.clone())
                 }
                 _ => fitting.plan(wider, request.memory_limit, reason),
             }
@@ -105,17 +144,17 @@ fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
     let questions = if question.under_way.is_some() { vec![question, &anew] } else { vec![question] };
     let reason = "native default: the last resort";
     for question in &questions {
-        let fitting = Fitting { question, costs };
+        let fitting = Fitting::new(question, costs);
         let plan = Plan { precision: fitting.finite(precision(device, capabilities)), ..plain_plan(device) };
         let untried = question.after(&[]);
-        let first = Fitting { question: &untried, costs }.plan(plan, request.memory_limit, reason);
+        let first = Fitting::new(&untried, costs).plan(plan, request.memory_limit, reason);
         if fitting.is_new(&first) && fitting.fits(&first) {
             return Some(first);
         }
     }
     let mut left: Vec<(bool, Plan)> = Vec::new();
     for question in questions {
-        let fitting = Fitting { question, costs };
+        let fitting = Fitting::new(question, costs);
         let next = Some(decide(question, costs)).filter(|plan| fitting.is_new(plan));
         left.extend(next.map(|plan| (fitting.fits(&plan), plan)));
     }
@@ -134,20 +173,12 @@ fn precision(device: &Device, capabilities: &Capabilities) -> Precision {
     }
 }
 
-/// The inputs of a search for a plan.
-#[derive(Clone, Copy)]
-struct Fitting<'a> {
-    question: &'a Question<'a>,
-    costs: &'a dyn CostModel,
-}
-
-impl Fitting<'_> {
+impl Fitting<'_, Vae> {
     /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else
     /// the same in bf16, else with the least memory possible. A plan that was tried is returned
     /// only if no other is left.
     fn plan(&self, plan: Plan, most: u64, reason: &str) -> Plan {
-        let Question { request, capabilities, under_way, .. } = *self.question;
-        let bounds = Bounds::new(request, capabilities, under_way);
+        let Question { request, capabilities, .. } = *self.question;
         // A narrow type comes last, since it alone changes the values of a whole picture.
         let narrow = self.has_narrower(plan.precision).then_some(Precision::Uniform(Dtype::Bf16));
         let precisions = [Some(plan.precision), narrow].into_iter().flatten();
@@ -157,7 +188,7 @@ impl Fitting<'_> {
         });
         let plans = plans.filter_map(|(precision, space, time)| {
             let reason = reason.into();
-            make_legal(Plan { space, time, batch: 1, precision, reason, ..plan.clone() }, &bounds)
+            self.make_legal(Plan { space, time, batch: 1, precision, reason, ..plan.clone() })
         });
         let mut least: Option<((bool, u64), Plan)> = None;
         for plan in plans {
@@ -177,17 +208,12 @@ impl Fitting<'_> {
     /// True if bf16 may be taken instead of a wider type: it is offered, and nothing has
     /// overflowed.
     fn has_narrower(&self, precision: Precision) -> bool {
-        let Question { capabilities, attempts, .. } = *self.question;
-        let has_overflowed = attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }));
-        precision.dtype() == Dtype::F32 && capabilities.dtypes.contains(&Dtype::Bf16) && !has_overflowed
-    }
-
-    fn is_new(&self, plan: &Plan) -> bool {
-        !self.question.attempts.iter().any(|attempt| check::repeats(plan, attempt))
+        let offers = self.question.capabilities.dtypes.contains(&Dtype::Bf16);
+        precision.dtype() == Dtype::F32 && offers && !self.has_overflowed()
     }
 
     fn fits(&self, plan: &Plan) -> bool {
-        self.costs.estimate_one(plan).is_ok_and(|cost| cost.peak_bytes <= self.question.request.memory_limit)
+        self.held(plan).is_some_and(|held| held <= self.question.request.memory_limit)
     }
 
     /// The type, or f32 if values were not finite in one that keeps as much.
@@ -213,10 +239,6 @@ fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(Space, Time
     }
     divisions.extend(SIDES.iter().map(|side| (tile(*side), Time::Whole)));
     divisions
-}
-
-pub(crate) fn make_legal(mut plan: Plan, bounds: &Bounds) -> Option<Plan> {
-    check::fit::<Vae>(&mut plan, bounds, &mut |_| {}).ok().map(|()| plan)
 }
 
 fn plain_plan(device: &Device) -> Plan {
@@ -428,7 +450,7 @@ mod tests {
         let mut attempts = vec![failed(&Plan { release: Release::EachStep, prefetch: 3, ..first.clone() }, memory)];
         let mut peaks = vec![facts.estimate_one(&first).unwrap().peak_bytes];
         while let Some(next) = own(&attempts) {
-            assert!(attempts.iter().all(|attempt| !check::repeats(&next, attempt)), "{next:?} again");
+            assert!(attempts.iter().all(|attempt| !Vae::repeats(&next, attempt)), "{next:?} again");
             peaks.push(facts.estimate_one(&next).unwrap().peak_bytes);
             attempts.push(failed(&next, memory));
             assert!(attempts.len() < 40, "it comes to an end");
