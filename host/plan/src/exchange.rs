@@ -301,8 +301,8 @@ pub struct Reply<W: Work = Vae> {
 /// it.
 const FRAMES_DONE: &str = "clip.done";
 
-/// Saturates after 584 years, as the contract does.
-pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+/// Nanoseconds as the contract has them: they saturate after 584 years.
+pub fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

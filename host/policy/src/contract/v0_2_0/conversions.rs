@@ -6,32 +6,54 @@ use super::bindings::{
     exports::tilewright::policy::lifecycle,
     tilewright::policy::{host, types, vae},
 };
-use crate::{
-    contract::conversions::{alike, conversions},
-    host::Description,
-    settings::Setting,
-};
+use crate::contract::conversions::{alike, conversions};
 
-conversions!(vae, types, std::convert::identity);
-alike!(
-    types::Dtype,
-    plan::Dtype,
-    F32 = F32,
-    Tf32 = Tf32,
-    Bf16 = Bf16,
-    F16 = F16,
-    F8E4m3 = F8E4m3,
-    F8E5m2 = F8E5m2,
-    I8 = I8,
-    I4 = I4
-);
-alike!(types::Stage, plan::Stage, Text = Text, Denoise = Denoise, Decode = Decode, Encode = Encode);
-alike!(types::WeightForm, plan::WeightForm, Packed = Packed, Expanded = Expanded);
+conversions!(vae, types);
+alike!(types::Dtype, Dtype, F32, Tf32, Bf16, F16, F8E4m3, F8E5m2, I8, I4);
+alike!(types::Stage, Stage, Text, Denoise, Decode, Encode);
+alike!(types::WeightForm, WeightForm, Packed, Expanded);
+
+/// Writes both directions of a conversion between plans of the contract and of [`tilewright_plan`],
+/// which is in scope as `plan`: their parts have the same names, but for those that are given as a
+/// pair.
+macro_rules! plans {
+    ($module:ident, $plan:ident, $($part:ident),+ $(; $theirs:ident = $ours:ident)?) => {
+        impl From<$module::Plan> for plan::$plan {
+            fn from(answer: $module::Plan) -> Self {
+                Self {
+                    $($part: answer.$part.into(),)+
+                    $($ours: answer.$theirs.into(),)?
+                    options: options(answer.options),
+                    reason: answer.reason,
+                }
+            }
+        }
+
+        impl From<&plan::$plan> for $module::Plan {
+            fn from(plan: &plan::$plan) -> Self {
+                Self {
+                    $($part: plan.$part.into(),)+
+                    $($theirs: plan.$ours.into(),)?
+                    options: lower_options(&plan.options),
+                    reason: plan.reason.clone(),
+                }
+            }
+        }
+    };
+}
+
+pub(super) use plans;
 
 impl From<plan::HostMemory> for types::HostMemory {
     fn from(host: plan::HostMemory) -> Self {
         let plan::HostMemory { total_bytes, free_bytes, transfer_rate } = host;
         Self { total_bytes, free_bytes, transfer_rate }
+    }
+}
+
+impl<'a> From<&'a plan::StoredType> for types::StoredType<'a> {
+    fn from(stored: &'a plan::StoredType) -> Self {
+        Self { name: &stored.name, bytes: stored.bytes }
     }
 }
 
@@ -57,7 +79,7 @@ impl<'a> Facts<'a> {
     pub fn new<W: plan::Work>(
         question: &'a plan::Question<'a, W>,
         dtypes: &[plan::Dtype],
-        stored: impl Iterator<Item = (&'a str, u64)>,
+        stored: impl Iterator<Item = types::StoredType<'a>>,
     ) -> Self {
         let named = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
         let offered = W::offered_options(question.capabilities).iter().map(|option| Offered {
@@ -72,22 +94,13 @@ impl<'a> Facts<'a> {
             device: question.device,
             fast_dtypes: named(&question.device.fast_dtypes),
             dtypes: named(dtypes),
-            stored_types: stored.map(|(name, bytes)| types::StoredType { name, bytes }).collect(),
+            stored_types: stored.collect(),
             options: offered.collect(),
         }
     }
 
     pub fn device(&self) -> types::Device<'_> {
-        types::Device {
-            backend: self.device.backend.into(),
-            name: &self.device.name,
-            arch: &self.device.arch,
-            compute_units: self.device.compute_units,
-            total_bytes: self.device.total_bytes,
-            free_bytes: self.device.free_bytes,
-            unified: self.device.unified,
-            fast_dtypes: &self.fast_dtypes,
-        }
+        lend_device(self.device, &self.fast_dtypes)
     }
 
     pub fn weights(&self, stored_bytes: u64) -> types::Weights<'_> {
@@ -131,18 +144,4 @@ pub(super) fn options(named: Vec<(String, types::Value)>) -> plan::Options {
 /// A plan's options for a policy.
 pub(super) fn lower_options(options: &plan::Options) -> Vec<(String, types::Value)> {
     options.iter().map(|(name, value)| (name.to_owned(), value.clone().into())).collect()
-}
-
-impl From<lifecycle::Description> for Description {
-    fn from(said: lifecycle::Description) -> Self {
-        let setting =
-            |lifecycle::Setting { name, summary, default }| Setting { name, summary, default: default.into() };
-        Self {
-            name: said.name,
-            version: said.version,
-            summary: said.summary,
-            stages: said.stages.into_iter().map(Into::into).collect(),
-            settings: said.settings.into_iter().map(setting).collect(),
-        }
-    }
 }

@@ -1,41 +1,37 @@
 //! Conversions between the types of contract 0.2.0's `text` and [`tilewright_plan`]'s.
 
 use tilewright_plan as plan;
-use tilewright_plan::Text;
+use tilewright_plan::{Text, exchange::nanoseconds};
 
 use super::{
     bindings::tilewright::policy::{text, types},
-    conversions::{Facts, lower_options, options},
+    conversions::{Facts, lower_options, options, plans},
 };
-use crate::contract::conversions::{alike, nanoseconds};
+use crate::contract::conversions::alike;
 
-alike!(text::Place, plan::Place, Device = Device, Host = Host);
+alike!(text::Place, Place, Device, Host);
+plans!(text, TextPlan, precision, place, weights, kept);
 
 /// A question about a text encoder's run in the contract's form: the parts that can't be lent as
 /// they are.
 pub(super) struct EncoderRequest<'a> {
     question: &'a plan::Question<'a, Text>,
-    facts: Facts<'a>,
+    pub facts: Facts<'a>,
     places: Vec<text::Place>,
     weights: Vec<types::WeightForm>,
 }
 
 impl<'a> EncoderRequest<'a> {
-    pub fn new(question: &'a plan::Question<'a, Text>) -> Self {
-        let plan::TextCapabilities { places, weights, .. } = question.capabilities;
-        let stored = question.request.model.stored_types.iter();
-        let stored = stored.map(|stored| (stored.name.as_str(), stored.bytes));
+    /// Nothing of a run is under way.
+    pub fn new(question: &'a plan::Question<'a, Text>, _: Option<&plan::UnderWay<Text>>) -> Self {
+        let plan::TextCapabilities { dtypes, places, weights, .. } = question.capabilities;
+        let stored = question.request.model.stored_types.iter().map(Into::into);
         Self {
             question,
-            facts: Facts::new(question, &question.capabilities.dtypes, stored),
+            facts: Facts::new(question, dtypes, stored),
             places: places.iter().copied().map(Into::into).collect(),
             weights: weights.iter().copied().map(Into::into).collect(),
         }
-    }
-
-    /// The options that are offered.
-    pub fn options(&self) -> Vec<types::PlanOption<'_>> {
-        self.facts.options()
     }
 
     /// The request as the contract has it, everything in it lent.
@@ -67,32 +63,6 @@ impl<'a> EncoderRequest<'a> {
     }
 }
 
-impl From<text::Plan> for plan::TextPlan {
-    fn from(answer: text::Plan) -> Self {
-        Self {
-            precision: answer.precision.into(),
-            place: answer.place.into(),
-            weights: answer.weights.into(),
-            kept: answer.kept,
-            options: options(answer.options),
-            reason: answer.reason,
-        }
-    }
-}
-
-impl From<&plan::TextPlan> for text::Plan {
-    fn from(plan: &plan::TextPlan) -> Self {
-        Self {
-            precision: plan.precision.into(),
-            place: plan.place.into(),
-            weights: plan.weights.into(),
-            kept: plan.kept,
-            options: lower_options(&plan.options),
-            reason: plan.reason.clone(),
-        }
-    }
-}
-
 impl From<plan::TextCost> for text::Cost {
     fn from(cost: plan::TextCost) -> Self {
         let plan::TextCost { elapsed, load, peak_bytes, weights_bytes, host_bytes } = cost;
@@ -106,11 +76,5 @@ impl From<&plan::TextOutcome> for text::Outcome {
         let &plan::TextOutcome { elapsed, load, peak_bytes, weights_bytes, host_bytes, attempts, .. } = outcome;
         let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
         Self { memory: types::Memory { peak_bytes, weights_bytes }, elapsed_ns, load_ns, host_bytes, attempts }
-    }
-}
-
-impl From<plan::Trial<Text>> for text::Trial {
-    fn from(trial: plan::Trial<Text>) -> Self {
-        Self { plan: (&trial.plan).into(), outcome: (&trial.outcome).into() }
     }
 }
