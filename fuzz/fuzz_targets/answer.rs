@@ -128,7 +128,7 @@ static DEVICE: Device = Device {
 };
 
 fn named(number: u8) -> Dtype {
-    Dtype::NAMES[usize::from(number) % Dtype::NAMES.len()].0
+    Dtype::ALL[usize::from(number) % Dtype::ALL.len()]
 }
 
 fuzz_target!(|case: Case| {

@@ -211,7 +211,7 @@ fn what_a_policy_learns_from_texts_reaches_it_and_a_trap_costs_no_more() {
 }
 
 fn any_plan() -> impl Strategy<Value = TextPlan> {
-    let dtype = prop::sample::select(Dtype::NAMES.map(|(dtype, _)| dtype).to_vec());
+    let dtype = prop::sample::select(Dtype::ALL.to_vec());
     (dtype, any::<[bool; 4]>()).prop_map(|(dtype, [mixed, device, packed, kept])| TextPlan {
         precision: if mixed { Precision::Mixed(dtype) } else { Precision::Uniform(dtype) },
         place: if device { Place::Device } else { Place::Host },

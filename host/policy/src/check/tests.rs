@@ -281,7 +281,7 @@ prop_compose! {
         batch in side(), dtype in 0..7usize, mixed in any::<bool>(), offload in any::<bool>(), prefetch in side(),
     ) -> Plan {
         let tile = Tile { height, width, overlap };
-        let dtype = Dtype::NAMES[dtype].0;
+        let dtype = Dtype::ALL[dtype];
         Plan {
             space: match kind { 0 => Space::Whole, 1 => Space::Blended(tile), _ => Space::Exact(tile) },
             time: match time { 0 => Time::Whole, 1 => Time::Carried { frames }, _ => Time::Blended { frames, overlap: shared } },
