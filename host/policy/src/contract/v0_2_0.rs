@@ -130,7 +130,7 @@ macro_rules! stage {
                 store: &mut Store<Guest>,
                 question: &Question<'_, $work>,
             ) -> Result<Answer<<$work as Work>::Plan>> {
-                let request = $request::new(question, question.under_way);
+                let request = $request::of(question, question.under_way);
                 let attempts = question.attempts;
                 let plans: Vec<contract::$of::Plan> = attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
                 let failed = attempts.iter().zip(&plans);
@@ -138,7 +138,7 @@ macro_rules! stage {
                     .map(|(attempt, plan)| contract::$of::Attempt { plan, failure: attempt.failure.into() })
                     .collect();
                 let guest = loaded(&self.$of, &self.exports.$of, |at| at.load(&mut *store, &self.instance))?;
-                let answer = guest.call_decide(store, request.lend(&request.facts.options()), &failed)?;
+                let answer = guest.call_decide(store, request.lend(&request.options()), &failed)?;
                 Ok(answer.map(Into::into))
             }
 
@@ -150,9 +150,9 @@ macro_rules! stage {
                 outcome: &<$work as Work>::Outcome,
             ) -> Result<()> {
                 // The outcome is of the work as a whole.
-                let request = $request::new(question, None);
+                let request = $request::of(question, None);
                 let guest = loaded(&self.$of, &self.exports.$of, |at| at.load(&mut *store, &self.instance))?;
-                guest.call_learn(store, request.lend(&request.facts.options()), &plan.into(), outcome.into())
+                guest.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
             }
         }
 

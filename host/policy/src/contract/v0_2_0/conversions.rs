@@ -64,22 +64,27 @@ struct Offered<'a> {
     default: types::Value,
 }
 
-/// Facts of a question about any stage in the contract's form: the parts that can't be lent as they
-/// are.
-pub(super) struct Facts<'a> {
-    device: &'a plan::Device,
+/// A question in the contract's form: the parts that can't be lent as they are. `P` is a plan there,
+/// and `X` is what one kind of work has beside the others.
+pub(super) struct Facts<'a, W: plan::Work, P, X = ()> {
+    pub question: &'a plan::Question<'a, W>,
     fast_dtypes: Vec<types::Dtype>,
     /// The types that the host can run.
     pub dtypes: Vec<types::Dtype>,
     stored_types: Vec<types::StoredType<'a>>,
     options: Vec<Offered<'a>>,
+    /// The part that is done of work under way, and its plan.
+    pub under_way: Option<(u32, P)>,
+    pub own: X,
 }
 
-impl<'a> Facts<'a> {
-    pub fn new<W: plan::Work>(
+impl<'a, W: plan::Work, P: for<'p> From<&'p W::Plan>, X> Facts<'a, W, P, X> {
+    pub fn new(
         question: &'a plan::Question<'a, W>,
+        under_way: Option<&plan::UnderWay<W>>,
         dtypes: &[plan::Dtype],
         stored: impl Iterator<Item = types::StoredType<'a>>,
+        own: X,
     ) -> Self {
         let named = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
         let offered = W::offered_options(question.capabilities).iter().map(|option| Offered {
@@ -91,16 +96,18 @@ impl<'a> Facts<'a> {
             default: option.default.clone().into(),
         });
         Self {
-            device: question.device,
+            question,
             fast_dtypes: named(&question.device.fast_dtypes),
             dtypes: named(dtypes),
             stored_types: stored.collect(),
             options: offered.collect(),
+            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
+            own,
         }
     }
 
     pub fn device(&self) -> types::Device<'_> {
-        lend_device(self.device, &self.fast_dtypes)
+        lend_device(self.question.device, &self.fast_dtypes)
     }
 
     pub fn weights(&self, stored_bytes: u64) -> types::Weights<'_> {

@@ -38,22 +38,13 @@ impl From<Option<u32>> for denoise::Residency {
     }
 }
 
-/// A question about a sample in the contract's form: the parts that can't be lent as they are.
-pub(super) struct SampleRequest<'a> {
-    question: &'a plan::Question<'a, Denoise>,
-    pub facts: Facts<'a>,
-    /// The steps that are finished, and their plan.
-    under_way: Option<(u32, denoise::Plan)>,
-}
+/// A question about a sample.
+pub(super) type SampleRequest<'a> = Facts<'a, Denoise, denoise::Plan>;
 
 impl<'a> SampleRequest<'a> {
-    pub fn new(question: &'a plan::Question<'a, Denoise>, under_way: Option<&plan::UnderWay<Denoise>>) -> Self {
+    pub fn of(question: &'a plan::Question<'a, Denoise>, under_way: Option<&plan::UnderWay<Denoise>>) -> Self {
         let stored = question.request.model.stored_types.iter().map(Into::into);
-        Self {
-            question,
-            facts: Facts::new(question, &question.capabilities.dtypes, stored),
-            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
-        }
+        Self::new(question, under_way, &question.capabilities.dtypes, stored, ())
     }
 
     /// The request as the contract has it, everything in it lent.
@@ -63,13 +54,13 @@ impl<'a> SampleRequest<'a> {
         denoise::Request {
             model: denoise::Model {
                 family: &model.family,
-                weights: self.facts.weights(model.stored_bytes),
+                weights: self.weights(model.stored_bytes),
                 parameters: model.parameters,
                 blocks: model.blocks,
                 largest_block_bytes: model.largest_block_bytes,
                 experts: model.experts,
             },
-            device: self.facts.device(),
+            device: self.device(),
             host: request.host.into(),
             limit_bytes: request.memory_limit,
             objective: request.objective.into(),
@@ -83,7 +74,7 @@ impl<'a> SampleRequest<'a> {
             passes: request.passes,
             sampler: &request.sampler,
             capabilities: denoise::Capabilities {
-                dtypes: &self.facts.dtypes,
+                dtypes: &self.dtypes,
                 fp8_products: capabilities.fp8_products,
                 int8_products: capabilities.int8_products,
                 fused_attention: capabilities.fused_attention,
@@ -93,10 +84,7 @@ impl<'a> SampleRequest<'a> {
                 reuse_most: capabilities.reuse_most,
                 options,
             },
-            under_way: self
-                .under_way
-                .as_ref()
-                .map(|(steps_done, plan)| denoise::UnderWay { steps_done: *steps_done, plan }),
+            under_way: self.under_way.as_ref().map(|&(steps_done, ref plan)| denoise::UnderWay { steps_done, plan }),
             hints: &[],
         }
     }

@@ -12,26 +12,17 @@ use crate::contract::conversions::alike;
 alike!(text::Place, Place, Device, Host);
 plans!(text, TextPlan, precision, place, weights, kept);
 
-/// A question about a text encoder's run in the contract's form: the parts that can't be lent as
-/// they are.
-pub(super) struct EncoderRequest<'a> {
-    question: &'a plan::Question<'a, Text>,
-    pub facts: Facts<'a>,
-    places: Vec<text::Place>,
-    weights: Vec<types::WeightForm>,
-}
+/// A question about a text encoder's run, with the places and the forms of weights that are
+/// offered.
+pub(super) type EncoderRequest<'a> = Facts<'a, Text, text::Plan, (Vec<text::Place>, Vec<types::WeightForm>)>;
 
 impl<'a> EncoderRequest<'a> {
-    /// Nothing of a run is under way.
-    pub fn new(question: &'a plan::Question<'a, Text>, _: Option<&plan::UnderWay<Text>>) -> Self {
+    pub fn of(question: &'a plan::Question<'a, Text>, under_way: Option<&plan::UnderWay<Text>>) -> Self {
         let plan::TextCapabilities { dtypes, places, weights, .. } = question.capabilities;
+        let places = places.iter().copied().map(Into::into).collect();
+        let weights = weights.iter().copied().map(Into::into).collect();
         let stored = question.request.model.stored_types.iter().map(Into::into);
-        Self {
-            question,
-            facts: Facts::new(question, dtypes, stored),
-            places: places.iter().copied().map(Into::into).collect(),
-            weights: weights.iter().copied().map(Into::into).collect(),
-        }
+        Self::new(question, under_way, dtypes, stored, (places, weights))
     }
 
     /// The request as the contract has it, everything in it lent.
@@ -41,20 +32,20 @@ impl<'a> EncoderRequest<'a> {
         text::Request {
             model: text::Model {
                 kind: &model.kind,
-                weights: self.facts.weights(model.parameter_bytes),
+                weights: self.weights(model.parameter_bytes),
                 blocks: model.blocks,
                 width: model.width,
                 head_width: model.head_width,
             },
-            device: self.facts.device(),
+            device: self.device(),
             host: request.host.into(),
             limit_bytes: request.memory_limit,
             objective: request.objective.into(),
             tokens: &request.tokens,
             capabilities: text::Capabilities {
-                dtypes: &self.facts.dtypes,
-                places: &self.places,
-                weights: &self.weights,
+                dtypes: &self.dtypes,
+                places: &self.own.0,
+                weights: &self.own.1,
                 kept: capabilities.kept,
                 options,
             },

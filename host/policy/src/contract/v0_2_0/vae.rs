@@ -1,7 +1,7 @@
 //! Conversions between the types of contract 0.2.0's `vae` and [`tilewright_plan`]'s.
 
 use tilewright_plan as plan;
-use tilewright_plan::exchange::nanoseconds;
+use tilewright_plan::{Vae, exchange::nanoseconds};
 
 use super::{
     bindings::tilewright::policy::{types, vae},
@@ -19,29 +19,17 @@ const FIELDS: [&str; 3] = [SAMPLE_SIZE, plan::Stage::HINT, "clip.done"];
 /// The prefix of hints that name capabilities, as in records of earlier programs.
 const CAPABILITIES: &str = "offer.";
 
-/// A question about a decode or an encode in the contract's form: the parts that can't be lent as
-/// they are.
-pub(super) struct VaeRequest<'a> {
-    question: &'a plan::Question<'a>,
-    pub facts: Facts<'a>,
-    /// The request's hints, without those that have a field.
-    hints: Vec<types::Hint<'a>>,
-    /// The clip that is under way: frames that are delivered, and their plan.
-    under_way: Option<(u32, vae::Plan)>,
-}
+/// A question about a decode or an encode, with the request's hints that have no field.
+pub(super) type VaeRequest<'a> = Facts<'a, Vae, vae::Plan, Vec<types::Hint<'a>>>;
 
 impl<'a> VaeRequest<'a> {
-    pub fn new(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
+    pub fn of(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
         let plan::Request { model, hints, .. } = question.request;
         let stored = types::StoredType { name: model.stored.name(), bytes: model.parameter_bytes };
         let is_field = |name: &str| FIELDS.contains(&name) || name.starts_with(CAPABILITIES);
         let hints = hints.iter().filter(|hint| !is_field(&hint.name));
-        Self {
-            question,
-            facts: Facts::new(question, &question.capabilities.dtypes, std::iter::once(stored)),
-            hints: hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect(),
-            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
-        }
+        let hints = hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect();
+        Self::new(question, under_way, &question.capabilities.dtypes, std::iter::once(stored), hints)
     }
 
     /// The request as the contract has it, everything in it lent.
@@ -55,10 +43,10 @@ impl<'a> VaeRequest<'a> {
             },
             model: vae::Model {
                 family: &request.model.family,
-                weights: self.facts.weights(request.model.parameter_bytes),
+                weights: self.weights(request.model.parameter_bytes),
                 sample_size: sample_size.and_then(|hint| hint.value.parse().ok()),
             },
-            device: self.facts.device(),
+            device: self.device(),
             host: request.host.into(),
             limit_bytes: request.memory_limit,
             objective: request.objective.into(),
@@ -70,7 +58,7 @@ impl<'a> VaeRequest<'a> {
             spatial_scale: request.model.spatial_scale,
             temporal_scale: request.model.temporal_scale,
             capabilities: vae::Capabilities {
-                dtypes: &self.facts.dtypes,
+                dtypes: &self.dtypes,
                 tile_unit: capabilities.tile_unit,
                 tile_least: capabilities.tile_least,
                 batch_most: capabilities.batch_most,
@@ -80,11 +68,8 @@ impl<'a> VaeRequest<'a> {
                 offload: capabilities.offload,
                 options,
             },
-            under_way: self
-                .under_way
-                .as_ref()
-                .map(|(frames_done, plan)| vae::UnderWay { frames_done: *frames_done, plan }),
-            hints: &self.hints,
+            under_way: self.under_way.as_ref().map(|&(frames_done, ref plan)| vae::UnderWay { frames_done, plan }),
+            hints: &self.own,
         }
     }
 }
