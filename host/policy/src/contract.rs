@@ -105,13 +105,13 @@ fn unanswered() -> wasmtime::Error {
 /// Work that an instance is asked about.
 pub(crate) trait Answered: Bounded {
     /// An instance as far as it is asked about this work.
-    fn of(instance: &dyn Instance) -> &dyn Asks<Self>;
+    fn part_of(instance: &dyn Instance) -> &dyn Asks<Self>;
 }
 
 macro_rules! answered {
     ($($work:ident),+) => {
         $(impl Answered for $work {
-            fn of(instance: &dyn Instance) -> &dyn Asks<Self> {
+            fn part_of(instance: &dyn Instance) -> &dyn Asks<Self> {
                 instance
             }
         })+
