@@ -56,9 +56,10 @@ pub(crate) fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(
     divisions
 }
 
-/// The best exact plan in the types and memory order of a blended one that the request does not
-/// allow; `None` if it is allowed, or if none fits.
-pub(crate) fn in_place_of(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
+/// The best exact plan in the types and memory order of a blended one that was checked, but that
+/// the request does not allow; `None` if it is allowed, if none fits, or if a clip is under way in
+/// it.
+pub fn in_place_of(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
     let &Question { request, capabilities, under_way, .. } = question;
     // A clip that began in tiles can only go on in them.
     let began_blended = under_way.is_some_and(|under_way| under_way.plan.is_blended());

@@ -4,14 +4,14 @@
 use std::mem::discriminant;
 
 use tilewright_plan::{
-    Attention, CostModel, DenoisePlan, Dtype, GuidanceOrder, Place, Plan, Precision, Products, Question, Space,
-    TextCapabilities, TextPlan, Time, WeightForm,
+    Attention, DenoisePlan, Dtype, GuidanceOrder, Place, Plan, Precision, Products, Question, Space, TextCapabilities,
+    TextPlan, Time, WeightForm,
 };
 
+pub use crate::exact::in_place_of as exact_in_place_of;
 use crate::{
     Governed,
     check::{self, Bounds, DenoiseBounds, rank_precision},
-    exact,
 };
 
 /// Checks an answer as a decision does: returns the changes.
@@ -27,12 +27,6 @@ pub fn check_answer<W: Governed>(plan: &mut W::Plan, question: &Question<'_, W>)
 /// The illegal parts of a plan that was checked; empty if the checker is right.
 pub fn find_breaches<W: Governed>(plan: &W::Plan, question: &Question<'_, W>) -> Vec<&'static str> {
     W::breaches(plan, &W::bounds(question))
-}
-
-/// The exact plan that replaces a blended one which was checked; `None` if the blended one may
-/// stand: the request allows it, no exact plan fits, or a clip is under way in it.
-pub fn exact_in_place_of(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
-    exact::in_place_of(plan, question, costs)
 }
 
 pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
