@@ -5,7 +5,10 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use tilewright_plan::{Options, Dtype, Layout, Model, Objective, Capabilities, Plan, Precision, Release, Request, Space, Tile, Time, UnderWay};
+use tilewright_plan::{
+    Backend, Capabilities, Device, Dtype, Layout, Model, Objective, Options, Plan, Precision, Question, Release, Request,
+    Space, Stage, Tile, Time, UnderWay,
+};
 use tilewright_policy::oracle;
 
 #[derive(Arbitrary, Debug)]
@@ -96,7 +99,7 @@ impl<'a> Arbitrary<'a> for Case {
         let mut under_way = None;
         if let Some(running) = Option::<Answered>::arbitrary(u)?.filter(|_| request.frames > 1) {
             let mut running = running.plan();
-            under_way = oracle::check_answer(&mut running, &request, &capabilities, None)
+            under_way = oracle::check_answer(&mut running, &question(&request, &capabilities, None))
                 .ok()
                 .map(|_| UnderWay { done: 1, plan: running });
         }
@@ -104,19 +107,39 @@ impl<'a> Arbitrary<'a> for Case {
     }
 }
 
+fn question<'a>(
+    request: &'a Request,
+    capabilities: &'a Capabilities,
+    under_way: Option<&'a UnderWay>,
+) -> Question<'a> {
+    Question::new(Stage::Decode, request, &DEVICE, capabilities).going_on(under_way)
+}
+
+/// Checks depend on no device.
+static DEVICE: Device = Device {
+    backend: Backend::Cpu,
+    name: String::new(),
+    arch: String::new(),
+    compute_units: 1,
+    total_bytes: 0,
+    free_bytes: 0,
+    unified: false,
+    fast_dtypes: Vec::new(),
+};
+
 fn named(number: u8) -> Dtype {
-    Dtype::NAMES[usize::from(number) % Dtype::NAMES.len()].0
+    Dtype::ALL[usize::from(number) % Dtype::ALL.len()]
 }
 
 fuzz_target!(|case: Case| {
     let Case { request, capabilities, under_way, mut answer } = case;
-    let under_way = under_way.as_ref();
-    if oracle::check_answer(&mut answer, &request, &capabilities, under_way).is_err() {
+    let question = question(&request, &capabilities, under_way.as_ref());
+    if oracle::check_answer(&mut answer, &question).is_err() {
         return;
     }
-    let breaches = oracle::find_breaches(&answer, &request, &capabilities, under_way);
+    let breaches = oracle::find_breaches(&answer, &question);
     assert!(breaches.is_empty(), "{breaches:?}: {answer:?}");
     let once = answer.clone();
-    assert_eq!(oracle::check_answer(&mut answer, &request, &capabilities, under_way), Ok(Vec::new()), "{once:?}");
+    assert_eq!(oracle::check_answer(&mut answer, &question), Ok(Vec::new()), "{once:?}");
     assert_eq!(answer, once);
 });

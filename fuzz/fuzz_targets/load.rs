@@ -79,8 +79,9 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(mut policy) = policy.configure(&[]) else { return };
     let (request, device, offer) = &*REQUEST;
     for stage in [Stage::Decode, Stage::Encode] {
-        let decision = policy.decide(&Question::new(stage, request, device, offer), Arc::new(Nothing));
-        let breaches = oracle::find_breaches(&decision.plan, request, offer, None);
+        let question = Question::new(stage, request, device, offer);
+        let decision = policy.decide(&question, Arc::new(Nothing));
+        let breaches = oracle::find_breaches(&decision.plan, &question);
         assert!(breaches.is_empty(), "{breaches:?}: {:?}", decision.plan);
     }
 });

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tilewright_plan::{
     Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, Dtype, GuidanceOrder, Layout, Options, Outcome, Place,
     Plan, PoolStatistics, Precision, Products, Release, Space, Text, TextCost, TextOutcome, TextPlan, Tile, Time,
-    UnderWay, Vae, WeightForm, Work,
+    UnderWay, Vae, WeightForm,
 };
-use tilewright_policy::oracle;
+use tilewright_policy::{Governed, oracle};
 
 use crate::golden::{CallResult, GoldenRequest};
 
 /// Work whose plans are judged.
-pub trait Judged: Work {
+pub trait Judged: Governed {
     /// The same plan in another type.
     fn in_type(plan: Self::Plan, dtype: Dtype) -> Self::Plan;
 
@@ -29,7 +29,13 @@ pub trait Judged: Work {
     fn leanest(golden: &GoldenRequest<Self>) -> Vec<Self::Plan>;
 
     /// A plan after checking; none if it makes no sense.
-    fn legal(plan: Self::Plan, golden: &GoldenRequest<Self>, under_way: Option<&UnderWay<Self>>) -> Option<Self::Plan>;
+    fn legal(
+        mut plan: Self::Plan,
+        golden: &GoldenRequest<Self>,
+        under_way: Option<&UnderWay<Self>>,
+    ) -> Option<Self::Plan> {
+        oracle::check_answer(&mut plan, &golden.question().going_on(under_way)).ok().map(|_| plan)
+    }
 
     /// True if the host carries out an exact plan in this answer's place, since the user does not
     /// allow blended ones.
@@ -95,10 +101,6 @@ impl Judged for Vae {
         plans.collect()
     }
 
-    fn legal(mut plan: Plan, golden: &GoldenRequest, under_way: Option<&UnderWay>) -> Option<Plan> {
-        oracle::check_answer(&mut plan, &golden.request, &golden.capabilities, under_way).ok().map(|_| plan)
-    }
-
     fn is_replaced(answer: &Plan, golden: &GoldenRequest, result: &CallResult) -> bool {
         let under_way = result.under_way.as_ref();
         let question = golden.question().going_on(under_way).after(&result.attempts);
@@ -154,14 +156,6 @@ impl Judged for Denoise {
         golden.capabilities.dtypes.iter().map(plan).collect()
     }
 
-    fn legal(
-        mut plan: DenoisePlan,
-        golden: &GoldenRequest<Self>,
-        _under_way: Option<&UnderWay<Self>>,
-    ) -> Option<DenoisePlan> {
-        oracle::check_sample_answer(&mut plan, &golden.question()).ok().map(|_| plan)
-    }
-
     fn outcome(cost: Option<DenoiseCost>) -> DenoiseOutcome {
         let step = cost.map(|cost| cost.step.mul_f64(SLOWER)).unwrap_or_default();
         DenoiseOutcome {
@@ -211,14 +205,6 @@ impl Judged for Text {
             plans.collect::<Vec<_>>()
         };
         capabilities.dtypes.iter().flat_map(plan).collect()
-    }
-
-    fn legal(
-        mut plan: TextPlan,
-        golden: &GoldenRequest<Self>,
-        _under_way: Option<&UnderWay<Self>>,
-    ) -> Option<TextPlan> {
-        oracle::check_text_answer(&mut plan, &golden.question()).ok().map(|_| plan)
     }
 
     fn outcome(cost: Option<TextCost>) -> TextOutcome {

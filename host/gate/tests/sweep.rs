@@ -40,7 +40,7 @@ fn every_plan(question: &Question<'_, Denoise>) -> Vec<DenoisePlan> {
                             if question.capabilities.reuse_most > 0.0 {
                                 plan.reuse = StepReuse::Output { threshold: question.capabilities.reuse_most };
                             }
-                            if oracle::check_sample_answer(&mut plan, question).is_ok() && !plans.contains(&plan) {
+                            if oracle::check_answer(&mut plan, question).is_ok() && !plans.contains(&plan) {
                                 plans.push(plan);
                             }
                         }

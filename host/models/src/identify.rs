@@ -1,10 +1,7 @@
 //! The identity of a file, by the names and shapes of its tensors and never by its own name.
 
-use std::{fmt, str::FromStr};
-use tilewright_wording::Remedy;
-
 use serde::Serialize;
-use tilewright_plan::words::did_you_mean;
+use tilewright_wording::Remedy;
 
 use crate::{
     Checkpoint, Error, Result,
@@ -12,43 +9,29 @@ use crate::{
     parts::{Part, Role},
 };
 
-/// A family of models that share an autoencoder's latent space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Family {
-    /// Stable Diffusion 1 and 2.
-    Sd,
-    /// Stable Diffusion XL.
-    Sdxl,
-    /// Stable Diffusion 3 and 3.5.
-    Sd3,
-    /// Flux.1, and the models that use its autoencoder.
-    Flux,
-    /// A KL autoencoder of no known family.
-    Kl,
-    /// WAN 2.1 and Qwen-Image.
-    #[serde(rename = "wan-2.1")]
-    Wan21,
-    /// WAN 2.2.
-    #[serde(rename = "wan-2.2")]
-    Wan22,
+tilewright_plan::names! {
+    /// A family of models that share an autoencoder's latent space.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Family {
+        /// Stable Diffusion 1 and 2.
+        Sd = "sd",
+        /// Stable Diffusion XL.
+        Sdxl = "sdxl",
+        /// Stable Diffusion 3 and 3.5.
+        Sd3 = "sd3",
+        /// Flux.1, and the models that use its autoencoder.
+        Flux = "flux",
+        /// A KL autoencoder of no known family.
+        Kl = "kl",
+        /// WAN 2.1 and Qwen-Image.
+        #[serde(rename = "wan-2.1")]
+        Wan21 = "wan-2.1",
+        /// WAN 2.2.
+        #[serde(rename = "wan-2.2")]
+        Wan22 = "wan-2.2",
+    }
 }
-
-/// A row of [`FAMILIES`].
-type FamilyRow = (Family, &'static str, Option<(f64, f64)>);
-
-/// A family's name and its latents' scaling and shift: a model's latent is (z − shift) · scaling of
-/// the autoencoder's. The constants are those of the published configurations (diffusers'
-/// `config.json` of each model).
-const FAMILIES: [FamilyRow; 7] = [
-    (Family::Sd, "sd", Some((0.18215, 0.0))),
-    (Family::Sdxl, "sdxl", Some((0.13025, 0.0))),
-    (Family::Sd3, "sd3", Some((1.5305, 0.0609))),
-    (Family::Flux, "flux", Some((0.3611, 0.1159))),
-    (Family::Kl, "kl", None),
-    (Family::Wan21, "wan-2.1", None),
-    (Family::Wan22, "wan-2.2", None),
-];
 
 /// Beginnings of names beside the autoencoder in a whole checkpoint, and the family that they show.
 const NEIGHBOURS: [(&str, Family); 5] = [
@@ -59,69 +42,44 @@ const NEIGHBOURS: [(&str, Family); 5] = [
     ("model.diffusion_model.label_emb.", Family::Sdxl),
 ];
 
-impl Family {
-    /// The family's name in records and on the command line.
-    pub fn name(self) -> &'static str {
-        FAMILIES[self as usize].1
-    }
+tilewright_plan::from_name!(Family, "family", "one of ");
 
-    /// The published scaling and shift, if there are such.
+impl Family {
+    /// The published scaling and shift of its latents, if there are such: a model's latent is
+    /// (z − shift) · scaling of the autoencoder's. The constants are those of the published
+    /// configurations (diffusers' `config.json` of each model).
     pub fn scaling(self) -> Option<(f64, f64)> {
-        FAMILIES[self as usize].2
+        match self {
+            Family::Sd => Some((0.18215, 0.0)),
+            Family::Sdxl => Some((0.13025, 0.0)),
+            Family::Sd3 => Some((1.5305, 0.0609)),
+            Family::Flux => Some((0.3611, 0.1159)),
+            Family::Kl | Family::Wan21 | Family::Wan22 => None,
+        }
     }
 
     /// The family whose published scaling factor this is.
     fn with_scaling(factor: f64) -> Option<Self> {
-        FAMILIES
-            .iter()
-            .find(|(_, _, scaling)| scaling.is_some_and(|(known, _)| (known - factor).abs() < 1e-6))
-            .map(|row| row.0)
+        let is_own = |family: &Self| family.scaling().is_some_and(|(known, _)| (known - factor).abs() < 1e-6);
+        Self::ALL.into_iter().find(is_own)
     }
 }
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Family {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        FAMILIES.iter().find(|(_, name, _)| *name == text).map(|row| row.0).ok_or_else(|| {
-            let names: Vec<_> = FAMILIES.iter().map(|(_, name, _)| *name).collect();
-            let meant = did_you_mean(text, names.iter().copied());
-            format!("unknown family '{text}'{meant}: expected one of {}", names.join(", "))
-        })
-    }
-}
-
-/// The layout of a file: the tensors' names and their nesting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FileLayout {
-    /// diffusers' names.
-    Diffusers,
-    /// The original names (LDM, BFL).
-    Ldm,
-    /// The original names inside a whole checkpoint, under a prefix.
-    Checkpoint,
-    /// WAN's original names.
-    WanOriginal,
-    /// One of the kinds that are recognised but not read.
-    Other,
-}
-
-impl fmt::Display for FileLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FileLayout::Diffusers => "diffusers",
-            FileLayout::Ldm => "ldm",
-            FileLayout::Checkpoint => "checkpoint",
-            FileLayout::WanOriginal => "wan-original",
-            FileLayout::Other => "other",
-        })
+tilewright_plan::names! {
+    /// The layout of a file: the tensors' names and their nesting.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum FileLayout {
+        /// diffusers' names.
+        Diffusers = "diffusers",
+        /// The original names (LDM, BFL).
+        Ldm = "ldm",
+        /// The original names inside a whole checkpoint, under a prefix.
+        Checkpoint = "checkpoint",
+        /// WAN's original names.
+        WanOriginal = "wan-original",
+        /// One of the kinds that are recognised but not read.
+        Other = "other",
     }
 }
 

@@ -39,31 +39,23 @@ pub(crate) struct Sign {
 /// not before its projection.
 const TEXT_MODEL: &str = "text_model.";
 
-/// The kind of an encoder: what reads its text, and what it hands on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EncoderKind {
-    /// OpenAI's CLIP.
-    Clip,
-    /// OpenCLIP.
-    OpenClip,
-    /// T5.
-    T5,
-    /// UMT5.
-    Umt5,
+tilewright_plan::names! {
+    /// The kind of an encoder: what reads its text, and what it hands on.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum EncoderKind {
+        /// OpenAI's CLIP.
+        Clip = "CLIP",
+        /// OpenCLIP.
+        OpenClip = "OpenCLIP",
+        /// T5.
+        T5 = "T5",
+        /// UMT5.
+        Umt5 = "UMT5",
+    }
 }
 
 impl EncoderKind {
-    /// The kind's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            EncoderKind::Clip => "CLIP",
-            EncoderKind::OpenClip => "OpenCLIP",
-            EncoderKind::T5 => "T5",
-            EncoderKind::Umt5 => "UMT5",
-        }
-    }
-
     /// The file in which its published encoder of text is found, if it has one of its own.
     pub fn file(self) -> Option<&'static str> {
         published().find(|known| known.kind == self && !known.is_vision).and_then(|known| known.file)

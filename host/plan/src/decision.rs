@@ -95,28 +95,30 @@ pub struct LogLine {
     pub message: String,
 }
 
-/// The reason why the host's own plan replaces a policy's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum FallbackReason {
-    /// The policy answered with an error.
-    Error,
-    /// The answer makes no sense.
-    Nonsense,
-    /// The guest trapped.
-    Trap,
-    /// The guest used up its fuel.
-    OutOfFuel,
-    /// The guest used up its time.
-    Timeout,
-    /// The guest asked for more memory than it may have.
-    OutOfMemory,
-    /// The policy failed too often and is no longer asked.
-    OutOfService,
-    /// The policy's attempts are used up: the last ones are the host's own.
-    Exhausted,
-    /// The policy leaves the stage to the host.
-    NotAnswered,
+crate::names! {
+    /// The reason why the host's own plan replaces a policy's answer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum FallbackReason {
+        /// The policy answered with an error.
+        Error = "error",
+        /// The answer makes no sense.
+        Nonsense = "nonsense",
+        /// The guest trapped.
+        Trap = "trap",
+        /// The guest used up its fuel.
+        OutOfFuel = "out-of-fuel",
+        /// The guest used up its time.
+        Timeout = "timeout",
+        /// The guest asked for more memory than it may have.
+        OutOfMemory = "out-of-memory",
+        /// The policy failed too often and is no longer asked.
+        OutOfService = "out-of-service",
+        /// The policy's attempts are used up: the last ones are the host's own.
+        Exhausted = "exhausted",
+        /// The policy leaves the stage to the host.
+        NotAnswered = "not-answered",
+    }
 }
 
 impl FallbackReason {
@@ -124,22 +126,6 @@ impl FallbackReason {
     /// host: neither is a failure.
     pub const fn is_failure(self) -> bool {
         !matches!(self, FallbackReason::Error | FallbackReason::NotAnswered)
-    }
-}
-
-impl fmt::Display for FallbackReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FallbackReason::Error => "error",
-            FallbackReason::Nonsense => "nonsense",
-            FallbackReason::Trap => "trap",
-            FallbackReason::OutOfFuel => "out-of-fuel",
-            FallbackReason::Timeout => "timeout",
-            FallbackReason::OutOfMemory => "out-of-memory",
-            FallbackReason::OutOfService => "out-of-service",
-            FallbackReason::Exhausted => "exhausted",
-            FallbackReason::NotAnswered => "not-answered",
-        })
     }
 }
 

@@ -85,39 +85,45 @@ pub struct DenoiseRequest {
     pub host: HostMemory,
 }
 
-/// The form that weights are kept in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum WeightForm {
-    /// As stored, expanded where they are used.
-    Packed,
-    /// In the type of products.
-    Expanded,
+crate::names! {
+    /// The form that weights are kept in.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum WeightForm {
+        /// As stored, expanded where they are used.
+        Packed = "packed",
+        /// In the type of products.
+        Expanded = "expanded",
+    }
 }
 
-/// The operands of matrix products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Products {
-    /// In the plan's precision.
-    #[default]
-    Precision,
-    /// In FP8 (E4M3) where the weights are stored so: activations are rounded to it by one scale
-    /// for each product.
-    Fp8,
-    /// In 8-bit integers where the weights are stored in blocks of integers: activations are
-    /// rounded to them by one scale for each 32, and the sums of a block are exact.
-    Int8,
+crate::names! {
+    /// The operands of matrix products.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Products {
+        /// In the plan's precision.
+        #[default]
+        Precision = "precision",
+        /// In FP8 (E4M3) where the weights are stored so: activations are rounded to it by one
+        /// scale for each product.
+        Fp8 = "fp8",
+        /// In 8-bit integers where the weights are stored in blocks of integers: activations are
+        /// rounded to them by one scale for each 32, and the sums of a block are exact.
+        Int8 = "int8",
+    }
 }
 
-/// The order of a step's passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum GuidanceOrder {
-    /// One pass of both conditionings.
-    Together,
-    /// One pass after the other.
-    InTurn,
+crate::names! {
+    /// The order of a step's passes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum GuidanceOrder {
+        /// One pass of both conditionings.
+        Together = "together",
+        /// One pass after the other.
+        InTurn = "in-turn",
+    }
 }
 
 /// The way in which attention is computed.
@@ -157,6 +163,15 @@ pub enum StepReuse {
 }
 
 impl StepReuse {
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            StepReuse::Off => "off",
+            StepReuse::Output { .. } => "output",
+            StepReuse::FirstBlock { .. } => "first-block",
+        }
+    }
+
     /// The threshold; 0 if nothing is reused.
     pub const fn threshold(self) -> f64 {
         match self {
@@ -275,12 +290,8 @@ const SETTINGS: [Setting; 10] = [
     ("precision", "f32, bf16, f16, mixed-bf16 or mixed-f16", |plan, value| {
         put(&mut plan.precision, Precision::of_tokens(value))
     }),
-    ("products", "precision, fp8 or int8", |plan, value| {
-        put(&mut plan.products, Products::ALL.into_iter().find(|products| products.name() == value))
-    }),
-    ("weights", "packed or expanded", |plan, value| {
-        put(&mut plan.weights, named(value, [("packed", WeightForm::Packed), ("expanded", WeightForm::Expanded)]))
-    }),
+    ("products", "precision, fp8 or int8", |plan, value| put(&mut plan.products, Products::of_name(value))),
+    ("weights", "packed or expanded", |plan, value| put(&mut plan.weights, WeightForm::of_name(value))),
     ("ahead", "all, or a number of blocks from 0 to 64", |plan, value| {
         put(&mut plan.ahead, if value == "all" { Some(None) } else { number(value, 0, MOST_BLOCKS_AHEAD).map(Some) })
     }),
@@ -288,10 +299,7 @@ const SETTINGS: [Setting; 10] = [
         let pieces = || number(value, LEAST_QUERIES, u32::MAX).map(|queries| Attention::Pieces { queries });
         put(&mut plan.attention, if value == "fused" { Some(Attention::Fused) } else { pieces() })
     }),
-    ("guidance", "together or in-turn", |plan, value| {
-        let names = [("together", GuidanceOrder::Together), ("in-turn", GuidanceOrder::InTurn)];
-        put(&mut plan.guidance, named(value, names))
-    }),
+    ("guidance", "together or in-turn", |plan, value| put(&mut plan.guidance, GuidanceOrder::of_name(value))),
     ("samples", "all, or a number from 1 on", |plan, value| {
         put(&mut plan.samples, if value == "all" { Some(None) } else { number(value, 1, u32::MAX).map(Some) })
     }),
@@ -300,18 +308,11 @@ const SETTINGS: [Setting; 10] = [
     }),
     ("reuse", "off, or output or first-block where the sample allows reuse", |plan, value| {
         let threshold = plan.reuse.threshold();
-        let names = [
-            ("off", StepReuse::Off),
-            ("output", StepReuse::Output { threshold }),
-            ("first-block", StepReuse::FirstBlock { threshold }),
-        ];
+        let kinds = [StepReuse::Off, StepReuse::Output { threshold }, StepReuse::FirstBlock { threshold }];
         let is_allowed = |reuse: &StepReuse| threshold > 0.0 || matches!(reuse, StepReuse::Off);
-        put(&mut plan.reuse, named(value, names).filter(is_allowed))
+        put(&mut plan.reuse, kinds.into_iter().find(|reuse| reuse.name() == value).filter(is_allowed))
     }),
-    ("release", "keep, at-end or each-step", |plan, value| {
-        let names = [("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)];
-        put(&mut plan.release, named(value, names))
-    }),
+    ("release", "keep, at-end or each-step", |plan, value| put(&mut plan.release, Release::of_name(value))),
 ];
 
 /// The most blocks that are read ahead.
@@ -326,10 +327,6 @@ pub const MOST_PARTS: u32 = 64;
 fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
     *place = value?;
     Some(())
-}
-
-fn named<T, const N: usize>(value: &str, names: [(&str, T); N]) -> Option<T> {
-    names.into_iter().find(|(name, _)| *name == value).map(|(_, value)| value)
 }
 
 fn number(value: &str, least: u32, most: u32) -> Option<u32> {
@@ -373,35 +370,6 @@ impl DenoisePlan {
             return Err(format!("unknown setting '{name}'{meant}: denoise plans have {}", names.join(", ")));
         };
         set(self, value).ok_or_else(|| format!("{name}={value}: {expected} was expected"))
-    }
-}
-
-impl Products {
-    /// Every kind of operands.
-    pub const ALL: [Products; 3] = [Products::Precision, Products::Fp8, Products::Int8];
-
-    /// The name in settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Products::Precision => "precision",
-            Products::Fp8 => "fp8",
-            Products::Int8 => "int8",
-        }
-    }
-}
-
-impl fmt::Display for Products {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for GuidanceOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            GuidanceOrder::Together => "together",
-            GuidanceOrder::InTurn => "in-turn",
-        })
     }
 }
 
@@ -468,7 +436,7 @@ impl DenoiseCost {
 }
 
 /// The measurements of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DenoiseOutcome {
     /// Time of all steps, without loading.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attempt, Cost, DenoiseCost, DenoiseOutcome, Device, Fallback, Outcome, PoolStatistics, Question, Stage, TextCost,
-    TextOutcome, Trial, UnderWay, Vae, Work, exact,
+    Attempt, Cost, DenoiseCost, DenoiseOutcome, Device, Fallback, Outcome, Question, Stage, TextCost, TextOutcome,
+    Trial, UnderWay, Vae, Work, exact,
 };
 
 /// The calls of one policy's session that belong to one record.
@@ -301,24 +301,61 @@ pub struct Reply<W: Work = Vae> {
 /// it.
 const FRAMES_DONE: &str = "clip.done";
 
-/// Saturates after 584 years, as the contract does.
-pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+/// Nanoseconds as the contract has them: they saturate after 584 years.
+pub fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl From<Cost> for ExactCost {
-    fn from(cost: Cost) -> Self {
-        let Cost { peak_bytes, weights_bytes, elapsed, tiles, shapes, rework } = cost;
-        Self { peak_bytes, weights_bytes, elapsed_ns: nanoseconds(elapsed), tiles, shapes, rework }
-    }
+/// Writes the conversions between a type and its exact form, in which times are nanoseconds. Fields
+/// that the exact form lacks are those of `$rest`.
+macro_rules! mirrored {
+    (
+        $exact:ident from $plain:ty, $back:ident from $mirror:ty:
+        $($field:ident),+; $($exact_time:ident = $time:ident),+ $(; $rest:expr)?
+    ) => {
+        impl From<$plain> for $exact {
+            fn from(plain: $plain) -> Self {
+                Self { $($field: plain.$field,)+ $($exact_time: nanoseconds(plain.$time),)+ }
+            }
+        }
+
+        impl From<$mirror> for $back {
+            fn from(exact: $mirror) -> Self {
+                Self {
+                    $($field: exact.$field,)+
+                    $($time: Duration::from_nanos(exact.$exact_time),)+
+                    $(..$rest)?
+                }
+            }
+        }
+    };
 }
 
-impl From<&ExactCost> for Cost {
-    fn from(cost: &ExactCost) -> Self {
-        let &ExactCost { peak_bytes, weights_bytes, elapsed_ns, tiles, shapes, rework } = cost;
-        Self { peak_bytes, weights_bytes, elapsed: Duration::from_nanos(elapsed_ns), tiles, shapes, rework }
-    }
-}
+mirrored!(
+    ExactCost from Cost, Cost from &ExactCost:
+    peak_bytes, weights_bytes, tiles, shapes, rework; elapsed_ns = elapsed
+);
+mirrored!(
+    Measured from &Outcome, Outcome from Measured:
+    peak_bytes, weights_bytes, attempts; elapsed_ns = elapsed, load_ns = load; Self::default()
+);
+mirrored!(
+    ExactDenoiseCost from DenoiseCost, DenoiseCost from &ExactDenoiseCost:
+    peak_bytes, weights_bytes, moved_bytes; step_ns = step
+);
+mirrored!(
+    DenoiseMeasured from &DenoiseOutcome, DenoiseOutcome from DenoiseMeasured:
+    peak_bytes, weights_bytes, moved_bytes, attempts;
+    elapsed_ns = elapsed, load_ns = load, step_ns = step; Self::default()
+);
+mirrored!(
+    ExactTextCost from TextCost, TextCost from &ExactTextCost:
+    peak_bytes, weights_bytes, host_bytes; elapsed_ns = elapsed, load_ns = load
+);
+mirrored!(
+    TextMeasured from &TextOutcome, TextOutcome from TextMeasured:
+    peak_bytes, weights_bytes, host_bytes, attempts; elapsed_ns = elapsed, load_ns = load; Self::default()
+);
 
 impl<W: Work> Price<W> {
     /// As a cost model gave it.
@@ -338,99 +375,6 @@ impl<W: Work> Price<W> {
             Price::Cost(cost) => Ok(cost.into()),
             Price::Error(reason) => Err(reason.clone()),
         }
-    }
-}
-
-impl From<&Outcome> for Measured {
-    fn from(outcome: &Outcome) -> Self {
-        let &Outcome { elapsed, load, peak_bytes, weights_bytes, attempts, .. } = outcome;
-        let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
-        Self { elapsed_ns, load_ns, peak_bytes, weights_bytes, attempts }
-    }
-}
-
-/// Fields that policies do not get are zero.
-impl From<Measured> for Outcome {
-    fn from(measured: Measured) -> Self {
-        let Measured { elapsed_ns, load_ns, peak_bytes, weights_bytes, attempts } = measured;
-        let [elapsed, load] = [elapsed_ns, load_ns].map(Duration::from_nanos);
-        let pool = PoolStatistics::default();
-        Self { elapsed, load, peak_bytes, weights_bytes, attempts, pool, cold: false }
-    }
-}
-
-impl From<DenoiseCost> for ExactDenoiseCost {
-    fn from(cost: DenoiseCost) -> Self {
-        let DenoiseCost { peak_bytes, weights_bytes, moved_bytes, step } = cost;
-        Self { peak_bytes, weights_bytes, moved_bytes, step_ns: nanoseconds(step) }
-    }
-}
-
-impl From<&ExactDenoiseCost> for DenoiseCost {
-    fn from(cost: &ExactDenoiseCost) -> Self {
-        let &ExactDenoiseCost { peak_bytes, weights_bytes, moved_bytes, step_ns } = cost;
-        Self { peak_bytes, weights_bytes, moved_bytes, step: Duration::from_nanos(step_ns) }
-    }
-}
-
-impl From<&DenoiseOutcome> for DenoiseMeasured {
-    fn from(outcome: &DenoiseOutcome) -> Self {
-        let &DenoiseOutcome { elapsed, load, step, peak_bytes, weights_bytes, moved_bytes, attempts, .. } = outcome;
-        let [elapsed_ns, load_ns, step_ns] = [elapsed, load, step].map(nanoseconds);
-        Self { elapsed_ns, load_ns, step_ns, peak_bytes, weights_bytes, moved_bytes, attempts }
-    }
-}
-
-/// Fields that policies do not get are zero.
-impl From<DenoiseMeasured> for DenoiseOutcome {
-    fn from(measured: DenoiseMeasured) -> Self {
-        let DenoiseMeasured { elapsed_ns, load_ns, step_ns, peak_bytes, weights_bytes, moved_bytes, attempts } =
-            measured;
-        Self {
-            elapsed: Duration::from_nanos(elapsed_ns),
-            load: Duration::from_nanos(load_ns),
-            step: Duration::from_nanos(step_ns),
-            peak_bytes,
-            weights_bytes,
-            moved_bytes,
-            attempts,
-            reused: 0,
-            reuse_deviation: 0.0,
-            pool: PoolStatistics::default(),
-        }
-    }
-}
-
-impl From<TextCost> for ExactTextCost {
-    fn from(cost: TextCost) -> Self {
-        let TextCost { elapsed, load, peak_bytes, weights_bytes, host_bytes } = cost;
-        let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
-        Self { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes }
-    }
-}
-
-impl From<&ExactTextCost> for TextCost {
-    fn from(cost: &ExactTextCost) -> Self {
-        let &ExactTextCost { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes } = cost;
-        let [elapsed, load] = [elapsed_ns, load_ns].map(Duration::from_nanos);
-        Self { elapsed, load, peak_bytes, weights_bytes, host_bytes }
-    }
-}
-
-impl From<&TextOutcome> for TextMeasured {
-    fn from(outcome: &TextOutcome) -> Self {
-        let &TextOutcome { elapsed, load, peak_bytes, weights_bytes, host_bytes, attempts, .. } = outcome;
-        let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
-        Self { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes, attempts }
-    }
-}
-
-/// Fields that policies do not get are zero.
-impl From<TextMeasured> for TextOutcome {
-    fn from(measured: TextMeasured) -> Self {
-        let TextMeasured { elapsed_ns, load_ns, peak_bytes, weights_bytes, host_bytes, attempts } = measured;
-        let [elapsed, load] = [elapsed_ns, load_ns].map(Duration::from_nanos);
-        Self { elapsed, load, peak_bytes, weights_bytes, host_bytes, attempts, pool: PoolStatistics::default() }
     }
 }
 

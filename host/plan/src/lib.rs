@@ -14,6 +14,7 @@ pub mod exchange;
 mod expectation;
 mod loss;
 mod milliseconds;
+mod names;
 mod options;
 mod outcome;
 mod plan;

@@ -78,36 +78,48 @@ impl Precision {
         }
     }
 
+    /// The name in settings: `bf16`, `mixed-bf16`.
+    pub fn setting(&self) -> String {
+        match self {
+            Precision::Uniform(dtype) => dtype.to_string(),
+            Precision::Mixed(dtype) => format!("mixed-{dtype}"),
+        }
+    }
+
     /// The precisions that a transformer or a text encoder can be asked to compute in, by their
     /// names in settings: `f32`, `bf16`, `f16`, `mixed-bf16`, `mixed-f16`.
     pub fn of_tokens(name: &str) -> Option<Self> {
         let types = [Dtype::F32, Dtype::Bf16, Dtype::F16];
         let uniform = types.into_iter().map(Precision::Uniform);
         let mixed = types.into_iter().skip(1).map(Precision::Mixed);
-        uniform.chain(mixed).find(|precision| precision.to_string().replace(' ', "-") == name)
+        uniform.chain(mixed).find(|precision| precision.setting() == name)
     }
 }
 
-/// The order of a tensor's elements in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Layout {
-    /// [N, C, H, W] in memory.
-    ChannelsFirst,
-    /// [N, H, W, C] in memory.
-    ChannelsLast,
+crate::names! {
+    /// The order of a tensor's elements in memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Layout {
+        /// [N, C, H, W] in memory.
+        ChannelsFirst = "channels-first",
+        /// [N, H, W, C] in memory.
+        ChannelsLast = "channels-last",
+    }
 }
 
-/// The time at which memory that the pool holds but nothing uses is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Release {
-    /// Never.
-    Keep,
-    /// When the work ends.
-    AtEnd,
-    /// After each tile or chunk.
-    EachStep,
+crate::names! {
+    /// The time at which memory that the pool holds but nothing uses is freed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Release {
+        /// Never.
+        Keep = "keep",
+        /// When the work ends.
+        AtEnd = "at-end",
+        /// After each tile or chunk.
+        EachStep = "each-step",
+    }
 }
 
 /// The way in which work will be run.
@@ -211,25 +223,6 @@ impl fmt::Display for Precision {
             Precision::Uniform(dtype) => write!(f, "{dtype}"),
             Precision::Mixed(dtype) => write!(f, "mixed {dtype}"),
         }
-    }
-}
-
-impl fmt::Display for Release {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Release::Keep => "keep",
-            Release::AtEnd => "at-end",
-            Release::EachStep => "each-step",
-        })
-    }
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Layout::ChannelsFirst => "channels-first",
-            Layout::ChannelsLast => "channels-last",
-        })
     }
 }
 

@@ -17,49 +17,35 @@ pub enum Backend {
     Metal,
 }
 
-/// The element type of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum Dtype {
-    /// IEEE single precision.
-    #[serde(rename = "f32")]
-    F32,
-    /// f32 whose convolutions round their operands to 10 bits of mantissa on NVIDIA's tensor cores.
-    /// Tensors stay f32: a plan names it as [`Precision::Mixed`](crate::Precision::Mixed) alone.
-    #[serde(rename = "tf32")]
-    Tf32,
-    /// bfloat16: the range of f32, 8 bits of precision.
-    #[serde(rename = "bf16")]
-    Bf16,
-    /// IEEE half precision: overflows above 65504.
-    #[serde(rename = "f16")]
-    F16,
-    /// 8-bit float, 4 exponent bits.
-    #[serde(rename = "f8-e4m3")]
-    F8E4m3,
-    /// 8-bit float, 5 exponent bits.
-    #[serde(rename = "f8-e5m2")]
-    F8E5m2,
-    /// 8-bit integer.
-    #[serde(rename = "i8")]
-    I8,
-    /// 4-bit integer, two to a byte.
-    #[serde(rename = "i4")]
-    I4,
+crate::names! {
+    /// The element type of a tensor.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Dtype {
+        /// IEEE single precision.
+        F32 = "f32",
+        /// f32 whose convolutions round their operands to 10 bits of mantissa on NVIDIA's tensor
+        /// cores. Tensors stay f32: a plan names it as
+        /// [`Precision::Mixed`](crate::Precision::Mixed) alone.
+        Tf32 = "tf32",
+        /// bfloat16: the range of f32, 8 bits of precision.
+        Bf16 = "bf16",
+        /// IEEE half precision: overflows above 65504.
+        F16 = "f16",
+        /// 8-bit float, 4 exponent bits.
+        F8E4m3 = "f8-e4m3",
+        /// 8-bit float, 5 exponent bits.
+        F8E5m2 = "f8-e5m2",
+        /// 8-bit integer.
+        I8 = "i8",
+        /// 4-bit integer, two to a byte.
+        I4 = "i4",
+    }
 }
 
-impl Dtype {
-    /// Every type with its name in settings, records and tables.
-    pub const NAMES: [(Dtype, &'static str); 8] = [
-        (Dtype::F32, "f32"),
-        (Dtype::Tf32, "tf32"),
-        (Dtype::Bf16, "bf16"),
-        (Dtype::F16, "f16"),
-        (Dtype::F8E4m3, "f8-e4m3"),
-        (Dtype::F8E5m2, "f8-e5m2"),
-        (Dtype::I8, "i8"),
-        (Dtype::I4, "i4"),
-    ];
+crate::from_name!(Dtype, "type", "one of ");
 
+impl Dtype {
     /// Bits of one element.
     pub const fn bits(self) -> u32 {
         match self {
@@ -73,29 +59,6 @@ impl Dtype {
     /// Bytes of one element; those of 4 bits stand two to a byte.
     pub const fn bytes(self) -> u64 {
         self.bits().div_ceil(8) as u64
-    }
-
-    /// The type's name, as in [`Dtype::NAMES`].
-    pub const fn name(self) -> &'static str {
-        Self::NAMES[self as usize].1
-    }
-}
-
-impl std::fmt::Display for Dtype {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Dtype {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::NAMES.iter().find(|(_, name)| *name == text);
-        known.map(|(dtype, _)| *dtype).ok_or_else(|| {
-            let names: Vec<_> = Self::NAMES.iter().map(|(_, name)| *name).collect();
-            format!("unknown type '{text}': expected one of {}", names.join(", "))
-        })
     }
 }
 

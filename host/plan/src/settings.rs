@@ -1,6 +1,6 @@
 //! Plans as the settings of the policy `fixed` that make exactly them.
 
-use crate::{Attention, DenoisePlan, GuidanceOrder, Plan, Precision, Products, Release, StepReuse, Time, WeightForm};
+use crate::{Attention, DenoisePlan, Plan, Products, Release, Time};
 
 impl Plan {
     /// The `fixed` policy's settings that make exactly this plan.
@@ -9,31 +9,17 @@ impl Plan {
         let mut set = |key: &str, value: String| settings.push((key.to_owned(), value));
         set("space", self.space.to_string().split(' ').next().unwrap_or_default().to_owned());
         if let Some(tile) = self.space.tile() {
-            set(
-                "tile",
-                if tile.width == tile.height {
-                    tile.width.to_string()
-                } else {
-                    format!("{}x{}", tile.width, tile.height)
-                },
-            );
+            let is_square = tile.width == tile.height;
+            set("tile", if is_square { tile.width.to_string() } else { format!("{}x{}", tile.width, tile.height) });
             set("overlap", tile.overlap.to_string());
         }
-        set(
-            "precision",
-            match self.precision {
-                Precision::Uniform(dtype) => dtype.to_string(),
-                Precision::Mixed(dtype) => format!("mixed-{dtype}"),
-            },
-        );
+        set("precision", self.precision.setting());
         set("layout", self.layout.to_string());
         if self.batch != 1 {
             set("batch", self.batch.to_string());
         }
-        match self.release {
-            Release::Keep => {}
-            Release::AtEnd => set("release", "at-end".into()),
-            Release::EachStep => set("release", "each-step".into()),
+        if self.release != Release::Keep {
+            set("release", self.release.to_string());
         }
         if self.offload {
             set("offload", "true".into());
@@ -63,36 +49,23 @@ impl DenoisePlan {
     pub fn settings(&self) -> Vec<(String, String)> {
         let mut settings = Vec::new();
         let mut set = |key: &str, value: String| settings.push((key.to_owned(), value));
-        set(
-            "precision",
-            match self.precision {
-                Precision::Uniform(dtype) => dtype.to_string(),
-                Precision::Mixed(dtype) => format!("mixed-{dtype}"),
-            },
-        );
+        set("precision", self.precision.setting());
         if self.products != Products::Precision {
             set("products", self.products.to_string());
         }
-        set("weights", if self.weights == WeightForm::Packed { "packed" } else { "expanded" }.into());
+        set("weights", self.weights.to_string());
         set("ahead", self.ahead.map_or_else(|| "all".into(), |blocks| blocks.to_string()));
         if let Attention::Pieces { queries } = self.attention {
             set("attention", queries.to_string());
         }
-        set("guidance", if self.guidance == GuidanceOrder::Together { "together" } else { "in-turn" }.into());
+        set("guidance", self.guidance.to_string());
         if let Some(samples) = self.samples {
             set("samples", samples.to_string());
         }
         set("feed-forward", self.feed_forward.to_string());
-        let reuse = match self.reuse {
-            StepReuse::Off => "off",
-            StepReuse::Output { .. } => "output",
-            StepReuse::FirstBlock { .. } => "first-block",
-        };
-        set("reuse", reuse.into());
-        match self.release {
-            Release::Keep => {}
-            Release::AtEnd => set("release", "at-end".into()),
-            Release::EachStep => set("release", "each-step".into()),
+        set("reuse", self.reuse.name().into());
+        if self.release != Release::Keep {
+            set("release", self.release.to_string());
         }
         settings.extend(self.options.setting());
         settings
@@ -102,6 +75,7 @@ impl DenoisePlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WeightForm;
 
     #[test]
     fn a_samples_plan_is_spelled_for_the_fixed_policy() {

@@ -45,14 +45,16 @@ pub struct TextRequest {
     pub host: HostMemory,
 }
 
-/// The place that an encoder runs in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Place {
-    /// The device of the request.
-    Device,
-    /// The host's processor, beside a device of its own; the only place if there is no other.
-    Host,
+crate::names! {
+    /// The place that an encoder runs in.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Place {
+        /// The device of the request.
+        Device = "device",
+        /// The host's processor, beside a device of its own; the only place if there is no other.
+        Host = "host",
+    }
 }
 
 /// The plans of an encoder's run that can be carried out. The default stands for capabilities that
@@ -157,7 +159,7 @@ impl TextCost {
 }
 
 /// The measurements of an encoder's run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TextOutcome {
     /// Time of all texts, without loading and failed attempts.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]
@@ -193,24 +195,6 @@ impl TextOutcome {
 
 /// An encoder's decision and outcome.
 pub type TextRecord = Record<Text>;
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Place::Device => "device",
-            Place::Host => "host",
-        })
-    }
-}
-
-impl fmt::Display for WeightForm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            WeightForm::Packed => "packed",
-            WeightForm::Expanded => "expanded",
-        })
-    }
-}
 
 impl fmt::Display for TextPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -68,6 +68,14 @@ pub fn did_you_mean<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -
     nearest(given, known).map_or_else(String::new, |name| format!(" (did you mean {name}?)"))
 }
 
+/// The message that a name is unknown, with the one that was probably meant and, after `lead`,
+/// those that are known.
+pub fn unknown<'a>(what: &str, given: &str, lead: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.collect();
+    let meant = did_you_mean(given, known.iter().copied());
+    format!("unknown {what} '{given}'{meant}: expected {lead}{}", known.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

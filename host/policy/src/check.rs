@@ -13,95 +13,96 @@ mod text;
 use std::fmt::{self, Display};
 
 use tilewright_plan::{
-    Attempt, Capabilities, Dtype, Layout, MOST_OPTIONS, OptionChange, Options, Plan, Precision, Question, Space, Tile,
-    Time, Vae, Work,
+    Attempt, Capabilities, Dtype, MOST_OPTIONS, OptionChange, Options, Plan, Precision, Question, Space, Tile, Vae,
+    Work,
 };
 
 use self::rules::{NONSENSE, RULES};
 pub(crate) use self::{bounds::Bounds, denoise::DenoiseBounds};
+use crate::oracle;
 
 /// The detail of a fallback for an answer that has failed before.
 pub const REPEATED: &str = "a plan that has failed before";
 
-/// A part of a plan as a note shows it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Part {
-    Number(u32),
-    Flag(bool),
-    Space(Space),
-    Precision(Precision),
-    Layout(Layout),
-    Time(Time),
-    Words(String),
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Part::Number(number) => number.fmt(f),
-            Part::Flag(flag) => flag.fmt(f),
-            Part::Space(space) => space.fmt(f),
-            Part::Precision(precision) => precision.fmt(f),
-            Part::Layout(layout) => layout.fmt(f),
-            Part::Time(time) => time.fmt(f),
-            Part::Words(words) => words.fmt(f),
-        }
-    }
-}
-
-/// A change that a rule made.
+/// A change that a rule made to a part of a plan, in the words that people read.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
-    from: Part,
-    to: Part,
+    from: String,
+    to: String,
 }
 
-/// A change in the words that people read.
 fn said(from: impl Display, to: impl Display) -> Change {
-    Change { from: Part::Words(from.to_string()), to: Part::Words(to.to_string()) }
+    Change { from: from.to_string(), to: to.to_string() }
 }
 
-/// Changes a part that has a name in records; none if it is that already.
+/// Changes a part; none if it is that already.
 fn change<T: Copy + PartialEq + Display>(place: &mut T, to: T) -> Option<Change> {
     let from = std::mem::replace(place, to);
     (from != to).then(|| said(from, to))
 }
 
-/// One row of a table: the part that it is about, the reason that it gives, and the change that it
-/// makes. Names in braces stand for values of the bounds.
-pub(crate) struct Rule<W: Bounded> {
-    subject: &'static str,
-    because: &'static str,
-    fit: fn(&mut W::Plan, &W::Bounds) -> Option<Change>,
+fn change_if<T: Copy + PartialEq + Display>(applies: bool, place: &mut T, to: T) -> Option<Change> {
+    if applies { change(place, to) } else { None }
 }
 
-/// True if a plan makes no sense in one respect.
-pub(crate) type Predicate<P> = fn(&P) -> bool;
+fn fitted<T: Copy + PartialEq + Display>(place: &mut T, fit: impl FnOnce(T) -> T) -> Option<Change> {
+    let to = fit(*place);
+    change(place, to)
+}
+
+/// Changes a number that stands for all if it is missing.
+fn number_or_all(place: &mut Option<u32>, to: Option<u32>) -> Option<Change> {
+    let words = |number: Option<u32>| number.map_or("all".to_owned(), |number| number.to_string());
+    let from = std::mem::replace(place, to);
+    (from != to).then(|| said(words(from), words(to)))
+}
+
+/// Takes f32 for a type that is not offered.
+fn offered(precision: &mut Precision, dtypes: &[Dtype]) -> Option<Change> {
+    let dtype = precision.dtype();
+    change_if(dtype != Dtype::F32 && !dtypes.contains(&dtype), precision, Precision::Uniform(Dtype::F32))
+}
+
+/// Takes f32 alone for f32 with f32.
+fn unmixed(precision: &mut Precision) -> Option<Change> {
+    change_if(*precision == Precision::Mixed(Dtype::F32), precision, Precision::Uniform(Dtype::F32))
+}
+
+/// One row of a table: the part that it is about, the reason that it gives, and the change that it
+/// makes. Names in braces stand for values of the bounds.
+pub(crate) type Rule<W> =
+    (&'static str, &'static str, fn(&mut <W as Work>::Plan, &<W as Bounded>::Bounds) -> Option<Change>);
+
+/// True of a plan that makes no sense in one respect, and this respect in words.
+pub(crate) type Nonsense<W> = (fn(&<W as Work>::Plan) -> bool, &'static str);
 
 /// Work whose plans have bounds.
 pub(crate) trait Bounded: Work {
     /// The ranges that a plan has to lie in.
     type Bounds: Clone + Send + Sync + 'static;
 
+    /// Answers without a meaning: no range says what was meant.
+    const NONSENSE: &'static [Nonsense<Self>];
+
+    /// Every range, in the order of application: a later one may rely on the earlier ones.
+    const RULES: &'static [Rule<Self>];
+
     /// The bounds of a question's plans.
     fn bounds(question: &Question<'_, Self>) -> Self::Bounds;
 
     /// The plans that can be carried out, as the bounds have them.
-    fn capabilities(bounds: &Self::Bounds) -> &Self::Capabilities;
+    fn offer(bounds: &Self::Bounds) -> &Self::Capabilities;
 
     /// The options of work under way that has to keep them.
     fn begun_options(_bounds: &Self::Bounds) -> Option<&Options> {
         None
     }
 
-    /// Answers without a meaning: no range says what was meant.
-    fn nonsense() -> &'static [(Predicate<Self::Plan>, &'static str)];
-
-    /// Every range, in the order of application: a later one may rely on the earlier ones.
-    fn rules() -> &'static [Rule<Self>];
-
     /// The values that names in reasons stand for.
     fn values(bounds: &Self::Bounds) -> Vec<(&'static str, u32)>;
+
+    /// The illegal parts of a plan that was checked; empty if the rules are right.
+    fn breaches(plan: &Self::Plan, bounds: &Self::Bounds) -> Vec<&'static str>;
 
     /// True if a plan repeats a failed one: it differs in nothing that makes the failure less
     /// likely.
@@ -142,10 +143,11 @@ impl<W: Bounded> fmt::Display for Note<'_, W> {
                 };
             }
         };
+        let (subject, because, _) = rule;
         let because = W::values(bounds)
             .into_iter()
-            .fold(rule.because.to_owned(), |text, (name, value)| text.replace(name, &value.to_string()));
-        match rule.subject {
+            .fold((*because).to_owned(), |text, (name, value)| text.replace(name, &value.to_string()));
+        match *subject {
             "" => f.write_str(&because),
             subject => write!(f, "{subject} {} → {}: {because}", change.from, change.to),
         }
@@ -162,14 +164,15 @@ pub(crate) fn fit<W: Bounded>(
     bounds: &W::Bounds,
     notes: &mut dyn FnMut(Note<'_, W>),
 ) -> Result<(), &'static str> {
-    if let Some((_, nonsense)) = W::nonsense().iter().find(|(makes_none, _)| makes_none(plan)) {
+    if let Some((_, nonsense)) = W::NONSENSE.iter().find(|(makes_none, _)| makes_none(plan)) {
         return Err(nonsense);
     }
     if W::options(plan).len() > MOST_OPTIONS {
         return Err("more than 64 options");
     }
-    for rule in W::rules() {
-        if let Some(change) = (rule.fit)(plan, bounds) {
+    for rule in W::RULES {
+        let (.., apply) = rule;
+        if let Some(change) = apply(plan, bounds) {
             notes(Note::Rule { rule, change, bounds });
         }
     }
@@ -180,7 +183,7 @@ pub(crate) fn fit<W: Bounded>(
         }
         Some(_) => {}
         None => {
-            let offered = W::offered_options(W::capabilities(bounds));
+            let offered = W::offered_options(W::offer(bounds));
             W::options_mut(plan).fit(offered, |change| notes(Note::Option(change)));
         }
     }
@@ -190,24 +193,20 @@ pub(crate) fn fit<W: Bounded>(
 impl Bounded for Vae {
     type Bounds = Bounds;
 
+    const NONSENSE: &'static [Nonsense<Self>] = NONSENSE;
+
+    const RULES: &'static [Rule<Self>] = RULES;
+
     fn bounds(question: &Question<'_>) -> Bounds {
         Bounds::new(question.request, question.capabilities, question.under_way)
     }
 
-    fn capabilities(bounds: &Bounds) -> &Capabilities {
+    fn offer(bounds: &Bounds) -> &Capabilities {
         &bounds.capabilities
     }
 
     fn begun_options(bounds: &Bounds) -> Option<&Options> {
         bounds.running.as_ref().map(|running| &running.options)
-    }
-
-    fn nonsense() -> &'static [(Predicate<Plan>, &'static str)] {
-        NONSENSE
-    }
-
-    fn rules() -> &'static [Rule<Vae>] {
-        RULES
     }
 
     fn values(bounds: &Bounds) -> Vec<(&'static str, u32)> {
@@ -220,29 +219,27 @@ impl Bounded for Vae {
         ]
     }
 
-    fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
-        repeats(plan, attempt)
+    fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
+        oracle::breaches(plan, bounds)
     }
-}
 
-/// True if a plan repeats a failed one: it differs in nothing that makes the failure less likely.
-///
-/// Memory use and overflow come from the work that runs at once: parts of the same size, as many
-/// together, in the same type and with as much kept in host memory. Plans that differ only in the
-/// release of memory, memory order, overlap of parts or prefetch are the same plan here.
-pub(crate) fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
-    let tried = &attempt.plan;
-    let bare = |space: Space| match space {
-        Space::Whole => Space::Whole,
-        Space::Blended(tile) => Space::Blended(Tile { overlap: 0, ..tile }),
-        Space::Exact(tile) => Space::Exact(Tile { overlap: 0, ..tile }),
-    };
-    plan.precision == tried.precision
-        && bare(plan.space) == bare(tried.space)
-        && plan.time == tried.time
-        && plan.batch == tried.batch
-        && plan.offload == tried.offload
-        && plan.options == tried.options
+    /// Memory use and overflow come from the work that runs at once: parts of the same size, as
+    /// many together, in the same type and with as much kept in host memory. Plans that differ only
+    /// in the release of memory, memory order, overlap of parts or prefetch are the same plan here.
+    fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
+        let tried = &attempt.plan;
+        let bare = |space: Space| match space {
+            Space::Whole => Space::Whole,
+            Space::Blended(tile) => Space::Blended(Tile { overlap: 0, ..tile }),
+            Space::Exact(tile) => Space::Exact(Tile { overlap: 0, ..tile }),
+        };
+        plan.precision == tried.precision
+            && bare(plan.space) == bare(tried.space)
+            && plan.time == tried.time
+            && plan.batch == tried.batch
+            && plan.offload == tried.offload
+            && plan.options == tried.options
+    }
 }
 
 /// The rank of a precision by how much of a value it keeps: range first, since a value that

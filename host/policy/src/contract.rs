@@ -5,9 +5,7 @@
 //! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`]. A new stage
 //! is a pair of interfaces in the newest version: a row in its [`World::stages`].
 
-use tilewright_plan::{
-    Denoise, DenoiseOutcome, DenoisePlan, Outcome, Plan, Question, Stage, Text, TextOutcome, TextPlan, Vae, Value,
-};
+use tilewright_plan::{Denoise, Question, Stage, Text, Vae, Value, Work};
 use wasmtime::{
     Engine, Result, Store,
     component::{Component, Linker},
@@ -74,7 +72,7 @@ pub(crate) type Answer<P> = std::result::Result<P, String>;
 /// An instance of a policy, whatever its version. Its answers are neither checked nor cleaned yet.
 /// The outer errors are wasmtime's: after one, the store can't be used any more. The inner ones are
 /// the policy's own. It is asked only about stages that it answers.
-pub(crate) trait Instance: Send + Sync {
+pub(crate) trait Instance: Asks<Vae> + Asks<Denoise> + Asks<Text> + Send + Sync {
     /// The policy's description of itself.
     fn describe(&self, store: &mut Store<Guest>) -> Result<Description>;
 
@@ -84,46 +82,17 @@ pub(crate) trait Instance: Send + Sync {
         store: &mut Store<Guest>,
         settings: &[(String, Value)],
     ) -> Result<std::result::Result<(), String>>;
+}
 
-    /// Asks for a plan of a decode or an encode, or for another one after attempts failed.
-    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>>;
-
-    /// Passes the policy the outcome of a decode or an encode.
-    fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()>;
-
-    /// Asks for a plan of a sample, or for another one after attempts failed.
-    fn decide_denoise(
-        &self,
-        _store: &mut Store<Guest>,
-        _question: &Question<'_, Denoise>,
-    ) -> Result<Answer<DenoisePlan>> {
+/// An instance as far as it is asked about one kind of work.
+pub(crate) trait Asks<W: Work> {
+    /// Asks for a plan, or for another one after attempts failed.
+    fn decide(&self, _store: &mut Store<Guest>, _question: &Question<'_, W>) -> Result<Answer<W::Plan>> {
         Err(unanswered())
     }
 
-    /// Passes the policy the outcome of a sample.
-    fn learn_denoise(
-        &self,
-        _store: &mut Store<Guest>,
-        _question: &Question<'_, Denoise>,
-        _plan: &DenoisePlan,
-        _outcome: &DenoiseOutcome,
-    ) -> Result<()> {
-        Err(unanswered())
-    }
-
-    /// Asks for a plan of a text encoder's run, or for another one after attempts failed.
-    fn decide_text(&self, _store: &mut Store<Guest>, _question: &Question<'_, Text>) -> Result<Answer<TextPlan>> {
-        Err(unanswered())
-    }
-
-    /// Passes the policy the outcome of a text encoder's run.
-    fn learn_text(
-        &self,
-        _store: &mut Store<Guest>,
-        _question: &Question<'_, Text>,
-        _plan: &TextPlan,
-        _outcome: &TextOutcome,
-    ) -> Result<()> {
+    /// Passes the policy the outcome of a plan.
+    fn learn(&self, _: &mut Store<Guest>, _: &Question<'_, W>, _: &W::Plan, _: &W::Outcome) -> Result<()> {
         Err(unanswered())
     }
 }
@@ -135,78 +104,21 @@ fn unanswered() -> wasmtime::Error {
 
 /// Work that an instance is asked about.
 pub(crate) trait Answered: Bounded {
-    /// Asks for a plan, or for another one after attempts failed.
-    fn ask(
-        instance: &dyn Instance,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Self>,
-    ) -> Result<Answer<Self::Plan>>;
-
-    /// Passes the policy the outcome of a plan.
-    fn tell(
-        instance: &dyn Instance,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Self>,
-        plan: &Self::Plan,
-        outcome: &Self::Outcome,
-    ) -> Result<()>;
+    /// An instance as far as it is asked about this work.
+    fn part_of(instance: &dyn Instance) -> &dyn Asks<Self>;
 }
 
-impl Answered for Vae {
-    fn ask(instance: &dyn Instance, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>> {
-        instance.decide(store, question)
-    }
-
-    fn tell(
-        instance: &dyn Instance,
-        store: &mut Store<Guest>,
-        question: &Question<'_>,
-        plan: &Plan,
-        outcome: &Outcome,
-    ) -> Result<()> {
-        instance.learn(store, question, plan, outcome)
-    }
+macro_rules! answered {
+    ($($work:ident),+) => {
+        $(impl Answered for $work {
+            fn part_of(instance: &dyn Instance) -> &dyn Asks<Self> {
+                instance
+            }
+        })+
+    };
 }
 
-impl Answered for Denoise {
-    fn ask(
-        instance: &dyn Instance,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Self>,
-    ) -> Result<Answer<DenoisePlan>> {
-        instance.decide_denoise(store, question)
-    }
-
-    fn tell(
-        instance: &dyn Instance,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Self>,
-        plan: &DenoisePlan,
-        outcome: &DenoiseOutcome,
-    ) -> Result<()> {
-        instance.learn_denoise(store, question, plan, outcome)
-    }
-}
-
-impl Answered for Text {
-    fn ask(
-        instance: &dyn Instance,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Self>,
-    ) -> Result<Answer<TextPlan>> {
-        instance.decide_text(store, question)
-    }
-
-    fn tell(
-        instance: &dyn Instance,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Self>,
-        plan: &TextPlan,
-        outcome: &TextOutcome,
-    ) -> Result<()> {
-        instance.learn_text(store, question, plan, outcome)
-    }
-}
+answered!(Vae, Denoise, Text);
 
 impl World {
     /// The newest version that these exports speak. The newest of all if they speak none, so that

@@ -8,11 +8,7 @@ use tilewright_plan::{
     Attempt, Capabilities, CostModel, Failure, Plan, PolicyIdentity, Question, Request, Space, Tile, Time, Trial, Value,
 };
 
-use crate::{
-    check::{self, Bounds},
-    fallback::make_legal,
-    settings::Setting,
-};
+use crate::{fallback::Fitting, settings::Setting};
 
 /// Heights of exact bands to try, in output pixels, largest first.
 const BANDS: [u32; 3] = [256, 128, 64];
@@ -60,9 +56,10 @@ pub(crate) fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(
     divisions
 }
 
-/// The best exact plan in the types and memory order of a blended one that the request does not
-/// allow; `None` if it is allowed, or if none fits.
-pub(crate) fn in_place_of(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
+/// The best exact plan in the types and memory order of a blended one that was checked, but that
+/// the request does not allow; `None` if it is allowed, if none fits, or if a clip is under way in
+/// it.
+pub fn in_place_of(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
     let &Question { request, capabilities, under_way, .. } = question;
     // A clip that began in tiles can only go on in them.
     let began_blended = under_way.is_some_and(|under_way| under_way.plan.is_blended());
@@ -71,24 +68,25 @@ pub(crate) fn in_place_of(plan: &Plan, question: &Question<'_>, costs: &dyn Cost
     if request.allows_blended || !plan.is_blended() || began_blended || gave_out {
         return None;
     }
-    let bounds = Bounds::new(request, capabilities, under_way);
+    let fitting = Fitting::new(question, costs);
     let room = Room::new(plan, question, costs);
     let own_time = Some(plan.time).filter(|time| !matches!(time, Time::Blended { .. }));
     let with_own_time = divisions(request, capabilities).into_iter().filter_map(|(space, _)| Some((space, own_time?)));
-    let mut fitting: Vec<(f64, u64, Plan)> = Vec::new();
+    let mut fits: Vec<(f64, u64, Plan)> = Vec::new();
     for (space, time) in divisions(request, capabilities).into_iter().chain(with_own_time) {
         let exact = Plan { space, time, batch: 1, offload: false, ..plan.clone() };
-        let Some(exact) = make_legal(exact, &bounds).filter(|exact| !exact.is_blended()) else { continue };
-        if fitting.iter().all(|(.., known)| *known != exact)
+        let Some(exact) = fitting.make_legal(exact).filter(|exact| !exact.is_blended()) else { continue };
+        if fits.iter().all(|(.., known)| *known != exact)
+            && fitting.is_new(&exact)
             && let Some((seconds, peak)) = room.fits(&exact)
         {
-            fitting.push((seconds, peak, exact));
+            fits.push((seconds, peak, exact));
         }
     }
-    let quickest = fitting.iter().map(|(seconds, ..)| *seconds).min_by(f64::total_cmp)?;
-    fitting.retain(|(seconds, ..)| request.objective.allows(*seconds, quickest));
+    let quickest = fits.iter().map(|(seconds, ..)| *seconds).min_by(f64::total_cmp)?;
+    fits.retain(|(seconds, ..)| request.objective.allows(*seconds, quickest));
     let cost = |(seconds, peak, _): &(f64, u64, Plan)| request.objective.cost(*seconds, *peak, request.memory_limit);
-    fitting.into_iter().min_by(|one, other| cost(one).total_cmp(&cost(other))).map(|(.., exact)| exact)
+    fits.into_iter().min_by(|one, other| cost(one).total_cmp(&cost(other))).map(|(.., exact)| exact)
 }
 
 /// The notes of a blended answer that an exact plan replaces, a line for each part that changed.
@@ -104,7 +102,6 @@ pub(crate) fn notes(answer: &Plan, exact: &Plan) -> Vec<String> {
 
 /// The memory that exact plans may be expected to hold.
 struct Room<'a> {
-    question: &'a Question<'a>,
     costs: &'a dyn CostModel,
     most: u64,
     /// Measured over estimated memory of exact plans in these types, the highest; at least 1.
@@ -112,7 +109,7 @@ struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    fn new(plan: &Plan, question: &'a Question<'a>, costs: &'a dyn CostModel) -> Self {
+    fn new(plan: &Plan, question: &Question<'_>, costs: &'a dyn CostModel) -> Self {
         let estimated = |plan: &Plan| costs.estimate_one(plan).ok().map(|cost| cost.peak_bytes);
         // The measured peak of a plan that failed was above the expected one, so the next one has
         // to be expected well below.
@@ -129,14 +126,11 @@ impl<'a> Room<'a> {
             Some(trial.outcome.peak_bytes as f64 / estimated as f64)
         });
         let ratio = ratios.fold(1.0, f64::max);
-        Self { question, costs, most, ratio }
+        Self { costs, most, ratio }
     }
 
-    /// Seconds and bytes that a plan is expected to take, if it fits and has not failed.
+    /// Seconds and bytes that a plan is expected to take, if it fits.
     fn fits(&self, plan: &Plan) -> Option<(f64, u64)> {
-        if self.question.attempts.iter().any(|attempt| check::repeats(plan, attempt)) {
-            return None;
-        }
         let cost = self.costs.estimate_one(plan).ok()?;
         let peak = (cost.peak_bytes as f64 * self.ratio) as u64;
         (peak <= self.most).then_some((cost.elapsed.as_secs_f64(), peak))

@@ -13,7 +13,7 @@ use tilewright_plan::{
 };
 
 use crate::{
-    check::{self, Bounded, Bounds, rank_precision},
+    check::{self, Bounded, rank_precision},
     exact,
 };
 
@@ -38,13 +38,109 @@ pub(crate) trait HostPlans: Bounded {
     }
 }
 
-impl HostPlans for Vae {
-    fn host_plan(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
-        decide(question, costs)
+/// The inputs of a search for a plan.
+pub(crate) struct Fitting<'a, W: Bounded> {
+    question: &'a Question<'a, W>,
+    costs: &'a dyn CostModel<W>,
+    bounds: W::Bounds,
+}
+
+impl<'a, W: Bounded> Fitting<'a, W> {
+    pub fn new(question: &'a Question<'a, W>, costs: &'a dyn CostModel<W>) -> Self {
+        Self { question, costs, bounds: W::bounds(question) }
     }
 
+    /// The plan after checking; none if it makes no sense.
+    pub fn make_legal(&self, mut plan: W::Plan) -> Option<W::Plan> {
+        check::fit::<W>(&mut plan, &self.bounds, &mut |_| {}).ok().map(|()| plan)
+    }
+
+    /// True if a plan repeats none that failed.
+    pub fn is_new(&self, plan: &W::Plan) -> bool {
+        !self.question.attempts.iter().any(|attempt| W::repeats(plan, attempt))
+    }
+
+    /// True if values were not finite: no narrower type is tried after that.
+    fn has_overflowed(&self) -> bool {
+        self.question.attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }))
+    }
+
+    /// The bytes that a plan is expected to hold at once; none if it can't be carried out.
+    fn held(&self, plan: &W::Plan) -> Option<u64> {
+        let cost = self.costs.estimate_one(&W::without_reason(plan)).ok()?;
+        Some(W::held_bytes(&cost))
+    }
+
+    /// True if a plan is within the limit, or if it is not known to be beyond.
+    fn may_fit(&self, plan: &W::Plan) -> bool {
+        self.held(plan).is_none_or(|held| held <= W::memory_limit(self.question.request))
+    }
+}
+
+impl HostPlans for Vae {
+    fn host_plan(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
+        let &Question { request, device, capabilities, attempts, .. } = question;
+        let fitting = Fitting::new(question, costs);
+        let Some(last) = attempts.last() else {
+            let plan = Plan { precision: precision(device, capabilities), ..plain_plan(device) };
+            return fitting.plan(plan, request.memory_limit, "native default");
+        };
+        match last.failure {
+            Failure::NonFinite { .. } => {
+                let reason = "native default: f32 after values overflowed";
+                let precision = Precision::Uniform(Dtype::F32);
+                let wider = Plan { precision, reason: reason.into(), ..last.plan.clone() };
+                match costs.estimate_one(&wider) {
+                    Ok(cost) if cost.peak_bytes <= request.memory_limit && fitting.is_new(&wider) => {
+                        fitting.make_legal(wider).unwrap_or(last.plan.clone())
+                    }
+                    _ => fitting.plan(wider, request.memory_limit, reason),
+                }
+            }
+            Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
+                let expected = costs.estimate_one(&last.plan).map_or(request.memory_limit, |cost| cost.peak_bytes);
+                // The measured peak is above the expected one, so the next plan has to be expected
+                // well below.
+                let most = request.memory_limit.min(expected / 10 * 7);
+                // In a type that the device is slow in, the host would repeat a policy's bad
+                // choice.
+                let is_slow = |dtype: Dtype| dtype != Dtype::F32 && !device.fast_dtypes.contains(&dtype);
+                let kept = Some(last.plan.precision).filter(|precision| !is_slow(precision.dtype()));
+                let precision = fitting.finite(kept.unwrap_or_else(|| self::precision(device, capabilities)));
+                let plan = Plan { precision, release: Release::EachStep, ..plain_plan(device) };
+                fitting.plan(plan, most, "native default: smaller after memory ran out")
+            }
+        }
+    }
+
+    /// The same as without a policy, except that no failed plan is run again, and that values that
+    /// overflowed get the widest type.
+    ///
+    /// A clip under way goes on with its causal cache. If no plan that fits can do so, it begins
+    /// again in another division; delivered frames are not delivered again.
     fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
-        last_resort(question, costs)
+        let &Question { request, device, capabilities, .. } = question;
+        let anew = question.going_on(None);
+        let questions = if question.under_way.is_some() { vec![question, &anew] } else { vec![question] };
+        let reason = "native default: the last resort";
+        for question in &questions {
+            let fitting = Fitting::new(question, costs);
+            let plan = Plan { precision: fitting.finite(precision(device, capabilities)), ..plain_plan(device) };
+            let untried = question.after(&[]);
+            let first = Fitting::new(&untried, costs).plan(plan, request.memory_limit, reason);
+            if fitting.is_new(&first) && fitting.fits(&first) {
+                return Some(first);
+            }
+        }
+        let mut left: Vec<(bool, Plan)> = Vec::new();
+        for question in questions {
+            let fitting = Fitting::new(question, costs);
+            let next = Some(Self::host_plan(question, costs)).filter(|plan| fitting.is_new(plan));
+            left.extend(next.map(|plan| (fitting.fits(&plan), plan)));
+        }
+        // Plans that are expected to fit come first.
+        left.sort_by_key(|(fits, _)| !fits);
+        left.into_iter().next().map(|(_, plan)| plan)
     }
 
     fn allowed(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<(Plan, Vec<String>)> {
@@ -57,73 +153,6 @@ impl HostPlans for Vae {
 /// Sides of tiles to try, in output pixels, largest first.
 const SIDES: [u32; 11] = [2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64];
 
-/// The plan of a request that has no usable answer: the first one, or the next one after its
-/// attempts failed.
-fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
-    let &Question { request, device, capabilities, under_way, attempts, .. } = question;
-    let fitting = Fitting { question, costs };
-    let Some(last) = attempts.last() else {
-        let plan = Plan { precision: precision(device, capabilities), ..plain_plan(device) };
-        return fitting.plan(plan, request.memory_limit, "native default");
-    };
-    match last.failure {
-        Failure::NonFinite { .. } => {
-            let reason = "native default: f32 after values overflowed";
-            let precision = Precision::Uniform(Dtype::F32);
-            let wider = Plan { precision, reason: reason.into(), ..last.plan.clone() };
-            match costs.estimate_one(&wider) {
-                Ok(cost) if cost.peak_bytes <= request.memory_limit && fitting.is_new(&wider) => {
-                    make_legal(wider, &Bounds::new(request, capabilities, under_way)).unwrap_or(last.plan.clone())
-                }
-                _ => fitting.plan(wider, request.memory_limit, reason),
-            }
-        }
-        Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-            let expected = costs.estimate_one(&last.plan).map_or(request.memory_limit, |cost| cost.peak_bytes);
-            // The measured peak is above the expected one, so the next plan has to be expected well
-            // below.
-            let most = request.memory_limit.min(expected / 10 * 7);
-            // In a type that the device is slow in, the host would repeat a policy's bad choice.
-            let is_slow = |dtype: Dtype| dtype != Dtype::F32 && !device.fast_dtypes.contains(&dtype);
-            let kept = Some(last.plan.precision).filter(|precision| !is_slow(precision.dtype()));
-            let precision = fitting.finite(kept.unwrap_or_else(|| self::precision(device, capabilities)));
-            let plan = Plan { precision, release: Release::EachStep, ..plain_plan(device) };
-            fitting.plan(plan, most, "native default: smaller after memory ran out")
-        }
-    }
-}
-
-/// The host's own plan for a request after the attempts of a policy are used up: the same as
-/// without a policy, except that no failed plan is run again, and that values that overflowed get
-/// the widest type. `None` if no plan is left that has not failed.
-///
-/// A clip under way goes on with its causal cache. If no plan that fits can do so, it begins again
-/// in another division; delivered frames are not delivered again.
-fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
-    let &Question { request, device, capabilities, .. } = question;
-    let anew = question.going_on(None);
-    let questions = if question.under_way.is_some() { vec![question, &anew] } else { vec![question] };
-    let reason = "native default: the last resort";
-    for question in &questions {
-        let fitting = Fitting { question, costs };
-        let plan = Plan { precision: fitting.finite(precision(device, capabilities)), ..plain_plan(device) };
-        let untried = question.after(&[]);
-        let first = Fitting { question: &untried, costs }.plan(plan, request.memory_limit, reason);
-        if fitting.is_new(&first) && fitting.fits(&first) {
-            return Some(first);
-        }
-    }
-    let mut left: Vec<(bool, Plan)> = Vec::new();
-    for question in questions {
-        let fitting = Fitting { question, costs };
-        let next = Some(decide(question, costs)).filter(|plan| fitting.is_new(plan));
-        left.extend(next.map(|plan| (fitting.fits(&plan), plan)));
-    }
-    // Plans that are expected to fit come first.
-    left.sort_by_key(|(fits, _)| !fits);
-    left.into_iter().next().map(|(_, plan)| plan)
-}
-
 /// The type that loses nothing, unless the device is known to be fast in bf16.
 fn precision(device: &Device, capabilities: &Capabilities) -> Precision {
     let usable = |dtype: Dtype| capabilities.dtypes.contains(&dtype) && device.fast_dtypes.contains(&dtype);
@@ -134,20 +163,12 @@ fn precision(device: &Device, capabilities: &Capabilities) -> Precision {
     }
 }
 
-/// The inputs of a search for a plan.
-#[derive(Clone, Copy)]
-struct Fitting<'a> {
-    question: &'a Question<'a>,
-    costs: &'a dyn CostModel,
-}
-
-impl Fitting<'_> {
+impl Fitting<'_, Vae> {
     /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else
     /// the same in bf16, else with the least memory possible. A plan that was tried is returned
     /// only if no other is left.
     fn plan(&self, plan: Plan, most: u64, reason: &str) -> Plan {
-        let Question { request, capabilities, under_way, .. } = *self.question;
-        let bounds = Bounds::new(request, capabilities, under_way);
+        let Question { request, capabilities, .. } = *self.question;
         // A narrow type comes last, since it alone changes the values of a whole picture.
         let narrow = self.has_narrower(plan.precision).then_some(Precision::Uniform(Dtype::Bf16));
         let precisions = [Some(plan.precision), narrow].into_iter().flatten();
@@ -157,7 +178,7 @@ impl Fitting<'_> {
         });
         let plans = plans.filter_map(|(precision, space, time)| {
             let reason = reason.into();
-            make_legal(Plan { space, time, batch: 1, precision, reason, ..plan.clone() }, &bounds)
+            self.make_legal(Plan { space, time, batch: 1, precision, reason, ..plan.clone() })
         });
         let mut least: Option<((bool, u64), Plan)> = None;
         for plan in plans {
@@ -177,17 +198,12 @@ impl Fitting<'_> {
     /// True if bf16 may be taken instead of a wider type: it is offered, and nothing has
     /// overflowed.
     fn has_narrower(&self, precision: Precision) -> bool {
-        let Question { capabilities, attempts, .. } = *self.question;
-        let has_overflowed = attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }));
-        precision.dtype() == Dtype::F32 && capabilities.dtypes.contains(&Dtype::Bf16) && !has_overflowed
-    }
-
-    fn is_new(&self, plan: &Plan) -> bool {
-        !self.question.attempts.iter().any(|attempt| check::repeats(plan, attempt))
+        let offers = self.question.capabilities.dtypes.contains(&Dtype::Bf16);
+        precision.dtype() == Dtype::F32 && offers && !self.has_overflowed()
     }
 
     fn fits(&self, plan: &Plan) -> bool {
-        self.costs.estimate_one(plan).is_ok_and(|cost| cost.peak_bytes <= self.question.request.memory_limit)
+        self.held(plan).is_some_and(|held| held <= self.question.request.memory_limit)
     }
 
     /// The type, or f32 if values were not finite in one that keeps as much.
@@ -213,10 +229,6 @@ fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(Space, Time
     }
     divisions.extend(SIDES.iter().map(|side| (tile(*side), Time::Whole)));
     divisions
-}
-
-pub(crate) fn make_legal(mut plan: Plan, bounds: &Bounds) -> Option<Plan> {
-    check::fit::<Vae>(&mut plan, bounds, &mut |_| {}).ok().map(|()| plan)
 }
 
 fn plain_plan(device: &Device) -> Plan {
@@ -365,7 +377,7 @@ mod tests {
             let question = Question::new(Stage::Decode, &request, &device, &capabilities);
             answer(&question.after(attempts), &ByType(Prices(request.clone())))
         };
-        let own = |limit, attempts: &[Attempt]| ask(limit, attempts, |question, costs| decide(question, costs));
+        let own = |limit, attempts: &[Attempt]| ask(limit, attempts, |question, costs| Vae::host_plan(question, costs));
         let dtype = |plan: &Plan| plan.precision.dtype();
         assert_eq!(dtype(&own(least(Dtype::F32), &[])), Dtype::F32);
         let narrow = own(least(Dtype::F32) - 1, &[]);
@@ -373,7 +385,7 @@ mod tests {
         // After a policy's plans, too, but not after values that overflowed.
         let tiles = Plan { precision: Precision::Uniform(Dtype::F32), ..narrow.clone() };
         let memory = Failure::OutOfMemory { bytes: 1 };
-        let last = |question: &Question<'_>, costs: &dyn CostModel| last_resort(question, costs).unwrap();
+        let last = |question: &Question<'_>, costs: &dyn CostModel| Vae::last_resort(question, costs).unwrap();
         assert_eq!(dtype(&ask(least(Dtype::Bf16), &[failed(&tiles, memory)], last)), Dtype::Bf16);
         let overflowed = failed(&narrow, Failure::NonFinite { values: 1 });
         assert_eq!(dtype(&own(least(Dtype::F32) - 1, &[overflowed])), Dtype::F32);
@@ -383,7 +395,7 @@ mod tests {
     fn a_clip_leaves_frame_by_frame_and_in_tiles_last() {
         let at = |limit: u64| {
             let request = clip(limit);
-            let plan = ask(&request, None, &[], decide);
+            let plan = ask(&request, None, &[], Vae::host_plan);
             assert!(Prices(request).estimate_one(&plan).unwrap().peak_bytes <= limit, "{plan:?}");
             (plan.space, plan.time)
         };
@@ -403,7 +415,7 @@ mod tests {
         let facts = Prices(request.clone());
         let begun = Plan { time: Time::Carried { frames: 4 }, layout: Layout::ChannelsFirst, ..plain_plan(&device()) };
         let attempts = [Attempt { plan: begun.clone(), failure: Failure::OutOfMemory { bytes: 1 } }];
-        let next = ask(&request, Some(&begun), &attempts, decide);
+        let next = ask(&request, Some(&begun), &attempts, Vae::host_plan);
         assert!(matches!((next.space, next.time), (Space::Exact(_), Time::Carried { .. })), "{next:?}");
         assert_eq!(next.layout, begun.layout);
         assert!(facts.estimate_one(&next).unwrap().peak_bytes <= request.memory_limit);
@@ -417,9 +429,9 @@ mod tests {
     fn the_last_resort_is_what_the_host_would_have_done_and_then_what_is_left() {
         let request = clip(4 << 30);
         let facts = Prices(request.clone());
-        let own = |attempts: &[Attempt]| ask(&request, None, attempts, last_resort);
+        let own = |attempts: &[Attempt]| ask(&request, None, attempts, Vae::last_resort);
         let memory = Failure::OutOfMemory { bytes: 1 };
-        let first = ask(&request, None, &[], decide);
+        let first = ask(&request, None, &[], Vae::host_plan);
         // A policy's failed plans say nothing about the host's own.
         let whole = Plan { time: Time::Carried { frames: 81 }, ..plain_plan(&device()) };
         let told = own(&[failed(&whole, memory), failed(&whole, memory), failed(&whole, memory)]).unwrap();
@@ -428,7 +440,7 @@ mod tests {
         let mut attempts = vec![failed(&Plan { release: Release::EachStep, prefetch: 3, ..first.clone() }, memory)];
         let mut peaks = vec![facts.estimate_one(&first).unwrap().peak_bytes];
         while let Some(next) = own(&attempts) {
-            assert!(attempts.iter().all(|attempt| !check::repeats(&next, attempt)), "{next:?} again");
+            assert!(attempts.iter().all(|attempt| !Vae::repeats(&next, attempt)), "{next:?} again");
             peaks.push(facts.estimate_one(&next).unwrap().peak_bytes);
             attempts.push(failed(&next, memory));
             assert!(attempts.len() < 40, "it comes to an end");
@@ -451,7 +463,7 @@ mod tests {
             let plan = Plan { time: Time::Carried { frames }, ..begun.clone() };
             failed(&plan, Failure::OverLimit { bytes: 3 << 30 })
         });
-        let next = ask(&request, Some(&begun), &attempts, last_resort).unwrap();
+        let next = ask(&request, Some(&begun), &attempts, Vae::last_resort).unwrap();
         assert!(facts.estimate_one(&next).unwrap().peak_bytes <= request.memory_limit, "{next:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! The entry point: a host loads policies, describes them, and puts them to work.
 
-use std::{collections::BTreeMap, io::Read, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io::ErrorKind, path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use tilewright_plan::{PolicyIdentity, Stage, Value};
@@ -155,21 +155,14 @@ impl PolicyHost {
     /// # Errors
     /// [`PolicyError::Unreadable`] or [`PolicyError::TooLarge`].
     pub fn read_file(&self, path: &Path) -> Result<Vec<u8>, PolicyError> {
-        let unreadable = |source| PolicyError::Unreadable { path: path.into(), source };
-        let file = tilewright_files::open(path).map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
-        let too_large = |bytes| {
-            let policy = path.display().to_string();
-            PolicyError::TooLarge { policy, bytes, most: self.limits.file_bytes }
-        };
-        let most = self.limits.file_bytes as u64;
-        if metadata.len() > most {
-            return Err(too_large(metadata.len()));
-        }
-        let mut bytes = Vec::new();
-        file.take(most + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        // It may have grown since.
-        if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+        let most = self.limits.file_bytes;
+        tilewright_files::read(path, most as u64).map_err(|source| match source.kind() {
+            ErrorKind::FileTooLarge => {
+                let bytes = path.metadata().map_or(most as u64 + 1, |metadata| metadata.len());
+                PolicyError::TooLarge { policy: path.display().to_string(), bytes, most }
+            }
+            _ => PolicyError::Unreadable { path: path.into(), source },
+        })
     }
 
     /// Removes all entries of the module with this digest from a cache, under whatever limits it

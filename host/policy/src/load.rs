@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use tilewright_files::digest::sha256;
 use tilewright_plan::{FallbackReason, Stage};
-use wasmparser::Parser;
+use wasm_encoder::{RawSection, Section as _};
+use wasmparser::{BinaryReaderError, Parser};
 use wasmtime::component::Component;
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
@@ -189,11 +190,11 @@ pub(crate) fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, Policy
     check_outline(policy, ModuleKind::CoreModule, &outline, Wasi::None)?;
     let mut bare = bytes[..HEADER].to_vec();
     for payload in Parser::new(0).parse_all(bytes) {
-        let payload = payload.map_err(|error| broken(error.to_string()))?;
+        let payload = payload.map_err(|error| broken(words(error)))?;
         if let Some((id, range)) = payload.as_section().filter(|(id, _)| *id != CUSTOM_SECTION) {
             // A section may claim to be longer than the file.
             let contents = bytes.get(range).ok_or_else(|| broken("it ends within a section".into()))?;
-            append(&mut bare, id, contents);
+            RawSection { id, data: contents }.append_to(&mut bare);
         }
     }
     let world = World::of(policy, outline.exports.iter().copied())?;
@@ -216,18 +217,6 @@ fn metadata(world: &World, exports: &[&str], module: &mut Vec<u8>) -> anyhow::Re
         }
     }
     wit_component::embed_component_metadata(module, &resolve, id, StringEncoding::UTF8)
-}
-
-/// Appends a section: its number, its length in LEB128, its contents.
-fn append(module: &mut Vec<u8>, id: u8, contents: &[u8]) {
-    module.push(id);
-    let mut length = contents.len();
-    while length >= 0x80 {
-        module.push((length & 0x7f) as u8 | 0x80);
-        length >>= 7;
-    }
-    module.push(length as u8);
-    module.extend_from_slice(contents);
 }
 
 /// The version of the contract that the component speaks, its imports and its exports.
@@ -301,4 +290,8 @@ pub(crate) fn broken(policy: &str, detail: &str, fault: Fault) -> PolicyError {
 /// The first line of a message, cut to a length that a terminal can show.
 pub(crate) fn one_line(text: &str) -> String {
     clean(text.lines().next().unwrap_or_default().trim().to_owned(), 300)
+}
+
+fn words(error: BinaryReaderError) -> String {
+    error.to_string()
 }

@@ -4,45 +4,29 @@
 use std::mem::discriminant;
 
 use tilewright_plan::{
-    Attention, Capabilities, CostModel, Denoise, DenoisePlan, Dtype, GuidanceOrder, Place, Plan, Precision, Products,
-    Question, Request, Space, Text, TextPlan, Time, UnderWay, Vae, WeightForm,
+    Attention, DenoisePlan, Dtype, GuidanceOrder, Place, Plan, Precision, Products, Question, Space, TextCapabilities,
+    TextPlan, Time, WeightForm,
 };
 
+pub use crate::exact::in_place_of as exact_in_place_of;
 use crate::{
-    check::{self, Bounded, Bounds, rank_precision},
-    exact,
+    Governed,
+    check::{self, Bounds, DenoiseBounds, rank_precision},
 };
 
 /// Checks an answer as a decision does: returns the changes.
 ///
 /// # Errors
 /// The part of the plan that makes no sense.
-pub fn check_answer(
-    plan: &mut Plan,
-    request: &Request,
-    capabilities: &Capabilities,
-    under_way: Option<&UnderWay>,
-) -> Result<Vec<String>, &'static str> {
+pub fn check_answer<W: Governed>(plan: &mut W::Plan, question: &Question<'_, W>) -> Result<Vec<String>, &'static str> {
     let mut notes = Vec::new();
-    let bounds = Bounds::new(request, capabilities, under_way);
-    check::fit::<Vae>(plan, &bounds, &mut |note| notes.push(note.to_string()))?;
+    check::fit::<W>(plan, &W::bounds(question), &mut |note| notes.push(note.to_string()))?;
     Ok(notes)
 }
 
-/// The exact plan that replaces a blended one which was checked; `None` if the blended one may
-/// stand: the request allows it, no exact plan fits, or a clip is under way in it.
-pub fn exact_in_place_of(plan: &Plan, question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
-    exact::in_place_of(plan, question, costs)
-}
-
 /// The illegal parts of a plan that was checked; empty if the checker is right.
-pub fn find_breaches(
-    plan: &Plan,
-    request: &Request,
-    capabilities: &Capabilities,
-    under_way: Option<&UnderWay>,
-) -> Vec<&'static str> {
-    breaches(plan, &Bounds::new(request, capabilities, under_way))
+pub fn find_breaches<W: Governed>(plan: &W::Plan, question: &Question<'_, W>) -> Vec<&'static str> {
+    W::breaches(plan, &W::bounds(question))
 }
 
 pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
@@ -99,22 +83,12 @@ pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
     breaches
 }
 
-/// Checks an answer about a sample as a decision does: returns the changes.
-///
-/// # Errors
-/// The part of the plan that makes no sense.
-pub fn check_sample_answer(
-    plan: &mut DenoisePlan,
-    question: &Question<'_, Denoise>,
-) -> Result<Vec<String>, &'static str> {
-    let mut notes = Vec::new();
-    check::fit::<Denoise>(plan, &Denoise::bounds(question), &mut |note| notes.push(note.to_string()))?;
-    Ok(notes)
+fn unheld(invariants: &[(&'static str, bool)]) -> Vec<&'static str> {
+    invariants.iter().filter(|(_, holds)| !holds).map(|(what, _)| *what).collect()
 }
 
-/// The illegal parts of a sample's plan that was checked; empty if the checker is right.
-pub fn find_sample_breaches(plan: &DenoisePlan, question: &Question<'_, Denoise>) -> Vec<&'static str> {
-    let (request, capabilities) = (question.request, question.capabilities);
+pub(crate) fn sample_breaches(plan: &DenoisePlan, bounds: &DenoiseBounds) -> Vec<&'static str> {
+    let capabilities = &bounds.capabilities;
     let dtype = plan.precision.dtype();
     let is_narrow = matches!(dtype, Dtype::Bf16 | Dtype::F16);
     let is_resident = plan.weights == WeightForm::Packed && plan.ahead.is_none();
@@ -123,7 +97,7 @@ pub fn find_sample_breaches(plan: &DenoisePlan, question: &Question<'_, Denoise>
         Attention::Pieces { queries } => Some(queries),
     };
     let threshold = plan.reuse.threshold();
-    [
+    unheld(&[
         ("the type is offered", dtype == Dtype::F32 || capabilities.dtypes.contains(&dtype)),
         ("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32)),
         (
@@ -139,35 +113,16 @@ pub fn find_sample_breaches(plan: &DenoisePlan, question: &Question<'_, Denoise>
         ("expanded weights stay", plan.weights == WeightForm::Packed || plan.ahead.is_none()),
         ("no more blocks are read ahead than offered", plan.ahead.is_none_or(|ahead| ahead <= capabilities.ahead_most)),
         ("enough queries at once", queries.is_none_or(|queries| queries >= capabilities.queries_least)),
-        ("one pass runs alone", request.passes > 1 || plan.guidance == GuidanceOrder::InTurn),
-        (
-            "samples at once are fewer than all",
-            plan.samples.is_none_or(|samples| (1..request.batch).contains(&samples)),
-        ),
+        ("one pass runs alone", bounds.passes > 1 || plan.guidance == GuidanceOrder::InTurn),
+        ("samples at once are fewer than all", plan.samples.is_none_or(|samples| (1..bounds.batch).contains(&samples))),
         ("parts are within the offer", (1..=capabilities.parts_most.max(1)).contains(&plan.feed_forward)),
         ("no more is reused than allowed", threshold.is_finite() && threshold <= capabilities.reuse_most),
-    ]
-    .into_iter()
-    .filter(|(_, holds)| !holds)
-    .map(|(what, _)| what)
-    .collect()
+    ])
 }
 
-/// Checks an answer about a text encoder's run as a decision does: returns the changes.
-///
-/// # Errors
-/// The part of the plan that makes no sense.
-pub fn check_text_answer(plan: &mut TextPlan, question: &Question<'_, Text>) -> Result<Vec<String>, &'static str> {
-    let mut notes = Vec::new();
-    check::fit::<Text>(plan, &Text::bounds(question), &mut |note| notes.push(note.to_string()))?;
-    Ok(notes)
-}
-
-/// The illegal parts of a text encoder's plan that was checked; empty if the checker is right.
-pub fn find_text_breaches(plan: &TextPlan, question: &Question<'_, Text>) -> Vec<&'static str> {
-    let capabilities = question.capabilities;
+pub(crate) fn text_breaches(plan: &TextPlan, capabilities: &TextCapabilities) -> Vec<&'static str> {
     let dtype = plan.precision.dtype();
-    [
+    unheld(&[
         ("the type is offered", dtype == Dtype::F32 || capabilities.dtypes.contains(&dtype)),
         ("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32)),
         ("the place is offered", capabilities.places.contains(&plan.place) || plan.place == Place::Host),
@@ -176,9 +131,5 @@ pub fn find_text_breaches(plan: &TextPlan, question: &Question<'_, Text>) -> Vec
             plan.weights == WeightForm::Packed || capabilities.weights.contains(&plan.weights),
         ),
         ("it is kept where it can be", capabilities.kept || !plan.kept),
-    ]
-    .into_iter()
-    .filter(|(_, holds)| !holds)
-    .map(|(what, _)| what)
-    .collect()
+    ])
 }

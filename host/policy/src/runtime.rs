@@ -174,7 +174,7 @@ impl Policy {
             Err(failure) => return GuestReply::from_failure(failure),
         };
         W::questions(live.state()).prices = Some(prices.clone());
-        let (answer, fuel) = live.call(&self.loaded, |guest, store| W::ask(guest, store, question));
+        let (answer, fuel) = live.call(&self.loaded, |guest, store| W::part_of(guest).decide(store, question));
         let state = live.state();
         let questions = W::questions(state);
         questions.prices = None;

@@ -194,7 +194,7 @@ fn numbers_of_samples_are_brought_into_bounds_or_refused() {
             .flat_map(|field| FRACTIONS.map(|value| (field, value.to_string(), DENOISE.fraction(field.2, value))));
         for ((field, chosen, _), value, number) in whole.chain(fractions) {
             let decision = guest(DENOISE, chosen, &number).decide(&question, Arc::new(Prices));
-            let breaches = oracle::find_sample_breaches(&decision.plan, &question);
+            let breaches = oracle::find_breaches(&decision.plan, &question);
             check(&format!("{field} = {value}, reuse up to {reuse_most}"), &decision, &breaches);
             tried += 1;
         }
@@ -223,7 +223,7 @@ fn numbers_of_decodes_are_brought_into_bounds_or_refused() {
             for value in WHOLE {
                 let number = DECODE.word(offset, value.into());
                 let decision = guest(DECODE, chosen, &number).decide(&question, Arc::new(Prices));
-                let breaches = oracle::find_breaches(&decision.plan, &request, &capabilities, None);
+                let breaches = oracle::find_breaches(&decision.plan, &question);
                 check(&format!("{field} = {value}, {frames} frames"), &decision, &breaches);
             }
         }

@@ -46,7 +46,7 @@ pub fn stages_of(routes: &[Route], place: usize, models: &BTreeMap<String, Model
             && models().any(|model| has(model, *stage))
             && !routes[..place].iter().any(|before| before.conditions.cover(&alone))
     };
-    Stage::NAMES.into_iter().map(|(stage, _)| stage).filter(takes).collect()
+    Stage::ALL.into_iter().filter(takes).collect()
 }
 
 /// True if jobs of a model have a stage that routes are asked about. A whole model, whose parts the

@@ -110,23 +110,16 @@ fn cause(repeated: &Option<(usize, f32)>, [from, to]: &[f32; 2]) -> String {
     }
 }
 
-/// The reference whose choices are followed where references differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Convention {
-    /// ComfyUI's.
-    #[default]
-    ComfyUi,
-    /// diffusers'.
-    Diffusers,
-}
-
-const CONVENTIONS: [(&str, Convention); 2] = [("comfyui", Convention::ComfyUi), ("diffusers", Convention::Diffusers)];
-
-impl fmt::Display for Convention {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = CONVENTIONS.iter().find(|(_, convention)| convention == self);
-        f.write_str(known.map_or("", |(name, _)| name))
+tilewright_plan::names! {
+    /// The reference whose choices are followed where references differ.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Convention {
+        /// ComfyUI's.
+        #[default]
+        ComfyUi = "comfyui",
+        /// diffusers'.
+        Diffusers = "diffusers",
     }
 }
 
@@ -134,9 +127,10 @@ impl FromStr for Convention {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let known = CONVENTIONS.iter().find(|(name, _)| *name == text).map(|(_, convention)| *convention);
-        let meant = || did_you_mean(text, CONVENTIONS.iter().map(|(name, _)| *name));
-        known.ok_or_else(|| format!("unknown convention '{text}'{}: expected comfyui or diffusers", meant()))
+        Self::of_name(text).ok_or_else(|| {
+            let meant = did_you_mean(text, Self::names());
+            format!("unknown convention '{text}'{meant}: expected comfyui or diffusers")
+        })
     }
 }
 

@@ -1,48 +1,33 @@
 //! Schedulers: the sigmas of a number of steps (comfy/samplers.py and comfy/k_diffusion/sampling.py
 //! of ComfyUI 0.30.0). Each operation rounds to f32 where PyTorch's do.
 
-use std::{fmt, str::FromStr};
-
-use tilewright_plan::words::did_you_mean;
-
 use crate::{ModelSampling, Sampler};
 
-/// A scheduler.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scheduler {
-    /// The model's sigmas, evenly apart.
-    #[default]
-    Simple,
-    /// Timesteps evenly apart, the last step's left out.
-    SgmUniform,
-    /// Karras et al. (arXiv:2206.00364), equation 5, with ρ = 7.
-    Karras,
-    /// Logarithms evenly apart.
-    Exponential,
-    /// The model's sigmas, a whole number of them apart.
-    DdimUniform,
-    /// Quantiles of the beta distribution (arXiv:2407.12173).
-    Beta,
-    /// Timesteps evenly apart.
-    Normal,
-    /// Small steps first, and steps that grow after the half (Mochi's).
-    LinearQuadratic,
-    /// Arcs evenly apart ("Align your steps", arXiv:2404.14507, theorem 3.1).
-    KlOptimal,
+tilewright_plan::names! {
+    /// A scheduler, with its name in ComfyUI and in its order.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Scheduler {
+        /// The model's sigmas, evenly apart.
+        #[default]
+        Simple = "simple",
+        /// Timesteps evenly apart, the last step's left out.
+        SgmUniform = "sgm_uniform",
+        /// Karras et al. (arXiv:2206.00364), equation 5, with ρ = 7.
+        Karras = "karras",
+        /// Logarithms evenly apart.
+        Exponential = "exponential",
+        /// The model's sigmas, a whole number of them apart.
+        DdimUniform = "ddim_uniform",
+        /// Quantiles of the beta distribution (arXiv:2407.12173).
+        Beta = "beta",
+        /// Timesteps evenly apart.
+        Normal = "normal",
+        /// Small steps first, and steps that grow after the half (Mochi's).
+        LinearQuadratic = "linear_quadratic",
+        /// Arcs evenly apart ("Align your steps", arXiv:2404.14507, theorem 3.1).
+        KlOptimal = "kl_optimal",
+    }
 }
-
-/// Names as ComfyUI has them, in its order.
-const SCHEDULERS: [(&str, Scheduler); 9] = [
-    ("simple", Scheduler::Simple),
-    ("sgm_uniform", Scheduler::SgmUniform),
-    ("karras", Scheduler::Karras),
-    ("exponential", Scheduler::Exponential),
-    ("ddim_uniform", Scheduler::DdimUniform),
-    ("beta", Scheduler::Beta),
-    ("normal", Scheduler::Normal),
-    ("linear_quadratic", Scheduler::LinearQuadratic),
-    ("kl_optimal", Scheduler::KlOptimal),
-];
 
 /// The exponent of Karras' sigmas.
 const RHO: f64 = 7.0;
@@ -56,31 +41,9 @@ const LINEAR_PART: f64 = 0.025;
 /// A sigma below this is 0.
 const NEARLY_NONE: f32 = 1e-5;
 
-impl fmt::Display for Scheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = SCHEDULERS.iter().find(|(_, scheduler)| scheduler == self).map_or("", |(name, _)| name);
-        f.write_str(name)
-    }
-}
-
-impl FromStr for Scheduler {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = SCHEDULERS.iter().find(|(name, _)| *name == text).map(|(_, scheduler)| *scheduler);
-        known.ok_or_else(|| {
-            let near = did_you_mean(text, Self::names());
-            format!("unknown scheduler '{text}'{near}: expected {}", Self::names().collect::<Vec<_>>().join(", "))
-        })
-    }
-}
+tilewright_plan::from_name!(Scheduler, "scheduler", "");
 
 impl Scheduler {
-    /// The names of all schedulers.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        SCHEDULERS.iter().map(|(name, _)| *name)
-    }
-
     /// The sigmas of a sampler's steps: those of one more, without the last above 0, for samplers
     /// that skip it.
     pub fn steps(self, sampler: Sampler, model: &ModelSampling, steps: u32) -> Vec<f32> {

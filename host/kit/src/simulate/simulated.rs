@@ -47,7 +47,9 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned {
     fn offered(record: &Record<Self>) -> Option<Self::Capabilities>;
 
     /// True if a plan is one that the host could carry out.
-    fn is_legal(plan: &Self::Plan, question: &Question<'_, Self>) -> bool;
+    fn is_legal(plan: &Self::Plan, question: &Question<'_, Self>) -> bool {
+        oracle::find_breaches(plan, &question.going_on(None)).is_empty()
+    }
 
     /// False of a plan whose output suffers, which counts as best only if nothing else fits.
     fn is_sound(plan: &Self::Plan) -> bool;
@@ -117,10 +119,6 @@ impl Simulated for Vae {
 
     fn offered(record: &Record) -> Option<Capabilities> {
         record.capabilities()
-    }
-
-    fn is_legal(plan: &Plan, question: &Question<'_>) -> bool {
-        oracle::find_breaches(plan, question.request, question.capabilities, None).is_empty()
     }
 
     fn is_sound(plan: &Plan) -> bool {
@@ -207,10 +205,6 @@ impl Simulated for Denoise {
         record.capabilities.clone()
     }
 
-    fn is_legal(plan: &DenoisePlan, question: &Question<'_, Self>) -> bool {
-        oracle::find_sample_breaches(plan, question).is_empty()
-    }
-
     fn is_sound(_: &DenoisePlan) -> bool {
         true
     }
@@ -292,10 +286,6 @@ impl Simulated for Text {
 
     fn offered(record: &Record<Self>) -> Option<TextCapabilities> {
         record.capabilities.clone()
-    }
-
-    fn is_legal(plan: &TextPlan, question: &Question<'_, Self>) -> bool {
-        oracle::find_text_breaches(plan, question).is_empty()
     }
 
     fn is_sound(_: &TextPlan) -> bool {

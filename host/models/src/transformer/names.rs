@@ -2,8 +2,6 @@
 //! original names, with matrices that are multiplied by the same tokens taken together; a layout is
 //! a table of the file's tensors that each of these is made of.
 
-use std::fmt;
-
 /// The way in which a network's weight is made of a file's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Join {
@@ -18,27 +16,18 @@ pub(crate) enum Join {
 #[derive(Debug)]
 pub(crate) struct Row(pub &'static str, pub &'static [&'static str], pub Join);
 
-/// The layout of a transformer's file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// The authors' names, which GGUF files have, too.
-    Original,
-    /// The authors' names as ComfyUI saves them.
-    ComfyUi,
-    /// diffusers' and transformers' names.
-    Diffusers,
-    /// llama.cpp's names, of text encoders in GGUF files.
-    LlamaCpp,
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Layout::Original => "original",
-            Layout::ComfyUi => "ComfyUI",
-            Layout::Diffusers => "diffusers",
-            Layout::LlamaCpp => "llama.cpp",
-        })
+tilewright_plan::names! {
+    /// The layout of a transformer's file.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Layout {
+        /// The authors' names, which GGUF files have, too.
+        Original = "original",
+        /// The authors' names as ComfyUI saves them.
+        ComfyUi = "ComfyUI",
+        /// diffusers' and transformers' names.
+        Diffusers = "diffusers",
+        /// llama.cpp's names, of text encoders in GGUF files.
+        LlamaCpp = "llama.cpp",
     }
 }
 

@@ -1,13 +1,12 @@
 //! The rules of plans of samples.
 
-use std::fmt::Display;
-
 use tilewright_plan::{
-    Attempt, Attention, Denoise, DenoiseCapabilities, DenoisePlan, Dtype, GuidanceOrder, Precision, Products, Question,
-    StepReuse, WeightForm,
+    Attempt, Attention, Denoise, DenoiseCapabilities, DenoisePlan, Dtype, GuidanceOrder, Products, Question, StepReuse,
+    WeightForm,
 };
 
-use super::{Bounded, Change, Predicate, Rule, change, said};
+use super::{Bounded, Change, Nonsense, Rule, change_if, fitted, number_or_all, offered, said, unmixed};
+use crate::oracle;
 
 /// The ranges that a sample's plan has to lie in.
 #[derive(Clone, Debug)]
@@ -18,7 +17,7 @@ pub(crate) struct DenoiseBounds {
     pub capabilities: DenoiseCapabilities,
 }
 
-const NONSENSE: &[(Predicate<DenoisePlan>, &str)] = &[
+const NONSENSE: &[Nonsense<Denoise>] = &[
     (|plan| plan.attention == Attention::Pieces { queries: 0 }, "attention of no queries"),
     (|plan| plan.samples == Some(0), "no samples at once"),
     (|plan| plan.feed_forward == 0, "a feed-forward layer in no parts"),
@@ -28,118 +27,65 @@ const NONSENSE: &[(Predicate<DenoisePlan>, &str)] = &[
     ),
 ];
 
-static RULES: &[Rule<Denoise>] = &[
-    Rule {
-        subject: "precision",
-        because: "not offered on this device",
-        fit: |plan, bounds| match plan.precision.dtype() {
-            Dtype::F32 => None,
-            dtype if bounds.capabilities.dtypes.contains(&dtype) => None,
-            _ => change(&mut plan.precision, Precision::Uniform(Dtype::F32)),
-        },
-    },
-    Rule {
-        subject: "precision",
-        because: "nothing to mix",
-        fit: |plan, _| match plan.precision {
-            Precision::Mixed(Dtype::F32) => change(&mut plan.precision, Precision::Uniform(Dtype::F32)),
-            _ => None,
-        },
-    },
-    Rule {
-        subject: "products",
-        because: "FP8 needs a device that has it, and weights in f8_e4m3",
-        fit: |plan, bounds| only_if(plan, Products::Fp8, bounds.capabilities.fp8_products),
-    },
-    Rule {
-        subject: "products",
-        because: "INT8 needs a processor that has it, and weights in blocks of integers",
-        fit: |plan, bounds| only_if(plan, Products::Int8, bounds.capabilities.int8_products),
-    },
-    Rule {
-        subject: "products",
-        because: "FP8 gives 16 bits, of weights as stored that are on the device",
-        fit: |plan, _| {
-            let is_narrow = matches!(plan.precision.dtype(), Dtype::Bf16 | Dtype::F16);
-            let fits = is_narrow && plan.weights == WeightForm::Packed && plan.ahead.is_none();
-            only_if(plan, Products::Fp8, fits)
-        },
-    },
-    Rule {
-        subject: "products",
-        because: "INT8 takes weights as stored, beside f32 or bf16",
-        fit: |plan, _| {
-            let fits = plan.weights == WeightForm::Packed && plan.precision.dtype() != Dtype::F16;
-            only_if(plan, Products::Int8, fits)
-        },
-    },
-    Rule {
-        subject: "ahead",
-        because: "expanded weights stay on the device",
-        fit: |plan, _| match plan.weights {
-            WeightForm::Expanded => ahead(plan, None),
-            WeightForm::Packed => None,
-        },
-    },
-    Rule {
-        subject: "ahead",
-        because: "no more than {ahead} blocks",
-        fit: |plan, bounds| {
-            let most = bounds.capabilities.ahead_most;
-            let fitted = plan.ahead.map(|blocks| blocks.min(most));
-            ahead(plan, fitted)
-        },
-    },
-    Rule {
-        subject: "attention",
-        because: "no more queries than there are",
-        fit: |plan, bounds| queries(plan, |queries| queries.min(bounds.tokens.max(1))),
-    },
-    Rule {
-        subject: "attention",
-        because: "at least {queries} queries",
-        fit: |plan, bounds| queries(plan, |queries| queries.max(bounds.capabilities.queries_least)),
-    },
-    Rule {
-        subject: "guidance",
-        because: "there is one pass",
-        fit: |plan, bounds| named(&mut plan.guidance, GuidanceOrder::InTurn, |_| bounds.passes < 2),
-    },
-    Rule {
-        subject: "samples",
-        because: "no more than there are",
-        fit: |plan, bounds| {
-            let fitted = plan.samples.filter(|samples| *samples < bounds.batch);
-            let words = |samples: Option<u32>| samples.map_or("all".to_owned(), |samples| samples.to_string());
-            let from = std::mem::replace(&mut plan.samples, fitted);
-            (from != fitted).then(|| said(words(from), words(fitted)))
-        },
-    },
-    Rule {
-        subject: "feed-forward",
-        because: "no more than {parts} parts",
-        fit: |plan, bounds| {
-            let fitted = plan.feed_forward.min(bounds.capabilities.parts_most.max(1));
-            change(&mut plan.feed_forward, fitted)
-        },
-    },
-    Rule {
-        subject: "reuse",
-        because: "the user does not allow it",
-        fit: |plan, bounds| {
-            let most = bounds.capabilities.reuse_most;
-            reuse(plan, |threshold| if most > 0.0 { threshold } else { 0.0 })
-        },
-    },
-    Rule {
-        subject: "reuse",
-        because: "no more than the user allows",
-        fit: |plan, bounds| reuse(plan, |threshold| threshold.min(bounds.capabilities.reuse_most)),
-    },
+const RULES: &[Rule<Denoise>] = &[
+    ("precision", "not offered on this device", |plan, bounds| {
+        offered(&mut plan.precision, &bounds.capabilities.dtypes)
+    }),
+    ("precision", "nothing to mix", |plan, _| unmixed(&mut plan.precision)),
+    ("products", "FP8 needs a device that has it, and weights in f8_e4m3", |plan, bounds| {
+        only_if(plan, Products::Fp8, bounds.capabilities.fp8_products)
+    }),
+    ("products", "INT8 needs a processor that has it, and weights in blocks of integers", |plan, bounds| {
+        only_if(plan, Products::Int8, bounds.capabilities.int8_products)
+    }),
+    ("products", "FP8 gives 16 bits, of weights as stored that are on the device", |plan, _| {
+        let is_narrow = matches!(plan.precision.dtype(), Dtype::Bf16 | Dtype::F16);
+        let fits = is_narrow && plan.weights == WeightForm::Packed && plan.ahead.is_none();
+        only_if(plan, Products::Fp8, fits)
+    }),
+    ("products", "INT8 takes weights as stored, beside f32 or bf16", |plan, _| {
+        let fits = plan.weights == WeightForm::Packed && plan.precision.dtype() != Dtype::F16;
+        only_if(plan, Products::Int8, fits)
+    }),
+    ("ahead", "expanded weights stay on the device", |plan, _| match plan.weights {
+        WeightForm::Expanded => number_or_all(&mut plan.ahead, None),
+        WeightForm::Packed => None,
+    }),
+    ("ahead", "no more than {ahead} blocks", |plan, bounds| {
+        let fitted = plan.ahead.map(|blocks| blocks.min(bounds.capabilities.ahead_most));
+        number_or_all(&mut plan.ahead, fitted)
+    }),
+    ("attention", "no more queries than there are", |plan, bounds| {
+        fitted(queries(plan)?, |queries| queries.min(bounds.tokens.max(1)))
+    }),
+    ("attention", "at least {queries} queries", |plan, bounds| {
+        fitted(queries(plan)?, |queries| queries.max(bounds.capabilities.queries_least))
+    }),
+    ("guidance", "there is one pass", |plan, bounds| {
+        change_if(bounds.passes < 2, &mut plan.guidance, GuidanceOrder::InTurn)
+    }),
+    ("samples", "no more than there are", |plan, bounds| {
+        let fitted = plan.samples.filter(|samples| *samples < bounds.batch);
+        number_or_all(&mut plan.samples, fitted)
+    }),
+    ("feed-forward", "no more than {parts} parts", |plan, bounds| {
+        fitted(&mut plan.feed_forward, |parts| parts.min(bounds.capabilities.parts_most.max(1)))
+    }),
+    ("reuse", "the user does not allow it", |plan, bounds| {
+        let most = bounds.capabilities.reuse_most;
+        reuse(plan, |threshold| if most > 0.0 { threshold } else { 0.0 })
+    }),
+    ("reuse", "no more than the user allows", |plan, bounds| {
+        reuse(plan, |threshold| threshold.min(bounds.capabilities.reuse_most))
+    }),
 ];
 
 impl Bounded for Denoise {
     type Bounds = DenoiseBounds;
+
+    const NONSENSE: &'static [Nonsense<Self>] = NONSENSE;
+
+    const RULES: &'static [Rule<Self>] = RULES;
 
     fn bounds(question: &Question<'_, Denoise>) -> DenoiseBounds {
         let request = question.request;
@@ -151,16 +97,8 @@ impl Bounded for Denoise {
         }
     }
 
-    fn capabilities(bounds: &DenoiseBounds) -> &DenoiseCapabilities {
+    fn offer(bounds: &DenoiseBounds) -> &DenoiseCapabilities {
         &bounds.capabilities
-    }
-
-    fn nonsense() -> &'static [(Predicate<DenoisePlan>, &'static str)] {
-        NONSENSE
-    }
-
-    fn rules() -> &'static [Rule<Denoise>] {
-        RULES
     }
 
     fn values(bounds: &DenoiseBounds) -> Vec<(&'static str, u32)> {
@@ -169,6 +107,10 @@ impl Bounded for Denoise {
             ("{queries}", bounds.capabilities.queries_least),
             ("{parts}", bounds.capabilities.parts_most),
         ]
+    }
+
+    fn breaches(plan: &DenoisePlan, bounds: &DenoiseBounds) -> Vec<&'static str> {
+        oracle::sample_breaches(plan, bounds)
     }
 
     /// Memory use and overflow come from the types, from the weights that are held, and from the
@@ -185,32 +127,15 @@ impl Bounded for Denoise {
     }
 }
 
-/// Changes a part that has a name in records.
-fn named<T: Copy + PartialEq + Display>(place: &mut T, to: T, applies: impl FnOnce(T) -> bool) -> Option<Change> {
-    if *place == to || !applies(*place) {
-        return None;
-    }
-    change(place, to)
-}
-
 /// Takes products back to the precision if they are these and don't fit.
 fn only_if(plan: &mut DenoisePlan, products: Products, fits: bool) -> Option<Change> {
-    named(&mut plan.products, Products::Precision, |asked| asked == products && !fits)
+    change_if(plan.products == products && !fits, &mut plan.products, Products::Precision)
 }
 
-fn ahead(plan: &mut DenoisePlan, to: Option<u32>) -> Option<Change> {
-    let words = |ahead: Option<u32>| ahead.map_or("all".to_owned(), |blocks| blocks.to_string());
-    let from = std::mem::replace(&mut plan.ahead, to);
-    (from != to).then(|| said(words(from), words(to)))
-}
-
-fn queries(plan: &mut DenoisePlan, fitted: impl FnOnce(u32) -> u32) -> Option<Change> {
+fn queries(plan: &mut DenoisePlan) -> Option<&mut u32> {
     match &mut plan.attention {
         Attention::Fused => None,
-        Attention::Pieces { queries } => {
-            let to = fitted(*queries);
-            change(queries, to)
-        }
+        Attention::Pieces { queries } => Some(queries),
     }
 }
 
@@ -226,7 +151,7 @@ fn reuse(plan: &mut DenoisePlan, fitted: impl FnOnce(f64) -> f64) -> Option<Chan
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::Failure;
+    use tilewright_plan::{Failure, Precision};
 
     use super::*;
     use crate::check::fit;

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use tilewright_plan::{Capabilities, Failure, Release, Tile};
+use tilewright_plan::{Capabilities, Failure, Layout, Release, Tile, Time};
 
 use super::*;
 use crate::oracle;
@@ -281,7 +281,7 @@ prop_compose! {
         batch in side(), dtype in 0..7usize, mixed in any::<bool>(), offload in any::<bool>(), prefetch in side(),
     ) -> Plan {
         let tile = Tile { height, width, overlap };
-        let dtype = Dtype::NAMES[dtype].0;
+        let dtype = Dtype::ALL[dtype];
         Plan {
             space: match kind { 0 => Space::Whole, 1 => Space::Blended(tile), _ => Space::Exact(tile) },
             time: match time { 0 => Time::Whole, 1 => Time::Carried { frames }, _ => Time::Blended { frames, overlap: shared } },
@@ -328,7 +328,7 @@ fn what_failed_in_other_words_is_the_same_plan() {
         Plan { prefetch: 2, reason: "another".into(), ..tiles.clone() },
         blended(512, 512, 128),
     ];
-    assert!(alike.iter().all(|plan| repeats(plan, &tried)), "{alike:?}");
+    assert!(alike.iter().all(|plan| Vae::repeats(plan, &tried)), "{alike:?}");
     let others = [
         blended(512, 448, 64),
         plan(Space::Whole),
@@ -337,8 +337,8 @@ fn what_failed_in_other_words_is_the_same_plan() {
         Plan { precision: Precision::Uniform(Dtype::Bf16), ..tiles.clone() },
         carried(4, tiles.space),
     ];
-    assert!(others.iter().all(|plan| !repeats(plan, &tried)), "{others:?}");
+    assert!(others.iter().all(|plan| !Vae::repeats(plan, &tried)), "{others:?}");
     let overflowed = Attempt { plan: tiles, failure: Failure::NonFinite { values: 1 } };
-    assert!(alike.iter().all(|plan| repeats(plan, &overflowed)), "{alike:?}");
-    assert!(others.iter().all(|plan| !repeats(plan, &overflowed)), "{others:?}");
+    assert!(alike.iter().all(|plan| Vae::repeats(plan, &overflowed)), "{alike:?}");
+    assert!(others.iter().all(|plan| !Vae::repeats(plan, &overflowed)), "{others:?}");
 }

@@ -1,74 +1,44 @@
 //! The rules of plans of text encoders' runs.
 
-use tilewright_plan::{Attempt, Dtype, Failure, Precision, Question, Text, TextCapabilities, TextPlan, WeightForm};
+use tilewright_plan::{Attempt, Failure, Question, Text, TextCapabilities, TextPlan, WeightForm};
 
-use super::{Bounded, Predicate, Rule, change, rank_precision};
-
-static RULES: &[Rule<Text>] = &[
-    Rule {
-        subject: "precision",
-        because: "not offered",
-        fit: |plan, capabilities| match plan.precision.dtype() {
-            Dtype::F32 => None,
-            dtype if capabilities.dtypes.contains(&dtype) => None,
-            _ => change(&mut plan.precision, Precision::Uniform(Dtype::F32)),
-        },
-    },
-    Rule {
-        subject: "precision",
-        because: "nothing to mix",
-        fit: |plan, _| match plan.precision {
-            Precision::Mixed(Dtype::F32) => change(&mut plan.precision, Precision::Uniform(Dtype::F32)),
-            _ => None,
-        },
-    },
-    Rule {
-        subject: "place",
-        because: "not offered",
-        fit: |plan, capabilities| match capabilities.places.contains(&plan.place) {
-            true => None,
-            false => change(&mut plan.place, capabilities.usual_place()),
-        },
-    },
-    Rule {
-        subject: "weights",
-        because: "not offered",
-        fit: |plan, capabilities| match capabilities.weights.contains(&plan.weights) {
-            true => None,
-            false => change(&mut plan.weights, WeightForm::Packed),
-        },
-    },
-    Rule {
-        subject: "kept",
-        because: "the encoder is not needed again in this process",
-        fit: |plan, capabilities| if capabilities.kept { None } else { change(&mut plan.kept, false) },
-    },
-];
-
-/// Every combination of a plan's parts has a meaning.
-const NONSENSE: &[(Predicate<TextPlan>, &str)] = &[];
+use super::{Bounded, Nonsense, Rule, change_if, offered, rank_precision, unmixed};
+use crate::oracle;
 
 impl Bounded for Text {
     type Bounds = TextCapabilities;
+
+    /// Every combination of a plan's parts has a meaning.
+    const NONSENSE: &'static [Nonsense<Self>] = &[];
+
+    const RULES: &'static [Rule<Self>] = &[
+        ("precision", "not offered", |plan, capabilities| offered(&mut plan.precision, &capabilities.dtypes)),
+        ("precision", "nothing to mix", |plan, _| unmixed(&mut plan.precision)),
+        ("place", "not offered", |plan, capabilities| {
+            change_if(!capabilities.places.contains(&plan.place), &mut plan.place, capabilities.usual_place())
+        }),
+        ("weights", "not offered", |plan, capabilities| {
+            change_if(!capabilities.weights.contains(&plan.weights), &mut plan.weights, WeightForm::Packed)
+        }),
+        ("kept", "the encoder is not needed again in this process", |plan, capabilities| {
+            change_if(!capabilities.kept, &mut plan.kept, false)
+        }),
+    ];
 
     fn bounds(question: &Question<'_, Text>) -> TextCapabilities {
         question.capabilities.clone()
     }
 
-    fn capabilities(capabilities: &TextCapabilities) -> &TextCapabilities {
+    fn offer(capabilities: &TextCapabilities) -> &TextCapabilities {
         capabilities
-    }
-
-    fn nonsense() -> &'static [(Predicate<TextPlan>, &'static str)] {
-        NONSENSE
-    }
-
-    fn rules() -> &'static [Rule<Text>] {
-        RULES
     }
 
     fn values(_: &TextCapabilities) -> Vec<(&'static str, u32)> {
         Vec::new()
+    }
+
+    fn breaches(plan: &TextPlan, capabilities: &TextCapabilities) -> Vec<&'static str> {
+        oracle::text_breaches(plan, capabilities)
     }
 
     /// Memory use comes from the type, the place and the form of weights, and overflow from the
@@ -87,7 +57,7 @@ impl Bounded for Text {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Options, Place};
+    use tilewright_plan::{Dtype, Options, Place, Precision};
 
     use super::*;
     use crate::check::fit;

@@ -1,19 +1,27 @@
 //! Conversions that all versions share: the parts of their plans, and their settings, have the same
 //! shape.
 
-use std::time::Duration;
-
-/// Writes both directions of a conversion between enums whose variants have the same names.
+/// Writes both directions of a conversion between enums of the contract and of [`tilewright_plan`],
+/// which is in scope as `plan`. Their variants have the same names, and values that convert. A
+/// value with a name in braces has one in [`tilewright_plan`] alone.
 macro_rules! alike {
-    ($contract:ty, $plan:ty, $($contract_name:ident = $plan_name:ident),+) => {
-        impl From<$contract> for $plan {
-            fn from(value: $contract) -> Self {
-                match value { $(<$contract>::$contract_name => <$plan>::$plan_name,)+ }
+    ($module:ident::$contract:ident, $plan:ident, $($name:ident $(($value:ident))? $({ $field:ident })?),+) => {
+        impl From<$module::$contract> for plan::$plan {
+            fn from(value: $module::$contract) -> Self {
+                match value {
+                    $($module::$contract::$name $(($value))? $(($field))? => {
+                        Self::$name $(($value.into()))? $({ $field: $field.into() })?
+                    })+
+                }
             }
         }
-        impl From<$plan> for $contract {
-            fn from(value: $plan) -> Self {
-                match value { $(<$plan>::$plan_name => <$contract>::$contract_name,)+ }
+        impl From<plan::$plan> for $module::$contract {
+            fn from(value: plan::$plan) -> Self {
+                match value {
+                    $(plan::$plan::$name $(($value))? $({ $field })? => {
+                        Self::$name $(($value.into()))? $(($field.into()))?
+                    })+
+                }
             }
         }
     };
@@ -21,40 +29,19 @@ macro_rules! alike {
 
 /// Writes the conversions between a version's types and [`tilewright_plan`]'s. `$decisions` is the
 /// interface that holds plans of decodes and encodes, `$shared` the one that holds their types and
-/// failures; they, `host`, `types` and `lifecycle` have to be in scope, and [`tilewright_plan`] as
-/// `plan`. `$known` gives the precision that comes nearest to one, of those that the version has a
-/// name for.
+/// failures; they, `host`, `types`, `lifecycle` and [`alike`] have to be in scope, and
+/// [`tilewright_plan`] as `plan`.
 macro_rules! conversions {
-    ($decisions:ident, $shared:ident, $known:path) => {
-        $crate::contract::conversions::alike!(
-            types::Backend,
-            plan::Backend,
-            Cpu = Cpu,
-            Cuda = Cuda,
-            Rocm = Rocm,
-            Metal = Metal
-        );
-        $crate::contract::conversions::alike!(
-            types::Objective,
-            plan::Objective,
-            Fastest = Fastest,
-            Balanced = Balanced,
-            Leanest = Leanest
-        );
-        $crate::contract::conversions::alike!(
-            $decisions::Layout,
-            plan::Layout,
-            ChannelsFirst = ChannelsFirst,
-            ChannelsLast = ChannelsLast
-        );
-        $crate::contract::conversions::alike!(
-            $shared::Release,
-            plan::Release,
-            Keep = Keep,
-            AtEnd = AtEnd,
-            EachStep = EachStep
-        );
-        $crate::contract::conversions::alike!(host::Level, plan::LogLevel, Debug = Debug, Info = Info, Warn = Warn);
+    ($decisions:ident, $shared:ident) => {
+        alike!(types::Backend, Backend, Cpu, Cuda, Rocm, Metal);
+        alike!(types::Objective, Objective, Fastest, Balanced, Leanest);
+        alike!($decisions::Layout, Layout, ChannelsFirst, ChannelsLast);
+        alike!($decisions::Space, Space, Whole, Blended(tile), Exact(tile));
+        alike!($shared::Release, Release, Keep, AtEnd, EachStep);
+        alike!($shared::Precision, Precision, Uniform(dtype), Mixed(dtype));
+        alike!($shared::Failure, Failure, OutOfMemory { bytes }, NonFinite { values }, OverLimit { bytes });
+        alike!(host::Level, LogLevel, Debug, Info, Warn);
+        alike!(lifecycle::Value, Value, Flag(flag), Integer(integer), Number(number), Text(text));
 
         impl From<$decisions::Tile> for plan::Tile {
             fn from(tile: $decisions::Tile) -> Self {
@@ -65,26 +52,6 @@ macro_rules! conversions {
         impl From<plan::Tile> for $decisions::Tile {
             fn from(tile: plan::Tile) -> Self {
                 Self { height: tile.height, width: tile.width, overlap: tile.overlap }
-            }
-        }
-
-        impl From<$decisions::Space> for plan::Space {
-            fn from(space: $decisions::Space) -> Self {
-                match space {
-                    $decisions::Space::Whole => Self::Whole,
-                    $decisions::Space::Blended(tile) => Self::Blended(tile.into()),
-                    $decisions::Space::Exact(tile) => Self::Exact(tile.into()),
-                }
-            }
-        }
-
-        impl From<plan::Space> for $decisions::Space {
-            fn from(space: plan::Space) -> Self {
-                match space {
-                    plan::Space::Whole => Self::Whole,
-                    plan::Space::Blended(tile) => Self::Blended(tile.into()),
-                    plan::Space::Exact(tile) => Self::Exact(tile.into()),
-                }
             }
         }
 
@@ -112,61 +79,59 @@ macro_rules! conversions {
             }
         }
 
-        impl From<$shared::Precision> for plan::Precision {
-            fn from(precision: $shared::Precision) -> Self {
-                match precision {
-                    $shared::Precision::Uniform(dtype) => Self::Uniform(dtype.into()),
-                    $shared::Precision::Mixed(dtype) => Self::Mixed(dtype.into()),
-                }
-            }
-        }
-
-        impl From<plan::Precision> for $shared::Precision {
-            fn from(precision: plan::Precision) -> Self {
-                match $known(precision) {
-                    plan::Precision::Uniform(dtype) => Self::Uniform(dtype.into()),
-                    plan::Precision::Mixed(dtype) => Self::Mixed(dtype.into()),
-                }
-            }
-        }
-
-        impl From<plan::Failure> for $shared::Failure {
-            fn from(failure: plan::Failure) -> Self {
-                match failure {
-                    plan::Failure::OutOfMemory { bytes } => Self::OutOfMemory(bytes),
-                    plan::Failure::NonFinite { values } => Self::NonFinite(values),
-                    plan::Failure::OverLimit { bytes } => Self::OverLimit(bytes),
-                }
-            }
-        }
-
-        impl From<plan::Value> for lifecycle::Value {
-            fn from(value: plan::Value) -> Self {
-                match value {
-                    plan::Value::Flag(flag) => Self::Flag(flag),
-                    plan::Value::Integer(integer) => Self::Integer(integer),
-                    plan::Value::Number(number) => Self::Number(number),
-                    plan::Value::Text(text) => Self::Text(text),
-                }
-            }
-        }
-
-        impl From<lifecycle::Value> for plan::Value {
-            fn from(value: lifecycle::Value) -> Self {
-                match value {
-                    lifecycle::Value::Flag(flag) => Self::Flag(flag),
-                    lifecycle::Value::Integer(integer) => Self::Integer(integer),
-                    lifecycle::Value::Number(number) => Self::Number(number),
-                    lifecycle::Value::Text(text) => Self::Text(text),
-                }
+        /// A device in the contract's form; `fast_dtypes` are its own.
+        fn lend_device<'a>(device: &'a plan::Device, fast_dtypes: &'a [types::Dtype]) -> types::Device<'a> {
+            types::Device {
+                backend: device.backend.into(),
+                name: &device.name,
+                arch: &device.arch,
+                compute_units: device.compute_units,
+                total_bytes: device.total_bytes,
+                free_bytes: device.free_bytes,
+                unified: device.unified,
+                fast_dtypes,
             }
         }
     };
 }
 
-pub(super) use {alike, conversions};
+/// Writes an instance's own functions: `$lifecycle` of an instance `$policy`, and `$stages` of what
+/// it has `$said` of itself. `lifecycle` and `contract` have to be in scope.
+macro_rules! lifecycle {
+    ($instance:ty, |$policy:ident| $lifecycle:expr, |$said:ident| $stages:expr) => {
+        impl $crate::contract::Instance for $instance {
+            fn describe(&self, store: &mut Store<Guest>) -> Result<Description> {
+                let $policy = self;
+                let $said = $lifecycle.call_describe(store)?;
+                let stages = $stages;
+                let setting =
+                    |lifecycle::Setting { name, summary, default }| Setting { name, summary, default: default.into() };
+                let settings = $said.settings.into_iter().map(setting).collect();
+                let (name, version, summary) = ($said.name, $said.version, $said.summary);
+                Ok(Description { name, version, summary, stages, settings })
+            }
 
-/// Saturates after 584 years.
-pub(super) fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+            fn configure(
+                &self,
+                store: &mut Store<Guest>,
+                settings: &[(String, Value)],
+            ) -> Result<std::result::Result<(), String>> {
+                let values: Vec<_> = settings.iter().map(|(_, value)| lifecycle::Value::from(value.clone())).collect();
+                let settings: Vec<_> =
+                    settings.iter().zip(&values).map(|((name, _), value)| (&**name, value)).collect();
+                let $policy = self;
+                $lifecycle.call_configure(store, &settings)
+            }
+        }
+
+        impl contract::types::Host for Guest {}
+
+        impl contract::host::Host for Guest {
+            fn log(&mut self, level: contract::host::Level, message: String) -> Result<()> {
+                Guest::log(self, level.into(), message)
+            }
+        }
+    };
 }
+
+pub(super) use {alike, conversions, lifecycle};

@@ -1,6 +1,6 @@
 //! Version 0.1.0 of the contract: `wit/released/0.1.0/policy.wit`.
 
-use tilewright_plan::{LogLevel, Outcome, Plan, Question, Stage, Vae, Value};
+use tilewright_plan::{Denoise, Outcome, Plan, Question, Stage, Text, Trial, Vae, Value};
 use wasmtime::{
     Result, Store,
     component::{Component, HasSelf, Linker},
@@ -10,8 +10,8 @@ use self::{
     bindings::{PolicyPre, exports::tilewright::policy::lifecycle, tilewright::policy as contract},
     conversions::GuestRequest,
 };
-use super::{Instance, Linked, World};
-use crate::{guest::Guest, host::Description};
+use super::{Answer, Asks, Instance, Linked, World, conversions::lifecycle};
+use crate::{guest::Guest, host::Description, settings::Setting};
 
 #[allow(missing_docs, reason = "generated from the released text, where the documentation stands")]
 mod bindings {
@@ -51,22 +51,11 @@ impl Linked for PolicyPre<Guest> {
     }
 }
 
-impl Instance for bindings::Policy {
-    fn describe(&self, store: &mut Store<Guest>) -> Result<Description> {
-        self.tilewright_policy_lifecycle().call_describe(store).map(Into::into)
-    }
+// Descriptions of this version name no stages.
+lifecycle!(bindings::Policy, |policy| policy.tilewright_policy_lifecycle(), |said| vec![Stage::Decode, Stage::Encode]);
 
-    fn configure(
-        &self,
-        store: &mut Store<Guest>,
-        settings: &[(String, Value)],
-    ) -> Result<std::result::Result<(), String>> {
-        let values: Vec<_> = settings.iter().map(|(_, value)| lifecycle::Value::from(value.clone())).collect();
-        let settings: Vec<_> = settings.iter().zip(&values).map(|((name, _), value)| (&**name, value)).collect();
-        self.tilewright_policy_lifecycle().call_configure(store, &settings)
-    }
-
-    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<std::result::Result<Plan, String>> {
+impl Asks<Vae> for bindings::Policy {
+    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>> {
         let (told, policy) = (GuestRequest::decide(question), self.tilewright_policy_decoding_policy());
         let (hints, attempts) = (told.hints(), question.attempts);
         let plans: Vec<_> = attempts.iter().map(|attempt| contract::decoding::Plan::from(&attempt.plan)).collect();
@@ -88,15 +77,11 @@ impl Instance for bindings::Policy {
     }
 }
 
-impl contract::types::Host for Guest {}
+impl Asks<Denoise> for bindings::Policy {}
+
+impl Asks<Text> for bindings::Policy {}
 
 impl contract::decoding::Host for Guest {}
-
-impl contract::host::Host for Guest {
-    fn log(&mut self, level: contract::host::Level, message: String) -> Result<()> {
-        Guest::log(self, LogLevel::from(level), message)
-    }
-}
 
 impl contract::decoding_host::Host for Guest {
     fn estimate(
@@ -107,6 +92,10 @@ impl contract::decoding_host::Host for Guest {
     }
 
     fn trials(&mut self, most: u32) -> Result<Vec<contract::decoding::Trial>> {
-        Ok(Guest::trials::<Vae>(self, most)?.into_iter().map(Into::into).collect())
+        let told = |Trial { plan, outcome }: Trial| contract::decoding::Trial {
+            plan: (&plan).into(),
+            outcome: (&outcome).into(),
+        };
+        Ok(Guest::trials::<Vae>(self, most)?.into_iter().map(told).collect())
     }
 }

@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tilewright_plan::{
-    Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, LogLevel, Outcome, Plan, Question, Stage, Text, TextCost,
-    TextOutcome, TextPlan, Vae, Value,
-};
+use tilewright_plan::{Denoise, Question, Stage, Text, Trial, Vae, Value, Work};
 use wasmtime::{
     Result, Store,
     component::{self, Component, HasSelf, InstancePre, Linker},
@@ -20,8 +17,8 @@ use self::{
     text::EncoderRequest,
     vae::VaeRequest,
 };
-use super::{Answer, Instance, Interface, Linked, World, unanswered};
-use crate::{guest::Guest, host::Description};
+use super::{Answer, Asks, Instance, Interface, Linked, World, conversions::lifecycle, unanswered};
+use crate::{guest::Guest, host::Description, settings::Setting};
 
 #[allow(missing_docs, reason = "generated from the contract's text, where the documentation stands")]
 #[allow(dead_code, reason = "instances are made from the exports that are there, not from the world as a whole")]
@@ -122,161 +119,65 @@ fn loaded<'a, I, G>(guest: &'a OnceLock<G>, indices: &Option<I>, load: impl FnOn
     Ok(guest.get_or_init(|| loaded))
 }
 
-impl Policy {
-    /// The interface for decodes and encodes.
-    fn vae(&self, store: &mut Store<Guest>) -> Result<&vae_policy::Guest> {
-        loaded(&self.vae, &self.exports.vae, |indices| indices.load(store, &self.instance))
-    }
+lifecycle!(Policy, |policy| policy.lifecycle, |said| said.stages.into_iter().map(Into::into).collect());
 
-    /// The interface for samples.
-    fn denoise(&self, store: &mut Store<Guest>) -> Result<&denoise_policy::Guest> {
-        loaded(&self.denoise, &self.exports.denoise, |indices| indices.load(store, &self.instance))
-    }
+/// Writes the questions to a policy about one kind of work, and the policy's own to the host.
+macro_rules! stage {
+    ($work:ident, $of:ident, $host:ident, $request:ident) => {
+        impl Asks<$work> for Policy {
+            fn decide(
+                &self,
+                store: &mut Store<Guest>,
+                question: &Question<'_, $work>,
+            ) -> Result<Answer<<$work as Work>::Plan>> {
+                let request = $request::of(question, question.under_way);
+                let attempts = question.attempts;
+                let plans: Vec<contract::$of::Plan> = attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
+                let failed = attempts.iter().zip(&plans);
+                let failed: Vec<_> = failed
+                    .map(|(attempt, plan)| contract::$of::Attempt { plan, failure: attempt.failure.into() })
+                    .collect();
+                let guest = loaded(&self.$of, &self.exports.$of, |at| at.load(&mut *store, &self.instance))?;
+                let answer = guest.call_decide(store, request.lend(&request.options()), &failed)?;
+                Ok(answer.map(Into::into))
+            }
 
-    /// The interface for text encoders.
-    fn text(&self, store: &mut Store<Guest>) -> Result<&text_policy::Guest> {
-        loaded(&self.text, &self.exports.text, |indices| indices.load(store, &self.instance))
-    }
+            fn learn(
+                &self,
+                store: &mut Store<Guest>,
+                question: &Question<'_, $work>,
+                plan: &<$work as Work>::Plan,
+                outcome: &<$work as Work>::Outcome,
+            ) -> Result<()> {
+                // The outcome is of the work as a whole.
+                let request = $request::of(question, None);
+                let guest = loaded(&self.$of, &self.exports.$of, |at| at.load(&mut *store, &self.instance))?;
+                guest.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
+            }
+        }
+
+        impl contract::$of::Host for Guest {}
+
+        impl contract::$host::Host for Guest {
+            fn estimate(
+                &mut self,
+                plans: Vec<contract::$of::Plan>,
+            ) -> Result<Vec<std::result::Result<contract::$of::Cost, String>>> {
+                let costs = self.estimate_all::<$work>(plans.into_iter().map(Into::into))?;
+                Ok(costs.into_iter().map(|cost| cost.map(Into::into)).collect())
+            }
+
+            fn trials(&mut self, most: u32) -> Result<Vec<contract::$of::Trial>> {
+                let told = |Trial { plan, outcome }: Trial<$work>| contract::$of::Trial {
+                    plan: (&plan).into(),
+                    outcome: (&outcome).into(),
+                };
+                Ok(Guest::trials::<$work>(self, most)?.into_iter().map(told).collect())
+            }
+        }
+    };
 }
 
-impl Instance for Policy {
-    fn describe(&self, store: &mut Store<Guest>) -> Result<Description> {
-        self.lifecycle.call_describe(store).map(Into::into)
-    }
-
-    fn configure(
-        &self,
-        store: &mut Store<Guest>,
-        settings: &[(String, Value)],
-    ) -> Result<std::result::Result<(), String>> {
-        let values: Vec<_> = settings.iter().map(|(_, value)| lifecycle::Value::from(value.clone())).collect();
-        let settings: Vec<_> = settings.iter().zip(&values).map(|((name, _), value)| (&**name, value)).collect();
-        self.lifecycle.call_configure(store, &settings)
-    }
-
-    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>> {
-        let request = VaeRequest::new(question, question.under_way);
-        let plans: Vec<contract::vae::Plan> = question.attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
-        let failed = question.attempts.iter().zip(&plans);
-        let attempts: Vec<_> =
-            failed.map(|(attempt, plan)| contract::vae::Attempt { plan, failure: attempt.failure.into() }).collect();
-        let answer =
-            self.vae(store)?.call_decide(store, request.lend(&request.hints(), &request.options()), &attempts)?;
-        Ok(answer.map(Into::into))
-    }
-
-    fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()> {
-        // The outcome is of the clip as a whole.
-        let request = VaeRequest::new(question, None);
-        self.vae(store)?.call_learn(
-            store,
-            request.lend(&request.hints(), &request.options()),
-            &plan.into(),
-            outcome.into(),
-        )
-    }
-
-    fn decide_denoise(
-        &self,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Denoise>,
-    ) -> Result<Answer<DenoisePlan>> {
-        let request = SampleRequest::new(question, question.under_way);
-        let plans: Vec<contract::denoise::Plan> =
-            question.attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
-        let failed = question.attempts.iter().zip(&plans);
-        let attempts: Vec<_> = failed
-            .map(|(attempt, plan)| contract::denoise::Attempt { plan, failure: attempt.failure.into() })
-            .collect();
-        let answer = self.denoise(store)?.call_decide(store, request.lend(&request.options()), &attempts)?;
-        Ok(answer.map(Into::into))
-    }
-
-    fn learn_denoise(
-        &self,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Denoise>,
-        plan: &DenoisePlan,
-        outcome: &DenoiseOutcome,
-    ) -> Result<()> {
-        let request = SampleRequest::new(question, None);
-        self.denoise(store)?.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
-    }
-
-    fn decide_text(&self, store: &mut Store<Guest>, question: &Question<'_, Text>) -> Result<Answer<TextPlan>> {
-        let request = EncoderRequest::new(question);
-        let plans: Vec<contract::text::Plan> = question.attempts.iter().map(|attempt| (&attempt.plan).into()).collect();
-        let failed = question.attempts.iter().zip(&plans);
-        let attempts: Vec<_> =
-            failed.map(|(attempt, plan)| contract::text::Attempt { plan, failure: attempt.failure.into() }).collect();
-        let answer = self.text(store)?.call_decide(store, request.lend(&request.options()), &attempts)?;
-        Ok(answer.map(Into::into))
-    }
-
-    fn learn_text(
-        &self,
-        store: &mut Store<Guest>,
-        question: &Question<'_, Text>,
-        plan: &TextPlan,
-        outcome: &TextOutcome,
-    ) -> Result<()> {
-        let request = EncoderRequest::new(question);
-        self.text(store)?.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
-    }
-}
-
-impl contract::types::Host for Guest {}
-
-impl contract::vae::Host for Guest {}
-
-impl contract::denoise::Host for Guest {}
-
-impl contract::text::Host for Guest {}
-
-impl contract::host::Host for Guest {
-    fn log(&mut self, level: contract::host::Level, message: String) -> Result<()> {
-        Guest::log(self, LogLevel::from(level), message)
-    }
-}
-
-impl contract::vae_host::Host for Guest {
-    fn estimate(
-        &mut self,
-        plans: Vec<contract::vae::Plan>,
-    ) -> Result<Vec<std::result::Result<contract::vae::Cost, String>>> {
-        let costs = self.estimate_all::<Vae>(plans.into_iter().map(Into::into))?;
-        Ok(costs.into_iter().map(|cost: std::result::Result<Cost, String>| cost.map(Into::into)).collect())
-    }
-
-    fn trials(&mut self, most: u32) -> Result<Vec<contract::vae::Trial>> {
-        Ok(Guest::trials::<Vae>(self, most)?.into_iter().map(Into::into).collect())
-    }
-}
-
-impl contract::denoise_host::Host for Guest {
-    fn estimate(
-        &mut self,
-        plans: Vec<contract::denoise::Plan>,
-    ) -> Result<Vec<std::result::Result<contract::denoise::Cost, String>>> {
-        let costs = self.estimate_all::<Denoise>(plans.into_iter().map(Into::into))?;
-        Ok(costs.into_iter().map(|cost: std::result::Result<DenoiseCost, String>| cost.map(Into::into)).collect())
-    }
-
-    fn trials(&mut self, most: u32) -> Result<Vec<contract::denoise::Trial>> {
-        Ok(Guest::trials::<Denoise>(self, most)?.into_iter().map(Into::into).collect())
-    }
-}
-
-impl contract::text_host::Host for Guest {
-    fn estimate(
-        &mut self,
-        plans: Vec<contract::text::Plan>,
-    ) -> Result<Vec<std::result::Result<contract::text::Cost, String>>> {
-        let costs = self.estimate_all::<Text>(plans.into_iter().map(Into::into))?;
-        Ok(costs.into_iter().map(|cost: std::result::Result<TextCost, String>| cost.map(Into::into)).collect())
-    }
-
-    fn trials(&mut self, most: u32) -> Result<Vec<contract::text::Trial>> {
-        Ok(Guest::trials::<Text>(self, most)?.into_iter().map(Into::into).collect())
-    }
-}
+stage!(Vae, vae, vae_host, VaeRequest);
+stage!(Denoise, denoise, denoise_host, SampleRequest);
+stage!(Text, text, text_host, EncoderRequest);

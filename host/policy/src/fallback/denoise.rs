@@ -6,8 +6,7 @@ use tilewright_plan::{
     WeightForm,
 };
 
-use super::HostPlans;
-use crate::check::{self, Bounded, DenoiseBounds};
+use super::{Fitting, HostPlans};
 
 /// Changes of a plan that may hold less, those that cost least time first. Expanded weights are not
 /// read again. A narrower type comes last, since it alone changes the result.
@@ -29,7 +28,7 @@ const EXPANDED_SHARE: u64 = 2;
 
 impl HostPlans for Denoise {
     fn host_plan(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> DenoisePlan {
-        let fitting = Fitting { question, costs, bounds: Self::bounds(question) };
+        let fitting = Fitting::new(question, costs);
         match fitting.next() {
             Some(plan) => plan,
             // Nothing is left to try: the last plan says so by failing again.
@@ -38,20 +37,13 @@ impl HostPlans for Denoise {
     }
 
     fn last_resort(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> Option<DenoisePlan> {
-        let fitting = Fitting { question, costs, bounds: Self::bounds(question) };
+        let fitting = Fitting::new(question, costs);
         let own = fitting.divided(fitting.plain());
-        Some(own).filter(|plan| fitting.is_new(plan) && fitting.fits(plan)).or_else(|| fitting.next())
+        Some(own).filter(|plan| fitting.is_new(plan) && fitting.may_fit(plan)).or_else(|| fitting.next())
     }
 }
 
-/// The inputs of a search for a plan.
-struct Fitting<'a> {
-    question: &'a Question<'a, Denoise>,
-    costs: &'a dyn CostModel<Denoise>,
-    bounds: DenoiseBounds,
-}
-
-impl Fitting<'_> {
+impl Fitting<'_, Denoise> {
     /// The first plan, or the one after the attempts.
     fn next(&self) -> Option<DenoisePlan> {
         let Some(last) = self.question.attempts.last() else { return Some(self.divided(self.plain())) };
@@ -92,12 +84,12 @@ impl Fitting<'_> {
     /// The plan as it is if it fits, else changed until it does, or until nothing holds less.
     fn divided(&self, mut plan: DenoisePlan) -> DenoisePlan {
         for leaner in self.leaner(plan.clone()) {
-            if self.fits(&plan) {
+            if self.may_fit(&plan) {
                 break;
             }
             plan = leaner;
         }
-        self.make_legal(plan)
+        self.legal(plan)
     }
 
     /// Plans that hold less, each less than the one before.
@@ -109,36 +101,15 @@ impl Fitting<'_> {
             if next.precision != plan.precision && self.has_overflowed() {
                 return None;
             }
-            let next = self.make_legal(next);
+            let next = self.legal(next);
             let held = self.held(&next).filter(|held| *held < least)?;
             (least, plan) = (held, next.clone());
             Some(next)
         })
     }
 
-    /// True if values were not finite: no narrower type is tried after that.
-    fn has_overflowed(&self) -> bool {
-        self.question.attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite { .. }))
-    }
-
-    fn make_legal(&self, mut plan: DenoisePlan) -> DenoisePlan {
-        // The changes make sense, and so does the plan that they begin with.
-        let _ = check::fit::<Denoise>(&mut plan, &self.bounds, &mut |_| {});
-        plan
-    }
-
-    fn is_new(&self, plan: &DenoisePlan) -> bool {
-        !self.question.attempts.iter().any(|attempt| Denoise::repeats(plan, attempt))
-    }
-
-    /// True if a plan is within the limit, or if it is not known to be beyond.
-    fn fits(&self, plan: &DenoisePlan) -> bool {
-        self.held(plan).is_none_or(|held| held <= self.question.request.memory_limit)
-    }
-
-    /// The bytes that a plan is expected to hold at once; none if it can't be carried out.
-    fn held(&self, plan: &DenoisePlan) -> Option<u64> {
-        let cost = self.costs.estimate_one(&plan.without_reason()).ok()?;
-        Some(cost.held_bytes())
+    /// The changes make sense, and so does the plan that they begin with.
+    fn legal(&self, plan: DenoisePlan) -> DenoisePlan {
+        self.make_legal(plan.clone()).unwrap_or(plan)
     }
 }

@@ -4,8 +4,7 @@
 
 use tilewright_plan::{CostModel, Dtype, Precision, Question, Text, TextPlan};
 
-use super::HostPlans;
-use crate::check::{self, Bounded};
+use super::{Fitting, HostPlans};
 
 /// Types in the order in which they are tried.
 const PRECISIONS: [Precision; 2] = [Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16)];
@@ -30,7 +29,8 @@ impl HostPlans for Text {
 /// The first plan that fits and has not failed; if none fits, the one that holds least, since
 /// estimates may be too high. `None` if all have failed.
 fn next(question: &Question<'_, Text>, costs: &dyn CostModel<Text>) -> Option<TextPlan> {
-    let Question { request, capabilities, attempts, .. } = *question;
+    let Question { capabilities, attempts, .. } = *question;
+    let fitting = Fitting::new(question, costs);
     let reason = match attempts.last() {
         None => "native default".to_owned(),
         Some(last) => format!("native default: after {}", last.failure),
@@ -40,15 +40,10 @@ fn next(question: &Question<'_, Text>, costs: &dyn CostModel<Text>) -> Option<Te
     let plans = places.into_iter().flat_map(|place| {
         PRECISIONS.map(|precision| TextPlan { precision, reason: reason.clone(), ..TextPlan::plain(place) })
     });
-    let plans = plans.filter_map(|mut plan| {
-        check::fit::<Text>(&mut plan, capabilities, &mut |_| {}).ok()?;
-        Some(plan).filter(|plan| !attempts.iter().any(|attempt| Text::repeats(plan, attempt)))
-    });
-    let left: Vec<TextPlan> = plans.collect();
-    let held = |plan: &TextPlan| costs.estimate_one(&plan.without_reason()).ok().map(|cost| cost.held_bytes());
-    let fits = |plan: &&TextPlan| held(plan).is_none_or(|held| held <= request.memory_limit);
-    let first = left.iter().find(fits).cloned();
-    first.or_else(|| left.into_iter().min_by_key(|plan| held(plan).unwrap_or(u64::MAX)))
+    let legal = plans.filter_map(|plan| fitting.make_legal(plan));
+    let left: Vec<TextPlan> = legal.filter(|plan| fitting.is_new(plan)).collect();
+    let first = left.iter().find(|plan| fitting.may_fit(plan)).cloned();
+    first.or_else(|| left.into_iter().min_by_key(|plan| fitting.held(plan).unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The names in a policy's file, read before anything is compiled: a file that would be refused
 //! anyway is refused at once, with a message that helps.
 
-use wasmparser::{BinaryReaderError, ComponentExternalKind, Instance, Parser, Payload, TypeRef};
+use wasmparser::{ComponentExternalKind, Instance, Parser, Payload, TypeRef};
+
+use super::words;
 
 /// The default size of a page of linear memory, in bytes, as a power of two.
 const PAGE_LOG2: u32 = 16;
@@ -97,8 +99,4 @@ impl<'a> Outline<'a> {
         }
         Ok(())
     }
-}
-
-fn words(error: BinaryReaderError) -> String {
-    error.to_string()
 }

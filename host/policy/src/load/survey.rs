@@ -6,9 +6,10 @@
 mod function;
 mod module;
 
-use wasmparser::{BinaryReaderError, FunctionBody, Parser, Payload};
+use wasmparser::{FunctionBody, Parser, Payload};
 
 use self::{function::Function, module::Module};
+use super::words;
 use crate::limits::CodeLimits;
 
 /// Sizes of a file, over all of its modules.
@@ -37,7 +38,7 @@ impl Survey {
         let mut survey = Self::default();
         let mut modules: Vec<Module> = Vec::new();
         for payload in Parser::new(0).parse_all(bytes) {
-            let payload = payload.map_err(broken)?;
+            let payload = payload.map_err(words)?;
             if modules.len() > 1 && !limits.inner_code && is_inner_code(&payload, modules.last()) {
                 return Err("a component within it holds code of its own".into());
             }
@@ -70,7 +71,7 @@ impl Survey {
 
     fn add(&mut self, body: &FunctionBody<'_>, module: Option<&mut Module>, limits: &CodeLimits) -> Result<(), String> {
         let Some(module) = module else { return Ok(()) };
-        let function = Function::of(body, module, limits).map_err(broken)?;
+        let function = Function::of(body, module, limits).map_err(words)?;
         self.work = self.work.saturating_add(function.work);
         self.joins = self.joins.saturating_add(function.joins);
         self.code_bytes += body.range().len();
@@ -114,10 +115,6 @@ fn is_inner_code(payload: &Payload<'_>, within: Option<&Module>) -> bool {
                 | Payload::ComponentCanonicalSection(_)
                 | Payload::ComponentStartSection { .. }
         )
-}
-
-fn broken(error: BinaryReaderError) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]

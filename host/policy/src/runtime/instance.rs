@@ -97,7 +97,7 @@ impl RunningInstance {
         let PastOutcome { plan, outcome, prices, .. } = past_outcome;
         W::questions(self.store.data_mut()).prices.clone_from(prices);
         let question = past_outcome.question();
-        let report = self.call(loaded, |guest, store| W::tell(guest, store, &question, plan, outcome));
+        let report = self.call(loaded, |guest, store| W::part_of(guest).learn(store, &question, plan, outcome));
         W::questions(self.store.data_mut()).prices = None;
         report
     }

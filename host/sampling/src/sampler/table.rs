@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use tilewright_plan::words::did_you_mean;
+use tilewright_plan::words::unknown;
 
 use super::{Method, unipc::Form};
 
@@ -134,10 +134,7 @@ impl FromStr for Sampler {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = ROWS.iter().position(|row| row.name == text);
-        known.map(Self).ok_or_else(|| {
-            let near = did_you_mean(text, Self::names());
-            format!("unknown sampler '{text}'{near}: expected {}", Self::names().collect::<Vec<_>>().join(", "))
-        })
+        known.map(Self).ok_or_else(|| unknown("sampler", text, "", Self::names()))
     }
 }
 

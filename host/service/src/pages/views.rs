@@ -172,7 +172,7 @@ fn latency(server: &ServerState, policy: Option<&str>) -> Vec<LatencySamples> {
 
 /// The times of each stage, a series per route.
 fn work_times(server: &ServerState) -> Vec<(Stage, Vec<TimeSeries>)> {
-    let of_stage = |(stage, _): (Stage, _)| {
+    let of_stage = |stage: Stage| {
         let mut series: Vec<TimeSeries> = Vec::new();
         for (route, time, seconds) in server.traces.work_times(stage) {
             let point = (time, seconds * 1e3);
@@ -183,7 +183,7 @@ fn work_times(server: &ServerState) -> Vec<(Stage, Vec<TimeSeries>)> {
         }
         (stage, series)
     };
-    Stage::NAMES.into_iter().map(of_stage).filter(|(_, series)| !series.is_empty()).collect()
+    Stage::ALL.into_iter().map(of_stage).filter(|(_, series)| !series.is_empty()).collect()
 }
 
 fn shadow_regret(routes: &[RouteOnTrial]) -> Vec<TimeSeries> {

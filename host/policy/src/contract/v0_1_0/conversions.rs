@@ -1,18 +1,15 @@
 //! Conversions between the types of contract 0.1.0 and [`tilewright_plan`]'s.
 
 use tilewright_plan as plan;
+use tilewright_plan::exchange::nanoseconds;
 
 use super::bindings::{
     exports::tilewright::policy::lifecycle,
     tilewright::policy::{decoding, host, types},
 };
-use crate::{
-    contract::conversions::{conversions, nanoseconds},
-    host::Description,
-    settings::Setting,
-};
+use crate::contract::conversions::{alike, conversions};
 
-conversions!(decoding, decoding, without_tf32);
+conversions!(decoding, decoding);
 
 impl From<decoding::Plan> for plan::Plan {
     fn from(answer: decoding::Plan) -> Self {
@@ -38,7 +35,7 @@ impl From<&plan::Plan> for decoding::Plan {
             space: plan.space.into(),
             time: plan.time.into(),
             batch: plan.batch,
-            precision: plan.precision.into(),
+            precision: without_tf32(plan.precision).into(),
             layout: plan.layout.into(),
             release: plan.release.into(),
             offload: plan.offload,
@@ -59,12 +56,6 @@ impl From<&plan::Outcome> for decoding::Outcome {
     fn from(outcome: &plan::Outcome) -> Self {
         let &plan::Outcome { elapsed, peak_bytes, attempts, .. } = outcome;
         Self { elapsed_ns: nanoseconds(elapsed), peak_bytes, attempts }
-    }
-}
-
-impl From<plan::Trial> for decoding::Trial {
-    fn from(trial: plan::Trial) -> Self {
-        Self { plan: (&trial.plan).into(), outcome: (&trial.outcome).into() }
     }
 }
 
@@ -204,16 +195,7 @@ impl<'a> GuestRequest<'a> {
                 spatial_scale: request.model.spatial_scale,
                 temporal_scale: request.model.temporal_scale,
             },
-            device: types::Device {
-                backend: device.backend.into(),
-                name: &device.name,
-                arch: &device.arch,
-                compute_units: device.compute_units,
-                total_bytes: device.total_bytes,
-                free_bytes: device.free_bytes,
-                unified: device.unified,
-                fast_dtypes: &self.fast_dtypes,
-            },
+            device: lend_device(device, &self.fast_dtypes),
             batch: request.batch,
             frames: request.frames,
             height: request.height,
@@ -221,21 +203,6 @@ impl<'a> GuestRequest<'a> {
             memory_limit: request.memory_limit,
             objective: request.objective.into(),
             hints,
-        }
-    }
-}
-
-impl From<lifecycle::Description> for Description {
-    fn from(said: lifecycle::Description) -> Self {
-        let setting =
-            |lifecycle::Setting { name, summary, default }| Setting { name, summary, default: default.into() };
-        Self {
-            name: said.name,
-            version: said.version,
-            summary: said.summary,
-            // Descriptions of this version name no stages.
-            stages: vec![plan::Stage::Decode, plan::Stage::Encode],
-            settings: said.settings.into_iter().map(setting).collect(),
         }
     }
 }

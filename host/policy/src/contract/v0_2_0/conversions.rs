@@ -6,32 +6,54 @@ use super::bindings::{
     exports::tilewright::policy::lifecycle,
     tilewright::policy::{host, types, vae},
 };
-use crate::{
-    contract::conversions::{alike, conversions},
-    host::Description,
-    settings::Setting,
-};
+use crate::contract::conversions::{alike, conversions};
 
-conversions!(vae, types, std::convert::identity);
-alike!(
-    types::Dtype,
-    plan::Dtype,
-    F32 = F32,
-    Tf32 = Tf32,
-    Bf16 = Bf16,
-    F16 = F16,
-    F8E4m3 = F8E4m3,
-    F8E5m2 = F8E5m2,
-    I8 = I8,
-    I4 = I4
-);
-alike!(types::Stage, plan::Stage, Text = Text, Denoise = Denoise, Decode = Decode, Encode = Encode);
-alike!(types::WeightForm, plan::WeightForm, Packed = Packed, Expanded = Expanded);
+conversions!(vae, types);
+alike!(types::Dtype, Dtype, F32, Tf32, Bf16, F16, F8E4m3, F8E5m2, I8, I4);
+alike!(types::Stage, Stage, Text, Denoise, Decode, Encode);
+alike!(types::WeightForm, WeightForm, Packed, Expanded);
+
+/// Writes both directions of a conversion between plans of the contract and of [`tilewright_plan`],
+/// which is in scope as `plan`: their parts have the same names, but for those that are given as a
+/// pair.
+macro_rules! plans {
+    ($module:ident, $plan:ident, $($part:ident),+ $(; $theirs:ident = $ours:ident)?) => {
+        impl From<$module::Plan> for plan::$plan {
+            fn from(answer: $module::Plan) -> Self {
+                Self {
+                    $($part: answer.$part.into(),)+
+                    $($ours: answer.$theirs.into(),)?
+                    options: options(answer.options),
+                    reason: answer.reason,
+                }
+            }
+        }
+
+        impl From<&plan::$plan> for $module::Plan {
+            fn from(plan: &plan::$plan) -> Self {
+                Self {
+                    $($part: plan.$part.into(),)+
+                    $($theirs: plan.$ours.into(),)?
+                    options: lower_options(&plan.options),
+                    reason: plan.reason.clone(),
+                }
+            }
+        }
+    };
+}
+
+pub(super) use plans;
 
 impl From<plan::HostMemory> for types::HostMemory {
     fn from(host: plan::HostMemory) -> Self {
         let plan::HostMemory { total_bytes, free_bytes, transfer_rate } = host;
         Self { total_bytes, free_bytes, transfer_rate }
+    }
+}
+
+impl<'a> From<&'a plan::StoredType> for types::StoredType<'a> {
+    fn from(stored: &'a plan::StoredType) -> Self {
+        Self { name: &stored.name, bytes: stored.bytes }
     }
 }
 
@@ -42,22 +64,27 @@ struct Offered<'a> {
     default: types::Value,
 }
 
-/// Facts of a question about any stage in the contract's form: the parts that can't be lent as they
-/// are.
-pub(super) struct Facts<'a> {
-    device: &'a plan::Device,
+/// A question in the contract's form: the parts that can't be lent as they are. `P` is a plan there,
+/// and `X` is what one kind of work has beside the others.
+pub(super) struct Facts<'a, W: plan::Work, P, X = ()> {
+    pub question: &'a plan::Question<'a, W>,
     fast_dtypes: Vec<types::Dtype>,
     /// The types that the host can run.
     pub dtypes: Vec<types::Dtype>,
     stored_types: Vec<types::StoredType<'a>>,
     options: Vec<Offered<'a>>,
+    /// The part that is done of work under way, and its plan.
+    pub under_way: Option<(u32, P)>,
+    pub own: X,
 }
 
-impl<'a> Facts<'a> {
-    pub fn new<W: plan::Work>(
+impl<'a, W: plan::Work, P: for<'p> From<&'p W::Plan>, X> Facts<'a, W, P, X> {
+    pub fn new(
         question: &'a plan::Question<'a, W>,
+        under_way: Option<&plan::UnderWay<W>>,
         dtypes: &[plan::Dtype],
-        stored: impl Iterator<Item = (&'a str, u64)>,
+        stored: impl Iterator<Item = types::StoredType<'a>>,
+        own: X,
     ) -> Self {
         let named = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
         let offered = W::offered_options(question.capabilities).iter().map(|option| Offered {
@@ -69,25 +96,18 @@ impl<'a> Facts<'a> {
             default: option.default.clone().into(),
         });
         Self {
-            device: question.device,
+            question,
             fast_dtypes: named(&question.device.fast_dtypes),
             dtypes: named(dtypes),
-            stored_types: stored.map(|(name, bytes)| types::StoredType { name, bytes }).collect(),
+            stored_types: stored.collect(),
             options: offered.collect(),
+            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
+            own,
         }
     }
 
     pub fn device(&self) -> types::Device<'_> {
-        types::Device {
-            backend: self.device.backend.into(),
-            name: &self.device.name,
-            arch: &self.device.arch,
-            compute_units: self.device.compute_units,
-            total_bytes: self.device.total_bytes,
-            free_bytes: self.device.free_bytes,
-            unified: self.device.unified,
-            fast_dtypes: &self.fast_dtypes,
-        }
+        lend_device(self.question.device, &self.fast_dtypes)
     }
 
     pub fn weights(&self, stored_bytes: u64) -> types::Weights<'_> {
@@ -131,18 +151,4 @@ pub(super) fn options(named: Vec<(String, types::Value)>) -> plan::Options {
 /// A plan's options for a policy.
 pub(super) fn lower_options(options: &plan::Options) -> Vec<(String, types::Value)> {
     options.iter().map(|(name, value)| (name.to_owned(), value.clone().into())).collect()
-}
-
-impl From<lifecycle::Description> for Description {
-    fn from(said: lifecycle::Description) -> Self {
-        let setting =
-            |lifecycle::Setting { name, summary, default }| Setting { name, summary, default: default.into() };
-        Self {
-            name: said.name,
-            version: said.version,
-            summary: said.summary,
-            stages: said.stages.into_iter().map(Into::into).collect(),
-            settings: said.settings.into_iter().map(setting).collect(),
-        }
-    }
 }

@@ -1,41 +1,28 @@
 //! Conversions between the types of contract 0.2.0's `text` and [`tilewright_plan`]'s.
 
 use tilewright_plan as plan;
-use tilewright_plan::Text;
+use tilewright_plan::{Text, exchange::nanoseconds};
 
 use super::{
     bindings::tilewright::policy::{text, types},
-    conversions::{Facts, lower_options, options},
+    conversions::{Facts, lower_options, options, plans},
 };
-use crate::contract::conversions::{alike, nanoseconds};
+use crate::contract::conversions::alike;
 
-alike!(text::Place, plan::Place, Device = Device, Host = Host);
+alike!(text::Place, Place, Device, Host);
+plans!(text, TextPlan, precision, place, weights, kept);
 
-/// A question about a text encoder's run in the contract's form: the parts that can't be lent as
-/// they are.
-pub(super) struct EncoderRequest<'a> {
-    question: &'a plan::Question<'a, Text>,
-    facts: Facts<'a>,
-    places: Vec<text::Place>,
-    weights: Vec<types::WeightForm>,
-}
+/// A question about a text encoder's run, with the places and the forms of weights that are
+/// offered.
+pub(super) type EncoderRequest<'a> = Facts<'a, Text, text::Plan, (Vec<text::Place>, Vec<types::WeightForm>)>;
 
 impl<'a> EncoderRequest<'a> {
-    pub fn new(question: &'a plan::Question<'a, Text>) -> Self {
-        let plan::TextCapabilities { places, weights, .. } = question.capabilities;
-        let stored = question.request.model.stored_types.iter();
-        let stored = stored.map(|stored| (stored.name.as_str(), stored.bytes));
-        Self {
-            question,
-            facts: Facts::new(question, &question.capabilities.dtypes, stored),
-            places: places.iter().copied().map(Into::into).collect(),
-            weights: weights.iter().copied().map(Into::into).collect(),
-        }
-    }
-
-    /// The options that are offered.
-    pub fn options(&self) -> Vec<types::PlanOption<'_>> {
-        self.facts.options()
+    pub fn of(question: &'a plan::Question<'a, Text>, under_way: Option<&plan::UnderWay<Text>>) -> Self {
+        let plan::TextCapabilities { dtypes, places, weights, .. } = question.capabilities;
+        let places = places.iter().copied().map(Into::into).collect();
+        let weights = weights.iter().copied().map(Into::into).collect();
+        let stored = question.request.model.stored_types.iter().map(Into::into);
+        Self::new(question, under_way, dtypes, stored, (places, weights))
     }
 
     /// The request as the contract has it, everything in it lent.
@@ -45,50 +32,24 @@ impl<'a> EncoderRequest<'a> {
         text::Request {
             model: text::Model {
                 kind: &model.kind,
-                weights: self.facts.weights(model.parameter_bytes),
+                weights: self.weights(model.parameter_bytes),
                 blocks: model.blocks,
                 width: model.width,
                 head_width: model.head_width,
             },
-            device: self.facts.device(),
+            device: self.device(),
             host: request.host.into(),
             limit_bytes: request.memory_limit,
             objective: request.objective.into(),
             tokens: &request.tokens,
             capabilities: text::Capabilities {
-                dtypes: &self.facts.dtypes,
-                places: &self.places,
-                weights: &self.weights,
+                dtypes: &self.dtypes,
+                places: &self.own.0,
+                weights: &self.own.1,
                 kept: capabilities.kept,
                 options,
             },
             hints: &[],
-        }
-    }
-}
-
-impl From<text::Plan> for plan::TextPlan {
-    fn from(answer: text::Plan) -> Self {
-        Self {
-            precision: answer.precision.into(),
-            place: answer.place.into(),
-            weights: answer.weights.into(),
-            kept: answer.kept,
-            options: options(answer.options),
-            reason: answer.reason,
-        }
-    }
-}
-
-impl From<&plan::TextPlan> for text::Plan {
-    fn from(plan: &plan::TextPlan) -> Self {
-        Self {
-            precision: plan.precision.into(),
-            place: plan.place.into(),
-            weights: plan.weights.into(),
-            kept: plan.kept,
-            options: lower_options(&plan.options),
-            reason: plan.reason.clone(),
         }
     }
 }
@@ -106,11 +67,5 @@ impl From<&plan::TextOutcome> for text::Outcome {
         let &plan::TextOutcome { elapsed, load, peak_bytes, weights_bytes, host_bytes, attempts, .. } = outcome;
         let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
         Self { memory: types::Memory { peak_bytes, weights_bytes }, elapsed_ns, load_ns, host_bytes, attempts }
-    }
-}
-
-impl From<plan::Trial<Text>> for text::Trial {
-    fn from(trial: plan::Trial<Text>) -> Self {
-        Self { plan: (&trial.plan).into(), outcome: (&trial.outcome).into() }
     }
 }

@@ -1,12 +1,14 @@
 //! Conversions between the types of contract 0.2.0's `vae` and [`tilewright_plan`]'s.
 
 use tilewright_plan as plan;
+use tilewright_plan::{Vae, exchange::nanoseconds};
 
 use super::{
     bindings::tilewright::policy::{types, vae},
-    conversions::{Facts, lower_options, options},
+    conversions::{Facts, lower_options, options, plans},
 };
-use crate::contract::conversions::nanoseconds;
+
+plans!(vae, Plan, space, time, batch, precision, layout, release, offload, prefetch);
 
 /// The hint in which the engine names the model's sample size.
 const SAMPLE_SIZE: &str = "sample-size";
@@ -17,43 +19,21 @@ const FIELDS: [&str; 3] = [SAMPLE_SIZE, plan::Stage::HINT, "clip.done"];
 /// The prefix of hints that name capabilities, as in records of earlier programs.
 const CAPABILITIES: &str = "offer.";
 
-/// A question about a decode or an encode in the contract's form: the parts that can't be lent as
-/// they are.
-pub(super) struct VaeRequest<'a> {
-    question: &'a plan::Question<'a>,
-    facts: Facts<'a>,
-    /// The clip that is under way: frames that are delivered, and their plan.
-    under_way: Option<(u32, vae::Plan)>,
-}
+/// A question about a decode or an encode, with the request's hints that have no field.
+pub(super) type VaeRequest<'a> = Facts<'a, Vae, vae::Plan, Vec<types::Hint<'a>>>;
 
 impl<'a> VaeRequest<'a> {
-    pub fn new(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
-        let model = &question.request.model;
-        Self {
-            question,
-            facts: Facts::new(
-                question,
-                &question.capabilities.dtypes,
-                std::iter::once((model.stored.name(), model.parameter_bytes)),
-            ),
-            under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
-        }
-    }
-
-    /// The request's hints, without those that have a field.
-    pub fn hints(&self) -> Vec<types::Hint<'_>> {
+    pub fn of(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
+        let plan::Request { model, hints, .. } = question.request;
+        let stored = types::StoredType { name: model.stored.name(), bytes: model.parameter_bytes };
         let is_field = |name: &str| FIELDS.contains(&name) || name.starts_with(CAPABILITIES);
-        let hints = self.question.request.hints.iter().filter(|hint| !is_field(&hint.name));
-        hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect()
-    }
-
-    /// The options that are offered.
-    pub fn options(&self) -> Vec<types::PlanOption<'_>> {
-        self.facts.options()
+        let hints = hints.iter().filter(|hint| !is_field(&hint.name));
+        let hints = hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect();
+        Self::new(question, under_way, &question.capabilities.dtypes, std::iter::once(stored), hints)
     }
 
     /// The request as the contract has it, everything in it lent.
-    pub fn lend<'b>(&'b self, hints: &'b [types::Hint<'b>], options: &'b [types::PlanOption<'b>]) -> vae::Request<'b> {
+    pub fn lend<'b>(&'b self, options: &'b [types::PlanOption<'b>]) -> vae::Request<'b> {
         let plan::Question { stage, request, capabilities, .. } = *self.question;
         let sample_size = request.hints.iter().find(|hint| hint.name == SAMPLE_SIZE);
         vae::Request {
@@ -63,10 +43,10 @@ impl<'a> VaeRequest<'a> {
             },
             model: vae::Model {
                 family: &request.model.family,
-                weights: self.facts.weights(request.model.parameter_bytes),
+                weights: self.weights(request.model.parameter_bytes),
                 sample_size: sample_size.and_then(|hint| hint.value.parse().ok()),
             },
-            device: self.facts.device(),
+            device: self.device(),
             host: request.host.into(),
             limit_bytes: request.memory_limit,
             objective: request.objective.into(),
@@ -78,7 +58,7 @@ impl<'a> VaeRequest<'a> {
             spatial_scale: request.model.spatial_scale,
             temporal_scale: request.model.temporal_scale,
             capabilities: vae::Capabilities {
-                dtypes: &self.facts.dtypes,
+                dtypes: &self.dtypes,
                 tile_unit: capabilities.tile_unit,
                 tile_least: capabilities.tile_least,
                 batch_most: capabilities.batch_most,
@@ -88,45 +68,8 @@ impl<'a> VaeRequest<'a> {
                 offload: capabilities.offload,
                 options,
             },
-            under_way: self
-                .under_way
-                .as_ref()
-                .map(|(frames_done, plan)| vae::UnderWay { frames_done: *frames_done, plan }),
-            hints,
-        }
-    }
-}
-
-impl From<vae::Plan> for plan::Plan {
-    fn from(answer: vae::Plan) -> Self {
-        Self {
-            space: answer.space.into(),
-            time: answer.time.into(),
-            batch: answer.batch,
-            precision: answer.precision.into(),
-            layout: answer.layout.into(),
-            release: answer.release.into(),
-            offload: answer.offload,
-            prefetch: answer.prefetch,
-            options: options(answer.options),
-            reason: answer.reason,
-        }
-    }
-}
-
-impl From<&plan::Plan> for vae::Plan {
-    fn from(plan: &plan::Plan) -> Self {
-        Self {
-            space: plan.space.into(),
-            time: plan.time.into(),
-            batch: plan.batch,
-            precision: plan.precision.into(),
-            layout: plan.layout.into(),
-            release: plan.release.into(),
-            offload: plan.offload,
-            prefetch: plan.prefetch,
-            options: lower_options(&plan.options),
-            reason: plan.reason.clone(),
+            under_way: self.under_way.as_ref().map(|&(frames_done, ref plan)| vae::UnderWay { frames_done, plan }),
+            hints: &self.own,
         }
     }
 }
@@ -148,11 +91,5 @@ impl From<&plan::Outcome> for vae::Outcome {
         let &plan::Outcome { elapsed, load, peak_bytes, weights_bytes, attempts, .. } = outcome;
         let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
         Self { memory: memory(peak_bytes, weights_bytes), elapsed_ns, load_ns, attempts }
-    }
-}
-
-impl From<plan::Trial> for vae::Trial {
-    fn from(trial: plan::Trial) -> Self {
-        Self { plan: (&trial.plan).into(), outcome: (&trial.outcome).into() }
     }
 }

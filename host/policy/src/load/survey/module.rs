@@ -2,10 +2,10 @@
 
 use wasmparser::{
     BlockType, ComponentInstance, ComponentTypeRef, CompositeInnerType, ContType, Encoding, FrameKind, FuncType,
-    Instance, ModuleArity, Payload, RefType, SubType, TypeRef,
+    ModuleArity, Payload, RefType, SubType, TypeRef,
 };
 
-use super::broken;
+use crate::load::words;
 
 /// A module or component that is being read.
 pub(super) struct Module {
@@ -48,28 +48,27 @@ impl Module {
             // makes.
             Payload::ComponentInstanceSection(section) => {
                 for instance in section.clone() {
-                    let made = matches!(instance.map_err(broken)?, ComponentInstance::Instantiate { .. });
+                    let made = matches!(instance.map_err(words)?, ComponentInstance::Instantiate { .. });
                     self.instances = self.instances.saturating_add(if made { crowd } else { 1 });
                 }
             }
             Payload::InstanceSection(section) => {
                 for instance in section.clone() {
-                    instance
-                        .map_err(broken)
-                        .map(|_: Instance<'_>| self.instances = self.instances.saturating_add(1))?;
+                    instance.map_err(words)?;
+                    self.instances = self.instances.saturating_add(1);
                 }
             }
             Payload::ComponentImportSection(section) => {
                 for import in section.clone() {
                     // The number of instances that an imported one makes can't be known here.
-                    if let ComponentTypeRef::Component(_) | ComponentTypeRef::Module(_) = import.map_err(broken)?.ty {
+                    if let ComponentTypeRef::Component(_) | ComponentTypeRef::Module(_) = import.map_err(words)?.ty {
                         return Err("it imports a component or a module, which no policy needs".into());
                     }
                 }
             }
             Payload::TypeSection(section) => {
                 for group in section.clone() {
-                    for ty in group.map_err(broken)?.into_types() {
+                    for ty in group.map_err(words)?.into_types() {
                         if let CompositeInnerType::Func(ty) = &ty.composite_type.inner {
                             self.width = self.width.max(ty.params().len() + ty.results().len());
                         }
@@ -79,7 +78,7 @@ impl Module {
             }
             Payload::ImportSection(section) => {
                 for import in section.clone().into_imports() {
-                    if let TypeRef::Func(ty) = import.map_err(broken)?.ty {
+                    if let TypeRef::Func(ty) = import.map_err(words)?.ty {
                         self.functions.push(ty);
                         self.imported += 1;
                     }
@@ -87,7 +86,7 @@ impl Module {
             }
             Payload::FunctionSection(section) => {
                 for ty in section.clone() {
-                    self.functions.push(ty.map_err(broken)?);
+                    self.functions.push(ty.map_err(words)?);
                 }
             }
             _ => {}
