@@ -8,7 +8,7 @@ use tilewright_kernels::{Groups, Packed, Stored};
 
 use crate::{
     Error, Result,
-    pieces::{Operation, Pieces},
+    pieces::{Operation, Pieces, part},
     scalar,
 };
 
@@ -43,13 +43,8 @@ impl DevicePacked {
     /// # Errors
     /// Memory is out.
     pub fn new(packed: &Packed, device: Device) -> Result<Self> {
-        let [rows, columns] = packed.shape();
-        let bytes = Tensor::f_from_slice(packed.bytes())?.f_view([rows as i64, -1])?.f_to_device(device)?;
-        let scales = match scales(packed) {
-            None => None,
-            Some((values, shape)) => Some(Tensor::f_from_slice(&values)?.f_view(shape)?.f_to_device(device)?),
-        };
-        Ok(Self { bytes, stored: packed.stored(), columns: columns as i64, scales })
+        let (form, host) = Self::apart(packed, device)?;
+        Ok(Self { bytes: host.f_to_device(device)?, ..form })
     }
 
     /// A matrix whose bytes [rows, bytes of a row] stay in host memory, and what is on the device
@@ -104,21 +99,13 @@ impl DevicePacked {
         let scaled = scaled.f_to_kind(Kind::Float8e4m3fn)?;
         let bias = bias.map(|bias| bias.f_to_kind(left.f_kind()?)).transpose()?;
         let kind = left.f_kind()?;
-        let multiply =
-            |part: &Tensor| part.f_internal_scaled_mm(&weight, &of_left, &scale, bias.as_ref(), None, kind, false);
+        let multiply = |part: &Tensor| {
+            Ok(part.f_internal_scaled_mm(&weight, &of_left, &scale, bias.as_ref(), None, kind, false)?)
+        };
         let of_left_rows = left.size()[0];
         let operations = 2.0 * left.numel() as f64 * rows as f64;
-        let mut pieces = Pieces::of(left.device(), kind, of_left_rows, Operation::Product(operations));
-        if pieces.is_whole() {
-            pieces.begin()?;
-            return Ok(Some(multiply(&scaled)?));
-        }
-        let product = Tensor::f_empty([of_left_rows, rows], (kind, left.device()))?;
-        while let Some(piece) = pieces.begin()? {
-            let of = |tensor: &Tensor| tensor.f_narrow(0, piece.start, piece.end - piece.start);
-            of(&product)?.f_copy_(&multiply(&of(&scaled)?)?)?;
-        }
-        Ok(Some(product))
+        let pieces = Pieces::of(left.device(), kind, of_left_rows, Operation::Product(operations));
+        pieces.gather(0, &scaled, &[of_left_rows, rows], multiply).map(Some)
     }
 
     /// Some rows, expanded: in f32 first, which is then rounded to `kind`.
@@ -127,11 +114,11 @@ impl DevicePacked {
     /// There are no such rows; memory is out.
     pub fn expand(&self, rows: Range<i64>, kind: Kind) -> Result<Tensor> {
         let count = rows.end - rows.start;
-        let bytes = self.bytes.f_narrow(0, rows.start, count)?;
+        let bytes = part(&self.bytes, 0, &rows)?;
         let mut values = expand(&bytes, self.stored)?.f_view([count, self.columns])?;
         if let Some(scales) = &self.scales {
             let [of_rows, groups] = [scales.size()[0], scales.size()[1]];
-            let scales = if of_rows == 1 { scales.shallow_clone() } else { scales.f_narrow(0, rows.start, count)? };
+            let scales = if of_rows == 1 { scales.shallow_clone() } else { part(scales, 0, &rows)? };
             let _ = values.f_view([count, groups, self.columns / groups])?.f_mul_(&scales)?;
             values = values.f_view([count, self.columns])?;
         }
@@ -182,12 +169,12 @@ struct Blocks(Tensor);
 impl Blocks {
     /// [blocks, bytes of the range]
     fn bytes(&self, range: Range<i64>) -> Result<Tensor> {
-        Ok(self.0.f_narrow(1, range.start, range.end - range.start)?.f_to_kind(Kind::Float)?)
+        Ok(part(&self.0, 1, &range)?.f_to_kind(Kind::Float)?)
     }
 
     /// Bytes with a sign.
     fn signed(&self, range: Range<i64>) -> Result<Tensor> {
-        let bytes = self.0.f_narrow(1, range.start, range.end - range.start)?.f_contiguous()?;
+        let bytes = part(&self.0, 1, &range)?.f_contiguous()?;
         Ok(bytes.f_view_dtype(Kind::Int8)?.f_to_kind(Kind::Float)?)
     }
 

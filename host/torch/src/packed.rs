@@ -1,10 +1,7 @@
 //! Matrices that stay in the type that their file stores them in. Their values are expanded where
 //! they are needed: a panel at a time within a product on the CPU, a few rows at a time elsewhere.
 
-use std::{
-    ffi::{c_char, c_int},
-    ops::Range,
-};
+use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_kernels::{Groups, Packed};
@@ -44,9 +41,7 @@ pub fn expand(matrix: &Packed, rows: Range<usize>, kind: Kind) -> Result<Tensor>
     let (raw, to) = (raw(matrix), tensor.data_ptr());
     // SAFETY: the bytes and scales are as many as the shape says, which `Packed::new` checked; the
     // tensor is contiguous, of the kind that the code says, and has as many rows.
-    ffi::call(|error, length| unsafe {
-        ffi::tw_expand(&raw, rows.start as i64, rows.len() as i64, code as i32, to, error, length)
-    })?;
+    unsafe { ffi::tw_expand(&raw, rows.start as i64, rows.len() as i64, code as i32, to) }?;
     Ok(tensor)
 }
 
@@ -89,7 +84,7 @@ pub fn multiply_int8(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, outp
     }
 }
 
-type Multiply = unsafe extern "C" fn(*const ffi::RawProduct, *mut c_char, usize) -> c_int;
+type Multiply = unsafe fn(*const ffi::RawProduct) -> Result<()>;
 
 fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
     let kind = left.f_kind()?;
@@ -130,7 +125,7 @@ fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tenso
     };
     // SAFETY: every address is of as many values as the shapes and strides checked above say, and
     // lives through the call.
-    ffi::call(|error, length| unsafe { by(&raw, error, length) })
+    unsafe { by(&raw) }
 }
 
 #[cfg(test)]

@@ -257,7 +257,7 @@ impl Winograd {
         // SAFETY: every address is of as many values as the shapes checked above say, and lives
         // through the call; what is written to, output and sums, is borrowed by nobody else but
         // through `add`, which each value is read from before it is written.
-        ffi::call(|error, length| unsafe { ffi::tw_winograd_convolve(&raw, error, length) })?;
+        unsafe { ffi::tw_winograd_convolve(&raw) }?;
         if let Some(sums) = sums {
             sums.pixels += ((rows.end - rows.start) * width * scale) as f64;
         }
