@@ -14,7 +14,6 @@ use tilewright_plan::{Dtype, Layout};
 
 use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::LapMeter};
 pub use bands::{MeterKernel, MeterSums};
-pub use causal::MeterCausalKernel;
 pub use costs::Costs;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
@@ -134,6 +133,10 @@ impl Meter {
         MeterTensor { axes, dtype, storage: Rc::new(self.hold(bytes(&axes, dtype))) }
     }
 
+    fn contiguous_output(&self, operation: &'static str, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
+        Ok(self.output(Axes::contiguous(shape).ok_or_else(|| shape_error(operation, &[shape]))?, dtype))
+    }
+
     /// Holds bytes until the result is dropped.
     fn hold(&self, bytes: u64) -> Storage {
         Storage::new(&self.ledger, bytes)
@@ -250,6 +253,11 @@ fn four_extents(operation: &'static str, picture: &MeterTensor) -> Result<[i64; 
     picture.axes.extents().try_into().map_err(|_| shape_error(operation, &[picture.axes.extents()]))
 }
 
+fn check_alike(operation: &'static str, one: &MeterTensor, other: &MeterTensor) -> Result<()> {
+    let (one, other) = (one.axes.extents(), other.axes.extents());
+    if one == other { Ok(()) } else { Err(shape_error(operation, &[one, other])) }
+}
+
 fn shape_error(operation: &'static str, shapes: &[&[i64]]) -> Error {
     let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
     Error::Shapes { operation, shapes: shapes.join(" and ") }
@@ -288,9 +296,7 @@ impl Ops for Meter {
     }
 
     fn copy_onto(&self, tensor: &MeterTensor, from: &MeterTensor) -> Result<()> {
-        if tensor.axes.extents() != from.axes.extents() {
-            return Err(shape_error("a copy", &[tensor.axes.extents(), from.axes.extents()]));
-        }
+        check_alike("a copy", tensor, from)?;
         self.moves(tensor.bytes() + from.bytes());
         Ok(())
     }
@@ -322,6 +328,11 @@ impl Ops for Meter {
     fn transpose(&self, tensor: &MeterTensor, one: usize, other: usize) -> Result<MeterTensor> {
         let axes = tensor.axes.transpose(one, other);
         Ok(tensor.view(axes.ok_or_else(|| shape_error("a transpose", &[tensor.axes.extents()]))?))
+    }
+
+    fn permute(&self, tensor: &MeterTensor, order: &[usize]) -> Result<MeterTensor> {
+        let axes = tensor.axes.permute(order);
+        Ok(tensor.view(axes.ok_or_else(|| shape_error("a permutation", &[tensor.axes.extents()]))?))
     }
 
     fn reshape(&self, tensor: &MeterTensor, shape: &[i64]) -> Result<MeterTensor> {
@@ -379,13 +390,9 @@ impl Ops for Meter {
     }
 
     fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
-        match tensor.axes.extents() == other.axes.extents() {
-            true => {
-                self.moves(3 * tensor.bytes());
-                Ok(())
-            }
-            false => Err(shape_error("a sum", &[tensor.axes.extents(), other.axes.extents()])),
-        }
+        check_alike("a sum", tensor, other)?;
+        self.moves(3 * tensor.bytes());
+        Ok(())
     }
 
     fn silu(&self, tensor: MeterTensor) -> Result<MeterTensor> {
@@ -445,8 +452,7 @@ impl Ops for Meter {
         }
         let _copy = self.contiguous(tokens)?;
         self.multiplies(weight[1], weight[0], (tokens.axes.count() as i64) / weight[1].max(1), 1);
-        let axes = Axes::contiguous(&shape).ok_or_else(|| shape_error("a linear layer", &[&shape]))?;
-        Ok(self.output(axes, tokens.dtype))
+        self.contiguous_output("a linear layer", &shape, tokens.dtype)
     }
 
     fn attention(&self, query: MeterTensor, key: &MeterTensor, value: &MeterTensor) -> Result<MeterTensor> {

@@ -11,9 +11,9 @@ use crate::{Result, Rows, Store};
 /// The shape of weights that are laid out for Winograd's filtering.
 #[derive(Clone, Copy, Debug)]
 pub struct MeterKernel {
-    into: i64,
-    out: i64,
-    upsamples: bool,
+    pub(super) into: i64,
+    pub(super) out: i64,
+    pub(super) upsamples: bool,
 }
 
 impl MeterKernel {
