@@ -13,9 +13,9 @@ use tilewright_kernels::plain_rows;
 use tilewright_plan::Dtype;
 
 use crate::{
-    Error, Result, ffi, kind, multi_head,
+    Error, Result, ffi, kind, multi_head, packed,
     pieces::{Operation, Pieces},
-    scalar, winograd,
+    scalar,
 };
 
 /// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
@@ -62,10 +62,10 @@ pub(crate) fn weighted(
 /// # Errors
 /// libtorch's error.
 pub fn attend(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-    if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && winograd::available(Kind::Float) {
+    if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && packed::has_products(Kind::Float) {
         return attend_in_blocks(query, key, value);
     }
-    if query.device() == Device::Cpu && query.f_kind()? == Kind::BFloat16 && multi_head::has_own(Kind::BFloat16) {
+    if query.device() == Device::Cpu && query.f_kind()? == Kind::BFloat16 && packed::has_products(Kind::BFloat16) {
         let (query, key, value) = (query.f_contiguous()?, key.f_contiguous()?, value.f_contiguous()?);
         multi_head::attend_onto(&query, [&query, &key, &value], 1, false, multi_head::Way::Fused)?;
         return Ok(query);

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
-use tilewright_kernels::{Groups, Packed, Stored};
+use tilewright_kernels::{Groups, Packed, Stored, e4m3};
 
 use crate::{
     Error, Result,
@@ -150,17 +150,6 @@ fn scales(packed: &Packed) -> Option<(Vec<f32>, [i64; 3])> {
 /// A power of two by its code (E8M0).
 fn power(code: u8) -> f32 {
     if code == u8::MAX { f32::NAN } else { 2.0_f64.powi(i32::from(code) - 127) as f32 }
-}
-
-/// A value of 4 bits of exponent and 3 of mantissa by its code, without infinities.
-fn e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
-    let size = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2.0_f32.powi(-6),
-        _ => (1.0 + mantissa) * 2.0_f32.powi(exponent - 7),
-    };
-    if code >> 7 == 1 { -size } else { size }
 }
 
 /// Blocks [blocks, bytes], and their parts as f32.

@@ -186,7 +186,6 @@ unsafe extern "C" {
     pub safe fn tw_int8_scratch(rows_of_left: i64, columns: i64, threads: i64) -> i64;
     #[cfg(test)]
     pub safe fn tw_attend_heads_scratch(others: i64, width: i64, heads: i64, threads: i64, bf16: i32) -> i64;
-    pub safe fn tw_winograd_available(bf16: i32) -> c_int;
     pub safe fn tw_winograd_values(into: i64, out: i64, taps: c_int, upsample: c_int, bf16: i32) -> i64;
     #[cfg(test)]
     pub safe fn tw_winograd_scratch(into: i64, taps: c_int, upsample: c_int, bf16: i32) -> i64;

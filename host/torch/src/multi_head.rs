@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 use tilewright_kernels::{heads_of_biased, rows_of_pieces};
 
 use crate::{Error, Result, attention, ffi, packed, pieces::part, tokens};
@@ -36,7 +36,10 @@ pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i6
     if !is_sound {
         return Err(Error::Torch(format!("attention of {heads} heads with {shapes:?} onto {:?}", output.size())));
     }
-    if way == Way::Fused && has_own(output.f_kind()?) && [output, query, key, value].into_iter().all(tokens::fits) {
+    if way == Way::Fused
+        && packed::has_products(output.f_kind()?)
+        && [output, query, key, value].into_iter().all(tokens::fits)
+    {
         return attend_in_blocks(output, [query, key, value], heads, add);
     }
     let (queries, keys, values) = (split(query, heads)?, split(key, heads)?, split(value, heads)?);
@@ -124,11 +127,6 @@ pub fn attend_biased_onto(
     Ok(())
 }
 
-/// True if the kernel of `shim/multi_head.cpp` computes attention of a type on the CPU.
-pub fn has_own(kind: Kind) -> bool {
-    packed::has_products(kind)
-}
-
 /// By `shim/multi_head.cpp`.
 fn attend_in_blocks(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i64, add: bool) -> Result<()> {
     let kind = output.f_kind()?;
@@ -157,7 +155,7 @@ fn attend_in_blocks(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i
 
 #[cfg(test)]
 mod tests {
-    use tch::Device;
+    use tch::{Device, Kind};
 
     use super::*;
 

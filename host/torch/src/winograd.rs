@@ -10,12 +10,12 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_kernels::TAPS;
 
-use crate::{Error, Result, ffi};
+use crate::{Error, Result, ffi, packed};
 
 /// True if it runs on this processor with products of this type; libtorch's own convolutions are
 /// used otherwise.
 pub fn available(kind: Kind) -> bool {
-    [Kind::Float, Kind::BFloat16].contains(&kind) && ffi::tw_winograd_available(is_narrow(kind)) != 0
+    packed::has_products(kind)
 }
 
 fn is_narrow(kind: Kind) -> i32 {

@@ -72,7 +72,7 @@ fn kernels(kind: Kind) -> Vec<Named> {
             packed::multiply_int8(&left, &matrix(Stored::Q8_0, [256, 96]), None, &output)
         }));
     }
-    if multi_head::has_own(kind) {
+    if packed::has_products(kind) {
         all.push(named("attention of heads", move || {
             let [query, key, value] = heads();
             multi_head::attend_onto(&tokens(256), [&query, &key, &value], 2, false, multi_head::Way::Fused)
