@@ -463,7 +463,7 @@ impl Ops for Meter {
         let (samples, tokens, width) = (shapes[0][0] as f64, shapes[0][1] as f64, shapes[0][2] as f64);
         self.spend(4.0 * samples * width * tokens * tokens / self.costs.attention_flops_per_second);
         let scratch = self.costs.kernels.fused_bytes(width, query.dtype);
-        if self.costs.kernels.has_own_attention(query.dtype) {
+        if self.costs.kernels.has_products(query.dtype) {
             let (tokens, width, samples) = (shapes[0][1], shapes[0][2], shapes[0][0]);
             let scratch = match query.dtype {
                 Dtype::Bf16 => self.costs.kernels.heads_scratch_bytes(tokens, width, samples, query.dtype),

@@ -26,6 +26,9 @@ const NON_LINEAR: [f32; 16] =
 /// The values of `F4` (E2M1) by their codes.
 const E2M1: [f32; 16] = [0., 0.5, 1., 1.5, 2., 3., 4., 6., -0., -0.5, -1., -1.5, -2., -3., -4., -6.];
 
+/// The places of a byte's bits.
+const BITS: [i32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
 /// A matrix on a device as its file stores it.
 #[derive(Debug)]
 pub struct DevicePacked {
@@ -236,14 +239,14 @@ fn look_up(codes: &Tensor, table: &[f32; 16]) -> Result<Tensor> {
 /// The values of rows of bytes, in f32 and in order.
 fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
     let plain = |kind: Kind| -> Result<Tensor> { Ok(rows.f_contiguous()?.f_view_dtype(kind)?.f_to_kind(Kind::Float)?) };
-    let blocks = || -> Result<Blocks> { Ok(Blocks(rows.f_reshape([-1, stored.block_bytes() as i64])?)) };
-    // Bytes of which all low nibbles come first, or nibbles with a fifth bit from 32.
-    let halves = |of: &Blocks, range: Range<i64>| -> Result<Tensor> {
-        let bytes = of.bytes(range)?;
-        Ok(Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], 1)?)
+    let of = Blocks(rows.f_reshape([-1, stored.block_bytes() as i64])?);
+    // Nibbles along an axis, of which all low ones come first.
+    let halves = |bytes: Tensor, axis: i64| -> Result<Tensor> {
+        Ok(Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], axis)?)
     };
-    let fifth = |of: &Blocks, at: i64| -> Result<Tensor> {
-        let flags = shifts(&of.bytes(at..at + 4)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 2)?.into_shape(&[-1, 32])?;
+    // The fifth bits of nibbles, from 32.
+    let fifth = |at: i64| -> Result<Tensor> {
+        let flags = shifts(&of.bytes(at..at + 4)?, &BITS, 1, 2)?.into_shape(&[-1, 32])?;
         scalar::multiply_in_place(flags, 16.0)
     };
     Ok(match stored {
@@ -257,80 +260,59 @@ fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
             let bytes = rows.f_to_kind(Kind::Float)?;
             look_up(&shifts(&bytes, &[4, 0], 4, 2)?, &E2M1)?
         }
-        Stored::Q4_0 => {
-            let of = blocks()?;
-            scalar::add(&halves(&of, 2..18)?, -8.0)?.f_mul_(&of.half(0)?)?
-        }
-        Stored::Q4_1 => {
-            let of = blocks()?;
-            halves(&of, 4..20)?.f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?
-        }
+        Stored::Q4_0 => scalar::add(&halves(of.bytes(2..18)?, 1)?, -8.0)?.f_mul_(&of.half(0)?)?,
+        Stored::Q4_1 => halves(of.bytes(4..20)?, 1)?.f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?,
         Stored::Q5_0 => {
-            let of = blocks()?;
-            let codes = halves(&of, 6..22)?.f_add_(&fifth(&of, 2)?)?;
+            let codes = halves(of.bytes(6..22)?, 1)?.f_add_(&fifth(2)?)?;
             scalar::add(&codes, -16.0)?.f_mul_(&of.half(0)?)?
         }
         Stored::Q5_1 => {
-            let of = blocks()?;
-            let codes = halves(&of, 8..24)?.f_add_(&fifth(&of, 4)?)?;
+            let codes = halves(of.bytes(8..24)?, 1)?.f_add_(&fifth(4)?)?;
             codes.shallow_clone().f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?
         }
-        Stored::Q8_0 => {
-            let of = blocks()?;
-            of.signed(2..34)?.f_mul_(&of.half(0)?)?
-        }
+        Stored::Q8_0 => of.signed(2..34)?.f_mul_(&of.half(0)?)?,
         Stored::Q2K => {
-            let of = blocks()?;
             let scales = of.bytes(0..16)?;
             let factors = bits(&scales, 0, 4)?.f_mul_(&of.half(80)?)?.into_shape(&[-1, 16, 1])?;
             let minima = bits(&scales, 4, 4)?.f_mul_(&of.half(82)?)?.into_shape(&[-1, 16, 1])?;
             of.pairs_of_bits(16..80)?.f_mul_(&factors)?.f_sub_(&minima)?
         }
         Stored::Q3K => {
-            let of = blocks()?;
-            let low = of.bytes(96..104)?;
-            let low = Tensor::f_cat(&[bits(&low, 0, 4)?, bits(&low, 4, 4)?], 1)?;
+            let low = halves(of.bytes(96..104)?, 1)?;
             let high = shifts(&of.bytes(104..108)?, &[0, 2, 4, 6], 2, 1)?.into_shape(&[-1, 16])?;
             let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
             let factors = scales.f_mul(&of.half(108)?)?.into_shape(&[-1, 16, 1])?;
-            let flags = shifts(&of.bytes(0..32)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 1)?.into_shape(&[-1, 16, 16])?;
+            let flags = shifts(&of.bytes(0..32)?, &BITS, 1, 1)?.into_shape(&[-1, 16, 16])?;
             let codes = scalar::multiply_in_place(flags, 4.0)?.f_add_(&of.pairs_of_bits(32..96)?)?;
             scalar::add(&codes, -4.0)?.f_mul_(&factors)?
         }
         Stored::Q4K | Stored::Q5K => {
-            let of = blocks()?;
             let [scales, minima] = of.scales_and_minima(4)?;
             let [factor, least] = [of.half(0)?, of.half(2)?].map(|half| half.f_view([-1, 1, 1]));
             let (factors, minima) = (scales.f_mul(&factor?)?, minima.f_mul(&least?)?);
             let codes = match stored {
                 Stored::Q4K => of.nibbles(16..144)?,
                 _ => {
-                    let flags = shifts(&of.bytes(16..48)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 1)?;
+                    let flags = shifts(&of.bytes(16..48)?, &BITS, 1, 1)?;
                     scalar::multiply_in_place(flags, 16.0)?.f_add_(&of.nibbles(48..176)?)?
                 }
             };
             codes.shallow_clone().f_mul_(&factors)?.f_sub_(&minima)?
         }
         Stored::Q6K => {
-            let of = blocks()?;
             let low = shifts(&of.bytes(0..128)?.f_view([-1, 2, 64])?, &[0, 4], 4, 2)?.into_shape(&[-1, 16, 16])?;
             let high = shifts(&of.bytes(128..192)?.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?;
             let codes = scalar::multiply_in_place(high.into_shape(&[-1, 16, 16])?, 16.0)?.f_add_(&low)?;
             let factors = of.signed(192..208)?.f_mul_(&of.half(208)?)?.into_shape(&[-1, 16, 1])?;
             scalar::add(&codes, -32.0)?.f_mul_(&factors)?
         }
-        Stored::Iq4Nl => {
-            let of = blocks()?;
-            look_up(&halves(&of, 2..18)?, &NON_LINEAR)?.f_mul_(&of.half(0)?)?
-        }
+        Stored::Iq4Nl => look_up(&halves(of.bytes(2..18)?, 1)?, &NON_LINEAR)?.f_mul_(&of.half(0)?)?,
         Stored::Iq4Xs => {
-            let of = blocks()?;
             let low = shifts(&of.bytes(4..8)?, &[0, 4], 4, 2)?.into_shape(&[-1, 8])?;
             let high = shifts(&of.bytes(2..4)?, &[0, 2, 4, 6], 2, 2)?.into_shape(&[-1, 8])?;
             let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
             let factors = scales.f_mul(&of.half(0)?)?.into_shape(&[-1, 8, 1])?;
-            let bytes = of.bytes(8..136)?.f_view([-1, 8, 16])?;
-            let codes = Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], 2)?;
+            let codes = halves(of.bytes(8..136)?.f_view([-1, 8, 16])?, 2)?;
             look_up(&codes, &NON_LINEAR)?.f_mul_(&factors)?
         }
         other => return Err(Error::Torch(format!("values of {other} can't be expanded"))),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_kernels::{Groups, Packed};
 
-use crate::{Error, Result, ffi};
+use crate::{Error, Result, ffi, tokens};
 
 fn raw(matrix: &Packed) -> ffi::RawPacked {
     let ([rows, columns], scales) = (matrix.shape(), matrix.scales());
@@ -97,18 +97,10 @@ fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tenso
         && output.stride()[1] == 1
         && [Kind::Float, Kind::BFloat16].contains(&output.f_kind()?)
         && [left.device(), output.device()] == [Device::Cpu; 2];
-    let biased = match bias {
-        None => true,
-        Some(bias) => {
-            bias.size() == [rows]
-                && bias.f_kind()? == Kind::Float
-                && bias.device() == Device::Cpu
-                && bias.is_contiguous()
-        }
-    };
-    if !fits || !biased {
+    let bias = bias.map_or(Some(std::ptr::null()), |bias| tokens::vector(bias, rows).filter(|_| bias.dim() == 1));
+    let (true, Some(bias)) = (fits, bias) else {
         return Err(Error::Torch(format!("a product of {shape:?} and {rows}×{columns} into {into:?} in {kind:?}")));
-    }
+    };
     if shape[0] == 0 || rows == 0 {
         return Ok(());
     }
@@ -119,7 +111,7 @@ fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tenso
         bf16: (kind == Kind::BFloat16).into(),
         output_bf16: (output.f_kind()? == Kind::BFloat16).into(),
         left: left.data_ptr(),
-        bias: bias.map_or(std::ptr::null(), |bias| bias.data_ptr().cast_const().cast()),
+        bias,
         output: output.data_ptr(),
         output_apart: output.stride()[0],
     };

@@ -37,7 +37,7 @@ fn extents(tokens: &Tensor, spans: i64) -> ffi::RawExtents {
 }
 
 /// f32 values on the CPU, one after another.
-fn vector(tensor: &Tensor, values: i64) -> Option<*const f32> {
+pub(crate) fn vector(tensor: &Tensor, values: i64) -> Option<*const f32> {
     let is_sound = tensor.f_kind().is_ok_and(|kind| kind == Kind::Float)
         && tensor.device() == Device::Cpu
         && tensor.is_contiguous()

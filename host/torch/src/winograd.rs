@@ -12,12 +12,6 @@ use tilewright_kernels::TAPS;
 
 use crate::{Error, Result, ffi, packed};
 
-/// True if it runs on this processor with products of this type; libtorch's own convolutions are
-/// used otherwise.
-pub fn available(kind: Kind) -> bool {
-    packed::has_products(kind)
-}
-
 fn is_narrow(kind: Kind) -> i32 {
     (kind == Kind::BFloat16).into()
 }
@@ -107,7 +101,7 @@ impl Winograd {
     /// convolved. Products are of `kind`.
     ///
     /// # Errors
-    /// The shapes are others, products of the type are not [`available`], or memory is out.
+    /// The shapes are others, the processor has no products of the type ([`packed::has_products`]), or memory is out.
     pub fn new(weight: &Tensor, bias: &Tensor, upsample: bool, kind: Kind) -> Result<Self> {
         Self::lay_out(&weight.f_unsqueeze(2)?, bias, 1, upsample, kind)
     }
@@ -123,7 +117,7 @@ impl Winograd {
     }
 
     fn lay_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool, kind: Kind) -> Result<Self> {
-        if !available(kind) {
+        if !packed::has_products(kind) {
             return Err(Error::Torch(format!("Winograd's filtering with products of {kind:?} on this processor")));
         }
         let (out, into, ..) = weight.size5()?;
