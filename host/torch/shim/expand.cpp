@@ -105,47 +105,28 @@ struct F4 {
   }
 };
 
-struct Q4_0 {
-  static constexpr int64_t kValues = 32, kBytes = 18;
+// Nibbles, of which all low ones come first, with a fifth bit of each or without, above a minimum or around zero.
+template <bool kFifth, bool kMinimum>
+struct Nibbles {
+  static constexpr int64_t kValues = 32, kBytes = 18 + (kMinimum ? 2 : 0) + (kFifth ? 4 : 0);
   TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block);
-    const uint8_t* q = block + 2;
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<float>((q[i] & 15) - 8) * d;
-    for (int i = 0; i < 16; ++i) to[i + 16] = static_cast<float>((q[i] >> 4) - 8) * d;
+    const float d = half(block), m = kMinimum ? half(block + 2) : 0.0f;
+    const uint8_t* bits = block + (kMinimum ? 4 : 2);
+    const uint32_t high = kFifth ? read<uint32_t>(bits) : 0;
+    const uint8_t* q = bits + (kFifth ? 4 : 0);
+    const auto value = [&](uint32_t code) __attribute__((always_inline)) {
+      return kMinimum ? static_cast<float>(static_cast<int>(code)) * d + m
+                      : static_cast<float>(static_cast<int>(code) - (kFifth ? 16 : 8)) * d;
+    };
+    for (int i = 0; i < 16; ++i) to[i] = value((q[i] & 15) | (high >> i & 1) << 4);
+    for (int i = 0; i < 16; ++i) to[i + 16] = value((q[i] >> 4) | (high >> (i + 16) & 1) << 4);
   }
 };
 
-struct Q4_1 {
-  static constexpr int64_t kValues = 32, kBytes = 20;
-  TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block), m = half(block + 2);
-    const uint8_t* q = block + 4;
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<float>(q[i] & 15) * d + m;
-    for (int i = 0; i < 16; ++i) to[i + 16] = static_cast<float>(q[i] >> 4) * d + m;
-  }
-};
-
-struct Q5_0 {
-  static constexpr int64_t kValues = 32, kBytes = 22;
-  TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block);
-    const uint32_t high = read<uint32_t>(block + 2);
-    const uint8_t* q = block + 6;
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<float>(static_cast<int>((q[i] & 15) | (high >> i & 1) << 4) - 16) * d;
-    for (int i = 0; i < 16; ++i) to[i + 16] = static_cast<float>(static_cast<int>((q[i] >> 4) | (high >> (i + 16) & 1) << 4) - 16) * d;
-  }
-};
-
-struct Q5_1 {
-  static constexpr int64_t kValues = 32, kBytes = 24;
-  TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block), m = half(block + 2);
-    const uint32_t high = read<uint32_t>(block + 4);
-    const uint8_t* q = block + 8;
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<float>(static_cast<int>((q[i] & 15) | (high >> i & 1) << 4)) * d + m;
-    for (int i = 0; i < 16; ++i) to[i + 16] = static_cast<float>(static_cast<int>((q[i] >> 4) | (high >> (i + 16) & 1) << 4)) * d + m;
-  }
-};
+using Q4_0 = Nibbles<false, false>;
+using Q4_1 = Nibbles<false, true>;
+using Q5_0 = Nibbles<true, false>;
+using Q5_1 = Nibbles<true, true>;
 
 struct Q8_0 {
   static constexpr int64_t kValues = 32, kBytes = 34;
@@ -199,27 +180,13 @@ TW_INLINE void scale_and_least(const uint8_t* scales, int part, int& scale, int&
   }
 }
 
-struct Q4K {
-  static constexpr int64_t kValues = 256, kBytes = 144;
+// Nibbles with a fifth bit of each or without.
+template <bool kFifth>
+struct ScaledNibbles {
+  static constexpr int64_t kValues = 256, kBytes = kFifth ? 176 : 144;
   TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
     const float d = half(block), least = half(block + 2);
-    const uint8_t *scales = block + 4, *q = block + 16;
-    for (int part = 0; part < 8; ++part) {
-      int scale, minimum;
-      scale_and_least(scales, part, scale, minimum);
-      const float factor = d * static_cast<float>(scale), minus = least * static_cast<float>(minimum);
-      const uint8_t* from = q + part / 2 * 32;
-      const int shift = part % 2 * 4;
-      for (int i = 0; i < 32; ++i) to[part * 32 + i] = factor * static_cast<float>(from[i] >> shift & 15) - minus;
-    }
-  }
-};
-
-struct Q5K {
-  static constexpr int64_t kValues = 256, kBytes = 176;
-  TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block), least = half(block + 2);
-    const uint8_t *scales = block + 4, *high = block + 16, *q = block + 48;
+    const uint8_t *scales = block + 4, *high = block + 16, *q = high + (kFifth ? 32 : 0);
     for (int part = 0; part < 8; ++part) {
       int scale, minimum;
       scale_and_least(scales, part, scale, minimum);
@@ -227,10 +194,13 @@ struct Q5K {
       const uint8_t* from = q + part / 2 * 32;
       const int shift = part % 2 * 4;
       for (int i = 0; i < 32; ++i)
-        to[part * 32 + i] = factor * static_cast<float>((from[i] >> shift & 15) | (high[i] >> part & 1) << 4) - minus;
+        to[part * 32 + i] = factor * static_cast<float>((from[i] >> shift & 15) | (kFifth ? (high[i] >> part & 1) << 4 : 0)) - minus;
     }
   }
 };
+
+using Q4K = ScaledNibbles<false>;
+using Q5K = ScaledNibbles<true>;
 
 struct Q6K {
   static constexpr int64_t kValues = 256, kBytes = 210;

@@ -118,35 +118,22 @@ struct Q8_0 : Shape<32, 34, 32, 128, false> {
   }
 };
 
-struct Q4_0 : Shape<32, 18, 32, 8, false> {
-  TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
-    scales[0] = half(block);
-    store32(codes, nibbles(block + 2));
-  }
-};
-
-struct Q4_1 : Shape<32, 20, 32, 0, true> {
+// Nibbles, with a fifth bit of each or without, above a minimum or around zero.
+template <bool kFifth, bool kMinimum>
+struct Nibbles : Shape<32, 18 + (kMinimum ? 2 : 0) + (kFifth ? 4 : 0), 32, kMinimum ? 0 : kFifth ? 16 : 8, kMinimum> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
+    const uint8_t* bits = block + (kMinimum ? 4 : 2);
     scales[0] = half(block);
-    minima[0] = -half(block + 2);
-    store32(codes, nibbles(block + 4));
+    if constexpr (kMinimum) minima[0] = -half(block + 2);
+    if constexpr (kFifth) store32(codes, _mm256_or_si256(nibbles(bits + 4), sixteens(bits)));
+    else store32(codes, nibbles(bits));
   }
 };
 
-struct Q5_0 : Shape<32, 22, 32, 16, false> {
-  TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
-    scales[0] = half(block);
-    store32(codes, _mm256_or_si256(nibbles(block + 6), sixteens(block + 2)));
-  }
-};
-
-struct Q5_1 : Shape<32, 24, 32, 0, true> {
-  TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
-    scales[0] = half(block);
-    minima[0] = -half(block + 2);
-    store32(codes, _mm256_or_si256(nibbles(block + 8), sixteens(block + 4)));
-  }
-};
+using Q4_0 = Nibbles<false, false>;
+using Q4_1 = Nibbles<false, true>;
+using Q5_0 = Nibbles<true, false>;
+using Q5_1 = Nibbles<true, true>;
 
 // Factors of 32 values, of 6 bits each in 12 bytes: the scales of eight of them in the low half, and then the minima.
 TW_VNNI inline __m128i scales_and_minima(const uint8_t* from) {

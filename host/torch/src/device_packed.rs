@@ -179,13 +179,13 @@ impl Blocks {
     /// 64 values of 2 bits in 16 bytes at a time: [blocks, 16, 16], from 64 bytes.
     fn pairs_of_bits(&self, range: Range<i64>) -> Result<Tensor> {
         let bytes = self.bytes(range)?;
-        shifts(&bytes.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?.into_shape(&[-1, 16, 16])
+        Ok(shifts(&bytes.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?.f_view([-1, 16, 16])?)
     }
 
     /// 256 values of 4 bits, 32 low ones and then the high ones of the same bytes: [blocks, 8, 32].
     fn nibbles(&self, range: Range<i64>) -> Result<Tensor> {
         let bytes = self.bytes(range)?;
-        shifts(&bytes.f_view([-1, 4, 32])?, &[0, 4], 4, 2)?.into_shape(&[-1, 8, 32])
+        Ok(shifts(&bytes.f_view([-1, 4, 32])?, &[0, 4], 4, 2)?.f_view([-1, 8, 32])?)
     }
 
     /// Scales and minima of eight parts, of 6 bits each in 12 bytes: twice [blocks, 8, 1].
@@ -194,22 +194,12 @@ impl Blocks {
         let (first, second, third) = (first?, second?, third?);
         let join = |low: Tensor, nibble: Tensor, high: &Tensor| -> Result<Tensor> {
             let high = scalar::multiply(&bits(high, 6, 2)?, 16.0)?;
-            Tensor::f_cat(&[low, nibble.f_add(&high)?], 1)?.into_shape(&[-1, 8, 1])
+            Ok(Tensor::f_cat(&[low, nibble.f_add(&high)?], 1)?.f_view([-1, 8, 1])?)
         };
         Ok([
             join(bits(&first, 0, 6)?, bits(&third, 0, 4)?, &first)?,
             join(bits(&second, 0, 6)?, bits(&third, 4, 4)?, &second)?,
         ])
-    }
-}
-
-trait IntoShape {
-    fn into_shape(self, shape: &[i64]) -> Result<Tensor>;
-}
-
-impl IntoShape for Tensor {
-    fn into_shape(self, shape: &[i64]) -> Result<Tensor> {
-        Ok(self.f_view(shape)?)
     }
 }
 
@@ -246,7 +236,7 @@ fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
     };
     // The fifth bits of nibbles, from 32.
     let fifth = |at: i64| -> Result<Tensor> {
-        let flags = shifts(&of.bytes(at..at + 4)?, &BITS, 1, 2)?.into_shape(&[-1, 32])?;
+        let flags = shifts(&of.bytes(at..at + 4)?, &BITS, 1, 2)?.f_view([-1, 32])?;
         scalar::multiply_in_place(flags, 16.0)
     };
     Ok(match stored {
@@ -273,16 +263,16 @@ fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
         Stored::Q8_0 => of.signed(2..34)?.f_mul_(&of.half(0)?)?,
         Stored::Q2K => {
             let scales = of.bytes(0..16)?;
-            let factors = bits(&scales, 0, 4)?.f_mul_(&of.half(80)?)?.into_shape(&[-1, 16, 1])?;
-            let minima = bits(&scales, 4, 4)?.f_mul_(&of.half(82)?)?.into_shape(&[-1, 16, 1])?;
+            let factors = bits(&scales, 0, 4)?.f_mul_(&of.half(80)?)?.f_view([-1, 16, 1])?;
+            let minima = bits(&scales, 4, 4)?.f_mul_(&of.half(82)?)?.f_view([-1, 16, 1])?;
             of.pairs_of_bits(16..80)?.f_mul_(&factors)?.f_sub_(&minima)?
         }
         Stored::Q3K => {
             let low = halves(of.bytes(96..104)?, 1)?;
-            let high = shifts(&of.bytes(104..108)?, &[0, 2, 4, 6], 2, 1)?.into_shape(&[-1, 16])?;
+            let high = shifts(&of.bytes(104..108)?, &[0, 2, 4, 6], 2, 1)?.f_view([-1, 16])?;
             let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
-            let factors = scales.f_mul(&of.half(108)?)?.into_shape(&[-1, 16, 1])?;
-            let flags = shifts(&of.bytes(0..32)?, &BITS, 1, 1)?.into_shape(&[-1, 16, 16])?;
+            let factors = scales.f_mul(&of.half(108)?)?.f_view([-1, 16, 1])?;
+            let flags = shifts(&of.bytes(0..32)?, &BITS, 1, 1)?.f_view([-1, 16, 16])?;
             let codes = scalar::multiply_in_place(flags, 4.0)?.f_add_(&of.pairs_of_bits(32..96)?)?;
             scalar::add(&codes, -4.0)?.f_mul_(&factors)?
         }
@@ -300,18 +290,18 @@ fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
             codes.shallow_clone().f_mul_(&factors)?.f_sub_(&minima)?
         }
         Stored::Q6K => {
-            let low = shifts(&of.bytes(0..128)?.f_view([-1, 2, 64])?, &[0, 4], 4, 2)?.into_shape(&[-1, 16, 16])?;
+            let low = shifts(&of.bytes(0..128)?.f_view([-1, 2, 64])?, &[0, 4], 4, 2)?.f_view([-1, 16, 16])?;
             let high = shifts(&of.bytes(128..192)?.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?;
-            let codes = scalar::multiply_in_place(high.into_shape(&[-1, 16, 16])?, 16.0)?.f_add_(&low)?;
-            let factors = of.signed(192..208)?.f_mul_(&of.half(208)?)?.into_shape(&[-1, 16, 1])?;
+            let codes = scalar::multiply_in_place(high.f_view([-1, 16, 16])?, 16.0)?.f_add_(&low)?;
+            let factors = of.signed(192..208)?.f_mul_(&of.half(208)?)?.f_view([-1, 16, 1])?;
             scalar::add(&codes, -32.0)?.f_mul_(&factors)?
         }
         Stored::Iq4Nl => look_up(&halves(of.bytes(2..18)?, 1)?, &NON_LINEAR)?.f_mul_(&of.half(0)?)?,
         Stored::Iq4Xs => {
-            let low = shifts(&of.bytes(4..8)?, &[0, 4], 4, 2)?.into_shape(&[-1, 8])?;
-            let high = shifts(&of.bytes(2..4)?, &[0, 2, 4, 6], 2, 2)?.into_shape(&[-1, 8])?;
+            let low = shifts(&of.bytes(4..8)?, &[0, 4], 4, 2)?.f_view([-1, 8])?;
+            let high = shifts(&of.bytes(2..4)?, &[0, 2, 4, 6], 2, 2)?.f_view([-1, 8])?;
             let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
-            let factors = scales.f_mul(&of.half(0)?)?.into_shape(&[-1, 8, 1])?;
+            let factors = scales.f_mul(&of.half(0)?)?.f_view([-1, 8, 1])?;
             let codes = halves(of.bytes(8..136)?.f_view([-1, 8, 16])?, 2)?;
             look_up(&codes, &NON_LINEAR)?.f_mul_(&factors)?
         }
