@@ -10,7 +10,7 @@ use std::{
 
 use half::{bf16, f16};
 use tilewright_files::{Format, LOOKED_AT, Quote};
-use tilewright_kernels::{Bytes, Packed, Stored};
+use tilewright_kernels::{Bytes, Packed, Stored, e4m3};
 use tilewright_mapped::{Identity, MappedFile};
 
 use crate::{
@@ -349,16 +349,19 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Missing`] or [`Error::Shape`] if the file does not hold it so.
     pub(crate) fn expected(&self, name: &str, shape: &[usize]) -> Result<(&[u8], Stored)> {
-        let expected = || Shape(shape.to_vec());
         let found = self.shape(name);
         let (Some(found), Some(bytes), Some(stored)) = (found, self.bytes(name), self.find_stored(name)) else {
-            return Err(Error::Missing { path: self.path.clone(), name: name.to_owned(), expected: expected() });
+            return Err(self.missing(name, shape));
         };
         if found != shape {
             let (path, name, found) = (self.path.clone(), name.to_owned(), Shape(found.to_vec()));
-            return Err(Error::Shape { path, name, found, expected: expected() });
+            return Err(Error::Shape { path, name, found, expected: Shape(shape.to_vec()) });
         }
         Ok((bytes, stored))
+    }
+
+    pub(crate) fn missing(&self, name: &str, expected: &[usize]) -> Error {
+        Error::Missing { path: self.path.clone(), name: name.to_owned(), expected: Shape(expected.to_vec()) }
     }
 
     /// The values of a tensor of a shape, rounded to f32, of those that are stored one by one.
@@ -401,18 +404,6 @@ impl Checkpoint {
     pub fn is_empty(&self, name: &str) -> bool {
         self.shape(name).is_some_and(|shape| shape.contains(&0))
     }
-}
-
-/// The value of an FP8 code of 4 bits of exponent and 3 of mantissa (Micikevicius and others, "FP8
-/// Formats for Deep Learning", 2022, table 1).
-fn e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
-    let magnitude = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2f32.powi(-6),
-        _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
-    };
-    if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
 /// True of a type whose values stand in a file as they are computed in.

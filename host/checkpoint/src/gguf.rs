@@ -119,6 +119,11 @@ impl<'a> Reader<'a> {
         bytes.try_into().map_err(|_| "truncated".to_owned())
     }
 
+    /// So many values of `N` bytes.
+    fn each<const N: usize, T>(&mut self, count: usize, of: impl Fn([u8; N]) -> T) -> Result<Vec<T>, String> {
+        (0..count).map(|_| self.array().map(&of)).collect()
+    }
+
     fn u32(&mut self) -> Result<u32, String> {
         self.array().map(u32::from_le_bytes)
     }
@@ -219,18 +224,10 @@ pub fn array(bytes: &[u8], most: usize) -> Result<Array<'_>, String> {
             }
             Array::Texts(texts)
         }
-        value::F32 => {
-            Array::Numbers((0..count).map(|_| reader.array().map(f32::from_le_bytes)).collect::<Result<_, _>>()?)
-        }
-        value::I32 | value::U32 => {
-            Array::Integers((0..count).map(|_| reader.array().map(i32::from_le_bytes)).collect::<Result<_, _>>()?)
-        }
-        value::I8 => Array::Integers(
-            (0..count).map(|_| reader.array().map(|of| i8::from_le_bytes(of).into())).collect::<Result<_, _>>()?,
-        ),
-        value::U8 => Array::Integers(
-            (0..count).map(|_| reader.array().map(|of| u8::from_le_bytes(of).into())).collect::<Result<_, _>>()?,
-        ),
+        value::F32 => Array::Numbers(reader.each(count, f32::from_le_bytes)?),
+        value::I32 | value::U32 => Array::Integers(reader.each(count, i32::from_le_bytes)?),
+        value::I8 => Array::Integers(reader.each(count, |of| i8::from_le_bytes(of).into())?),
+        value::U8 => Array::Integers(reader.each(count, |of| u8::from_le_bytes(of).into())?),
         other => return Err(format!("an array of type {other}")),
     })
 }

@@ -38,27 +38,26 @@ impl Checkpoint {
             gguf::array(bytes, MOST_PIECES).map(Some).map_err(|reason| failed(key, reason))
         };
         let other = |key: &str| failed(key, "an array of another type than it should be".into());
-        let Some(tokens) = array("tokens")? else { return Ok(None) };
-        let Array::Texts(tokens) = tokens else { return Err(other("tokens")) };
-        let mut found = GgufTokenizer { tokens, ..GgufTokenizer::default() };
-        match array("scores")? {
-            Some(Array::Numbers(scores)) => found.scores = scores,
-            Some(_) => return Err(other("scores")),
-            None => {}
+        macro_rules! array_of {
+            ($kind:ident, $key:literal) => {
+                match array($key)? {
+                    Some(Array::$kind(values)) => values,
+                    Some(_) => return Err(other($key)),
+                    None => Vec::new(),
+                }
+            };
         }
-        match array("token_type")? {
-            Some(Array::Integers(kinds)) => found.token_type = kinds,
-            Some(_) => return Err(other("token_type")),
-            None => {}
-        }
-        match array("precompiled_charsmap")? {
-            // gguf-py writes bytes as numbers.
-            Some(Array::Integers(bytes)) => found.precompiled_charsmap = bytes.iter().map(|of| *of as u8).collect(),
-            Some(_) => return Err(other("precompiled_charsmap")),
-            None => {}
+        if self.array_bytes(&format!("{KEYS}tokens")).is_none() {
+            return Ok(None);
         }
         let unknown = self.texts().get(&format!("{KEYS}unknown_token_id"));
-        found.unknown_token_id = unknown.and_then(|text| text.parse().ok());
-        Ok(Some(found))
+        Ok(Some(GgufTokenizer {
+            tokens: array_of!(Texts, "tokens"),
+            scores: array_of!(Numbers, "scores"),
+            token_type: array_of!(Integers, "token_type"),
+            // gguf-py writes bytes as numbers.
+            precompiled_charsmap: array_of!(Integers, "precompiled_charsmap").iter().map(|of| *of as u8).collect(),
+            unknown_token_id: unknown.and_then(|text| text.parse().ok()),
+        }))
     }
 }

@@ -84,13 +84,8 @@ struct Parameters {
     convrot: bool,
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    layers: BTreeMap<String, Description>,
-}
-
 /// The layers that a file describes as quantized.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct Quantization {
     layers: BTreeMap<String, Description>,
 }
@@ -101,16 +96,15 @@ impl Quantization {
     /// # Errors
     /// A description is no sound JSON, or the file is quantized in a way that can't be expanded.
     pub(crate) fn read(file: &Checkpoint) -> Result<Self> {
-        let mut layers = BTreeMap::new();
+        let mut found = Self::default();
         if let Some(text) = file.texts().get(METADATA) {
-            let metadata: Metadata = serde_json::from_str(text).map_err(|error| Error::Format {
+            found = serde_json::from_str(text).map_err(|error| Error::Format {
                 path: file.path().to_owned(),
                 reason: format!(
                     "its metadata {METADATA} is no description of quantized layers ({})",
                     json_fault(&error)
                 ),
             })?;
-            layers = metadata.layers;
         }
         for name in file.names() {
             let Some(layer) = name.strip_suffix(DESCRIPTION) else { continue };
@@ -118,9 +112,9 @@ impl Quantization {
             let bytes = file.bytes(name).filter(|bytes| bytes.len() <= MOST_BYTES).unwrap_or_default();
             let description = serde_json::from_slice(bytes)
                 .map_err(|error| refused(format!("is no description of a quantized layer ({})", json_fault(&error))))?;
-            layers.insert(layer.to_owned(), description);
+            found.layers.insert(layer.to_owned(), description);
         }
-        Ok(Self { layers })
+        Ok(found)
     }
 
     /// The description of a layer. The file's metadata may leave a prefix out.
@@ -182,8 +176,7 @@ impl Checkpoint {
     pub fn matrix(&self, name: &str) -> Result<Packed> {
         let refused = |reason: String| Error::Quantized { path: self.path_of(name), name: name.to_owned(), reason };
         let (Some(shape), Some(stored)) = (self.matrix_shape(name), self.find_stored(name)) else {
-            let (path, name) = (self.path().to_owned(), name.to_owned());
-            return Err(Error::Missing { path, name, expected: Shape(Vec::new()) });
+            return Err(self.missing(name, &[]));
         };
         let [rows, columns] = [shape.first().copied().unwrap_or(1), shape.iter().skip(1).product()];
         if rows == 0 || columns == 0 {
@@ -210,8 +203,7 @@ impl Checkpoint {
     pub fn packed_vector(&self, name: &str) -> Result<Packed> {
         let refused = |reason: String| Error::Quantized { path: self.path_of(name), name: name.to_owned(), reason };
         let (Some(shape), Some(stored)) = (self.shape(name), self.find_stored(name)) else {
-            let (path, name) = (self.path().to_owned(), name.to_owned());
-            return Err(Error::Missing { path, name, expected: Shape(Vec::new()) });
+            return Err(self.missing(name, &[]));
         };
         let columns = shape.last().copied().unwrap_or(1);
         let rows = shape.iter().product::<usize>() / columns.max(1);

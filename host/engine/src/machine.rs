@@ -109,7 +109,7 @@ impl Machine {
 
     /// The options of decodes or encodes that the device has.
     pub(crate) fn vae_options(&self, stage: Stage) -> Vec<PlanOption> {
-        let is_filtered = self.kernels().has_winograd(Dtype::F32);
+        let is_filtered = self.kernels().has_products(Dtype::F32);
         PlanOption::offered(stage, |name| name == CONVOLUTION && is_filtered, |_| false)
     }
 

@@ -10,7 +10,7 @@ use tilewright_plan::{
     CONVOLUTION, Capabilities, Cost, DIRECT, Dtype, Layout, Objective, Options, Outcome, Plan, Precision, Space, Time,
     Value,
 };
-use tilewright_torch::winograd;
+use tilewright_torch::packed;
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
@@ -21,7 +21,7 @@ fn direct(plan: &Plan) -> Plan {
 /// True where the processor has filtered convolutions, which the offer says as well.
 fn is_offered(capabilities: &Capabilities) -> bool {
     let offered = capabilities.options.iter().any(|option| option.name == CONVOLUTION);
-    assert_eq!(offered, winograd::available(Kind::Float), "{:?}", capabilities.options);
+    assert_eq!(offered, packed::has_products(Kind::Float), "{:?}", capabilities.options);
     offered
 }
 

@@ -34,7 +34,7 @@ const TEXTS: &str = "__metadata__";
 /// reports the fault.
 pub fn check(text: &[u8]) -> Result<(), String> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    match (&mut deserializer).deserialize_map(Header) {
+    match Header.deserialize(&mut deserializer) {
         Err(error) if error.is_data() && error.to_string().starts_with(MORE) => {
             let text = error.to_string();
             Err(text.split(" at line ").next().unwrap_or(&text).to_owned())
@@ -52,141 +52,104 @@ fn count<E: serde::de::Error>(so_far: &mut usize, most: usize, what: &str) -> Re
     if *so_far > most { Err(E::custom(format!("{MORE}{most} {what}"))) } else { Ok(()) }
 }
 
-/// The whole header.
-struct Header;
+/// Parts of a header, each with its place's kind, its words and what is done with it.
+macro_rules! parts {
+    ($($part:ty, $ask:ident, $words:literal => $value:ty { $($visit:tt)* })*) => {$(
+        impl<'de> DeserializeSeed<'de> for $part {
+            type Value = $value;
 
-impl<'de> Visitor<'de> for Header {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a header")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let (mut tensors, mut texts) = (0, 0);
-        while let Some(is_texts) = map.next_key_seed(Is(TEXTS))? {
-            if is_texts {
-                map.next_value_seed(Texts(&mut texts))?;
-            } else {
-                count(&mut tensors, MOST_TENSORS, "tensors")?;
-                map.next_value_seed(Tensor)?;
+            fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<$value, D::Error> {
+                deserializer.$ask(self)
             }
         }
-        Ok(())
-    }
+
+        impl<'de> Visitor<'de> for $part {
+            type Value = $value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str($words)
+            }
+
+            $($visit)*
+        }
+    )*};
 }
+
+/// The whole header.
+struct Header;
 
 /// A comparison of a key with this one.
 struct Is(&'static str);
 
-impl<'de> DeserializeSeed<'de> for Is {
-    type Value = bool;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for Is {
-    type Value = bool;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<bool, E> {
-        match text.len() > MOST_NAME {
-            true => Err(E::custom(format!("{MORE}{MOST_NAME} bytes of a name"))),
-            false => Ok(text == self.0),
-        }
-    }
-}
-
 /// The texts; their key may occur more than once.
 struct Texts<'a>(&'a mut usize);
-
-impl<'de> DeserializeSeed<'de> for Texts<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Texts<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("texts by name")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-            count(self.0, MOST_TEXTS, "texts")?;
-        }
-        Ok(())
-    }
-
-    /// `null` stands for no texts.
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-}
 
 /// One tensor's facts.
 struct Tensor;
 
-impl<'de> DeserializeSeed<'de> for Tensor {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Tensor {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a tensor's facts")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(is_shape) = map.next_key_seed(Is("shape"))? {
-            if is_shape {
-                map.next_value_seed(Axes)?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// A tensor's shape.
 struct Axes;
 
-impl<'de> DeserializeSeed<'de> for Axes {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Axes {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a shape")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<(), A::Error> {
-        let mut axes = 0;
-        while sequence.next_element::<IgnoredAny>()?.is_some() {
-            count(&mut axes, MOST_AXES, "axes of a tensor")?;
+parts! {
+    Header, deserialize_map, "a header" => () {
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            let (mut tensors, mut texts) = (0, 0);
+            while let Some(is_texts) = map.next_key_seed(Is(TEXTS))? {
+                if is_texts {
+                    map.next_value_seed(Texts(&mut texts))?;
+                } else {
+                    count(&mut tensors, MOST_TENSORS, "tensors")?;
+                    map.next_value_seed(Tensor)?;
+                }
+            }
+            Ok(())
         }
-        Ok(())
+    }
+
+    Is, deserialize_str, "a name" => bool {
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<bool, E> {
+            match text.len() > MOST_NAME {
+                true => Err(E::custom(format!("{MORE}{MOST_NAME} bytes of a name"))),
+                false => Ok(text == self.0),
+            }
+        }
+    }
+
+    Texts<'_>, deserialize_map, "texts by name" => () {
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                count(self.0, MOST_TEXTS, "texts")?;
+            }
+            Ok(())
+        }
+
+        /// `null` stands for no texts.
+        fn visit_unit<E>(self) -> Result<(), E> {
+            Ok(())
+        }
+    }
+
+    Tensor, deserialize_map, "a tensor's facts" => () {
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            while let Some(is_shape) = map.next_key_seed(Is("shape"))? {
+                if is_shape {
+                    map.next_value_seed(Axes)?;
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(())
+        }
+    }
+
+    Axes, deserialize_seq, "a shape" => () {
+        fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<(), A::Error> {
+            let mut axes = 0;
+            while sequence.next_element::<IgnoredAny>()?.is_some() {
+                count(&mut axes, MOST_AXES, "axes of a tensor")?;
+            }
+            Ok(())
+        }
     }
 }
 

@@ -68,14 +68,6 @@ fn whole(count: i64, of: i64) -> i64 {
 }
 
 impl Kernels {
-    /// True if a kernel of this project's own computes attention of one head on the CPU.
-    pub fn has_own_attention(&self, dtype: Dtype) -> bool {
-        match dtype {
-            Dtype::Bf16 => self.has_products(dtype),
-            _ => self.has_winograd(dtype) && dtype == Dtype::F32,
-        }
-    }
-
     /// Fused attention's memory besides query, key, value and as much again, at most, in bytes. On
     /// a CPU each thread has scores and sums for some queries and keys: 64 and 512 in
     /// `shim/attention.cpp`; 256 and 512 in libtorch's, and there the scores once more in a 16-bit
@@ -84,7 +76,7 @@ impl Kernels {
         let threads = self.threads as f64;
         match dtype {
             // Up to 63 keys are added to fill a block.
-            Dtype::F32 if self.winograd[0] => 4.0 * (64.0 * width + threads * 64.0 * (512.0 + 2.0 + width)),
+            Dtype::F32 if self.products[0] => 4.0 * (64.0 * width + threads * 64.0 * (512.0 + 2.0 + width)),
             _ => threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0),
         }
     }

@@ -14,11 +14,9 @@ pub struct Kernels {
     /// Channels of a block in oneDNN's own order: 16 with AVX-512, 8 on other x86 processors
     /// (oneDNN, "Understanding Memory Formats", nChw16c and nChw8c).
     pub block: i64,
-    /// The types of products, f32 and bf16, in which the CPU has convolutions by Winograd's
+    /// The types, f32 and bf16, whose products the CPU has in blocks: those of tokens with matrices,
+    /// which are expanded a panel at a time, of attention, and of convolutions by Winograd's
     /// filtering.
-    pub winograd: [bool; 2],
-    /// The same of products of tokens with matrices, which are expanded a panel at a time, and of
-    /// attention of several heads.
     pub products: [bool; 2],
     /// True if the CPU has products in 8-bit integers.
     pub int8: bool,
@@ -27,29 +25,17 @@ pub struct Kernels {
 impl Default for Kernels {
     /// All kernels of a CPU with AVX-512 and its extensions, on one thread.
     fn default() -> Self {
-        Self { on_cpu: true, threads: 1, block: 16, winograd: [true; 2], products: [true; 2], int8: true }
-    }
-}
-
-/// The type's entry in a pair for f32 and bf16.
-fn of(pair: [bool; 2], dtype: Dtype) -> bool {
-    match dtype {
-        Dtype::F32 => pair[0],
-        Dtype::Bf16 => pair[1],
-        _ => false,
+        Self { on_cpu: true, threads: 1, block: 16, products: [true; 2], int8: true }
     }
 }
 
 impl Kernels {
-    /// True if 3×3 convolutions run by Winograd's filtering with products of a type; libtorch's own
-    /// convolutions are used otherwise.
-    pub fn has_winograd(&self, dtype: Dtype) -> bool {
-        self.on_cpu && of(self.winograd, dtype)
-    }
-
-    /// True if products of a type run with a panel of the matrix at a time.
+    /// True if products of a type run in blocks: with a panel of the matrix at a time, in attention
+    /// of this project's own, and in 3×3 convolutions by Winograd's filtering. libtorch's own
+    /// operations are used otherwise.
     pub fn has_products(&self, dtype: Dtype) -> bool {
-        self.on_cpu && of(self.products, dtype)
+        let place = [Dtype::F32, Dtype::Bf16].iter().position(|known| *known == dtype);
+        self.on_cpu && place.is_some_and(|place| self.products[place])
     }
 
     /// True if there are products in 8-bit integers.

@@ -19,5 +19,5 @@ pub use kernels::Kernels;
 pub use measured::{Measured, Rate, Scratch, Speed, TRIED};
 pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, SharedBytes};
 pub use products::{EXPANDED, EXPANDING_VALUE_BYTES, expanded_rows};
-pub use stored::Stored;
+pub use stored::{Stored, e4m3};
 pub use winograd::{BLOCK, TAPS, winograd_weight_bytes};

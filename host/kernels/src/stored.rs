@@ -165,6 +165,18 @@ impl fmt::Display for Stored {
     }
 }
 
+/// The value of an FP8 code of 4 bits of exponent and 3 of mantissa (Micikevicius and others, "FP8
+/// Formats for Deep Learning", 2022, table 1).
+pub fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+    let magnitude = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(-6),
+        _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
+    };
+    if code & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

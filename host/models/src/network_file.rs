@@ -7,7 +7,7 @@ mod loading;
 use std::fmt::Debug;
 
 use tilewright_checkpoint::Stored;
-use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
+use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Needed, TokenScope};
 
 use crate::{
     Result,
@@ -40,7 +40,7 @@ pub trait NetworkConfig: Clone + Debug {
 /// Those of `build`.
 pub(crate) fn needed_by<N>(build: impl FnOnce(&TokenScope<'_, Meter>) -> Result<N>) -> Result<Vec<Needed>> {
     let meter = Meter::new(ComputeFormat::single(), Costs::default());
-    let listing = TokenListing::default();
+    let listing = Listing::default();
     build(&TokenScope::new(&listing, &meter))?;
     Ok(listing.into_needed())
 }

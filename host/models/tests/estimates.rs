@@ -41,7 +41,7 @@ fn measured() -> Measured {
 /// Two threads with AVX-512 and its extensions, and a processor with AVX2 alone.
 fn kernels() -> [Kernels; 2] {
     let new = Kernels { threads: 2, ..Kernels::default() };
-    [new, Kernels { block: 8, winograd: [false; 2], products: [false; 2], int8: false, ..new }]
+    [new, Kernels { block: 8, products: [false; 2], int8: false, ..new }]
 }
 
 fn formats(kernels: &Kernels) -> Vec<PlanFormat> {

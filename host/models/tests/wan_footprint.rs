@@ -22,7 +22,7 @@ fn device() -> Measured {
         flops_per_second: 1e11,
         plain: rate,
         winograd: Some(rate)
-            .filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && kernels.has_winograd(dtype)),
+            .filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && kernels.has_products(dtype)),
         attention_flops_per_second: 1e11,
         fused_attention: true,
         norm_bytes_per_second: None,

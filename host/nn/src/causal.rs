@@ -33,9 +33,6 @@ pub trait CausalOps: Ops {
     /// Every second frame of a range, as a view.
     fn every_other(&self, frames: &Self::Tensor, range: Range<i64>) -> Result<Self::Tensor>;
 
-    /// The axes in another order, as a view.
-    fn permute(&self, tensor: &Self::Tensor, order: &[usize]) -> Result<Self::Tensor>;
-
     /// The mean along an axis, which is gone then.
     fn mean(&self, tensor: &Self::Tensor, axis: usize) -> Result<Self::Tensor>;
 

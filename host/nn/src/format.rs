@@ -118,6 +118,6 @@ impl ComputeFormat {
     pub fn has_winograd(&self, kernels: &Kernels) -> bool {
         let single = Self { convolution: Dtype::F32, ..*self };
         let wanted = Self { layout: Layout::ChannelsLast, ..Self::single() };
-        single == wanted && kernels.has_winograd(self.convolution)
+        single == wanted && kernels.has_products(self.convolution)
     }
 }

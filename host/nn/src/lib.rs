@@ -21,11 +21,9 @@ pub use causal::CausalOps;
 pub use error::{Error, Result};
 pub use format::{ComputeFormat, PlanFormat};
 pub use laps::Laps;
-pub use meter::{Costs, Meter, MeterCausalKernel, MeterKernel, MeterMatrix, MeterSums, MeterTensor};
+pub use meter::{Costs, Meter, MeterKernel, MeterMatrix, MeterSums, MeterTensor};
 pub use ops::{GroupNorm, Ops, Rows, Store, Window};
-pub use scope::{Listing, Needed, Scope, Source};
-pub use tokens::{
-    Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenListing, TokenOps, TokenScope, TokenSource, root_mean_square_norm,
-};
+pub use scope::{Listing, Needed, Place, Scope, Source, TokenScope};
+pub use tokens::{Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenOps, TokenSource, root_mean_square_norm};
 #[cfg(feature = "torch")]
 pub use torch::{Beside, Matrix, Piece, Torch, fuses_attention};

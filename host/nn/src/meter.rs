@@ -1,7 +1,7 @@
 //! The back end that counts: tensors without values, in a ledger of the bytes that they hold.
 
-mod bands;
 mod causal;
+mod convolutions;
 mod costs;
 mod ledger;
 mod strides;
@@ -9,22 +9,16 @@ mod tokens;
 
 use std::{ops::Range, rc::Rc};
 
-use tilewright_kernels::{group_norm_bytes, group_norm_passes, plain_bytes, winograd_weight_bytes};
+use tilewright_kernels::{CPU_PIECE, group_norm_bytes, group_norm_passes, plain_bytes, winograd_weight_bytes};
 use tilewright_plan::{Dtype, Layout};
 
 use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::LapMeter};
-pub use bands::{MeterKernel, MeterSums};
-pub use causal::MeterCausalKernel;
+pub use convolutions::{MeterKernel, MeterSums};
 pub use costs::Costs;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
 use strides::Axes;
 pub use tokens::MeterMatrix;
-
-/// The times that a convolution for which MIOpen has no quick kernel takes longer. A decode of
-/// 1664×928 on gfx1151 took 54.8 s whole and 4.8 s in tiles; a single convolution has been seen to
-/// take several hundred times as long (ROCm/rocm-libraries issue 3509).
-const SLOWER: i64 = 12;
 
 /// A back end that computes nothing. It counts the bytes that tensors and kernels would hold, and
 /// the time that operations would take.
@@ -134,6 +128,10 @@ impl Meter {
         MeterTensor { axes, dtype, storage: Rc::new(self.hold(bytes(&axes, dtype))) }
     }
 
+    fn contiguous_output(&self, operation: &'static str, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
+        Ok(self.output(Axes::contiguous(shape).ok_or_else(|| shape_error(operation, &[shape]))?, dtype))
+    }
+
     /// Holds bytes until the result is dropped.
     fn hold(&self, bytes: u64) -> Storage {
         Storage::new(&self.ledger, bytes)
@@ -163,71 +161,6 @@ impl Meter {
         self.spend(each * tokens as f64);
     }
 
-    fn convolved_by_libtorch(
-        &self,
-        picture: &MeterTensor,
-        weight: &[i64],
-        bias: Option<&Vec<i64>>,
-        stride: i64,
-        padding: [i64; 2],
-    ) -> Result<MeterTensor> {
-        let [batch, into, height, width] = four_extents("a convolution", picture)?;
-        let &[out, channels, side, _] = weight else {
-            return Err(shape_error("a convolution", &[picture.axes.extents(), weight]));
-        };
-        let extent = |pixels: i64, padding: i64| (pixels + 2 * padding - side) / stride + 1;
-        let (rows, columns) = (extent(height, padding[0]), extent(width, padding[1]));
-        if channels != into || bias.is_some_and(|bias| *bias != [out]) || rows < 1 || columns < 1 {
-            return Err(shape_error("a convolution", &[picture.axes.extents(), weight]));
-        }
-        let columns_bytes = picture.bytes().saturating_mul((side * side) as u64);
-        let is_slow = side > 1 && self.costs.slow_from.is_some_and(|least| columns_bytes >= least);
-        let times = if is_slow { SLOWER } else { 1 };
-        self.multiplies(into, out, batch * rows * columns, side * side * times);
-        let output = self.convolution_axes([batch, out, rows, columns]);
-        // The input is brought into the weights' order first.
-        let _ordered = self.to_memory_order(picture)?;
-        let (taps, scratch) = ((side * side) as f64, &self.costs.scratch);
-        let (input_pixels, output_pixels) = ((batch * height * width) as f64, (batch * rows * columns) as f64);
-        let is_small = batch == 1 && into * height * width <= scratch.small as i64;
-        let (into, out) = (into as f64, out as f64);
-        if scratch.small > 0 && (is_small || side == 1 && self.costs.kernels.threads == 1) {
-            // libtorch's own convolution lays the input out once per tap (im2col), oneDNN's does
-            // not.
-            let output = self.output(output, picture.dtype);
-            if side > 1 {
-                self.touch(self.scratch(taps * into * output_pixels));
-            }
-            return Ok(output);
-        }
-        let _per_thread = self.hold(self.costs.kernels.convolution_bytes());
-        let weights = self.scratch(
-            scratch.weights * taps * self.costs.kernels.whole_blocks(into) * self.costs.kernels.whole_blocks(out),
-        );
-        // The probe tells the algorithm by the copies of the input that it found: several are
-        // im2col, none is a convolution in the given order, one is a convolution in oneDNN's own
-        // order.
-        if scratch.inputs > 1.0 {
-            let output = self.output(output, picture.dtype);
-            let columns = if side > 1 { scratch.inputs * into * output_pixels } else { 0.0 };
-            self.touch(self.scratch(columns) + weights);
-            return Ok(output);
-        }
-        // Input and output are put into another order, the output when the input's copy is gone.
-        // Less than a block of channels stays as it is.
-        let copied = if into < self.costs.kernels.block as f64 { 0.0 } else { self.costs.kernels.whole_blocks(into) };
-        let other = self.hold(self.scratch(scratch.inputs * self.costs.kernels.whole_blocks(out) * output_pixels));
-        if scratch.inputs == 0.0 {
-            let output = self.output(output, picture.dtype);
-            self.touch(weights);
-            return Ok(output);
-        }
-        self.touch(self.scratch(scratch.inputs * copied * input_pixels) + weights);
-        let output = self.output(output, picture.dtype);
-        drop(other);
-        Ok(output)
-    }
-
     /// The memory order of a result of several pictures: channels-last if all of them are.
     fn common(&self, parts: &[MeterTensor], shape: &[i64]) -> Option<Axes> {
         match (<[i64; 4]>::try_from(shape), parts.iter().all(|part| part.axes.suggests_channels_last())) {
@@ -248,6 +181,11 @@ impl Meter {
 /// The extents of a picture.
 fn four_extents(operation: &'static str, picture: &MeterTensor) -> Result<[i64; 4]> {
     picture.axes.extents().try_into().map_err(|_| shape_error(operation, &[picture.axes.extents()]))
+}
+
+fn check_alike(operation: &'static str, one: &MeterTensor, other: &MeterTensor) -> Result<()> {
+    let (one, other) = (one.axes.extents(), other.axes.extents());
+    if one == other { Ok(()) } else { Err(shape_error(operation, &[one, other])) }
 }
 
 fn shape_error(operation: &'static str, shapes: &[&[i64]]) -> Error {
@@ -288,9 +226,7 @@ impl Ops for Meter {
     }
 
     fn copy_onto(&self, tensor: &MeterTensor, from: &MeterTensor) -> Result<()> {
-        if tensor.axes.extents() != from.axes.extents() {
-            return Err(shape_error("a copy", &[tensor.axes.extents(), from.axes.extents()]));
-        }
+        check_alike("a copy", tensor, from)?;
         self.moves(tensor.bytes() + from.bytes());
         Ok(())
     }
@@ -322,6 +258,11 @@ impl Ops for Meter {
     fn transpose(&self, tensor: &MeterTensor, one: usize, other: usize) -> Result<MeterTensor> {
         let axes = tensor.axes.transpose(one, other);
         Ok(tensor.view(axes.ok_or_else(|| shape_error("a transpose", &[tensor.axes.extents()]))?))
+    }
+
+    fn permute(&self, tensor: &MeterTensor, order: &[usize]) -> Result<MeterTensor> {
+        let axes = tensor.axes.permute(order);
+        Ok(tensor.view(axes.ok_or_else(|| shape_error("a permutation", &[tensor.axes.extents()]))?))
     }
 
     fn reshape(&self, tensor: &MeterTensor, shape: &[i64]) -> Result<MeterTensor> {
@@ -379,13 +320,9 @@ impl Ops for Meter {
     }
 
     fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
-        match tensor.axes.extents() == other.axes.extents() {
-            true => {
-                self.moves(3 * tensor.bytes());
-                Ok(())
-            }
-            false => Err(shape_error("a sum", &[tensor.axes.extents(), other.axes.extents()])),
-        }
+        check_alike("a sum", tensor, other)?;
+        self.moves(3 * tensor.bytes());
+        Ok(())
     }
 
     fn silu(&self, tensor: MeterTensor) -> Result<MeterTensor> {
@@ -445,8 +382,7 @@ impl Ops for Meter {
         }
         let _copy = self.contiguous(tokens)?;
         self.multiplies(weight[1], weight[0], (tokens.axes.count() as i64) / weight[1].max(1), 1);
-        let axes = Axes::contiguous(&shape).ok_or_else(|| shape_error("a linear layer", &[&shape]))?;
-        Ok(self.output(axes, tokens.dtype))
+        self.contiguous_output("a linear layer", &shape, tokens.dtype)
     }
 
     fn attention(&self, query: MeterTensor, key: &MeterTensor, value: &MeterTensor) -> Result<MeterTensor> {
@@ -457,7 +393,7 @@ impl Ops for Meter {
         let (samples, tokens, width) = (shapes[0][0] as f64, shapes[0][1] as f64, shapes[0][2] as f64);
         self.spend(4.0 * samples * width * tokens * tokens / self.costs.attention_flops_per_second);
         let scratch = self.costs.kernels.fused_bytes(width, query.dtype);
-        if self.costs.kernels.has_own_attention(query.dtype) {
+        if self.costs.kernels.has_products(query.dtype) {
             let (tokens, width, samples) = (shapes[0][1], shapes[0][2], shapes[0][0]);
             let scratch = match query.dtype {
                 Dtype::Bf16 => self.costs.kernels.heads_scratch_bytes(tokens, width, samples, query.dtype),
@@ -508,7 +444,35 @@ impl Ops for Meter {
         store: Store<'_, MeterTensor>,
         sums: Option<&mut MeterSums>,
     ) -> Result<()> {
-        self.meter_winograd(input, kernel, before, rows, store, sums)
+        let [batch, channels, stored, width] = four_extents("a convolution", input.tensor)?;
+        let MeterKernel { into, out, upsamples } = *kernel;
+        let scale = if upsamples { 2 } else { 1 };
+        let needed = ((rows.start - 1).max(0) / scale)..((rows.end + scale) / scale).min(input.height);
+        let is_there = input.first <= needed.start && needed.end <= input.first + stored;
+        if channels != into || !is_there || rows.start < 0 || rows.start >= rows.end {
+            return Err(shape_error(
+                "a convolution",
+                &[input.tensor.axes.extents(), &[out, into], &[rows.start, rows.end]],
+            ));
+        }
+        if let Some(before) = before {
+            before.check([batch, into, 0, 0])?;
+        }
+        let output = [batch, out, rows.end - rows.start, width.saturating_mul(scale)];
+        if let Some(sums) = sums {
+            sums.check(output)?;
+        }
+        match store {
+            Store::Onto(tensor) | Store::Added(tensor) if *tensor.axes.extents() != output => {
+                return Err(shape_error("a convolution", &[tensor.axes.extents(), &output]));
+            }
+            _ => {}
+        }
+        self.touch(self.costs.kernels.winograd_scratch_bytes(into, upsamples, self.format.convolution));
+        let rate = self.costs.winograd.unwrap_or(self.costs.plain);
+        let products = if upsamples { 2.25 } else { 4.0 };
+        self.spend(products * rate.of(into as f64, out as f64) * self.filtered_pixels([batch, output[2], output[3]]));
+        Ok(())
     }
 
     fn sums(&self, batch: i64, channels: i64) -> Result<MeterSums> {
@@ -516,7 +480,17 @@ impl Ops for Meter {
     }
 
     fn add_up(&self, sums: &mut MeterSums, picture: &MeterTensor) -> Result<()> {
-        self.added_up(sums, picture)
+        let shape = four_extents("sums", picture)?;
+        sums.check(shape)?;
+        let [batch, channels, height, width] = shape;
+        let row = batch.saturating_mul(channels).saturating_mul(width);
+        let rows = (CPU_PIECE / row.max(1)).clamp(1, height.max(1));
+        // Values less their mean, and the squares of these; 16-bit values in f32 before that.
+        let pieces = if picture.dtype == Dtype::F32 { 2 } else { 3 };
+        self.touch((row.saturating_mul(rows) as u64).saturating_mul(4 * pieces));
+        // A piece stays in a core's cache.
+        self.moves(picture.bytes());
+        Ok(())
     }
 
     fn affine(&self, norm: GroupNorm<'_, Vec<i64>>, sums: &MeterSums) -> Result<MeterSums> {
@@ -528,6 +502,11 @@ impl Ops for Meter {
     }
 
     fn affine_silu(&self, picture: &MeterTensor, affine: &MeterSums) -> Result<MeterTensor> {
-        self.apply_norm(picture, affine)
+        affine.check(four_extents("a norm", picture)?)?;
+        let wide = bytes(&picture.axes, Dtype::F32);
+        let _copy = (picture.dtype != Dtype::F32).then(|| self.hold(wide));
+        // The product reads and writes, and so does SiLU.
+        self.moves(picture.bytes().saturating_add(wide.saturating_mul(3)));
+        Ok(self.output(picture.axes.dense(), Dtype::F32))
     }
 }

@@ -130,6 +130,9 @@ pub trait Ops: fmt::Debug + 'static {
     /// Two axes exchanged, as a view.
     fn transpose(&self, tensor: &Self::Tensor, one: usize, other: usize) -> Result<Self::Tensor>;
 
+    /// The axes in another order, as a view.
+    fn permute(&self, tensor: &Self::Tensor, order: &[usize]) -> Result<Self::Tensor>;
+
     /// Other extents for the same values; a copy only if no view can have them.
     fn reshape(&self, tensor: &Self::Tensor, shape: &[i64]) -> Result<Self::Tensor>;
 

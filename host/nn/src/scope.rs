@@ -7,7 +7,7 @@ use std::{
 
 use tilewright_plan::Dtype;
 
-use crate::{Meter, Ops, Result};
+use crate::{Meter, Ops, Result, TokenOps, TokenSource};
 
 /// Gives weights by their names.
 pub trait Source<O: Ops> {
@@ -37,12 +37,20 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The weights that were asked for, in order.
+    /// Adds a weight that may be stored in any of some shapes.
+    pub(crate) fn add(&self, name: &str, shapes: &[&[i64]]) {
+        let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
+        let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
+        self.needed.borrow_mut().push(needed);
+    }
+
+    /// The weights that were asked for, in order; those of matrices have two axes.
     pub fn into_needed(self) -> Vec<Needed> {
         self.needed.into_inner()
     }
 
-    /// The bytes of the weights that were asked for, in the types that they were asked for in.
+    /// The bytes of the weights that were asked for from a [`Source`], in the types that they were
+    /// asked for in.
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
@@ -50,9 +58,7 @@ impl Listing {
 
 impl Source<Meter> for Listing {
     fn weight(&self, name: &str, shapes: &[&[i64]], dtype: Dtype) -> Result<Vec<i64>> {
-        let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
-        let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
-        self.needed.borrow_mut().push(needed);
+        self.add(name, shapes);
         let shape = shapes.first().map(|shape| shape.to_vec()).unwrap_or_default();
         let width = dtype.bytes();
         let bytes = shape.iter().fold(width, |bytes, &extent| bytes.saturating_mul(extent.max(0) as u64));
@@ -63,15 +69,21 @@ impl Source<Meter> for Listing {
 
 /// A place in a network's tree of names: layers under it ask for their weights by the last part
 /// alone.
-pub struct Scope<'a, O: Ops> {
-    source: &'a dyn Source<O>,
+pub struct Place<'a, O, S: ?Sized> {
+    source: &'a S,
     ops: &'a O,
     path: String,
 }
 
-impl<'a, O: Ops> Scope<'a, O> {
+/// A place in the names of a network of pictures.
+pub type Scope<'a, O> = Place<'a, O, dyn Source<O> + 'a>;
+
+/// A place in a transformer's names.
+pub type TokenScope<'a, O> = Place<'a, O, dyn TokenSource<O> + 'a>;
+
+impl<'a, O, S: ?Sized> Place<'a, O, S> {
     /// The root of a network's names.
-    pub fn new(source: &'a dyn Source<O>, ops: &'a O) -> Self {
+    pub fn new(source: &'a S, ops: &'a O) -> Self {
         Self { source, ops, path: String::new() }
     }
 
@@ -85,6 +97,12 @@ impl<'a, O: Ops> Scope<'a, O> {
         self.ops
     }
 
+    fn full_name(&self, part: &impl Display) -> String {
+        if self.path.is_empty() { part.to_string() } else { format!("{}.{part}", self.path) }
+    }
+}
+
+impl<O: Ops> Scope<'_, O> {
     /// A weight or bias of a convolution or a matrix product, in the type that these run in.
     ///
     /// # Errors
@@ -108,8 +126,22 @@ impl<'a, O: Ops> Scope<'a, O> {
     pub fn weight(&self, part: &str, shapes: &[&[i64]], dtype: Dtype) -> Result<O::Weight> {
         self.source.weight(&self.full_name(&part), shapes, dtype)
     }
+}
 
-    fn full_name(&self, part: &impl Display) -> String {
-        if self.path.is_empty() { part.to_string() } else { format!("{}.{part}", self.path) }
+impl<O: TokenOps> TokenScope<'_, O> {
+    /// A bias or a norm's weight, in f32: they are small, and added to sums of f32.
+    ///
+    /// # Errors
+    /// As [`TokenSource::vector`].
+    pub fn vector(&self, part: &str, shape: &[i64]) -> Result<O::Weight> {
+        self.source.vector(&self.full_name(&part), shape, Dtype::F32)
+    }
+
+    /// The weight [out, into] of a linear layer.
+    ///
+    /// # Errors
+    /// As [`TokenSource::matrix`].
+    pub fn matrix(&self, part: &str, shape: [i64; 2]) -> Result<O::Matrix> {
+        self.source.matrix(&self.full_name(&part), shape)
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tilewright_plan::Dtype;
 
-use crate::{Error, Needed, Ops, Result};
+use crate::{Error, Ops, Result, TokenScope};
 
 /// A linear function of the gelu's dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +72,6 @@ pub trait TokenOps: Ops {
 
     /// A tensor whose values are to be written.
     fn unset(&self, shape: &[i64], dtype: Dtype) -> Result<Self::Tensor>;
-
-    /// Axes in another order, as a view.
-    fn permute(&self, tensor: &Self::Tensor, axes: &[usize]) -> Result<Self::Tensor>;
 
     /// A linear layer over the last axis, in the format's type of products, with a result of
     /// `dtype`.
@@ -157,50 +154,6 @@ pub trait TokenSource<O: TokenOps> {
     fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<O::Matrix>;
 }
 
-/// A place in a transformer's tree of names.
-pub struct TokenScope<'a, O: TokenOps> {
-    source: &'a dyn TokenSource<O>,
-    ops: &'a O,
-    path: String,
-}
-
-impl<'a, O: TokenOps> TokenScope<'a, O> {
-    /// The root of a network's names.
-    pub fn new(source: &'a dyn TokenSource<O>, ops: &'a O) -> Self {
-        Self { source, ops, path: String::new() }
-    }
-
-    /// The place below this one.
-    pub fn at(&self, part: impl fmt::Display) -> Self {
-        Self { source: self.source, ops: self.ops, path: self.full_name(&part) }
-    }
-
-    /// The operations that the network is built for.
-    pub fn ops(&self) -> &'a O {
-        self.ops
-    }
-
-    /// A bias or a norm's weight, in f32: they are small, and added to sums of f32.
-    ///
-    /// # Errors
-    /// As [`TokenSource::vector`].
-    pub fn vector(&self, part: &str, shape: &[i64]) -> Result<O::Weight> {
-        self.source.vector(&self.full_name(&part), shape, Dtype::F32)
-    }
-
-    /// The weight [out, into] of a linear layer.
-    ///
-    /// # Errors
-    /// As [`TokenSource::matrix`].
-    pub fn matrix(&self, part: &str, shape: [i64; 2]) -> Result<O::Matrix> {
-        self.source.matrix(&self.full_name(&part), shape)
-    }
-
-    fn full_name(&self, part: &impl fmt::Display) -> String {
-        if self.path.is_empty() { part.to_string() } else { format!("{}.{part}", self.path) }
-    }
-}
-
 /// A linear layer of a transformer.
 #[derive(Debug)]
 pub struct Dense<O: TokenOps> {
@@ -257,21 +210,4 @@ pub fn root_mean_square_norm<O: TokenOps>(
     ops.copy_onto(&normed, tokens)?;
     ops.norm_heads(&normed, norm, 1, None)?;
     ops.to_dtype(normed, dtype)
-}
-
-/// A source of extents alone, which lists the weights that it is asked for.
-#[derive(Debug, Default)]
-pub struct TokenListing(std::cell::RefCell<Vec<Needed>>);
-
-impl TokenListing {
-    /// The weights that were asked for, in order; those of matrices have two axes.
-    pub fn into_needed(self) -> Vec<Needed> {
-        self.0.into_inner()
-    }
-
-    /// Adds a weight.
-    pub(crate) fn add(&self, name: &str, shape: &[i64]) {
-        let shape = shape.iter().map(|&extent| extent as usize).collect();
-        self.0.borrow_mut().push(Needed { name: name.to_owned(), shapes: vec![shape] });
-    }
 }

@@ -106,6 +106,11 @@ impl Ops for Torch {
         Ok(tensor.f_transpose(one as i64, other as i64)?)
     }
 
+    fn permute(&self, tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
+        let order: Vec<i64> = order.iter().map(|&axis| axis as i64).collect();
+        Ok(tensor.f_permute(order)?)
+    }
+
     fn reshape(&self, tensor: &Tensor, shape: &[i64]) -> Result<Tensor> {
         Ok(tensor.f_reshape(shape)?)
     }

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "torch")]
 mod brownian;
 mod latents;
 mod model_sampling;
@@ -23,7 +24,6 @@ mod scheduler;
 #[cfg(feature = "torch")]
 mod tensors;
 
-pub use brownian::{BrownianNoise, BrownianTree, SigmaError, Source};
 pub use latents::{Latents, Real};
 pub use model_sampling::{ModelSampling, Prediction};
 pub use rehearsal::check_finite;

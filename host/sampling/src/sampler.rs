@@ -13,7 +13,7 @@ mod unipc;
 
 pub use table::{NoiseKind, Sampler};
 
-use num_traits::One;
+use num_traits::{One, Zero};
 
 use crate::{
     ModelSampling,
@@ -76,7 +76,7 @@ impl<F: Real> Course<F> {
     pub fn new(sampler: Sampler, model: &ModelSampling, sigmas: &[F]) -> Self {
         let mut sigmas = sigmas.to_vec();
         let method = sampler.method();
-        if method.needs_signal() && model.is_flow() && sigmas.first().is_some_and(|sigma| *sigma >= F::one()) {
+        if sampler.needs_signal() && model.is_flow() && sigmas.first().is_some_and(|sigma| *sigma >= F::one()) {
             // Pure noise has no ratio of signal to noise.
             sigmas[0] = F::of(model.sigma_at(1e-4));
         }
@@ -214,56 +214,9 @@ pub(crate) enum Method {
 }
 
 impl Method {
-    /// True of methods that divide by the signal of the first latents.
-    fn needs_signal(self) -> bool {
-        matches!(
-            self,
-            Method::DpmppSde
-                | Method::Dpmpp2mSde { .. }
-                | Method::Dpmpp3mSde
-                | Method::ErSde
-                | Method::Seeds2 { .. }
-                | Method::Seeds3
-                | Method::SaSolver { .. }
-        )
-    }
-
     /// True of methods that have no step down to a sigma of 0.
     fn never_ends(self) -> bool {
         matches!(self, Method::UniPc(form) if !form.native)
-    }
-
-    /// The most calls of the model in a step.
-    pub fn calls(self) -> u32 {
-        match self {
-            Method::Heun
-            | Method::Dpm2
-            | Method::Dpm2Ancestral
-            | Method::Dpmpp2sAncestral
-            | Method::Dpmpp2sAncestralCfgPp
-            | Method::DpmppSde
-            | Method::Seeds2 { .. }
-            | Method::SaSolver { evaluates_twice: true } => 2,
-            Method::HeunPp2 | Method::Seeds3 | Method::DpmFast | Method::DpmAdaptive => 3,
-            _ => 1,
-        }
-    }
-
-    /// The most latents that a step leaves to the next one, besides the sample's own.
-    pub fn remembered(self) -> u32 {
-        match self {
-            Method::SaSolver { .. } => 5,
-            Method::Lms | Method::Ipndm | Method::IpndmV | Method::CfgPpHistory | Method::UniPc(_) => 3,
-            Method::Deis | Method::Dpmpp3mSde | Method::ErSde => 2,
-            Method::ResMultistep { .. }
-            | Method::GradientEstimation { .. }
-            | Method::Dpmpp2m
-            | Method::Dpmpp2mCfgPp
-            | Method::Dpmpp2mSde { .. }
-            | Method::Dpmpp2mNative
-            | Method::DpmAdaptive => 1,
-            _ => 0,
-        }
     }
 
     fn step<T: Latents>(self, step: &mut Step<'_, T>) -> Result<Next<T>, T::Error> {
@@ -288,17 +241,20 @@ impl Method {
             Method::GradientEstimation { cfg_pp } => multistep::gradient_estimation(step, cfg_pp),
             Method::Dpmpp2m => multistep::dpmpp_2m(step),
             Method::Dpmpp2mCfgPp => multistep::dpmpp_2m_cfg_pp(step),
-            Method::DpmppSde => exponential::dpmpp_sde(step),
-            Method::Dpmpp2mSde { heun } => exponential::dpmpp_2m_sde(step, heun),
-            Method::Dpmpp3mSde => exponential::dpmpp_3m_sde(step),
-            Method::ErSde => exponential::er_sde(step),
-            Method::Seeds2 { eta, ratio, second_order } => {
-                exponential::seeds_2(step, T::Scalar::of(eta), T::Scalar::of(ratio), second_order)
+            Method::DpmppSde => step.unless_last(exponential::dpmpp_sde),
+            Method::Dpmpp2mSde { heun } => {
+                step.unless_last(|step, denoised| exponential::dpmpp_2m_sde(step, denoised, heun))
             }
-            Method::Seeds3 => exponential::seeds_3(step),
+            Method::Dpmpp3mSde => step.unless_last(exponential::dpmpp_3m_sde),
+            Method::ErSde => step.unless_last(exponential::er_sde),
+            Method::Seeds2 { eta, ratio, second_order } => {
+                let [eta, ratio] = [eta, ratio].map(T::Scalar::of);
+                step.unless_last(|step, denoised| exponential::seeds_2(step, denoised, eta, ratio, second_order))
+            }
+            Method::Seeds3 => step.unless_last(exponential::seeds_3),
             Method::SaSolver { evaluates_twice } => adams::sa_solver(step, evaluates_twice),
             Method::UniPc(form) => unipc::step(step, form),
-            Method::Dpmpp2mNative => exponential::dpmpp_2m(step),
+            Method::Dpmpp2mNative => step.unless_last(exponential::dpmpp_2m),
             Method::DpmFast => adaptive::dpm_fast(step),
             Method::DpmAdaptive => adaptive::dpm_adaptive(step),
         }
@@ -357,6 +313,34 @@ impl<'a, T: Latents> Step<'a, T> {
     /// The latents at the beginning, without their noise.
     pub fn denoised(&mut self) -> Result<Denoised<T>, T::Error> {
         self.denoise(self.latents(), self.sigmas[self.index])
+    }
+
+    /// A step that ends at the denoised latents if it goes down to no noise, and else as `next` goes
+    /// on from them.
+    fn unless_last(
+        &mut self,
+        next: impl FnOnce(&mut Self, T) -> Result<Next<T>, T::Error>,
+    ) -> Result<Next<T>, T::Error> {
+        let denoised = self.denoised()?.guided;
+        if self.sigmas()[1] == T::Scalar::zero() { Ok(Next::plain(denoised)) } else { next(self, denoised) }
+    }
+
+    /// The sigma to step down to, the factor of what is reached there, and that of the noise for the
+    /// step's own end to be reached.
+    pub fn ancestral(&self) -> [T::Scalar; 3] {
+        let [from, to] = self.sigmas();
+        if self.model.is_flow() {
+            return renoised(from, to);
+        }
+        let [down, up] = ancestral(from, to, T::Scalar::one());
+        [down, T::Scalar::one(), up]
+    }
+
+    /// The end of the step at latents times a factor, with noise times another one.
+    pub fn renoise(&mut self, there: T, [factor, up]: [T::Scalar; 2]) -> Result<Next<T>, T::Error> {
+        let [from, to] = self.sigmas();
+        let noise = self.noise(from, to)?;
+        Ok(Next::plain(T::combine(&[(factor, &there), (up, &noise)])?))
     }
 
     /// Noise for the way between two sigmas.

@@ -177,23 +177,19 @@ fn beta_quantile(part: f64) -> f64 {
 /// regularised incomplete beta function, by its power series, which converges fast there
 /// (Abramowitz and Stegun, 26.5.4).
 fn beta_part(value: f64) -> f64 {
-    // Σ (a + b)ₙ / (a + 1)ₙ · xⁿ
-    let (mut term, mut sum) = (1.0, 1.0);
-    for n in 0..200 {
-        let n = f64::from(n);
-        term *= (2.0 * BETA + n) / (BETA + 1.0 + n) * value;
-        sum += term;
-        if term < sum * 1e-17 {
-            break;
+    let unscaled = |value: f64| {
+        // Σ (a + b)ₙ / (a + 1)ₙ · xⁿ
+        let (mut term, mut sum) = (1.0, 1.0);
+        for n in 0..200 {
+            let n = f64::from(n);
+            term *= (2.0 * BETA + n) / (BETA + 1.0 + n) * value;
+            sum += term;
+            if term < sum * 1e-17 {
+                break;
+            }
         }
-    }
+        (value * (1.0 - value)).powf(BETA) * sum
+    };
     // Half of the distribution lies below a half, which spares the gamma function.
-    let unscaled = |value: f64, sum: f64| (value * (1.0 - value)).powf(BETA) * sum;
-    let mut half = (1.0, 1.0);
-    for n in 0..200 {
-        let n = f64::from(n);
-        half.0 *= (2.0 * BETA + n) / (BETA + 1.0 + n) * 0.5;
-        half.1 += half.0;
-    }
-    0.5 * unscaled(value, sum) / unscaled(0.5, half.1)
+    0.5 * unscaled(value) / unscaled(0.5)
 }

@@ -5,10 +5,7 @@ use std::marker::PhantomData;
 use tch::{Device, Kind, Tensor};
 use tilewright_torch::{Error as TorchError, NoiseStream, copy, noise, scalar};
 
-use crate::{BrownianNoise, Latents, Noise, NoiseKind, Sampler, SigmaError, Source};
-
-/// The values that Brownian noise keeps between two draws.
-const KEPT: usize = 24;
+use crate::{Latents, Noise, NoiseKind, Sampler, brownian::BrownianNoise};
 
 /// Latents in f32, on any device. `E` is the error of the model that samplers ask.
 #[derive(Debug)]
@@ -64,72 +61,11 @@ impl<E: From<TorchError>> Latents for Tensors<E> {
     }
 }
 
-/// Noise on the CPU, of one shape.
-#[derive(Debug)]
-struct OnCpu(Vec<i64>);
-
-/// An error of Brownian noise.
-enum BrownianError {
-    Torch(TorchError),
-    Sigma(SigmaError),
-}
-
-impl From<SigmaError> for BrownianError {
-    fn from(error: SigmaError) -> Self {
-        Self::Sigma(error)
-    }
-}
-
-impl From<TorchError> for BrownianError {
-    fn from(error: TorchError) -> Self {
-        Self::Torch(error)
-    }
-}
-
-impl From<tch::TchError> for BrownianError {
-    fn from(error: tch::TchError) -> Self {
-        Self::Torch(error.into())
-    }
-}
-
-impl Source for OnCpu {
-    type Value = Tensor;
-    type Error = BrownianError;
-
-    fn normal(&mut self, seed: u64) -> Result<Tensor, BrownianError> {
-        Ok(noise(seed, &self.0)?)
-    }
-
-    fn zeros(&mut self) -> Result<Tensor, BrownianError> {
-        Ok(Tensor::f_zeros(&self.0[..], (Kind::Float, Device::Cpu))?)
-    }
-
-    fn share(&self, value: &Tensor) -> Tensor {
-        value.shallow_clone()
-    }
-
-    fn multiply(&mut self, value: &Tensor, factor: f32) -> Result<Tensor, BrownianError> {
-        Ok(scalar::multiply(value, factor.into())?)
-    }
-
-    fn divide(&mut self, value: &Tensor, divisor: f32) -> Result<Tensor, BrownianError> {
-        Ok(scalar::divide(value, divisor.into())?)
-    }
-
-    fn add(&mut self, first: &Tensor, second: &Tensor) -> Result<Tensor, BrownianError> {
-        Ok(first.f_add(second)?)
-    }
-
-    fn subtract(&mut self, first: &Tensor, second: &Tensor) -> Result<Tensor, BrownianError> {
-        Ok(first.f_sub(second)?)
-    }
-}
-
 /// A way to noise.
 enum Way {
     Silent,
     Independent(NoiseStream),
-    Brownian(BrownianNoise<OnCpu>),
+    Brownian(BrownianNoise),
 }
 
 impl Way {
@@ -146,8 +82,7 @@ impl Way {
             NoiseKind::Brownian => {
                 let above = sigmas.iter().copied().filter(|sigma| *sigma > 0.0);
                 let [least, most] = [above.clone().fold(f32::INFINITY, f32::min), above.fold(0.0, f32::max)];
-                let noise = BrownianNoise::new(OnCpu(shape.to_vec()), least, most, seed);
-                Way::Brownian(noise.map_err(torch_error)?.keeping(KEPT))
+                Way::Brownian(BrownianNoise::new(shape, least, most, seed)?)
             }
         })
     }
@@ -156,7 +91,7 @@ impl Way {
         match self {
             Way::Silent => Err(TorchError::Torch("noise of a sampler that has none".into())),
             Way::Independent(stream) => stream.draw(shape),
-            Way::Brownian(noise) => noise.draw(from, to).map_err(torch_error),
+            Way::Brownian(noise) => noise.draw(from, to),
         }
     }
 }
@@ -216,13 +151,6 @@ impl SamplerNoise {
         let all = self.ways.iter_mut().map(|way| way.next(from, to, shape));
         let all = all.collect::<tilewright_torch::Result<Vec<Tensor>>>()?;
         copy(&Tensor::f_cat(&all, 0)?.f_to_device(self.device)?)
-    }
-}
-
-fn torch_error(error: BrownianError) -> TorchError {
-    match error {
-        BrownianError::Torch(error) => error,
-        BrownianError::Sigma(error) => TorchError::Torch(error.to_string()),
     }
 }
 

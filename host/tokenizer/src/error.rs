@@ -63,3 +63,9 @@ pub enum Error {
         limit: usize,
     },
 }
+
+impl Error {
+    pub(crate) fn damaged(source_name: &'static str, reason: impl Into<String>) -> Self {
+        Self::Vocabulary { source_name, reason: reason.into() }
+    }
+}

@@ -13,7 +13,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use crate::MAX_PIECES;
 use crate::error::{Error, Result};
 use crate::tokenizer::check_size;
-use crate::unigram::{Entry, Kind};
+use crate::unigram::{self, Entry, Kind};
 
 /// The vocabulary's place, in messages.
 pub(crate) const SOURCE: &str = "tokenizer.json";
@@ -76,7 +76,7 @@ struct Added {
 
 /// The contents of a file.
 pub(crate) enum Contents {
-    Unigram { entries: Vec<Entry>, unknown: u32, charsmap: Vec<u8> },
+    Unigram(unigram::Model),
     BytePairs { tokens: HashMap<String, u32>, merges: Vec<(String, String)> },
 }
 
@@ -102,16 +102,15 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents> {
                     .map_err(|_| damaged("its precompiled_charsmap is not base64"))?,
                 None => Vec::new(),
             };
-            Ok(Contents::Unigram { entries, unknown, charsmap })
+            Ok(Contents::Unigram(unigram::Model { entries, unknown, charsmap }))
         }
         Vocabulary::Tokens(mut tokens) => {
             tokens.extend(file.added_tokens.into_iter().map(|added| (added.content, added.id)));
             let merges = file.model.merges.into_iter().enumerate().map(|(place, merge)| match merge {
                 Merge::Pair(a, b) => Ok((a, b)),
-                Merge::Line(line) => match line.split_once(' ') {
-                    Some((a, b)) => Ok((a.to_owned(), b.to_owned())),
-                    None => Err(damaged(&format!("its merge {} is none of two tokens", place + 1))),
-                },
+                Merge::Line(line) => {
+                    pair(&line).ok_or_else(|| damaged(&format!("its merge {} is none of two tokens", place + 1)))
+                }
             });
             Ok(Contents::BytePairs { tokens, merges: merges.collect::<Result<_>>()? })
         }
@@ -129,7 +128,7 @@ fn fault(error: &serde_json::Error) -> String {
 
 /// Reads CLIP's `vocab.json`, the ids of its tokens, and the lines of its `merges.txt`.
 pub(crate) fn read_merges(vocabulary: &[u8], merges: &[u8]) -> Result<Contents> {
-    let damaged = |reason: String| Error::Vocabulary { source_name: VOCABULARY, reason };
+    let damaged = |reason: String| Error::damaged(VOCABULARY, reason);
     check_size(VOCABULARY, vocabulary.len().max(merges.len()))?;
     let tokens = match serde_json::from_slice(vocabulary).map_err(|error| damaged(fault(&error)))? {
         Vocabulary::Tokens(tokens) => tokens,
@@ -137,11 +136,16 @@ pub(crate) fn read_merges(vocabulary: &[u8], merges: &[u8]) -> Result<Contents> 
     };
     let text = std::str::from_utf8(merges).map_err(|error| damaged(format!("merges.txt: {error}")))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !(line.is_empty() || line.starts_with("#version")));
-    let merges = lines.take(MAX_PIECES).map(|(place, line)| match line.split_once(' ') {
-        Some((a, b)) => Ok((a.to_owned(), b.to_owned())),
-        None => Err(damaged(format!("merges.txt: line {} is none of two tokens", place + 1))),
+    let merges = lines.take(MAX_PIECES).map(|(place, line)| {
+        pair(line).ok_or_else(|| damaged(format!("merges.txt: line {} is none of two tokens", place + 1)))
     });
     Ok(Contents::BytePairs { tokens, merges: merges.collect::<Result<_>>()? })
+}
+
+/// The two tokens of a merge.
+fn pair(line: &str) -> Option<(String, String)> {
+    let (a, b) = line.split_once(' ')?;
+    Some((a.to_owned(), b.to_owned()))
 }
 
 /// The format says nothing of what a piece is for. A byte's name does, and no score but a
@@ -209,5 +213,5 @@ impl<'de> Deserialize<'de> for Vocabulary {
 }
 
 fn damaged(reason: &str) -> Error {
-    Error::Vocabulary { source_name: SOURCE, reason: reason.to_owned() }
+    Error::damaged(SOURCE, reason)
 }

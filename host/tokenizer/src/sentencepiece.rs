@@ -1,8 +1,8 @@
 //! Reads a sentencepiece model (`spiece.model`): the few fields of its protobuf that are needed.
 
-use crate::unigram::{Entry, Kind};
-use crate::{MAX_PIECES, Result};
-use crate::{error::Error, tokenizer::check_size};
+use crate::error::{Error, Result};
+use crate::tokenizer::{check_count, check_size};
+use crate::unigram::{Entry, Kind, Model};
 
 /// The model's place, in messages.
 pub(crate) const SOURCE: &str = "spiece_model";
@@ -10,27 +10,16 @@ pub(crate) const SOURCE: &str = "spiece_model";
 /// `TrainerSpec.ModelType`'s `UNIGRAM`.
 const UNIGRAM: u64 = 1;
 
-/// A sentencepiece model.
-#[derive(Debug)]
-pub(crate) struct Model {
-    pub entries: Vec<Entry>,
-    pub unknown: u32,
-    pub charsmap: Vec<u8>,
-}
-
 /// Reads a model.
 pub(crate) fn read(bytes: &[u8]) -> Result<Model> {
     check_size(SOURCE, bytes.len())?;
-    let mut model = Model { entries: Vec::new(), unknown: 0, charsmap: Vec::new() };
+    let mut model = Model::default();
     let mut kind = UNIGRAM;
     let mut message = Message(bytes);
     while let Some((number, field)) = message.field()? {
         match (number, field) {
             (1, Field::Bytes(piece)) => {
-                if model.entries.len() == MAX_PIECES {
-                    let found = MAX_PIECES + 1;
-                    return Err(Error::TooLarge { source_name: SOURCE, what: "pieces", found, limit: MAX_PIECES });
-                }
+                check_count(SOURCE, model.entries.len() + 1)?;
                 model.entries.push(entry(piece)?);
             }
             (2, Field::Bytes(trainer)) => {
@@ -83,7 +72,7 @@ fn entry(bytes: &[u8]) -> Result<Entry> {
 }
 
 fn damaged(reason: &str) -> Error {
-    Error::Vocabulary { source_name: SOURCE, reason: reason.to_owned() }
+    Error::damaged(SOURCE, reason)
 }
 
 /// The rest of a protobuf message.

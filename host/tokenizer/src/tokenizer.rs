@@ -10,7 +10,7 @@ use crate::charsmap::CharacterMap;
 use crate::error::{Error, Result};
 use crate::prompt::MAX_TEXT_BYTES;
 use crate::trie::Trie;
-use crate::unigram::{Entry, Kind, Scoring, Unigram};
+use crate::unigram::{self, Entry, Kind, Scoring, Unigram};
 use crate::{cleaning, json, sentencepiece, vocabularies};
 
 /// The largest vocabulary file that is read, in bytes. UMT5's `tokenizer.json` has 17 MB.
@@ -128,8 +128,7 @@ impl Tokenizer {
     /// [`Error::Vocabulary`] where the model is damaged or no unigram model, [`Error::Other`]
     /// where it is none of the family, [`Error::TooLarge`].
     pub fn from_sentencepiece(bytes: &[u8], family: Family, rows: usize) -> Result<Self> {
-        let model = sentencepiece::read(bytes)?;
-        Self::unigram(sentencepiece::SOURCE, family, model.entries, model.unknown, &model.charsmap, rows)
+        Self::unigram(sentencepiece::SOURCE, family, sentencepiece::read(bytes)?, rows)
     }
 
     /// The vocabulary of a GGUF file's metadata. UMT5 is what a file without a character map holds
@@ -139,7 +138,7 @@ impl Tokenizer {
     /// As [`Tokenizer::from_sentencepiece`].
     pub fn from_gguf(gguf: &Gguf<'_>, family: Family, rows: usize) -> Result<Self> {
         let source_name = "tokenizer.ggml";
-        let damaged = |reason: String| Error::Vocabulary { source_name, reason };
+        let damaged = |reason: String| Error::damaged(source_name, reason);
         check_count(source_name, gguf.tokens.len())?;
         for (name, length) in [("scores", gguf.scores.len()), ("token_type", gguf.token_type.len())] {
             if length != gguf.tokens.len() && !(name == "token_type" && length == 0) {
@@ -159,7 +158,8 @@ impl Tokenizer {
         while entries.last().is_some_and(|entry| entry.kind == Kind::Unused || is_extra(&entry.text)) {
             entries.pop();
         }
-        Self::unigram(source_name, family, entries, unknown, gguf.precompiled_charsmap, rows)
+        let charsmap = gguf.precompiled_charsmap.to_vec();
+        Self::unigram(source_name, family, unigram::Model { entries, unknown, charsmap }, rows)
     }
 
     /// The vocabulary of a `tokenizer.json`: a unigram model's pieces, or CLIP's merges. Text is
@@ -183,18 +183,18 @@ impl Tokenizer {
     fn of_contents(source_name: &'static str, contents: json::Contents, family: Family, rows: usize) -> Result<Self> {
         let other = |reason: &str| Error::Other { source_name, family, reason: reason.to_owned() };
         match contents {
-            json::Contents::Unigram { mut entries, unknown, charsmap } => {
-                while entries.last().is_some_and(|entry| is_extra(&entry.text)) {
-                    entries.pop();
+            json::Contents::Unigram(mut model) => {
+                while model.entries.last().is_some_and(|entry| is_extra(&entry.text)) {
+                    model.entries.pop();
                 }
-                Self::unigram(source_name, family, entries, unknown, &charsmap, rows)
+                Self::unigram(source_name, family, model, rows)
             }
             json::Contents::BytePairs { .. } if family != Family::Clip => Err(other("it has byte pairs, not pieces")),
             json::Contents::BytePairs { tokens, merges } => {
                 check_count(source_name, tokens.len().max(merges.len()))?;
                 let pairs: Vec<(&str, &str)> = merges.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
                 let model = BytePairs::new(|name| tokens.get(name).copied(), &pairs);
-                Ok(Self::clip(model.map_err(|reason| Error::Vocabulary { source_name, reason })?))
+                Ok(Self::clip(model.map_err(|reason| Error::damaged(source_name, reason))?))
             }
         }
     }
@@ -203,29 +203,17 @@ impl Tokenizer {
         Self(Arc::new(Model::BytePairs(model)))
     }
 
-    fn unigram(
-        source_name: &'static str,
-        family: Family,
-        mut entries: Vec<Entry>,
-        unknown: u32,
-        charsmap: &[u8],
-        rows: usize,
-    ) -> Result<Self> {
-        let damaged = |reason: &str| Error::Vocabulary { source_name, reason: reason.to_owned() };
+    fn unigram(source_name: &'static str, family: Family, model: unigram::Model, rows: usize) -> Result<Self> {
+        let unigram::Model { mut entries, unknown, charsmap } = model;
+        let damaged = |reason: &str| Error::damaged(source_name, reason);
         let other = |reason: &str| Error::Other { source_name, family, reason: reason.to_owned() };
         if family == Family::Clip {
             return Err(other("it has pieces, not byte pairs"));
         }
         check_count(source_name, entries.len())?;
-        let too_large = |what, found, limit| Err(Error::TooLarge { source_name, what, found, limit });
-        let longest = entries.iter().map(|entry| entry.text.len()).max().unwrap_or(0);
-        if longest > MAX_PIECE_BYTES {
-            return too_large("a piece's length in bytes", longest, MAX_PIECE_BYTES);
-        }
-        let all = entries.iter().map(|entry| entry.text.len()).sum();
-        if all > MAX_ALL_BYTES {
-            return too_large("the pieces' length in bytes", all, MAX_ALL_BYTES);
-        }
+        let lengths = || entries.iter().map(|entry| entry.text.len());
+        check_limit(source_name, "a piece's length in bytes", lengths().max().unwrap_or(0), MAX_PIECE_BYTES)?;
+        check_limit(source_name, "the pieces' length in bytes", lengths().sum(), MAX_ALL_BYTES)?;
         if entries.iter().any(|entry| !entry.score.is_finite()) {
             return Err(damaged("a piece's score is no number"));
         }
@@ -237,7 +225,7 @@ impl Tokenizer {
                 return Err(other(&format!("its piece {id} is not {name}")));
             }
         }
-        let charsmap = match charsmap {
+        let charsmap = match &charsmap[..] {
             [] => None,
             bytes => Some(CharacterMap::new(bytes).map_err(damaged)?),
         };
@@ -378,15 +366,14 @@ fn is_extra(text: &str) -> bool {
 
 /// Refuses a file that is too large.
 pub(crate) fn check_size(source_name: &'static str, bytes: usize) -> Result<()> {
-    if bytes > MAX_FILE_BYTES {
-        return Err(Error::TooLarge { source_name, what: "its size in bytes", found: bytes, limit: MAX_FILE_BYTES });
-    }
-    Ok(())
+    check_limit(source_name, "its size in bytes", bytes, MAX_FILE_BYTES)
 }
 
-fn check_count(source_name: &'static str, pieces: usize) -> Result<()> {
-    if pieces > MAX_PIECES {
-        return Err(Error::TooLarge { source_name, what: "pieces", found: pieces, limit: MAX_PIECES });
-    }
-    Ok(())
+/// Refuses too many pieces.
+pub(crate) fn check_count(source_name: &'static str, pieces: usize) -> Result<()> {
+    check_limit(source_name, "pieces", pieces, MAX_PIECES)
+}
+
+fn check_limit(source_name: &'static str, what: &'static str, found: usize, limit: usize) -> Result<()> {
+    if found > limit { Err(Error::TooLarge { source_name, what, found, limit }) } else { Ok(()) }
 }

@@ -43,6 +43,14 @@ pub(crate) struct Entry {
     pub kind: Kind,
 }
 
+/// A unigram model as its file has it.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub entries: Vec<Entry>,
+    pub unknown: u32,
+    pub charsmap: Vec<u8>,
+}
+
 /// A unigram model.
 #[derive(Debug)]
 pub(crate) struct Unigram {

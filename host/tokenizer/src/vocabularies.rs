@@ -35,5 +35,5 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>> {
 
 /// A fault of the program itself: the tests build all three.
 fn broken(reason: &str) -> Error {
-    Error::Vocabulary { source_name: "bundled vocabulary", reason: reason.to_owned() }
+    Error::damaged("bundled vocabulary", reason)
 }

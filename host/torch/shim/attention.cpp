@@ -54,10 +54,6 @@ TW_VECTORS float soften(float* __restrict scores, int64_t keys, float scale, flo
   return factor;
 }
 
-TW_VECTORS void multiply_by(float* values, float factor, int64_t width) {
-  for (int64_t c = 0; c < width; ++c) values[c] *= factor;
-}
-
 void product(int64_t rows, int64_t columns, int64_t depth, const float* left, int64_t left_apart, const float* right,
              int64_t right_apart, float* to, int64_t apart, bool add) {
   for (int64_t column = 0; column < columns; column += kColumns)

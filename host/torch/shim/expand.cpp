@@ -3,7 +3,6 @@
 #include "expand.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 #include <vector>
 
 #include "guarded.h"
-#include "vectors.h"
+#include "lanes16.h"
 
 namespace {
 
@@ -106,47 +105,28 @@ struct F4 {
   }
 };
 
-struct Q4_0 {
-  static constexpr int64_t kValues = 32, kBytes = 18;
+// Nibbles, of which all low ones come first, with a fifth bit of each or without, above a minimum or around zero.
+template <bool kFifth, bool kMinimum>
+struct Nibbles {
+  static constexpr int64_t kValues = 32, kBytes = 18 + (kMinimum ? 2 : 0) + (kFifth ? 4 : 0);
   TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block);
-    const uint8_t* q = block + 2;
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<float>((q[i] & 15) - 8) * d;
-    for (int i = 0; i < 16; ++i) to[i + 16] = static_cast<float>((q[i] >> 4) - 8) * d;
+    const float d = half(block), m = kMinimum ? half(block + 2) : 0.0f;
+    const uint8_t* bits = block + (kMinimum ? 4 : 2);
+    const uint32_t high = kFifth ? read<uint32_t>(bits) : 0;
+    const uint8_t* q = bits + (kFifth ? 4 : 0);
+    const auto value = [&](uint32_t code) __attribute__((always_inline)) {
+      return kMinimum ? static_cast<float>(static_cast<int>(code)) * d + m
+                      : static_cast<float>(static_cast<int>(code) - (kFifth ? 16 : 8)) * d;
+    };
+    for (int i = 0; i < 16; ++i) to[i] = value((q[i] & 15) | (high >> i & 1) << 4);
+    for (int i = 0; i < 16; ++i) to[i + 16] = value((q[i] >> 4) | (high >> (i + 16) & 1) << 4);
   }
 };
 
-struct Q4_1 {
-  static constexpr int64_t kValues = 32, kBytes = 20;
-  TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block), m = half(block + 2);
-    const uint8_t* q = block + 4;
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<float>(q[i] & 15) * d + m;
-    for (int i = 0; i < 16; ++i) to[i + 16] = static_cast<float>(q[i] >> 4) * d + m;
-  }
-};
-
-struct Q5_0 {
-  static constexpr int64_t kValues = 32, kBytes = 22;
-  TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block);
-    const uint32_t high = read<uint32_t>(block + 2);
-    const uint8_t* q = block + 6;
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<float>(static_cast<int>((q[i] & 15) | (high >> i & 1) << 4) - 16) * d;
-    for (int i = 0; i < 16; ++i) to[i + 16] = static_cast<float>(static_cast<int>((q[i] >> 4) | (high >> (i + 16) & 1) << 4) - 16) * d;
-  }
-};
-
-struct Q5_1 {
-  static constexpr int64_t kValues = 32, kBytes = 24;
-  TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block), m = half(block + 2);
-    const uint32_t high = read<uint32_t>(block + 4);
-    const uint8_t* q = block + 8;
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<float>(static_cast<int>((q[i] & 15) | (high >> i & 1) << 4)) * d + m;
-    for (int i = 0; i < 16; ++i) to[i + 16] = static_cast<float>(static_cast<int>((q[i] >> 4) | (high >> (i + 16) & 1) << 4)) * d + m;
-  }
-};
+using Q4_0 = Nibbles<false, false>;
+using Q4_1 = Nibbles<false, true>;
+using Q5_0 = Nibbles<true, false>;
+using Q5_1 = Nibbles<true, true>;
 
 struct Q8_0 {
   static constexpr int64_t kValues = 32, kBytes = 34;
@@ -200,27 +180,13 @@ TW_INLINE void scale_and_least(const uint8_t* scales, int part, int& scale, int&
   }
 }
 
-struct Q4K {
-  static constexpr int64_t kValues = 256, kBytes = 144;
+// Nibbles with a fifth bit of each or without.
+template <bool kFifth>
+struct ScaledNibbles {
+  static constexpr int64_t kValues = 256, kBytes = kFifth ? 176 : 144;
   TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
     const float d = half(block), least = half(block + 2);
-    const uint8_t *scales = block + 4, *q = block + 16;
-    for (int part = 0; part < 8; ++part) {
-      int scale, minimum;
-      scale_and_least(scales, part, scale, minimum);
-      const float factor = d * static_cast<float>(scale), minus = least * static_cast<float>(minimum);
-      const uint8_t* from = q + part / 2 * 32;
-      const int shift = part % 2 * 4;
-      for (int i = 0; i < 32; ++i) to[part * 32 + i] = factor * static_cast<float>(from[i] >> shift & 15) - minus;
-    }
-  }
-};
-
-struct Q5K {
-  static constexpr int64_t kValues = 256, kBytes = 176;
-  TW_INLINE static void expand(const uint8_t* block, float* __restrict to) {
-    const float d = half(block), least = half(block + 2);
-    const uint8_t *scales = block + 4, *high = block + 16, *q = block + 48;
+    const uint8_t *scales = block + 4, *high = block + 16, *q = high + (kFifth ? 32 : 0);
     for (int part = 0; part < 8; ++part) {
       int scale, minimum;
       scale_and_least(scales, part, scale, minimum);
@@ -228,10 +194,13 @@ struct Q5K {
       const uint8_t* from = q + part / 2 * 32;
       const int shift = part % 2 * 4;
       for (int i = 0; i < 32; ++i)
-        to[part * 32 + i] = factor * static_cast<float>((from[i] >> shift & 15) | (high[i] >> part & 1) << 4) - minus;
+        to[part * 32 + i] = factor * static_cast<float>((from[i] >> shift & 15) | (kFifth ? (high[i] >> part & 1) << 4 : 0)) - minus;
     }
   }
 };
+
+using Q4K = ScaledNibbles<false>;
+using Q5K = ScaledNibbles<true>;
 
 struct Q6K {
   static constexpr int64_t kValues = 256, kBytes = 210;
@@ -293,65 +262,30 @@ TW_INLINE void expand_values(const uint8_t* from, int64_t values, float* to) {
   std::copy_n(rest, values - done, to + done);
 }
 
-typedef void (*Expand)(const uint8_t*, int64_t, float*);
 struct Kernel {
-  Expand expand;
+  void (*expand)(const uint8_t*, int64_t, float*);
   int64_t values, bytes;
 };
 
-#define TW_KERNEL(name, type) \
-  TW_VECTORS void name(const uint8_t* from, int64_t values, float* to) { expand_values<type>(from, values, to); }
-TW_KERNEL(expand_f32, F32)
-TW_KERNEL(expand_f16, F16)
-TW_KERNEL(expand_bf16, Bf16)
-TW_KERNEL(expand_e4m3, F8<kE4M3>)
-TW_KERNEL(expand_e5m2, F8<kE5M2>)
-TW_KERNEL(expand_i8, I8)
-TW_KERNEL(expand_f4, F4)
-TW_KERNEL(expand_q4_0, Q4_0)
-TW_KERNEL(expand_q4_1, Q4_1)
-TW_KERNEL(expand_q5_0, Q5_0)
-TW_KERNEL(expand_q5_1, Q5_1)
-TW_KERNEL(expand_q8_0, Q8_0)
-TW_KERNEL(expand_q2_k, Q2K)
-TW_KERNEL(expand_q3_k, Q3K)
-TW_KERNEL(expand_q4_k, Q4K)
-TW_KERNEL(expand_q5_k, Q5K)
-TW_KERNEL(expand_q6_k, Q6K)
-TW_KERNEL(expand_iq4_nl, Iq4Nl)
-TW_KERNEL(expand_iq4_xs, Iq4Xs)
+using E4M3 = F8<kE4M3>;
+using E5M2 = F8<kE5M2>;
 
-template <typename Block>
-constexpr Kernel kernel(Expand expand) {
-  return {expand, Block::kValues, Block::kBytes};
-}
+// In the order of `tw_packing`.
+#define TW_BLOCKS(each)                                                                                               \
+  each(F32) each(F16) each(Bf16) each(E4M3) each(E5M2) each(I8) each(F4)                                              \
+  each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2K) each(Q3K) each(Q4K) each(Q5K) each(Q6K) each(Iq4Nl) each(Iq4Xs)
 
-const Kernel kKernels[TW_PACKINGS] = {
-    kernel<F32>(expand_f32),     kernel<F16>(expand_f16),       kernel<Bf16>(expand_bf16),    kernel<F8<kE4M3>>(expand_e4m3),
-    kernel<F8<kE5M2>>(expand_e5m2), kernel<I8>(expand_i8),      kernel<F4>(expand_f4),        kernel<Q4_0>(expand_q4_0),
-    kernel<Q4_1>(expand_q4_1),   kernel<Q5_0>(expand_q5_0),     kernel<Q5_1>(expand_q5_1),    kernel<Q8_0>(expand_q8_0),
-    kernel<Q2K>(expand_q2_k),    kernel<Q3K>(expand_q3_k),      kernel<Q4K>(expand_q4_k),     kernel<Q5K>(expand_q5_k),
-    kernel<Q6K>(expand_q6_k),    kernel<Iq4Nl>(expand_iq4_nl),  kernel<Iq4Xs>(expand_iq4_xs),
-};
+#define TW_EXPAND(Block) \
+  TW_VECTORS void expand_##Block(const uint8_t* from, int64_t values, float* to) { expand_values<Block>(from, values, to); }
+TW_BLOCKS(TW_EXPAND)
 
-TW_VECTORS void multiply_by(float* values, float factor, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) values[i] *= factor;
-}
+#define TW_KERNEL(Block) {expand_##Block, Block::kValues, Block::kBytes},
+const Kernel kKernels[TW_PACKINGS] = {TW_BLOCKS(TW_KERNEL)};
 
 float group_scale(const tw_groups& groups, int64_t index) {
   const uint8_t code = groups.codes[index];
   if (!groups.e8m0) return kE4M3[code];
   return code == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, code - 127);
-}
-
-// To nearest, ties to even, and NaN stays one.
-TW_VECTORS void to_bf16(const float* from, uint16_t* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, from + i, 4);
-    const uint16_t rounded = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    to[i] = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded;
-  }
 }
 
 void to_f16(const float* from, uint16_t* to, int64_t count) {
@@ -391,7 +325,7 @@ int tw_expand(const tw_packed* packed, int64_t first, int64_t rows, int32_t kind
           continue;
         }
         tw_expand_rows(packed, first + at, 1, row.data());
-        (kind == 1 ? to_bf16 : to_f16)(row.data(), static_cast<uint16_t*>(to) + at * columns, columns);
+        (kind == 1 ? round_row : to_f16)(row.data(), static_cast<uint16_t*>(to) + at * columns, columns);
       }
     });
     cancellation.check();

@@ -36,6 +36,13 @@ TW_INLINE void store_some(Value* to, const Lanes& value, int64_t count) {
   std::memcpy(to, some, static_cast<size_t>(count) * sizeof(Value));
 }
 
+// A row rounded to bf16.
+[[maybe_unused]] TW_VECTORS static void round_row(const float* from, uint16_t* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, lanes(from + i));
+  if (i < count) store_some(to + i, load_some(from + i, count - i), count - i);
+}
+
 TW_INLINE float total(const Lanes& value) {
   float sum = 0;
   for (int lane = 0; lane < kLanes; ++lane) sum += value[lane];

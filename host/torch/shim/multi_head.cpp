@@ -77,17 +77,6 @@ TW_VECTORS float soften_narrow(float* scores, uint16_t* shares, int64_t keys, fl
   return soften_row(scores, shares, keys, scale, most, sum);
 }
 
-TW_VECTORS void multiply_by(float* values, float factor, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) values[i] *= factor;
-}
-
-TW_VECTORS void transpose_words(const uint32_t* from, int64_t apart, int64_t count, uint32_t* to) {
-  int64_t k = 0;
-  for (; k + 16 <= count; k += 16) transpose_square(from + k, apart, to + k * kColumns, kColumns);
-  for (; k < count; ++k)
-    for (int64_t row = 0; row < 16; ++row) to[k * kColumns + row] = from[row * apart + k];
-}
-
 // Two rows of bf16 side by side.
 TW_VECTORS void pair_rows(const uint16_t* low, const uint16_t* high, uint32_t* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = low[i] | (high == nullptr ? 0u : static_cast<uint32_t>(high[i]) << 16);
@@ -170,7 +159,7 @@ class Attention {
             std::memcpy(to, from, static_cast<size_t>(values) * sizeof(Value));
           }
         }
-        transpose_words(strip, some, some, keys + word * kColumns + first);
+        transpose_strip(strip, some, some, keys + word * kColumns + first, kColumns);
       }
     }
     uint32_t* values = laid + Laid<Value>::key_words(others, width);

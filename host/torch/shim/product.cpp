@@ -25,42 +25,8 @@ constexpr int64_t kDepthBytes = 256 << 10;
 // Rows that are transposed at once.
 constexpr int64_t kStrip = 16;
 
-// A strip of 16 rows of `count` words to columns `first` … of rows of 64 words.
-TW_VECTORS void transpose_strip(const uint32_t* from, int64_t apart, int64_t count, uint32_t* to) {
-  int64_t k = 0;
-  for (; k + 16 <= count; k += 16) transpose_square(from + k, apart, to + k * kPanel, kPanel);
-  for (; k < count; ++k)
-    for (int64_t row = 0; row < kStrip; ++row) to[k * kPanel + row] = from[row * apart + k];
-}
-
-// Two values to a word, the first one in its lower half, rounded to nearest, ties to even; a last one alone gets a zero.
-TW_VECTORS void pair_up(const float* from, int64_t count, uint32_t* to) {
-  for (int64_t i = 0; i < count / 2; ++i) {
-    uint32_t low, high;
-    std::memcpy(&low, from + 2 * i, 4);
-    std::memcpy(&high, from + 2 * i + 1, 4);
-    low = (low & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : low + 0x7fff + (low >> 16 & 1);
-    high = (high & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : high + 0x7fff + (high >> 16 & 1);
-    to[i] = low >> 16 | (high & 0xffff0000);
-  }
-  if (count % 2 != 0) {
-    const c10::BFloat16 last(from[count - 1]);
-    to[count / 2] = last.x;
-  }
-}
-
-TW_VECTORS void store_single(const float* from, const float* bias, float* to, int64_t count) {
+TW_VECTORS void add_bias(const float* from, const float* bias, float* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[i] + (bias == nullptr ? 0.0f : bias[i]);
-}
-
-TW_VECTORS void store_bf16(const float* from, const float* bias, uint16_t* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float sum = from[i] + (bias == nullptr ? 0.0f : bias[i]);
-    uint32_t bits;
-    std::memcpy(&bits, &sum, 4);
-    bits = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : bits + 0x7fff + (bits >> 16 & 1);
-    to[i] = static_cast<uint16_t>(bits >> 16);
-  }
 }
 
 int64_t even(int64_t columns) { return (columns + 1) / 2 * 2; }
@@ -98,19 +64,20 @@ class Product {
     for (int64_t at = 0; at < kPanel; at += kStrip) {
       const int64_t count = std::clamp<int64_t>(rows - at, 0, kStrip);
       for (int64_t row = 0; row < count; ++row) {
+        uint32_t* to = strip + row * row_words();
+        // Pairs of neighbours, as they lie in the file; a last one alone has a zero beside it.
+        to[row_words() - 1] = 0;
         if (stored_as_multiplied) {
-          // Pairs of neighbours, as they lie in the file.
-          strip[(row + 1) * row_words() - 1] = 0;
-          std::memcpy(strip + row * row_words(), matrix.bytes + (first + at + row) * columns * 2, static_cast<size_t>(columns) * 2);
+          std::memcpy(to, matrix.bytes + (first + at + row) * columns * 2, static_cast<size_t>(columns) * 2);
         } else if (job.bf16) {
           tw_expand_rows(&matrix, first + at + row, 1, expanded);
-          pair_up(expanded, columns, strip + row * row_words());
+          round_row(expanded, reinterpret_cast<uint16_t*>(to), columns);
         } else {
-          tw_expand_rows(&matrix, first + at + row, 1, reinterpret_cast<float*>(strip + row * columns));
+          tw_expand_rows(&matrix, first + at + row, 1, reinterpret_cast<float*>(to));
         }
       }
       std::fill_n(strip + count * row_words(), (kStrip - count) * row_words(), 0);
-      transpose_strip(strip, row_words(), row_words(), panel + at);
+      transpose_strip(strip, row_words(), row_words(), panel + at, kPanel);
     }
   }
 
@@ -137,8 +104,9 @@ class Product {
       const float* bias = job.bias == nullptr ? nullptr : job.bias + first;
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = (row + r) * job.output_apart + first;
-        if (job.output_bf16) store_bf16(product + r * kPanel, bias, static_cast<uint16_t*>(job.output) + at, out);
-        else store_single(product + r * kPanel, bias, static_cast<float*>(job.output) + at, out);
+        float* sums = product + r * kPanel;
+        add_bias(sums, bias, job.output_bf16 ? sums : static_cast<float*>(job.output) + at, out);
+        if (job.output_bf16) round_row(sums, static_cast<uint16_t*>(job.output) + at, out);
       }
     }
   }

@@ -96,68 +96,44 @@ TW_VNNI inline __m256i nibbles(const uint8_t* from) {
 // 16 where a bit is set.
 TW_VNNI inline __m256i sixteens(const uint8_t* bits) { return _mm256_maskz_set1_epi8(read<uint32_t>(bits), 16); }
 
+template <int64_t values, int64_t bytes, int64_t group, int32_t offset, bool minima>
+struct Shape {
+  static constexpr int64_t kValues = values, kBytes = bytes, kGroup = group;
+  static constexpr int32_t kOffset = offset;
+  static constexpr bool kMinima = minima;
+};
+
 // Each block writes codes, and scales and minima kPanel values apart; the types are those of expand.cpp.
-struct I8 {
-  static constexpr int64_t kValues = 32, kBytes = 32, kGroup = 32;
-  static constexpr int32_t kOffset = 128;
-  static constexpr bool kMinima = false;
+struct I8 : Shape<32, 32, 32, 128, false> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
     scales[0] = 1.0f;
     store32(codes, _mm256_xor_si256(bytes32(block), _mm256_set1_epi8(-128)));
   }
 };
 
-struct Q8_0 {
-  static constexpr int64_t kValues = 32, kBytes = 34, kGroup = 32;
-  static constexpr int32_t kOffset = 128;
-  static constexpr bool kMinima = false;
+struct Q8_0 : Shape<32, 34, 32, 128, false> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
     scales[0] = half(block);
     store32(codes, _mm256_xor_si256(bytes32(block + 2), _mm256_set1_epi8(-128)));
   }
 };
 
-struct Q4_0 {
-  static constexpr int64_t kValues = 32, kBytes = 18, kGroup = 32;
-  static constexpr int32_t kOffset = 8;
-  static constexpr bool kMinima = false;
-  TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
-    scales[0] = half(block);
-    store32(codes, nibbles(block + 2));
-  }
-};
-
-struct Q4_1 {
-  static constexpr int64_t kValues = 32, kBytes = 20, kGroup = 32;
-  static constexpr int32_t kOffset = 0;
-  static constexpr bool kMinima = true;
+// Nibbles, with a fifth bit of each or without, above a minimum or around zero.
+template <bool kFifth, bool kMinimum>
+struct Nibbles : Shape<32, 18 + (kMinimum ? 2 : 0) + (kFifth ? 4 : 0), 32, kMinimum ? 0 : kFifth ? 16 : 8, kMinimum> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
+    const uint8_t* bits = block + (kMinimum ? 4 : 2);
     scales[0] = half(block);
-    minima[0] = -half(block + 2);
-    store32(codes, nibbles(block + 4));
+    if constexpr (kMinimum) minima[0] = -half(block + 2);
+    if constexpr (kFifth) store32(codes, _mm256_or_si256(nibbles(bits + 4), sixteens(bits)));
+    else store32(codes, nibbles(bits));
   }
 };
 
-struct Q5_0 {
-  static constexpr int64_t kValues = 32, kBytes = 22, kGroup = 32;
-  static constexpr int32_t kOffset = 16;
-  static constexpr bool kMinima = false;
-  TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
-    scales[0] = half(block);
-    store32(codes, _mm256_or_si256(nibbles(block + 6), sixteens(block + 2)));
-  }
-};
-
-struct Q5_1 {
-  static constexpr int64_t kValues = 32, kBytes = 24, kGroup = 32;
-  static constexpr int32_t kOffset = 0;
-  static constexpr bool kMinima = true;
-  TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
-    scales[0] = half(block);
-    minima[0] = -half(block + 2);
-    store32(codes, _mm256_or_si256(nibbles(block + 8), sixteens(block + 4)));
-  }
-};
+using Q4_0 = Nibbles<false, false>;
+using Q4_1 = Nibbles<false, true>;
+using Q5_0 = Nibbles<true, false>;
+using Q5_1 = Nibbles<true, true>;
 
 // Factors of 32 values, of 6 bits each in 12 bytes: the scales of eight of them in the low half, and then the minima.
 TW_VNNI inline __m128i scales_and_minima(const uint8_t* from) {
@@ -182,10 +158,7 @@ TW_VNNI inline void unpack_factors(const uint8_t* block, float* scales, float* m
   scatter(_mm_unpackhi_epi64(factors, factors), half(block + 2), minima);
 }
 
-struct Q4K {
-  static constexpr int64_t kValues = 256, kBytes = 144, kGroup = 32;
-  static constexpr int32_t kOffset = 0;
-  static constexpr bool kMinima = true;
+struct Q4K : Shape<256, 144, 32, 0, true> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
     unpack_factors(block, scales, minima);
 #pragma GCC unroll 4
@@ -197,10 +170,7 @@ struct Q4K {
   }
 };
 
-struct Q5K {
-  static constexpr int64_t kValues = 256, kBytes = 176, kGroup = 32;
-  static constexpr int32_t kOffset = 0;
-  static constexpr bool kMinima = true;
+struct Q5K : Shape<256, 176, 32, 0, true> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
     unpack_factors(block, scales, minima);
     const __m256i bits = bytes32(block + 16), sixteen = _mm256_set1_epi8(16);
@@ -215,10 +185,7 @@ struct Q5K {
   }
 };
 
-struct Q6K {
-  static constexpr int64_t kValues = 256, kBytes = 210, kGroup = 16;
-  static constexpr int32_t kOffset = 32;
-  static constexpr bool kMinima = false;
+struct Q6K : Shape<256, 210, 16, 32, false> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
     const float d = half(block + 208);
     const __m128i factors = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 192));
@@ -247,20 +214,14 @@ TW_VNNI inline __m256i non_linear(__m256i codes) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
 }
 
-struct Iq4Nl {
-  static constexpr int64_t kValues = 32, kBytes = 18, kGroup = 32;
-  static constexpr int32_t kOffset = 128;
-  static constexpr bool kMinima = false;
+struct Iq4Nl : Shape<32, 18, 32, 128, false> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
     scales[0] = half(block);
     store32(codes, non_linear(nibbles(block + 2)));
   }
 };
 
-struct Iq4Xs {
-  static constexpr int64_t kValues = 256, kBytes = 136, kGroup = 32;
-  static constexpr int32_t kOffset = 128;
-  static constexpr bool kMinima = false;
+struct Iq4Xs : Shape<256, 136, 32, 128, false> {
   TW_VNNI static void unpack(const uint8_t* block, uint8_t* codes, float* scales, float*) {
     const float d = half(block);
     const uint32_t two = read<uint16_t>(block + 2), four = read<uint32_t>(block + 4);

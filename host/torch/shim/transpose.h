@@ -34,3 +34,12 @@ TW_INLINE void transpose_square(const uint32_t* from, int64_t apart, uint32_t* t
     words(to + (i + 1) * to_apart) = __builtin_shuffle(b[i], b[i + 1], Words{1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31});
   }
 }
+
+// A strip of 16 rows of `count` words, which are `apart`, to columns of rows that are `to_apart`.
+[[maybe_unused]] TW_VECTORS static void transpose_strip(const uint32_t* from, int64_t apart, int64_t count, uint32_t* to,
+                                                        int64_t to_apart) {
+  int64_t k = 0;
+  for (; k + 16 <= count; k += 16) transpose_square(from + k, apart, to + k * to_apart, to_apart);
+  for (; k < count; ++k)
+    for (int64_t row = 0; row < 16; ++row) to[k * to_apart + row] = from[row * apart + k];
+}

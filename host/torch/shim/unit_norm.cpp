@@ -25,13 +25,7 @@ TW_VECTORS void normalize(const float* from, const float* gamma, bool activate, 
   const float factor = std::sqrt(static_cast<float>(channels)) / std::max(std::sqrt(sum), kLeast);
   for (c = 0; c + kLanes <= channels; c += kLanes) {
     const Lanes value = lanes(from + c) * factor * lanes(gamma + c);
-    if (activate) {
-      Lanes power = -value;
-      exponential(power);
-      lanes(to + c) = value / (1.0f + power);
-    } else {
-      lanes(to + c) = value;
-    }
+    lanes(to + c) = activate ? silu(value) : value;
   }
   for (; c < channels; ++c) {
     const float value = from[c] * factor * gamma[c];

@@ -20,6 +20,11 @@ typedef double Wide __attribute__((vector_size(8 * kLanes), aligned(8), may_alia
 TW_INLINE const Lanes& lanes(const float* from) { return *reinterpret_cast<const Lanes*>(from); }
 TW_INLINE Lanes& lanes(float* to) { return *reinterpret_cast<Lanes*>(to); }
 
+// Multiplies values in place.
+[[maybe_unused]] TW_VECTORS static void multiply_by(float* values, float factor, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] *= factor;
+}
+
 // Puts exp(x) in the place of x, within 2 units in the last place: Cephes' expf. Below −87 it stays at exp(−87), above 88 at exp(88).
 TW_INLINE void exponential(Lanes& x) {
   x = x < -87.0f ? Lanes{} - 87.0f : x;
@@ -35,4 +40,11 @@ TW_INLINE void exponential(Lanes& x) {
   power = power * (rest * rest) + rest + 1.0f;
   const Bits scaled = reinterpret_cast<const Bits&>(power) + (reinterpret_cast<const Bits&>(shifted) << 23);
   x = reinterpret_cast<const Lanes&>(scaled);
+}
+
+// x / (1 + exp(-x))
+TW_INLINE Lanes silu(const Lanes& x) {
+  Lanes power = -x;
+  exponential(power);
+  return x / (1.0f + power);
 }

@@ -43,13 +43,6 @@ constexpr int64_t rows_of(int64_t into, int32_t taps) {
   return sizeof(Value) == 2 ? (into + 1) / 2 * 2 : into;
 }
 
-// x / (1 + exp(-x))
-TW_INLINE Lanes silu(const Lanes& x) {
-  Lanes power = -x;
-  exponential(power);
-  return x / (1.0f + power);
-}
-
 // A pixel's channels after scale, shift and SiLU; `to` has room for padded(channels).
 TW_VECTORS void prepare(float* __restrict to, const float* __restrict from, const float* __restrict scale,
                         const float* __restrict shift, bool activate, int64_t channels) {
@@ -367,25 +360,7 @@ void lay_out_all(const float* weights, int64_t into, int64_t out, int32_t taps, 
   });
 }
 
-template <typename Value>
-bool multiplies(Value one) {
-  try {
-    std::vector<Value> tiles(kTiles * 16, one), laid(16 * TW_BLOCK, one);
-    std::vector<float> product(kTiles * TW_BLOCK);
-    multiply(tiles.data(), laid.data(), product.data(), 16, 16, TW_BLOCK);
-    return product.back() == 16.0f;
-  } catch (...) {
-    return false;
-  }
-}
-
 }  // namespace
-
-int tw_winograd_available(int32_t bf16) noexcept {
-  // libtorch's blocked product throws on processors that it was not written for.
-  static const bool single = multiplies<float>(1.0f), narrow = multiplies<uint16_t>(0x3f80);
-  return bf16 != 0 ? narrow : single;
-}
 
 int64_t tw_winograd_values(int64_t into, int64_t out, int32_t taps, int32_t upsample, int32_t bf16) noexcept {
   const int64_t rows = bf16 != 0 ? rows_of<uint16_t>(into, taps) : rows_of<float>(into, taps);

@@ -1,5 +1,6 @@
 // 3×3 convolutions of f32 pictures in memory order [N, H, W, C] on the CPU, by Winograd's minimal filtering with products of f32 or bf16,
-// with what stands around them in a decoder done on the way: group norm and SiLU before, a sum and the next norm's statistics after.
+// with what stands around them in a decoder done on the way: group norm and SiLU before, a sum and the next norm's statistics after. It runs where
+// `tw_product_available` says so.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,8 +34,6 @@ struct tw_convolution {
   double* sums;               // [batch, 2, out], or none: the sum and the sum of squares of the output over its pixels are added here
 };
 
-// Whether it runs on this processor.
-int tw_winograd_available(int32_t bf16) noexcept;
 // Values that tw_winograd_weights writes.
 int64_t tw_winograd_values(int64_t into, int64_t out, int32_t taps, int32_t upsample, int32_t bf16) noexcept;
 // Lays weights [out, into, taps, 3, 3] out for tw_winograd_convolve.

@@ -13,9 +13,9 @@ use tilewright_kernels::plain_rows;
 use tilewright_plan::Dtype;
 
 use crate::{
-    Error, Result, ffi, kind, multi_head,
+    Error, Result, ffi, kind, multi_head, packed,
     pieces::{Operation, Pieces},
-    scalar, winograd,
+    scalar,
 };
 
 /// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
@@ -29,19 +29,30 @@ pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     let scale = 1.0 / (width as f64).sqrt();
     let transposed = key.f_transpose(1, 2)?;
     let output = Tensor::f_empty([batch, tokens, width], (value.f_kind()?, query.device()))?;
-    let mut pieces = pieces(query, key)?.of_at_most(rows);
-    while let Some(of) = pieces.begin()? {
-        let (start, rows) = (of.start, of.end - of.start);
-        let products = query.f_narrow(1, start, rows)?.f_matmul(&transposed)?;
-        let mut scores = products.f_to_kind(Kind::Float)?;
-        drop(products);
-        scores = scalar::multiply_in_place(scores, scale)?;
-        let weights = scores.f_softmax(-1, Kind::Float)?;
-        drop(scores);
-        let mixed = weights.f_to_kind(value.f_kind()?)?.f_matmul(value)?;
-        output.f_narrow(1, start, rows)?.f_copy_(&mixed)?;
-    }
+    let pieces = pieces(query, key)?.of_at_most(rows);
+    pieces.write(1, &output, query, |rows| weighted(rows, &transposed, value, scale, None))?;
     Ok(output)
+}
+
+/// Attention by products with transposed keys. The products are multiplied by `scale`, and have a
+/// bias added; scores and softmax are f32.
+pub(crate) fn weighted(
+    query: &Tensor,
+    transposed: &Tensor,
+    value: &Tensor,
+    scale: f64,
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
+    let products = query.f_matmul(transposed)?;
+    let scores = products.f_to_kind(Kind::Float)?;
+    drop(products);
+    let mut scores = scalar::multiply_in_place(scores, scale)?;
+    if let Some(bias) = bias {
+        scores = scores.f_add_(bias)?;
+    }
+    let weights = scores.f_softmax(-1, Kind::Float)?;
+    drop(scores);
+    Ok(weights.f_to_kind(value.f_kind()?)?.f_matmul(value)?)
 }
 
 /// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 and
@@ -51,26 +62,23 @@ pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// libtorch's error.
 pub fn attend(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-    if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && winograd::available(Kind::Float) {
+    if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && packed::has_products(Kind::Float) {
         return attend_in_blocks(query, key, value);
     }
-    if query.device() == Device::Cpu && query.f_kind()? == Kind::BFloat16 && multi_head::has_own(Kind::BFloat16) {
+    if query.device() == Device::Cpu && query.f_kind()? == Kind::BFloat16 && packed::has_products(Kind::BFloat16) {
         let (query, key, value) = (query.f_contiguous()?, key.f_contiguous()?, value.f_contiguous()?);
         multi_head::attend_onto(&query, [&query, &key, &value], 1, false, multi_head::Way::Fused)?;
         return Ok(query);
     }
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
     let (key_heads, value_heads) = (head(key)?, head(value)?);
+    let mixed = |query: &Tensor| Ok(library(&head(query)?, &key_heads, &value_heads)?.f_squeeze_dim(1)?);
     let mut pieces = pieces(&query, key)?;
     if pieces.is_whole() {
         pieces.begin()?;
-        return Ok(library(&head(&query)?, &key_heads, &value_heads)?.f_squeeze_dim(1)?);
+        return mixed(&query);
     }
-    while let Some(rows) = pieces.begin()? {
-        let mut part = query.f_narrow(1, rows.start, rows.end - rows.start)?;
-        let mixed = library(&head(&part)?, &key_heads, &value_heads)?;
-        part.f_copy_(&mixed.f_squeeze_dim(1)?)?;
-    }
+    pieces.write(1, &query, &query, mixed)?;
     Ok(query)
 }
 
@@ -104,9 +112,7 @@ fn attend_in_blocks(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tenso
         let (query, key, value) = (at(&query)?, at(&key)?, at(&value)?);
         // SAFETY: each is tokens · width contiguous f32 that live through the call; the output may
         // be the query, which has no other user.
-        ffi::call(|error, length| unsafe {
-            ffi::tw_attention(query, key, value, query, tokens, width, error, length)
-        })?;
+        unsafe { ffi::tw_attention(query, key, value, query, tokens, width) }?;
     }
     Ok(query)
 }
@@ -155,11 +161,8 @@ fn has_kernel(device: Device, width: i64, dtype: Dtype) -> Result<bool> {
     let (query, key, value) = (tokens()?, tokens()?, tokens()?);
     let pointer = |tensor: &Tensor| tensor.as_ptr().cast();
     let mut fused: c_int = 0;
-    // SAFETY: the tensors live through the call; the integer is valid for writing, the buffer for
-    // its length.
-    ffi::call(|error, length| unsafe {
-        ffi::tw_has_fused_attention(pointer(&query), pointer(&key), pointer(&value), &mut fused, error, length)
-    })?;
+    // SAFETY: the tensors live through the call; the integer is valid for writing.
+    unsafe { ffi::tw_has_fused_attention(pointer(&query), pointer(&key), pointer(&value), &mut fused) }?;
     Ok(fused != 0)
 }
 

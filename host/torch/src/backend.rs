@@ -136,8 +136,8 @@ pub fn load() -> Result<Option<Backend>> {
         };
         if loaded.is_some() {
             // f32 means f32 here, for convolutions as for products.
-            // SAFETY: the buffer is valid for its length.
-            ffi::call(|error, length| unsafe { ffi::tw_gpu_forbid_tf32(error, length) })?;
+            // SAFETY: it is given no address.
+            unsafe { ffi::tw_gpu_forbid_tf32() }?;
         }
         let _ = LOADED.set(loaded);
     }
@@ -151,8 +151,8 @@ pub fn load() -> Result<Option<Backend>> {
 /// libtorch knows no such setting.
 pub fn is_f32_exact() -> Result<bool> {
     let mut exact = 0;
-    // SAFETY: the pointer and the buffer are valid for the call.
-    ffi::call(|error, length| unsafe { ffi::tw_gpu_is_f32_exact(&raw mut exact, error, length) })?;
+    // SAFETY: the pointer is valid for the call.
+    unsafe { ffi::tw_gpu_is_f32_exact(&raw mut exact) }?;
     Ok(exact == 1)
 }
 

@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use crate::{
     Result,
-    pieces::{Operation, Pieces},
+    pieces::{Operation, Pieces, part},
 };
 
 /// Rows of pieces are multiples of this.
@@ -47,17 +47,17 @@ pub fn conv2d(
         // Rows of the input, of which those beyond it are zeros.
         let (first, end) = (piece.start * stride - padding[0], (piece.end - 1) * stride - padding[0] + tall);
         let there = first.max(0)..end.min(height);
-        let mut part = input.f_narrow(2, there.start, there.end - there.start)?;
+        let mut needed = part(input, 2, &there)?;
         if there != (first..end) {
-            part = part.f_constant_pad_nd([0, 0, there.start - first, end - there.end])?;
+            needed = needed.f_constant_pad_nd([0, 0, there.start - first, end - there.end])?;
         }
-        let found = run(&part, [0, padding[1]])?;
-        drop(part);
+        let found = run(&needed, [0, padding[1]])?;
+        drop(needed);
         let all = match output.take() {
             Some(all) => all,
             None => like(&found, [batch, out, rows, columns])?,
         };
-        all.f_narrow(2, piece.start, piece.end - piece.start)?.f_copy_(&found)?;
+        part(&all, 2, &piece)?.f_copy_(&found)?;
         output = Some(all);
     }
     output.map_or_else(|| run(input, padding), Ok)

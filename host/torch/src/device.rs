@@ -158,8 +158,8 @@ fn try_out(device: tch::Device) -> Result<()> {
 /// A fault of earlier work on a GPU, which shows here.
 pub fn synchronize(device: tch::Device) -> Result<()> {
     let tch::Device::Cuda(index) = device else { return Ok(()) };
-    // SAFETY: the buffer is valid for its length.
-    ffi::call(|error, length| unsafe { ffi::tw_gpu_synchronize(index as i32, error, length) })
+    // SAFETY: it is given no address.
+    unsafe { ffi::tw_gpu_synchronize(index as i32) }
 }
 
 /// The address of a GPU on the PCI bus, "0000:c5:00.0"; none of a CPU, and if the runtime does not
@@ -176,9 +176,8 @@ pub fn bus_address(device: tch::Device) -> Option<String> {
 pub fn has_tf32(device: tch::Device) -> bool {
     let tch::Device::Cuda(index) = device else { return false };
     let is_forbidden = std::env::var("NVIDIA_TF32_OVERRIDE").is_ok_and(|value| value == "0");
-    let arch = runtime::properties(index).arch;
-    let capability = arch.as_deref().and_then(|arch| arch.strip_prefix("sm_")?.parse::<u32>().ok());
-    !is_forbidden && capability.is_some_and(|capability| capability >= 80)
+    let arch = runtime::properties(index).arch.unwrap_or_default();
+    !is_forbidden && capability(&arch) >= 80
 }
 
 /// True if a device has kernels for products of FP8 (E4M3): NVIDIA's from compute capability 8.9
@@ -188,8 +187,12 @@ pub fn has_fp8_products(device: tch::Device) -> bool {
     const AMD: [&str; 3] = ["gfx950", "gfx1200", "gfx1201"];
     let tch::Device::Cuda(index) = device else { return false };
     let arch = runtime::properties(index).arch.unwrap_or_default();
-    let capability = arch.strip_prefix("sm_").and_then(|capability| capability.parse::<u32>().ok());
-    capability.is_some_and(|capability| capability >= 89) || AMD.iter().any(|known| arch.starts_with(known))
+    capability(&arch) >= 89 || AMD.iter().any(|known| arch.starts_with(known))
+}
+
+/// The compute capability of NVIDIA's architecture, times ten; 0 of any other.
+fn capability(arch: &str) -> u32 {
+    arch.strip_prefix("sm_").and_then(|capability| capability.parse().ok()).unwrap_or(0)
 }
 
 /// Facts about a device, without the probe's: [`Facts::fast_dtypes`] is left empty.

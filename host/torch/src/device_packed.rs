@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
-use tilewright_kernels::{Groups, Packed, Stored};
+use tilewright_kernels::{Groups, Packed, Stored, e4m3};
 
 use crate::{
     Error, Result,
-    pieces::{Operation, Pieces},
+    pieces::{Operation, Pieces, part},
     scalar,
 };
 
@@ -25,6 +25,9 @@ const NON_LINEAR: [f32; 16] =
 
 /// The values of `F4` (E2M1) by their codes.
 const E2M1: [f32; 16] = [0., 0.5, 1., 1.5, 2., 3., 4., 6., -0., -0.5, -1., -1.5, -2., -3., -4., -6.];
+
+/// The places of a byte's bits.
+const BITS: [i32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// A matrix on a device as its file stores it.
 #[derive(Debug)]
@@ -43,13 +46,8 @@ impl DevicePacked {
     /// # Errors
     /// Memory is out.
     pub fn new(packed: &Packed, device: Device) -> Result<Self> {
-        let [rows, columns] = packed.shape();
-        let bytes = Tensor::f_from_slice(packed.bytes())?.f_view([rows as i64, -1])?.f_to_device(device)?;
-        let scales = match scales(packed) {
-            None => None,
-            Some((values, shape)) => Some(Tensor::f_from_slice(&values)?.f_view(shape)?.f_to_device(device)?),
-        };
-        Ok(Self { bytes, stored: packed.stored(), columns: columns as i64, scales })
+        let (form, host) = Self::apart(packed, device)?;
+        Ok(Self { bytes: host.f_to_device(device)?, ..form })
     }
 
     /// A matrix whose bytes [rows, bytes of a row] stay in host memory, and what is on the device
@@ -104,21 +102,13 @@ impl DevicePacked {
         let scaled = scaled.f_to_kind(Kind::Float8e4m3fn)?;
         let bias = bias.map(|bias| bias.f_to_kind(left.f_kind()?)).transpose()?;
         let kind = left.f_kind()?;
-        let multiply =
-            |part: &Tensor| part.f_internal_scaled_mm(&weight, &of_left, &scale, bias.as_ref(), None, kind, false);
+        let multiply = |part: &Tensor| {
+            Ok(part.f_internal_scaled_mm(&weight, &of_left, &scale, bias.as_ref(), None, kind, false)?)
+        };
         let of_left_rows = left.size()[0];
         let operations = 2.0 * left.numel() as f64 * rows as f64;
-        let mut pieces = Pieces::of(left.device(), kind, of_left_rows, Operation::Product(operations));
-        if pieces.is_whole() {
-            pieces.begin()?;
-            return Ok(Some(multiply(&scaled)?));
-        }
-        let product = Tensor::f_empty([of_left_rows, rows], (kind, left.device()))?;
-        while let Some(piece) = pieces.begin()? {
-            let of = |tensor: &Tensor| tensor.f_narrow(0, piece.start, piece.end - piece.start);
-            of(&product)?.f_copy_(&multiply(&of(&scaled)?)?)?;
-        }
-        Ok(Some(product))
+        let pieces = Pieces::of(left.device(), kind, of_left_rows, Operation::Product(operations));
+        pieces.gather(0, &scaled, &[of_left_rows, rows], multiply).map(Some)
     }
 
     /// Some rows, expanded: in f32 first, which is then rounded to `kind`.
@@ -127,11 +117,11 @@ impl DevicePacked {
     /// There are no such rows; memory is out.
     pub fn expand(&self, rows: Range<i64>, kind: Kind) -> Result<Tensor> {
         let count = rows.end - rows.start;
-        let bytes = self.bytes.f_narrow(0, rows.start, count)?;
+        let bytes = part(&self.bytes, 0, &rows)?;
         let mut values = expand(&bytes, self.stored)?.f_view([count, self.columns])?;
         if let Some(scales) = &self.scales {
             let [of_rows, groups] = [scales.size()[0], scales.size()[1]];
-            let scales = if of_rows == 1 { scales.shallow_clone() } else { scales.f_narrow(0, rows.start, count)? };
+            let scales = if of_rows == 1 { scales.shallow_clone() } else { part(scales, 0, &rows)? };
             let _ = values.f_view([count, groups, self.columns / groups])?.f_mul_(&scales)?;
             values = values.f_view([count, self.columns])?;
         }
@@ -165,29 +155,18 @@ fn power(code: u8) -> f32 {
     if code == u8::MAX { f32::NAN } else { 2.0_f64.powi(i32::from(code) - 127) as f32 }
 }
 
-/// A value of 4 bits of exponent and 3 of mantissa by its code, without infinities.
-fn e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
-    let size = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2.0_f32.powi(-6),
-        _ => (1.0 + mantissa) * 2.0_f32.powi(exponent - 7),
-    };
-    if code >> 7 == 1 { -size } else { size }
-}
-
 /// Blocks [blocks, bytes], and their parts as f32.
 struct Blocks(Tensor);
 
 impl Blocks {
     /// [blocks, bytes of the range]
     fn bytes(&self, range: Range<i64>) -> Result<Tensor> {
-        Ok(self.0.f_narrow(1, range.start, range.end - range.start)?.f_to_kind(Kind::Float)?)
+        Ok(part(&self.0, 1, &range)?.f_to_kind(Kind::Float)?)
     }
 
     /// Bytes with a sign.
     fn signed(&self, range: Range<i64>) -> Result<Tensor> {
-        let bytes = self.0.f_narrow(1, range.start, range.end - range.start)?.f_contiguous()?;
+        let bytes = part(&self.0, 1, &range)?.f_contiguous()?;
         Ok(bytes.f_view_dtype(Kind::Int8)?.f_to_kind(Kind::Float)?)
     }
 
@@ -200,13 +179,13 @@ impl Blocks {
     /// 64 values of 2 bits in 16 bytes at a time: [blocks, 16, 16], from 64 bytes.
     fn pairs_of_bits(&self, range: Range<i64>) -> Result<Tensor> {
         let bytes = self.bytes(range)?;
-        shifts(&bytes.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?.into_shape(&[-1, 16, 16])
+        Ok(shifts(&bytes.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?.f_view([-1, 16, 16])?)
     }
 
     /// 256 values of 4 bits, 32 low ones and then the high ones of the same bytes: [blocks, 8, 32].
     fn nibbles(&self, range: Range<i64>) -> Result<Tensor> {
         let bytes = self.bytes(range)?;
-        shifts(&bytes.f_view([-1, 4, 32])?, &[0, 4], 4, 2)?.into_shape(&[-1, 8, 32])
+        Ok(shifts(&bytes.f_view([-1, 4, 32])?, &[0, 4], 4, 2)?.f_view([-1, 8, 32])?)
     }
 
     /// Scales and minima of eight parts, of 6 bits each in 12 bytes: twice [blocks, 8, 1].
@@ -215,22 +194,12 @@ impl Blocks {
         let (first, second, third) = (first?, second?, third?);
         let join = |low: Tensor, nibble: Tensor, high: &Tensor| -> Result<Tensor> {
             let high = scalar::multiply(&bits(high, 6, 2)?, 16.0)?;
-            Tensor::f_cat(&[low, nibble.f_add(&high)?], 1)?.into_shape(&[-1, 8, 1])
+            Ok(Tensor::f_cat(&[low, nibble.f_add(&high)?], 1)?.f_view([-1, 8, 1])?)
         };
         Ok([
             join(bits(&first, 0, 6)?, bits(&third, 0, 4)?, &first)?,
             join(bits(&second, 0, 6)?, bits(&third, 4, 4)?, &second)?,
         ])
-    }
-}
-
-trait IntoShape {
-    fn into_shape(self, shape: &[i64]) -> Result<Tensor>;
-}
-
-impl IntoShape for Tensor {
-    fn into_shape(self, shape: &[i64]) -> Result<Tensor> {
-        Ok(self.f_view(shape)?)
     }
 }
 
@@ -260,14 +229,14 @@ fn look_up(codes: &Tensor, table: &[f32; 16]) -> Result<Tensor> {
 /// The values of rows of bytes, in f32 and in order.
 fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
     let plain = |kind: Kind| -> Result<Tensor> { Ok(rows.f_contiguous()?.f_view_dtype(kind)?.f_to_kind(Kind::Float)?) };
-    let blocks = || -> Result<Blocks> { Ok(Blocks(rows.f_reshape([-1, stored.block_bytes() as i64])?)) };
-    // Bytes of which all low nibbles come first, or nibbles with a fifth bit from 32.
-    let halves = |of: &Blocks, range: Range<i64>| -> Result<Tensor> {
-        let bytes = of.bytes(range)?;
-        Ok(Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], 1)?)
+    let of = Blocks(rows.f_reshape([-1, stored.block_bytes() as i64])?);
+    // Nibbles along an axis, of which all low ones come first.
+    let halves = |bytes: Tensor, axis: i64| -> Result<Tensor> {
+        Ok(Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], axis)?)
     };
-    let fifth = |of: &Blocks, at: i64| -> Result<Tensor> {
-        let flags = shifts(&of.bytes(at..at + 4)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 2)?.into_shape(&[-1, 32])?;
+    // The fifth bits of nibbles, from 32.
+    let fifth = |at: i64| -> Result<Tensor> {
+        let flags = shifts(&of.bytes(at..at + 4)?, &BITS, 1, 2)?.f_view([-1, 32])?;
         scalar::multiply_in_place(flags, 16.0)
     };
     Ok(match stored {
@@ -281,80 +250,59 @@ fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
             let bytes = rows.f_to_kind(Kind::Float)?;
             look_up(&shifts(&bytes, &[4, 0], 4, 2)?, &E2M1)?
         }
-        Stored::Q4_0 => {
-            let of = blocks()?;
-            scalar::add(&halves(&of, 2..18)?, -8.0)?.f_mul_(&of.half(0)?)?
-        }
-        Stored::Q4_1 => {
-            let of = blocks()?;
-            halves(&of, 4..20)?.f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?
-        }
+        Stored::Q4_0 => scalar::add(&halves(of.bytes(2..18)?, 1)?, -8.0)?.f_mul_(&of.half(0)?)?,
+        Stored::Q4_1 => halves(of.bytes(4..20)?, 1)?.f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?,
         Stored::Q5_0 => {
-            let of = blocks()?;
-            let codes = halves(&of, 6..22)?.f_add_(&fifth(&of, 2)?)?;
+            let codes = halves(of.bytes(6..22)?, 1)?.f_add_(&fifth(2)?)?;
             scalar::add(&codes, -16.0)?.f_mul_(&of.half(0)?)?
         }
         Stored::Q5_1 => {
-            let of = blocks()?;
-            let codes = halves(&of, 8..24)?.f_add_(&fifth(&of, 4)?)?;
+            let codes = halves(of.bytes(8..24)?, 1)?.f_add_(&fifth(4)?)?;
             codes.shallow_clone().f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?
         }
-        Stored::Q8_0 => {
-            let of = blocks()?;
-            of.signed(2..34)?.f_mul_(&of.half(0)?)?
-        }
+        Stored::Q8_0 => of.signed(2..34)?.f_mul_(&of.half(0)?)?,
         Stored::Q2K => {
-            let of = blocks()?;
             let scales = of.bytes(0..16)?;
-            let factors = bits(&scales, 0, 4)?.f_mul_(&of.half(80)?)?.into_shape(&[-1, 16, 1])?;
-            let minima = bits(&scales, 4, 4)?.f_mul_(&of.half(82)?)?.into_shape(&[-1, 16, 1])?;
+            let factors = bits(&scales, 0, 4)?.f_mul_(&of.half(80)?)?.f_view([-1, 16, 1])?;
+            let minima = bits(&scales, 4, 4)?.f_mul_(&of.half(82)?)?.f_view([-1, 16, 1])?;
             of.pairs_of_bits(16..80)?.f_mul_(&factors)?.f_sub_(&minima)?
         }
         Stored::Q3K => {
-            let of = blocks()?;
-            let low = of.bytes(96..104)?;
-            let low = Tensor::f_cat(&[bits(&low, 0, 4)?, bits(&low, 4, 4)?], 1)?;
-            let high = shifts(&of.bytes(104..108)?, &[0, 2, 4, 6], 2, 1)?.into_shape(&[-1, 16])?;
+            let low = halves(of.bytes(96..104)?, 1)?;
+            let high = shifts(&of.bytes(104..108)?, &[0, 2, 4, 6], 2, 1)?.f_view([-1, 16])?;
             let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
-            let factors = scales.f_mul(&of.half(108)?)?.into_shape(&[-1, 16, 1])?;
-            let flags = shifts(&of.bytes(0..32)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 1)?.into_shape(&[-1, 16, 16])?;
+            let factors = scales.f_mul(&of.half(108)?)?.f_view([-1, 16, 1])?;
+            let flags = shifts(&of.bytes(0..32)?, &BITS, 1, 1)?.f_view([-1, 16, 16])?;
             let codes = scalar::multiply_in_place(flags, 4.0)?.f_add_(&of.pairs_of_bits(32..96)?)?;
             scalar::add(&codes, -4.0)?.f_mul_(&factors)?
         }
         Stored::Q4K | Stored::Q5K => {
-            let of = blocks()?;
             let [scales, minima] = of.scales_and_minima(4)?;
             let [factor, least] = [of.half(0)?, of.half(2)?].map(|half| half.f_view([-1, 1, 1]));
             let (factors, minima) = (scales.f_mul(&factor?)?, minima.f_mul(&least?)?);
             let codes = match stored {
                 Stored::Q4K => of.nibbles(16..144)?,
                 _ => {
-                    let flags = shifts(&of.bytes(16..48)?, &[0, 1, 2, 3, 4, 5, 6, 7], 1, 1)?;
+                    let flags = shifts(&of.bytes(16..48)?, &BITS, 1, 1)?;
                     scalar::multiply_in_place(flags, 16.0)?.f_add_(&of.nibbles(48..176)?)?
                 }
             };
             codes.shallow_clone().f_mul_(&factors)?.f_sub_(&minima)?
         }
         Stored::Q6K => {
-            let of = blocks()?;
-            let low = shifts(&of.bytes(0..128)?.f_view([-1, 2, 64])?, &[0, 4], 4, 2)?.into_shape(&[-1, 16, 16])?;
+            let low = shifts(&of.bytes(0..128)?.f_view([-1, 2, 64])?, &[0, 4], 4, 2)?.f_view([-1, 16, 16])?;
             let high = shifts(&of.bytes(128..192)?.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?;
-            let codes = scalar::multiply_in_place(high.into_shape(&[-1, 16, 16])?, 16.0)?.f_add_(&low)?;
-            let factors = of.signed(192..208)?.f_mul_(&of.half(208)?)?.into_shape(&[-1, 16, 1])?;
+            let codes = scalar::multiply_in_place(high.f_view([-1, 16, 16])?, 16.0)?.f_add_(&low)?;
+            let factors = of.signed(192..208)?.f_mul_(&of.half(208)?)?.f_view([-1, 16, 1])?;
             scalar::add(&codes, -32.0)?.f_mul_(&factors)?
         }
-        Stored::Iq4Nl => {
-            let of = blocks()?;
-            look_up(&halves(&of, 2..18)?, &NON_LINEAR)?.f_mul_(&of.half(0)?)?
-        }
+        Stored::Iq4Nl => look_up(&halves(of.bytes(2..18)?, 1)?, &NON_LINEAR)?.f_mul_(&of.half(0)?)?,
         Stored::Iq4Xs => {
-            let of = blocks()?;
-            let low = shifts(&of.bytes(4..8)?, &[0, 4], 4, 2)?.into_shape(&[-1, 8])?;
-            let high = shifts(&of.bytes(2..4)?, &[0, 2, 4, 6], 2, 2)?.into_shape(&[-1, 8])?;
+            let low = shifts(&of.bytes(4..8)?, &[0, 4], 4, 2)?.f_view([-1, 8])?;
+            let high = shifts(&of.bytes(2..4)?, &[0, 2, 4, 6], 2, 2)?.f_view([-1, 8])?;
             let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
-            let factors = scales.f_mul(&of.half(0)?)?.into_shape(&[-1, 8, 1])?;
-            let bytes = of.bytes(8..136)?.f_view([-1, 8, 16])?;
-            let codes = Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], 2)?;
+            let factors = scales.f_mul(&of.half(0)?)?.f_view([-1, 8, 1])?;
+            let codes = halves(of.bytes(8..136)?.f_view([-1, 8, 16])?, 2)?;
             look_up(&codes, &NON_LINEAR)?.f_mul_(&factors)?
         }
         other => return Err(Error::Torch(format!("values of {other} can't be expanded"))),

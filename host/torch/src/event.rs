@@ -23,20 +23,20 @@ impl Event {
 
     /// Puts it behind the work that is queued on a device.
     pub fn record(&self, index: usize) -> Result<()> {
-        // SAFETY: the event lives; the buffer is valid for its length.
-        ffi::call(|error, length| unsafe { ffi::tw_event_record(self.0, index as i32, error, length) })
+        // SAFETY: the event lives.
+        unsafe { ffi::tw_event_record(self.0, index as i32) }
     }
 
     /// Waits until the device has come to it.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: as above.
-        ffi::call(|error, length| unsafe { ffi::tw_event_wait(self.0, error, length) })
+        unsafe { ffi::tw_event_wait(self.0) }
     }
 
     /// Lets work that is queued on a device from now on wait for it.
     pub fn block(&self, index: usize) -> Result<()> {
         // SAFETY: as above.
-        ffi::call(|error, length| unsafe { ffi::tw_event_block(self.0, index as i32, error, length) })
+        unsafe { ffi::tw_event_block(self.0, index as i32) }
     }
 }
 

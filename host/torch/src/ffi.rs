@@ -4,19 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use tilewright_kernels::TAPS;
 
-use crate::{Error, Result};
-
-/// `tw_memory` in `shim/memory.h`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct RawMemory {
-    pub in_use: u64,
-    pub peak: u64,
-    pub held: u64,
-    pub allocations: u64,
-    pub system: u64,
-    pub fragmentation: f64,
-}
+use crate::{Error, Result, memory::Memory};
 
 /// `tw_unit_norm_job` in `shim/unit_norm.h`.
 #[repr(C)]
@@ -188,43 +176,16 @@ pub type Release = extern "C" fn(data: *mut c_void) -> c_int;
 
 unsafe extern "C" {
     pub fn tw_cancellation_exchange(cancellation: RawCancellation) -> RawCancellation;
-    pub fn tw_attention(
-        query: *const f32,
-        key: *const f32,
-        value: *const f32,
-        output: *mut f32,
-        tokens: i64,
-        width: i64,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
-    pub fn tw_expand(
-        packed: *const RawPacked,
-        first: i64,
-        rows: i64,
-        kind: i32,
-        to: *mut c_void,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
     pub safe fn tw_product_available(bf16: i32) -> c_int;
     #[cfg(test)]
     pub safe fn tw_product_scratch(columns: i64) -> i64;
-    pub fn tw_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
     pub safe fn tw_int8_available() -> c_int;
     #[cfg(test)]
     pub safe fn tw_int8_packing(packing: i32) -> c_int;
     #[cfg(test)]
     pub safe fn tw_int8_scratch(rows_of_left: i64, columns: i64, threads: i64) -> i64;
-    pub fn tw_int8_multiply(product: *const RawProduct, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_layer_norm_rows(norm: *const RawLayerNorm, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_norm_heads(norm: *const RawHeadNorm, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_gelu_rows(gelu: *const RawGelu, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_add_gated(sum: *const RawGatedSum, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_attend_heads(heads: *const RawHeads, error: *mut c_char, error_length: usize) -> c_int;
     #[cfg(test)]
     pub safe fn tw_attend_heads_scratch(others: i64, width: i64, heads: i64, threads: i64, bf16: i32) -> i64;
-    pub safe fn tw_winograd_available(bf16: i32) -> c_int;
     pub safe fn tw_winograd_values(into: i64, out: i64, taps: c_int, upsample: c_int, bf16: i32) -> i64;
     #[cfg(test)]
     pub safe fn tw_winograd_scratch(into: i64, taps: c_int, upsample: c_int, bf16: i32) -> i64;
@@ -237,92 +198,62 @@ unsafe extern "C" {
         bf16: i32,
         laid_out: *mut c_void,
     );
-    pub fn tw_unit_norm(norm: *const RawUnitNorm, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_winograd_convolve(convolution: *const RawConvolution, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_cpu_install(allocate: Allocate, release: Release, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_gpu_memory(device: c_int, out: *mut RawMemory, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_gpu_reset_peak(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_generator_create(
-        seed: u64,
-        generator: *mut *mut c_void,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
     pub fn tw_generator_destroy(generator: *mut c_void);
-    pub fn tw_generator_draw(
-        generator: *mut c_void,
-        shape: *const i64,
-        axes: i64,
-        result: *mut *mut c_void,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
-    pub fn tw_with_scalar(
-        operation: c_int,
-        tensor: *const c_void,
-        first: f64,
-        second: f64,
-        result: *mut *mut c_void,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
-    pub fn tw_length(
-        tensor: *const c_void,
-        axis: i64,
-        result: *mut *mut c_void,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
-    pub fn tw_length_of_last(
-        tensor: *const c_void,
-        axes: i64,
-        result: *mut *mut c_void,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
-    pub fn tw_gpu_fraction(device: c_int, fraction: *mut f64, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_gpu_set_fraction(device: c_int, fraction: f64, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_gpu_synchronize(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_gpu_forbid_tf32(error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_gpu_is_f32_exact(exact: *mut c_int, error: *mut c_char, error_length: usize) -> c_int;
     pub safe fn tw_event_create() -> *mut c_void;
-    pub fn tw_event_record(event: *mut c_void, device: c_int, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_event_wait(event: *mut c_void, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_event_block(event: *mut c_void, device: c_int, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_event_destroy(event: *mut c_void);
-    pub fn tw_host_like(
-        tensor: *const c_void,
-        result: *mut *mut c_void,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
-    pub fn tw_start_copy(
-        to: *mut c_void,
-        from: *const c_void,
-        event: *mut c_void,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
-    pub fn tw_has_fused_attention(
-        query: *const c_void,
-        key: *const c_void,
-        value: *const c_void,
-        fused: *mut c_int,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
-    pub fn tw_gpu_empty_cache(error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_gpu_free_and_total(
-        device: c_int,
-        free_bytes: *mut u64,
-        total_bytes: *mut u64,
-        error: *mut c_char,
-        error_length: usize,
-    ) -> c_int;
+}
+
+/// Functions of the shim that report through a status and a text buffer, their last arguments: here
+/// they return a [`Result`]. Callers vouch for the other arguments.
+macro_rules! reporting {
+    ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        pub unsafe fn $name($($argument: $type),*) -> Result<()> {
+            unsafe extern "C" {
+                fn $name($($argument: $type,)* error: *mut c_char, error_length: usize) -> c_int;
+            }
+            // SAFETY: the buffer is valid for its length.
+            call(|error, length| unsafe { $name($($argument,)* error, length) })
+        }
+    )*};
+}
+
+reporting! {
+    fn tw_attention(query: *const f32, key: *const f32, value: *const f32, output: *mut f32, tokens: i64, width: i64);
+    fn tw_expand(packed: *const RawPacked, first: i64, rows: i64, kind: i32, to: *mut c_void);
+    fn tw_multiply(product: *const RawProduct);
+    fn tw_int8_multiply(product: *const RawProduct);
+    fn tw_layer_norm_rows(norm: *const RawLayerNorm);
+    fn tw_norm_heads(norm: *const RawHeadNorm);
+    fn tw_gelu_rows(gelu: *const RawGelu);
+    fn tw_add_gated(sum: *const RawGatedSum);
+    fn tw_attend_heads(heads: *const RawHeads);
+    fn tw_unit_norm(norm: *const RawUnitNorm);
+    fn tw_winograd_convolve(convolution: *const RawConvolution);
+    fn tw_cpu_install(allocate: Allocate, release: Release);
+    fn tw_gpu_memory(device: c_int, out: *mut Memory);
+    fn tw_gpu_reset_peak(device: c_int);
+    fn tw_generator_create(seed: u64, generator: *mut *mut c_void);
+    fn tw_generator_draw(generator: *mut c_void, shape: *const i64, axes: i64, result: *mut *mut c_void);
+    fn tw_with_scalar(operation: c_int, tensor: *const c_void, first: f64, second: f64, result: *mut *mut c_void);
+    fn tw_length(tensor: *const c_void, axis: i64, result: *mut *mut c_void);
+    fn tw_length_of_last(tensor: *const c_void, axes: i64, result: *mut *mut c_void);
+    fn tw_gpu_fraction(device: c_int, fraction: *mut f64);
+    fn tw_gpu_set_fraction(device: c_int, fraction: f64);
+    fn tw_gpu_synchronize(device: c_int);
+    fn tw_gpu_forbid_tf32();
+    fn tw_gpu_is_f32_exact(exact: *mut c_int);
+    fn tw_event_record(event: *mut c_void, device: c_int);
+    fn tw_event_wait(event: *mut c_void);
+    fn tw_event_block(event: *mut c_void, device: c_int);
+    fn tw_host_like(tensor: *const c_void, result: *mut *mut c_void);
+    fn tw_start_copy(to: *mut c_void, from: *const c_void, event: *mut c_void);
+    fn tw_has_fused_attention(query: *const c_void, key: *const c_void, value: *const c_void, fused: *mut c_int);
+    fn tw_gpu_empty_cache();
+    fn tw_gpu_free_and_total(device: c_int, free_bytes: *mut u64, total_bytes: *mut u64);
 }
 
 /// Runs a shim function that reports through a status and a text buffer.
-pub fn call(function: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<()> {
+fn call(function: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<()> {
     let mut text = [0_u8; 1024];
     match function(text.as_mut_ptr().cast(), text.len()) {
         0 => return Ok(()),

@@ -3,7 +3,7 @@
 use tch::{Device, Kind};
 use tilewright_kernels::Kernels;
 
-use crate::{ffi, packed, winograd};
+use crate::{ffi, packed};
 
 /// The kernels that this process has on a device, with as many threads as libtorch computes on now.
 pub fn kernels(device: Device) -> Kernels {
@@ -11,7 +11,6 @@ pub fn kernels(device: Device) -> Kernels {
         on_cpu: device == Device::Cpu,
         threads: i64::from(tch::get_num_threads().max(1)),
         block: block(),
-        winograd: [Kind::Float, Kind::BFloat16].map(winograd::available),
         products: [Kind::Float, Kind::BFloat16].map(packed::has_products),
         int8: ffi::tw_int8_available() != 0,
     }

@@ -21,8 +21,10 @@ static POOL: OnceLock<Pool> = OnceLock::new();
 /// The highest peak of each device before its last [`reset_peak`].
 static HIGHEST: Mutex<Vec<(Device, u64)>> = Mutex::new(Vec::new());
 
-/// Memory of one device as its allocator sees it. Sizes are bytes.
+/// Memory of one device as its allocator sees it, as `tw_memory` in `shim/memory.h` has
+/// it. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
 pub struct Memory {
     /// Asked for by tensors that live now.
     pub in_use: u64,
@@ -41,13 +43,6 @@ pub struct Memory {
     pub fragmentation: f64,
 }
 
-impl From<ffi::RawMemory> for Memory {
-    fn from(raw: ffi::RawMemory) -> Self {
-        let ffi::RawMemory { in_use, peak, held, allocations, system, fragmentation } = raw;
-        Self { in_use, peak, held, allocations, system, fragmentation }
-    }
-}
-
 /// Makes the pool the allocator of every CPU tensor from now on. Call it before the first tensor; a
 /// second call is harmless.
 ///
@@ -62,9 +57,8 @@ pub fn install() -> Result<()> {
         // Another thread may have been faster, and its pool is as good.
         let _ = POOL.set(pool);
     }
-    // SAFETY: the buffer is valid for its length; the functions do what the shim asks of them and
-    // never unwind.
-    ffi::call(|error, length| unsafe { ffi::tw_cpu_install(allocate, release, error, length) })
+    // SAFETY: the functions do what the shim asks of them and never unwind.
+    unsafe { ffi::tw_cpu_install(allocate, release) }
 }
 
 extern "C" fn allocate(bytes: u64, data: *mut *mut c_void) -> *const c_char {
@@ -96,10 +90,10 @@ pub fn of(device: Device) -> Result<Memory> {
     let Device::Cuda(index) = device else {
         return Ok(POOL.get().map(Pool::memory).unwrap_or_default());
     };
-    let mut raw = ffi::RawMemory::default();
-    // SAFETY: `raw` is valid for writing and only read after the call.
-    ffi::call(|error, length| unsafe { ffi::tw_gpu_memory(index as i32, &mut raw, error, length) })?;
-    Ok(raw.into())
+    let mut memory = Memory::default();
+    // SAFETY: `memory` is valid for writing and only read after the call.
+    unsafe { ffi::tw_gpu_memory(index as i32, &mut memory) }?;
+    Ok(memory)
 }
 
 /// The most bytes of a device that were ever in use at once.
@@ -126,8 +120,8 @@ pub fn reset_peak(device: Device) -> Result<()> {
     drop(known);
     match device {
         Device::Cuda(index) => {
-            // SAFETY: the buffer is valid for its length.
-            ffi::call(|error, length| unsafe { ffi::tw_gpu_reset_peak(index as i32, error, length) })
+            // SAFETY: it is given no address.
+            unsafe { ffi::tw_gpu_reset_peak(index as i32) }
         }
         _ => {
             POOL.get().into_iter().for_each(Pool::reset_peak);
@@ -143,8 +137,8 @@ pub fn reset_peak(device: Device) -> Result<()> {
 /// libtorch's error.
 pub fn trim(device: Device) -> Result<()> {
     match device {
-        // SAFETY: the buffer is valid for its length.
-        Device::Cuda(_) => ffi::call(|error, length| unsafe { ffi::tw_gpu_empty_cache(error, length) }),
+        // SAFETY: it is given no address.
+        Device::Cuda(_) => unsafe { ffi::tw_gpu_empty_cache() },
         _ => {
             POOL.get().into_iter().for_each(Pool::trim);
             Ok(())
@@ -158,10 +152,8 @@ pub fn trim(device: Device) -> Result<()> {
 /// libtorch's error.
 pub fn free_and_total(index: usize) -> Result<(u64, u64)> {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: both integers are valid for writing; the buffer is valid for its length.
-    ffi::call(|error, length| unsafe {
-        ffi::tw_gpu_free_and_total(index as i32, &mut free, &mut total, error, length)
-    })?;
+    // SAFETY: both integers are valid for writing.
+    unsafe { ffi::tw_gpu_free_and_total(index as i32, &mut free, &mut total) }?;
     Ok((free, total))
 }
 
@@ -232,11 +224,11 @@ fn fraction(now: Memory, bytes: u64, total: u64) -> f64 {
 }
 
 fn set_fraction(index: usize, fraction: f64) -> Result<()> {
-    // SAFETY: the buffer is valid for its length.
-    ffi::call(|error, length| unsafe { ffi::tw_gpu_set_fraction(index as i32, fraction, error, length) })?;
+    // SAFETY: it is given no address.
+    unsafe { ffi::tw_gpu_set_fraction(index as i32, fraction) }?;
     let mut set = 0.0;
-    // SAFETY: the number is valid for writing; the buffer is valid for its length.
-    ffi::call(|error, length| unsafe { ffi::tw_gpu_fraction(index as i32, &mut set, error, length) })?;
+    // SAFETY: the number is valid for writing.
+    unsafe { ffi::tw_gpu_fraction(index as i32, &mut set) }?;
     if (set - fraction).abs() > 1e-9 {
         let reason = format!("its allocator took {set} for {fraction}");
         return Err(Error::Device { what: format!("limiting cuda:{index}"), reason });

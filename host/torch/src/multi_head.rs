@@ -1,9 +1,11 @@
 //! Attention of several heads side by side in their tokens.
 
-use tch::{Kind, Tensor};
+use std::ops::Range;
+
+use tch::Tensor;
 use tilewright_kernels::{heads_of_biased, rows_of_pieces};
 
-use crate::{Error, Result, attention, ffi, packed, scalar, tokens};
+use crate::{Error, Result, attention, ffi, packed, pieces::part, tokens};
 
 /// The way in which attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,37 +36,37 @@ pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i6
     if !is_sound {
         return Err(Error::Torch(format!("attention of {heads} heads with {shapes:?} onto {:?}", output.size())));
     }
-    if way == Way::Fused && has_own(output.f_kind()?) && [output, query, key, value].into_iter().all(tokens::fits) {
+    if way == Way::Fused
+        && packed::has_products(output.f_kind()?)
+        && [output, query, key, value].into_iter().all(tokens::fits)
+    {
         return attend_in_blocks(output, [query, key, value], heads, add);
     }
-    let split = |tensor: &Tensor| -> Result<Tensor> {
-        let (batch, tokens, _) = tensor.size3()?;
-        Ok(tensor
-            .f_unflatten(2, [heads, width / heads])?
-            .f_view([batch, tokens, heads, width / heads])?
-            .f_transpose(1, 2)?)
-    };
-    if let Way::Pieces(queries) = way {
-        return attend_in_pieces(output, [split(query)?, split(key)?, split(value)?], add, queries);
+    let (queries, keys, values) = (split(query, heads)?, split(key, heads)?, split(value, heads)?);
+    if let Way::Pieces(step) = way {
+        return attend_in_pieces(output, [queries, keys, values], add, step);
     }
-    let (queries, keys, values) = (split(query)?, split(key)?, split(value)?);
     let mut pieces = attention::pieces(&queries, &keys)?;
-    while let Some(of) = pieces.begin()? {
-        let (start, rows) = (of.start, of.end - of.start);
-        let mixed = attention::library(&queries.f_narrow(2, start, rows)?, &keys, &values)?;
-        let mixed = mixed.f_transpose(1, 2)?.f_reshape([shapes[0][0], rows, width])?;
-        write(&output.f_narrow(1, start, rows)?, &mixed, add)?;
+    while let Some(rows) = pieces.begin()? {
+        write(output, &rows, attention::library(&part(&queries, 2, &rows)?, &keys, &values)?, add)?;
     }
     Ok(())
 }
 
-fn write(output: &Tensor, mixed: &Tensor, add: bool) -> Result<()> {
-    let mut output = output.shallow_clone();
+/// Writes rows of the result [N, heads, rows, width of a head].
+fn write(output: &Tensor, rows: &Range<i64>, mixed: Tensor, add: bool) -> Result<()> {
+    let mixed = mixed.f_transpose(1, 2)?.f_flatten(2, 3)?;
+    let mut output = part(output, 1, rows)?;
     match add {
-        true => drop(output.f_add_(mixed)?),
-        false => drop(output.f_copy_(mixed)?),
+        true => drop(output.f_add_(&mixed)?),
+        false => output.f_copy_(&mixed)?,
     }
     Ok(())
+}
+
+/// Heads side by side as [N, heads, tokens, width of a head].
+fn split(tensor: &Tensor, heads: i64) -> Result<Tensor> {
+    Ok(tensor.f_unflatten(2, [heads, tensor.size()[2] / heads])?.f_transpose(1, 2)?)
 }
 
 /// Queries, keys and values are [N, heads, tokens, width of a head]; scores and softmax are f32.
@@ -74,17 +76,10 @@ fn attend_in_pieces(output: &Tensor, [query, key, value]: [Tensor; 3], add: bool
     // Arranged here and not with each piece.
     let (transposed, value) = (key.f_transpose(2, 3)?.f_contiguous()?, value.f_contiguous()?);
     let mut pieces = attention::pieces(&query, &key)?.of_at_most(step);
-    while let Some(of) = pieces.begin()? {
-        let (start, rows) = (of.start, of.end - of.start);
-        let products = query.f_narrow(2, start, rows)?.f_matmul(&transposed)?;
-        let scores = products.f_to_kind(Kind::Float)?;
-        drop(products);
-        let scores = scalar::multiply_in_place(scores, 1.0 / (each as f64).sqrt())?;
-        let weights = scores.f_softmax(-1, Kind::Float)?;
-        drop(scores);
-        let mixed = weights.f_to_kind(value.f_kind()?)?.f_matmul(&value)?;
-        let mixed = mixed.f_transpose(1, 2)?.f_reshape([batch, rows, heads * each])?;
-        write(&output.f_narrow(1, start, rows)?, &mixed, add)?;
+    let scale = 1.0 / (each as f64).sqrt();
+    while let Some(rows) = pieces.begin()? {
+        let mixed = attention::weighted(&part(&query, 2, &rows)?, &transposed, &value, scale, None)?;
+        write(output, &rows, mixed, add)?;
     }
     Ok(())
 }
@@ -114,10 +109,7 @@ pub fn attend_biased_onto(
         return Err(Error::Torch(format!("attention of {heads} heads of {shape:?} with a bias of {summand:?}")));
     }
     let each = width / heads;
-    let split = |tensor: &Tensor| -> Result<Tensor> {
-        Ok(tensor.f_unflatten(2, [heads, each])?.f_view([batch, tokens, heads, each])?.f_transpose(1, 2)?)
-    };
-    let (query, key, value) = (split(query)?, split(key)?, split(value)?);
+    let (query, key, value) = (split(query, heads)?, split(key, heads)?, split(value, heads)?);
     let step = heads_of_biased(batch, heads, tokens);
     for first in (0..heads).step_by(step as usize) {
         let count = step.min(heads - first);
@@ -125,24 +117,14 @@ pub fn attend_biased_onto(
         let (queries, keys, values) = (of(&query)?, of(&key)?.f_transpose(2, 3)?, of(&value)?);
         let summands = if summand[1] == 1 { bias.shallow_clone() } else { of(bias)? };
         let mut pieces = attention::pieces(&queries, &of(&key)?)?;
-        while let Some(part) = pieces.begin()? {
-            let (start, rows) = (part.start, part.end - part.start);
-            let products = queries.f_narrow(2, start, rows)?.f_matmul(&keys)?;
-            let scores = scalar::multiply_in_place(products.f_to_kind(Kind::Float)?, scale)?;
-            drop(products);
-            let _ = scores.shallow_clone().f_add_(&summands.f_narrow(2, start, rows)?)?;
-            let weights = scores.f_softmax(-1, Kind::Float)?.f_to_kind(value.f_kind()?)?;
-            drop(scores);
-            let mixed = weights.f_matmul(&values)?.f_transpose(1, 2)?.f_reshape([batch, rows, count * each])?;
-            output.f_narrow(1, start, rows)?.f_narrow(2, first * each, count * each)?.f_copy_(&mixed)?;
+        let output = output.f_narrow(2, first * each, count * each)?;
+        while let Some(rows) = pieces.begin()? {
+            let summand = part(&summands, 2, &rows)?;
+            let mixed = attention::weighted(&part(&queries, 2, &rows)?, &keys, &values, scale, Some(&summand))?;
+            write(&output, &rows, mixed, false)?;
         }
     }
     Ok(())
-}
-
-/// True if the kernel of `shim/multi_head.cpp` computes attention of a type on the CPU.
-pub fn has_own(kind: Kind) -> bool {
-    packed::has_products(kind)
 }
 
 /// By `shim/multi_head.cpp`.
@@ -168,12 +150,12 @@ fn attend_in_blocks(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i
     };
     // SAFETY: every address is of as many values as the shapes and strides say, which `attend_onto`
     // compared, and lives through the call.
-    ffi::call(|error, length| unsafe { ffi::tw_attend_heads(&raw, error, length) })
+    unsafe { ffi::tw_attend_heads(&raw) }
 }
 
 #[cfg(test)]
 mod tests {
-    use tch::Device;
+    use tch::{Device, Kind};
 
     use super::*;
 

@@ -36,8 +36,8 @@ impl NoiseStream {
     /// Memory is out.
     pub fn new(seed: u64) -> Result<Self> {
         let mut generator = ptr::null_mut();
-        // SAFETY: the pointer and the buffer are valid for the call.
-        ffi::call(|error, length| unsafe { ffi::tw_generator_create(seed, &raw mut generator, error, length) })?;
+        // SAFETY: the pointer is valid for the call.
+        unsafe { ffi::tw_generator_create(seed, &raw mut generator) }?;
         Ok(Self(generator))
     }
 
@@ -47,10 +47,8 @@ impl NoiseStream {
     /// Memory is out.
     pub fn draw(&mut self, shape: &[i64]) -> Result<Tensor> {
         // SAFETY: the generator is alive, the shape is valid for its length; `new_tensor` gives
-        // places for result and error.
-        new_tensor(|result, error, length| unsafe {
-            ffi::tw_generator_draw(self.0, shape.as_ptr(), shape.len() as i64, result, error, length)
-        })
+        // the place of the result.
+        new_tensor(|result| unsafe { ffi::tw_generator_draw(self.0, shape.as_ptr(), shape.len() as i64, result) })
     }
 }
 

@@ -1,15 +1,12 @@
 //! Matrices that stay in the type that their file stores them in. Their values are expanded where
 //! they are needed: a panel at a time within a product on the CPU, a few rows at a time elsewhere.
 
-use std::{
-    ffi::{c_char, c_int},
-    ops::Range,
-};
+use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_kernels::{Groups, Packed};
 
-use crate::{Error, Result, ffi};
+use crate::{Error, Result, ffi, tokens};
 
 fn raw(matrix: &Packed) -> ffi::RawPacked {
     let ([rows, columns], scales) = (matrix.shape(), matrix.scales());
@@ -44,9 +41,7 @@ pub fn expand(matrix: &Packed, rows: Range<usize>, kind: Kind) -> Result<Tensor>
     let (raw, to) = (raw(matrix), tensor.data_ptr());
     // SAFETY: the bytes and scales are as many as the shape says, which `Packed::new` checked; the
     // tensor is contiguous, of the kind that the code says, and has as many rows.
-    ffi::call(|error, length| unsafe {
-        ffi::tw_expand(&raw, rows.start as i64, rows.len() as i64, code as i32, to, error, length)
-    })?;
+    unsafe { ffi::tw_expand(&raw, rows.start as i64, rows.len() as i64, code as i32, to) }?;
     Ok(tensor)
 }
 
@@ -89,7 +84,7 @@ pub fn multiply_int8(left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, outp
     }
 }
 
-type Multiply = unsafe extern "C" fn(*const ffi::RawProduct, *mut c_char, usize) -> c_int;
+type Multiply = unsafe fn(*const ffi::RawProduct) -> Result<()>;
 
 fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
     let kind = left.f_kind()?;
@@ -102,18 +97,10 @@ fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tenso
         && output.stride()[1] == 1
         && [Kind::Float, Kind::BFloat16].contains(&output.f_kind()?)
         && [left.device(), output.device()] == [Device::Cpu; 2];
-    let biased = match bias {
-        None => true,
-        Some(bias) => {
-            bias.size() == [rows]
-                && bias.f_kind()? == Kind::Float
-                && bias.device() == Device::Cpu
-                && bias.is_contiguous()
-        }
-    };
-    if !fits || !biased {
+    let bias = bias.map_or(Some(std::ptr::null()), |bias| tokens::vector(bias, rows).filter(|_| bias.dim() == 1));
+    let (true, Some(bias)) = (fits, bias) else {
         return Err(Error::Torch(format!("a product of {shape:?} and {rows}×{columns} into {into:?} in {kind:?}")));
-    }
+    };
     if shape[0] == 0 || rows == 0 {
         return Ok(());
     }
@@ -124,13 +111,13 @@ fn multiply_by(by: Multiply, left: &Tensor, matrix: &Packed, bias: Option<&Tenso
         bf16: (kind == Kind::BFloat16).into(),
         output_bf16: (output.f_kind()? == Kind::BFloat16).into(),
         left: left.data_ptr(),
-        bias: bias.map_or(std::ptr::null(), |bias| bias.data_ptr().cast_const().cast()),
+        bias,
         output: output.data_ptr(),
         output_apart: output.stride()[0],
     };
     // SAFETY: every address is of as many values as the shapes and strides checked above say, and
     // lives through the call.
-    ffi::call(|error, length| unsafe { by(&raw, error, length) })
+    unsafe { by(&raw) }
 }
 
 #[cfg(test)]

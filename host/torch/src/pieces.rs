@@ -3,7 +3,7 @@
 
 use std::{ops::Range, rc::Rc, time::Duration};
 
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 use tilewright_kernels::{Measured, Rate};
 
 use crate::{
@@ -104,6 +104,7 @@ impl Rates {
 pub struct Pieces {
     current: Option<Rc<Current>>,
     device: Device,
+    kind: Kind,
     rows: i64,
     /// Rows of a piece, and the fewest that the last one may have: fewer join the one before.
     step: i64,
@@ -133,18 +134,13 @@ impl Pieces {
         let count = if count > 1.0 { count.ceil().max(LEAST_PIECES) as i64 } else { 1 };
         let step = (rows / count).max(least).max(1);
         let step = if step >= rows { rows.max(1) } else { step / unit * unit };
-        Self { current, device, rows, step, least, done: 0, each: seconds / rows.max(1) as f64 }
+        Self { current, device, kind, rows, step, least, done: 0, each: seconds / rows.max(1) as f64 }
     }
 
     /// The same in pieces of no more than `most` rows.
     #[must_use]
     pub fn of_at_most(self, most: i64) -> Self {
         if most >= self.step { self } else { Self { step: most.max(1), least: 0, ..self } }
-    }
-
-    /// The rows of all pieces.
-    pub fn rows(&self) -> i64 {
-        self.rows
     }
 
     /// True if there is but one.
@@ -168,6 +164,49 @@ impl Pieces {
         }
         Ok(Some(start..self.done))
     }
+
+    /// Gives what `each` makes of a tensor: of all of it, or of its rows along an axis, which are put
+    /// together in a tensor of a shape and of the operation's type.
+    ///
+    /// # Errors
+    /// As [`Self::begin`], and of `each`.
+    pub(crate) fn gather(
+        mut self,
+        axis: i64,
+        of: &Tensor,
+        shape: &[i64],
+        each: impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        if self.is_whole() {
+            self.begin()?;
+            return each(of);
+        }
+        let output = Tensor::f_empty(shape, (self.kind, self.device))?;
+        self.write(axis, &output, of, each)?;
+        Ok(output)
+    }
+
+    /// Writes what `each` makes of rows of a tensor along an axis onto the same rows of another one.
+    ///
+    /// # Errors
+    /// As [`Self::gather`].
+    pub(crate) fn write(
+        mut self,
+        axis: i64,
+        output: &Tensor,
+        of: &Tensor,
+        each: impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<()> {
+        while let Some(rows) = self.begin()? {
+            part(output, axis, &rows)?.f_copy_(&each(&part(of, axis, &rows)?)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Some rows of a tensor along an axis.
+pub(crate) fn part(tensor: &Tensor, axis: i64, rows: &Range<i64>) -> Result<Tensor> {
+    Ok(tensor.f_narrow(axis, rows.start, rows.end - rows.start)?)
 }
 
 #[cfg(test)]

@@ -20,17 +20,8 @@ pub fn pointwise(input: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tenso
     let bias = bias.f_reshape([1, out, 1])?;
     let values = input.f_reshape([batch, into, pixels])?;
     let operations = [2, batch, into, out, pixels].map(|extent| extent as f64).iter().product();
-    let mut pieces = Pieces::of(input.device(), input.f_kind()?, pixels, Operation::Product(operations));
-    let output = if pieces.is_whole() {
-        pieces.begin()?;
-        bias.f_baddbmm(&weight, &values, 1.0, 1.0)?
-    } else {
-        let output = Tensor::f_empty([batch, out, pixels], (input.f_kind()?, input.device()))?;
-        while let Some(piece) = pieces.begin()? {
-            let of = |tensor: &Tensor| tensor.f_narrow(2, piece.start, piece.end - piece.start);
-            of(&output)?.f_copy_(&bias.f_baddbmm(&weight, &of(&values)?, 1.0, 1.0)?)?;
-        }
-        output
-    };
+    let pieces = Pieces::of(input.device(), input.f_kind()?, pixels, Operation::Product(operations));
+    let multiply = |values: &Tensor| Ok(bias.f_baddbmm(&weight, values, 1.0, 1.0)?);
+    let output = pieces.gather(2, &values, &[batch, out, pixels], multiply)?;
     Ok(output.f_reshape([batch, out, height, width])?)
 }

@@ -19,14 +19,15 @@ fn pieces(left: &Tensor, weight: &Tensor, rows: i64) -> Result<Pieces> {
 pub fn linear(left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let mut shape = left.size();
     let width = shape.last().copied().unwrap_or(1).max(1);
-    let mut pieces = pieces(left, weight, left.numel() as i64 / width)?;
+    let rows = left.numel() as i64 / width;
+    let mut pieces = pieces(left, weight, rows)?;
     if pieces.is_whole() {
         pieces.begin()?;
         return Ok(left.f_linear(weight, bias)?);
     }
     let out = weight.size()[0];
-    let output = Tensor::f_empty([pieces.rows(), out], (left.f_kind()?, left.device()))?;
-    multiply(&mut pieces, &output, &left.f_reshape([-1, width])?, weight, bias)?;
+    let output = Tensor::f_empty([rows, out], (left.f_kind()?, left.device()))?;
+    pieces.write(0, &output, &left.f_reshape([-1, width])?, |rows| Ok(rows.f_linear(weight, bias)?))?;
     if let Some(width) = shape.last_mut() {
         *width = out;
     }
@@ -38,16 +39,7 @@ pub fn linear(left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<T
 /// # Errors
 /// As [`linear`].
 pub fn linear_onto(output: &Tensor, left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
-    let mut pieces = pieces(left, weight, left.size()[0])?;
-    multiply(&mut pieces, output, left, weight, bias)
-}
-
-fn multiply(pieces: &mut Pieces, output: &Tensor, left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
-    while let Some(rows) = pieces.begin()? {
-        let of = |tensor: &Tensor| tensor.f_narrow(0, rows.start, rows.end - rows.start);
-        of(output)?.f_copy_(&of(left)?.f_linear(weight, bias)?)?;
-    }
-    Ok(())
+    pieces(left, weight, left.size()[0])?.write(0, output, left, |rows| Ok(rows.f_linear(weight, bias)?))
 }
 
 #[cfg(test)]

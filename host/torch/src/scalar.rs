@@ -91,8 +91,8 @@ pub fn stand_in(shape: &[i64]) -> Result<Tensor> {
 
 fn apply(operator: Operator, tensor: &Tensor, first: f64, second: f64) -> Result<Tensor> {
     // SAFETY: the tensor lives through the call, and the result's pointer is valid for writing.
-    new_tensor(|result, error, length| unsafe {
-        ffi::tw_with_scalar(operator as c_int, tensor.as_ptr().cast(), first, second, result, error, length)
+    new_tensor(|result| unsafe {
+        ffi::tw_with_scalar(operator as c_int, tensor.as_ptr().cast(), first, second, result)
     })
 }
 
@@ -102,7 +102,7 @@ fn apply(operator: Operator, tensor: &Tensor, first: f64, second: f64) -> Result
 /// As [`add`].
 pub fn length(tensor: &Tensor, axis: i64) -> Result<Tensor> {
     // SAFETY: as in `apply`.
-    new_tensor(|result, error, length| unsafe { ffi::tw_length(tensor.as_ptr().cast(), axis, result, error, length) })
+    new_tensor(|result| unsafe { ffi::tw_length(tensor.as_ptr().cast(), axis, result) })
 }
 
 /// The same along the last `axes` axes, which go.
@@ -111,16 +111,12 @@ pub fn length(tensor: &Tensor, axis: i64) -> Result<Tensor> {
 /// As [`add`].
 pub(crate) fn length_of_last(tensor: &Tensor, axes: i64) -> Result<Tensor> {
     // SAFETY: as in `apply`.
-    new_tensor(|result, error, length| unsafe {
-        ffi::tw_length_of_last(tensor.as_ptr().cast(), axes, result, error, length)
-    })
+    new_tensor(|result| unsafe { ffi::tw_length_of_last(tensor.as_ptr().cast(), axes, result) })
 }
 
-pub(crate) fn new_tensor(
-    function: impl FnOnce(*mut *mut c_void, *mut std::ffi::c_char, usize) -> c_int,
-) -> Result<Tensor> {
+pub(crate) fn new_tensor(function: impl FnOnce(*mut *mut c_void) -> Result<()>) -> Result<Tensor> {
     let mut result = ptr::null_mut();
-    ffi::call(|error, length| function(&mut result, error, length))?;
+    function(&mut result)?;
     // SAFETY: the shim made a tensor of its own, which is this one's from now on.
     Ok(unsafe { Tensor::from_ptr(result.cast()) })
 }

@@ -37,7 +37,7 @@ fn extents(tokens: &Tensor, spans: i64) -> ffi::RawExtents {
 }
 
 /// f32 values on the CPU, one after another.
-fn vector(tensor: &Tensor, values: i64) -> Option<*const f32> {
+pub(crate) fn vector(tensor: &Tensor, values: i64) -> Option<*const f32> {
     let is_sound = tensor.f_kind().is_ok_and(|kind| kind == Kind::Float)
         && tensor.device() == Device::Cpu
         && tensor.is_contiguous()
@@ -105,7 +105,7 @@ pub fn layer_norm(
     };
     // SAFETY: every address is of as many values as the shapes and strides checked above say, and
     // lives through the call.
-    ffi::call(|error, length| unsafe { ffi::tw_layer_norm_rows(&raw, error, length) })
+    unsafe { ffi::tw_layer_norm_rows(&raw) }
 }
 
 /// Norms queries or keys in place, by the mean of squares of as many values as there are weights,
@@ -136,7 +136,7 @@ pub fn norm_heads(tokens: &Tensor, weight: &Tensor, epsilon: f64, rotation: Opti
         turned,
     };
     // SAFETY: as in `layer_norm`.
-    ffi::call(|error, length| unsafe { ffi::tw_norm_heads(&raw, error, length) })
+    unsafe { ffi::tw_norm_heads(&raw) }
 }
 
 /// The gelu by a tanh of each value, onto tokens of the same extents, which may be the same.
@@ -149,7 +149,7 @@ pub fn gelu(output: &Tensor, input: &Tensor) -> Result<()> {
     }
     let raw = ffi::RawGelu { extents: extents(input, 1), input: rows(input), output: rows(output) };
     // SAFETY: as in `layer_norm`.
-    ffi::call(|error, length| unsafe { ffi::tw_gelu_rows(&raw, error, length) })
+    unsafe { ffi::tw_gelu_rows(&raw) }
 }
 
 /// Adds other tokens in place, multiplied by the gate [N, spans, width] of their span if there is
@@ -175,7 +175,7 @@ pub fn add_gated(tokens: &Tensor, gate: Option<&Tensor>, other: &Tensor) -> Resu
         gate_sample_apart: places[2],
     };
     // SAFETY: as in `layer_norm`.
-    ffi::call(|error, length| unsafe { ffi::tw_add_gated(&raw, error, length) })
+    unsafe { ffi::tw_add_gated(&raw) }
 }
 
 #[cfg(test)]

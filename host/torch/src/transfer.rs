@@ -1,10 +1,10 @@
 //! Tensors that change places between a GPU's memory and the host's.
 
-use std::{cell::RefCell, collections::VecDeque, ptr};
+use std::{cell::RefCell, collections::VecDeque};
 
 use tch::{Device, Kind, Tensor};
 
-use crate::{Error, Result, device::system_memory, event::Event, ffi};
+use crate::{Error, Result, device::system_memory, event::Event, ffi, scalar::new_tensor};
 
 /// The share of the host's available memory that may be pinned, as a divisor: pinned memory can't
 /// be swapped out, and libtorch rounds it up to a power of two.
@@ -28,7 +28,7 @@ pub fn swap(device: Device, leaving: Vec<&mut Tensor>, arriving: Vec<&mut Tensor
     let pinned = needed > 0 && needed <= system_memory()?.available / PINNED_SHARE;
     let mut under_way = VecDeque::with_capacity(leaving.len());
     for tensor in leaving {
-        let host = if pinned { host_like(tensor)? } else { plain_host_like(tensor)? };
+        let host = if pinned { host_like(tensor)? } else { memory_like(tensor, Device::Cpu)? };
         let event = start_copy(&host, tensor)?;
         under_way.push_back((tensor, host, event));
     }
@@ -41,7 +41,7 @@ pub fn swap(device: Device, leaving: Vec<&mut Tensor>, arriving: Vec<&mut Tensor
                 let Some(copy) = under_way.pop_front() else { break };
                 given += finish(copy)?;
             }
-            let there = on_device(tensor, device)?;
+            let there = memory_like(tensor, device)?;
             last = Some(start_copy(&there, tensor)?);
             // libtorch keeps pinned memory until its copies are done; others were done at once.
             *tensor = there;
@@ -64,26 +64,20 @@ fn finish((tensor, host, event): (&mut Tensor, Tensor, Event)) -> Result<u64> {
     Ok(bytes(tensor))
 }
 
-fn on_device(tensor: &Tensor, device: Device) -> Result<Tensor> {
+/// Memory for a tensor's values on a device, not pinned if that is the CPU.
+fn memory_like(tensor: &Tensor, device: Device) -> Result<Tensor> {
     Ok(Tensor::f_empty_strided(tensor.size(), tensor.stride(), (tensor.kind(), device))?)
-}
-
-fn plain_host_like(tensor: &Tensor) -> Result<Tensor> {
-    Ok(Tensor::f_empty_strided(tensor.size(), tensor.stride(), (tensor.kind(), Device::Cpu))?)
 }
 
 /// Pinned memory for a tensor.
 fn host_like(tensor: &Tensor) -> Result<Tensor> {
-    let mut made = ptr::null_mut();
-    // SAFETY: the tensor lives; the pointer is valid for writing, the buffer for its length.
-    ffi::call(|error, length| unsafe { ffi::tw_host_like(tensor.as_ptr().cast(), &mut made, error, length) })?;
-    // SAFETY: the shim made it for the caller.
-    Ok(unsafe { Tensor::from_ptr(made.cast()) })
+    // SAFETY: the tensor lives; `new_tensor` gives the place of the result.
+    new_tensor(|result| unsafe { ffi::tw_host_like(tensor.as_ptr().cast(), result) })
 }
 
 /// The same values in memory of their own, pinned for copies to a GPU if the system allows it.
 pub(crate) fn to_pinned(tensor: &Tensor, device: Device) -> Result<Tensor> {
-    let mut host = if device == Device::Cpu { plain_host_like(tensor)? } else { host_like(tensor)? };
+    let mut host = if device == Device::Cpu { memory_like(tensor, device)? } else { host_like(tensor)? };
     host.f_copy_(tensor)?;
     Ok(host)
 }
@@ -91,7 +85,7 @@ pub(crate) fn to_pinned(tensor: &Tensor, device: Device) -> Result<Tensor> {
 /// Queues the copy of a tensor to a GPU, behind the work that is queued there; the event is its
 /// end.
 pub(crate) fn start_upload(host: &Tensor, device: Device) -> Result<(Tensor, Event)> {
-    let there = on_device(host, device)?;
+    let there = memory_like(host, device)?;
     let event = start_copy(&there, host)?;
     Ok((there, event))
 }
@@ -99,10 +93,8 @@ pub(crate) fn start_upload(host: &Tensor, device: Device) -> Result<(Tensor, Eve
 /// Queues a copy. `to` is a tensor that nothing else writes to.
 fn start_copy(to: &Tensor, from: &Tensor) -> Result<Event> {
     let event = Event::new();
-    // SAFETY: the tensors and the event live; the buffer is valid for its length.
-    ffi::call(|error, length| unsafe {
-        ffi::tw_start_copy(to.as_ptr().cast_mut().cast(), from.as_ptr().cast(), event.as_ptr(), error, length)
-    })?;
+    // SAFETY: the tensors and the event live.
+    unsafe { ffi::tw_start_copy(to.as_ptr().cast_mut().cast(), from.as_ptr().cast(), event.as_ptr()) }?;
     Ok(event)
 }
 

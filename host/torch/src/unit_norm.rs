@@ -3,7 +3,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::{Error, Result, ffi};
+use crate::{Error, Result, ffi, tokens};
 
 /// Scales the channels of each pixel to length √C and by `gamma` (diffusers' `WanRMS_norm`), then
 /// applies SiLU if `silu` is set. `input` and `output` are `[N, C, H, W]` of one shape, f32,
@@ -18,25 +18,24 @@ pub fn unit_norm(input: &Tensor, gamma: &Tensor, silu: bool, output: &Tensor) ->
         Ok(tensor.f_kind()? == Kind::Float && tensor.device() == Device::Cpu && flat.is_contiguous())
     };
     let fitting = fits(input)? && fits(output)? && output.size() == input.size();
-    let scaled = gamma.f_kind()? == Kind::Float && gamma.device() == Device::Cpu && gamma.is_contiguous();
-    if !fitting || !scaled || gamma.numel() as i64 != channels {
+    let (true, Some(factors)) = (fitting, tokens::vector(gamma, channels)) else {
         return Err(Error::Torch(format!(
             "a norm of {:?} into {:?} by {:?}: f32, channels-last, of one shape were expected",
             input.size(),
             output.size(),
             gamma.size()
         )));
-    }
+    };
     let raw = ffi::RawUnitNorm {
         pixels: batch * height * width,
         channels,
         silu: silu.into(),
         input: input.data_ptr().cast(),
-        gamma: gamma.data_ptr().cast(),
+        gamma: factors,
         output: output.data_ptr().cast(),
     };
     // SAFETY: every address is of as many contiguous f32 as the shapes checked above say, and lives
     // through the call; the shim reads each pixel before it writes it, so that input and output may
     // be the same.
-    ffi::call(|error, length| unsafe { ffi::tw_unit_norm(&raw, error, length) })
+    unsafe { ffi::tw_unit_norm(&raw) }
 }

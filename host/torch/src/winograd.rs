@@ -10,13 +10,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_kernels::TAPS;
 
-use crate::{Error, Result, ffi};
-
-/// True if it runs on this processor with products of this type; libtorch's own convolutions are
-/// used otherwise.
-pub fn available(kind: Kind) -> bool {
-    [Kind::Float, Kind::BFloat16].contains(&kind) && ffi::tw_winograd_available(is_narrow(kind)) != 0
-}
+use crate::{Error, Result, ffi, packed};
 
 fn is_narrow(kind: Kind) -> i32 {
     (kind == Kind::BFloat16).into()
@@ -107,7 +101,7 @@ impl Winograd {
     /// convolved. Products are of `kind`.
     ///
     /// # Errors
-    /// The shapes are others, products of the type are not [`available`], or memory is out.
+    /// The shapes are others, the processor has no products of the type ([`packed::has_products`]), or memory is out.
     pub fn new(weight: &Tensor, bias: &Tensor, upsample: bool, kind: Kind) -> Result<Self> {
         Self::lay_out(&weight.f_unsqueeze(2)?, bias, 1, upsample, kind)
     }
@@ -123,7 +117,7 @@ impl Winograd {
     }
 
     fn lay_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool, kind: Kind) -> Result<Self> {
-        if !available(kind) {
+        if !packed::has_products(kind) {
             return Err(Error::Torch(format!("Winograd's filtering with products of {kind:?} on this processor")));
         }
         let (out, into, ..) = weight.size5()?;
@@ -257,7 +251,7 @@ impl Winograd {
         // SAFETY: every address is of as many values as the shapes checked above say, and lives
         // through the call; what is written to, output and sums, is borrowed by nobody else but
         // through `add`, which each value is read from before it is written.
-        ffi::call(|error, length| unsafe { ffi::tw_winograd_convolve(&raw, error, length) })?;
+        unsafe { ffi::tw_winograd_convolve(&raw) }?;
         if let Some(sums) = sums {
             sums.pixels += ((rows.end - rows.start) * width * scale) as f64;
         }

@@ -13,7 +13,7 @@ use tilewright_torch::{
     channels_last, multi_head, packed,
     pieces::Rates,
     set_threads, tokens, unit_norm,
-    winograd::{self, Rows, Winograd},
+    winograd::{Rows, Winograd},
 };
 
 /// Runs work whose cancellation comes at a look; the result, and the number of looks.
@@ -72,13 +72,13 @@ fn kernels(kind: Kind) -> Vec<Named> {
             packed::multiply_int8(&left, &matrix(Stored::Q8_0, [256, 96]), None, &output)
         }));
     }
-    if multi_head::has_own(kind) {
+    if packed::has_products(kind) {
         all.push(named("attention of heads", move || {
             let [query, key, value] = heads();
             multi_head::attend_onto(&tokens(256), [&query, &key, &value], 2, false, multi_head::Way::Fused)
         }));
     }
-    if winograd::available(kind) {
+    if packed::has_products(kind) {
         all.push(named("convolution", move || {
             let (weight, bias) = (random(&[64, 64, 3, 3], Kind::Float), random(&[64], Kind::Float));
             let kernel = Winograd::new(&weight, &bias, false, kind)?;

@@ -2,8 +2,10 @@
 
 use tch::{Device, Kind, Tensor};
 use tilewright_torch::{
-    channels_last, unit_norm,
-    winograd::{Affine, Rows, Sums, Winograd, available},
+    channels_last,
+    packed::has_products,
+    unit_norm,
+    winograd::{Affine, Rows, Sums, Winograd},
 };
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -21,7 +23,7 @@ struct Case {
 /// about 1; bf16 rounds the 16 transformed weights and inputs to 8 bits.
 fn products() -> Vec<(Kind, f64)> {
     let all = [(Kind::Float, 2e-5), (Kind::BFloat16, 6e-2)];
-    all.into_iter().filter(|(kind, _)| available(*kind)).collect()
+    all.into_iter().filter(|(kind, _)| has_products(*kind)).collect()
 }
 
 fn case([batch, into, out, height, width]: [i64; 5], upsample: bool, kind: Kind) -> Case {
@@ -120,7 +122,7 @@ fn rows_are_those_of_the_whole_and_need_only_their_neighbours() {
 
 #[test]
 fn what_does_not_fit_is_refused_before_it_reaches_cpp() {
-    if !available(Kind::Float) {
+    if !has_products(Kind::Float) {
         return;
     }
     let _no_grad = tch::no_grad_guard();
@@ -182,7 +184,7 @@ fn three_frames_make_a_causal_convolution() {
             assert!(difference < bound, "{into} → {out}, {there} frames, {kind:?}: {difference}");
         }
     }
-    if !available(Kind::Float) {
+    if !has_products(Kind::Float) {
         return;
     }
     let frame = picture([1, 8, 4, 4]);

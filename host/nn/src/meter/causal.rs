@@ -5,18 +5,11 @@ use std::ops::Range;
 use tilewright_kernels::TAPS;
 use tilewright_plan::Dtype;
 
-use super::{Meter, MeterTensor, bytes, four_extents, shape_error, strides::Axes};
+use super::{Meter, MeterKernel, MeterTensor, bytes, check_alike, four_extents, shape_error, strides::Axes};
 use crate::{CausalOps, Ops, Result, Store};
 
-/// The extents of weights over three frames that are laid out for Winograd's filtering.
-#[derive(Clone, Copy, Debug)]
-pub struct MeterCausalKernel {
-    into: i64,
-    out: i64,
-}
-
 impl CausalOps for Meter {
-    type CausalKernel = MeterCausalKernel;
+    type CausalKernel = MeterKernel;
 
     fn is_cpu(&self) -> bool {
         self.costs.kernels.on_cpu
@@ -54,9 +47,7 @@ impl CausalOps for Meter {
     }
 
     fn add(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<MeterTensor> {
-        if tensor.axes.extents() != other.axes.extents() {
-            return Err(shape_error("a sum", &[tensor.axes.extents(), other.axes.extents()]));
-        }
+        check_alike("a sum", tensor, other)?;
         self.moves(3 * tensor.bytes());
         Ok(self.output(tensor.axes.dense(), tensor.dtype))
     }
@@ -64,11 +55,6 @@ impl CausalOps for Meter {
     fn every_other(&self, frames: &MeterTensor, range: Range<i64>) -> Result<MeterTensor> {
         let axes = frames.axes.every_other(range);
         Ok(frames.view(axes.ok_or_else(|| shape_error("every other frame", &[frames.axes.extents()]))?))
-    }
-
-    fn permute(&self, tensor: &MeterTensor, order: &[usize]) -> Result<MeterTensor> {
-        let axes = tensor.axes.permute(order);
-        Ok(tensor.view(axes.ok_or_else(|| shape_error("a permutation", &[tensor.axes.extents()]))?))
     }
 
     fn mean(&self, tensor: &MeterTensor, axis: usize) -> Result<MeterTensor> {
@@ -166,10 +152,10 @@ impl CausalOps for Meter {
     fn winograd_frames(
         &self,
         frames: &[&MeterTensor],
-        kernel: &MeterCausalKernel,
+        kernel: &MeterKernel,
         store: Store<'_, MeterTensor>,
     ) -> Result<()> {
-        let MeterCausalKernel { into, out } = *kernel;
+        let MeterKernel { into, out, .. } = *kernel;
         let Some(last) = frames.last().filter(|_| frames.len() <= TAPS) else {
             return Err(shape_error("a convolution of frames", &[&[frames.len() as i64]]));
         };
@@ -205,11 +191,11 @@ impl CausalOps for Meter {
         Ok(vec![from.len() as i64])
     }
 
-    fn causal_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterCausalKernel> {
+    fn causal_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterKernel> {
         match weight[..] {
             [out, into, 3, 3, 3] if *bias == [out] => {
                 self.lay_out_filtered(weight, bias, TAPS, false);
-                Ok(MeterCausalKernel { into, out })
+                Ok(MeterKernel { into, out, upsamples: false })
             }
             _ => Err(shape_error("a convolution", &[weight, bias])),
         }

@@ -58,21 +58,15 @@ impl Default for Costs {
 impl Costs {
     /// The costs in a type and memory order on a device that was measured.
     pub fn new(speed: &Speed, measured: &Measured, kernels: &Kernels) -> Self {
-        let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
         let single = measured.speeds.iter().find(|of| of.dtype == Dtype::F32 && of.layout == speed.layout);
         Self {
-            scratch,
-            plain,
-            winograd,
-            integers: measured.int8_per_product.unwrap_or(plain.per_product),
-            attention_flops_per_second,
-            fused_attention,
-            expands_rows: true,
+            integers: measured.int8_per_product.unwrap_or(speed.plain.per_product),
             bytes_per_second: measured.bytes_per_second,
             norm_bytes_per_second: [single, Some(speed)]
                 .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),
             kernels: *kernels,
             slow_from: (measured.backend == Backend::Rocm).then_some(MIOPEN_MOST),
+            ..speed.into()
         }
     }
 }

@@ -3,8 +3,8 @@
 use tilewright_kernels::{EXPANDING_VALUE_BYTES, biased_bytes, expanded_rows, pieces_bytes};
 use tilewright_plan::{Dtype, Products};
 
-use super::{Axes, Meter, MeterTensor, shape_error};
-use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenListing, TokenOps, TokenSource};
+use super::{Meter, MeterTensor, check_alike, shape_error};
+use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Listing, Ops, Result, TokenOps, TokenSource};
 
 /// The extents of a linear layer's weight, and of the changes beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub struct MeterMatrix {
     pub beside: Vec<[i64; 2]>,
 }
 
-impl TokenSource<Meter> for TokenListing {
+impl TokenSource<Meter> for Listing {
     fn vector(&self, name: &str, shape: &[i64], _: Dtype) -> Result<Vec<i64>> {
-        self.add(name, shape);
+        self.add(name, &[shape]);
         Ok(shape.to_vec())
     }
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<MeterMatrix> {
-        self.add(name, &shape);
+        self.add(name, &[&shape]);
         Ok(MeterMatrix { extents: shape, piece: shape[0], integers: [false, true], beside: Vec::new() })
     }
 }
@@ -43,16 +43,6 @@ fn check_spans(operation: &'static str, tokens: &MeterTensor, spans: &MeterTenso
             Ok(())
         }
         _ => Err(shape_error(operation, &[of, beside])),
-    }
-}
-
-impl Meter {
-    fn contiguous_output(&self, operation: &'static str, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
-        Ok(self.output(Axes::contiguous(shape).ok_or_else(|| shape_error(operation, &[shape]))?, dtype))
-    }
-
-    fn on_cpu(&self) -> bool {
-        self.costs.kernels.on_cpu
     }
 }
 
@@ -74,11 +64,6 @@ impl TokenOps for Meter {
 
     fn unset(&self, shape: &[i64], dtype: Dtype) -> Result<MeterTensor> {
         self.contiguous_output("a tensor", shape, dtype)
-    }
-
-    fn permute(&self, tensor: &MeterTensor, axes: &[usize]) -> Result<MeterTensor> {
-        let permuted = tensor.axes.permute(axes);
-        Ok(tensor.view(permuted.ok_or_else(|| shape_error("an order of axes", &[tensor.axes.extents()]))?))
     }
 
     fn multiply(
@@ -147,7 +132,7 @@ impl TokenOps for Meter {
         // multiplied.
         let (at_once, width) = (expanded_rows(columns, dtype).min(matrix.piece), dtype.bytes());
         let values = (at_once * columns) as u64;
-        let expanding = if self.on_cpu() { 0 } else { values * EXPANDING_VALUE_BYTES };
+        let expanding = if self.costs.kernels.on_cpu { 0 } else { values * EXPANDING_VALUE_BYTES };
         self.touch(expanding.max(count * at_once as u64 * width) + values * width);
         Ok(())
     }
@@ -163,7 +148,7 @@ impl TokenOps for Meter {
             check_spans("a modulation", tokens, spans)?;
         }
         self.moves(4 * tokens.bytes());
-        if self.on_cpu() {
+        if self.costs.kernels.on_cpu {
             return Ok(self.output(tokens.axes.made_contiguous(), dtype));
         }
         let wide = self.to_dtype(tokens.clone(), Dtype::F32)?;
@@ -190,7 +175,7 @@ impl TokenOps for Meter {
             return Err(shape_error("a norm of heads", &[shape, norm.weight, &[heads]]));
         }
         self.moves(2 * tokens.bytes());
-        if !self.on_cpu() {
+        if !self.costs.kernels.on_cpu {
             self.touch(4 * 4 * tokens.axes.count());
         }
         Ok(())
@@ -229,7 +214,7 @@ impl TokenOps for Meter {
             return Ok(());
         }
         let _result = self.hold(query.bytes());
-        let scratch = match self.on_cpu() {
+        let scratch = match self.costs.kernels.on_cpu {
             true => self.costs.kernels.library_scratch_bytes([tokens, others], width / heads, query.dtype),
             false => 0,
         };
@@ -277,21 +262,17 @@ impl TokenOps for Meter {
     }
 
     fn gelu_onto(&self, output: &MeterTensor, tokens: &MeterTensor, gelu: Gelu) -> Result<()> {
-        if output.axes.extents() != tokens.axes.extents() {
-            return Err(shape_error("a gelu", &[output.axes.extents(), tokens.axes.extents()]));
-        }
+        check_alike("a gelu", output, tokens)?;
         self.moves(2 * tokens.bytes());
         // Only the pass of our own has no result beside the output.
-        if !(self.on_cpu() && gelu == Gelu::Tanh) {
+        if !(self.costs.kernels.on_cpu && gelu == Gelu::Tanh) {
             self.touch(tokens.bytes());
         }
         Ok(())
     }
 
     fn multiply_by(&self, tokens: &MeterTensor, factors: &MeterTensor) -> Result<()> {
-        if factors.axes.extents() != tokens.axes.extents() {
-            return Err(shape_error("a product", &[tokens.axes.extents(), factors.axes.extents()]));
-        }
+        check_alike("a product", tokens, factors)?;
         self.moves(3 * tokens.bytes());
         Ok(())
     }
@@ -299,7 +280,7 @@ impl TokenOps for Meter {
     fn add_gated(&self, tokens: &MeterTensor, gate: Option<&MeterTensor>, other: MeterTensor) -> Result<()> {
         if let Some(gate) = gate {
             check_spans("a gate", tokens, gate)?;
-            if !self.on_cpu() {
+            if !self.costs.kernels.on_cpu {
                 self.touch(other.bytes());
             }
         }

@@ -23,10 +23,6 @@ impl Torch {
     }
 }
 
-fn axes(order: &[usize]) -> Vec<i64> {
-    order.iter().map(|&axis| axis as i64).collect()
-}
-
 impl CausalOps for Torch {
     type CausalKernel = Winograd;
 
@@ -39,9 +35,7 @@ impl CausalOps for Torch {
     }
 
     fn copy(&self, tensor: &Tensor) -> Result<Tensor> {
-        let mut copy = tensor.f_empty_like()?;
-        copy.f_copy_(tensor)?;
-        Ok(copy)
+        Ok(tilewright_torch::copy(tensor)?)
     }
 
     fn concatenate(&self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
@@ -55,10 +49,6 @@ impl CausalOps for Torch {
 
     fn every_other(&self, frames: &Tensor, range: Range<i64>) -> Result<Tensor> {
         Ok(frames.f_slice(0, range.start, range.end, 2)?)
-    }
-
-    fn permute(&self, tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
-        Ok(tensor.f_permute(axes(order))?)
     }
 
     fn mean(&self, tensor: &Tensor, axis: usize) -> Result<Tensor> {
@@ -136,7 +126,7 @@ impl CausalOps for Torch {
     }
 
     fn rearrange(&self, weight: &Tensor, order: &[usize], shape: &[i64]) -> Result<Tensor> {
-        self.laid_out_picture(weight.f_permute(axes(order))?.f_reshape(shape)?)
+        self.laid_out_picture(self.permute(weight, order)?.f_reshape(shape)?)
     }
 
     fn tap(&self, weight: &Tensor, time: i64) -> Result<Tensor> {

@@ -217,11 +217,6 @@ impl TokenOps for Torch {
         Ok(Tensor::f_empty(shape, (kind(dtype)?, self.device))?)
     }
 
-    fn permute(&self, tensor: &Tensor, axes: &[usize]) -> Result<Tensor> {
-        let axes: Vec<i64> = axes.iter().map(|&axis| axis as i64).collect();
-        Ok(tensor.f_permute(axes)?)
-    }
-
     fn multiply(&self, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>, dtype: Dtype) -> Result<Tensor> {
         let mut shape = tokens.size();
         let Some(width) = shape.last_mut() else {

@@ -32,13 +32,9 @@ fn lambdas<T: Latents>(step: &Step<'_, T>) -> ([T::Scalar; 2], T::Scalar) {
 
 /// The stochastic DPM-Solver++ of second order in one step (k-diffusion's `sample_dpmpp_sde`, r =
 /// ½).
-pub(super) fn dpmpp_sde<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
-    let [from, to] = step.sigmas();
+pub(super) fn dpmpp_sde<T: Latents>(step: &mut Step<'_, T>, denoised: T) -> Result<T> {
+    let from = step.sigmas()[0];
     let (latents, model, one) = (step.latents(), step.model, T::Scalar::one());
-    let denoised = step.denoised()?.guided;
-    if to == T::Scalar::zero() {
-        return Ok(Next::plain(denoised));
-    }
     let ([start, end], signal) = lambdas(step);
     let middle = start + T::Scalar::of(0.5) * (end - start);
     let between = model.sigma_of(middle);
@@ -56,25 +52,30 @@ pub(super) fn dpmpp_sde<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
     let span = -down.ln() - start;
     let terms = [(signal / signals[0] * (-span).exp(), latents), (-signal * phi_1(-span), &second)];
     let there = T::combine(&terms)?;
-    let noise = step.noise(from, to)?;
-    Ok(Next::plain(noisy(there, signal * up, &noise)?))
+    step.renoise(there, [one, signal * up])
 }
 
 /// DPM-Solver++ of second order, over steps, without noise (diffusers'
 /// `DPMSolverMultistepScheduler`, midpoint): the last step is of first order.
-pub(super) fn dpmpp_2m<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
+pub(super) fn dpmpp_2m<T: Latents>(step: &mut Step<'_, T>, denoised: T) -> Result<T> {
     let [from, to] = step.sigmas();
-    let latents = step.latents();
-    let denoised = step.denoised()?.guided;
-    if to == T::Scalar::zero() {
-        return Ok(Next::plain(denoised));
-    }
     let ([start, end], signal) = lambdas(step);
     let span = end - start;
     let new = -signal * phi_1(-span);
-    let mut terms = vec![(to / from, latents), (new, &denoised)];
+    by_last(step, denoised, span, [to / from, new, T::Scalar::of(0.5) * new])
+}
+
+/// A step with factors of the latents, of the denoised ones, and of their change since the last
+/// step.
+fn by_last<T: Latents>(
+    step: &Step<'_, T>,
+    denoised: T,
+    span: T::Scalar,
+    [kept, new, change]: [T::Scalar; 3],
+) -> Result<T> {
+    let mut terms = vec![(kept, step.latents()), (new, &denoised)];
     if let ([old], [old_span]) = (&step.state.history[..], &step.state.numbers[..]) {
-        let part = T::Scalar::of(0.5) * new / (*old_span / span);
+        let part = change / (*old_span / span);
         terms.extend([(part, &denoised), (-part, old)]);
     }
     let latents = T::combine(&terms)?;
@@ -110,36 +111,21 @@ impl<F: Real> Multistep<F> {
 
 /// The stochastic DPM-Solver++ of second order, over steps; the correction is that of the midpoint
 /// method or of Heun's.
-pub(super) fn dpmpp_2m_sde<T: Latents>(step: &mut Step<'_, T>, heun: bool) -> Result<T> {
+pub(super) fn dpmpp_2m_sde<T: Latents>(step: &mut Step<'_, T>, denoised: T, heun: bool) -> Result<T> {
     let [from, to] = step.sigmas();
-    let (latents, one) = (step.latents(), T::Scalar::one());
-    let denoised = step.denoised()?.guided;
-    if to == T::Scalar::zero() {
-        return Ok(Next::plain(denoised));
-    }
     let Multistep { span, doubled, signal, kept, new, noise } = Multistep::new(step);
-    let mut terms = vec![(kept, latents), (new, &denoised)];
-    if let ([old], [old_span]) = (&step.state.history[..], &step.state.numbers[..]) {
-        let part = match heun {
-            true => signal * (-phi_1(-doubled) / -doubled + one),
-            false => T::Scalar::of(0.5) * new,
-        };
-        let part = part / (*old_span / span);
-        terms.extend([(part, &denoised), (-part, old)]);
-    }
-    let there = T::combine(&terms)?;
+    let change = match heun {
+        true => signal * (-phi_1(-doubled) / -doubled + T::Scalar::one()),
+        false => T::Scalar::of(0.5) * new,
+    };
+    let next = by_last(step, denoised, span, [kept, new, change])?;
     let drawn = step.noise(from, to)?;
-    Ok(Next { latents: noisy(there, noise, &drawn)?, history: vec![denoised], numbers: vec![span] })
+    Ok(Next { latents: noisy(next.latents, noise, &drawn)?, ..next })
 }
 
 /// The stochastic DPM-Solver++ of third order, over steps.
-pub(super) fn dpmpp_3m_sde<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
-    let to = step.sigmas()[1];
+pub(super) fn dpmpp_3m_sde<T: Latents>(step: &mut Step<'_, T>, denoised: T) -> Result<T> {
     let (latents, one) = (step.latents(), T::Scalar::one());
-    let denoised = step.denoised()?.guided;
-    if to == T::Scalar::zero() {
-        return Ok(Next::plain(denoised));
-    }
     let Multistep { span, doubled, signal, kept, new, noise } = Multistep::new(step);
     let mut terms = vec![(kept, latents), (new, &denoised)];
     let second = (-doubled).exp_m1() / doubled + one;
@@ -183,16 +169,12 @@ fn with_noise<T: Latents>(
 
 /// The extended reverse-time solver of third order (arXiv:2309.06169), with the noise of its
 /// fifth form.
-pub(super) fn er_sde<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
+pub(super) fn er_sde<T: Latents>(step: &mut Step<'_, T>, denoised: T) -> Result<T> {
     /// The points of an integral.
     const POINTS: u32 = 200;
 
     let [from, to] = step.sigmas();
     let (latents, model, one) = (step.latents(), step.model, T::Scalar::one());
-    let denoised = step.denoised()?.guided;
-    if to == T::Scalar::zero() {
-        return Ok(Next::plain(denoised));
-    }
     let ratio = |sigma: T::Scalar| (-model.lambda(sigma)).exp();
     let scale = |ratio: T::Scalar| ratio * (ratio.powf(T::Scalar::of(0.3)).exp() + T::Scalar::of(10.0));
     let [start, end] = [from, to].map(ratio);
@@ -271,16 +253,13 @@ fn grown<T: Latents>(
 /// (`eta` = 0) an exponential method of Runge and Kutta.
 pub(super) fn seeds_2<T: Latents>(
     step: &mut Step<'_, T>,
+    denoised: T,
     eta: T::Scalar,
     ratio: T::Scalar,
     second_order: bool,
 ) -> Result<T> {
     let [from, to] = step.sigmas();
     let (latents, one) = (step.latents(), T::Scalar::one());
-    let denoised = step.denoised()?.guided;
-    if to == T::Scalar::zero() {
-        return Ok(Next::plain(denoised));
-    }
     let ([start, end], signal) = lambdas(step);
     let span = end - start;
     let full = span * (eta + one);
@@ -316,13 +295,9 @@ pub(super) fn seeds_2<T: Latents>(
 }
 
 /// SEEDS of three stages (arXiv:2305.14267).
-pub(super) fn seeds_3<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
+pub(super) fn seeds_3<T: Latents>(step: &mut Step<'_, T>, denoised: T) -> Result<T> {
     let [from, to] = step.sigmas();
     let (latents, one) = (step.latents(), T::Scalar::one());
-    let denoised = step.denoised()?.guided;
-    if to == T::Scalar::zero() {
-        return Ok(Next::plain(denoised));
-    }
     let parts = [1.0 / 3.0, 2.0 / 3.0].map(T::Scalar::of);
     let ([start, end], signal) = lambdas(step);
     let span = end - start;

@@ -2,7 +2,7 @@
 
 use num_traits::{Float, One, Zero};
 
-use super::{Next, Step, along, ancestral, middle, noisy, renoised, slope};
+use super::{Next, Step, along, ancestral, middle, renoised, slope};
 use crate::latents::{Latents, Real};
 
 type Result<T> = std::result::Result<Next<T>, <T as Latents>::Error>;
@@ -18,23 +18,13 @@ pub(super) fn euler<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
 pub(super) fn euler_ancestral<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
     let [from, to] = step.sigmas();
     let denoised = step.denoised()?.guided;
-    let zero = T::Scalar::zero();
-    if step.model.is_flow() {
-        if to == zero {
-            return Ok(Next::plain(denoised));
-        }
-        let [down, factor, up] = renoised(from, to);
-        let there = along(step.latents(), &denoised, from, down)?;
-        let noise = step.noise(from, to)?;
-        return Ok(Next::plain(T::combine(&[(factor, &there), (up, &noise)])?));
-    }
-    let [down, up] = ancestral(from, to, T::Scalar::one());
-    if down == zero {
+    let [down, factor, up] = step.ancestral();
+    let end = if step.model.is_flow() { to } else { down };
+    if end == T::Scalar::zero() {
         return Ok(Next::plain(denoised));
     }
     let there = along(step.latents(), &denoised, from, down)?;
-    let noise = step.noise(from, to)?;
-    Ok(Next::plain(noisy(there, up, &noise)?))
+    step.renoise(there, [factor, up])
 }
 
 /// Euler's method with the noise of the negative conditioning (CFG++, arXiv:2406.08070), with a
@@ -56,8 +46,7 @@ pub(super) fn euler_cfg_pp<T: Latents>(step: &mut Step<'_, T>, eta: T::Scalar) -
     if eta == zero {
         return Ok(Next::plain(there));
     }
-    let noise = step.noise(from, to)?;
-    Ok(Next::plain(noisy(there, after * up, &noise)?))
+    step.renoise(there, [T::Scalar::one(), after * up])
 }
 
 /// Heun's method (arXiv:2206.00364, algorithm 2).
@@ -117,21 +106,10 @@ pub(super) fn dpm_2<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
 
 /// [`dpm_2`] down to less noise than asked for, and new noise.
 pub(super) fn dpm_2_ancestral<T: Latents>(step: &mut Step<'_, T>) -> Result<T> {
-    let [from, to] = step.sigmas();
-    let (one, zero) = (T::Scalar::one(), T::Scalar::zero());
-    let [down, factor, up] = match step.model.is_flow() {
-        true => renoised(from, to),
-        false => {
-            let [down, up] = ancestral(from, to, one);
-            [down, one, up]
-        }
-    };
+    let from = step.sigmas()[0];
+    let [down, factor, up] = step.ancestral();
     let there = by_middle(step, from, down)?;
-    if down == zero {
-        return Ok(Next::plain(there));
-    }
-    let noise = step.noise(from, to)?;
-    Ok(Next::plain(T::combine(&[(factor, &there), (up, &noise)])?))
+    if down == T::Scalar::zero() { Ok(Next::plain(there)) } else { step.renoise(there, [factor, up]) }
 }
 
 fn by_middle<T: Latents>(step: &mut Step<'_, T>, from: T::Scalar, to: T::Scalar) -> std::result::Result<T, T::Error> {
@@ -168,8 +146,7 @@ pub(super) fn dpmpp_2s_ancestral<T: Latents>(step: &mut Step<'_, T>) -> Result<T
         let there = along(latents, &denoised, from, between)?;
         let second = step.denoise(&there, between)?.guided;
         let there = along(latents, &second, from, down)?;
-        let noise = step.noise(from, to)?;
-        return Ok(Next::plain(T::combine(&[(factor, &there), (up, &noise)])?));
+        return step.renoise(there, [factor, up]);
     }
     let [down, up] = ancestral(from, to, one);
     let there = match down == zero {
@@ -184,8 +161,7 @@ pub(super) fn dpmpp_2s_ancestral<T: Latents>(step: &mut Step<'_, T>) -> Result<T
     if to == zero {
         return Ok(Next::plain(there));
     }
-    let noise = step.noise(from, to)?;
-    Ok(Next::plain(noisy(there, up, &noise)?))
+    step.renoise(there, [one, up])
 }
 
 /// [`dpmpp_2s_ancestral`] with the noise of the negative conditioning.
@@ -210,8 +186,7 @@ pub(super) fn dpmpp_2s_ancestral_cfg_pp<T: Latents>(step: &mut Step<'_, T>) -> R
     if to == zero {
         return Ok(Next::plain(there));
     }
-    let noise = step.noise(from, to)?;
-    Ok(Next::plain(noisy(there, up, &noise)?))
+    step.renoise(there, [one, up])
 }
 
 /// A step of DPM-Solver++ and its first half: the factors of the latents and of their denoised

@@ -27,6 +27,8 @@ enum Trait {
     NeedsNegative,
     /// The kept part of a mask has noise of its own, by the next seed.
     OtherMaskNoise,
+    /// It divides by the signal of the first latents.
+    NeedsSignal,
 }
 
 /// A row of the table.
@@ -34,11 +36,13 @@ struct Row {
     name: &'static str,
     method: Method,
     noise: NoiseKind,
+    /// The most calls of the model in a step, and the most latents that it leaves to the next one.
+    most: [u32; 2],
     traits: &'static [Trait],
 }
 
-const fn row(name: &'static str, method: Method, noise: NoiseKind, traits: &'static [Trait]) -> Row {
-    Row { name, method, noise, traits }
+const fn row(name: &'static str, method: Method, noise: NoiseKind, most: [u32; 2], traits: &'static [Trait]) -> Row {
+    Row { name, method, noise, most, traits }
 }
 
 use Method::{
@@ -47,7 +51,7 @@ use Method::{
     GradientEstimation, Heun, HeunPp2, Ipndm, IpndmV, Lcm, Lms, ResMultistep, SaSolver, Seeds2, Seeds3, UniPc,
 };
 use NoiseKind::{Brownian, Independent, None as Silent};
-use Trait::{NeedsNegative, OtherMaskNoise, SkipsLast};
+use Trait::{NeedsNegative, NeedsSignal, OtherMaskNoise, SkipsLast};
 
 const HEUN_X0: Method = Seeds2 { eta: 0.0, ratio: 1.0, second_order: true };
 const HEUN_X0_SDE: Method = Seeds2 { eta: 1.0, ratio: 1.0, second_order: true };
@@ -62,58 +66,58 @@ const fn res(eta: f64, cfg_pp: bool) -> Method {
 /// In ComfyUI's order. Its forms for GPUs differ by the device of the noise alone, and noise is a
 /// CPU's here.
 static ROWS: [Row; 45] = [
-    row("euler", Euler, Silent, &[]),
-    row("euler_cfg_pp", EulerCfgPp { eta: 0.0 }, Silent, &[NeedsNegative]),
-    row("euler_ancestral", EulerAncestral, Independent, &[]),
-    row("euler_ancestral_cfg_pp", EulerCfgPp { eta: 1.0 }, Independent, &[NeedsNegative]),
-    row("heun", Heun, Silent, &[]),
-    row("heunpp2", HeunPp2, Silent, &[]),
-    row("exp_heun_2_x0", HEUN_X0, Silent, &[]),
-    row("exp_heun_2_x0_sde", HEUN_X0_SDE, Independent, &[]),
-    row("dpm_2", Dpm2, Silent, &[SkipsLast]),
-    row("dpm_2_ancestral", Dpm2Ancestral, Independent, &[SkipsLast]),
-    row("lms", Lms, Silent, &[]),
-    row("dpm_fast", DpmFast, Silent, &[]),
-    row("dpm_adaptive", DpmAdaptive, Silent, &[]),
-    row("dpmpp_2s_ancestral", Dpmpp2sAncestral, Independent, &[]),
-    row("dpmpp_2s_ancestral_cfg_pp", Dpmpp2sAncestralCfgPp, Independent, &[NeedsNegative]),
-    row("dpmpp_sde", DpmppSde, Brownian, &[]),
-    row("dpmpp_sde_gpu", DpmppSde, Brownian, &[]),
-    row("dpmpp_2m", Dpmpp2m, Silent, &[]),
-    row("dpmpp_2m_cfg_pp", Dpmpp2mCfgPp, Silent, &[NeedsNegative]),
-    row("dpmpp_2m_sde", MIDPOINT_SDE, Brownian, &[]),
-    row("dpmpp_2m_sde_gpu", MIDPOINT_SDE, Brownian, &[]),
-    row("dpmpp_2m_sde_heun", HEUN_SDE, Brownian, &[]),
-    row("dpmpp_2m_sde_heun_gpu", HEUN_SDE, Brownian, &[]),
-    row("dpmpp_3m_sde", Dpmpp3mSde, Brownian, &[]),
-    row("dpmpp_3m_sde_gpu", Dpmpp3mSde, Brownian, &[]),
-    row("ddpm", Ddpm, Independent, &[]),
-    row("lcm", Lcm, Independent, &[]),
-    row("ipndm", Ipndm, Silent, &[]),
-    row("ipndm_v", IpndmV, Silent, &[]),
-    row("deis", Deis, Silent, &[]),
-    row("cfgpp_ud10_ab", CfgPpHistory, Silent, &[NeedsNegative]),
-    row("res_multistep", res(0.0, false), Silent, &[]),
-    row("res_multistep_cfg_pp", res(0.0, true), Silent, &[NeedsNegative]),
-    row("res_multistep_ancestral", res(1.0, false), Independent, &[]),
-    row("res_multistep_ancestral_cfg_pp", res(1.0, true), Independent, &[NeedsNegative]),
-    row("gradient_estimation", GradientEstimation { cfg_pp: false }, Silent, &[]),
-    row("gradient_estimation_cfg_pp", GradientEstimation { cfg_pp: true }, Silent, &[NeedsNegative]),
-    row("er_sde", ErSde, Independent, &[]),
-    row("seeds_2", SEEDS_2, Independent, &[]),
-    row("seeds_3", Seeds3, Independent, &[]),
-    row("sa_solver", SaSolver { evaluates_twice: false }, Independent, &[]),
-    row("sa_solver_pece", SaSolver { evaluates_twice: true }, Independent, &[]),
-    row("ddim", Euler, Silent, &[OtherMaskNoise]),
-    row("uni_pc", UniPc(Form { second: false, order: 3, native: false }), Silent, &[SkipsLast]),
-    row("uni_pc_bh2", UniPc(Form { second: true, order: 3, native: false }), Silent, &[SkipsLast]),
+    row("euler", Euler, Silent, [1, 0], &[]),
+    row("euler_cfg_pp", EulerCfgPp { eta: 0.0 }, Silent, [1, 0], &[NeedsNegative]),
+    row("euler_ancestral", EulerAncestral, Independent, [1, 0], &[]),
+    row("euler_ancestral_cfg_pp", EulerCfgPp { eta: 1.0 }, Independent, [1, 0], &[NeedsNegative]),
+    row("heun", Heun, Silent, [2, 0], &[]),
+    row("heunpp2", HeunPp2, Silent, [3, 0], &[]),
+    row("exp_heun_2_x0", HEUN_X0, Silent, [2, 0], &[NeedsSignal]),
+    row("exp_heun_2_x0_sde", HEUN_X0_SDE, Independent, [2, 0], &[NeedsSignal]),
+    row("dpm_2", Dpm2, Silent, [2, 0], &[SkipsLast]),
+    row("dpm_2_ancestral", Dpm2Ancestral, Independent, [2, 0], &[SkipsLast]),
+    row("lms", Lms, Silent, [1, 3], &[]),
+    row("dpm_fast", DpmFast, Silent, [3, 0], &[]),
+    row("dpm_adaptive", DpmAdaptive, Silent, [3, 1], &[]),
+    row("dpmpp_2s_ancestral", Dpmpp2sAncestral, Independent, [2, 0], &[]),
+    row("dpmpp_2s_ancestral_cfg_pp", Dpmpp2sAncestralCfgPp, Independent, [2, 0], &[NeedsNegative]),
+    row("dpmpp_sde", DpmppSde, Brownian, [2, 0], &[NeedsSignal]),
+    row("dpmpp_sde_gpu", DpmppSde, Brownian, [2, 0], &[NeedsSignal]),
+    row("dpmpp_2m", Dpmpp2m, Silent, [1, 1], &[]),
+    row("dpmpp_2m_cfg_pp", Dpmpp2mCfgPp, Silent, [1, 1], &[NeedsNegative]),
+    row("dpmpp_2m_sde", MIDPOINT_SDE, Brownian, [1, 1], &[NeedsSignal]),
+    row("dpmpp_2m_sde_gpu", MIDPOINT_SDE, Brownian, [1, 1], &[NeedsSignal]),
+    row("dpmpp_2m_sde_heun", HEUN_SDE, Brownian, [1, 1], &[NeedsSignal]),
+    row("dpmpp_2m_sde_heun_gpu", HEUN_SDE, Brownian, [1, 1], &[NeedsSignal]),
+    row("dpmpp_3m_sde", Dpmpp3mSde, Brownian, [1, 2], &[NeedsSignal]),
+    row("dpmpp_3m_sde_gpu", Dpmpp3mSde, Brownian, [1, 2], &[NeedsSignal]),
+    row("ddpm", Ddpm, Independent, [1, 0], &[]),
+    row("lcm", Lcm, Independent, [1, 0], &[]),
+    row("ipndm", Ipndm, Silent, [1, 3], &[]),
+    row("ipndm_v", IpndmV, Silent, [1, 3], &[]),
+    row("deis", Deis, Silent, [1, 2], &[]),
+    row("cfgpp_ud10_ab", CfgPpHistory, Silent, [1, 3], &[NeedsNegative]),
+    row("res_multistep", res(0.0, false), Silent, [1, 1], &[]),
+    row("res_multistep_cfg_pp", res(0.0, true), Silent, [1, 1], &[NeedsNegative]),
+    row("res_multistep_ancestral", res(1.0, false), Independent, [1, 1], &[]),
+    row("res_multistep_ancestral_cfg_pp", res(1.0, true), Independent, [1, 1], &[NeedsNegative]),
+    row("gradient_estimation", GradientEstimation { cfg_pp: false }, Silent, [1, 1], &[]),
+    row("gradient_estimation_cfg_pp", GradientEstimation { cfg_pp: true }, Silent, [1, 1], &[NeedsNegative]),
+    row("er_sde", ErSde, Independent, [1, 2], &[NeedsSignal]),
+    row("seeds_2", SEEDS_2, Independent, [2, 0], &[NeedsSignal]),
+    row("seeds_3", Seeds3, Independent, [3, 0], &[NeedsSignal]),
+    row("sa_solver", SaSolver { evaluates_twice: false }, Independent, [1, 5], &[NeedsSignal]),
+    row("sa_solver_pece", SaSolver { evaluates_twice: true }, Independent, [2, 5], &[NeedsSignal]),
+    row("ddim", Euler, Silent, [1, 0], &[OtherMaskNoise]),
+    row("uni_pc", UniPc(Form { second: false, order: 3, native: false }), Silent, [1, 3], &[SkipsLast]),
+    row("uni_pc_bh2", UniPc(Form { second: true, order: 3, native: false }), Silent, [1, 3], &[SkipsLast]),
 ];
 
 /// diffusers' own, under the names that stand for them with its conventions.
 static NATIVE: [Row; 3] = [
-    row("uni_pc", UniPc(Form { second: true, order: 2, native: true }), Silent, &[]),
-    row("uni_pc_bh2", UniPc(Form { second: true, order: 2, native: true }), Silent, &[]),
-    row("dpmpp_2m", Method::Dpmpp2mNative, Silent, &[]),
+    row("uni_pc", UniPc(Form { second: true, order: 2, native: true }), Silent, [1, 3], &[]),
+    row("uni_pc_bh2", UniPc(Form { second: true, order: 2, native: true }), Silent, [1, 3], &[]),
+    row("dpmpp_2m", Method::Dpmpp2mNative, Silent, [1, 1], &[]),
 ];
 
 /// The samplers that ComfyUI lacks.
@@ -176,12 +180,12 @@ impl Sampler {
 
     /// The most calls of the model in a step.
     pub fn calls(self) -> u32 {
-        self.method().calls()
+        self.row().most[0]
     }
 
     /// The most latents that a step leaves to the next one, besides the sample's own.
     pub fn remembered(self) -> u32 {
-        self.method().remembered()
+        self.row().most[1]
     }
 
     /// The noise of its steps.
@@ -197,6 +201,11 @@ impl Sampler {
     /// True if it reads the negative conditioning's latents on their own, also at a guidance of 1.
     pub fn needs_negative(self) -> bool {
         self.row().traits.contains(&NeedsNegative)
+    }
+
+    /// True if it divides by the signal of the first latents.
+    pub(super) fn needs_signal(self) -> bool {
+        self.row().traits.contains(&NeedsSignal)
     }
 
     /// True if the kept part of a mask has noise of its own, by the next seed.

@@ -18,7 +18,7 @@ use crate::{
     Result, attention, conv2d, copy,
     device::{self, synchronize},
     group_norm, kernels, kind, memory, packed, scalar, to_layout, transfer,
-    winograd::{self, Affine, Rows, Sums, Winograd},
+    winograd::{Affine, Rows, Sums, Winograd},
 };
 
 /// Values of the elementwise operation: more than caches hold, which are larger on a GPU.
@@ -197,7 +197,7 @@ impl Bench for OnDevice {
     }
 
     fn has_winograd(&self, dtype: Dtype) -> bool {
-        self.device == Device::Cpu && kind(dtype).is_ok_and(winograd::available)
+        self.device == Device::Cpu && kind(dtype).is_ok_and(packed::has_products)
     }
 
     fn elementwise_bytes(&self) -> f64 {
