@@ -29,8 +29,10 @@ pub(crate) fn check_channels(widths: impl IntoIterator<Item = usize>) -> std::re
 
 /// A half of an autoencoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Half {
+pub enum Half {
+    /// Latents to pictures.
     Decoder,
+    /// Pictures to latents.
     Encoder,
 }
 
@@ -59,7 +61,7 @@ impl Half {
 
     /// The description of this half that policies are given: `scales` are pixels per latent pixel,
     /// and frames per latent frame.
-    pub fn model(self, file: &Checkpoint, identity: &Identity, family: Family, scales: [u32; 2]) -> Model {
+    pub(crate) fn model(self, file: &Checkpoint, identity: &Identity, family: Family, scales: [u32; 2]) -> Model {
         let names = self.names(file, identity);
         Model {
             family: family.name().to_owned(),
@@ -204,14 +206,14 @@ impl<'a> Known<'a> {
 
 /// A half of an autoencoder in a file, beside the weights that its network needs.
 #[derive(Debug)]
-pub(crate) struct Weights<'a> {
+pub struct Weights<'a> {
     known: Known<'a>,
     half: Half,
     needed: Vec<Needed>,
 }
 
 impl<'a> Weights<'a> {
-    pub fn new(known: Known<'a>, half: Half, needed: Vec<Needed>) -> Self {
+    pub(crate) fn new(known: Known<'a>, half: Half, needed: Vec<Needed>) -> Self {
         Self { known, half, needed }
     }
 
@@ -225,11 +227,10 @@ impl<'a> Weights<'a> {
         self.known.part(self.half).filter(is_left).map(str::to_owned).collect()
     }
 
-    /// Checks, before anything is decided or loaded, that the weights can be loaded.
+    /// As [`crate::HalfConfig::check_weights`].
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
-    /// integers.
+    /// As there.
     pub fn check(&self) -> Result<()> {
         let path = self.known.file.path();
         Error::refuse_left_over(path, self.half.name(), &self.left_over())?;

@@ -32,6 +32,7 @@ mod published;
 pub mod t5;
 mod text_encoder;
 pub mod transformer;
+mod vae;
 pub mod wan;
 pub mod wan_vae;
 
@@ -61,3 +62,6 @@ pub use tilewright_checkpoint::{
 };
 pub use tilewright_nn::{ComputeFormat, PlanFormat};
 pub use transformer::{BeforeBlock, Blocks};
+#[cfg(feature = "torch")]
+pub use vae::Loaded;
+pub use vae::{DecoderConfig, HalfConfig, Metered, Pass};

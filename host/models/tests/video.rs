@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Identity, Latent,
+    Checkpoint, ComputeFormat, DecoderConfig, HalfConfig, Identity, Latent,
     wan_vae::{Clip, Config, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -38,7 +38,7 @@ impl Case {
         let config = Config::read(&file, &identity).unwrap();
         let tensor = case["tensor"].as_str().filter(|_| case["tensors"].as_u64().unwrap() > 1);
         let mut latent = Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), tensor).unwrap();
-        latent.check_wan(&config).unwrap();
+        latent.check(&config).unwrap();
         if case["scaled"].as_bool().unwrap() {
             latent.unscale(&config.scaling().unwrap()).unwrap();
         }

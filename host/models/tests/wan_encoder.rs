@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Identity,
+    Checkpoint, ComputeFormat, HalfConfig, Identity,
     wan_vae::{Encoder, EncoderConfig},
 };
 use tilewright_plan::{Dtype, Layout, Precision};

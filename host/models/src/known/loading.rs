@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 impl<'a> Weights<'a> {
     /// The weights as a network on a device asks for them.
-    pub fn on<'s>(&self, Destination { device, step }: Destination<'s>) -> OnDevice<'_, 'a, 's> {
+    pub(crate) fn on<'s>(&self, Destination { device, step }: Destination<'s>) -> OnDevice<'_, 'a, 's> {
         let stored = self.needed.iter().filter_map(|needed| self.known.names.get(&needed.name));
         let all_bytes = stored.filter_map(|name| self.known.file.bytes(name)).map(<[u8]>::len).sum();
         OnDevice { known: &self.known, device, step: RefCell::new(step), all_bytes, done_bytes: Cell::new(0) }
