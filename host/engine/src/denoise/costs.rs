@@ -9,7 +9,7 @@ use std::{
 use tch::Device;
 use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::{
-    Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, NetworkConfig, transformer::Residency,
+    AnyConfig, Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, transformer::Residency,
 };
 use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope, fuses_attention};
 use tilewright_plan::{
@@ -242,7 +242,7 @@ impl DenoisePrices {
         let meter = Meter::new(format, costs);
         let config = self.config();
         let scope = TokenScope::new(self.experts[0].file(), &meter);
-        let network = Network::build(config, &scope).map_err(Error::Model)?;
+        let network = config.build(&scope).map_err(Error::Model)?;
         let nn = |error: tilewright_nn::Error| Error::Model(error.into());
         let size = self.shape.latents.clone();
         let whole = filled(&size, config.patch());

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
 use tilewright_nn::{Gelu, Needed};
 
-use super::Network;
 use crate::{
     Error, Result, config_json,
-    network_file::{NetworkConfig, needed_by},
+    network_file::{NetworkConfig, table},
+    text_encoder::EncoderArchitecture,
     transformer::{Layout, TransformerFile},
 };
 
@@ -116,10 +116,6 @@ impl Config {
     /// there.
     fn read_blocks(file: &TransformerFile, usual: Self) -> Result<Self> {
         let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
-        let blocks = match file.layout {
-            Layout::Original => file.blocks("transformer.resblocks")?,
-            _ => file.blocks("encoder.layers")?,
-        };
         let written: ConfigFile =
             config_json::beside(file.file(), &[])?.map(|(_, written)| written).unwrap_or_default();
         let (heads, hidden) = (written.num_attention_heads.unwrap_or(usual.heads), usual.hidden);
@@ -136,7 +132,7 @@ impl Config {
         };
         Ok(Self {
             heads,
-            blocks,
+            blocks: file.blocks(usual.block_start(file.layout))?,
             quick_gelu,
             feed_forward: extent("blocks.0.widen.bias", 0)?,
             positions: extent("positions.weight", 0)?,
@@ -151,25 +147,16 @@ impl Config {
 }
 
 impl NetworkConfig for Config {
-    fn needed(&self) -> Result<Vec<Needed>> {
-        let mut needed = needed_by(|scope| Network::build(self, scope))?;
-        let table = |name: &str, shape: &[i64]| Needed {
-            name: name.into(),
-            shapes: vec![shape.iter().map(|extent| *extent as usize).collect()],
-        };
-        needed.push(table("positions.weight", &[self.positions, self.hidden]));
+    fn tables(&self) -> Vec<Needed> {
+        let mut tables = vec![table("positions.weight", &[self.positions, self.hidden])];
         match self.picture {
-            None => needed.push(table("tokens.weight", &[self.vocabulary, self.hidden])),
+            None => tables.push(table("tokens.weight", &[self.vocabulary, self.hidden])),
             Some(Picture { patch, .. }) => {
-                needed.push(table("class", &[self.hidden]));
-                needed.push(table("patches.weight", &[self.hidden, CHANNELS * patch * patch]));
+                tables.push(table("class", &[self.hidden]));
+                tables.push(table("patches.weight", &[self.hidden, CHANNELS * patch * patch]));
             }
         }
-        Ok(needed)
-    }
-
-    fn tables(&self) -> &'static [&'static str] {
-        &["tokens.weight", "positions.weight", "class", "patches.weight"]
+        tables
     }
 
     fn head_width(&self) -> i64 {

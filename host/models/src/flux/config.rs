@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
-use tilewright_nn::Needed;
 
-use super::Network;
 use crate::{
     Error, Result, config_json,
-    network_file::{NetworkConfig, needed_by},
+    network_file::NetworkConfig,
     transformer::{Layout, TransformerFile},
 };
 
@@ -116,10 +114,6 @@ impl Config {
 }
 
 impl NetworkConfig for Config {
-    fn needed(&self) -> Result<Vec<Needed>> {
-        needed_by(|scope| Network::build(self, scope))
-    }
-
     fn head_width(&self) -> i64 {
         self.axes.iter().sum()
     }

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
 use tilewright_nn::Needed;
 
-use super::{Network, names::block_start};
+use super::names::block_start;
 use crate::{
     Error, Result, config_json,
-    network_file::{NetworkConfig, needed_by},
+    network_file::{NetworkConfig, table},
     transformer::TransformerFile,
 };
 
@@ -114,15 +114,8 @@ impl Config {
 }
 
 impl NetworkConfig for Config {
-    fn needed(&self) -> Result<Vec<Needed>> {
-        let mut needed = needed_by(|scope| Network::build(self, scope))?;
-        let shapes = vec![vec![self.vocabulary as usize, self.hidden as usize]];
-        needed.push(Needed { name: "tokens.weight".into(), shapes });
-        Ok(needed)
-    }
-
-    fn tables(&self) -> &'static [&'static str] {
-        &["tokens.weight"]
+    fn tables(&self) -> Vec<Needed> {
+        vec![table("tokens.weight", &[self.vocabulary, self.hidden])]
     }
 
     fn head_width(&self) -> i64 {

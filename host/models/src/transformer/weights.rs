@@ -54,12 +54,18 @@ pub struct TransformerFile {
     pub layout: Layout,
     /// The prefix of every name.
     pub prefix: String,
-    rows: &'static [Row],
+    /// The table of names of a layout.
+    rows: fn(Layout) -> &'static [Row],
     changes: Changes,
 }
 
 impl TransformerFile {
-    pub(crate) fn new(file: impl Into<Arc<Checkpoint>>, layout: Layout, prefix: String, rows: &'static [Row]) -> Self {
+    pub(crate) fn new(
+        file: impl Into<Arc<Checkpoint>>,
+        layout: Layout,
+        prefix: String,
+        rows: fn(Layout) -> &'static [Row],
+    ) -> Self {
         Self { file: file.into(), layout, prefix, rows, changes: Changes::default() }
     }
 
@@ -92,12 +98,13 @@ impl TransformerFile {
         Self::new(self.file.clone(), self.layout, self.prefix.clone(), self.rows)
     }
 
-    /// Adds a LoRA's changes, whose layers may be called by the names of any of `layouts`.
+    /// Adds a LoRA's changes, whose layers may be called by the names of any layout.
     ///
     /// # Errors
     /// As [`Changes::add`].
-    pub(crate) fn add(&mut self, lora: Lora, layouts: &[&[Row]], needed: &[Needed]) -> Result<LoraFit> {
-        self.changes.add(lora, layouts, needed)
+    pub(crate) fn add(&mut self, lora: Lora, needed: &[Needed]) -> Result<LoraFit> {
+        let layouts = [Layout::Original, Layout::ComfyUi, Layout::Diffusers];
+        self.changes.add(lora, &layouts.map(self.rows), needed)
     }
 
     /// The changes that LoRAs make.
@@ -107,7 +114,7 @@ impl TransformerFile {
 
     /// The file's tensors that a weight is made of.
     pub(crate) fn parts(&self, name: &str) -> (Vec<String>, Join) {
-        let (parts, join) = names::parts(self.rows, name);
+        let (parts, join) = names::parts((self.rows)(self.layout), name);
         (parts.into_iter().map(|part| format!("{}{part}", self.prefix)).collect(), join)
     }
 
