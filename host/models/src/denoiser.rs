@@ -14,6 +14,7 @@ pub use self::loaded::LoadedDenoiser;
 use crate::own;
 use crate::{
     BeforeBlock, Checkpoint, EncoderKind, Error, Family, Identity, Lora, LoraFit, Result, flux,
+    identify::first_tensor,
     network_file::{AnyConfig, NetworkConfig, NetworkFile, networks},
     parts::{Part, Role},
     published::Facts,
@@ -261,9 +262,7 @@ fn refusal(file: &Checkpoint, parts: &[Part]) -> String {
         crate::Kind::Pixels => "raw frames, not a transformer".into(),
         crate::Kind::Conditioning => "conditioning, not a transformer: it comes after --conditioning".into(),
         crate::Kind::Transformer | crate::Kind::Other => {
-            let first =
-                file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
-            format!("no transformer in it ({first}): {} can be run", names())
+            format!("no transformer in it ({}): {} can be run", first_tensor(file), names())
         }
     }
 }

@@ -308,13 +308,10 @@ impl Identity {
                 "{}, not a VAE that can be decoded with: give the file of a KL or WAN VAE, or a checkpoint that contains one",
                 Part::list_names(&Part::of(file))
             ),
-            Kind::Transformer | Kind::Other => {
-                let first = file
-                    .names()
-                    .next()
-                    .map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
-                format!("no VAE's decoder in it ({first}): give the file of the VAE or a checkpoint that contains one")
-            }
+            Kind::Transformer | Kind::Other => format!(
+                "no VAE's decoder in it ({}): give the file of the VAE or a checkpoint that contains one",
+                first_tensor(file)
+            ),
         };
         Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
@@ -345,6 +342,11 @@ impl Identity {
         let start = format!("{}decoder.", self.prefix);
         file.names().any(|name| name.starts_with(&start))
     }
+}
+
+/// The first tensor of a file, in words: it shows what was given.
+pub(crate) fn first_tensor(file: &Checkpoint) -> String {
+    file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"))
 }
 
 /// The family by its neighbours in a whole checkpoint, or else by the latent's channels.

@@ -170,7 +170,7 @@ pub struct FoundDenoiser {
 }
 
 /// The report of `tilewright inspect` on a LoRA.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LoraInspection {
     /// Layers that are changed, those of text encoders aside.
     pub layers: usize,
@@ -203,15 +203,7 @@ impl LoraInspection {
                 notes: lora.notes,
                 problem: None,
             },
-            Err(error) => Self {
-                layers: 0,
-                ranks: None,
-                scales: None,
-                text_keys: 0,
-                second_keys: 0,
-                notes: Vec::new(),
-                problem: Some(in_words(file, &error)),
-            },
+            Err(error) => Self { problem: Some(in_words(file, &error)), ..Self::default() },
         })
     }
 }

@@ -232,13 +232,11 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As there.
     pub fn check(&self) -> Result<()> {
-        let path = self.known.file.path();
-        Error::refuse_left_over(path, self.half.name(), &self.left_over())?;
+        Error::refuse_left_over(self.known.file.path(), self.half.name(), &self.left_over())?;
         for needed in &self.needed {
             let (name, _) = self.known.locate(needed)?;
             if !self.known.file.can_load(name) {
-                let found = self.known.file.find_stored(name).map_or_else(String::new, |stored| stored.to_string());
-                return Err(FileError::Stored { path: path.to_owned(), name: name.to_owned(), found }.into());
+                return Err(Error::stored(self.known.file, name));
             }
         }
         Ok(())

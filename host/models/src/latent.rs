@@ -8,7 +8,7 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use tilewright_checkpoint::{Error as FileError, Shape};
+use tilewright_checkpoint::Shape;
 use tilewright_plan::bytes;
 
 #[cfg(feature = "torch")]
@@ -153,8 +153,7 @@ impl LatentFile {
             )));
         }
         if !file.can_load(name) {
-            let found = file.find_stored(name).map_or_else(String::new, |stored| stored.to_string());
-            return Err(FileError::Stored { path: path.to_owned(), name: name.to_owned(), found }.into());
+            return Err(Error::stored(&file, name));
         }
         let origin = match name {
             COMFYUI if file.shape(COMFYUI_MARKER).is_some() => Origin::ComfyUi,

@@ -51,8 +51,6 @@ pub use known::LoadStep;
 pub use latent::Latent;
 pub use latent::{Extents, LatentFile, Origin, Scaling};
 pub use lora::{Lora, LoraFit};
-#[cfg(feature = "torch")]
-pub use network_file::LoadedNetwork;
 pub use network_file::{AnyConfig, NetworkConfig, NetworkFile};
 pub use parts::{Part, Role};
 pub use published::{ComfyUi, Facts, Published, Start, Usual, Widths};

@@ -54,12 +54,11 @@ pub struct Config {
 
 impl Config {
     pub(crate) fn read(file: &TransformerFile) -> Result<Self> {
-        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         Ok(Self {
-            hidden: extent("first.weight", 0)?,
+            hidden: file.extent("first.weight", 0)?,
             blocks: file.blocks("blocks")?,
-            text: extent("text.weight", 1)?,
-            latent_channels: extent("first.weight", 1)?,
+            text: file.extent("text.weight", 1)?,
+            latent_channels: file.extent("first.weight", 1)?,
         })
     }
 }

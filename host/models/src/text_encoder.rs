@@ -18,6 +18,7 @@ use tilewright_plan::Dtype;
 pub use self::loaded::LoadedEncoder;
 use crate::{
     Checkpoint, Error, Identity, Kind, Part, Result, clip,
+    identify::first_tensor,
     network_file::{AnyConfig, NetworkConfig, NetworkFile, networks},
     t5,
     transformer::{Layout, Row, TransformerFile},
@@ -324,12 +325,7 @@ fn refusal(file: &Checkpoint, wanted: &str, known: &str) -> String {
         Kind::Latent => format!("a latent, not a {wanted}"),
         Kind::Pixels => format!("raw frames, not a {wanted}"),
         Kind::Conditioning => "conditioning, which text encoders have made already: sample takes it".into(),
-        Kind::Transformer | Kind::Other => {
-            let first = file.names().next();
-            let first =
-                first.map_or_else(|| "it holds no tensors".into(), |name| format!("its first tensor is {name}"));
-            format!("no {wanted} in it ({first}): {known}")
-        }
+        Kind::Transformer | Kind::Other => format!("no {wanted} in it ({}): {known}", first_tensor(file)),
     }
 }
 

@@ -134,15 +134,20 @@ impl TransformerFile {
     ///
     /// # Errors
     /// The weight is missing, or no network is so wide.
-    pub(crate) fn extent(&self, name: &str, axis: usize) -> Result<usize> {
+    pub(crate) fn extent(&self, name: &str, axis: usize) -> Result<i64> {
         let extent = self.shape(name).and_then(|shape| shape.get(axis).copied());
         let extent = extent.ok_or_else(|| self.missing(name, &[]))?;
         if (1..=MOST_WIDTH).contains(&extent) {
-            return Ok(extent);
+            return Ok(extent as i64);
         }
         let name = self.parts(name).0.into_iter().next().unwrap_or_default();
         let reason = format!("tensor {name} is {extent} wide: 1 to {MOST_WIDTH} were expected");
         Err(Error::Unknown { path: self.file.path().to_owned(), reason })
+    }
+
+    /// The error of a file whose tensors are no network of the kind that its names show.
+    pub(crate) fn refuse(&self, kind: &str, reason: String) -> Error {
+        Error::File(FileError::Format { path: self.file.path().to_owned(), reason: format!("no {kind}: {reason}") })
     }
 
     fn missing(&self, name: &str, expected: &[usize]) -> Error {
@@ -291,12 +296,7 @@ impl TransformerFile {
             Some(stored) if Packed::expands_alone(stored) => {
                 self.file.packed_vector(part).map(drop).map_err(Error::from)
             }
-            stored => Err(FileError::Stored {
-                path: self.file.path().to_owned(),
-                name: part.to_owned(),
-                found: stored.map_or_else(String::new, |stored| stored.to_string()),
-            }
-            .into()),
+            _ => Err(Error::stored(&self.file, part)),
         }
     }
 }
