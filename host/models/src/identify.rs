@@ -70,7 +70,7 @@ impl Family {
     }
 
     /// The family whose published scaling factor this is.
-    fn with_scaling(factor: f64) -> Option<Self> {
+    pub(crate) fn with_scaling(factor: f64) -> Option<Self> {
         FAMILIES
             .iter()
             .find(|(_, _, scaling)| scaling.is_some_and(|(known, _)| (known - factor).abs() < 1e-6))
@@ -365,9 +365,4 @@ fn family(file: &Checkpoint, prefix: &str) -> (Family, Option<Family>) {
         (Some(16), false) => (Family::Flux, Some(Family::Sd3)),
         _ => (Family::Kl, None),
     }
-}
-
-/// The family that a configuration's scaling factor belongs to.
-pub(crate) fn family_of_scaling(factor: f64) -> Option<Family> {
-    Family::with_scaling(factor)
 }

@@ -11,6 +11,8 @@ use tilewright_plan::{Dtype, Model};
 
 #[cfg(feature = "torch")]
 pub use self::loading::Destination;
+#[cfg(feature = "torch")]
+pub(crate) use self::loading::LoadProgress;
 use crate::{Checkpoint, Error, Family, Identity, Kind, Result, inspection::most_common, names::Names};
 
 /// The most channels that a layer may have: past this a file is hostile rather than large.

@@ -67,7 +67,7 @@ fn the_state_is_as_large_as_was_estimated() {
                     let shape = [1, config.latent_channels as i64, i64::from(latent_frames), 4, 6];
                     let latents = Tensor::zeros(shape, (Kind::Float, Device::Cpu));
                     let (height, width) = (4 * config.spatial_scale(), 6 * config.spatial_scale());
-                    let mut clip = Clip::new();
+                    let mut clip = Clip::default();
                     let spread = Spread { frames: 8, band: None, height };
                     decoder.push(&mut clip, Some(&latents), &spread, &mut |_| Ok(()), &mut |_| Ok(())).unwrap();
                     let pushed = latent_frames;

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     Checkpoint, DecoderConfig, Error, Family, HalfConfig, Identity, Kind, Pass, Result, Scaling, config_json,
-    identify::family_of_scaling,
     known::{Half, Known, check_channels},
 };
 
@@ -126,7 +125,7 @@ impl HalfConfig for Config {
             );
         }
         let written = config_file(file, identity)?;
-        let family = written.scaling_factor.and_then(family_of_scaling).unwrap_or(identity.family);
+        let family = written.scaling_factor.and_then(Family::with_scaling).unwrap_or(identity.family);
         let (scaling, shift) = match (written.scaling_factor, family.scaling()) {
             (Some(factor), _) => (Some(factor), written.shift_factor.unwrap_or(0.0)),
             (None, Some((factor, shift))) => (Some(factor), written.shift_factor.unwrap_or(shift)),

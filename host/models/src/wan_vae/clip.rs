@@ -111,11 +111,6 @@ impl<T> Default for Clip<T> {
 }
 
 impl<T> Clip<T> {
-    /// A clip of which nothing has been decoded.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// A clip of which output frames before `frame` are there already: they are not computed again,
     /// except for the values that later ones depend on: those of some latent frames, and of few
     /// frames in the last layers. The latents are pushed from [`Self::frames_pushed`] on.

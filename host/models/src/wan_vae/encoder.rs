@@ -9,11 +9,6 @@ use crate::{Error, Loaded, Result};
 pub type Encoder = Loaded<EncoderConfig>;
 
 impl Encoder {
-    /// Before the first frame of a clip.
-    pub fn begin(&self) -> EncoderState {
-        EncoderState::default()
-    }
-
     /// Encodes the next frames of a clip, [1, C, T, H, W] in −1…1, to the means of latent frames
     /// [1, z, t, h, w], f32, in the autoencoder's own space. The first frame of the clip comes
     /// alone and gives one; each later push is of a multiple of [`EncoderConfig::temporal_scale`]
