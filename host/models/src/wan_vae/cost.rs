@@ -48,37 +48,24 @@ const SETTLED: u32 = 3;
 
 /// A decode on a meter.
 pub(super) struct Decode<'a> {
+    config: &'a Config,
     network: &'a Network<Meter>,
     meter: &'a Meter,
     extent: &'a Extent,
     /// [1, C, T, h, w]
     latents: MeterTensor,
     clip: Clip<MeterTensor>,
-    /// Frames of the tile's round, and bytes of one output frame in f32.
+    /// Frames of the tile's round.
     kept: RefCell<Vec<MeterTensor>>,
-    frame_bytes: u64,
-    image_channels: i64,
-    /// Output frames per latent frame.
-    scale: i64,
 }
 
 impl<'a> Decode<'a> {
-    pub fn new(config: &Config, network: &'a Network<Meter>, meter: &'a Meter, extent: &'a Extent) -> Result<Self> {
+    pub fn new(config: &'a Config, network: &'a Network<Meter>, meter: &'a Meter, extent: &'a Extent) -> Result<Self> {
         let side = |pixels: u32| i64::from((pixels / config.spatial_scale()).max(1));
         let frames = i64::from(extent.latent_frames.max(1));
         let shape = [1, config.latent_channels as i64, frames, side(extent.height), side(extent.width)];
-        let image_channels = config.image_channels as i64;
-        Ok(Self {
-            network,
-            meter,
-            extent,
-            latents: meter.input(&shape, Dtype::F32)?,
-            clip: Clip::default(),
-            kept: RefCell::default(),
-            frame_bytes: 4 * image_channels as u64 * u64::from(extent.height) * u64::from(extent.width),
-            image_channels,
-            scale: i64::from(config.temporal_scale()),
-        })
+        let latents = meter.input(&shape, Dtype::F32)?;
+        Ok(Self { config, network, meter, extent, latents, clip: Clip::default(), kept: RefCell::default() })
     }
 
     /// Pushes latent frames until the pushes are alike; those that are left cost as much as the
@@ -143,7 +130,8 @@ impl<'a> Decode<'a> {
     fn skip(&mut self, count: u32) -> Result<()> {
         if self.extent.tiled.is_some() {
             let Extent { height, width, .. } = *self.extent;
-            let shape = [i64::from(count) * self.scale, self.image_channels, i64::from(height), i64::from(width)];
+            let frames = i64::from(count) * i64::from(self.config.temporal_scale());
+            let shape = [frames, self.config.image_channels as i64, i64::from(height), i64::from(width)];
             self.kept.borrow_mut().push(self.meter.occupied(&shape, Dtype::F32)?);
         }
         Ok(())
@@ -156,8 +144,10 @@ impl<'a> Decode<'a> {
     /// The most held beside the other tiles' states and the frames that are gathered.
     fn peak_with_gathering(&self, tiled: &Tiled, peak: u64, is_round_over: bool) -> u64 {
         let kept: Vec<u64> = self.kept.borrow().iter().map(MeterTensor::bytes).collect();
-        let whole = 4 * self.image_channels as u64 * u64::from(tiled.height) * u64::from(tiled.width);
-        let gathered = kept.iter().sum::<u64>() / self.frame_bytes.max(1) * whole;
+        let frame =
+            |height: u32, width: u32| 4 * self.config.image_channels as u64 * u64::from(height) * u64::from(width);
+        let one = frame(self.extent.height, self.extent.width).max(1);
+        let gathered = kept.iter().sum::<u64>() / one * frame(tiled.height, tiled.width);
         // A tile that has seen the whole clip holds no state.
         let holds = !tiled.parked && tiled.round < self.extent.latent_frames;
         let others = if holds { u64::from(tiled.tiles.saturating_sub(1)) * self.state_bytes() } else { 0 };
