@@ -13,7 +13,7 @@ pub use self::loaded::LoadedDenoiser;
 #[cfg(all(test, feature = "torch"))]
 use crate::own;
 use crate::{
-    BeforeBlock, Checkpoint, EncoderKind, Error, Family, Identity, Lora, LoraFit, Result, flux,
+    BeforeBlock, Checkpoint, EncoderKind, Error, Identity, Lora, LoraFit, Result, flux,
     identify::first_tensor,
     network_file::{AnyConfig, NetworkConfig, NetworkFile, networks},
     parts::{Part, Role},
@@ -151,33 +151,6 @@ denoisers! {
     Wan = wan,
     #[cfg(all(test, feature = "torch"))]
     Own = own,
-}
-
-impl DenoiserConfig {
-    /// The family whose latents it makes.
-    pub fn family(&self) -> Family {
-        self.facts().family
-    }
-
-    /// Channels of a latent.
-    pub fn latent_channels(&self) -> i64 {
-        self.facts().latent_channels
-    }
-
-    /// Channels of a condition beside the latent: a mask's and a latent's.
-    pub fn condition_channels(&self) -> i64 {
-        self.facts().condition_channels
-    }
-
-    /// True if latents have frames.
-    pub fn is_video(&self) -> bool {
-        self.facts().is_video
-    }
-
-    /// Pixels of a latent along the side of a token.
-    pub fn patch(&self) -> i64 {
-        self.facts().patch
-    }
 }
 
 /// A denoiser in a file.

@@ -224,7 +224,7 @@ impl DenoiserInspection {
                 model: denoiser.config.model(),
                 problem: denoiser.check().err().map(|error| in_words(file, &error)),
                 found: Some(FoundDenoiser {
-                    family: denoiser.config.family(),
+                    family: denoiser.config.facts().family,
                     layout: denoiser.file().layout.to_string(),
                     prefix: denoiser.file().prefix.clone(),
                     parameters: denoiser.parameters,

@@ -188,7 +188,7 @@ fn a_network_is_a_folder_and_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "own.safetensors", &WEIGHTS);
     let mut found = DenoiserFile::open(Checkpoint::open(&path).unwrap()).unwrap();
-    assert_eq!((found.config.model().as_str(), found.config.blocks(), found.config.patch()), ("a test's", 2, 1));
+    assert_eq!((found.config.model().as_str(), found.config.blocks(), found.config.facts().patch), ("a test's", 2, 1));
     assert_eq!(found.parameters, 32 + 8 + 24 + 64 + 64 + 32);
     assert_eq!(found.block_bytes(), [256, 256]);
     let changes = file(

@@ -245,7 +245,7 @@ impl DenoisePrices {
         let network = config.build(&scope).map_err(Error::Model)?;
         let nn = |error: tilewright_nn::Error| Error::Model(error.into());
         let size = self.shape.latents.clone();
-        let whole = filled(&size, config.patch());
+        let whole = filled(&size, config.facts().patch);
         let occupied = |shape: &[i64]| meter.occupied(shape, Dtype::F32).map_err(nn);
         let passes = passes(&self.shape, plan);
         let rows = |pass: &Pass, group: &Group| group.count() * pass.conditionings.len() as i64;
@@ -280,7 +280,7 @@ impl DenoisePrices {
         let mut shape = size.clone();
         let axes = shape.len();
         [shape[axes - 2], shape[axes - 1]] = [whole[1], whole[2]];
-        shape[1] += config.condition_channels();
+        shape[1] += config.facts().condition_channels;
         let input = if shape == size { latents.clone() } else { occupied(&shape)? };
         let keeps_changes = self.reuse(plan).is_some() && matches!(plan.reuse, StepReuse::FirstBlock { .. });
         let (mut velocities, mut changes, blocks) = (Vec::new(), Vec::new(), config.blocks());
