@@ -38,17 +38,14 @@ impl<O: CausalOps> Placed<O> {
 
 /// The decoder's network with its weights.
 #[derive(Debug)]
-pub(super) struct Network<O: CausalOps> {
-    pub steps: Vec<Placed<O>>,
-    /// Products of each step per frame of its input, by which progress is reported; empty on a
-    /// meter.
-    pub products: Vec<f64>,
+pub struct Network<O: CausalOps> {
+    pub(super) steps: Vec<Placed<O>>,
     /// Output frames per latent frame.
-    pub scale: u32,
+    pub(super) scale: u32,
     /// Output pixels along a side of a patch.
-    pub patch: i64,
+    pub(super) patch: i64,
     /// The order of its pixels among the last convolution's channels.
-    pub order: SquareOrder,
+    pub(super) order: SquareOrder,
 }
 
 /// Steps as they are added.
@@ -115,7 +112,7 @@ impl<O: CausalOps> Network<O> {
         line.add(Stem::build(&decoder.at("conv_out"), Some(norm), last, out)?);
         let (scale, patch) = (config.temporal_scale().max(1), config.patch as i64);
         let order = SquareOrder::of(config.family == Family::Wan22);
-        Ok(Self { steps: line.steps, products: Vec::new(), scale, patch, order })
+        Ok(Self { steps: line.steps, scale, patch, order })
     }
 
     /// For each step the first frame of its input that output frames from `frame` on depend on, and
