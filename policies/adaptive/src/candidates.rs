@@ -2,7 +2,7 @@
 //! candidate that is worse than another in time and in memory for the whole picture is worse in
 //! bands and tiles too, so one price per candidate saves a dozen.
 
-use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Objective, Plan, Precision, Time};
+use tilewright_sdk::{Cost, Dtype, Kind, Layout, Objective, Plan, Precision, Time};
 
 use crate::search::{Search, with_margin};
 
@@ -85,7 +85,7 @@ impl Search<'_> {
     /// CPU all of them wait, accuracy first, unless the objective is `fastest`.
     pub(crate) fn precisions(&self, is_first: bool) -> Vec<Precision> {
         let mut precisions = Vec::with_capacity(6);
-        let is_accurate = self.request.device.backend == Backend::Cpu && self.request.objective != Objective::Fastest;
+        let is_accurate = !self.request.has_gpu() && self.request.objective != Objective::Fastest;
         match self.wishes.precision {
             Some(precision) if is_first => precisions.push(precision),
             Some(_) => {}
