@@ -9,7 +9,7 @@ use tilewright_gate::Verdict;
 use tilewright_registry::{Reference, without_user};
 use tilewright_signing::Refusal;
 
-use super::{ActiveRoute, Change, CheckResult, Replacement, Rollout, lock, now, one_line};
+use super::{ActiveRoute, Change, CheckResult, Replacement, Rollout, lock, now};
 use crate::{
     CanaryState, Error, EventKind, Result, Revision,
     slot::{Changing, RefusedModule, Slot},
@@ -122,7 +122,7 @@ impl Rollout {
         }
         let revision = Arc::new(Revision::new(&slot.name, policy.next, now(), prepared));
         policy.next += 1;
-        (policy.in_force, policy.previous) = ((&*revision).into(), Some((&*before.in_force).into()));
+        (policy.in_force, policy.previous) = (revision.saved.clone(), Some(before.in_force.saved.clone()));
         // The pause by the watchdog was of another revision.
         let goes_on = std::mem::take(&mut policy.paused_by_watchdog);
         policy.paused &= !goes_on;
@@ -180,7 +180,7 @@ impl Rollout {
         let in_force = slot.forces.load().in_force.number;
         let why = error.for_callers();
         if error.is_for_the_log() {
-            tracing::warn!(policy = slot.name, error = one_line(error), "a registry does not give a policy");
+            tracing::warn!(policy = slot.name, error = error.one_line(), "a registry does not give a policy");
         }
         slot.refuse(RefusedModule { time: now(), origin: origin.into(), why: why.clone() });
         let detail = format!("{why}; revision {in_force} stays in force");
@@ -198,7 +198,7 @@ impl Rollout {
         let previous = before.previous.clone().ok_or_else(|| Error::NoPrevious { name: name.into() })?;
         let mut saved = self.saved_state();
         let policy = saved_policy(&mut saved, &slot)?;
-        (policy.in_force, policy.previous) = ((&*previous).into(), None);
+        (policy.in_force, policy.previous) = (previous.saved.clone(), None);
         self.keep(&mut written, saved)?;
         slot.go_back();
         drop(written);
