@@ -2,14 +2,14 @@
 //! layer. The signature is an annotation of the manifest: other tools copy annotations and ignore
 //! unknown ones.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use oci_spec::image::{Descriptor, DescriptorBuilder, Digest, ImageManifest, ImageManifestBuilder, MediaType};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
-use tilewright_files::digest::sha256;
+use serde_json::{Value, json};
+use tilewright_files::digest::{is_sha256, sha256};
 
-use crate::{Error, Reference, Result, digest};
+use crate::{Error, Reference, Result};
 
 /// The annotation that holds a minisign signature of the layer, as the text of its file.
 pub const SIGNATURE: &str = "io.github.tilewright.policy.minisig";
@@ -91,19 +91,11 @@ fn describe(media_type: &str, bytes: &[u8], annotations: HashMap<String, String>
 
 /// JSON whose keys are in order, so that the digest depends on the contents alone.
 fn canonical(value: &impl Serialize) -> Result<Vec<u8>> {
-    fn sort_keys(value: Value) -> Value {
-        match value {
-            Value::Object(map) => {
-                let ordered: BTreeMap<String, Value> =
-                    map.into_iter().map(|(key, value)| (key, sort_keys(value))).collect();
-                Value::Object(ordered.into_iter().collect::<Map<_, _>>())
-            }
-            Value::Array(values) => Value::Array(values.into_iter().map(sort_keys).collect()),
-            other => other,
-        }
-    }
-    let value = serde_json::to_value(value).map(sort_keys);
-    value.and_then(|value| serde_json::to_vec(&value)).map_err(|error| unlayable(&error))
+    let sorted = serde_json::to_value(value).and_then(|mut value| {
+        value.sort_all_objects();
+        serde_json::to_vec(&value)
+    });
+    sorted.map_err(|error| unlayable(&error))
 }
 
 fn unlayable(error: &dyn std::error::Error) -> Error {
@@ -136,7 +128,7 @@ pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<ManifestCon
         return Err(not(format!("it holds {}, and a policy is {}", shorten(&media_type), LAYERS[0])));
     }
     let digest = layer.digest().to_string();
-    if !digest::is_sha256(&digest) {
+    if !is_sha256(&digest) {
         return Err(not(format!("its digest is {}, and sha256 is known here", shorten(&digest))));
     }
     let signature = manifest.annotations().as_ref().and_then(|annotations| annotations.get(SIGNATURE)).cloned();

@@ -30,13 +30,6 @@ const TEXT: u64 = 64 << 10;
 /// The reason why a redirect is not followed.
 const DOWNGRADE: &str = "it leaves TLS";
 
-/// The rights of a token.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Scope {
-    Pull,
-    Push,
-}
-
 /// One registry, one repository.
 pub(crate) struct Session {
     transport: Transport,
@@ -47,16 +40,6 @@ pub(crate) struct Session {
     /// True if the user allows HTTP without TLS.
     plain_http: bool,
     reach: RegistryReach,
-}
-
-/// A request.
-pub(crate) struct HttpRequest<'a> {
-    /// The request's subject, for errors.
-    pub what: &'static str,
-    pub method: Method,
-    pub url: Uri,
-    pub parts: Parts<'a>,
-    pub scope: Scope,
 }
 
 impl Session {
@@ -95,9 +78,31 @@ impl Session {
         url.ok_or_else(|| Error::Reference { text: path, detail: "it makes no address".into() })
     }
 
+    /// Sends a request, and takes only an answer with one of these statuses.
+    pub fn expect(
+        &self,
+        statuses: &[u16],
+        what: &'static str,
+        method: Method,
+        url: Uri,
+        parts: Parts<'_>,
+    ) -> Result<Response<Body>> {
+        let response = self.ask(what, method, url, parts)?;
+        match statuses.contains(&response.status().as_u16()) {
+            true => Ok(response),
+            false => Err(self.response_error(what, response)),
+        }
+    }
+
     /// Sends a request, with credentials if the registry asks for them, and follows redirects.
-    pub fn ask(&self, ask: HttpRequest<'_>) -> Result<Response<Body>> {
-        let HttpRequest { what, method, mut url, mut parts, scope } = ask;
+    /// `what` is its subject, for errors.
+    pub fn ask(
+        &self,
+        what: &'static str,
+        method: Method,
+        mut url: Uri,
+        mut parts: Parts<'_>,
+    ) -> Result<Response<Body>> {
         let (mut known, mut hops) = (false, 0);
         loop {
             let is_own = origin(&url) == origin(&self.base);
@@ -111,7 +116,7 @@ impl Session {
             match response.status().as_u16() {
                 401 if is_own && !known => {
                     known = true;
-                    if !self.identify(&response, scope)? {
+                    if !self.identify(&response, &method)? {
                         return Ok(response);
                     }
                 }
@@ -143,7 +148,7 @@ impl Session {
     }
 
     /// The error of an unexpected answer.
-    pub fn response_error(&self, what: &'static str, mut response: Response<Body>) -> Error {
+    fn response_error(&self, what: &'static str, mut response: Response<Body>) -> Error {
         let registry = self.reference.registry().to_owned();
         let text = self.transport.body(what, &mut response, TEXT).ok().flatten().unwrap_or_default();
         let detail = error_message(&text);
@@ -172,7 +177,7 @@ impl Session {
     }
 
     /// Answers an authentication challenge; false if there are no credentials.
-    fn identify(&self, response: &Response<Body>, scope: Scope) -> Result<bool> {
+    fn identify(&self, response: &Response<Body>, method: &Method) -> Result<bool> {
         let values: Vec<&str> =
             response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()).collect();
         // A malformed challenge can't be answered.
@@ -180,7 +185,7 @@ impl Session {
             values.iter().flat_map(|value| ChallengeParser::new(value)).filter_map(Result::ok).collect();
         let of = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
         let value = if let Some(challenge) = of("bearer") {
-            Some(format!("Bearer {}", self.token(challenge, scope)?))
+            Some(format!("Bearer {}", self.token(challenge, method)?))
         } else if of("basic").is_some() {
             self.basic()
         } else {
@@ -202,17 +207,15 @@ impl Session {
         }
     }
 
-    /// Gets a token from the challenge's address.
-    fn token(&self, challenge: &ChallengeRef<'_>, scope: Scope) -> Result<String> {
+    /// Gets a token from the challenge's address, with the rights that a method needs.
+    fn token(&self, challenge: &ChallengeRef<'_>, method: &Method) -> Result<String> {
         const WHAT: &str = "logging in";
         let parameter = |name: &str| {
             let found = challenge.params.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
             found.map(|(_, value)| value.to_unescaped())
         };
-        let actions = match scope {
-            Scope::Pull => "pull",
-            Scope::Push => "pull,push",
-        };
+        // A pull only gets; a push asks for what is there by another method.
+        let actions = if *method == Method::GET { "pull" } else { "pull,push" };
         let realm = parameter("realm").unwrap_or_default();
         let scope = format!("repository:{}:{actions}", self.reference.repository());
         let mut query = vec![format!("scope={}", percent_encode(&scope))];
