@@ -114,6 +114,15 @@ pub(crate) fn status(frame: &PageFrame) -> Markup {
     }
 }
 
+/// The parts of a page that change, each with the id of its element: health and uptime, which every
+/// page has, and its own.
+pub(crate) fn parts<const N: usize>(
+    frame: &PageFrame,
+    own: [(&'static str, Markup); N],
+) -> Vec<(&'static str, String)> {
+    [("status", status(frame))].into_iter().chain(own).map(|(id, part)| (id, part.into_string())).collect()
+}
+
 /// A part of a page with its heading.
 pub(crate) fn section(id: &str, title: &str, count: Option<usize>, content: Markup) -> Markup {
     html! {

@@ -4,10 +4,10 @@ use maud::{Markup, html};
 use tilewright_service_api::JobState;
 
 use crate::decision_trace::any_trace;
-use crate::frame::page;
+use crate::frame::{page, parts};
 use crate::gallery::{next, results};
 use crate::grid::grid;
-use crate::lists::{cancel, decider, share, stage};
+use crate::lists::{cancel, decider, progress};
 use crate::routes::policy;
 use crate::settings::settings;
 use crate::units::{between, coarse, extent, moment, parse, size, span, when};
@@ -22,9 +22,9 @@ pub fn job(view: &JobPage) -> String {
     page(&view.frame, &title, &address::job(&job.id), part(view)).into_string()
 }
 
-/// The part of the job's page that changes: the element with the id `job`.
-pub fn job_part(view: &JobPage) -> String {
-    part(view).into_string()
+/// The parts of the job's page that change, each an element with its id.
+pub fn job_parts(view: &JobPage) -> Vec<(&'static str, String)> {
+    parts(&view.frame, [("job", part(view))])
 }
 
 fn part(view: &JobPage) -> Markup {
@@ -115,13 +115,7 @@ fn result(frame: &PageFrame, view: &JobView) -> Markup {
             img.preview src=(address::preview(&job.id, sampling.step)) alt="The sample so far";
         }
         @if view.prompt.is_some() { div.buttons { (next(frame, view)) } }
-        @if job.state == JobState::Running {
-            @let share = share(job);
-            div.progress {
-                progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
-                span { (stage(job, share)) }
-            }
-        }
+        @if job.state == JobState::Running { (progress(job)) }
     }
 }
 

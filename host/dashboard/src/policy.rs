@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::chart::latency;
-use crate::frame::page;
+use crate::frame::{page, parts};
 use crate::policies::{actions, origin, refusals, revisions, standing, suggestions, warnings};
 use crate::units::{digest, parse, percent, since, size};
 use crate::views::{DumpFile, PolicyPage, WatchdogView};
@@ -15,9 +15,9 @@ pub fn policy(view: &PolicyPage) -> String {
     page(&view.frame, name, &address::policy(name), part(view)).into_string()
 }
 
-/// The part of the policy's page that changes: the element with the id `policy`.
-pub fn policy_part(view: &PolicyPage) -> String {
-    part(view).into_string()
+/// The parts of the policy's page that change, each an element with its id.
+pub fn policy_parts(view: &PolicyPage) -> Vec<(&'static str, String)> {
+    parts(&view.frame, [("policy", part(view))])
 }
 
 fn part(view: &PolicyPage) -> Markup {
