@@ -1,7 +1,6 @@
 //! Clips out of files, a frame at a time.
 
 use std::{
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
 };
@@ -10,6 +9,7 @@ use crate::{
     animation,
     error::{Error, Result},
     ffmpeg::Decoder,
+    format::ending,
     frame::{Frame, Rate, Shape},
     picture, raw,
 };
@@ -51,7 +51,7 @@ impl ClipReader {
         if path.is_dir() {
             return Self::pictures(list_pictures(path)?);
         }
-        let ending = ending(path.as_os_str().to_owned());
+        let ending = ending(path);
         if VIDEOS.contains(&ending.as_str()) {
             let decoder = Decoder::open(path)?;
             let (shape, rate) = (decoder.shape(), Some(decoder.rate()));
@@ -159,7 +159,7 @@ fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let name = entry.map_err(unreadable)?.file_name();
         let hidden = name.as_encoded_bytes().starts_with(b".");
-        if !hidden && PICTURES.contains(&ending(name.clone()).as_str()) {
+        if !hidden && PICTURES.contains(&ending(Path::new(&name)).as_str()) {
             names.push(name);
         }
     }
@@ -168,11 +168,6 @@ fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     names.sort();
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
-}
-
-fn ending(name: OsString) -> String {
-    let ending = Path::new(&name).extension().and_then(|ending| ending.to_str());
-    ending.unwrap_or_default().to_ascii_lowercase()
 }
 
 #[cfg(test)]
