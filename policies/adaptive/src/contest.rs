@@ -1,6 +1,6 @@
 //! The rules that the searches for samples and for text encoders share.
 
-use tilewright_sdk::Objective;
+use tilewright_sdk::{Objective, Precision};
 
 /// Trials that are looked at, and runs of a plan after which they say something of it.
 pub const TRIALS: u32 = 32;
@@ -22,6 +22,16 @@ pub struct Priced<P, C> {
     pub held: f64,
     /// The same with those of the host beside a device.
     pub all: f64,
+}
+
+/// The search for one request.
+pub struct Search<'a, Q, A, C, T> {
+    pub request: &'a Q,
+    pub attempts: &'a [A],
+    /// The only one to consider.
+    pub precision: Option<Precision>,
+    pub choice: C,
+    pub trials: Vec<T>,
 }
 
 /// Corrects the host's prices by the runs of plans: how many, and the least ratio of measured to

@@ -97,13 +97,7 @@ pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Resul
     Ok(plan.because(contest::reason(last.map(Attempt::overflowed), search.objective(is_short), fitting)))
 }
 
-struct Search<'a> {
-    request: &'a Request,
-    attempts: &'a [Attempt],
-    precision: Option<Precision>,
-    choice: Choice,
-    trials: Vec<Trial>,
-}
+type Search<'a> = contest::Search<'a, Request, Attempt, Choice, Trial>;
 
 impl Search<'_> {
     /// Plans of everything at once.

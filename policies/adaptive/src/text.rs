@@ -65,13 +65,7 @@ pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Resul
     Ok(plan.because(contest::reason(last.map(Attempt::overflowed), request.objective, fitting)))
 }
 
-struct Search<'a> {
-    request: &'a Request,
-    attempts: &'a [Attempt],
-    precision: Option<Precision>,
-    choice: Choice,
-    trials: Vec<Trial>,
-}
+type Search<'a> = contest::Search<'a, Request, Attempt, Choice, Trial>;
 
 impl Search<'_> {
     /// Precisions: f32 and what is faster, and for the last round the other narrow types. On a
