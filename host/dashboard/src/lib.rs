@@ -6,8 +6,9 @@
 //! [`overview_parts`], [`prompt_parts`], [`job_parts`], [`policy_parts`], [`status_parts`]. Their
 //! script asks for `/live?page=PATH` with the page's own path (`/`, `/jobs/ID`, `/policies/NAME`),
 //! and is sent events whose data is JSON, `{"id": …, "html": …}`. A part that did not change may be
-//! sent again. Each new connection is to be sent all parts, since the page may be older than it. The
-//! files that pages load are in [`ASSETS`], and pages are written for [`CONTENT_SECURITY_POLICY`].
+//! sent again. Each new connection is to be sent all parts, since the page may be older than it.
+//! The files that pages load are in [`ASSETS`], and pages are written for
+//! [`CONTENT_SECURITY_POLICY`].
 
 #![forbid(unsafe_code)]
 
