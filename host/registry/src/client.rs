@@ -73,7 +73,7 @@ impl Client {
             let detail = "a push needs a tag, and no digest".into();
             return Err(Error::Reference { text: reference.to_string(), detail });
         };
-        let laid = artifact::pack(wasm, about, signature)?;
+        let laid = artifact::pack(wasm, about, signature);
         self.upload(wasm)?;
         self.upload(&laid.config)?;
         let headers = vec![("content-type", HeaderValue::from_static(MANIFEST))];

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http_auth::{ChallengeParser, ChallengeRef};
-use serde::Deserialize;
+use serde_json::Value;
 use ureq::{
     Body,
     http::{
@@ -232,19 +232,14 @@ impl Session {
             return Err(self.response_error(WHAT, response));
         }
         let text = self.body("token", &mut response, TEXT)?;
-        let token: Token = serde_json::from_slice(&text).map_err(|_| self.strange("it gives no token"))?;
-        token.token.or(token.access_token).ok_or_else(|| self.strange("it gives no token"))
+        let said: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let token = said["token"].as_str().or(said["access_token"].as_str());
+        token.map(str::to_owned).ok_or_else(|| self.strange("it gives no token"))
     }
 
     fn strange(&self, detail: &str) -> Error {
         Error::Transport { registry: self.reference.registry().into(), detail: format!("logging in: {detail}") }
     }
-}
-
-#[derive(Deserialize)]
-struct Token {
-    token: Option<String>,
-    access_token: Option<String>,
 }
 
 /// Scheme, host and port, which credentials belong to.
@@ -275,19 +270,9 @@ fn percent_encode(text: &str) -> String {
 
 /// A registry's own message: the first error in the specification's form.
 fn error_message(text: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Errors {
-        errors: Vec<ErrorBody>,
-    }
-    #[derive(Deserialize)]
-    struct ErrorBody {
-        #[serde(default)]
-        code: String,
-        message: Option<String>,
-    }
-    let errors = serde_json::from_slice::<Errors>(text).map(|said| said.errors).unwrap_or_default();
-    let first = errors.into_iter().next();
-    first.map(|said| shorten(&said.message.unwrap_or(said.code))).unwrap_or_default()
+    let said: Value = serde_json::from_slice(text).unwrap_or_default();
+    let first = &said["errors"][0];
+    shorten(first["message"].as_str().or(first["code"].as_str()).unwrap_or_default())
 }
 
 #[cfg(test)]

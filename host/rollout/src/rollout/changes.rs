@@ -285,9 +285,8 @@ impl Rollout {
         }
         let slot = self.find(&active.route.policy)?;
         let fetched = self.sources.fetch_stored(&candidate.digest)?;
-        let policies = self.config.load().policies.clone();
-        let mut prepared =
-            self.sources.prepare(fetched, None, Settings::Given(&candidate.settings), candidate.grants, &policies)?;
+        let (settings, grants) = (Settings::Given(&candidate.settings), candidate.grants);
+        let mut prepared = self.sources.prepare(fetched, None, settings, grants, &self.config.load().policies)?;
         prepared.origin = format!("{}, canary of route {}", candidate.origin, active.route.name);
         self.put_in_force(&slot, prepared, EventKind::Promoted, SourceChange::default(), Some((active, why)))
     }
@@ -328,8 +327,8 @@ impl Rollout {
         // An uploaded copy of a policy that ships needs no signature.
         let shipped = find_shipped(&bytes);
         let fetched = FetchedModule { bytes, origin, shipped, signature, reference: None };
-        let policies = self.config.load().policies.clone();
-        let verdict = self.sources.check(&fetched, Settings::Given(&[]), grants.unwrap_or_default(), &policies)?;
+        let (settings, grants) = (Settings::Given(&[]), grants.unwrap_or_default());
+        let verdict = self.sources.check(&fetched, settings, grants, &self.config.load().policies)?;
         Ok(CheckResult { digest, verdict })
     }
 
@@ -364,9 +363,8 @@ impl Rollout {
         let wanted = slot.changing().wanted.clone();
         let fetched = self.replacement(replacement, &wanted)?;
         let in_force = slot.forces.load().in_force.clone();
-        let policies = self.config.load().policies.clone();
         let settings = settings_for(replacement, settings, &wanted, &in_force);
-        self.sources.check(&fetched, settings, wanted.grants, &policies)
+        self.sources.check(&fetched, settings, wanted.grants, &self.config.load().policies)
     }
 }
 
