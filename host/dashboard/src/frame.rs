@@ -1,6 +1,6 @@
 //! The frame around every page: head, header, notice, footer.
 
-use maud::{DOCTYPE, Markup, html};
+use maud::{DOCTYPE, Markup, Render, html};
 
 use crate::assets;
 use crate::units::{between, coarse};
@@ -131,6 +131,16 @@ pub(crate) fn section(id: &str, title: &str, count: Option<usize>, content: Mark
                 (title)
                 @if let Some(count) = count { " " span.count { (count) } }
             }
+            (content)
+        }
+    }
+}
+
+/// A part of a page that no link leads to, with its heading. `class` says its place.
+pub(crate) fn panel(class: &str, id: &str, title: impl Render, content: Markup) -> Markup {
+    html! {
+        section class={ "panel " (class) } aria-labelledby={ (id) "-title" } {
+            h2 id={ (id) "-title" } { (title) }
             (content)
         }
     }

@@ -124,7 +124,7 @@ const TYPES: [(&str, usize, Convert); 4] = [
 pub(crate) struct Reader {
     path: PathBuf,
     file: File,
-    shape: Shape,
+    pub shape: Shape,
     start: u64,
     size: usize,
     convert: Convert,
@@ -166,10 +166,6 @@ impl Reader {
             return Err(damaged("its data don't have the length that its header says"));
         }
         Ok(Self { path: path.to_owned(), file, shape, start: 8 + header + from, size: *size, convert: *convert })
-    }
-
-    pub fn shape(&self) -> Shape {
-        self.shape
     }
 
     pub fn frame(&self, sample: usize, index: usize) -> Result<Frame> {
@@ -256,7 +252,7 @@ mod tests {
             let other = TensorView::new(Dtype::F32, vec![2], &[0; 8]).unwrap();
             std::fs::write(&path, safetensors::serialize([("a", other), ("sample", view)], None).unwrap()).unwrap();
             let reader = Reader::open(&path).unwrap();
-            assert_eq!(reader.shape(), Shape { samples: 1, frames: 1, width: 1, height: 1, channels: 3 });
+            assert_eq!(reader.shape, Shape { samples: 1, frames: 1, width: 1, height: 1, channels: 3 });
             assert_eq!(reader.frame(0, 0).unwrap().values, values);
         }
     }

@@ -54,12 +54,12 @@ impl ClipReader {
         let ending = ending(path);
         if VIDEOS.contains(&ending.as_str()) {
             let decoder = Decoder::open(path)?;
-            let (shape, rate) = (decoder.shape(), Some(decoder.rate()));
+            let (shape, rate) = (decoder.shape, Some(decoder.rate));
             return Ok(Self { shape, rate, notes: Vec::new(), source: Source::Video(decoder) });
         }
         if ending == "safetensors" {
             let reader = raw::Reader::open(path)?;
-            let (shape, rate) = (reader.shape(), None);
+            let (shape, rate) = (reader.shape, None);
             return Ok(Self { shape, rate, notes: Vec::new(), source: Source::Raw { reader, next: 0 } });
         }
         // A file without an ending, such as standard input, is known by its contents.
@@ -73,7 +73,7 @@ impl ClipReader {
         let moving = matches!(format, image::ImageFormat::Gif | image::ImageFormat::WebP);
         match if moving { animation::Reader::open(path, format)? } else { None } {
             Some(reader) => {
-                let (shape, rate) = (reader.shape(), reader.rate());
+                let (shape, rate) = (reader.shape, reader.rate);
                 Ok(Self { shape, rate, notes: Vec::new(), source: Source::Animation(reader) })
             }
             None => Self::pictures(vec![path.to_owned()]),

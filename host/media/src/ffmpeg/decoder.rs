@@ -41,8 +41,9 @@ const NEED: &str = "to read videos";
 pub(crate) struct Decoder {
     process: Process,
     path: PathBuf,
-    shape: Shape,
-    rate: Rate,
+    /// The shape by the file's header; a damaged file may hold fewer frames.
+    pub shape: Shape,
+    pub rate: Rate,
     read: usize,
     ended: bool,
 }
@@ -92,15 +93,6 @@ impl Decoder {
         command.args(["-f", "rawvideo", "-pix_fmt", "rgb24", "pipe:1"]).stdout(Stdio::piped());
         let process = Process::spawn_limited(&mut command, path, &DECODING)?;
         Ok(Self { process, path: path.to_owned(), shape, rate, read: 0, ended: false })
-    }
-
-    /// The shape by the file's header; a damaged file may hold fewer frames.
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    pub fn rate(&self) -> Rate {
-        self.rate
     }
 
     /// The next frame; notes on faults that ffmpeg found are added at the end.
