@@ -185,11 +185,6 @@ impl Config {
         &self.routes
     }
 
-    /// The first route that takes the job; none if no configured route does.
-    pub fn route(&self, case: &Case<'_>) -> Option<&Route> {
-        self.routes.iter().find(|route| route.conditions.matches(case))
-    }
-
     /// Adds the defaults of omitted sections, and resolves paths from the file's folder.
     fn from_written(written: RawConfig, origin: Origin) -> Self {
         let RawConfig { server, models, devices, policies, routes } = written;

@@ -85,6 +85,14 @@ impl<'de> DeserializeSeed<'de> for Own<'_> {
     }
 }
 
+macro_rules! reject {
+    ($($visit:ident: $value:ty),*) => {
+        $(fn $visit<E: Error>(self, _: $value) -> Result<Policy, E> {
+            self.reject_unknown()
+        })*
+    };
+}
+
 impl<'de> Visitor<'de> for Own<'_> {
     type Value = Policy;
 
@@ -100,21 +108,7 @@ impl<'de> Visitor<'de> for Own<'_> {
         })
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<Policy, E> {
-        self.reject_unknown()
-    }
-
-    fn visit_i64<E: Error>(self, _: i64) -> Result<Policy, E> {
-        self.reject_unknown()
-    }
-
-    fn visit_f64<E: Error>(self, _: f64) -> Result<Policy, E> {
-        self.reject_unknown()
-    }
-
-    fn visit_str<E: Error>(self, _: &str) -> Result<Policy, E> {
-        self.reject_unknown()
-    }
+    reject! { visit_bool: bool, visit_i64: i64, visit_f64: f64, visit_str: &str }
 
     fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Policy, A::Error> {
         self.reject_unknown()

@@ -6,6 +6,7 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error, Visitor},
 };
+use tilewright_files::digest::is_sha256;
 use tilewright_plan::bytes;
 
 use crate::values::{self, Name};
@@ -118,9 +119,9 @@ fn yes() -> bool {
 
 fn digest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     values::text(deserializer, "a digest: sha256: and 64 hexadecimal digits", |text| {
-        let hex = text.strip_prefix("sha256:");
-        match hex.is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit())) {
-            true => Ok(Some(text.to_ascii_lowercase())),
+        let digest = text.to_ascii_lowercase();
+        match text.starts_with("sha256:") && is_sha256(&digest) {
+            true => Ok(Some(digest)),
             false => Err(format!("'{}' is no digest: write sha256: and 64 hexadecimal digits", text.escape_debug())),
         }
     })

@@ -77,21 +77,11 @@ impl Route {
 /// The defaults when none is configured.
 pub(crate) fn default_routes() -> Vec<Route> {
     let (name, policy) = IMPLIED;
-    vec![Route {
-        name: name.into(),
-        conditions: Conditions::default(),
-        policy: policy.into(),
-        shadow: None,
-        canary: None,
-        objective: None,
-        allows_blended: false,
-        memory_limit_bytes: None,
-        take_over: TakeOver::default(),
-    }]
+    vec![RawRoute { name: Some(Name(name.into())), policy: policy.into(), ..RawRoute::default() }.at(0)]
 }
 
 /// A route as it is written, with its conditions beside the other keys.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub(crate) struct RawRoute {
     name: Option<Name>,

@@ -111,42 +111,21 @@ pub(crate) fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pa
 
 /// One path, or two.
 pub(crate) fn one_or_two_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-    deserializer.deserialize_any(Paths { most: 2, expected: "a path, or the paths of two experts in a list" })
+    one_or_more_paths(deserializer, 2, "a path, or the paths of two experts in a list")
 }
 
 /// One path, or a list of them.
 pub(crate) fn some_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-    deserializer.deserialize_any(Paths { most: usize::MAX, expected: "a path, or a list of paths" })
+    one_or_more_paths(deserializer, usize::MAX, "a path, or a list of paths")
 }
 
-/// One path, or a list of at most `most` paths.
-struct Paths {
+fn one_or_more_paths<'de, D: Deserializer<'de>>(
+    deserializer: D,
     most: usize,
     expected: &'static str,
-}
-
-impl<'de> Visitor<'de> for Paths {
-    type Value = Vec<PathBuf>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expected)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(vec![RawPath::deserialize(StrDeserializer::new(text))?.0])
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let mut paths = Vec::new();
-        while let Some(RawPath(path)) = items.next_element()? {
-            paths.push(path);
-        }
-        match paths.len() {
-            0 => Err(A::Error::invalid_length(0, &self)),
-            count if count > self.most => Err(A::Error::invalid_length(count, &self)),
-            _ => Ok(paths),
-        }
-    }
+) -> Result<Vec<PathBuf>, D::Error> {
+    let paths = deserializer.deserialize_any(OneOrMore { most, expected, empty: None, of: PhantomData })?;
+    Ok(paths.into_iter().map(|RawPath(path)| path).collect())
 }
 
 /// A size, in bytes.
@@ -259,16 +238,25 @@ impl Visitor<'_> for Number {
 
 /// One, or a list that is not empty.
 pub(crate) fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    deserializer.deserialize_any(OneOrMore(PhantomData))
+    let empty = Some("an empty list: name at least one, or leave the key out to take all");
+    let (most, expected) = (usize::MAX, "a text or a list of texts");
+    deserializer.deserialize_any(OneOrMore { most, expected, empty, of: PhantomData })
 }
 
-struct OneOrMore<T>(PhantomData<T>);
+/// One, or a list of at most `most`, which is not empty.
+struct OneOrMore<T> {
+    most: usize,
+    expected: &'static str,
+    /// The fault of an empty list, where `expected` does not say it.
+    empty: Option<&'static str>,
+    of: PhantomData<T>,
+}
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMore<T> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text or a list of texts")
+        f.write_str(self.expected)
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
@@ -280,9 +268,10 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMore<T> {
         while let Some(one) = list.next_element()? {
             all.push(one);
         }
-        match all.is_empty() {
-            true => Err(A::Error::custom("an empty list: name at least one, or leave the key out to take all")),
-            false => Ok(all),
+        match (all.len(), self.empty) {
+            (0, Some(empty)) => Err(A::Error::custom(empty)),
+            (count, _) if count == 0 || count > self.most => Err(A::Error::invalid_length(count, &self)),
+            _ => Ok(all),
         }
     }
 }

@@ -7,7 +7,7 @@ use tilewright_config::{Between, Conditions, Role};
 use tilewright_plan::{Backend, Dtype, Layout, Plan, Precision, Release, Space, Stage, Tile, Time, Value};
 use tilewright_service_api::{
     DeviceBody, EventBody, GridUnit, Job, JobResult, JobStage, JobState, OutputFormat, PlanGrid, PolicyBody,
-    RefusedBody, RevisionBody,
+    RefusedBody, RevisionBody, SamplingProgress,
 };
 
 use super::views::*;
@@ -48,6 +48,12 @@ fn noise(seed: u64) -> impl Iterator<Item = f64> {
     })
 }
 
+/// A sample at its sixth step of twenty, each of which takes as long.
+fn sampling(step_ms: f64) -> SamplingProgress {
+    let left_ms = Some(14.0 * step_ms);
+    SamplingProgress { step: 6, steps: 20, step_ms: Some(step_ms), left_ms, preview: true }
+}
+
 impl Fixture {
     fn text(&self, text: &str) -> String {
         (self.0)(text)
@@ -72,17 +78,9 @@ impl Fixture {
     }
 
     pub fn jobs_page(&self) -> JobsPage {
-        let states = [
-            JobState::Queued,
-            JobState::Running,
-            JobState::Done,
-            JobState::Failed,
-            JobState::Cancelled,
-            JobState::Expired,
-        ];
         let share = |state| if state == JobState::Running { 0.4 } else { 1.0 };
-        let jobs =
-            states.iter().enumerate().map(|(place, state)| self.job(&format!("job-{place}"), *state, share(*state)));
+        let jobs = JobState::ALL.iter().enumerate();
+        let jobs = jobs.map(|(place, (state, _))| self.job(&format!("job-{place}"), *state, share(*state)));
         let text = |text: &str| Some(self.text(text));
         JobsPage {
             frame: self.frame(),

@@ -1,6 +1,7 @@
 //! Forms. Each carries the token that shows that it is the service's own.
 
 use maud::{Markup, html};
+use tilewright_config::Role;
 
 use crate::views::PageFrame;
 
@@ -17,6 +18,35 @@ pub(crate) fn post(form_token: &str, action: &str, class: &str, fields: Markup) 
 /// A form that posts its fields, files among them.
 pub(crate) fn upload(form_token: &str, action: &str, class: &str, fields: Markup) -> Markup {
     html! { form method="post" action=(action) enctype="multipart/form-data" class=(class) { (token(form_token)) (fields) } }
+}
+
+/// A field with options.
+pub(crate) fn choice(id: &str, name: &str, label: &str, options: Markup) -> Markup {
+    html! {
+        p.field {
+            label for=(id) { (label) }
+            select id=(id) name=(name) { (options) }
+        }
+    }
+}
+
+/// The options of a field, each a value and its words.
+pub(crate) fn options<T: AsRef<str>>(all: impl IntoIterator<Item = (T, T)>, chosen: Option<&str>) -> Markup {
+    html! {
+        @for (value, words) in all {
+            option value=(value.as_ref()) selected[chosen == Some(value.as_ref())] { (words.as_ref()) }
+        }
+    }
+}
+
+/// The way to a form, for those who may submit, or the reason why there is none: `no_model`, where
+/// `has_model` is false.
+pub(crate) fn offered(frame: &PageFrame, has_model: bool, no_model: Markup, form: Markup) -> Markup {
+    html! {
+        @if frame.role < Role::Submit {
+            p.empty { "The token that you signed in with is good for looking only." }
+        } @else if has_model { (form) } @else { p.empty { (no_model) } }
+    }
 }
 
 /// A button that acts at once.

@@ -1,6 +1,6 @@
 //! The frame around every page: head, header, notice, footer.
 
-use maud::{DOCTYPE, Markup, html};
+use maud::{DOCTYPE, Markup, Render, html};
 
 use crate::assets;
 use crate::units::{between, coarse};
@@ -114,6 +114,15 @@ pub(crate) fn status(frame: &PageFrame) -> Markup {
     }
 }
 
+/// The parts of a page that change, each with the id of its element: health and uptime, which every
+/// page has, and its own.
+pub(crate) fn parts<const N: usize>(
+    frame: &PageFrame,
+    own: [(&'static str, Markup); N],
+) -> Vec<(&'static str, String)> {
+    [("status", status(frame))].into_iter().chain(own).map(|(id, part)| (id, part.into_string())).collect()
+}
+
 /// A part of a page with its heading.
 pub(crate) fn section(id: &str, title: &str, count: Option<usize>, content: Markup) -> Markup {
     html! {
@@ -122,6 +131,16 @@ pub(crate) fn section(id: &str, title: &str, count: Option<usize>, content: Mark
                 (title)
                 @if let Some(count) = count { " " span.count { (count) } }
             }
+            (content)
+        }
+    }
+}
+
+/// A part of a page that no link leads to, with its heading. `class` says its place.
+pub(crate) fn panel(class: &str, id: &str, title: impl Render, content: Markup) -> Markup {
+    html! {
+        section class={ "panel " (class) } aria-labelledby={ (id) "-title" } {
+            h2 id={ (id) "-title" } { (title) }
             (content)
         }
     }

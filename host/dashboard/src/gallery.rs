@@ -7,7 +7,7 @@ use tilewright_service_api::{JobResult, JobState};
 
 use crate::form;
 use crate::frame::section;
-use crate::lists::{cancel, share, stage};
+use crate::lists::{cancel, progress, share, stage};
 use crate::prompt::brief;
 use crate::units::{extent, parse, since, size};
 use crate::views::{JobView, PageFrame, PromptPage};
@@ -94,11 +94,7 @@ fn large(frame: &PageFrame, view: &JobView) -> Markup {
                 @if let Some(sampling) = job.sampling.filter(|sampling| sampling.preview) {
                     img.preview src=(address::preview(&job.id, sampling.step)) alt="The picture so far";
                 } @else { p.empty.blank { "It is being made." } }
-                @let share = share(job);
-                div.progress {
-                    progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
-                    span { (stage(job, share)) }
-                }
+                (progress(job))
             },
             JobState::Done if job.results.is_empty() => p.empty.blank { "The result is no longer kept." },
             JobState::Done => {},

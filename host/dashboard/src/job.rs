@@ -4,10 +4,10 @@ use maud::{Markup, html};
 use tilewright_service_api::JobState;
 
 use crate::decision_trace::any_trace;
-use crate::frame::page;
+use crate::frame::{page, panel, parts};
 use crate::gallery::{next, results};
 use crate::grid::grid;
-use crate::lists::{cancel, decider, share, stage};
+use crate::lists::{cancel, decider, progress};
 use crate::routes::policy;
 use crate::settings::settings;
 use crate::units::{between, coarse, extent, moment, parse, size, span, when};
@@ -22,9 +22,9 @@ pub fn job(view: &JobPage) -> String {
     page(&view.frame, &title, &address::job(&job.id), part(view)).into_string()
 }
 
-/// The part of the job's page that changes: the element with the id `job`.
-pub fn job_part(view: &JobPage) -> String {
-    part(view).into_string()
+/// The parts of the job's page that change, each an element with its id.
+pub fn job_parts(view: &JobPage) -> Vec<(&'static str, String)> {
+    parts(&view.frame, [("job", part(view))])
 }
 
 fn part(view: &JobPage) -> Markup {
@@ -36,14 +36,9 @@ fn part(view: &JobPage) -> Markup {
                 h1 { (job.model) " " span.size { (extent(job.width, job.height, job.frames, job.batch)) } " " (phrases::state(job.state)) }
                 @if let Some(error) = &job.error { p.fault { (error) } }
             }
-            section.panel.result aria-labelledby="result-title" {
-                h2 #result-title { @if job.state == JobState::Done { "Result" } @else { "Progress" } }
-                (result(&view.frame, &view.job))
-            }
-            section.panel.about aria-labelledby="about-title" {
-                h2 #about-title { "Job" }
-                (about(view))
-            }
+            @let title = if job.state == JobState::Done { "Result" } else { "Progress" };
+            (panel("result", "result", title, result(&view.frame, &view.job)))
+            (panel("about", "about", "Job", about(view)))
             @if let Some(of) = &job.request { (settings(of)) }
             @for (stage, trace) in view.traces.iter().enumerate() { (any_trace(job, stage, trace)) }
             @match job.state {
@@ -60,32 +55,26 @@ fn part(view: &JobPage) -> Markup {
 
 /// The section of a job whose decision can't be shown.
 fn untold(words: &str) -> Markup {
-    html! {
-        section.panel.story aria-labelledby="untold-title" {
-            h2 #untold-title { "How it is decided" }
-            p.empty { (words) }
-        }
-    }
+    panel("story", "untold", "How it is decided", html! { p.empty { (words) } })
 }
 
 /// The section of the stage at work, whose trace exists only when it has ended.
 fn under_way(JobView { job, plan, decided_by, .. }: &JobView) -> Markup {
-    html! {
-        section.panel.story aria-labelledby="under-way-title" {
-            h2 #under-way-title { "Under way" @if let Some(at) = job.at { ": " (at.name()) } }
-            @match plan {
-                Some(plan) => {
-                    p {
-                        "The plan is " span.plan { (any_plan(plan)) }
-                        @if let Some((name, revision)) = decided_by { ", decided by " (policy(name, Some(*revision))) }
-                        "."
-                    }
-                    p.quiet { "What was weighed and measured is told here when " @if job.at.is_some() { "the stage" } @else { "the work" } " has ended." }
-                },
-                None => p.empty { "Its policy has not answered yet." },
-            }
+    let title = html! { "Under way" @if let Some(at) = job.at { ": " (at.name()) } };
+    let content = html! {
+        @match plan {
+            Some(plan) => {
+                p {
+                    "The plan is " span.plan { (any_plan(plan)) }
+                    @if let Some((name, revision)) = decided_by { ", decided by " (policy(name, Some(*revision))) }
+                    "."
+                }
+                p.quiet { "What was weighed and measured is told here when " @if job.at.is_some() { "the stage" } @else { "the work" } " has ended." }
+            },
+            None => p.empty { "Its policy has not answered yet." },
         }
-    }
+    };
+    panel("story", "under-way", title, content)
 }
 
 fn result(frame: &PageFrame, view: &JobView) -> Markup {
@@ -115,13 +104,7 @@ fn result(frame: &PageFrame, view: &JobView) -> Markup {
             img.preview src=(address::preview(&job.id, sampling.step)) alt="The sample so far";
         }
         @if view.prompt.is_some() { div.buttons { (next(frame, view)) } }
-        @if job.state == JobState::Running {
-            @let share = share(job);
-            div.progress {
-                progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
-                span { (stage(job, share)) }
-            }
-        }
+        @if job.state == JobState::Running { (progress(job)) }
     }
 }
 

@@ -4,24 +4,13 @@
 use maud::{Markup, html};
 use tilewright_service_api::JobState;
 
+use crate::address;
+use crate::form::{choice, options};
 use crate::frame::{page, section};
-use crate::gallery::thumbnail;
-use crate::lists::{decider, duration};
-use crate::prompt::brief;
+use crate::lists::{COLUMNS, cells};
 use crate::table::{Column, Row, table};
-use crate::units::{NONE, absolute, extent, parse, size};
+use crate::units::{absolute, parse};
 use crate::views::{JobQuery, JobView, JobsPage};
-use crate::{address, phrases};
-
-const COLUMNS: [Column; 7] = [
-    Column::Short("Accepted"),
-    Column::Text("Job"),
-    Column::Text("State"),
-    Column::Short("Size"),
-    Column::Number("Took"),
-    Column::Text("Policy"),
-    Column::Text("Result"),
-];
 
 /// The page at `/jobs`.
 pub fn jobs(view: &JobsPage) -> String {
@@ -34,7 +23,7 @@ pub fn jobs(view: &JobsPage) -> String {
                 @if next.is_some() { "None among those that were looked through so far." }
                 @else { "No job is as searched for, or it is no longer kept." }
             }
-        } @else { (table("Jobs, the newest first", &COLUMNS, &rows)) }
+        } @else { (table("Jobs, the newest first", &[&[Column::Short("Accepted")][..], &COLUMNS].concat(), &rows)) }
         p.pages {
             @if view.query.before.is_some() { a href=(query(&JobQuery { before: None, ..view.query.clone() })) { "Newest" } }
             @if let Some(next) = &next { a href=(next) rel="next" { "Older" } }
@@ -67,9 +56,11 @@ fn query(query: &JobQuery) -> String {
 /// The search form. Its terms go into the page's address, which can be kept and passed on.
 fn search(view: &JobsPage) -> Markup {
     let JobQuery { state, model, device, policy, text, .. } = &view.query;
-    let states = JobState::ALL.iter().map(|(known, name)| (*name, *state == Some(*known)));
-    let names = |all: &'_ [String], chosen: &Option<String>| -> Vec<(String, bool)> {
-        all.iter().map(|name| (name.clone(), chosen.as_ref() == Some(name))).collect()
+    let any = || html! { option value="" { "any" } };
+    let states = JobState::ALL.iter().map(|(_, name)| (name, name));
+    let states = html! { (any()) (options(states, state.map(JobState::name))) };
+    let names = |all: &[String], chosen: &Option<String>| {
+        html! { (any()) (options(all.iter().map(|name| (name, name)), chosen.as_deref())) }
     };
     html! {
         form.search method="get" action="/jobs" role="search" {
@@ -77,7 +68,7 @@ fn search(view: &JobsPage) -> Markup {
                 label for="jobs-text" { "Search" }
                 input #jobs-text type="search" name="q" maxlength="64" value=[text.as_ref()] autocomplete="off" spellcheck="false";
             }
-            (choice("jobs-state", "state", "State", states.map(|(name, is_chosen)| (name.to_owned(), is_chosen)).collect()))
+            (choice("jobs-state", "state", "State", states))
             (choice("jobs-model", "model", "Model", names(&view.models, model)))
             (choice("jobs-device", "device", "Device", names(&view.devices, device)))
             (choice("jobs-policy", "policy", "Policy", names(&view.policies, policy)))
@@ -86,46 +77,11 @@ fn search(view: &JobsPage) -> Markup {
     }
 }
 
-fn choice(id: &str, name: &str, label: &str, options: Vec<(String, bool)>) -> Markup {
-    html! {
-        p.field {
-            label for=(id) { (label) }
-            select id=(id) name=(name) {
-                option value="" { "any" }
-                @for (option, is_chosen) in &options { option value=(option) selected[*is_chosen] { (option) } }
-            }
-        }
-    }
-}
-
 fn row(made: &JobView) -> Row {
     let job = &made.job;
-    Row {
-        id: address::id("job", &job.id),
-        class: "",
-        cells: vec![
-            absolute(parse(&job.created)),
-            html! {
-                a href=(address::job(&job.id)) { (job.model) }
-                @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
-                @if let Some(prompt) = &made.prompt { span.below.words { (brief(prompt)) } }
-                span.below { (job.device) }
-            },
-            html! {
-                (phrases::state(job.state))
-                @if let Some(error) = &job.error { span.below.fault { (error) } }
-            },
-            html! { (extent(job.width, job.height, job.frames, job.batch)) },
-            html! { (duration(job)) },
-            decider(job),
-            html! {
-                @match job.results.first() {
-                    Some(file) => a.result href=(address::result(&job.id, file.sample)) { (thumbnail(made)) (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
-                    None => span.quiet { (NONE) },
-                }
-            },
-        ],
-    }
+    let below = html! { span.below { (job.device) } };
+    let cells = [vec![absolute(parse(&job.created))], cells(made, below)].concat();
+    Row { id: address::id("job", &job.id), class: "", cells }
 }
 
 #[cfg(test)]

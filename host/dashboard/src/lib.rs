@@ -2,14 +2,13 @@
 //! I/O. Pages load nothing from other sites, and work without their script.
 //!
 //! A page is whole: [`overview`], [`prompt`], [`job`], [`jobs`], [`policy`], [`login`],
-//! [`problem`]. The overview and the pages of prompts, of a job and of a policy have parts that
-//! change, elements with an id: [`OverviewPart`], [`prompt_parts`], [`job_part`], [`policy_part`],
-//! [`status_part`]. Their script asks
-//! for
-//! `/live?page=PATH` with the page's own path (`/`, `/jobs/ID`, `/policies/NAME`), and is sent
-//! events whose data is JSON, `{"id": …, "html": …}`. A part that did not change may be sent again.
-//! Each new connection is to be sent all parts, since the page may be older than it. The files that
-//! pages load are in [`ASSETS`], and pages are written for [`CONTENT_SECURITY_POLICY`].
+//! [`problem`]. All but the last two have parts that change, elements with an id:
+//! [`overview_parts`], [`prompt_parts`], [`job_parts`], [`policy_parts`], [`status_parts`]. Their
+//! script asks for `/live?page=PATH` with the page's own path (`/`, `/jobs/ID`, `/policies/NAME`),
+//! and is sent events whose data is JSON, `{"id": …, "html": …}`. A part that did not change may be
+//! sent again. Each new connection is to be sent all parts, since the page may be older than it.
+//! The files that pages load are in [`ASSETS`], and pages are written for
+//! [`CONTENT_SECURITY_POLICY`].
 
 #![forbid(unsafe_code)]
 
@@ -47,14 +46,15 @@ pub mod views;
 mod work;
 
 pub use assets::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
-pub use job::{job, job_part};
+pub use job::{job, job_parts};
 pub use jobs::jobs;
-pub use overview::{OverviewPart, overview};
-pub use policy::{policy, policy_part};
+pub use overview::{overview, overview_parts};
+pub use policy::{policy, policy_parts};
 pub use prompt::{prompt, prompt_parts};
 pub use standalone::{login, problem};
 
-/// Health and uptime, on every page but sign-in and errors: the element with the id `status`.
-pub fn status_part(frame: &views::PageFrame) -> String {
-    frame::status(frame).into_string()
+/// The parts of a page that has none of its own: health and uptime, on every page but sign-in and
+/// errors.
+pub fn status_parts(frame: &views::PageFrame) -> Vec<(&'static str, String)> {
+    frame::parts(frame, [])
 }

@@ -58,14 +58,10 @@ fn card(frame: &PageFrame, view: &JobView) -> Markup {
                     " " span.size { (extent(job.width, job.height, job.frames, job.batch)) }
                     @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
                 }
-                @let share = share(job);
-                div.progress {
-                    progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
-                    span { (stage(job, share)) }
-                }
+                (progress(job))
                 p.times {
                     @if let Some(elapsed) = elapsed { (coarse(elapsed)) " so far" }
-                    @if let Some(left) = left(job, elapsed, share) {
+                    @if let Some(left) = left(job, elapsed, share(job)) {
                         ", about " (coarse(left)) " left"
                     }
                 }
@@ -86,9 +82,20 @@ fn card(frame: &PageFrame, view: &JobView) -> Markup {
 }
 
 /// The time that a job took; a dash if it has not both begun and ended.
-pub(crate) fn duration(job: &Job) -> String {
+fn duration(job: &Job) -> String {
     let times = job.started.as_deref().zip(job.finished.as_deref());
     times.map_or_else(|| NONE.to_owned(), |(from, to)| span(between(parse(from), parse(to))))
+}
+
+/// A bar for the share that is done, with its words.
+pub(crate) fn progress(job: &Job) -> Markup {
+    let share = share(job);
+    html! {
+        div.progress {
+            progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
+            span { (stage(job, share)) }
+        }
+    }
 }
 
 /// The share that is done in words, or that of the weights that is loaded before.
@@ -191,41 +198,49 @@ pub(crate) fn queue(view: &OverviewPage) -> Markup {
     section("queue", "Queue", count(&view.queue), body)
 }
 
+/// The columns of a job in a table.
+pub(crate) const COLUMNS: [Column; 6] = [
+    Column::Text("Job"),
+    Column::Text("State"),
+    Column::Short("Size"),
+    Column::Number("Took"),
+    Column::Text("Policy"),
+    Column::Text("Result"),
+];
+
+/// The cells of a job in a table, with what stands below its name.
+pub(crate) fn cells(made: &JobView, below: Markup) -> Vec<Markup> {
+    let job = &made.job;
+    vec![
+        html! {
+            a href=(address::job(&job.id)) { (job.model) }
+            @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
+            @if let Some(prompt) = &made.prompt { span.below.words { (brief(prompt)) } }
+            (below)
+        },
+        html! {
+            (phrases::state(job.state))
+            @if let Some(error) = &job.error { span.below.fault { (error) } }
+        },
+        html! { (extent(job.width, job.height, job.frames, job.batch)) },
+        html! { (duration(job)) },
+        decider(job),
+        html! {
+            @match job.results.first() {
+                Some(file) => a.result href=(address::result(&job.id, file.sample)) { (thumbnail(made)) (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
+                None if job.state == JobState::Done => span.quiet { "no longer kept" },
+                None => span.quiet { (NONE) },
+            }
+        },
+    ]
+}
+
 /// The element with the id `recent`.
 pub(crate) fn recent(view: &OverviewPage) -> Markup {
-    const COLUMNS: [Column; 6] = [
-        Column::Text("Job"),
-        Column::Text("State"),
-        Column::Short("Size"),
-        Column::Number("Took"),
-        Column::Text("Policy"),
-        Column::Text("Result"),
-    ];
-    let row = |made @ JobView { job, .. }: &JobView| Row {
-        id: address::id("recent", &job.id),
-        class: "",
-        cells: vec![
-            html! {
-                a href=(address::job(&job.id)) { (job.model) }
-                @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
-                @if let Some(prompt) = &made.prompt { span.below.words { (brief(prompt)) } }
-                @if let Some(finished) = &job.finished { span.below { (when(view.frame.now, parse(finished))) } }
-            },
-            html! {
-                (phrases::state(job.state))
-                @if let Some(error) = &job.error { span.below.fault { (error) } }
-            },
-            html! { (extent(job.width, job.height, job.frames, job.batch)) },
-            html! { (duration(job)) },
-            decider(job),
-            html! {
-                @match job.results.first() {
-                    Some(file) => a.result href=(address::result(&job.id, file.sample)) { (thumbnail(made)) (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
-                    None if job.state == JobState::Done => span.quiet { "no longer kept" },
-                    None => span.quiet { (NONE) },
-                }
-            },
-        ],
+    let row = |made: &JobView| {
+        let finished = made.job.finished.as_deref().map(|finished| when(view.frame.now, parse(finished)));
+        let below = html! { @if let Some(finished) = finished { span.below { (finished) } } };
+        Row { id: address::id("recent", &made.job.id), class: "", cells: cells(made, below) }
     };
     let body = html! {
         @if view.recent.is_empty() {

@@ -6,105 +6,45 @@ use maud::{Markup, html};
 use tilewright_plan::Stage;
 
 use crate::chart::{DURATIONS, SHARES, Title, latency, over_time};
-use crate::frame::{page, section, status};
+use crate::frame::{page, parts, section};
 use crate::views::{Charts, OverviewPage};
 use crate::{devices, events, lists, policies, routes, submit};
 
-/// A part of the overview that changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OverviewPart {
-    /// Health and uptime. Pages other than the overview have this part too, by
-    /// [`status_part`](crate::status_part).
-    Status,
-    /// Devices and their memory.
-    Devices,
-    /// Jobs that run, with their tiles.
-    Running,
-    /// Jobs that wait.
-    Queue,
-    /// Jobs that ended.
-    Recent,
-    /// Routes with shadow and canary.
-    Routes,
-    /// Policies and their revisions.
-    Policies,
-    /// Charts.
-    Charts,
-    /// Events.
-    Events,
-}
-
-impl OverviewPart {
-    /// All of them, in the page's order.
-    pub const ALL: [OverviewPart; 9] = [
-        OverviewPart::Status,
-        OverviewPart::Devices,
-        OverviewPart::Running,
-        OverviewPart::Queue,
-        OverviewPart::Recent,
-        OverviewPart::Routes,
-        OverviewPart::Policies,
-        OverviewPart::Charts,
-        OverviewPart::Events,
-    ];
-
-    /// The element's id.
-    pub const fn id(self) -> &'static str {
-        match self {
-            OverviewPart::Status => "status",
-            OverviewPart::Devices => "devices",
-            OverviewPart::Running => "running",
-            OverviewPart::Queue => "queue",
-            OverviewPart::Recent => "recent",
-            OverviewPart::Routes => "routes",
-            OverviewPart::Policies => "policies",
-            OverviewPart::Charts => "charts",
-            OverviewPart::Events => "events",
-        }
-    }
-
-    /// The element. It reads the frame and the part's own data; `running` reads the models too, and
-    /// `policies` the sources. The rest of the page's data may be empty.
-    pub fn html(self, view: &OverviewPage) -> String {
-        self.markup(view).into_string()
-    }
-
-    fn markup(self, view: &OverviewPage) -> Markup {
-        match self {
-            OverviewPart::Status => status(&view.frame),
-            OverviewPart::Devices => devices::devices(&view.devices),
-            OverviewPart::Running => lists::running(view),
-            OverviewPart::Queue => lists::queue(view),
-            OverviewPart::Recent => lists::recent(view),
-            OverviewPart::Routes => routes::routes(view),
-            OverviewPart::Policies => policies::policies(view),
-            OverviewPart::Charts => charts(&view.charts, view.frame.now),
-            OverviewPart::Events => events::events(view),
-        }
-    }
-}
-
 /// The page at `/`.
 pub fn overview(view: &OverviewPage) -> String {
-    let part = |part: OverviewPart| part.markup(view);
     let content = html! {
         h1.unseen { "Overview" }
         div.overview {
             // The form comes first for phones; wider screens have a place of its own for it.
             (submit::submit(view))
-            (part(OverviewPart::Devices))
-            (part(OverviewPart::Running))
+            (devices::devices(&view.devices))
+            (lists::running(view))
             div.jobs {
-                (part(OverviewPart::Queue))
-                (part(OverviewPart::Recent))
+                (lists::queue(view))
+                (lists::recent(view))
             }
-            (part(OverviewPart::Routes))
-            (part(OverviewPart::Policies))
-            (part(OverviewPart::Charts))
-            (part(OverviewPart::Events))
+            (routes::routes(view))
+            (policies::policies(view))
+            (charts(&view.charts, view.frame.now))
+            (events::events(view))
         }
     };
     page(&view.frame, "Overview", "/", content).into_string()
+}
+
+/// The parts of the overview that change, each an element with its id, in the page's order.
+pub fn overview_parts(view: &OverviewPage) -> Vec<(&'static str, String)> {
+    let own = [
+        ("devices", devices::devices(&view.devices)),
+        ("running", lists::running(view)),
+        ("queue", lists::queue(view)),
+        ("recent", lists::recent(view)),
+        ("routes", routes::routes(view)),
+        ("policies", policies::policies(view)),
+        ("charts", charts(&view.charts, view.frame.now)),
+        ("events", events::events(view)),
+    ];
+    parts(&view.frame, own)
 }
 
 /// The times of a stage's work.

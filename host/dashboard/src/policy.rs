@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::chart::latency;
-use crate::frame::page;
+use crate::frame::{page, panel, parts};
 use crate::policies::{actions, origin, refusals, revisions, standing, suggestions, warnings};
 use crate::units::{digest, parse, percent, since, size};
 use crate::views::{DumpFile, PolicyPage, WatchdogView};
@@ -15,9 +15,9 @@ pub fn policy(view: &PolicyPage) -> String {
     page(&view.frame, name, &address::policy(name), part(view)).into_string()
 }
 
-/// The part of the policy's page that changes: the element with the id `policy`.
-pub fn policy_part(view: &PolicyPage) -> String {
-    part(view).into_string()
+/// The parts of the policy's page that change, each an element with its id.
+pub fn policy_parts(view: &PolicyPage) -> Vec<(&'static str, String)> {
+    parts(&view.frame, [("policy", part(view))])
 }
 
 fn part(view: &PolicyPage) -> Markup {
@@ -29,33 +29,21 @@ fn part(view: &PolicyPage) -> Markup {
                 h1 { (policy.name) " " (standing(policy)) }
                 p.quiet { (origin(&view.policy)) }
             }
-            section.panel.revisions aria-labelledby="revisions-title" {
-                h2 #revisions-title { "Revisions" }
+            (panel("revisions", "revisions", "Revisions", html! {
                 (warnings(policy))
                 (revisions(&view.frame, policy))
                 (suggestions(&view.sources))
                 (actions(&view.frame, policy))
-            }
-            section.panel.module aria-labelledby="module-title" {
-                h2 #module-title { "In force" }
-                (in_force(view))
-            }
-            section.panel aria-labelledby="watchdog-title" {
-                h2 #watchdog-title { "Watchdog" }
-                (watchdog(&view.watchdog))
-            }
-            section.panel.charts aria-labelledby="latency-title" {
-                h2 #latency-title { "Latency" }
-                (latency(&view.latency))
-            }
-            section.panel aria-labelledby="refused-title" {
-                h2 #refused-title { "Refused by the gate" }
+            }))
+            (panel("module", "module", "In force", in_force(view)))
+            (panel("watchdog", "watchdog", "Watchdog", watchdog(&view.watchdog)))
+            (panel("charts", "latency", "Latency", latency(&view.latency)))
+            (panel("refused", "refused", "Refused by the gate", html! {
                 @if policy.refused.is_empty() { p.empty { "Nothing." } } @else { (refusals(&view.frame, policy, usize::MAX)) }
-            }
-            section.panel aria-labelledby="dumps-title" {
-                h2 #dumps-title { "Dumps" }
+            }))
+            (panel("dumps", "dumps", "Dumps", html! {
                 @if view.dumps.is_empty() { p.empty { "None. What the watchdog acts on is kept here." } } @else { (dumps(view)) }
-            }
+            }))
         }
     }
 }

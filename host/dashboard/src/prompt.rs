@@ -2,26 +2,21 @@
 //! them the pictures and clips that came of prompts before.
 
 use maud::html;
-use tilewright_config::Role;
 
-use crate::frame::{page, section};
+use crate::address;
+use crate::form::offered;
+use crate::frame::{page, parts, section};
 use crate::gallery::{gallery, shown};
 use crate::prompt_form::form;
 use crate::views::PromptPage;
-use crate::{address, frame};
 
 /// The page at `/prompt`.
 pub fn prompt(view: &PromptPage) -> String {
-    let body = html! {
-        @if view.frame.role < Role::Submit {
-            p.empty { "The token that you signed in with is good for looking only." }
-        } @else if view.models.is_empty() {
-            p.empty {
-                "No model reads prompts. Name one in the configuration, under " code { "[models.NAME]" } ", with its "
-                code { "text-encoder" } ", " code { "transformer" } " and " code { "vae" } "."
-            }
-        } @else { (form(view)) }
+    let no_model = html! {
+        "No model reads prompts. Name one in the configuration, under " code { "[models.NAME]" } ", with its "
+        code { "text-encoder" } ", " code { "transformer" } " and " code { "vae" } "."
     };
+    let body = offered(&view.frame, !view.models.is_empty(), no_model, form(view));
     let content = html! {
         h1.unseen { "From a prompt" }
         div.studio {
@@ -44,11 +39,7 @@ fn path(view: &PromptPage) -> String {
 /// The parts of the page that change, each an element with its id: the picture and the gallery. The
 /// form never changes, so that nothing typed into it is lost.
 pub fn prompt_parts(view: &PromptPage) -> Vec<(&'static str, String)> {
-    vec![
-        ("status", frame::status(&view.frame).into_string()),
-        ("shown", shown(view).into_string()),
-        ("gallery", gallery(view).into_string()),
-    ]
+    parts(&view.frame, [("shown", shown(view)), ("gallery", gallery(view))])
 }
 
 /// A prompt in a line of few letters, as the words for its picture.

@@ -2,10 +2,10 @@
 //! what that is, for the model that is chosen.
 
 use maud::{Markup, html};
-use tilewright_service_api::{JobRequest, SampleFields};
+use tilewright_service_api::{JobRequest, OutputFormat, SampleFields};
 
-use crate::form;
-use crate::submit::formats;
+use crate::form::{self, choice, options};
+use crate::submit::FORMATS;
 use crate::views::{PromptModel, PromptPage};
 
 /// A number that may be left out.
@@ -121,6 +121,7 @@ fn fields(view: &PromptPage) -> Markup {
     let seeds =
         sample.and_then(|sample| sample.seed.as_ref()).map(|seed| seed.list()).filter(|seeds| !seeds.is_empty());
     let seeds = seeds.map(|seeds| seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
+    let format = filled.and_then(|request| request.format).map(OutputFormat::ending);
     html! {
         p.field.wide {
             label for="prompt-text" { "Prompt" }
@@ -137,12 +138,7 @@ fn fields(view: &PromptPage) -> Markup {
             }
         }
         div.row {
-            p.field {
-                label for="prompt-model" { "Model" }
-                select #prompt-model name="model" {
-                    @for model in &view.models { (option(model, chosen)) }
-                }
-            }
+            (choice("prompt-model", "model", "Model", html! { @for model in &view.models { (option(model, chosen)) } }))
             p.field {
                 label for="prompt-seed" { "Seed" }
                 input #prompt-seed type="text" name="seed" pattern=(SEEDS) inputmode="numeric" autocomplete="off"
@@ -177,15 +173,7 @@ fn fields(view: &PromptPage) -> Markup {
                 (field(&DENOISE, chosen, filled))
             }
         }
-        p.field {
-            label for="prompt-format" { "Result" }
-            select #prompt-format name="format" {
-                @for (value, words) in formats() {
-                    @let is_chosen = filled.and_then(|request| request.format).is_some_and(|format| format.ending() == value);
-                    option value=(value) selected[is_chosen] { (words) }
-                }
-            }
-        }
+        (choice("prompt-format", "format", "Result", options(FORMATS, format)))
         @if let Some(rest) = view.filled.as_ref().and_then(|filled| filled.rest.as_ref()) {
             p.quiet {
                 "It keeps what has no field here: "
@@ -265,14 +253,9 @@ fn names<Name: AsRef<str>>(
     usual: Option<&str>,
     given: Option<&String>,
 ) -> Markup {
-    let id = format!("prompt-{name}");
-    html! {
-        p.field {
-            label for=(id) { (label) }
-            select id=(id) name=(name) {
-                option value="" data-usual=(name) { (usual.map_or_else(|| "default".to_owned(), |usual| format!("{usual} (default)"))) }
-                @for known in known.iter().map(AsRef::as_ref) { option value=(known) selected[given.is_some_and(|given| given == known)] { (known) } }
-            }
-        }
-    }
+    let names = html! {
+        option value="" data-usual=(name) { (usual.map_or_else(|| "default".to_owned(), |usual| format!("{usual} (default)"))) }
+        (options(known.iter().map(|known| (known.as_ref(), known.as_ref())), given.map(String::as_str)))
+    };
+    choice(&format!("prompt-{name}"), name, label, names)
 }

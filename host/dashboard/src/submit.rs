@@ -1,14 +1,13 @@
 //! The form that sends a job.
 
 use maud::{Markup, html};
-use tilewright_config::Role;
 
-use crate::form;
+use crate::form::{self, choice, options};
 use crate::frame::section;
 use crate::views::OverviewPage;
 
 /// Formats of results, with their labels.
-const FORMATS: [(&str, &str); 9] = [
+pub(crate) const FORMATS: [(&str, &str); 9] = [
     ("", "PNG, or MP4 for a clip"),
     ("png", "PNG"),
     ("jpg", "JPEG"),
@@ -27,54 +26,26 @@ const OBJECTIVES: [(&str, &str); 4] = [
     ("leanest", "leanest: the least memory"),
 ];
 
-/// Formats of results.
-pub(crate) fn formats() -> impl Iterator<Item = (&'static str, &'static str)> {
-    FORMATS.into_iter()
-}
-
 /// The element with the id `submit`. It never changes, so that nothing typed into it is lost.
 pub(crate) fn submit(view: &OverviewPage) -> Markup {
     let fields = html! {
-        (choice("submit-model", "model", "Model", view.models.iter().map(|model| (model.as_str(), model.as_str()))))
+        (choice("submit-model", "model", "Model", options(view.models.iter().map(|model| (model, model)), None)))
         p.field {
             label for="submit-latent" { "Latent" }
             input #submit-latent type="file" name="latent" accept=".latent,.safetensors" required;
         }
-        (choice("submit-format", "format", "Result", formats()))
-        (choice("submit-objective", "objective", "Objective", OBJECTIVES.into_iter()))
+        (choice("submit-format", "format", "Result", options(FORMATS, None)))
+        (choice("submit-objective", "objective", "Objective", options(OBJECTIVES, None)))
         p.field {
             label for="submit-tag" { "Tag " span.quiet { "optional" } }
             input #submit-tag type="text" name="tag" autocomplete="off" spellcheck="false" maxlength="64";
         }
         p.field { button.primary type="submit" { "Decode" } }
     };
-    let body = html! {
-        @if view.frame.role < Role::Submit {
-            p.empty { "The token that you signed in with is good for looking only." }
-        } @else if view.models.is_empty() {
-            p.empty {
-                "No model is set up. Name one in the configuration, under " code { "[models.NAME]" } ", with its " code { "vae" } "."
-            }
-        } @else {
-            (form::upload(&view.frame.form_token, "/actions/submit", "fields", fields))
-        }
+    let no_model = html! {
+        "No model is set up. Name one in the configuration, under " code { "[models.NAME]" } ", with its " code { "vae" } "."
     };
+    let form = form::upload(&view.frame.form_token, "/actions/submit", "fields", fields);
+    let body = form::offered(&view.frame, !view.models.is_empty(), no_model, form);
     section("submit", "New job", None, body)
-}
-
-/// A field with options, each a value and its words.
-pub(crate) fn choice<'a>(
-    id: &str,
-    name: &str,
-    label: &str,
-    options: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Markup {
-    html! {
-        p.field {
-            label for=(id) { (label) }
-            select id=(id) name=(name) {
-                @for (value, words) in options { option value=(value) { (words) } }
-            }
-        }
-    }
 }

@@ -10,6 +10,12 @@ pub fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
+/// True for a SHA-256 as [`sha256`] writes it.
+pub fn is_sha256(text: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(is_digit))
+}
+
 /// The 64-bit FNV-1a. It is no protection: contents with a given value are easily made.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     let mut hasher = Fnv1a::default();

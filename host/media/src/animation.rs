@@ -71,8 +71,8 @@ impl Gif {
 pub(crate) struct Reader {
     path: PathBuf,
     frames: image::Frames<'static>,
-    shape: Shape,
-    rate: Option<Rate>,
+    pub shape: Shape,
+    pub rate: Option<Rate>,
 }
 
 impl Reader {
@@ -81,14 +81,6 @@ impl Reader {
     pub fn open(path: &Path, format: ImageFormat) -> Result<Option<Self>> {
         let Some(ParsedAnimation { shape, rate, frames }) = begin(path, format)? else { return Ok(None) };
         Ok(Some(Self { path: path.to_owned(), frames: frames?, shape, rate }))
-    }
-
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    pub fn rate(&self) -> Option<Rate> {
-        self.rate
     }
 
     pub fn next_frame(&mut self) -> Result<Option<Frame>> {

@@ -95,10 +95,7 @@ impl ClipWriter {
     /// [`Error::Frame`] for a frame of another shape or out of order, [`Error::Write`] or
     /// [`Error::Ffmpeg`] if writing fails. The writer is of no further use after an error.
     pub fn frame(&mut self, sample: usize, index: usize, frame: &Frame) -> Result<()> {
-        let next = self.done.get(sample).copied().filter(|&next| next < self.shape.frames);
-        if let Some(reason) = self.shape.objection(sample, index, next, frame) {
-            return Err(Error::Frame { path: self.output.path().to_owned(), sample, index, reason });
-        }
+        self.shape.check(self.output.path(), &self.done, sample, index, frame)?;
         match &mut self.form {
             Form::Raw(writer) => {
                 writer.frame(sample, index, frame).map_err(|error| Error::write(self.output.path(), error))?;
@@ -142,7 +139,6 @@ impl ClipWriter {
 
 impl Track {
     fn begin(name: &Path, output: &Output, shape: &Shape, rate: Rate, texts: &Texts) -> Result<Self> {
-        let failed = |cause: Cause| Error::Write { path: name.to_owned(), source: cause };
         let format = output.format;
         if let Some(recipe) = ffmpeg::recipe(format) {
             let (width, height) = (shape.width, shape.height);
@@ -156,21 +152,21 @@ impl Track {
         if format == Format::Folder {
             // An existing folder may be on another disk than its parent.
             let fresh = !name.is_dir();
-            let frames =
-                temporary_folder(if fresh { folder_of(name) } else { name }).map_err(|error| failed(error.into()))?;
+            let frames = temporary_folder(if fresh { folder_of(name) } else { name });
+            let frames = frames.map_err(|error| Error::write(name, error))?;
             return Ok(Track::Folder { frames, fresh });
         }
-        let file = output.temporary(name, ".tmp").map_err(|error| failed(error.into()))?;
-        let twin = || file.as_file().try_clone().map_err(|error| failed(error.into()));
+        let file = output.temporary(name, ".tmp").map_err(|error| Error::write(name, error))?;
+        let twin = || file.as_file().try_clone().map_err(|error| Error::write(name, error));
         match format {
             Format::Gif => {
-                let gif = Some(Gif::begin(twin()?, shape, rate).map_err(failed)?);
-                Ok(Track::Gif { gif, file })
+                let gif = Gif::begin(twin()?, shape, rate).map_err(|cause| Error::write(name, cause))?;
+                Ok(Track::Gif { gif: Some(gif), file })
             }
             Format::WebP if shape.frames > 1 => {
-                let animation =
-                    Some(Animation::begin(twin()?, shape, rate, texts).map_err(|error| failed(error.into()))?);
-                Ok(Track::WebP { animation, file })
+                let animation = Animation::begin(twin()?, shape, rate, texts);
+                let animation = animation.map_err(|error| Error::write(name, error))?;
+                Ok(Track::WebP { animation: Some(animation), file })
             }
             _ => Ok(Track::Picture(file)),
         }
@@ -194,7 +190,7 @@ impl Track {
                 return encoder.frame(&if *even { pixels.even() } else { pixels });
             }
         };
-        written.map_err(|cause| Error::Write { path: name.to_owned(), source: cause })
+        written.map_err(|cause| Error::write(name, cause))
     }
 
     /// Ends the file after its last frame.
@@ -205,7 +201,7 @@ impl Track {
             Track::WebP { animation, .. } => animation.take().map_or(Ok(()), |animation| Ok(animation.end()?)),
             Track::Video { encoder, .. } => return encoder.end(),
         };
-        ended.map_err(|cause| Error::Write { path: name.to_owned(), source: cause })
+        ended.map_err(|cause| Error::write(name, cause))
     }
 
     fn place(self, name: &Path, output: &Output) -> Result<PathBuf> {

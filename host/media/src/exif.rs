@@ -83,14 +83,17 @@ fn plain(text: &str) -> String {
     if text.is_ascii() || serde_json::from_str::<IgnoredAny>(text).is_err() {
         return text.to_owned();
     }
-    let mut plain = String::new();
-    for character in text.chars() {
+    escape(text)
+}
+
+/// JSON without characters beyond ASCII.
+pub fn escape(json: &str) -> String {
+    let mut plain = String::with_capacity(json.len());
+    for character in json.chars() {
         match character.is_ascii() {
             true => plain.push(character),
             // JSON has such characters only in its strings.
-            false => {
-                character.encode_utf16(&mut [0; 2]).iter().for_each(|unit| plain.push_str(&format!("\\u{unit:04x}")))
-            }
+            false => plain.extend(character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}"))),
         }
     }
     plain

@@ -30,8 +30,7 @@ pub(crate) use encoder::Encoder;
 
 /// The encoder settings of a format.
 pub(crate) struct EncoderSettings {
-    format: Format,
-    ending: &'static str,
+    pub format: Format,
     /// ffmpeg's encoder.
     codec: &'static str,
     /// Chroma has half the resolution, and the encoder wants an even count of pixels.
@@ -51,8 +50,8 @@ const VP9: &[&str] = &["-b:v", "0", "-deadline", "good", "-cpu-used", "3", "-row
 const QUALITY: u8 = 70;
 
 /// H.264 would be lossless at 0, in a profile that few players have.
-const X264_FACTORS: (f64, f64) = (51.0, 1.0);
-const VP9_FACTORS: (f64, f64) = (63.0, 1.0);
+const H264: EncoderSettings =
+    EncoderSettings { format: Format::Mp4, codec: "libx264", even: true, options: X264, factors: (51.0, 1.0) };
 
 impl EncoderSettings {
     /// The constant rate factor of a quality from 1 to 100.
@@ -64,30 +63,9 @@ impl EncoderSettings {
 }
 
 const RECIPES: [EncoderSettings; 3] = [
-    EncoderSettings {
-        format: Format::Mp4,
-        ending: "mp4",
-        codec: "libx264",
-        even: true,
-        options: X264,
-        factors: X264_FACTORS,
-    },
-    EncoderSettings {
-        format: Format::Mkv,
-        ending: "mkv",
-        codec: "libx264",
-        even: true,
-        options: X264,
-        factors: X264_FACTORS,
-    },
-    EncoderSettings {
-        format: Format::WebM,
-        ending: "webm",
-        codec: "libvpx-vp9",
-        even: false,
-        options: VP9,
-        factors: VP9_FACTORS,
-    },
+    H264,
+    EncoderSettings { format: Format::Mkv, ..H264 },
+    EncoderSettings { format: Format::WebM, codec: "libvpx-vp9", even: false, options: VP9, factors: (63.0, 1.0) },
 ];
 
 /// The encoder settings of a format that ffmpeg writes; none for other formats.
@@ -101,7 +79,8 @@ pub(crate) fn check(format: Format) -> Result<()> {
 }
 
 fn check_in(format: Format, path: Option<&OsStr>) -> Result<()> {
-    let Some(EncoderSettings { ending, codec, .. }) = recipe(format) else { return Ok(()) };
+    let Some(EncoderSettings { codec, .. }) = recipe(format) else { return Ok(()) };
+    let ending = format.ending();
     let Some(ffmpeg) = find_in("ffmpeg", path) else { return Err(missing(&format!("for .{ending}"))) };
     let output = quiet(&ffmpeg).args(["-h", &format!("encoder={codec}")]).output();
     if output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(&format!("Encoder {codec}"))) {

@@ -82,7 +82,7 @@ impl Format {
 
     /// True if a path's ending is one of clips alone.
     pub fn is_of_clips(path: &Path) -> bool {
-        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+        let ending = ending(path);
         VIDEOS.iter().any(|(known, _)| *known == ending)
     }
 
@@ -172,9 +172,14 @@ impl FromStr for Format {
     }
 }
 
+/// A path's ending, in lower case.
+pub(crate) fn ending(path: &Path) -> String {
+    path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase()
+}
+
 /// The format of a path.
 pub(crate) fn format(path: &Path, kind: Kind) -> Result<Format> {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let ending = ending(path);
     let find =
         |formats: &[(&str, Format)]| formats.iter().find(|(known, _)| *known == ending).map(|(_, format)| *format);
     let (picture, video) = (find(&PICTURES), find(&VIDEOS));

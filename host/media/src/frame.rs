@@ -1,7 +1,8 @@
 //! Frames as networks return them, pixels as files hold them, and shapes and rates of clips.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, path::Path, str::FromStr};
 
+use image::ExtendedColorType;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -60,26 +61,45 @@ pub struct Pixels {
 }
 
 impl From<&Frame> for Pixels {
-    /// −1…1 becomes 0…255, rounded, as in diffusers' `VaeImageProcessor`.
+    /// −1…1 becomes 0…255, see [`byte`].
     fn from(frame: &Frame) -> Self {
         let mut values = vec![0; frame.values.len()];
         for (channel, plane) in frame.values.chunks_exact(frame.area().max(1)).enumerate() {
             for (pixel, value) in values.chunks_exact_mut(frame.channels).zip(plane) {
-                pixel[channel] = (value * 127.5 + 127.5).round_ties_even().clamp(0.0, 255.0) as u8;
+                pixel[channel] = byte(*value);
             }
         }
         Self { width: frame.width, height: frame.height, channels: frame.channels, values }
     }
 }
 
+/// −1…1 as 0…255, rounded, as in diffusers' `VaeImageProcessor`.
+pub(crate) fn byte(value: f32) -> u8 {
+    (value * 127.5 + 127.5).round_ties_even().clamp(0.0, 255.0) as u8
+}
+
+/// 0…255 as −1…1.
+pub(crate) fn value(byte: u8) -> f32 {
+    f32::from(byte) / 127.5 - 1.0
+}
+
 impl Pixels {
+    /// The type of the values, as codecs call it.
+    pub(crate) fn color(&self) -> ExtendedColorType {
+        match self.channels {
+            1 => ExtendedColorType::L8,
+            4 => ExtendedColorType::Rgba8,
+            _ => ExtendedColorType::Rgb8,
+        }
+    }
+
     /// 0…255 becomes −1…1.
     pub fn frame(&self) -> Frame {
         let (area, channels) = (self.width as usize * self.height as usize, self.channels);
         let mut values = vec![0.0; self.values.len()];
         for (channel, plane) in values.chunks_exact_mut(area.max(1)).enumerate() {
             for (value, pixel) in plane.iter_mut().zip(self.values.chunks_exact(channels)) {
-                *value = f32::from(pixel[channel]) / 127.5 - 1.0;
+                *value = self::value(pixel[channel]);
             }
         }
         Frame { width: self.width, height: self.height, channels, values }
@@ -130,15 +150,28 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The fault of a frame that is given as frame `index` of a sample, if any; `next` is the
-    /// expected index.
-    pub(crate) fn objection(&self, sample: usize, index: usize, next: Option<usize>, frame: &Frame) -> Option<String> {
+    /// Checks a frame that is given as frame `index` of a sample, of each of which `done` frames
+    /// were given before; `path` is for the error.
+    pub(crate) fn check(
+        &self,
+        path: &Path,
+        done: &[usize],
+        sample: usize,
+        index: usize,
+        frame: &Frame,
+    ) -> Result<(), Error> {
+        let objection = self.objection(done, sample, index, frame);
+        objection.map_or(Ok(()), |reason| Err(Error::Frame { path: path.to_owned(), sample, index, reason }))
+    }
+
+    fn objection(&self, done: &[usize], sample: usize, index: usize, frame: &Frame) -> Option<String> {
         let Self { samples, frames, width, height, channels } = *self;
         if sample >= samples || index >= frames {
             return Some(format!("there are {samples} samples of {frames} frames"));
         }
-        if next != Some(index) {
-            return Some(format!("frame {} is due", next.unwrap_or(frames)));
+        let next = done.get(sample).copied().unwrap_or(frames);
+        if next != index {
+            return Some(format!("frame {next} is due"));
         }
         let found = (frame.channels, frame.height, frame.width);
         if found != (channels, height, width) || !frame.is_whole() {

@@ -102,10 +102,7 @@ impl Journal {
     /// [`Error::Frame`] for a frame of another shape or out of order; [`Error::Write`].
     pub fn append(&mut self, sample: usize, index: usize, frame: &Frame) -> Result<()> {
         let shape = &self.job.shape;
-        let next = self.done.get(sample).copied().filter(|&next| next < shape.frames);
-        if let Some(reason) = shape.objection(sample, index, next, frame) {
-            return Err(Error::Frame { path: self.folder().to_owned(), sample, index, reason });
-        }
+        shape.check(self.folder(), &self.done, sample, index, frame)?;
         let mut record = raw::bytes(&frame.values);
         record.extend(checksum(index, &record).to_le_bytes());
         // Written at its offset, not at the end, so that the rest of a failed write is overwritten.

@@ -27,6 +27,7 @@ mod webp;
 
 pub use clip::ClipWriter;
 pub use error::{Error, Result};
+pub use exif::escape;
 pub use format::{Format, Kind};
 pub use frame::{Frame, Pixels, Rate, Shape};
 pub use info::MediaInfo;

@@ -23,7 +23,7 @@ use self::{
     streams::copy_out,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Cause, Error, Result},
     ffmpeg,
     format::{Format, Kind, format, holds},
     frame::{Frame, Pixels, Shape},
@@ -113,9 +113,7 @@ impl Output {
                 let reason = "standard output is a terminal: send it into a file or a program, or give -o a name";
                 return Err(Error::output(path, reason));
             }
-            return temporary_in(&env::temp_dir(), ".tmp")
-                .map(drop)
-                .map_err(|cause| self.unwritable(&env::temp_dir(), cause));
+            return check_writable(&env::temp_dir());
         }
         if self.format == Format::Folder {
             if path.exists() && !path.is_dir() {
@@ -136,19 +134,12 @@ impl Output {
         if is_later {
             folder = folder_of(&folder).to_owned();
         }
-        temporary_in(&folder, ".tmp").map(drop).map_err(|cause| self.unwritable(&folder, cause))?;
+        check_writable(&folder)?;
         if self.format != Format::Folder && !self.is_numbered() && !is_later {
             // A link's target may be in another folder.
-            let place = destination(path)?;
-            temporary_in(folder_of(&place), ".tmp")
-                .map(drop)
-                .map_err(|cause| self.unwritable(folder_of(&place), cause))?;
+            check_writable(folder_of(&destination(path)?))?;
         }
         Ok(())
-    }
-
-    fn unwritable(&self, folder: &Path, cause: io::Error) -> Error {
-        Error::Folder { path: folder.to_owned(), cause }
     }
 
     /// Refuses an existing name, if existing files are to stay.
@@ -263,26 +254,22 @@ impl Output {
             return vec![self.path.clone()];
         }
         let digits = count.to_string().len().max(2);
-        let numbered: Box<dyn Fn(usize) -> PathBuf> = if self.format == Format::Folder {
-            // `.` and `..` have no name to number.
-            let path = self.path.file_name().map_or_else(|| fs::canonicalize(&self.path).ok(), |_| None);
-            let path = path.unwrap_or_else(|| self.path.clone());
-            Box::new(move |number| {
-                let mut name = path.file_name().unwrap_or_default().to_owned();
-                name.push(format!("-{number:0digits$}"));
-                path.with_file_name(name)
-            })
-        } else {
-            let ending = self.path.extension().filter(|ending| !ending.is_empty());
-            Box::new(move |number| {
-                let mut name = self.path.file_stem().unwrap_or_default().to_owned();
-                name.push(format!("-{number:0digits$}"));
-                if let Some(ending) = ending {
-                    name.push(".");
-                    name.push(ending);
-                }
-                self.path.with_file_name(name)
-            })
+        let is_folder = self.format == Format::Folder;
+        // `.` and `..` have no name to number.
+        let nameless = is_folder && self.path.file_name().is_none();
+        let path = nameless.then(|| fs::canonicalize(&self.path).ok()).flatten().unwrap_or_else(|| self.path.clone());
+        let (name, ending) = match is_folder {
+            true => (path.file_name(), None),
+            false => (path.file_stem(), path.extension().filter(|ending| !ending.is_empty())),
+        };
+        let numbered = |number: usize| {
+            let mut numbered = name.unwrap_or_default().to_owned();
+            numbered.push(format!("-{number:0digits$}"));
+            if let Some(ending) = ending {
+                numbered.push(".");
+                numbered.push(ending);
+            }
+            path.with_file_name(numbered)
         };
         (1..=count).map(numbered).collect()
     }
@@ -316,7 +303,7 @@ impl Output {
         let names = self.names(pictures.len());
         let mut written = Vec::new();
         for (picture, name) in pictures.iter().zip(&names) {
-            let failed = |cause| Error::Write { path: name.clone(), source: cause };
+            let failed = |cause: Cause| Error::write(name, cause);
             let file = self.temporary(name, ".tmp").map_err(|error| failed(error.into()))?;
             if !picture.is_whole() {
                 return Err(failed("a picture lacks values".into()));
@@ -336,9 +323,9 @@ impl Output {
     /// # Errors
     /// [`Error::Write`]; the file is removed then.
     pub fn write_pixels(&self, pixels: &Pixels) -> Result<()> {
-        let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
-        let file = self.temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;
-        self.still().write_pixels(pixels, file.as_file(), &Vec::new()).map_err(failed)?;
+        let file = self.temporary(&self.path, ".tmp").map_err(|error| Error::write(&self.path, error))?;
+        let written = self.still().write_pixels(pixels, file.as_file(), &Vec::new());
+        written.map_err(|cause| Error::write(&self.path, cause))?;
         self.place(file, &self.path).map(drop)
     }
 
@@ -402,6 +389,12 @@ impl Output {
             }
         }
     }
+}
+
+/// Checks that files can be made in a folder.
+fn check_writable(folder: &Path) -> Result<()> {
+    let made = temporary_in(folder, ".tmp");
+    made.map(drop).map_err(|cause| Error::Folder { path: folder.to_owned(), cause })
 }
 
 fn name_taken(name: &Path) -> Error {

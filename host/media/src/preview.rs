@@ -1,21 +1,18 @@
 //! A preview: the first frame, as soon as it is decoded.
 
-use std::path::{Path, PathBuf};
+use std::{path::Path, slice};
 
 use crate::{
     error::{Error, Result},
     format::{Format, Kind, format},
     frame::Frame,
-    output::Output,
+    output::{Numbering, Options, Output},
     picture::Texts,
-    still::Still,
 };
 
 /// A PNG that is replaced atomically, so that no reader sees half of it.
 #[derive(Debug)]
-pub struct Preview {
-    path: PathBuf,
-}
+pub struct Preview(Output);
 
 impl Preview {
     /// Checks the path before any work is done.
@@ -26,8 +23,8 @@ impl Preview {
         if !path.is_dir() && format(path, Kind::Picture).ok() != Some(Format::Png) {
             return Err(Error::output(path, "a preview is a .png: give such a name"));
         }
-        Output::new(path, Kind::Picture)?;
-        Ok(Self { path: path.to_owned() })
+        let options = Options { numbering: Numbering::At(None), ..Options::default() };
+        Ok(Self(Output::with(path, Kind::Picture, options)?))
     }
 
     /// Writes a frame, in place of an earlier one.
@@ -35,10 +32,7 @@ impl Preview {
     /// # Errors
     /// [`Error::Write`]; the earlier frame stays.
     pub fn show(&self, frame: &Frame, texts: &Texts) -> Result<()> {
-        let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
-        let file = tilewright_outputs::temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;
-        Still::plain(Format::Png).write(frame, file.as_file(), texts).map_err(failed)?;
-        tilewright_outputs::place(file, &self.path).map_err(|error| failed(error.into()))
+        self.0.write(slice::from_ref(frame), texts).map(drop)
     }
 }
 

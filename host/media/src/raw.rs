@@ -124,7 +124,7 @@ const TYPES: [(&str, usize, Convert); 4] = [
 pub(crate) struct Reader {
     path: PathBuf,
     file: File,
-    shape: Shape,
+    pub shape: Shape,
     start: u64,
     size: usize,
     convert: Convert,
@@ -133,7 +133,7 @@ pub(crate) struct Reader {
 impl Reader {
     pub fn open(path: &Path) -> Result<Self> {
         let file = picture::open(path)?.into_inner();
-        let damaged = |reason: &str| Error::input(path, format!("is no sound safetensors file: {reason}"));
+        let damaged = |reason: &str| damaged(path, reason);
         let length = file.metadata().map_err(|error| Error::read(path, error))?.len();
         let mut start = Vec::new();
         (&file).take(LOOKED_AT).read_to_end(&mut start).map_err(|error| Error::read(path, error))?;
@@ -144,17 +144,7 @@ impl Reader {
             };
             return Err(Error::input(path, format!("{}, not a safetensors file: {advice}", other.name())));
         }
-        let mut word = [0; 8];
-        file.read_exact_at(&mut word, 0).map_err(|_| damaged("it ends within its header"))?;
-        let header = u64::from_le_bytes(word);
-        if header > files::header::MOST_BYTES || header > length.saturating_sub(8) {
-            return Err(damaged("its header is longer than it can be"));
-        }
-        let mut text = vec![0; header as usize];
-        file.read_exact_at(&mut text, 8).map_err(|error| Error::read(path, error))?;
-        files::header::check(&text).map_err(|reason| damaged(&format!("its header has {reason}")))?;
-        let mut entries: BTreeMap<String, serde_json::Value> =
-            serde_json::from_slice(&text).map_err(|_| damaged("its header is no JSON"))?;
+        let (header, mut entries) = read_header(path, &file, length)?;
         let Some(entry) = entries.remove(TENSOR) else {
             return Err(Error::input(path, format!("has no tensor {TENSOR}: save the frames under this name")));
         };
@@ -178,10 +168,6 @@ impl Reader {
         Ok(Self { path: path.to_owned(), file, shape, start: 8 + header + from, size: *size, convert: *convert })
     }
 
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
-
     pub fn frame(&self, sample: usize, index: usize) -> Result<Frame> {
         let Shape { width, height, channels, .. } = self.shape;
         let area = width as usize * height as usize;
@@ -194,6 +180,25 @@ impl Reader {
         }
         Ok(Frame { width, height, channels, values })
     }
+}
+
+fn damaged(path: &Path, reason: &str) -> Error {
+    Error::input(path, format!("is no sound safetensors file: {reason}"))
+}
+
+/// The length of the header of a file of this length, and the entries in it.
+pub(crate) fn read_header(path: &Path, file: &File, length: u64) -> Result<(u64, BTreeMap<String, serde_json::Value>)> {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, 0).map_err(|_| damaged(path, "it ends within its header"))?;
+    let header = u64::from_le_bytes(word);
+    if header > files::header::MOST_BYTES || header > length.saturating_sub(8) {
+        return Err(damaged(path, "its header is longer than it can be"));
+    }
+    let mut text = vec![0; header as usize];
+    file.read_exact_at(&mut text, 8).map_err(|error| Error::read(path, error))?;
+    files::header::check(&text).map_err(|reason| damaged(path, &format!("its header has {reason}")))?;
+    let entries = serde_json::from_slice(&text).map_err(|_| damaged(path, "its header is no JSON"))?;
+    Ok((header, entries))
 }
 
 fn shape(extents: &[u64]) -> Option<Shape> {
@@ -247,7 +252,7 @@ mod tests {
             let other = TensorView::new(Dtype::F32, vec![2], &[0; 8]).unwrap();
             std::fs::write(&path, safetensors::serialize([("a", other), ("sample", view)], None).unwrap()).unwrap();
             let reader = Reader::open(&path).unwrap();
-            assert_eq!(reader.shape(), Shape { samples: 1, frames: 1, width: 1, height: 1, channels: 3 });
+            assert_eq!(reader.shape, Shape { samples: 1, frames: 1, width: 1, height: 1, channels: 3 });
             assert_eq!(reader.frame(0, 0).unwrap().values, values);
         }
     }

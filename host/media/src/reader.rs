@@ -1,7 +1,6 @@
 //! Clips out of files, a frame at a time.
 
 use std::{
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
 };
@@ -10,6 +9,7 @@ use crate::{
     animation,
     error::{Error, Result},
     ffmpeg::Decoder,
+    format::ending,
     frame::{Frame, Rate, Shape},
     picture, raw,
 };
@@ -51,15 +51,15 @@ impl ClipReader {
         if path.is_dir() {
             return Self::pictures(list_pictures(path)?);
         }
-        let ending = ending(path.as_os_str().to_owned());
+        let ending = ending(path);
         if VIDEOS.contains(&ending.as_str()) {
             let decoder = Decoder::open(path)?;
-            let (shape, rate) = (decoder.shape(), Some(decoder.rate()));
+            let (shape, rate) = (decoder.shape, Some(decoder.rate));
             return Ok(Self { shape, rate, notes: Vec::new(), source: Source::Video(decoder) });
         }
         if ending == "safetensors" {
             let reader = raw::Reader::open(path)?;
-            let (shape, rate) = (reader.shape(), None);
+            let (shape, rate) = (reader.shape, None);
             return Ok(Self { shape, rate, notes: Vec::new(), source: Source::Raw { reader, next: 0 } });
         }
         // A file without an ending, such as standard input, is known by its contents.
@@ -73,7 +73,7 @@ impl ClipReader {
         let moving = matches!(format, image::ImageFormat::Gif | image::ImageFormat::WebP);
         match if moving { animation::Reader::open(path, format)? } else { None } {
             Some(reader) => {
-                let (shape, rate) = (reader.shape(), reader.rate());
+                let (shape, rate) = (reader.shape, reader.rate);
                 Ok(Self { shape, rate, notes: Vec::new(), source: Source::Animation(reader) })
             }
             None => Self::pictures(vec![path.to_owned()]),
@@ -159,7 +159,7 @@ fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let name = entry.map_err(unreadable)?.file_name();
         let hidden = name.as_encoded_bytes().starts_with(b".");
-        if !hidden && PICTURES.contains(&ending(name.clone()).as_str()) {
+        if !hidden && PICTURES.contains(&ending(Path::new(&name)).as_str()) {
             names.push(name);
         }
     }
@@ -168,11 +168,6 @@ fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     names.sort();
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
-}
-
-fn ending(name: OsString) -> String {
-    let ending = Path::new(&name).extension().and_then(|ending| ending.to_str());
-    ending.unwrap_or_default().to_ascii_lowercase()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-use crate::frame::Frame;
+use crate::frame::{Frame, byte, value};
 
 /// Binary digits of a weight behind the point.
 const DIGITS: u32 = 32 - 8 - 2;
@@ -99,15 +99,6 @@ pub fn resize(frame: &Frame, width: u32, height: u32, filter: Filter) -> Frame {
         }
     }
     Frame { width, height, channels: frame.channels, values }
-}
-
-/// −1…1 as 0…255, rounded.
-fn byte(value: f32) -> u8 {
-    (value * 127.5 + 127.5).round_ties_even().clamp(0.0, 255.0) as u8
-}
-
-fn value(byte: u8) -> f32 {
-    f32::from(byte) / 127.5 - 1.0
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use image::{
-    ExtendedColorType, ImageEncoder, ImageError,
+    ImageEncoder, ImageError,
     codecs::{jpeg::JpegEncoder, webp::WebPEncoder},
 };
 
@@ -42,11 +42,6 @@ pub(crate) struct Still {
 }
 
 impl Still {
-    /// The defaults of a format.
-    pub fn plain(format: Format) -> Self {
-        Self { format, quality: None, depth: Depth::Eight }
-    }
-
     /// Writes one picture; the file is not synced.
     pub fn write(self, frame: &Frame, file: &File, texts: &Texts) -> Result<(), Cause> {
         if self.depth == Depth::Eight {
@@ -64,11 +59,6 @@ impl Still {
     /// Writes one picture of 8-bit values.
     pub fn write_pixels(self, pixels: &Pixels, file: &File, texts: &Texts) -> Result<(), Cause> {
         holds(self.format, pixels.width, pixels.height, pixels.channels)?;
-        let color = match pixels.channels {
-            1 => ExtendedColorType::L8,
-            4 => ExtendedColorType::Rgba8,
-            _ => ExtendedColorType::Rgb8,
-        };
         let (width, height, values) = (pixels.width, pixels.height, &pixels.values);
         let mut writer = BufWriter::new(file);
         match self.format {
@@ -79,12 +69,12 @@ impl Still {
             Format::Jpeg => {
                 let mut encoder = JpegEncoder::new_with_quality(&mut writer, self.quality.unwrap_or(JPEG_QUALITY));
                 encoder.set_exif_metadata(exif::encode(texts, exif::MOST_IN_JPEG).0)?;
-                encoder.write_image(values, width, height, color).map_err(of_image)?;
+                encoder.write_image(values, width, height, pixels.color()).map_err(of_image)?;
             }
             Format::WebP => {
                 let mut encoder = WebPEncoder::new_lossless(&mut writer);
                 encoder.set_exif_metadata(exif::encode(texts, exif::MOST).0)?;
-                encoder.write_image(values, width, height, color).map_err(of_image)?;
+                encoder.write_image(values, width, height, pixels.color()).map_err(of_image)?;
             }
             _ => return Err("pixels are no raw output".into()),
         }
@@ -147,6 +137,10 @@ mod tests {
     use super::*;
     use crate::samples;
 
+    fn plain(format: Format) -> Still {
+        Still { format, quality: None, depth: Depth::Eight }
+    }
+
     fn written(still: Still, frame: &Frame, texts: &Texts) -> Vec<u8> {
         let mut file = tempfile::tempfile().unwrap();
         still.write(frame, &file, texts).unwrap();
@@ -166,7 +160,7 @@ mod tests {
         let pixels = Pixels { width: 256, height: 256, channels: 3, values };
         for format in [Format::Png, Format::Jpeg, Format::WebP] {
             let full = File::options().write(true).open("/dev/full").unwrap();
-            let cause = Still::plain(format).write_pixels(&pixels, &full, &Texts::new()).unwrap_err();
+            let cause = plain(format).write_pixels(&pixels, &full, &Texts::new()).unwrap_err();
             let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
             assert_eq!(kind, Some(io::ErrorKind::StorageFull), "{format:?}: {cause}");
         }
@@ -176,7 +170,7 @@ mod tests {
     fn sixteen_bits_are_rounded_from_the_values_themselves() {
         let values = vec![-1.0, 1.0, 0.0, 0.5, -2.0, 2.0, 1.0 / 65_535.0, -0.999, f32::NAN];
         let frame = Frame { width: 3, height: 1, channels: 3, values: values.clone() };
-        let bytes = written(Still { depth: Depth::Sixteen, ..Still::plain(Format::Png) }, &frame, &Texts::new());
+        let bytes = written(Still { depth: Depth::Sixteen, ..plain(Format::Png) }, &frame, &Texts::new());
         let mut reader = png(&bytes);
         assert_eq!((reader.info().bit_depth, reader.info().color_type), (png::BitDepth::Sixteen, png::ColorType::Rgb));
         let mut raw = vec![0; reader.output_buffer_size().unwrap()];
@@ -193,8 +187,8 @@ mod tests {
 
     #[test]
     fn pngs_say_that_they_are_srgb() {
-        let sixteen = Still { depth: Depth::Sixteen, ..Still::plain(Format::Png) };
-        for (still, channels) in [(Still::plain(Format::Png), 3), (sixteen, 4), (Still::plain(Format::Png), 1)] {
+        let sixteen = Still { depth: Depth::Sixteen, ..plain(Format::Png) };
+        for (still, channels) in [(plain(Format::Png), 3), (sixteen, 4), (plain(Format::Png), 1)] {
             let bytes = written(still, &samples::frame(4, 3, channels, 0), &Texts::new());
             assert_eq!(png(&bytes).info().srgb, Some(png::SrgbRenderingIntent::Perceptual));
         }
@@ -203,7 +197,7 @@ mod tests {
     #[test]
     fn a_lower_quality_makes_a_smaller_jpeg() {
         let frame = samples::frame(64, 64, 3, 0);
-        let length = |quality| written(Still { quality, ..Still::plain(Format::Jpeg) }, &frame, &Texts::new()).len();
+        let length = |quality| written(Still { quality, ..plain(Format::Jpeg) }, &frame, &Texts::new()).len();
         assert_eq!(length(None), length(Some(JPEG_QUALITY)));
         assert!(length(Some(20)) < length(None) && length(None) < length(Some(100)));
     }

@@ -1,8 +1,9 @@
 //! Texts of files: ComfyUI's workflow and prompt, from the part of each format that holds them.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
-    io::{BufReader, Read},
+    io::BufReader,
     path::{Path, PathBuf},
 };
 
@@ -14,6 +15,7 @@ use image::{
 use crate::{
     exif, ffmpeg,
     picture::{self, Texts, is_keyword},
+    raw,
 };
 
 /// The most bytes of texts that are read from one file, unpacked.
@@ -97,16 +99,10 @@ fn of_other(path: &Path) -> Option<Texts> {
     if ending != "safetensors" {
         return ffmpeg::tags(path).ok();
     }
-    let mut file = picture::open(path).ok()?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length).ok()?;
-    let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= MOST)?;
-    let mut header = Vec::new();
-    file.take(length as u64).read_to_end(&mut header).ok()?;
-    let mut header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&header).ok()?;
-    serde_json::from_value::<std::collections::BTreeMap<_, _>>(header.remove("__metadata__")?)
-        .ok()
-        .map(|texts| texts.into_iter().collect())
+    let file = picture::open(path).ok()?.into_inner();
+    let (_, mut header) = raw::read_header(path, &file, file.metadata().ok()?.len()).ok()?;
+    let texts: BTreeMap<_, _> = serde_json::from_value(header.remove("__metadata__")?).ok()?;
+    Some(texts.into_iter().collect())
 }
 
 fn first_picture(folder: &Path) -> Option<PathBuf> {

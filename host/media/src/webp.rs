@@ -9,7 +9,7 @@ use std::{
     io::{self, BufWriter, Seek, SeekFrom, Write},
 };
 
-use image::{ExtendedColorType, ImageEncoder, codecs::webp::WebPEncoder};
+use image::{ImageEncoder, codecs::webp::WebPEncoder};
 
 use crate::{
     error::Cause,
@@ -52,13 +52,13 @@ impl Animation {
 
     /// Adds a frame, `index` from 0.
     pub fn frame(&mut self, index: usize, pixels: &Pixels) -> Result<(), Cause> {
-        let color = match pixels.channels {
-            1 => ExtendedColorType::L8,
-            4 => ExtendedColorType::Rgba8,
-            _ => ExtendedColorType::Rgb8,
-        };
         let mut still = Vec::new();
-        WebPEncoder::new_lossless(&mut still).write_image(&pixels.values, pixels.width, pixels.height, color)?;
+        WebPEncoder::new_lossless(&mut still).write_image(
+            &pixels.values,
+            pixels.width,
+            pixels.height,
+            pixels.color(),
+        )?;
         let bitstream = still.get(FILE_HEADER..).filter(|chunk| chunk.starts_with(b"VP8L"));
         let bitstream = bitstream.ok_or("the encoder gave no lossless frame")?;
         // Rounded moments, not a rounded duration: errors don't add up.

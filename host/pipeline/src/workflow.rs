@@ -9,7 +9,7 @@ use std::{ffi::OsStr, path::Path};
 
 use serde_json::{Value, json};
 use tilewright_engine::Sampling;
-use tilewright_media::Texts;
+use tilewright_media::{Texts, escape};
 use tilewright_models::{Facts, Start};
 use tilewright_sampling::{Convention, Scheduler};
 
@@ -90,8 +90,9 @@ impl Workflow<'_> {
         match self.graph() {
             None => Vec::new(),
             Some(graph) => {
-                let both = [graph.workflow(), graph.prompt()];
-                KEYWORDS.into_iter().zip(both).map(|(keyword, graph)| (keyword.to_owned(), ascii(&graph))).collect()
+                // ASCII alone, since the interface and A1111 read texts in different encodings.
+                let both = [graph.workflow(), graph.prompt()].map(|graph| escape(&graph.to_string()));
+                KEYWORDS.into_iter().zip(both).map(|(keyword, graph)| (keyword.to_owned(), graph)).collect()
             }
         }
     }
@@ -368,21 +369,4 @@ fn name(path: &Path, folder: &str) -> String {
         true => own,
         false => format!("{}.safetensors", own.strip_suffix(".gguf").unwrap_or(&own)),
     }
-}
-
-/// JSON without characters beyond ASCII, since the interface and A1111 read texts in different
-/// encodings.
-fn ascii(value: &Value) -> String {
-    let text = value.to_string();
-    let mut plain = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character.is_ascii() {
-            true => plain.push(character),
-            false => {
-                let mut units = [0; 2];
-                plain.extend(character.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
-            }
-        }
-    }
-    plain
 }

@@ -2,14 +2,11 @@
 //! layer. The signature is an annotation of the manifest: other tools copy annotations and ignore
 //! unknown ones.
 
-use std::collections::{BTreeMap, HashMap};
+use oci_spec::image::ImageManifest;
+use serde_json::{Value, json};
+use tilewright_files::digest::{is_sha256, sha256};
 
-use oci_spec::image::{Descriptor, DescriptorBuilder, Digest, ImageManifest, ImageManifestBuilder, MediaType};
-use serde::Serialize;
-use serde_json::{Map, Value, json};
-use tilewright_files::digest::sha256;
-
-use crate::{Error, Reference, Result, digest};
+use crate::{Error, Reference, Result};
 
 /// The annotation that holds a minisign signature of the layer, as the text of its file.
 pub const SIGNATURE: &str = "io.github.tilewright.policy.minisig";
@@ -49,7 +46,7 @@ pub(crate) struct PackedArtifact {
 }
 
 /// Lays a policy out.
-pub(crate) fn pack(wasm: &[u8], about: &ArtifactInfo, signature: Option<&str>) -> Result<PackedArtifact> {
+pub(crate) fn pack(wasm: &[u8], about: &ArtifactInfo, signature: Option<&str>) -> PackedArtifact {
     // The layout requires a time; a real one would change the digest.
     let mut config = json!({
         "created": "1970-01-01T00:00:00Z",
@@ -60,54 +57,30 @@ pub(crate) fn pack(wasm: &[u8], about: &ArtifactInfo, signature: Option<&str>) -
     if about.is_component {
         config["component"] = json!({ "exports": about.exports, "imports": about.imports });
     }
-    let config = canonical(&config)?;
-    let title = |title: String| ("org.opencontainers.image.title".to_owned(), title);
-    let mut annotations = HashMap::from([
-        title(about.name.clone()),
-        ("org.opencontainers.image.version".to_owned(), about.version.clone()),
-        ("org.opencontainers.image.description".to_owned(), about.summary.clone()),
-    ]);
-    annotations.extend(signature.map(|signature| (SIGNATURE.to_owned(), signature.to_owned())));
-    let layer = describe(LAYERS[0], wasm, HashMap::from([title(format!("{}.wasm", about.name))]))?;
-    let manifest = ImageManifestBuilder::default()
-        .schema_version(2_u32)
-        .media_type(MediaType::ImageManifest)
-        .config(describe(CONFIG, &config, HashMap::new())?)
-        .layers(vec![layer])
-        .annotations(annotations)
-        .build()
-        .map_err(|error| unlayable(&error))?;
-    Ok(PackedArtifact { manifest: canonical(&manifest)?, config })
-}
-
-fn describe(media_type: &str, bytes: &[u8], annotations: HashMap<String, String>) -> Result<Descriptor> {
-    let digest: Digest = sha256(bytes).parse().map_err(|error: oci_spec::OciSpecError| unlayable(&error))?;
-    let mut builder = DescriptorBuilder::default().media_type(media_type).size(bytes.len() as u64).digest(digest);
-    if !annotations.is_empty() {
-        builder = builder.annotations(annotations);
+    let config = canonical(config);
+    let describe = |media_type: &str, bytes: &[u8]| json!({ "mediaType": media_type, "size": bytes.len(), "digest": sha256(bytes) });
+    let mut manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": describe(CONFIG, &config),
+        "layers": [describe(LAYERS[0], wasm)],
+        "annotations": {
+            "org.opencontainers.image.title": about.name,
+            "org.opencontainers.image.version": about.version,
+            "org.opencontainers.image.description": about.summary,
+        },
+    });
+    manifest["layers"][0]["annotations"] = json!({ "org.opencontainers.image.title": format!("{}.wasm", about.name) });
+    if let Some(signature) = signature {
+        manifest["annotations"][SIGNATURE] = signature.into();
     }
-    builder.build().map_err(|error| unlayable(&error))
+    PackedArtifact { manifest: canonical(manifest), config }
 }
 
 /// JSON whose keys are in order, so that the digest depends on the contents alone.
-fn canonical(value: &impl Serialize) -> Result<Vec<u8>> {
-    fn sort_keys(value: Value) -> Value {
-        match value {
-            Value::Object(map) => {
-                let ordered: BTreeMap<String, Value> =
-                    map.into_iter().map(|(key, value)| (key, sort_keys(value))).collect();
-                Value::Object(ordered.into_iter().collect::<Map<_, _>>())
-            }
-            Value::Array(values) => Value::Array(values.into_iter().map(sort_keys).collect()),
-            other => other,
-        }
-    }
-    let value = serde_json::to_value(value).map(sort_keys);
-    value.and_then(|value| serde_json::to_vec(&value)).map_err(|error| unlayable(&error))
-}
-
-fn unlayable(error: &dyn std::error::Error) -> Error {
-    Error::NotAPolicy { reference: "this policy".into(), detail: format!("it can't be described: {error}") }
+fn canonical(mut value: Value) -> Vec<u8> {
+    value.sort_all_objects();
+    value.to_string().into_bytes()
 }
 
 /// The contents of a manifest that holds a policy.
@@ -136,7 +109,7 @@ pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<ManifestCon
         return Err(not(format!("it holds {}, and a policy is {}", shorten(&media_type), LAYERS[0])));
     }
     let digest = layer.digest().to_string();
-    if !digest::is_sha256(&digest) {
+    if !is_sha256(&digest) {
         return Err(not(format!("its digest is {}, and sha256 is known here", shorten(&digest))));
     }
     let signature = manifest.annotations().as_ref().and_then(|annotations| annotations.get(SIGNATURE)).cloned();
@@ -175,19 +148,19 @@ mod tests {
 
     #[test]
     fn what_is_laid_out_is_found_again_and_always_the_same() {
-        let laid = pack(b"\0asm", &about(), Some("a signature\n")).unwrap();
+        let laid = pack(b"\0asm", &about(), Some("a signature\n"));
         for _ in 0..20 {
-            assert_eq!(pack(b"\0asm", &about(), Some("a signature\n")).unwrap().manifest, laid.manifest);
+            assert_eq!(pack(b"\0asm", &about(), Some("a signature\n")).manifest, laid.manifest);
         }
         let found = read(&laid.manifest, &reference()).unwrap();
         let expected = ManifestContents { layer: sha256(b"\0asm"), bytes: 4, signature: Some("a signature\n".into()) };
         assert_eq!(found, expected);
-        assert_eq!(read(&pack(b"", &about(), None).unwrap().manifest, &reference()).unwrap().signature, None);
+        assert_eq!(read(&pack(b"", &about(), None).manifest, &reference()).unwrap().signature, None);
     }
 
     #[test]
     fn the_layout_is_the_one_that_other_tools_know() {
-        let laid = pack(b"\0asm", &about(), None).unwrap();
+        let laid = pack(b"\0asm", &about(), None);
         let manifest: Value = serde_json::from_slice(&laid.manifest).unwrap();
         assert_eq!(manifest["schemaVersion"], 2);
         assert_eq!(manifest["mediaType"], MANIFEST);
@@ -200,7 +173,7 @@ mod tests {
         assert_eq!((&config["architecture"], &config["os"]), (&json!("wasm"), &json!("wasip2")));
         assert_eq!(config["layerDigests"], json!([sha256(b"\0asm")]));
         assert_eq!(config["component"]["imports"], json!(["tilewright:policy/host@0.1.0"]));
-        let module = pack(b"\0asm", &ArtifactInfo { is_component: false, ..about() }, None).unwrap();
+        let module = pack(b"\0asm", &ArtifactInfo { is_component: false, ..about() }, None);
         let config: Value = serde_json::from_slice(&module.config).unwrap();
         assert_eq!((&config["os"], config.get("component")), (&json!("wasip1"), None));
     }
@@ -208,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_no_policy_is_said_to_be_none() {
         let manifest = |change: &dyn Fn(&mut Value)| {
-            let mut value: Value = serde_json::from_slice(&pack(b"\0asm", &about(), None).unwrap().manifest).unwrap();
+            let mut value: Value = serde_json::from_slice(&pack(b"\0asm", &about(), None).manifest).unwrap();
             change(&mut value);
             serde_json::to_vec(&value).unwrap()
         };

@@ -1,14 +1,13 @@
 //! Push and pull.
 
 use serde::Serialize;
-use tilewright_files::digest::sha256;
-use ureq::http::{HeaderValue, Method, Uri, header::HeaderMap};
+use tilewright_files::digest::{is_sha256, sha256};
+use ureq::http::{HeaderValue, Method, header::HeaderMap};
 
 use crate::{
     ArtifactInfo, Credentials, Error, Limits, Reach, Reference, Result,
     artifact::{self, MANIFEST},
-    digest,
-    session::{HttpRequest, Scope, Session},
+    session::Session,
     transport::Parts,
 };
 
@@ -74,18 +73,13 @@ impl Client {
             let detail = "a push needs a tag, and no digest".into();
             return Err(Error::Reference { text: reference.to_string(), detail });
         };
-        let laid = artifact::pack(wasm, about, signature)?;
+        let laid = artifact::pack(wasm, about, signature);
         self.upload(wasm)?;
         self.upload(&laid.config)?;
-        const WHAT: &str = "pushing the manifest";
         let headers = vec![("content-type", HeaderValue::from_static(MANIFEST))];
         let parts = Parts { headers, body: Some(&laid.manifest) };
         let url = self.session.url(&format!("manifests/{tag}"))?;
-        let response =
-            self.session.ask(HttpRequest { what: WHAT, method: Method::PUT, url, parts, scope: Scope::Push })?;
-        if !matches!(response.status().as_u16(), 200 | 201) {
-            return Err(self.session.response_error(WHAT, response));
-        }
+        let response = self.session.expect(&[200, 201], "pushing the manifest", Method::PUT, url, parts)?;
         let digest = sha256(&laid.manifest);
         same_digest(response.headers(), &digest, reference)?;
         Ok(Pushed { reference: reference.pin(&digest), digest })
@@ -104,15 +98,10 @@ impl Client {
     }
 
     fn manifest(&self, reference: &Reference) -> Result<(Vec<u8>, String)> {
-        const WHAT: &str = "asking for the manifest";
         let headers = vec![("accept", HeaderValue::from_static(MANIFEST))];
         let url = self.session.url(&format!("manifests/{}", reference.manifest()))?;
         let parts = Parts { headers, body: None };
-        let mut response =
-            self.session.ask(HttpRequest { what: WHAT, method: Method::GET, url, parts, scope: Scope::Pull })?;
-        if response.status() != 200 {
-            return Err(self.session.response_error(WHAT, response));
-        }
+        let mut response = self.session.expect(&[200], "asking for the manifest", Method::GET, url, parts)?;
         let manifest = self.session.body("manifest", &mut response, self.limits.manifest_bytes)?;
         let digest = sha256(&manifest);
         if let Some(expected) = reference.digest().filter(|expected| *expected != digest) {
@@ -125,17 +114,12 @@ impl Client {
     /// Downloads the layer from the registry itself: other addresses that a manifest may give are
     /// not used.
     fn layer(&self, reference: &Reference, expected: &str, bytes: u64) -> Result<Vec<u8>> {
-        const WHAT: &str = "asking for the policy";
         let most = self.limits.policy_bytes;
         if bytes > most {
             return Err(Error::TooLarge { reference: reference.to_string(), what: "policy", most });
         }
         let url = self.session.url(&format!("blobs/{expected}"))?;
-        let ask = HttpRequest { what: WHAT, method: Method::GET, url, parts: Parts::default(), scope: Scope::Pull };
-        let mut response = self.session.ask(ask)?;
-        if response.status() != 200 {
-            return Err(self.session.response_error(WHAT, response));
-        }
+        let mut response = self.session.expect(&[200], "asking for the policy", Method::GET, url, Parts::default())?;
         // A body that is longer than the manifest says is something else, so reading stops.
         let wasm = self.session.body("policy", &mut response, bytes)?;
         let digest = sha256(&wasm);
@@ -149,38 +133,20 @@ impl Client {
     fn upload(&self, bytes: &[u8]) -> Result<()> {
         const WHAT: &str = "pushing the policy";
         let digest = sha256(bytes);
-        let ask = |method: Method, url: Uri, body: Option<&[u8]>| {
-            let headers = match method {
-                Method::PUT => vec![("content-type", HeaderValue::from_static("application/octet-stream"))],
-                _ => Vec::new(),
-            };
-            // Borrowed by the caller for as long as the request lasts.
-            self.session.ask(HttpRequest {
-                what: WHAT,
-                method,
-                url,
-                parts: Parts { headers, body },
-                scope: Scope::Push,
-            })
-        };
-        let known = ask(Method::HEAD, self.session.url(&format!("blobs/{digest}"))?, None)?;
-        if known.status() == 200 {
+        let known = self.session.url(&format!("blobs/{digest}"))?;
+        if self.session.ask(WHAT, Method::HEAD, known, Parts::default())?.status() == 200 {
             return Ok(());
         }
         let url = self.session.url("blobs/uploads/")?;
-        let begun = ask(Method::POST, url.clone(), Some(&[]))?;
-        if begun.status() != 202 {
-            return Err(self.session.response_error(WHAT, begun));
-        }
+        let empty = Parts { headers: Vec::new(), body: Some(&[]) };
+        let begun = self.session.expect(&[202], WHAT, Method::POST, url.clone(), empty)?;
         let place = self.session.location(WHAT, &url, &begun)?.to_string();
         let joint = if place.contains('?') { '&' } else { '?' };
         let place = format!("{place}{joint}digest={digest}")
             .parse()
             .map_err(|_| Error::Transport { registry: place, detail: "it gives no address to upload to".into() })?;
-        let done = ask(Method::PUT, place, Some(bytes))?;
-        if done.status() != 201 {
-            return Err(self.session.response_error(WHAT, done));
-        }
+        let headers = vec![("content-type", HeaderValue::from_static("application/octet-stream"))];
+        self.session.expect(&[201], WHAT, Method::PUT, place, Parts { headers, body: Some(bytes) })?;
         Ok(())
     }
 }
@@ -188,7 +154,7 @@ impl Client {
 /// Checks the digest of the manifest, if the registry states it.
 fn same_digest(headers: &HeaderMap, digest: &str, reference: &Reference) -> Result<()> {
     let said = headers.get(DIGEST).and_then(|value| value.to_str().ok());
-    match said.filter(|said| digest::is_sha256(said) && *said != digest) {
+    match said.filter(|said| is_sha256(said) && *said != digest) {
         Some(said) => Err(wrong_digest(reference, "manifest", said, digest)),
         None => Ok(()),
     }

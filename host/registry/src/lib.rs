@@ -25,7 +25,6 @@ mod artifact;
 mod binding;
 mod client;
 mod credentials;
-mod digest;
 mod error;
 mod reach;
 mod reference;

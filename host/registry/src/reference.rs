@@ -3,8 +3,9 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use oci_spec::distribution;
+use tilewright_files::digest::is_sha256;
 
-use crate::{Error, Result, digest};
+use crate::{Error, Result};
 
 /// `REGISTRY/NAME:TAG`, `REGISTRY/NAME@sha256:…`, or both. `oci://` may stand before it, or
 /// `https://` to use TLS even for a registry on this machine.
@@ -97,7 +98,7 @@ impl FromStr for Reference {
             distribution::ParseError::ReferenceInvalidFormat => wrong("it is not a name in a registry"),
             error => wrong(&error.to_string()),
         })?;
-        if inner.digest().is_some_and(|digest| !digest::is_sha256(digest)) {
+        if inner.digest().is_some_and(|digest| !is_sha256(digest)) {
             return Err(wrong("of digests, sha256: with 64 lower-case hexadecimal digits is known here"));
         }
         let last = name.split('@').next().and_then(|name| name.rsplit('/').next()).unwrap_or_default();

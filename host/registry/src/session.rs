@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http_auth::{ChallengeParser, ChallengeRef};
-use serde::Deserialize;
+use serde_json::Value;
 use ureq::{
     Body,
     http::{
@@ -30,13 +30,6 @@ const TEXT: u64 = 64 << 10;
 /// The reason why a redirect is not followed.
 const DOWNGRADE: &str = "it leaves TLS";
 
-/// The rights of a token.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Scope {
-    Pull,
-    Push,
-}
-
 /// One registry, one repository.
 pub(crate) struct Session {
     transport: Transport,
@@ -47,16 +40,6 @@ pub(crate) struct Session {
     /// True if the user allows HTTP without TLS.
     plain_http: bool,
     reach: RegistryReach,
-}
-
-/// A request.
-pub(crate) struct HttpRequest<'a> {
-    /// The request's subject, for errors.
-    pub what: &'static str,
-    pub method: Method,
-    pub url: Uri,
-    pub parts: Parts<'a>,
-    pub scope: Scope,
 }
 
 impl Session {
@@ -95,9 +78,31 @@ impl Session {
         url.ok_or_else(|| Error::Reference { text: path, detail: "it makes no address".into() })
     }
 
+    /// Sends a request, and takes only an answer with one of these statuses.
+    pub fn expect(
+        &self,
+        statuses: &[u16],
+        what: &'static str,
+        method: Method,
+        url: Uri,
+        parts: Parts<'_>,
+    ) -> Result<Response<Body>> {
+        let response = self.ask(what, method, url, parts)?;
+        match statuses.contains(&response.status().as_u16()) {
+            true => Ok(response),
+            false => Err(self.response_error(what, response)),
+        }
+    }
+
     /// Sends a request, with credentials if the registry asks for them, and follows redirects.
-    pub fn ask(&self, ask: HttpRequest<'_>) -> Result<Response<Body>> {
-        let HttpRequest { what, method, mut url, mut parts, scope } = ask;
+    /// `what` is its subject, for errors.
+    pub fn ask(
+        &self,
+        what: &'static str,
+        method: Method,
+        mut url: Uri,
+        mut parts: Parts<'_>,
+    ) -> Result<Response<Body>> {
         let (mut known, mut hops) = (false, 0);
         loop {
             let is_own = origin(&url) == origin(&self.base);
@@ -111,7 +116,7 @@ impl Session {
             match response.status().as_u16() {
                 401 if is_own && !known => {
                     known = true;
-                    if !self.identify(&response, scope)? {
+                    if !self.identify(&response, &method)? {
                         return Ok(response);
                     }
                 }
@@ -143,7 +148,7 @@ impl Session {
     }
 
     /// The error of an unexpected answer.
-    pub fn response_error(&self, what: &'static str, mut response: Response<Body>) -> Error {
+    fn response_error(&self, what: &'static str, mut response: Response<Body>) -> Error {
         let registry = self.reference.registry().to_owned();
         let text = self.transport.body(what, &mut response, TEXT).ok().flatten().unwrap_or_default();
         let detail = error_message(&text);
@@ -172,7 +177,7 @@ impl Session {
     }
 
     /// Answers an authentication challenge; false if there are no credentials.
-    fn identify(&self, response: &Response<Body>, scope: Scope) -> Result<bool> {
+    fn identify(&self, response: &Response<Body>, method: &Method) -> Result<bool> {
         let values: Vec<&str> =
             response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()).collect();
         // A malformed challenge can't be answered.
@@ -180,7 +185,7 @@ impl Session {
             values.iter().flat_map(|value| ChallengeParser::new(value)).filter_map(Result::ok).collect();
         let of = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
         let value = if let Some(challenge) = of("bearer") {
-            Some(format!("Bearer {}", self.token(challenge, scope)?))
+            Some(format!("Bearer {}", self.token(challenge, method)?))
         } else if of("basic").is_some() {
             self.basic()
         } else {
@@ -202,17 +207,15 @@ impl Session {
         }
     }
 
-    /// Gets a token from the challenge's address.
-    fn token(&self, challenge: &ChallengeRef<'_>, scope: Scope) -> Result<String> {
+    /// Gets a token from the challenge's address, with the rights that a method needs.
+    fn token(&self, challenge: &ChallengeRef<'_>, method: &Method) -> Result<String> {
         const WHAT: &str = "logging in";
         let parameter = |name: &str| {
             let found = challenge.params.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
             found.map(|(_, value)| value.to_unescaped())
         };
-        let actions = match scope {
-            Scope::Pull => "pull",
-            Scope::Push => "pull,push",
-        };
+        // A pull only gets; a push asks for what is there by another method.
+        let actions = if *method == Method::GET { "pull" } else { "pull,push" };
         let realm = parameter("realm").unwrap_or_default();
         let scope = format!("repository:{}:{actions}", self.reference.repository());
         let mut query = vec![format!("scope={}", percent_encode(&scope))];
@@ -229,19 +232,14 @@ impl Session {
             return Err(self.response_error(WHAT, response));
         }
         let text = self.body("token", &mut response, TEXT)?;
-        let token: Token = serde_json::from_slice(&text).map_err(|_| self.strange("it gives no token"))?;
-        token.token.or(token.access_token).ok_or_else(|| self.strange("it gives no token"))
+        let said: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let token = said["token"].as_str().or(said["access_token"].as_str());
+        token.map(str::to_owned).ok_or_else(|| self.strange("it gives no token"))
     }
 
     fn strange(&self, detail: &str) -> Error {
         Error::Transport { registry: self.reference.registry().into(), detail: format!("logging in: {detail}") }
     }
-}
-
-#[derive(Deserialize)]
-struct Token {
-    token: Option<String>,
-    access_token: Option<String>,
 }
 
 /// Scheme, host and port, which credentials belong to.
@@ -272,19 +270,9 @@ fn percent_encode(text: &str) -> String {
 
 /// A registry's own message: the first error in the specification's form.
 fn error_message(text: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Errors {
-        errors: Vec<ErrorBody>,
-    }
-    #[derive(Deserialize)]
-    struct ErrorBody {
-        #[serde(default)]
-        code: String,
-        message: Option<String>,
-    }
-    let errors = serde_json::from_slice::<Errors>(text).map(|said| said.errors).unwrap_or_default();
-    let first = errors.into_iter().next();
-    first.map(|said| shorten(&said.message.unwrap_or(said.code))).unwrap_or_default()
+    let said: Value = serde_json::from_slice(text).unwrap_or_default();
+    let first = &said["errors"][0];
+    shorten(first["message"].as_str().or(first["code"].as_str()).unwrap_or_default())
 }
 
 #[cfg(test)]

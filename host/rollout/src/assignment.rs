@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{Objective, Record, Vae};
 
-use crate::{revision::Revision, served::Served, shadow::Shadow, slot::Slot, source::Grants};
+use crate::{revision::Revision, served::Served, shadow::Shadow, slot::Slot, state::SavedRevision};
 
 /// The revision that decides for a job. Holds the revision: it exists as long as the job.
 #[derive(Clone, Debug)]
@@ -35,12 +35,8 @@ pub struct Assignment {
 pub struct StoredAssignment {
     pub(crate) route: String,
     pub(crate) policy: String,
-    pub(crate) number: u64,
-    pub(crate) digest: String,
-    pub(crate) origin: String,
-    pub(crate) since: String,
-    pub(crate) settings: Vec<(String, String)>,
-    pub(crate) grants: Grants,
+    #[serde(flatten)]
+    pub(crate) revision: SavedRevision,
     pub(crate) canary: bool,
     pub(crate) objective: Option<Objective>,
     /// Jobs that an earlier program stored were allowed it.
@@ -57,7 +53,7 @@ const fn is_allowed() -> bool {
 impl StoredAssignment {
     /// The module that it needs.
     pub fn digest(&self) -> &str {
-        &self.digest
+        &self.revision.digest
     }
 
     /// The route that took the job.
@@ -67,7 +63,7 @@ impl StoredAssignment {
 
     /// The policy that decides, and the number of its revision.
     pub fn revision(&self) -> (&str, u64) {
-        (&self.policy, self.number)
+        (&self.policy, self.revision.number)
     }
 
     /// True if it decides as a canary.
@@ -83,12 +79,7 @@ impl From<&Assignment> for StoredAssignment {
         Self {
             route: route.clone(),
             policy: revision.policy.clone(),
-            number: revision.number,
-            digest: revision.digest.clone(),
-            origin: revision.origin.clone(),
-            since: revision.since.clone(),
-            settings: revision.settings.clone(),
-            grants: revision.grants,
+            revision: revision.saved.clone(),
             canary: *canary,
             objective: *objective,
             allows_blended: *allows_blended,

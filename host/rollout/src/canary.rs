@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     comparison::{Comparison, LOOKS, Rule},
     revision::Revision,
-    tally::{self, Kind, Sample},
+    tally::{self, Kind, Sample, push_bounded},
 };
 
 /// The incumbent's jobs of a kind that one of the canary's is compared with, and the number of
@@ -98,9 +98,8 @@ impl Canary {
 
     /// Begins a new trial if the candidate is another revision.
     pub fn is_of(&mut self, candidate: &Revision) {
-        let Revision { policy, number, digest, .. } = candidate;
-        if (&self.facts.policy, self.facts.revision) != (policy, *number) {
-            *self = Self::begin(policy, *number, digest);
+        if (&self.facts.policy, self.facts.revision) != (&candidate.policy, candidate.number) {
+            *self = Self::begin(&candidate.policy, candidate.number, &candidate.digest);
         }
     }
 
@@ -127,10 +126,7 @@ impl Canary {
             self.fresh.clear();
         }
         let fresh = self.fresh.entry(kind.clone()).or_default();
-        fresh.push_back(job);
-        if fresh.len() > FRESH {
-            fresh.pop_front();
-        }
+        push_bounded(fresh, job, FRESH);
     }
 
     /// Counts a job of the canary, compared with the incumbent's of its kind since its last one,

@@ -6,13 +6,13 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::{canary::CanaryFacts, revision::Revision, tally::TallyFacts};
+use crate::{canary::CanaryFacts, revision::Revision, rollout::lock, tally::TallyFacts};
 
 /// The most bytes of the file that are read.
 const MOST_BYTES: u64 = 16 << 20;
@@ -99,7 +99,7 @@ impl Counts {
     /// Writes counts, unless the file has them; `count` is called under the file's lock, so that
     /// older counts replace no newer ones.
     pub fn keep(&self, count: impl FnOnce() -> SavedCounts) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = lock(&self.written);
         let counts = count();
         if *written == counts {
             return;

@@ -7,12 +7,14 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use tempfile::NamedTempFile;
+
+use crate::rollout::lock;
 
 /// The prefix of unfinished files' names, by which those of a killed server are found.
 pub(crate) const PART: &str = ".tilewright-";
@@ -170,7 +172,7 @@ impl Disk {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<WriteFailure>> {
-        self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.trouble)
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use tilewright_plan::records::AnyRecord;
 
-use crate::{Disk, Error, Result};
+use crate::{Disk, Error, Result, tally::push_bounded};
 
 /// Decisions that are kept of a revision.
 const KEPT: usize = 32;
@@ -22,10 +22,7 @@ pub struct Ring(VecDeque<AnyRecord>);
 
 impl Ring {
     pub fn push(&mut self, record: AnyRecord) {
-        self.0.push_back(record);
-        if self.0.len() > KEPT {
-            self.0.pop_front();
-        }
+        push_bounded(&mut self.0, record, KEPT);
     }
 
     /// Writes the records as lines, under a name that sorts by revision; removes the policy's

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tilewright_files::digest::sha256;
+use tilewright_files::digest::{is_sha256, sha256};
 use tilewright_signing::signature_path;
 
 use crate::{Disk, Error, Result, disk};
@@ -85,9 +85,8 @@ impl Modules {
 
     /// The path of a digest's module; none for a text that is not a digest.
     pub fn path(&self, digest: &str) -> Option<PathBuf> {
-        let hex = digest.strip_prefix("sha256:")?;
-        let is_hex = hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        is_hex.then(|| self.folder.join(format!("{hex}.wasm")))
+        let hex = digest.strip_prefix("sha256:").filter(|_| is_sha256(digest))?;
+        Some(self.folder.join(format!("{hex}.wasm")))
     }
 
     /// Removes every module that is not among these digests and was last stored over a day ago.

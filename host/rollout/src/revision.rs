@@ -1,33 +1,30 @@
 //! One version of a policy in service, and its instances, which workers share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    ops::Deref,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
 use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage, Vae};
 use tilewright_policy::{FallbackPlanner, LoadedPolicy};
 
 use crate::{
+    comparison::Comparison,
     dump::Ring,
+    rollout::lock,
     served::{Served, Warm},
-    source::{Grants, PreparedPolicy},
+    source::PreparedPolicy,
+    state::SavedRevision,
     tally::{Tally, TallyFacts},
-    watchdog::Watch,
 };
 
 /// A module with its settings, numbered within its policy.
 pub struct Revision {
     /// The policy that it is a revision of: a name in the configuration.
     pub policy: String,
-    /// Counted from 1 over the policy's life, across restarts.
-    pub number: u64,
-    /// The module's origin, in words.
-    pub origin: String,
-    /// The time when it first took over, RFC 3339 in UTC.
-    pub since: String,
     /// The identity in records.
     pub identity: PolicyIdentity,
-    pub(crate) digest: String,
-    pub(crate) settings: Vec<(String, String)>,
-    pub(crate) grants: Grants,
+    pub(crate) saved: SavedRevision,
     loaded: LoadedPolicy,
     warm: Warm,
     pub(crate) performance: Mutex<Performance>,
@@ -37,7 +34,8 @@ pub struct Revision {
 #[derive(Debug, Default)]
 pub(crate) struct Performance {
     pub tally: Tally,
-    pub watch: Watch,
+    /// The comparison with the previous revision.
+    pub against_previous: Comparison,
     pub ring: Ring,
     /// Rolled back: jobs that still end under it no longer count.
     pub is_out: bool,
@@ -50,20 +48,8 @@ impl Revision {
         let first = Recorder::<Vae>::new(Box::new(warm), true);
         let warm = Warm::default();
         Vae::idle(&warm).push(first);
-        let policy = policy.to_owned();
-        Self {
-            policy,
-            number,
-            origin,
-            since,
-            identity,
-            digest,
-            settings,
-            grants,
-            loaded,
-            warm,
-            performance: Mutex::default(),
-        }
+        let saved = SavedRevision { number, digest, origin, since, settings, grants };
+        Self { policy: policy.to_owned(), identity, saved, loaded, warm, performance: Mutex::default() }
     }
 
     /// The stages that it answers; the native default decides on all others.
@@ -78,11 +64,11 @@ impl Revision {
 
     /// The comparison of its jobs with those of the revision before it, in words.
     pub fn standing(&self) -> String {
-        self.performance().watch.against_previous.words()
+        self.performance().against_previous.words()
     }
 
     pub(crate) fn performance(&self) -> MutexGuard<'_, Performance> {
-        self.performance.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.performance)
     }
 
     /// A warm instance; a new one if all are in use.
@@ -107,6 +93,14 @@ impl Revision {
         let facts = performance.tally.facts;
         *performance = Performance::default();
         performance.tally.facts = facts;
+    }
+}
+
+impl Deref for Revision {
+    type Target = SavedRevision;
+
+    fn deref(&self) -> &SavedRevision {
+        &self.saved
     }
 }
 

@@ -28,6 +28,7 @@ use crate::{
     slot::Slot,
     source::{PolicySpec, Sources},
     state::{SavedCanary, SavedPolicy, SavedState, State},
+    tally::push_bounded,
     unanswered::{Unanswered, unanswered},
 };
 
@@ -97,11 +98,11 @@ pub struct Rollout {
     listener: Listener,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn now() -> String {
+pub(crate) fn now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
@@ -265,12 +266,7 @@ impl Rollout {
             }
             saved
         };
-        let digests = saved.policies.values().flat_map(|policy| {
-            [Some(&policy.in_force), policy.previous.as_ref()]
-                .into_iter()
-                .flatten()
-                .map(|revision| revision.digest.clone())
-        });
+        let digests = saved.policies.values().flat_map(SavedPolicy::revisions).map(|revision| revision.digest.clone());
         // `needed` is called after the revisions are read: a job that is accepted in between gets
         // one of those, or one whose module is new.
         let digests: Vec<String> = digests.chain(needed()?).collect();
@@ -283,13 +279,7 @@ impl Rollout {
     fn emit(&self, what: EventKind, policy: Option<&str>, route: Option<&str>, revision: Option<u64>, detail: String) {
         let (policy, route) = (policy.map(str::to_owned), route.map(str::to_owned));
         let event = Event { time: now(), what, policy, route, revision, detail: without_error_numbers(&detail) };
-        {
-            let mut events = lock(&self.events);
-            events.push_back(event.clone());
-            if events.len() > EVENTS {
-                events.pop_front();
-            }
-        }
+        push_bounded(&mut lock(&self.events), event.clone(), EVENTS);
         (self.listener)(&event);
     }
 
@@ -331,8 +321,8 @@ impl Rollout {
                 next: changing.next,
                 configured: changing.wanted.text(),
                 seen: changing.seen.clone(),
-                in_force: (&*forces.in_force).into(),
-                previous: forces.previous.as_deref().map(Into::into),
+                in_force: forces.in_force.saved.clone(),
+                previous: forces.previous.as_ref().map(|previous| previous.saved.clone()),
                 paused: slot.is_paused(),
                 paused_by_watchdog: slot.is_paused() && slot.paused_by_watchdog.load(Ordering::Acquire),
             };
@@ -364,8 +354,4 @@ fn words(case: &Case<'_>) -> String {
     format!(
         "{stage}, family {family}, model {model}, device {device} ({arch}), {pixels} pixels, {frames} frames{quantized}{tag}"
     )
-}
-
-fn one_line(error: &Error) -> String {
-    error.one_line()
 }

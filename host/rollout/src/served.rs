@@ -1,11 +1,11 @@
 //! The kinds of work that jobs are: what differs between them when policies are in service.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tilewright_plan::{Denoise, DenoiseRequest, Device, Recorder, Request, Text, TextRequest, Vae};
 use tilewright_policy::Governed;
 
-use crate::tally::Kind;
+use crate::{rollout::lock, tally::Kind};
 
 /// A kind of work that jobs are.
 pub trait Served: Governed {
@@ -32,10 +32,6 @@ impl Warm {
         Denoise::idle(self).clear();
         Text::idle(self).clear();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn suffix(counts_weights: bool) -> &'static str {

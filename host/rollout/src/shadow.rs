@@ -4,17 +4,22 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
-    time::SystemTime,
 };
 
 use serde::Serialize;
 use tilewright_plan::{CostModel, Device, Planner, Question, Stage, UnderWay};
 
-use crate::{Error, Result, revision::Revision, served::Served};
+use crate::{
+    Error, Result,
+    revision::Revision,
+    rollout::{lock, now},
+    served::Served,
+    tally::push_bounded,
+};
 
 /// Questions that wait for the shadows; further ones are counted and skipped.
 const WAITING: usize = 64;
@@ -94,7 +99,7 @@ impl Shadow {
     }
 
     fn lock(&self) -> MutexGuard<'_, ShadowFacts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The counts, started again if the revision is another one.
@@ -165,11 +170,8 @@ impl<W: Served> ShadowQuestion<W> {
             let Sums { compared, gain, incumbent, shadow } = *sums;
             let count = compared as f64;
             known.predicted_gain = Some(gain / count);
-            let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-            known.regrets.push_back(Regret { time, incumbent: incumbent / count, shadow: shadow / count });
-            if known.regrets.len() > KEPT {
-                known.regrets.pop_front();
-            }
+            let regret = Regret { time: now(), incumbent: incumbent / count, shadow: shadow / count };
+            push_bounded(&mut known.regrets, regret, KEPT);
         }
     }
 }

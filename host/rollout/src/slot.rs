@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::{
     revision::Revision,
+    rollout::lock,
     source::{PolicySpec, describe_source},
     state::{SavedPolicy, SavedRevision},
 };
@@ -113,7 +114,7 @@ impl Slot {
     }
 
     pub fn changing(&self) -> MutexGuard<'_, Changing> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.changing)
     }
 
     pub fn is_paused(&self) -> bool {
@@ -139,7 +140,7 @@ impl Slot {
     }
 
     pub fn drain(&self, revision: &Arc<Revision>) {
-        let mut draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut draining = lock(&self.draining);
         draining.retain(|old| old.strong_count() > 0);
         draining.push(Arc::downgrade(revision));
     }
@@ -148,10 +149,10 @@ impl Slot {
     /// loaded.
     pub fn at_hand(&self, saved: &SavedRevision) -> Option<Arc<Revision>> {
         let forces = self.forces.load_full();
-        let draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let draining = lock(&self.draining);
         let current = [Some(&forces.in_force), forces.previous.as_ref()].into_iter().flatten().cloned();
         let mut all = current.chain(draining.iter().filter_map(Weak::upgrade));
-        all.find(|revision| SavedRevision::from(&**revision).is_same(saved))
+        all.find(|revision| revision.saved.is_same(saved))
     }
 
     /// Every revision that is loaded: in force, before it, and those that drain.
@@ -161,7 +162,7 @@ impl Slot {
     }
 
     pub fn refuse(&self, refused: RefusedModule) {
-        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.refused);
         all.push_front(refused);
         all.truncate(REFUSED);
     }
@@ -173,7 +174,7 @@ impl Slot {
             Arc::ptr_eq(revision, &forces.in_force)
                 || forces.previous.as_ref().is_some_and(|old| Arc::ptr_eq(old, revision))
         };
-        let draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let draining = lock(&self.draining);
         let draining = draining.iter().filter_map(Weak::upgrade).filter(|revision| !current(revision)).collect();
         SlotFacts {
             name: self.name.clone(),
@@ -182,7 +183,7 @@ impl Slot {
             in_force: forces.in_force.clone(),
             previous: forces.previous.clone(),
             draining,
-            refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect(),
+            refused: lock(&self.refused).iter().cloned().collect(),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
@@ -17,7 +17,7 @@ use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Wasi
 use tilewright_registry::{Binding, Client, Credentials, Reach, Reference, Statement, without_user};
 use tilewright_signing::{read_text, signature_path};
 
-use crate::{Error, Modules, Result, module::describe_module};
+use crate::{Error, Modules, Result, module::describe_module, rollout::lock};
 
 /// The time for a whole pull from a registry, which a caller waits for.
 const PULL: Duration = Duration::from_secs(100);
@@ -125,6 +125,7 @@ impl From<&config::Policy> for PolicySpec {
 }
 
 /// A module's bytes and their origin.
+#[derive(Default)]
 pub struct FetchedModule {
     pub bytes: Vec<u8>,
     /// The origin, in words.
@@ -190,7 +191,7 @@ impl Sources {
     /// The sandbox with these limits.
     fn host(&self, grants: Grants) -> Result<Arc<PolicyHost>> {
         let limits = grants.limits();
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = lock(&self.hosts);
         if let Some((_, host)) = hosts.iter().find(|(known, _)| *known == limits) {
             return Ok(host.clone());
         }
@@ -216,24 +217,14 @@ impl Sources {
                 let known = || tilewright_policy::shipped_names().collect();
                 let unknown = || tilewright_policy::PolicyError::Unknown { name: name.clone(), known: known() };
                 let bytes = shipped_module(name).ok_or_else(unknown)?.to_vec();
-                Ok(FetchedModule {
-                    bytes,
-                    origin: name.clone(),
-                    shipped: Some(name.clone()),
-                    signature: None,
-                    reference: None,
-                })
+                let (origin, shipped) = (name.clone(), Some(name.clone()));
+                Ok(FetchedModule { bytes, origin, shipped, ..FetchedModule::default() })
             }
             Source::File(path) => {
                 let bytes = self.host(grants)?.read_file(path)?;
                 let signature = signature_beside(path)?;
-                Ok(FetchedModule {
-                    bytes,
-                    origin: path.display().to_string(),
-                    shipped: None,
-                    signature,
-                    reference: None,
-                })
+                let origin = path.display().to_string();
+                Ok(FetchedModule { bytes, origin, signature, ..FetchedModule::default() })
             }
             Source::Oci(reference) => {
                 let parsed: Reference = reference.parse()?;

@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Disk, Error, Result, canary::CanaryState, revision::Revision, source::Grants};
+use crate::{Disk, Error, Result, canary::CanaryState, source::Grants};
 
 /// The version of the file that this program writes. Version 0 had no version field, and no numbers
 /// of policies that are no longer configured.
@@ -21,12 +21,15 @@ const JUMP: u64 = 1000;
 /// The most bytes of a state file that is read.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// A revision that can be loaded again.
+/// The part of a revision that outlives the server, from which it can be loaded again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedRevision {
+    /// Counted from 1 over the policy's life, across restarts.
     pub number: u64,
     pub digest: String,
+    /// The module's origin, in words.
     pub origin: String,
+    /// The time when it first took over, RFC 3339 in UTC.
     pub since: String,
     pub settings: Vec<(String, String)>,
     pub grants: Grants,
@@ -37,20 +40,6 @@ impl SavedRevision {
     pub fn is_same(&self, other: &Self) -> bool {
         (self.number, &self.digest, &self.settings, self.grants)
             == (other.number, &other.digest, &other.settings, other.grants)
-    }
-}
-
-impl From<&Revision> for SavedRevision {
-    fn from(revision: &Revision) -> Self {
-        let Revision { number, digest, origin, since, settings, grants, .. } = revision;
-        Self {
-            number: *number,
-            digest: digest.clone(),
-            origin: origin.clone(),
-            since: since.clone(),
-            settings: settings.clone(),
-            grants: *grants,
-        }
     }
 }
 
@@ -66,6 +55,13 @@ pub struct SavedPolicy {
     pub paused: bool,
     #[serde(default)]
     pub paused_by_watchdog: bool,
+}
+
+impl SavedPolicy {
+    /// The revision in force, and the one before it.
+    pub fn revisions(&self) -> impl Iterator<Item = &SavedRevision> {
+        std::iter::once(&self.in_force).chain(&self.previous)
+    }
 }
 
 /// The end of a canary's trial.
@@ -95,8 +91,7 @@ impl SavedState {
     pub fn next_numbers(&self) -> BTreeMap<String, u64> {
         let mut numbers = self.numbers.clone();
         for (name, policy) in &self.policies {
-            let given = [Some(&policy.in_force), policy.previous.as_ref()];
-            let given = given.into_iter().flatten().map(|revision| revision.number.saturating_add(1)).max();
+            let given = policy.revisions().map(|revision| revision.number.saturating_add(1)).max();
             raise(&mut numbers, name, policy.next.max(given.unwrap_or(1)));
         }
         numbers

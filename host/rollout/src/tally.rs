@@ -40,9 +40,7 @@ pub struct Sample {
 impl Sample {
     /// A job that ended without a result: longer, larger and with more attempts than any.
     pub const LOST: Self = Self { elapsed: Duration::MAX, peak_bytes: u64::MAX, attempts: u32::MAX };
-}
 
-impl Sample {
     /// The cost of work that ended well.
     pub fn of<W: Served>(outcome: &W::Outcome) -> Self {
         Self { elapsed: W::elapsed(outcome), peak_bytes: W::measured_bytes(outcome), attempts: W::attempts(outcome) }
@@ -79,10 +77,7 @@ impl Tally {
         self.facts.decisions += 1;
         self.facts.failures += u64::from(failed);
         self.in_a_row = if failed { self.in_a_row + 1 } else { 0 };
-        self.recent.push_back(failed);
-        if self.recent.len() > RECENT {
-            self.recent.pop_front();
-        }
+        push_bounded(&mut self.recent, failed, RECENT);
     }
 
     /// Failures among the last decisions, and the number of those decisions.
@@ -99,17 +94,21 @@ impl Tally {
         {
             self.kinds.remove(&oldest);
         }
-        let samples = self.kinds.entry(kind.clone()).or_default();
-        samples.push_back(sample);
-        if samples.len() > KEPT {
-            samples.pop_front();
-        }
+        push_bounded(self.kinds.entry(kind.clone()).or_default(), sample, KEPT);
     }
 
     /// The median of each measure of a kind, if there are enough.
     pub fn median(&self, kind: &Kind) -> Option<Sample> {
         let samples = self.kinds.get(kind).filter(|samples| samples.len() >= LEAST)?;
         median(samples.iter().copied())
+    }
+}
+
+/// Adds to a queue of which the last `most` are kept.
+pub fn push_bounded<T>(queue: &mut VecDeque<T>, last: T, most: usize) {
+    queue.push_back(last);
+    if queue.len() > most {
+        queue.pop_front();
     }
 }
 

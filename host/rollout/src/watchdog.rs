@@ -1,6 +1,5 @@
 //! The watchdog: the rules by which a revision is rolled back automatically.
 
-use serde::Serialize;
 use tilewright_statistics::binomial;
 
 use crate::{
@@ -32,13 +31,6 @@ pub const RULE: &str = "A revision is rolled back by one of three rules. \
     of which the previous revision ran 8, at p ≤ 0.002 for each test, counts the jobs over 1.1 times the median time or memory. \
     Of revisions that are at most 10 % worse, at most 2 in 100 are rolled back.";
 
-/// The watchdog's state of a revision, beside its tally.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Watch {
-    /// The comparison with the previous revision.
-    pub against_previous: Comparison,
-}
-
 /// The reason for a rollback by failures, if they are too many. `before`: failures of the previous
 /// revision among its last decisions, and the number of those decisions.
 pub fn check_failures(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
@@ -54,9 +46,9 @@ pub fn check_failures(new: &Tally, before: Option<(u32, u32)>) -> Option<String>
 
 /// The reason for a rollback by a job's cost, if the revision is clearly worse than the previous
 /// one. `median`: of the previous one's jobs of the same kind.
-pub fn check_cost(watch: &mut Watch, job: Sample, median: Sample) -> Option<String> {
-    let found = watch.against_previous.add(job, median)?;
-    (found == Rule::Worse).then(|| format!("worse than the revision before: {}", watch.against_previous.words()))
+pub fn check_cost(against_previous: &mut Comparison, job: Sample, median: Sample) -> Option<String> {
+    let found = against_previous.add(job, median)?;
+    (found == Rule::Worse).then(|| format!("worse than the revision before: {}", against_previous.words()))
 }
 
 #[cfg(test)]

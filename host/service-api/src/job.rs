@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::{JobSettings, SampleFields};
 
 /// A request for a decode; with `sample`, for a sample; with `prompt`, for a picture or clip of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
     /// The model, by its name in the configuration.

@@ -24,8 +24,8 @@ use axum::{
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use tilewright_dashboard::{
-    ASSETS, OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, prompt, prompt_parts, status_part,
-    views::JobQuery,
+    ASSETS, job, job_parts, jobs, login, overview, overview_parts, policy, policy_parts, prompt, prompt_parts,
+    status_parts, views::JobQuery,
 };
 use tilewright_service_api::JobState;
 use tokio::{sync::watch, task::spawn_blocking};
@@ -201,15 +201,10 @@ async fn asset(PathName(name): PathName) -> Response {
 /// The parts of a page as they are now: ids and elements.
 fn render_parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec<(&'static str, String)>> {
     if let Some(id) = page.strip_prefix("/jobs/") {
-        let view = views::job_page(app, headers, id, None)?;
-        return Ok(
-            view.map_or_else(Vec::new, |view| vec![("status", status_part(&view.frame)), ("job", job_part(&view))])
-        );
+        return Ok(views::job_page(app, headers, id, None)?.as_ref().map(job_parts).unwrap_or_default());
     }
     if let Some(name) = page.strip_prefix("/policies/") {
-        let view = views::policy_page(app, headers, name, None);
-        return Ok(view
-            .map_or_else(Vec::new, |view| vec![("status", status_part(&view.frame)), ("policy", policy_part(&view))]));
+        return Ok(views::policy_page(app, headers, name, None).as_ref().map(policy_parts).unwrap_or_default());
     }
     if let Some(query) = page.strip_prefix("/prompt") {
         let job = query.strip_prefix("?job=").map(str::to_owned);
@@ -217,10 +212,9 @@ fn render_parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec
         return Ok(prompt_parts(&view));
     }
     if page == "/jobs" {
-        return Ok(vec![("status", status_part(&views::frame(app, headers, None)))]);
+        return Ok(status_parts(&views::frame(app, headers, None)));
     }
-    let view = views::overview(app, headers, None)?;
-    Ok(OverviewPart::ALL.iter().map(|part| (part.id(), part.html(&view))).collect())
+    Ok(overview_parts(&views::overview(app, headers, None)?))
 }
 
 /// Sends a page's parts as they change.

@@ -52,14 +52,8 @@ enum Judge {
 }
 
 impl Judge {
-    fn name(self) -> &'static str {
-        match self {
-            Judge::Description => "description",
-            Judge::Api => "api",
-            Judge::Dashboard => "dashboard",
-            Judge::Metrics => "metrics",
-            Judge::Traces => "traces",
-        }
+    fn name(self) -> String {
+        tools::name_of(self)
     }
 }
 

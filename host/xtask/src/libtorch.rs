@@ -56,16 +56,6 @@ pub enum Source {
     InstalledPyTorch,
 }
 
-impl Flavour {
-    fn name(self) -> &'static str {
-        match self {
-            Flavour::Cpu => "cpu",
-            Flavour::Cuda => "cuda",
-            Flavour::Rocm => "rocm",
-        }
-    }
-}
-
 /// Sets up the requested libtorch, or the one that is set up already, or else the CPU's.
 pub fn prepare(project: &Project, lock: &File, source: Option<Source>) -> Result<()> {
     let home = project.libtorch();
@@ -134,7 +124,7 @@ fn clear_leftovers(home: &Path) -> Result<()> {
 }
 
 fn fetch(home: &Path, lock: &File, flavour: Flavour, index: Option<&str>) -> Result<String> {
-    let name = flavour.name().to_owned();
+    let name = tools::name_of(flavour);
     let place = home.join(&name);
     if is_whole(&place) {
         return Ok(name);

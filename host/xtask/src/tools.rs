@@ -3,26 +3,31 @@
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
 /// Prints the next step.
 pub fn say(what: &str) {
     println!("→ {what}");
 }
 
+/// A value's name on the command line.
+pub fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
 /// Runs a command in the foreground.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("{:?} can't be started", command.get_program()))?;
-    if !status.success() {
-        bail!("{} failed ({status})", format_command(command));
-    }
-    Ok(())
+    check(command, status)
 }
 
 /// Runs a command in the foreground and hands on each line that it prints, instead of showing it.
@@ -32,11 +37,24 @@ pub fn follow(command: &mut Command, mut line: impl FnMut(&str)) -> Result<()> {
     for printed in child.stdout.take().into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
         line(&printed?);
     }
-    let status = child.wait()?;
-    if !status.success() {
-        bail!("{} failed ({status})", format_command(command));
+    check(command, child.wait()?)
+}
+
+fn check(command: &Command, status: ExitStatus) -> Result<()> {
+    if status.success() { Ok(()) } else { bail!("{} failed ({status})", format_command(command)) }
+}
+
+/// Waits for a program's end, and kills it after a time limit; none then.
+pub fn wait_or_kill(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let started = Instant::now();
+    while started.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(Duration::from_millis(50));
     }
-    Ok(())
+    child.kill()?;
+    child.wait().map(|_| None)
 }
 
 /// Runs a command and returns its output; none if it fails.

@@ -5,8 +5,7 @@ use std::{
     env,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -93,17 +92,11 @@ fn add_by_rustup(project: &Project) -> bool {
     else {
         return false;
     };
-    let started = Instant::now();
-    while started.elapsed() < RUSTUP_LIMIT {
-        match child.try_wait() {
-            Ok(None) => thread::sleep(Duration::from_millis(50)),
-            ended => return ended.is_ok_and(|status| status.is_some_and(|status| status.success())),
-        }
+    let ended = tools::wait_or_kill(&mut child, RUSTUP_LIMIT);
+    if matches!(ended, Ok(None)) {
+        tools::say("rustup doesn't get on: trying without it");
     }
-    tools::say("rustup doesn't get on: trying without it");
-    let _ = child.kill();
-    let _ = child.wait();
-    false
+    ended.is_ok_and(|status| status.is_some_and(|status| status.success()))
 }
 
 fn sysroot(rustc: &Path) -> Option<PathBuf> {

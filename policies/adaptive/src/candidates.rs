@@ -2,7 +2,7 @@
 //! candidate that is worse than another in time and in memory for the whole picture is worse in
 //! bands and tiles too, so one price per candidate saves a dozen.
 
-use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Objective, Plan, Precision, Time};
+use tilewright_sdk::{Cost, Dtype, Kind, Layout, Objective, Plan, Precision, Time};
 
 use crate::search::{Search, with_margin};
 
@@ -85,7 +85,7 @@ impl Search<'_> {
     /// CPU all of them wait, accuracy first, unless the objective is `fastest`.
     pub(crate) fn precisions(&self, is_first: bool) -> Vec<Precision> {
         let mut precisions = Vec::with_capacity(6);
-        let is_accurate = self.request.device.backend == Backend::Cpu && self.request.objective != Objective::Fastest;
+        let is_accurate = !self.request.has_gpu() && self.request.objective != Objective::Fastest;
         match self.wishes.precision {
             Some(precision) if is_first => precisions.push(precision),
             Some(_) => {}
@@ -104,6 +104,14 @@ impl Search<'_> {
         }
         precisions.retain(|precision| self.allows(*precision));
         precisions
+    }
+
+    /// The precisions of a round, each in the memory orders that are left.
+    pub(crate) fn kinds(&self, is_first: bool) -> Vec<(Precision, Layout)> {
+        let layouts = [Layout::ChannelsFirst, Layout::ChannelsLast];
+        let layouts = layouts.into_iter().filter(|layout| self.begun.is_none_or(|begun| begun.layout == *layout));
+        let precisions = self.precisions(is_first).into_iter();
+        precisions.flat_map(|precision| layouts.clone().map(move |layout| (precision, layout))).collect()
     }
 
     fn narrow(&self, precisions: &mut Vec<Precision>, is_wanted: impl Fn(Dtype) -> bool) {
@@ -125,15 +133,8 @@ impl Search<'_> {
     /// Prices the whole picture in every precision and memory order, and keeps the best candidates:
     /// at most the two fastest and the leanest.
     pub(crate) fn find_candidates(&mut self, is_first: bool) -> Vec<Candidate> {
-        let mut plans: Vec<Plan> = Vec::with_capacity(12);
-        for precision in self.precisions(is_first) {
-            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                if self.begun.is_some_and(|begun| begun.layout != layout) {
-                    continue;
-                }
-                plans.push(Plan { layout, time: self.anchor, ..Plan::whole(precision) });
-            }
-        }
+        let plan = |(precision, layout)| Plan { layout, time: self.anchor, ..Plan::whole(precision) };
+        let mut plans: Vec<Plan> = self.kinds(is_first).into_iter().map(plan).collect();
         let costs = self.estimates(&mut plans);
         let priced = plans.iter().zip(costs);
         let candidates: Vec<Candidate> =

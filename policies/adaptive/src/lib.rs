@@ -68,6 +68,7 @@
 mod calibration;
 mod candidates;
 mod chunks;
+mod contest;
 mod divide;
 mod outcome_memory;
 mod reason;
@@ -76,7 +77,7 @@ mod search;
 mod text;
 
 use tilewright_sdk::{
-    Attempt, Description, Dtype, Failure, Outcome, Plan, Policy, Precision, Release, Request, Settings, Stage, denoise,
+    Attempt, Description, Dtype, Outcome, Plan, Policy, Precision, Release, Request, Settings, Stage, denoise,
     text as encoder,
 };
 
@@ -145,10 +146,7 @@ impl Policy for Adaptive {
             })?),
         };
         let chunk = settings.count("chunk", 0, 1 << 16)?;
-        let release = settings.word(
-            "release",
-            &[("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)],
-        )?;
+        let release = settings.word("release", &Release::WORDS)?;
         Ok(Self {
             wishes: UserBounds { precision, min_tile, max_tile, overlap, chunk },
             sample: sample::Wishes { precision, release, choice: denoise::Choice::read(settings)? },
@@ -163,11 +161,11 @@ impl Policy for Adaptive {
             return best.map(|best| best.plan).ok_or_else(|| "no plan fits into the memory limit".into());
         };
         let mut wishes = self.wishes;
-        let overflowed = matches!(last.failure, Failure::NonFinite(_));
-        if overflowed && last.plan.precision.dtype() == Dtype::F32 {
+        if last.is_hopeless() {
             return Err("not finite even in f32: no plan mends that".into());
         }
-        if attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite(_))) {
+        let overflowed = last.overflowed();
+        if attempts.iter().any(Attempt::overflowed) {
             // A precision that was asked for is given up rather than the picture.
             wishes.precision = None;
         }

@@ -4,6 +4,7 @@ use tilewright_sdk::{Kind, Objective, Plan, Space, Time};
 
 use crate::{
     candidates::Candidate,
+    contest,
     search::{Priced, Search, with_margin},
 };
 
@@ -13,16 +14,8 @@ pub fn of(search: &Search<'_>, best: &Priced, fitting: usize, is_leanest: bool) 
     if best.plan.tile().is_some() {
         words.push_str(&against_whole(search, best));
     }
-    let chosen = match search.request.objective {
-        _ if is_leanest => "leanest of ",
-        Objective::Fastest => "fastest of ",
-        Objective::Balanced => "best balance of ",
-        Objective::Leanest => "leanest of ",
-    };
-    match fitting {
-        1 => words.push_str("; the only one that fits"),
-        _ => words.extend(["; ", chosen, &fitting.to_string(), " that fit"]),
-    }
+    let objective = if is_leanest { Objective::Leanest } else { search.request.objective };
+    words.extend(["; ", &contest::chosen(objective, fitting)]);
     words
 }
 

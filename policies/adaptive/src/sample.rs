@@ -20,8 +20,10 @@
 
 use tilewright_sdk::{
     Dtype, Objective, Precision, Release, WeightForm,
-    denoise::{self, Attempt, Attention, Choice, Cost, Guidance, Plan, Products, Request, Residency, Trial},
+    denoise::{self, Attempt, Attention, Choice, Cost, Guidance, Outcome, Plan, Products, Request, Residency, Trial},
 };
+
+use crate::contest::{self, SMALLER, TRIALS};
 
 /// The factors on the price of narrow types, since they round.
 const MIXED: f64 = 1.02;
@@ -43,12 +45,6 @@ const FEWER_PARTS: [u32; 2] = [2, 4];
 /// Queries of a piece of attention.
 const QUERIES: u32 = 1024;
 
-/// `leanest` takes no plan that is this many times slower than the fastest.
-const SLOWEST: f64 = 4.0;
-
-/// After memory ran out, a plan is expected to hold at most this share of the failed one.
-const SMALLER: f64 = 0.9;
-
 /// The user's bounds on the search.
 #[derive(Clone, Debug)]
 pub struct Wishes {
@@ -57,26 +53,13 @@ pub struct Wishes {
     pub choice: Choice,
 }
 
-/// A plan with what it is expected to take.
-struct Priced {
-    plan: Plan,
-    /// Seconds of a step, with the factor for rounding.
-    time: f64,
-    held: f64,
-}
-
-/// The runs of a plan: how many, and the ratios of measured to priced time and memory.
-struct Ran {
-    runs: usize,
-    time: f64,
-    memory: f64,
-}
+type Priced = contest::Priced<Plan, Cost>;
 
 /// Decides how a sample is run.
 pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
     let last = attempts.last();
     let overflowed = attempts.iter().any(Attempt::overflowed);
-    if last.is_some_and(|last| last.overflowed() && last.plan.precision.dtype() == Dtype::F32) {
+    if last.is_some_and(Attempt::is_hopeless) {
         return Err("not finite even in f32: no plan mends that".into());
     }
     // A precision that was asked for is given up rather than the sample.
@@ -110,34 +93,11 @@ pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Resul
         }
     };
     let best = best.ok_or("no plan is left to try")?;
-    let why = match last {
-        Some(last) if last.overflowed() => "values were not finite: ",
-        Some(_) => "memory ran out: ",
-        None => "",
-    };
-    let chosen = match (fitting, request.objective) {
-        (0, _) => "the leanest, though none is expected to fit".to_owned(),
-        (1, _) => "the only one that fits".to_owned(),
-        (_, Objective::Fastest) => ["fastest of ", &fitting.to_string(), " that fit"].concat(),
-        (_, Objective::Balanced) if is_short => ["fastest of ", &fitting.to_string(), " that fit"].concat(),
-        (_, Objective::Balanced) => ["best balance of ", &fitting.to_string(), " that fit"].concat(),
-        (_, Objective::Leanest) => ["leanest of ", &fitting.to_string(), " that fit"].concat(),
-    };
     let plan = Plan { release: wishes.release, ..best.plan };
-    Ok(plan.because([why, &chosen].concat()))
+    Ok(plan.because(contest::reason(last.map(Attempt::overflowed), search.objective(is_short), fitting)))
 }
 
-struct Search<'a> {
-    request: &'a Request,
-    attempts: &'a [Attempt],
-    precision: Option<Precision>,
-    choice: Choice,
-    trials: Vec<Trial>,
-}
-
-/// Trials that are looked at, and runs of a plan after which they say something of it.
-const TRIALS: u32 = 32;
-const KNOWN: usize = 3;
+type Search<'a> = contest::Search<'a, Request, Attempt, Choice, Trial>;
 
 impl Search<'_> {
     /// Plans of everything at once.
@@ -265,32 +225,22 @@ impl Search<'_> {
             return Vec::new();
         }
         let costs = denoise::estimate(&wished);
-        let costed: Vec<(Plan, Cost)> =
-            wished.into_iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?))).collect();
-        let ran: Vec<Ran> = costed.iter().map(|(plan, cost)| self.ran(plan, cost)).collect();
-        let mut times: Vec<f64> = ran.iter().filter(|ran| ran.runs > 0).map(|ran| ran.time).collect();
-        times.sort_by(f64::total_cmp);
-        // The median; of an even number the lower one of the middle two.
-        let machine = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(1.0);
-        let priced = costed.into_iter().zip(ran).map(|((plan, cost), ran)| {
-            let own = if ran.runs >= KNOWN { ran.time / machine } else { 1.0 };
+        let runs = |plan: &Plan, cost: &Cost| {
+            let ratio = |outcome: Outcome| outcome.step_ns as f64 / cost.step_ns.max(1) as f64;
+            self.outcomes(plan).fold((0, f64::INFINITY), |(runs, least), outcome| (runs + 1, least.min(ratio(outcome))))
+        };
+        contest::correct(wished, costs, runs, |plan, cost, own| {
             let factor = self.rounding(&plan) * division(&plan) * own;
-            let held = cost.memory.peak_bytes as f64 * ran.memory + cost.memory.weights_bytes as f64;
-            Priced { plan, time: cost.step_ns as f64 * factor / 1e9, held }
-        });
-        priced.collect()
+            let memory = |outcome: Outcome| outcome.memory.peak_bytes as f64 / cost.memory.peak_bytes.max(1) as f64;
+            let memory = self.outcomes(&plan).map(memory).reduce(f64::max).unwrap_or(1.0);
+            let held = cost.memory.peak_bytes as f64 * memory + cost.memory.weights_bytes as f64;
+            Priced { plan, time: cost.step_ns as f64 * factor / 1e9, cost, held, all: held }
+        })
     }
 
-    /// The runs of a plan against its price.
-    fn ran(&self, plan: &Plan, cost: &Cost) -> Ran {
-        let mut ran = Ran { runs: 0, time: f64::INFINITY, memory: 1.0 };
-        for Trial { outcome, .. } in self.trials.iter().filter(|trial| trial.plan.is_like(plan)) {
-            ran.runs += 1;
-            ran.time = ran.time.min(outcome.step_ns as f64 / cost.step_ns.max(1) as f64);
-            let memory = outcome.memory.peak_bytes as f64 / cost.memory.peak_bytes.max(1) as f64;
-            ran.memory = if ran.runs == 1 { memory } else { ran.memory.max(memory) };
-        }
-        ran
+    /// The measured runs of a plan.
+    fn outcomes(&self, plan: &Plan) -> impl Iterator<Item = Outcome> {
+        self.trials.iter().filter(|trial| trial.plan.is_like(plan)).map(|trial| trial.outcome)
     }
 
     /// The factor on a price for rounding. One type alone, or one that the user chose, is not
@@ -315,18 +265,16 @@ impl Search<'_> {
         }
     }
 
-    /// The best of plans that fit. Of equal ones the first: they begin with the plainest.
+    /// The objective of the choice: while memory is short, the fastest that fits is balanced.
+    fn objective(&self, is_short: bool) -> Objective {
+        match self.request.objective {
+            Objective::Balanced if is_short => Objective::Fastest,
+            objective => objective,
+        }
+    }
+
     fn best(&self, fitting: Vec<Priced>, is_short: bool) -> Option<Priced> {
-        let limit = (self.request.limit_bytes as f64).max(1.0);
-        let fastest = fitting.iter().map(|priced| priced.time).fold(f64::INFINITY, f64::min);
-        let score = |priced: &Priced| match self.request.objective {
-            Objective::Fastest => priced.time,
-            Objective::Balanced if is_short => priced.time,
-            Objective::Balanced => priced.time * (1.0 + priced.held / limit / 2.0),
-            Objective::Leanest if priced.time <= SLOWEST * fastest => priced.held,
-            Objective::Leanest => f64::INFINITY,
-        };
-        fitting.into_iter().reduce(|best, other| if score(&other) < score(&best) { other } else { best })
+        contest::best(fitting, self.objective(is_short), self.request.limit_bytes)
     }
 }
 
@@ -346,7 +294,7 @@ fn division(plan: &Plan) -> f64 {
 mod tests {
     use tilewright_sdk::{
         Backend, Device, Failure, HostMemory, Memory, StoredType, Weights,
-        denoise::{Capabilities, Model, Outcome, Stub},
+        denoise::{Capabilities, Model, Stub},
     };
 
     use super::*;

@@ -3,7 +3,7 @@
 mod clips;
 
 use tilewright_sdk::{
-    Attempt, Backend, Cost, Failure, Kind, Layout, Objective, Plan, Precision, Request, Space, Tile, Time, host,
+    Attempt, Backend, Cost, Failure, Kind, Objective, Plan, Precision, Request, Space, Tile, Time, host,
 };
 
 use crate::{
@@ -211,15 +211,8 @@ impl<'a> Search<'a> {
     /// The last plan's space in the best of the wider types, if one of those fits.
     pub fn keeping(&mut self, last: &Plan) -> Option<Priced> {
         for is_first in [true, false] {
-            let mut plans = Vec::new();
-            for precision in self.precisions(is_first) {
-                for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                    if self.begun.is_some_and(|begun| begun.layout != layout) {
-                        continue;
-                    }
-                    plans.push(Plan { precision, layout, reason: String::new(), ..last.clone() });
-                }
-            }
+            let plan = |(precision, layout)| Plan { precision, layout, reason: String::new(), ..last.clone() };
+            let plans = self.kinds(is_first).into_iter().map(plan).collect();
             let mut fitting = Vec::new();
             self.price_all(plans, &mut fitting);
             if let Some(best) = self.pick(&fitting).cloned() {

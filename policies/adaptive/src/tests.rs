@@ -6,7 +6,7 @@ mod noise;
 mod prices;
 mod properties;
 
-use tilewright_sdk::{Backend, Kind, Layout, Objective, Space, Tile, Trial};
+use tilewright_sdk::{Backend, Failure, Kind, Layout, Objective, Space, Tile, Trial};
 
 use super::*;
 use prices::{Case, f32};
@@ -195,7 +195,7 @@ fn outcomes_are_learnt_without_a_history() {
     // The host has no price for the plan of this outcome, so the policy learns nothing.
     let over = case.outcome(&first, 1.0, 2.0);
     let estimate = Box::new(|_: &Plan| Err("nobody decided on it".to_owned()));
-    tilewright_sdk::host::Stub { estimate, trials: vec![], log: vec![] }.install();
+    tilewright_sdk::host::Stub { estimate, trials: vec![] }.install();
     policy.learn(&request, &first, &over);
     case.install(vec![]);
     assert!(policy.decide(&request, &[]).unwrap().is_like(&first));
@@ -268,7 +268,7 @@ fn rocm_counts_a_kernel_search_unless_the_plan_has_run() {
             }
             Ok(cost)
         });
-        tilewright_sdk::host::Stub { estimate, trials, log: vec![] }.install();
+        tilewright_sdk::host::Stub { estimate, trials }.install();
         let mut request = request.clone();
         request.device.backend = backend;
         adaptive().decide(&request, &[]).unwrap()

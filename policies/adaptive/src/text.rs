@@ -14,27 +14,18 @@
 //! the objective is not `leanest`.
 
 use tilewright_sdk::{
-    Backend, Dtype, Objective, Precision,
+    Dtype, Objective, Precision,
     text::{self, Attempt, Choice, Cost, Place, Plan, Request, Trial},
 };
+
+use crate::contest::{self, SMALLER, TRIALS};
 
 /// The factors on the price of narrow types, and of the host beside a device.
 const NARROW: f64 = 1.5;
 const BESIDE: f64 = 1.5;
 
-/// `leanest` takes no plan that is this many times slower than the fastest.
-const SLOWEST: f64 = 4.0;
-
-/// After memory ran out, a plan in the same place is expected to hold at most this share of the
-/// failed one.
-const SMALLER: f64 = 0.9;
-
 /// The share of a limit up to which an encoder stays loaded.
 const KEPT: f64 = 0.5;
-
-/// Trials that are looked at, and runs of a plan after which they say something of it.
-const TRIALS: u32 = 32;
-const KNOWN: usize = 3;
 
 /// The user's bounds on the search.
 #[derive(Clone, Debug)]
@@ -43,18 +34,12 @@ pub struct Wishes {
     pub choice: Choice,
 }
 
-/// A plan with what it is expected to take.
-struct Priced {
-    plan: Plan,
-    cost: Cost,
-    /// Seconds, with the factors for types and places.
-    time: f64,
-}
+type Priced = contest::Priced<Plan, Cost>;
 
 /// Decides how an encoder is run.
 pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
     let last = attempts.last();
-    if last.is_some_and(|last| last.overflowed() && last.plan.precision.dtype() == Dtype::F32) {
+    if last.is_some_and(Attempt::is_hopeless) {
         return Err("not finite even in f32: no plan mends that".into());
     }
     // A precision that was asked for is given up rather than the conditioning.
@@ -67,38 +52,20 @@ pub fn decide(wishes: &Wishes, request: &Request, attempts: &[Attempt]) -> Resul
     }
     let fitting = considered.iter().filter(|priced| search.fits(priced)).count();
     let best = match fitting {
-        0 => considered.into_iter().min_by_key(|priced| priced.cost.held()),
+        0 => considered.into_iter().min_by(|one, other| one.held.total_cmp(&other.held)),
         _ => {
             considered.retain(|priced| search.fits(priced));
-            search.best(considered)
+            contest::best(considered, request.objective, request.limit_bytes)
         }
     };
-    let Priced { plan, cost, .. } = best.ok_or("no plan is left to try")?;
-    let why = match last {
-        Some(last) if last.overflowed() => "values were not finite: ",
-        Some(_) => "memory ran out: ",
-        None => "",
-    };
-    let chosen = match (fitting, request.objective) {
-        (0, _) => "the leanest, though none is expected to fit".to_owned(),
-        (1, _) => "the only one that fits".to_owned(),
-        (_, Objective::Fastest) => ["fastest of ", &fitting.to_string(), " that fit"].concat(),
-        (_, Objective::Balanced) => ["best balance of ", &fitting.to_string(), " that fit"].concat(),
-        (_, Objective::Leanest) => ["leanest of ", &fitting.to_string(), " that fit"].concat(),
-    };
-    let has_room = cost.held() as f64 <= request.limit_bytes as f64 * KEPT;
+    let Priced { plan, held, .. } = best.ok_or("no plan is left to try")?;
+    let has_room = held <= request.limit_bytes as f64 * KEPT;
     let keeps = request.capabilities.kept && has_room && request.objective != Objective::Leanest;
     let plan = Plan { kept: wishes.choice.kept.unwrap_or(keeps), ..plan };
-    Ok(plan.because([why, &chosen].concat()))
+    Ok(plan.because(contest::reason(last.map(Attempt::overflowed), request.objective, fitting)))
 }
 
-struct Search<'a> {
-    request: &'a Request,
-    attempts: &'a [Attempt],
-    precision: Option<Precision>,
-    choice: Choice,
-    trials: Vec<Trial>,
-}
+type Search<'a> = contest::Search<'a, Request, Attempt, Choice, Trial>;
 
 impl Search<'_> {
     /// Precisions: f32 and what is faster, and for the last round the other narrow types. On a
@@ -109,7 +76,7 @@ impl Search<'_> {
             Some(_) => return Vec::new(),
             None => {}
         }
-        let is_accurate = self.request.device.backend == Backend::Cpu && self.request.objective != Objective::Fastest;
+        let is_accurate = !self.request.has_gpu() && self.request.objective != Objective::Fastest;
         let is_wanted =
             |dtype: &Dtype| self.request.offers(*dtype) && is_first == (!is_accurate && self.request.is_fast(*dtype));
         let mut precisions = if is_first { vec![Precision::Uniform(Dtype::F32)] } else { Vec::new() };
@@ -148,23 +115,19 @@ impl Search<'_> {
             return Vec::new();
         }
         let costs = text::estimate(&wished);
-        let costed: Vec<(Plan, Cost)> =
-            wished.into_iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?))).collect();
-        let ran: Vec<(usize, f64)> = costed.iter().map(|(plan, cost)| self.ran(plan, cost)).collect();
-        let mut times: Vec<f64> = ran.iter().filter(|(runs, _)| *runs > 0).map(|(_, time)| *time).collect();
-        times.sort_by(f64::total_cmp);
-        // The median; of an even number the lower one of the middle two.
-        let machine = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(1.0);
-        let priced = costed.into_iter().zip(ran).map(|((plan, cost), (runs, ratio))| {
-            let own = if runs >= KNOWN { ratio / machine } else { 1.0 };
-            let time = seconds(cost.elapsed_ns, cost.load_ns) * self.factor(&plan) * own;
-            Priced { plan, cost, time }
-        });
-        priced.collect()
+        contest::correct(
+            wished,
+            costs,
+            |plan, cost| self.runs(plan, cost),
+            |plan, cost, own| {
+                let time = seconds(cost.elapsed_ns, cost.load_ns) * self.factor(&plan) * own;
+                Priced { plan, cost, time, held: cost.held() as f64, all: cost.all() as f64 }
+            },
+        )
     }
 
     /// The runs of a plan, and the least ratio of measured to priced time.
-    fn ran(&self, plan: &Plan, cost: &Cost) -> (usize, f64) {
+    fn runs(&self, plan: &Plan, cost: &Cost) -> (usize, f64) {
         let price = seconds(cost.elapsed_ns, cost.load_ns).max(1e-9);
         let outcomes = self.trials.iter().filter(|trial| trial.plan.is_like(plan)).map(|trial| trial.outcome);
         outcomes.fold((0, f64::INFINITY), |(runs, least), outcome| {
@@ -193,24 +156,11 @@ impl Search<'_> {
                 return true;
             }
             let failed = text::estimate_one(&attempt.plan).map_or(f64::INFINITY, |cost| cost.all() as f64);
-            priced.cost.all() as f64 <= failed * SMALLER
+            priced.all <= failed * SMALLER
         };
-        priced.cost.held() <= self.request.limit_bytes
+        priced.held <= self.request.limit_bytes as f64
             && (free == 0 || priced.cost.host_bytes <= free)
             && self.attempts.iter().all(is_smaller)
-    }
-
-    /// The best of plans that fit. Of equal ones the first: they begin with the plainest.
-    fn best(&self, fitting: Vec<Priced>) -> Option<Priced> {
-        let limit = (self.request.limit_bytes as f64).max(1.0);
-        let fastest = fitting.iter().map(|priced| priced.time).fold(f64::INFINITY, f64::min);
-        let score = |priced: &Priced| match self.request.objective {
-            Objective::Fastest => priced.time,
-            Objective::Balanced => priced.time * (1.0 + priced.cost.held() as f64 / limit / 2.0),
-            Objective::Leanest if priced.time <= SLOWEST * fastest => priced.cost.all() as f64,
-            Objective::Leanest => f64::INFINITY,
-        };
-        fitting.into_iter().reduce(|best, other| if score(&other) < score(&best) { other } else { best })
     }
 }
 
@@ -221,7 +171,7 @@ fn seconds(elapsed_ns: u64, load_ns: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use tilewright_sdk::{
-        Device, Failure, HostMemory, Memory, StoredType, WeightForm, Weights,
+        Backend, Device, Failure, HostMemory, Memory, StoredType, WeightForm, Weights,
         text::{Capabilities, Model, Outcome, Stub},
     };
 

@@ -43,8 +43,8 @@
 //! blocks or none. A sample that runs out of memory ends there.
 
 use tilewright_sdk::{
-    Attempt, Backend, Description, Direction, Dtype, Failure, Overlapped, Plan, Policy, Precision, Request, Settings,
-    Space, Stage, Tile, Time, denoise, host,
+    Attempt, Description, Direction, Dtype, Failure, Overlapped, Plan, Policy, Precision, Request, Settings, Space,
+    Stage, Tile, Time, denoise, host,
 };
 
 mod sample;
@@ -200,7 +200,7 @@ fn precision(request: &Request) -> Precision {
         true => &[Dtype::Bf16, Dtype::F16],
         false => &[Dtype::Bf16],
     };
-    let is_good = |dtype: &&Dtype| request.device.backend != Backend::Cpu && request.is_fast(**dtype);
+    let is_good = |dtype: &&Dtype| request.has_gpu() && request.is_fast(**dtype);
     Precision::Uniform(narrow.iter().find(is_good).copied().unwrap_or(Dtype::F32))
 }
 
@@ -249,7 +249,8 @@ fn memory_used(request: &Request, dtype: Dtype) -> u64 {
 #[cfg(test)]
 mod tests {
     use tilewright_sdk::{
-        Capabilities, Cost, Device, HostMemory, Memory, Model, Objective, StoredType, UnderWay, Weights, host::Stub,
+        Backend, Capabilities, Cost, Device, HostMemory, Memory, Model, Objective, StoredType, UnderWay, Weights,
+        host::Stub,
     };
 
     use super::*;
@@ -416,7 +417,7 @@ mod tests {
         tight.limit_bytes = used + (1 << 27) - 1;
         let counted = Memory { peak_bytes: 1, weights_bytes: 1 << 27 };
         let cost = Cost { memory: counted, elapsed_ns: 1, tiles: 1, shapes: 1, rework: 1.0 };
-        Stub { estimate: Box::new(move |_| Ok(cost)), trials: Vec::new(), log: Vec::new() }.install();
+        Stub { estimate: Box::new(move |_| Ok(cost)), trials: Vec::new() }.install();
         assert_eq!(policy.decide(&tight, &[]).unwrap().kind(), tilewright_sdk::Kind::Blended);
         tight.limit_bytes += 1;
         assert_eq!(policy.decide(&tight, &[]).unwrap().kind(), tilewright_sdk::Kind::Whole);

@@ -23,7 +23,7 @@ const QUERIES: u32 = 1024;
 
 pub fn decide(request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
     if let Some(last) = attempts.last() {
-        if last.overflowed() && last.plan.precision.dtype() != Dtype::F32 {
+        if last.overflowed() && !last.is_hopeless() {
             return Ok(last.plan.clone().widened().because("as with --force-fp32"));
         }
         return Err("ComfyUI ends a sample that runs out of memory".into());

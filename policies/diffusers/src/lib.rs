@@ -16,8 +16,7 @@
 //! `offload_type="block_level"`, `num_blocks_per_group=1` and `use_stream=True`.
 
 use tilewright_sdk::{
-    Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Stage, Tile,
-    Time, WeightForm,
+    Attempt, Description, Dtype, Plan, Policy, Precision, Request, Settings, Space, Stage, Tile, Time, WeightForm,
     denoise::{self, Residency},
     host,
 };
@@ -60,15 +59,8 @@ impl Policy for Diffusers {
 
     fn configure(settings: &Settings) -> Result<Self, String> {
         let sample_size = settings.count("sample-size", 0, 1 << 14)?;
-        let precision = settings.word(
-            "precision",
-            &[
-                ("auto", None),
-                ("f32", Some(Precision::Uniform(Dtype::F32))),
-                ("bf16", Some(Precision::Uniform(Dtype::Bf16))),
-                ("f16", Some(Precision::Uniform(Dtype::F16))),
-            ],
-        )?;
+        let types = [("f32", Dtype::F32), ("bf16", Dtype::Bf16), ("f16", Dtype::F16)];
+        let precision = settings.word_or_auto("precision", &types)?.map(Precision::Uniform);
         let sample_size = Some(sample_size).filter(|size| *size > 0);
         let (tiled, group_offload) = (settings.flag("tiling")?, settings.flag("group-offload")?);
         Ok(Self { sample_size, tiled, precision, group_offload })
@@ -78,9 +70,9 @@ impl Policy for Diffusers {
         match attempts.last() {
             None => {}
             // `force_upcast`, which SDXL's configuration sets, does the same beforehand.
-            Some(Attempt { plan, failure: Failure::NonFinite(_) }) if plan.precision.dtype() != Dtype::F32 => {
+            Some(last) if last.overflowed() && !last.is_hopeless() => {
                 let precision = Precision::Uniform(Dtype::F32);
-                return Ok(Plan { precision, ..plan.clone() }.because("upcast, as force_upcast does"));
+                return Ok(Plan { precision, ..last.plan.clone() }.because("upcast, as force_upcast does"));
             }
             Some(_) => return Err("diffusers does not recover".into()),
         }
@@ -143,19 +135,19 @@ impl Diffusers {
 
 /// The type that a pipeline would have loaded the weights in.
 fn loading_precision(request: &Request) -> Precision {
-    let stored = match request.model.weights.stored() {
+    let stored = match request.stored() {
         "bf16" => Dtype::Bf16,
         "f16" => Dtype::F16,
         _ => Dtype::F32,
     };
     let upcast = request.model.family == "sdxl" && stored == Dtype::F16;
-    let narrow = request.device.backend != Backend::Cpu && !upcast && request.offers(stored);
+    let narrow = request.has_gpu() && !upcast && request.offers(stored);
     Precision::Uniform(if narrow { stored } else { Dtype::F32 })
 }
 
 #[cfg(test)]
 mod tests {
-    use tilewright_sdk::{Capabilities, Device, Direction, HostMemory, Model, Objective, StoredType, Weights};
+    use tilewright_sdk::{Backend, Capabilities, Device, Direction, HostMemory, Model, Objective, StoredType, Weights};
 
     use super::*;
 

@@ -67,13 +67,9 @@ impl Policy for Fixed {
         if matches!(time, Time::Blended(_)) && overlap >= frames {
             return Err(below("time-overlap", overlap, "chunk", frames));
         }
-        let layout = settings.word(
+        let layout = settings.word_or_auto(
             "layout",
-            &[
-                ("auto", None),
-                ("channels-first", Some(Layout::ChannelsFirst)),
-                ("channels-last", Some(Layout::ChannelsLast)),
-            ],
+            &[("channels-first", Layout::ChannelsFirst), ("channels-last", Layout::ChannelsLast)],
         )?;
         let plan = Plan {
             space,
@@ -81,10 +77,7 @@ impl Policy for Fixed {
             batch: settings.count("batch", 1, MOST)?,
             precision: settings.word("precision", &Precision::WORDS)?,
             layout: layout.unwrap_or(Layout::ChannelsLast),
-            release: settings.word(
-                "release",
-                &[("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)],
-            )?,
+            release: settings.word("release", &Release::WORDS)?,
             offload: settings.flag("offload")?,
             prefetch: settings.count("prefetch", 0, MOST)?,
             options: Vec::new(),

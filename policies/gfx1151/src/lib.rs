@@ -30,8 +30,8 @@
 //! - **Weights**: on the device while they fit into the share of memory, else streamed.
 
 use tilewright_sdk::{
-    Attempt, Backend, Description, Dtype, Failure, Overlapped, Plan, Policy, Precision, Release, Request, Settings,
-    Space, Stage, Tile, Time, denoise, host,
+    Attempt, Description, Dtype, Failure, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space,
+    Stage, Tile, Time, denoise, host,
 };
 
 mod sample;
@@ -146,7 +146,7 @@ impl Gfx1151 {
     /// The plan with the largest published tiles that fit, with the longest published chunks, in a
     /// single batch if necessary.
     fn largest(&self, request: &Request, precision: Precision, limit: u64, tried: &[Attempt]) -> Option<Plan> {
-        let quantized = request.model.weights.is_quantized();
+        let quantized = request.is_quantized();
         let side = match self.tile {
             Some(side) => side,
             None if quantized => QUANTIZED_TILE,
@@ -209,7 +209,7 @@ fn leaner(request: &Request, failed: &Plan) -> Vec<Plan> {
 /// f32 for small, mixed for medium, bf16 for large; f32 if bf16 is not available, or on a CPU.
 fn precision(request: &Request) -> Precision {
     let pixels = u64::from(request.height) * u64::from(request.width);
-    let narrow = request.device.backend != Backend::Cpu && request.offers(Dtype::Bf16);
+    let narrow = request.has_gpu() && request.offers(Dtype::Bf16);
     if !narrow || pixels <= SMALL {
         Precision::Uniform(Dtype::F32)
     } else if pixels <= MEDIUM {

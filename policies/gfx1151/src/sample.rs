@@ -12,7 +12,7 @@ const ATTENTION: f64 = 1.5;
 const QUERIES: [u32; 3] = [4096, 1024, 256];
 
 pub fn decide(request: &Request, attempts: &[Attempt], share: f64) -> Result<Plan, String> {
-    if attempts.last().is_some_and(|last| last.overflowed() && last.plan.precision.dtype() == Dtype::F32) {
+    if attempts.last().is_some_and(Attempt::is_hopeless) {
         return Err("not finite in f32".into());
     }
     let overflowed = attempts.iter().any(Attempt::overflowed);

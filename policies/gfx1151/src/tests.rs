@@ -1,8 +1,8 @@
 //! The published settings against a host whose prices are known.
 
 use tilewright_sdk::{
-    Capabilities, Cost, Device, Direction, HostMemory, Memory, Model, Objective, StoredType, UnderWay, Weights,
-    host::Stub,
+    Backend, Capabilities, Cost, Device, Direction, HostMemory, Memory, Model, Objective, StoredType, UnderWay,
+    Weights, host::Stub,
 };
 
 use super::*;
@@ -72,7 +72,7 @@ fn request(width: u32, height: u32, frames: u32) -> Request {
         hints: vec![],
     };
     let known = request.clone();
-    Stub { estimate: Box::new(move |plan| Ok(price(&known, plan))), trials: vec![], log: vec![] }.install();
+    Stub { estimate: Box::new(move |plan| Ok(price(&known, plan))), trials: vec![] }.install();
     request
 }
 

@@ -2,28 +2,35 @@
 
 use crate::{Stage, Value, bindings::exports::tilewright::policy::lifecycle};
 
-impl From<bool> for Value {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
-    }
+/// Makes the types of settings: what a default becomes, and the method that reads one.
+macro_rules! types {
+    ($($type:ident($value:ident: $of:ty) => $read:expr, $words:literal;)*) => {$(
+        impl From<$of> for Value {
+            fn from($value: $of) -> Self {
+                Self::$type($value.into())
+            }
+        }
+
+        impl Settings {
+            #[doc = concat!("A setting that is declared as ", $words, ".")]
+            ///
+            /// # Errors
+            /// One line, if it is not.
+            pub fn $value(&self, name: &str) -> Result<$of, String> {
+                match self.value(name) {
+                    Some(Value::$type($value)) => Ok($read),
+                    _ => Err(["setting '", name, "' is not declared as ", $words].concat()),
+                }
+            }
+        }
+    )*};
 }
 
-impl From<i64> for Value {
-    fn from(integer: i64) -> Self {
-        Self::Integer(integer)
-    }
-}
-
-impl From<f64> for Value {
-    fn from(number: f64) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.into())
-    }
+types! {
+    Flag(flag: bool) => *flag, "a flag";
+    Integer(integer: i64) => *integer, "an integer";
+    Number(number: f64) => *number, "a number";
+    Text(text: &str) => text, "text";
 }
 
 /// A policy's name, version, summary, stages and settings.
@@ -95,28 +102,6 @@ impl Settings {
         self
     }
 
-    /// A setting that is declared as a flag.
-    ///
-    /// # Errors
-    /// One line, if it is not.
-    pub fn flag(&self, name: &str) -> Result<bool, String> {
-        match self.value(name) {
-            Some(Value::Flag(flag)) => Ok(*flag),
-            _ => Err(describe_undeclared(name, "a flag")),
-        }
-    }
-
-    /// A setting that is declared as an integer.
-    ///
-    /// # Errors
-    /// One line, if it is not.
-    pub fn integer(&self, name: &str) -> Result<i64, String> {
-        match self.value(name) {
-            Some(Value::Integer(integer)) => Ok(*integer),
-            _ => Err(describe_undeclared(name, "an integer")),
-        }
-    }
-
     /// A setting that is declared as an integer, within a range.
     ///
     /// # Errors
@@ -127,28 +112,6 @@ impl Settings {
             Ok(count) if (least..=most).contains(&count) => Ok(count),
             _ => Err([name, "=", &integer.to_string(), ": allowed is ", &least.to_string(), " to ", &most.to_string()]
                 .concat()),
-        }
-    }
-
-    /// A setting that is declared as a number.
-    ///
-    /// # Errors
-    /// One line, if it is not.
-    pub fn number(&self, name: &str) -> Result<f64, String> {
-        match self.value(name) {
-            Some(Value::Number(number)) => Ok(*number),
-            _ => Err(describe_undeclared(name, "a number")),
-        }
-    }
-
-    /// A setting that is declared as text.
-    ///
-    /// # Errors
-    /// One line, if it is not.
-    pub fn text(&self, name: &str) -> Result<&str, String> {
-        match self.value(name) {
-            Some(Value::Text(text)) => Ok(text),
-            _ => Err(describe_undeclared(name, "text")),
         }
     }
 
@@ -164,6 +127,15 @@ impl Settings {
         })
     }
 
+    /// The meaning of a text setting's word; none of `auto`, which leaves it to the policy.
+    ///
+    /// # Errors
+    /// One line with the words, if the text is not one of them.
+    pub fn word_or_auto<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<Option<T>, String> {
+        let words = words.iter().map(|(word, meaning)| (*word, Some(*meaning)));
+        self.word(name, &std::iter::once(("auto", None)).chain(words).collect::<Vec<_>>())
+    }
+
     fn value(&self, name: &str) -> Option<&Value> {
         self.values.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
@@ -173,8 +145,4 @@ impl From<Vec<(String, Value)>> for Settings {
     fn from(values: Vec<(String, Value)>) -> Self {
         Self { values }
     }
-}
-
-fn describe_undeclared(name: &str, kind: &str) -> String {
-    ["setting '", name, "' is not declared as ", kind].concat()
 }

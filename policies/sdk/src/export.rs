@@ -3,10 +3,7 @@
 
 use std::cell::RefCell;
 
-use crate::{
-    Attempt, Outcome, Plan, Policy, Request, Settings, Value, bindings::exports::tilewright::policy::lifecycle,
-    denoise, text,
-};
+use crate::{Policy, Settings, Value, bindings::exports::tilewright::policy::lifecycle};
 
 /// The slot of the configured policy.
 pub type Slot<P> = RefCell<Option<P>>;
@@ -27,62 +24,30 @@ pub fn configure<P: Policy>(slot: &Slot<P>, settings: Vec<(String, Value)>) -> R
     })
 }
 
-/// Answers `decide`.
+/// Answers `decide` of a stage.
 ///
 /// # Errors
 /// The policy's.
-pub fn decide<P: Policy>(slot: &Slot<P>, request: Request, attempts: Vec<Attempt>) -> Result<Plan, String> {
-    call((request, attempts), |(request, attempts)| with(slot, |policy| policy.decide(request, attempts))?)
+pub fn decide<P: Policy, Q, A, R>(
+    slot: &Slot<P>,
+    request: Q,
+    attempts: Vec<A>,
+    decide: impl FnOnce(&mut P, &Q, &[A]) -> Result<R, String>,
+) -> Result<R, String> {
+    call((request, attempts), |(request, attempts)| with(slot, |policy| decide(policy, request, attempts))?)
 }
 
-/// Answers `learn`.
-pub fn learn<P: Policy>(slot: &Slot<P>, request: Request, plan: Plan, outcome: Outcome) {
+/// Answers `learn` of a stage.
+pub fn learn<P: Policy, Q, R, O>(
+    slot: &Slot<P>,
+    request: Q,
+    plan: R,
+    outcome: O,
+    learn: impl FnOnce(&mut P, &Q, &R, &O),
+) {
     // Before it is configured there is no policy that could learn.
     let _ = call((request, plan, outcome), |(request, plan, outcome)| {
-        with(slot, |policy| policy.learn(request, plan, outcome))
-    });
-}
-
-/// Answers `decide` of samples.
-///
-/// # Errors
-/// The policy's.
-pub fn decide_denoise<P: Policy>(
-    slot: &Slot<P>,
-    request: denoise::Request,
-    attempts: Vec<denoise::Attempt>,
-) -> Result<denoise::Plan, String> {
-    call((request, attempts), |(request, attempts)| with(slot, |policy| policy.decide_denoise(request, attempts))?)
-}
-
-/// Answers `learn` of samples.
-pub fn learn_denoise<P: Policy>(
-    slot: &Slot<P>,
-    request: denoise::Request,
-    plan: denoise::Plan,
-    outcome: denoise::Outcome,
-) {
-    let _ = call((request, plan, outcome), |(request, plan, outcome)| {
-        with(slot, |policy| policy.learn_denoise(request, plan, outcome))
-    });
-}
-
-/// Answers `decide` of text encoders.
-///
-/// # Errors
-/// The policy's.
-pub fn decide_text<P: Policy>(
-    slot: &Slot<P>,
-    request: text::Request,
-    attempts: Vec<text::Attempt>,
-) -> Result<text::Plan, String> {
-    call((request, attempts), |(request, attempts)| with(slot, |policy| policy.decide_text(request, attempts))?)
-}
-
-/// Answers `learn` of text encoders.
-pub fn learn_text<P: Policy>(slot: &Slot<P>, request: text::Request, plan: text::Plan, outcome: text::Outcome) {
-    let _ = call((request, plan, outcome), |(request, plan, outcome)| {
-        with(slot, |policy| policy.learn_text(request, plan, outcome))
+        with(slot, |policy| learn(policy, request, plan, outcome))
     });
 }
 
@@ -126,48 +91,9 @@ macro_rules! export {
                 }
             }
 
-            impl vae_policy::Guest for Module {
-                fn decide(
-                    request: $crate::Request,
-                    attempts: ::std::vec::Vec<$crate::Attempt>,
-                ) -> Result<$crate::Plan, ::std::string::String> {
-                    SLOT.with(|slot| $crate::export::decide(slot, request, attempts))
-                }
-
-                fn learn(request: $crate::Request, plan: $crate::Plan, outcome: $crate::Outcome) {
-                    SLOT.with(|slot| $crate::export::learn(slot, request, plan, outcome))
-                }
-            }
-
-            impl denoise_policy::Guest for Module {
-                fn decide(
-                    request: $crate::denoise::Request,
-                    attempts: ::std::vec::Vec<$crate::denoise::Attempt>,
-                ) -> Result<$crate::denoise::Plan, ::std::string::String> {
-                    SLOT.with(|slot| $crate::export::decide_denoise(slot, request, attempts))
-                }
-
-                fn learn(
-                    request: $crate::denoise::Request,
-                    plan: $crate::denoise::Plan,
-                    outcome: $crate::denoise::Outcome,
-                ) {
-                    SLOT.with(|slot| $crate::export::learn_denoise(slot, request, plan, outcome))
-                }
-            }
-
-            impl text_policy::Guest for Module {
-                fn decide(
-                    request: $crate::text::Request,
-                    attempts: ::std::vec::Vec<$crate::text::Attempt>,
-                ) -> Result<$crate::text::Plan, ::std::string::String> {
-                    SLOT.with(|slot| $crate::export::decide_text(slot, request, attempts))
-                }
-
-                fn learn(request: $crate::text::Request, plan: $crate::text::Plan, outcome: $crate::text::Outcome) {
-                    SLOT.with(|slot| $crate::export::learn_text(slot, request, plan, outcome))
-                }
-            }
+    $crate::export!(@stage $policy, vae_policy, decide, learn);
+    $crate::export!(@stage $policy, denoise_policy, decide_denoise, learn_denoise);
+    $crate::export!(@stage $policy, text_policy, decide_text, learn_text);
 
     $crate::bindings::export!(Module with_types_in $crate::bindings);
         };
@@ -176,5 +102,21 @@ macro_rules! export {
             const fn is_policy<P: $crate::Policy>() {}
             is_policy::<$policy>();
         };
+    };
+    (@stage $policy:ty, $stage:ident, $decide:ident, $learn:ident) => {
+        impl $stage::Guest for Module {
+            fn decide(
+                request: $stage::Request,
+                attempts: ::std::vec::Vec<$stage::Attempt>,
+            ) -> Result<$stage::Plan, ::std::string::String> {
+                SLOT.with(|slot| $crate::export::decide(slot, request, attempts, <$policy as $crate::Policy>::$decide))
+            }
+
+            fn learn(request: $stage::Request, plan: $stage::Plan, outcome: $stage::Outcome) {
+                SLOT.with(|slot| {
+                    $crate::export::learn(slot, request, plan, outcome, <$policy as $crate::Policy>::$learn)
+                })
+            }
+        }
     };
 }

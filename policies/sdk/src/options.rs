@@ -1,6 +1,6 @@
 //! Options: the choices that a host offers beside the fields of a plan.
 
-use crate::{Description, PlanOption, Settings, Value, Values, Weights, denoise, text};
+use crate::{Description, PlanOption, Settings, Value, Values, Weights};
 
 /// The name of the setting that [`OptionChoice`] declares.
 pub const OPTIONS: &str = "options";
@@ -86,21 +86,6 @@ impl Weights {
         !matches!(self.stored(), "f32" | "bf16" | "f16" | "")
     }
 }
-
-/// Memory that is held at once, of records that have it.
-macro_rules! held {
-    ($($record:ty),*) => {
-        $(impl $record {
-            /// Bytes of the device's memory that are held at once, which the limit is compared
-            /// with.
-            pub const fn held(&self) -> u64 {
-                self.memory.peak_bytes.saturating_add(self.memory.weights_bytes)
-            }
-        })*
-    };
-}
-
-held!(crate::Cost, crate::Outcome, denoise::Cost, denoise::Outcome, text::Cost, text::Outcome);
 
 #[cfg(test)]
 mod tests {

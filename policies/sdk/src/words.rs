@@ -1,6 +1,10 @@
 //! Methods of the contract's records and variants.
 
-use crate::{Attempt, Direction, Dtype, Failure, Layout, Plan, Precision, Release, Request, Space, Stage, Tile, Time};
+use crate::{
+    Attempt, Backend, Direction, Dtype, Failure, Layout, Plan, Precision, Release, Request, Space, Stage, Tile, Time,
+    WeightForm,
+    bindings::tilewright::policy::{denoise, text, vae},
+};
 
 /// The division of the picture, from the one that certainly gives the whole's output to one that
 /// only approximates it.
@@ -13,6 +17,73 @@ pub enum Kind {
     /// Tiles that run alone and are cross-faded.
     Blended,
 }
+
+/// Methods that the records of every stage have.
+macro_rules! alike {
+    ($($stage:ident),*) => {$(
+        impl $stage::Plan {
+            /// The same plan with a reason, for the person who reads the decision.
+            #[must_use]
+            pub fn because(self, reason: impl Into<String>) -> Self {
+                Self { reason: reason.into(), ..self }
+            }
+        }
+
+        impl $stage::Request {
+            /// True if the host can compute in this type; f32 always.
+            pub fn offers(&self, dtype: Dtype) -> bool {
+                dtype == Dtype::F32 || self.capabilities.dtypes.contains(&dtype)
+            }
+
+            /// True if the type was measured to be no slower than f32 on this device, and is
+            /// available.
+            pub fn is_fast(&self, dtype: Dtype) -> bool {
+                self.device.fast_dtypes.contains(&dtype) && self.offers(dtype)
+            }
+
+            /// True if the work runs on a device of its own, with weights to be copied there.
+            pub fn has_gpu(&self) -> bool {
+                self.device.backend != Backend::Cpu
+            }
+
+            /// The type that most of the weights are stored in, as files name it.
+            pub fn stored(&self) -> &str {
+                self.model.weights.stored()
+            }
+
+            /// True if weights are stored in fewer than 16 bits.
+            pub fn is_quantized(&self) -> bool {
+                self.model.weights.is_quantized()
+            }
+        }
+
+        impl $stage::Attempt {
+            /// True if values were not finite: a wider type may mend that.
+            pub const fn overflowed(&self) -> bool {
+                matches!(self.failure, Failure::NonFinite(_))
+            }
+
+            /// True if values were not finite even in f32: no plan mends that.
+            pub fn is_hopeless(&self) -> bool {
+                self.overflowed() && self.plan.precision.dtype() == Dtype::F32
+            }
+        }
+
+        alike!(@held $stage::Cost);
+        alike!(@held $stage::Outcome);
+    )*};
+    (@held $record:ty) => {
+        impl $record {
+            /// Bytes of the device's memory that are held at once, which the limit is compared
+            /// with.
+            pub const fn held(&self) -> u64 {
+                self.memory.peak_bytes.saturating_add(self.memory.weights_bytes)
+            }
+        }
+    };
+}
+
+alike!(vae, denoise, text);
 
 impl Plan {
     /// The whole picture and all frames at once: batch 1, channels-first, nothing offloaded or
@@ -30,12 +101,6 @@ impl Plan {
             options: Vec::new(),
             reason: String::new(),
         }
-    }
-
-    /// The same plan with a reason.
-    #[must_use]
-    pub fn because(self, reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), ..self }
     }
 
     /// The same plan in exact bands of this many pixels in height. They are as wide as the picture
@@ -138,6 +203,18 @@ impl Dtype {
     }
 }
 
+impl Release {
+    /// The words for releases in settings.
+    pub const WORDS: [(&'static str, Release); 3] =
+        [("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)];
+}
+
+impl WeightForm {
+    /// The words for forms of weights in settings.
+    pub const WORDS: [(&'static str, WeightForm); 2] =
+        [("packed", WeightForm::Packed), ("expanded", WeightForm::Expanded)];
+}
+
 impl Precision {
     /// The words for precisions in settings.
     pub const WORDS: [(&'static str, Precision); 6] = [
@@ -174,16 +251,6 @@ impl Request {
     /// A fact that has no field.
     pub fn hint(&self, name: &str) -> Option<&str> {
         self.hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str())
-    }
-
-    /// True if the host can run convolutions in this type; f32 always.
-    pub fn offers(&self, dtype: Dtype) -> bool {
-        dtype == Dtype::F32 || self.capabilities.dtypes.contains(&dtype)
-    }
-
-    /// True if the type was measured to be no slower than f32 on this device, and is available.
-    pub fn is_fast(&self, dtype: Dtype) -> bool {
-        self.device.fast_dtypes.contains(&dtype) && self.offers(dtype)
     }
 
     /// True if this is a clip that the host can run in chunks that carry the causal cache: the

@@ -7,7 +7,7 @@ use tilewright_service_api::JobState;
 
 use super::{PLAIN, tags};
 use crate::views::{JobsPage, OverviewPage};
-use crate::{OverviewPart, jobs, prompt, prompt_parts};
+use crate::{jobs, prompt, prompt_parts};
 
 /// The attributes of the element with an id.
 fn element<'a>(html: &'a str, id: &str) -> BTreeMap<&'a str, &'a str> {
@@ -84,7 +84,7 @@ fn lists_of_jobs_show_pictures_and_prompts() {
     let view = vec![made, clip];
     let [all, recent] = [
         jobs(&JobsPage { jobs: view.clone(), ..PLAIN.jobs_page() }),
-        OverviewPart::Recent.html(&OverviewPage { recent: view, ..PLAIN.overview() }),
+        super::part(&OverviewPage { recent: view, ..PLAIN.overview() }, "recent"),
     ];
     for html in [all, recent] {
         assert!(html.contains("src=\"/jobs/one/thumbnail\" alt=\"a cat in the sun\""), "{html}");

@@ -12,6 +12,7 @@ use std::{
 
 use rustix::process::Resource;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Process, find, is_of_cut, quiet};
 use crate::{
@@ -40,8 +41,9 @@ const NEED: &str = "to read videos";
 pub(crate) struct Decoder {
     process: Process,
     path: PathBuf,
-    shape: Shape,
-    rate: Rate,
+    /// The shape by the file's header; a damaged file may hold fewer frames.
+    pub shape: Shape,
+    pub rate: Rate,
     read: usize,
     ended: bool,
 }
@@ -93,15 +95,6 @@ impl Decoder {
         Ok(Self { process, path: path.to_owned(), shape, rate, read: 0, ended: false })
     }
 
-    /// The shape by the file's header; a damaged file may hold fewer frames.
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    pub fn rate(&self) -> Rate {
-        self.rate
-    }
-
     /// The next frame; notes on faults that ffmpeg found are added at the end.
     pub fn next_frame(&mut self, notes: &mut Vec<String>) -> Result<Option<Frame>> {
         if self.ended {
@@ -144,27 +137,17 @@ pub(crate) fn probe_file(path: &Path) -> Result<(Shape, Rate)> {
     probe(path, picture::open(path)?.into_inner())
 }
 
-#[derive(Deserialize)]
-struct TagsDocument {
-    #[serde(default)]
-    format: Container,
-}
-
-#[derive(Default, Deserialize)]
-struct Container {
-    #[serde(default)]
-    tags: BTreeMap<String, String>,
-}
-
 /// The tags of a video; a workflow may have megabytes.
 pub(crate) fn tags(path: &Path) -> Result<Texts> {
     let mut command = quiet(&find("ffprobe", NEED)?);
     command.args(GUARD).args(["-of", "json", "-show_entries", "format_tags", INPUT]);
     let (text, _) = read_output(path, picture::open(path)?.into_inner(), &mut command, 32 << 20)?;
-    let found: TagsDocument =
-        serde_json::from_slice(&text).map_err(|_| Error::input(path, "has no tags that can be read"))?;
+    let unread = |_| Error::input(path, "has no tags that can be read");
+    let mut found: Value = serde_json::from_slice(&text).map_err(unread)?;
+    let tags = found.pointer_mut("/format/tags").map(Value::take).unwrap_or_default();
+    let tags: Option<BTreeMap<String, String>> = serde_json::from_value(tags).map_err(unread)?;
     // Matroska does not keep the case of a keyword.
-    Ok(found.format.tags.into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
+    Ok(tags.unwrap_or_default().into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
 }
 
 /// The output of ffprobe for an open file, cut off after `most` bytes, and its last message.

@@ -12,6 +12,7 @@ use tempfile::NamedTempFile;
 use super::{EncoderSettings, Process, file, find, quiet};
 use crate::{
     error::{Error, Result},
+    format::Format,
     frame::{Pixels, Rate},
     output::Output,
     picture::Texts,
@@ -44,9 +45,10 @@ impl Encoder {
         texts: &Texts,
     ) -> Result<Self> {
         let failed = |error: io::Error| Error::write(name, error);
-        let video = output.temporary(name, &format!(".{}", recipe.ending)).map_err(failed)?;
+        let ending = recipe.format.ending();
+        let video = output.temporary(name, &format!(".{ending}")).map_err(failed)?;
         let tags = write_tags(name, output, texts).map_err(failed)?;
-        let mut command = quiet(&find("ffmpeg", &format!("for .{}", recipe.ending))?);
+        let mut command = quiet(&find("ffmpeg", &format!("for .{ending}"))?);
         command.args(["-nostdin", "-y", "-protocol_whitelist", "file,pipe", "-f", "rawvideo", "-pix_fmt", "rgb24"]);
         command.args(["-video_size", &format!("{}x{}", size.0, size.1), "-framerate", &rate.to_string()]);
         command.args(["-i", "pipe:0"]);
@@ -56,23 +58,15 @@ impl Encoder {
         }
         command.args(["-map", "0:v", "-vf", TO_VIDEO, "-c:v", recipe.codec]);
         command.args(recipe.options).args(["-crf", &recipe.crf(output.still().quality).to_string()]);
-        command.args([
-            "-colorspace",
-            "bt709",
-            "-color_primaries",
-            "bt709",
-            "-color_trc",
-            "bt709",
-            "-color_range",
-            "tv",
-        ]);
+        command.args(["-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709"]);
+        command.args(["-color_range", "tv"]);
         // The same frames give the same file: no random identifiers, no versions.
         command.args(["-fflags", "+bitexact", "-flags:v", "+bitexact"]);
-        if recipe.ending == "mp4" {
+        if recipe.format == Format::Mp4 {
             let plain = texts.iter().all(|(keyword, _)| PLAIN_TAGS.contains(&keyword.as_str()));
             command.args(["-movflags", if plain { "+faststart" } else { "+faststart+use_metadata_tags" }]);
         }
-        let container = if recipe.ending == "mkv" { "matroska" } else { recipe.ending };
+        let container = if recipe.format == Format::Mkv { "matroska" } else { ending };
         command.args(["-f", container]).arg(file(video.path())).stdin(Stdio::piped()).stdout(Stdio::null());
         let process = Process::start(&mut command, name)?;
         Ok(Self { process, name: name.to_owned(), video, _tags: tags })

@@ -9,7 +9,7 @@ use tilewright_gate::Verdict;
 use tilewright_registry::{Reference, without_user};
 use tilewright_signing::Refusal;
 
-use super::{ActiveRoute, Change, CheckResult, Replacement, Rollout, lock, now, one_line};
+use super::{ActiveRoute, Change, CheckResult, Replacement, Rollout, lock, now};
 use crate::{
     CanaryState, Error, EventKind, Result, Revision,
     slot::{Changing, RefusedModule, Slot},
@@ -122,7 +122,7 @@ impl Rollout {
         }
         let revision = Arc::new(Revision::new(&slot.name, policy.next, now(), prepared));
         policy.next += 1;
-        (policy.in_force, policy.previous) = ((&*revision).into(), Some((&*before.in_force).into()));
+        (policy.in_force, policy.previous) = (revision.saved.clone(), Some(before.in_force.saved.clone()));
         // The pause by the watchdog was of another revision.
         let goes_on = std::mem::take(&mut policy.paused_by_watchdog);
         policy.paused &= !goes_on;
@@ -180,7 +180,7 @@ impl Rollout {
         let in_force = slot.forces.load().in_force.number;
         let why = error.for_callers();
         if error.is_for_the_log() {
-            tracing::warn!(policy = slot.name, error = one_line(error), "a registry does not give a policy");
+            tracing::warn!(policy = slot.name, error = error.one_line(), "a registry does not give a policy");
         }
         slot.refuse(RefusedModule { time: now(), origin: origin.into(), why: why.clone() });
         let detail = format!("{why}; revision {in_force} stays in force");
@@ -198,7 +198,7 @@ impl Rollout {
         let previous = before.previous.clone().ok_or_else(|| Error::NoPrevious { name: name.into() })?;
         let mut saved = self.saved_state();
         let policy = saved_policy(&mut saved, &slot)?;
-        (policy.in_force, policy.previous) = ((&*previous).into(), None);
+        (policy.in_force, policy.previous) = (previous.saved.clone(), None);
         self.keep(&mut written, saved)?;
         slot.go_back();
         drop(written);
@@ -285,9 +285,8 @@ impl Rollout {
         }
         let slot = self.find(&active.route.policy)?;
         let fetched = self.sources.fetch_stored(&candidate.digest)?;
-        let policies = self.config.load().policies.clone();
-        let mut prepared =
-            self.sources.prepare(fetched, None, Settings::Given(&candidate.settings), candidate.grants, &policies)?;
+        let (settings, grants) = (Settings::Given(&candidate.settings), candidate.grants);
+        let mut prepared = self.sources.prepare(fetched, None, settings, grants, &self.config.load().policies)?;
         prepared.origin = format!("{}, canary of route {}", candidate.origin, active.route.name);
         self.put_in_force(&slot, prepared, EventKind::Promoted, SourceChange::default(), Some((active, why)))
     }
@@ -328,8 +327,8 @@ impl Rollout {
         // An uploaded copy of a policy that ships needs no signature.
         let shipped = find_shipped(&bytes);
         let fetched = FetchedModule { bytes, origin, shipped, signature, reference: None };
-        let policies = self.config.load().policies.clone();
-        let verdict = self.sources.check(&fetched, Settings::Given(&[]), grants.unwrap_or_default(), &policies)?;
+        let (settings, grants) = (Settings::Given(&[]), grants.unwrap_or_default());
+        let verdict = self.sources.check(&fetched, settings, grants, &self.config.load().policies)?;
         Ok(CheckResult { digest, verdict })
     }
 
@@ -364,9 +363,8 @@ impl Rollout {
         let wanted = slot.changing().wanted.clone();
         let fetched = self.replacement(replacement, &wanted)?;
         let in_force = slot.forces.load().in_force.clone();
-        let policies = self.config.load().policies.clone();
         let settings = settings_for(replacement, settings, &wanted, &in_force);
-        self.sources.check(&fetched, settings, wanted.grants, &policies)
+        self.sources.check(&fetched, settings, wanted.grants, &self.config.load().policies)
     }
 }
 

@@ -137,13 +137,8 @@ impl Rollout {
     }
 
     fn revive(&self, policy: &str, saved: &SavedRevision, policies: &Policies) -> Result<Revision> {
-        let mut prepared = self.sources.prepare(
-            self.sources.fetch_stored(&saved.digest)?,
-            None,
-            Settings::Given(&saved.settings),
-            saved.grants,
-            policies,
-        )?;
+        let (fetched, settings) = (self.sources.fetch_stored(&saved.digest)?, Settings::Given(&saved.settings));
+        let mut prepared = self.sources.prepare(fetched, None, settings, saved.grants, policies)?;
         prepared.origin = saved.origin.clone();
         let revision = Revision::new(policy, saved.number, saved.since.clone(), prepared);
         revision.performance().tally.facts = self.counts.before.revision(policy, saved.number, &saved.digest);
@@ -198,12 +193,10 @@ impl Rollout {
     /// The revision can't be loaded any more.
     pub fn revive_assignment(&self, pinned: &StoredAssignment) -> Result<Assignment> {
         let slot = self.slots.load().get(&pinned.policy).cloned();
-        let StoredAssignment { number, digest, origin, since, settings, grants, .. } = pinned.clone();
-        let saved = SavedRevision { number, digest, origin, since, settings, grants };
-        let revision = match slot.as_ref().and_then(|slot| slot.at_hand(&saved)) {
+        let revision = match slot.as_ref().and_then(|slot| slot.at_hand(&pinned.revision)) {
             Some(revision) => revision,
             None => {
-                let revision = Arc::new(self.revive(&pinned.policy, &saved, &self.config.load().policies)?);
+                let revision = Arc::new(self.revive(&pinned.policy, &pinned.revision, &self.config.load().policies)?);
                 revision.performance().is_out = true;
                 // The next job of this revision finds it there.
                 slot.as_ref().inspect(|slot| slot.drain(&revision));
@@ -219,19 +212,19 @@ impl Rollout {
                 Arc::new(Slot::new(&pinned.policy, forces, changing, PauseState::default()))
             }
         };
-        let StoredAssignment { route, canary, objective, allows_blended, memory_limit, takes_over, .. } =
-            pinned.clone();
+        let StoredAssignment { canary, objective, allows_blended, memory_limit, takes_over, .. } = *pinned;
+        let (route, compare, shadow) = (pinned.route.clone(), None, None);
         Ok(Assignment {
             route,
             revision,
             canary,
-            compare: None,
+            compare,
             objective,
             allows_blended,
             memory_limit,
             takes_over,
             slot,
-            shadow: None,
+            shadow,
         })
     }
 }

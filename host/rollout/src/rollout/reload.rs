@@ -1,13 +1,10 @@
 //! Reloaded configurations, and changed files.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tilewright_config::{Config, Source};
 
-use super::{Replacement, Rollout, lock, one_line, opening::policy_specs};
+use super::{Replacement, Rollout, lock, opening::policy_specs};
 use crate::{EventKind, Result, slot::Slot, state::raise};
 
 impl Rollout {
@@ -53,10 +50,10 @@ impl Rollout {
         let mut refused = Vec::new();
         for (slot, wanted) in changed {
             // Waits for another swap to end.
-            let swapping = slot.swapping.lock().unwrap_or_else(PoisonError::into_inner);
+            let swapping = lock(&slot.swapping);
             if let Err(error) = self.swap_slot(&slot, swapping, &Replacement::Configured, None, Some(wanted)) {
                 // Also among the events; the next reload tries it again.
-                refused.push(format!("policy {}: {}", slot.name, one_line(&error)));
+                refused.push(format!("policy {}: {}", slot.name, error.one_line()));
             }
         }
         {

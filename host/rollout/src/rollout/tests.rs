@@ -229,11 +229,15 @@ fn a_job_is_decided_under_exactly_what_it_was_accepted_under() {
     let in_force = rollout.policy("own").unwrap().in_force;
     assert!(Arc::ptr_eq(&rollout.revive_assignment(&pinned).unwrap().revision, &in_force));
     // The same number with other settings, or other grants, is another revision.
-    let other = StoredAssignment { settings: tile(72), ..pinned.clone() };
-    let grants = crate::source::Grants { fuel: Some(1 << 30), ..pinned.grants };
-    for pinned in [other, StoredAssignment { grants, ..pinned }] {
+    let (mut other, mut granted) = (pinned.clone(), pinned);
+    other.revision.settings = tile(72);
+    granted.revision.grants.fuel = Some(1 << 30);
+    for pinned in [other, granted] {
         let revived = rollout.revive_assignment(&pinned).unwrap().revision;
-        assert_eq!((revived.number, &revived.settings, revived.grants), (2, &pinned.settings, pinned.grants));
+        assert_eq!(
+            (revived.number, &revived.settings, revived.grants),
+            (2, &pinned.revision.settings, pinned.revision.grants)
+        );
         assert!(!Arc::ptr_eq(&revived, &in_force));
         assert!(
             Arc::ptr_eq(&rollout.revive_assignment(&pinned).unwrap().revision, &revived),

@@ -46,7 +46,7 @@ impl Rollout {
             if let Some(sample) = sample {
                 performance.tally.record_job(&kind, sample);
                 if let Some(median) = median.filter(|_| !performance.is_out) {
-                    why = watchdog::check_cost(&mut performance.watch, sample, median);
+                    why = watchdog::check_cost(&mut performance.against_previous, sample, median);
                 }
             }
         }

@@ -17,6 +17,7 @@ use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use tilewright_config::Source;
+use tilewright_files::digest::is_sha256;
 use tilewright_gate::Verdict;
 use tilewright_policy::Limits;
 use tilewright_rollout::{Replacement, Revision, Rollout, SlotFacts};
@@ -308,7 +309,7 @@ impl ReplacementBody {
     fn into_replacement(self) -> ApiResult<(Replacement, Option<Settings>)> {
         let replacement = match (self.digest, self.source) {
             (Some(_), Some(_)) => return Err(Problem::invalid("give digest or source, not both")),
-            (Some(digest), None) if is_digest(&digest) => Replacement::Stored { digest },
+            (Some(digest), None) if is_sha256(&digest) => Replacement::Stored { digest },
             (Some(_), None) => return Err(Problem::invalid("digest: expected sha256: and 64 hexadecimal digits")),
             (None, None) => Replacement::Configured,
             (None, Some(source)) => {
@@ -332,12 +333,6 @@ impl ReplacementBody {
         };
         Ok((replacement, self.settings.map(settings_as_text).transpose()?))
     }
-}
-
-/// True for `sha256:` and as many digits as such a digest has, in lower case.
-fn is_digest(text: &str) -> bool {
-    let hex = text.strip_prefix("sha256:").unwrap_or_default();
-    hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Settings as texts, as on command lines.

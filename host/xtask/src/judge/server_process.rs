@@ -1,13 +1,14 @@
 //! Programs that print their address in their first line, and end on request.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
+
+use crate::tools;
 
 /// A server gives its jobs 20 seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,20 +66,11 @@ impl ServerProcess {
     }
 
     /// Asks it to end, and kills it after a timeout, which gives no status.
-    fn stop(&mut self) -> Result<Option<ExitStatus>> {
+    fn stop(&mut self) -> io::Result<Option<ExitStatus>> {
         // Through the shell: the program `kill` is not on every machine.
         let asked = format!("kill -TERM {}", self.child.id());
         let _ = Command::new("sh").args(["-c", &asked]).stderr(Stdio::null()).status();
-        let started = Instant::now();
-        while started.elapsed() < PATIENCE {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(Some(status));
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(None)
+        tools::wait_or_kill(&mut self.child, PATIENCE)
     }
 }
 

@@ -48,23 +48,16 @@ const SPANS: [&str; 4] = ["request", "job", "decode", "write"];
 impl Judges<'_> {
     /// openapi-spec-validator reads the API's description.
     pub(super) fn description(&self) -> Result<()> {
-        let server = self.server(Judge::Description, None)?;
-        let mut validate = self.needs.python()?.command("description.py");
-        validate.arg(server.url()).arg("--token-file").arg(self.token(Judge::Description));
-        tools::run(&mut validate)?;
-        server.end()
+        self.script(Judge::Description, "description.py", |_| {})
     }
 
     /// Schemathesis sends every kind of request of the API's description.
     pub(super) fn api(&self) -> Result<()> {
-        let server = self.server(Judge::Api, None)?;
-        let mut fuzz = self.needs.python()?.command("fuzz_api.py");
-        fuzz.arg(server.url()).arg("--token-file").arg(self.token(Judge::Api));
-        fuzz.args(["--model", MODEL]).arg("--latent").arg(self.latent());
-        fuzz.args(["--max-examples", &self.max_examples.to_string()]);
-        fuzz.arg("--report").arg(self.place(Judge::Api).join("report"));
-        tools::run(&mut fuzz)?;
-        server.end()
+        self.script(Judge::Api, "fuzz_api.py", |fuzz| {
+            fuzz.args(["--model", MODEL]).arg("--latent").arg(self.latent());
+            fuzz.args(["--max-examples", &self.max_examples.to_string()]);
+            fuzz.arg("--report").arg(self.place(Judge::Api).join("report"));
+        })
     }
 
     /// A person's way through the dashboard, by Chromium.
@@ -73,15 +66,22 @@ impl Judges<'_> {
         if !module.is_file() {
             bail!("{} is missing: run cargo xtask setup", module.display());
         }
-        let server = self.server(Judge::Dashboard, None)?;
         let shots = self.place(Judge::Dashboard).join("shots");
         println!("pictures of its pages: {}", shots.display());
-        let mut visit = self.needs.python()?.command("dashboard.py");
-        visit.arg(server.url()).arg("--token-file").arg(self.token(Judge::Dashboard));
-        visit.args(["--model", MODEL]).arg("--latent").arg(self.latent());
-        visit.arg("--module").arg(module).arg("--shots").arg(shots);
-        visit.args(["--policy", POLICY, "--route", ROUTE, "--canary-jobs", CANARY_JOBS]);
-        tools::run(&mut visit)?;
+        self.script(Judge::Dashboard, "dashboard.py", |visit| {
+            visit.args(["--model", MODEL]).arg("--latent").arg(self.latent());
+            visit.arg("--module").arg(module).arg("--shots").arg(shots);
+            visit.args(["--policy", POLICY, "--route", ROUTE, "--canary-jobs", CANARY_JOBS]);
+        })
+    }
+
+    /// Runs one of the project's scripts, which judges a server.
+    fn script(&self, judge: Judge, script: &str, more: impl FnOnce(&mut Command)) -> Result<()> {
+        let server = self.server(judge, None)?;
+        let mut command = self.needs.python()?.command(script);
+        command.arg(server.url()).arg("--token-file").arg(self.token(judge));
+        more(&mut command);
+        tools::run(&mut command)?;
         server.end()
     }
 

@@ -31,7 +31,7 @@ fn flux(side: u32, limit_bytes: f64, objective: Objective) -> (Case, Request) {
         let memory = Memory { peak_bytes: (cost.held() as f64 * scale) as u64, weights_bytes: 0 };
         Ok(Cost { elapsed_ns, memory, ..cost })
     };
-    Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
+    Stub { estimate: Box::new(estimate), trials: vec![] }.install();
     (case, request)
 }
 

@@ -52,38 +52,23 @@ impl Choice {
     /// One line that names the setting and the allowed values.
     pub fn read(settings: &Settings) -> Result<Self, String> {
         Ok(Self {
-            products: settings.word(
+            products: settings.word_or_auto(
                 "products",
-                &[
-                    ("auto", None),
-                    ("precision", Some(Products::Precision)),
-                    ("fp8", Some(Products::Fp8)),
-                    ("int8", Some(Products::Int8)),
-                ],
+                &[("precision", Products::Precision), ("fp8", Products::Fp8), ("int8", Products::Int8)],
             )?,
-            weights: settings.word(
-                "weights",
-                &[("auto", None), ("packed", Some(WeightForm::Packed)), ("expanded", Some(WeightForm::Expanded))],
-            )?,
+            weights: settings.word_or_auto("weights", &WeightForm::WORDS)?,
             residency: number_or(settings, "ahead", &[("all", Residency::Resident)], 0, |blocks| match blocks {
                 0 => Residency::Host,
                 blocks => Residency::Streamed(blocks),
             })?,
             attention: number_or(settings, "attention", &[("fused", Attention::Fused)], 1, Attention::Pieces)?,
-            guidance: settings.word(
-                "guidance",
-                &[("auto", None), ("together", Some(Guidance::Together)), ("in-turn", Some(Guidance::InTurn))],
-            )?,
+            guidance: settings
+                .word_or_auto("guidance", &[("together", Guidance::Together), ("in-turn", Guidance::InTurn)])?,
             samples: number_or(settings, "samples", &[("all", None)], 1, Some)?,
             feed_forward: number_or(settings, "feed-forward", &[], 1, |parts| parts)?,
-            reuse: settings.word(
+            reuse: settings.word_or_auto(
                 "reuse",
-                &[
-                    ("auto", None),
-                    ("output", Some(Reuse::Output(0.0))),
-                    ("first-block", Some(Reuse::FirstBlock(0.0))),
-                    ("off", Some(Reuse::Off)),
-                ],
+                &[("output", Reuse::Output(0.0)), ("first-block", Reuse::FirstBlock(0.0)), ("off", Reuse::Off)],
             )?,
         })
     }
@@ -114,9 +99,7 @@ impl Choice {
 /// # Errors
 /// One line with the words, if the text is none of them.
 pub fn precision(settings: &Settings) -> Result<Option<Precision>, String> {
-    let words = Precision::WORDS.map(|(word, precision)| (word, Some(precision)));
-    let all: Vec<_> = std::iter::once(("auto", None)).chain(words).collect();
-    settings.word("precision", &all)
+    settings.word_or_auto("precision", &Precision::WORDS)
 }
 
 /// A setting of words, `auto` among them, or of a number.

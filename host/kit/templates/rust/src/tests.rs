@@ -66,7 +66,7 @@ fn policy() -> Tiles {
         let memory = Memory { peak_bytes, weights_bytes: 0 };
         Ok(Cost { memory, elapsed_ns: 1_000_000 + u64::from(tiles), tiles, shapes: 1, rework: 1.0 })
     };
-    Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
+    Stub { estimate: Box::new(estimate), trials: vec![] }.install();
     Tiles::configure(&Tiles::describe().defaults()).unwrap()
 }
 
@@ -94,7 +94,7 @@ fn the_quickest_type_and_memory_order_are_taken() {
         let memory = Memory { peak_bytes: MIB, weights_bytes: 0 };
         Ok(Cost { memory, elapsed_ns: if is_quick { 1 } else { 2 }, tiles: 1, shapes: 1, rework: 1.0 })
     };
-    Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
+    Stub { estimate: Box::new(estimate), trials: vec![] }.install();
     let mut request = request(2048 * MIB);
     request.device.fast_dtypes = vec![Dtype::Bf16, Dtype::F32];
     let plan = policy.decide(&request, &[]).unwrap();
