@@ -468,7 +468,7 @@ impl DenoiseCost {
 }
 
 /// The measurements of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DenoiseOutcome {
     /// Time of all steps, without loading.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]

@@ -45,7 +45,7 @@ pub struct PoolStatistics {
 }
 
 /// Measurements of a plan that was carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// Time of the attempt that succeeded, without loading and failed attempts.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Hint;
+use crate::{Hint, Work};
 
 /// A stage of generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -39,6 +39,14 @@ impl Stage {
     pub fn of_hints(hints: &[Hint]) -> Self {
         let hint = hints.iter().find(|hint| hint.name == Self::HINT);
         hint.and_then(|hint| hint.value.parse().ok()).unwrap_or_default()
+    }
+
+    /// The stage of a request whose program did not write it down.
+    pub fn of_request<W: Work>(request: &W::Request) -> Self {
+        match W::hints(request) {
+            [] => W::STAGES[0],
+            hints => Self::of_hints(hints),
+        }
     }
 }
 

@@ -157,7 +157,7 @@ impl TextCost {
 }
 
 /// The measurements of an encoder's run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TextOutcome {
     /// Time of all texts, without loading and failed attempts.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]
