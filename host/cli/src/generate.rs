@@ -220,7 +220,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     if sampled.record.resumed_frames == 0 {
         trials.keep(&sampled.record);
     }
-    keep(&arguments.report.record, &sampled.record, &mut planner)?;
+    keep(&arguments.report.record, &sampled.record, planner.take())?;
     let description = Description {
         workflow: Workflow {
             parts: &parts,

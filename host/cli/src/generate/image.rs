@@ -195,7 +195,7 @@ impl Wish<'_> {
         let Finished { output, record, .. } =
             encoded.map_err(|unfinished| fail(&arguments.report.record, quiet, trials, planner, unfinished))?;
         trials.keep(&record);
-        keep(&arguments.report.record, &record, planner)?;
+        keep(&arguments.report.record, &record, planner.take())?;
         Ok((output.latents, record))
     }
 }

@@ -90,6 +90,6 @@ pub fn decode(wish: Wish<'_>, trials: &mut Trials, planner: &mut Recorder) -> Ou
     }
     let decoded = decoded?;
     trials.keep(&decoded.record);
-    keep(&arguments.report.record, &decoded.record, planner)?;
+    keep(&arguments.report.record, &decoded.record, planner.take())?;
     Ok(decoded)
 }
