@@ -35,9 +35,7 @@ pub fn run(arguments: &Embed) -> Outcome {
     let (parts, told) = found
         .transpose()?
         .unwrap_or_else(|| (Parts { text_encoders: arguments.text_encoder.clone(), ..Parts::default() }, Vec::new()));
-    if !printer::is_quiet() {
-        told.iter().for_each(|line| tell!("{line}"));
-    }
+    told.iter().for_each(|line| tell!("{line}"));
     let mut roles = files::roles()
         .reads_all("the text encoder", &parts.text_encoders)
         .reads_all("the embeddings", &arguments.embeddings);

@@ -1,8 +1,8 @@
 //! The decode of one latent, of pictures or of a clip.
 
-use tilewright_media::{Format, Kind, Options, Output, Pixels, Preview, Rate};
+use tilewright_media::{Format, Kind, Options, Output, Pixels, Preview};
 use tilewright_models::Latent;
-use tilewright_pipeline::{self as pipeline, Decode, Delivery, Model, Session, Writing, published_rate};
+use tilewright_pipeline::{self as pipeline, Decode, Delivery, Model, Session, Writing};
 use tilewright_plan::{Planner, Recorder, Stage};
 
 use super::{CLIP, PICTURE, output, writable};
@@ -89,7 +89,7 @@ impl Work for Decoder<'_> {
             return report(batch.shown, &record, &candidates, &[]);
         }
 
-        let rate = rate(arguments, model)?;
+        let rate = model::rate(arguments.clip.fps, model)?;
         let mut delivery = Delivery::new(&output, shape, rate, pipeline::texts(&latent))
             .shared_with(writing)
             .with_preview(preview)
@@ -145,15 +145,6 @@ fn warn_of_doubt(shown: &str, latent: &Latent, model: &Model, scaled: bool) -> O
         tell!("warning: {shown}: {doubt}");
     }
     Ok(())
-}
-
-/// The frame rate of a clip; none for pictures.
-fn rate(arguments: &args::Decode, model: &Model) -> Outcome<Option<Rate>> {
-    if !model.is_video() {
-        return Ok(None);
-    }
-    let rate = arguments.clip.fps.or_else(|| Rate::new(published_rate(&model.facts().family), 1));
-    rate.ok_or_else(|| Failure::work("no frame rate")).map(Some)
 }
 
 /// The picture that the tiles are drawn into, if the user asks for it.
