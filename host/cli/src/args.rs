@@ -19,19 +19,20 @@ use std::{path::PathBuf, time::SystemTime};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tilewright_media::Rate;
-use tilewright_models::Family;
 use tilewright_plan::{Loss, Objective};
 use tilewright_torch::device::Choice;
 
 use crate::failure::{Failure, Outcome};
 
-pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
+pub use bench::{Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use bench_sample::BenchSample;
 pub use embed::Embed;
 pub use encode::Encode;
 pub use generate::Generate;
 pub use models::{ModelFolders, Models};
-pub use options::{DeviceOptions, JSON_OF_SEVERAL, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions};
+pub use options::{
+    DeviceOptions, JSON_OF_SEVERAL, PolicyOptions, ReportOptions, RunOptions, ScalingOptions, VaeRunOptions,
+};
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
@@ -143,7 +144,6 @@ pub enum Command {
 
 /// `tilewright decode`
 #[derive(Args, Debug)]
-#[command(mut_arg("memory_limit", |arg| arg.help(LIMIT_ASIDE)))]
 #[command(mut_arg("json", |arg| arg.help(JSON_OF_SEVERAL)))]
 pub struct Decode {
     /// A ComfyUI .latent, or a .safetensors with one tensor: [N, C, H, W], or [N, C, T, H, W] for
@@ -164,33 +164,15 @@ pub struct Decode {
     /// Options of clips.
     #[command(flatten)]
     pub clip: ClipArguments,
-    /// The policy that decides.
+    /// Policy, device, limit, aim and what is allowed.
     #[command(flatten)]
-    pub governed: PolicyOptions,
-    /// Device, limit, aim and history.
-    #[command(flatten)]
-    pub run: RunOptions,
-    /// The memory limit counts the weights, too; estimates and measured peaks then do as well
-    #[arg(long)]
-    pub count_weights: bool,
-    /// Losses that are allowed.
-    #[command(flatten)]
-    pub allow: AllowBlended,
+    pub run: VaeRunOptions,
     /// The tensor to decode, where the file holds several
     #[arg(long, value_name = "NAME")]
     pub tensor: Option<String>,
-    /// The latent carries the model's scaling, as diffusers saves it: undo it
-    #[arg(long)]
-    pub scaled: bool,
-    /// The model's family, where the file can't tell: sd, sdxl, sd3, flux
-    #[arg(long, value_name = "FAMILY")]
-    pub family: Option<Family>,
-    /// The scaling factor that --scaled undoes, instead of the family's
-    #[arg(long, value_name = "X", value_parser = factor)]
-    pub scaling_factor: Option<f64>,
-    /// The shift that --scaled undoes, instead of the family's
-    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
-    pub shift_factor: Option<f64>,
+    /// The scaling of the latents.
+    #[command(flatten)]
+    pub scaling: ScalingOptions,
     /// Options of the report, and of a dry run.
     #[command(flatten)]
     pub report: ReportOptions,

@@ -7,22 +7,23 @@ mod waiting;
 
 use std::{
     collections::BTreeSet,
+    error::Error,
     io::Write,
     path::{Path, PathBuf},
 };
 
 use serde::Serialize;
-use tilewright_bench::{Contest, Entry, Latents, Network, Rounds, Spelling, Weights, suite, sweep};
+use tilewright_bench::{Contest, Latents, Network, Rounds, Spelling, Weights, suite, sweep};
 use tilewright_engine::{Machine, Overrides, Probe};
 use tilewright_outputs::Roles;
-use tilewright_pipeline::{Model, default_limit};
-use tilewright_plan::{Denoise, Planner};
+use tilewright_pipeline::Model;
+use tilewright_plan::{Planner, Work};
 use tilewright_plot::Page;
-use tilewright_policy::PolicyHost;
+use tilewright_policy::{Policy, PolicyHost};
 
 use crate::{
-    args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
-    bench::waiting::Waiting,
+    args::{Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
+    bench::waiting::watched,
     failure::{Failure, Outcome},
     files, model, output, policy, printer,
     tell::tell,
@@ -36,15 +37,6 @@ const FULL: Rounds = Rounds { first_apart: true, warmup: 3, iterations: 10 };
 /// Runs of the full suite if a decode takes over a minute.
 const SLOW: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 3 };
 const QUICK: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 2 };
-
-impl From<tilewright_bench::Error> for Failure {
-    fn from(error: tilewright_bench::Error) -> Self {
-        match error.is_input() {
-            true => Failure::Input(error.into()),
-            false => Failure::Work(error.into()),
-        }
-    }
-}
 
 /// Measures or generates, by the command.
 pub fn run(arguments: &Bench) -> Outcome {
@@ -63,40 +55,36 @@ fn contest(arguments: &Bench) -> Outcome {
         return Err(Failure::input("a latent and --vae are needed"));
     };
     // All arguments are checked before anything that takes time.
-    let against = match &arguments.against {
-        Against::None => None,
-        Against::Policy(spelling) => Some(spelling.clone()),
-    };
+    let against = arguments.contest.against();
     let roles = files::reads_vae(files::roles().reads("the latent", latent), vae_path);
-    let policies = Policies::check(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
-    let (family, scaling, shift) = (arguments.family, arguments.scaling_factor, arguments.shift_factor);
-    let model = model::open(vae_path, Overrides { family, scaling, shift })?;
+    let policies = Policies::check(arguments.contest.policies.iter().chain(&against), &arguments.common, roles)?;
+    let model = model::open(vae_path, arguments.scaling.overrides())?;
     let machine = machine(&arguments.common)?;
     let mut latent = model.read_latent(latent, arguments.tensor.as_deref())?;
-    if arguments.scaled {
+    if arguments.scaling.scaled {
         model.unscale(&mut latent, vae_path)?;
     }
     let latents = model.tensor(&latent)?;
-    let memory_limit = arguments.memory_limit.unwrap_or_else(|| default_limit(&machine));
-    let objective = arguments.objective.into();
-    let entry = |spelling: &Spelling| Entry { spelling: spelling.clone(), memory_limit, objective };
     let contest = Contest {
         machine: &machine,
         model: &model,
         latents: &latents,
-        entries: arguments.policies.iter().map(entry).collect(),
+        entries: arguments.contest.entries(&machine),
         against,
-        rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
+        rounds: arguments.contest.rounds(),
         allows_blended: arguments.allow.blended(),
     };
-    let mut waiting = Waiting::new();
-    let report = contest.run(&policies.planner(), &mut waiting)?;
-    waiting.finish();
-    publish(&arguments.common, &report, || tables::contest(&report), || pages::contest(&report))?;
-    exit_outcome(report.interrupted)?;
-    match report.runs.iter().all(|row| row.samples_ms.is_empty()) {
-        true => Err(Failure::work("no policy was measured: the table says why of each")),
-        false => Ok(()),
+    let report = watched(|waiting| contest.run(&policies.planner(), waiting))?;
+    let outcome = (&report, report.interrupted);
+    publish(&arguments.common, outcome, || tables::contest(&report), || pages::contest(&report))?;
+    expect_some(report.runs.iter().any(|row| !row.samples_ms.is_empty()))
+}
+
+/// Refuses a report without figures.
+fn expect_some(is_measured: bool) -> Outcome {
+    match is_measured {
+        true => Ok(()),
+        false => Err(Failure::work("no policy was measured: the table says why of each")),
     }
 }
 
@@ -146,11 +134,9 @@ fn run_suite(arguments: &Suite) -> Outcome {
         only: arguments.only.clone(),
         workflows,
     };
-    let mut waiting = Waiting::new();
-    let report = suite.run(&policies.planner(), &policies.sampler(), &mut waiting)?;
-    waiting.finish();
-    publish(&arguments.common, &report, || tables::suite(&report), || pages::suite(&report))?;
-    exit_outcome(report.interrupted)
+    let report = watched(|waiting| suite.run(&policies.planner(), &policies.planner(), waiting))?;
+    let outcome = (&report, report.interrupted);
+    publish(&arguments.common, outcome, || tables::suite(&report), || pages::suite(&report))
 }
 
 fn run_sweep(arguments: &Sweep) -> Outcome {
@@ -158,7 +144,7 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
     let policies = Policies::check([&arguments.policy], &arguments.common, roles)?;
     let path = match &arguments.vae {
         Some(path) => path.clone(),
-        None => generate_weights_of(Network::FLUX)?,
+        None => Weights { network: Network::FLUX, seed: 0 }.cached_file()?,
     };
     refuse_clips(&path, "bench sweep measures pictures: bench LATENT and bench suite measure clips, too")?;
     let model = Model::open(&path, Overrides::default())?;
@@ -176,11 +162,9 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
         allows_blended: arguments.allow.blended(),
         seed: arguments.seed,
     };
-    let mut waiting = Waiting::new();
-    let report = sweep.run(&policies.planner(), &mut waiting)?;
-    waiting.finish();
-    publish(&arguments.common, &report, || tables::sweep(&report), || pages::sweep(&report))?;
-    exit_outcome(report.interrupted)
+    let report = watched(|waiting| sweep.run(&policies.planner(), waiting))?;
+    let outcome = (&report, report.interrupted);
+    publish(&arguments.common, outcome, || tables::sweep(&report), || pages::sweep(&report))
 }
 
 fn generate_weights(arguments: &GenerateWeights) -> Outcome {
@@ -225,10 +209,6 @@ fn report_written(path: &Path) -> Outcome {
     Ok(writeln!(printer::summary(), "wrote  {}", path.display())?)
 }
 
-fn generate_weights_of(network: Network) -> Outcome<PathBuf> {
-    Ok(Weights { network, seed: 0 }.cached_file()?)
-}
-
 /// Loads policies. One sandbox serves them all: each sandbox has a clock of its own, which would
 /// tick while others are measured.
 struct Policies(PolicyHost);
@@ -255,22 +235,15 @@ impl Policies {
         Ok(policies)
     }
 
-    fn load_planner(&self, spelling: &Spelling) -> Outcome<Box<dyn Planner>> {
-        Ok(Box::new(policy::verify_and_load(&self.0, &spelling.policy, &spelling.settings)?.policy))
-    }
-
-    /// Planners of samples.
-    fn sampler(
-        &self,
-    ) -> impl Fn(&Spelling) -> Result<Box<dyn Planner<Denoise>>, Box<dyn std::error::Error + Send + Sync>> {
+    /// Loads a policy as a planner of one kind of work.
+    fn planner<W: Work>(&self) -> impl Fn(&Spelling) -> Result<Box<dyn Planner<W>>, Box<dyn Error + Send + Sync>>
+    where
+        Policy: Planner<W>,
+    {
         |spelling| {
             let loaded = policy::verify_and_load(&self.0, &spelling.policy, &spelling.settings);
             loaded.map(|admitted| Box::new(admitted.policy) as _).map_err(|failure| failure.to_string().into())
         }
-    }
-
-    fn planner(&self) -> impl Fn(&Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {
-        |spelling| self.load_planner(spelling).map_err(|failure| failure.to_string().into())
     }
 }
 
@@ -290,31 +263,31 @@ fn refuse_clips(path: &Path, advice: &str) -> Outcome {
 fn choose_weights(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> Outcome<PathBuf> {
     let (path, what) = match path {
         Some(path) => (path.to_owned(), path.display().to_string()),
-        None => (generate_weights_of(network)?, format!("{}'s size, generated from seed 0", network.name)),
+        None => {
+            (Weights { network, seed: 0 }.cached_file()?, format!("{}'s size, generated from seed 0", network.name))
+        }
     };
     weights.push(what);
     Ok(path)
 }
 
-/// Prints the table or the JSON, and writes the report.
+/// Prints the table or the JSON, and writes the report, which may have been interrupted.
 fn publish(
     common: &Common,
-    report: &impl Serialize,
+    (report, interrupted): (&impl Serialize, bool),
     table: impl FnOnce() -> String,
     page: impl FnOnce() -> Page,
 ) -> Outcome {
-    let text = match common.json {
-        true => serde_json::to_string_pretty(report).map_err(Failure::work)?,
-        false => table(),
-    };
-    writeln!(printer::stdout(), "{text}")?;
+    match common.json {
+        true => printer::json(report)?,
+        false => writeln!(printer::stdout(), "{}", table())?,
+    }
     if let Some(plot) = &common.plot {
         page().write(plot)?;
         tell!("wrote {}", plot.display());
     }
-    Ok(())
-}
-
-fn exit_outcome(interrupted: bool) -> Outcome {
-    if interrupted { Err(Failure::work("interrupted: the report holds what was measured until then")) } else { Ok(()) }
+    match interrupted {
+        true => Err(Failure::work("interrupted: the report holds what was measured until then")),
+        false => Ok(()),
+    }
 }

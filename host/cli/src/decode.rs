@@ -2,26 +2,20 @@
 
 mod decoder;
 
-use std::{
-    cell::RefCell,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
-use tilewright_media::{Kind, Options, Output, STANDARD, Shape};
-use tilewright_outputs::{Roles, folder_of};
+use tilewright_media::{Kind, Options, Output};
+use tilewright_outputs::folder_of;
 use tilewright_pipeline::Model;
 
 use crate::{
     args::Decode,
-    batch::work_through,
+    batch::Batch,
     failure::{Failure, Outcome},
     files,
     inputs::{Input, list_inputs},
     model,
     naming::Naming,
-    printer,
-    report::Shown,
 };
 use decoder::Decoder;
 
@@ -38,112 +32,45 @@ pub fn run(mut arguments: Decode) -> Outcome {
     let arguments = &arguments;
     let inputs = list_inputs(&arguments.latents, "latents", Some(&LATENTS))?;
     let several = arguments.latents.len() > 1 || arguments.latents.iter().any(|path| path.is_dir());
-    let mut plan = Plan::new(arguments, &inputs, several)?;
+    let naming = Naming::of(arguments.output.as_deref(), &inputs, several)?;
+    let beside = [("--preview", &arguments.clip.preview), ("--explain-image", &arguments.explain_image)];
+    let beside = beside.map(|(option, path)| (option, path.as_deref()));
+    if let Some((option, _)) = beside.iter().find(|(_, path)| several && path.is_some()) {
+        return Err(Failure::input(format!("{option} is one file: decode one latent with it")));
+    }
+    let aside = arguments.report.goes_aside(arguments.output.as_deref(), "picture")?;
+    let report = (&arguments.report, arguments.report.shown(several, aside));
+    let roles = inputs.iter().fold(files::roles(), |roles, input| input.kept_by(roles, "the latent"));
+    let mut batch = Batch::new(roles, naming, (&arguments.vae, &arguments.run.governed.policy), report, &beside)?;
     let is_clip = Model::is_video_file(&arguments.vae)?;
     if !is_clip {
-        plan.naming = plan.naming.of_files();
+        batch.naming = batch.naming.of_files();
     }
+    // A clip's name may still change with its frames.
     let ending = arguments.writing.format.map_or(if is_clip { CLIP } else { PICTURE }, |format| format.ending());
-    plan.check_names(&inputs, ending)?;
+    batch.naming.check(&inputs, ending)?;
+    if !batch.naming.is_numbered() {
+        batch.check(&inputs.iter().map(|input| batch.naming.path(input, ending)).collect::<Vec<_>>())?;
+    }
     arguments.report.record.check()?;
-    let made = if arguments.report.dry_run { None } else { plan.naming.make_folder()? };
-    let done = Decoder::open(arguments, &plan, &inputs, is_clip)
-        .and_then(|mut decoder| work_through(&mut decoder, &inputs, several, "decoded"));
-    if let Some(folder) = made {
-        // Succeeds only if the folder is still empty.
-        let _ = fs::remove_dir(folder);
-    }
-    done
+    batch.run(&inputs, "decoded", || Decoder::open(arguments, &batch, &inputs, is_clip))
 }
 
-/// The files that are read and written, and the form of the report.
-struct Plan {
-    naming: Naming,
-    /// All inputs, the files written beside the outputs, and the outputs of the inputs so far.
-    roles: RefCell<Roles>,
-    options: Options,
-    shown: Shown,
-    dry_run: bool,
+/// The output of an input's pictures or clips.
+fn output(arguments: &Decode, batch: &Batch, input: &Input, kind: Kind, ending: &str) -> Outcome<Output> {
+    let options = arguments.writing.options();
+    let ending = options.format.map_or(ending, |format| format.ending());
+    let (path, numbering) = (batch.naming.path(input, ending), batch.naming.numbering(input));
+    writable(batch, &path, kind, Options { numbering, ..options })
 }
 
-impl Plan {
-    /// Refuses arguments that can't be carried out, before any file is read or written.
-    fn new(arguments: &Decode, inputs: &[Input], several: bool) -> Outcome<Self> {
-        let naming = Naming::of(arguments.output.as_deref(), inputs, several)?;
-        let (clip, drawing) = (&arguments.clip, arguments.explain_image.as_deref());
-        let one_file = [("--preview", clip.preview.is_some()), ("--explain-image", drawing.is_some())];
-        if let Some((option, _)) = one_file.iter().find(|(_, given)| several && *given) {
-            return Err(Failure::input(format!("{option} is one file: decode one latent with it")));
+/// An output that can be written.
+fn writable(batch: &Batch, path: &Path, kind: Kind, options: Options) -> Outcome<Output> {
+    Ok(match &batch.naming {
+        // A dry run does not make the folder.
+        Naming::Inside(folder) if batch.dry_run && folder_of(path) == folder.as_path() => {
+            Output::ahead(path, kind, options)?
         }
-        let aside = arguments.output.as_ref().is_some_and(|path| path.as_os_str() == STANDARD);
-        if aside && arguments.report.json {
-            return Err(Failure::input(
-                "-o - and --json: standard output is the picture or the record: write one into a file",
-            ));
-        }
-        let mut roles = inputs.iter().fold(files::roles(), |roles, input| input.kept_by(roles, "the latent"));
-        roles = files::reads_vae(roles, &arguments.vae);
-        roles = files::reads_policy(roles, &arguments.governed.policy);
-        roles = files::check_file(roles, "--preview", clip.preview.as_deref())?;
-        roles = files::check_file(roles, "--explain-image", drawing)?;
-        roles = files::check_file(roles, "--record", arguments.report.record.file())?;
-        if aside {
-            roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
-            roles.check()?;
-        }
-        let shown = Shown { json: arguments.report.json, explain: arguments.report.explain, several, aside };
-        let roles = RefCell::new(roles);
-        Ok(Self { naming, roles, options: arguments.writing.options(), shown, dry_run: arguments.report.dry_run })
-    }
-
-    /// The output of an input's pictures or clips.
-    fn output(&self, input: &Input, kind: Kind, ending: &str) -> Outcome<Output> {
-        let ending = self.options.format.map_or(ending, |format| format.ending());
-        let (path, numbering) = (self.naming.path(input, ending), self.naming.numbering(input));
-        self.check_output(&path, kind, Options { numbering, ..self.options })
-    }
-
-    /// An output that can be written.
-    fn check_output(&self, path: &Path, kind: Kind, options: Options) -> Outcome<Output> {
-        Ok(match &self.naming {
-            // A dry run does not make the folder.
-            Naming::Inside(folder) if self.dry_run && folder_of(path) == folder.as_path() => {
-                Output::ahead(path, kind, options)?
-            }
-            _ => Output::with(path, kind, options)?,
-        })
-    }
-
-    /// Compares the outputs with all inputs and with each other; a clip's name may still change
-    /// with its frames.
-    fn check_names(&self, inputs: &[Input], ending: &str) -> Outcome {
-        self.naming.check(inputs, ending)?;
-        let paths = inputs.iter().map(|input| self.naming.path(input, ending));
-        let named = paths.filter(|path| path.as_os_str() != STANDARD && !self.naming.is_numbered());
-        Ok(named.fold(self.roles.borrow().clone(), |roles, path| roles.occupies("-o", &path)).check()?)
-    }
-
-    /// Checks the final names of all that will be written, also against the outputs of the inputs
-    /// before.
-    fn check(&self, output: &Output, shape: &Shape) -> Outcome {
-        output.check(shape)?;
-        if output.is_standard() {
-            return Ok(());
-        }
-        Ok(self.with_files(output, shape).check()?)
-    }
-
-    /// Remembers the final names of written files, so that no later input's output replaces them.
-    /// Names with `{n}` are free ones.
-    fn keep_names(&self, output: &Output, shape: &Shape) {
-        if !output.is_standard() && !output.is_numbered() {
-            let roles = self.with_files(output, shape);
-            *self.roles.borrow_mut() = roles;
-        }
-    }
-
-    fn with_files(&self, output: &Output, shape: &Shape) -> Roles {
-        let files: Vec<PathBuf> = output.files(shape);
-        files.iter().fold(self.roles.borrow().clone(), |roles, file| roles.occupies("-o", file))
-    }
+        _ => Output::with(path, kind, options)?,
+    })
 }

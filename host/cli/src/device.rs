@@ -14,7 +14,7 @@ use tilewright_torch::{
 
 use crate::{
     args::{DeviceArguments, DeviceCommand, DeviceShow},
-    failure::{Failure, Outcome},
+    failure::Outcome,
     printer, table,
     tell::tell,
 };
@@ -92,11 +92,10 @@ pub fn run(arguments: &DeviceArguments) -> Outcome {
 fn show(arguments: &DeviceShow) -> Outcome {
     arguments.on.set_threads();
     let report = report(&Machine::open(arguments.on.device, Probe::Fresh)?)?;
-    let mut stdout = printer::stdout();
     if arguments.json {
-        let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
-        return Ok(writeln!(stdout, "{text}")?);
+        return printer::json(&report);
     }
+    let mut stdout = printer::stdout();
     writeln!(stdout, "{}", table::facts(rows(&report)))?;
     let speeds = report.speeds.iter().map(|speed| {
         vec![

@@ -35,16 +35,10 @@ pub fn run(arguments: &Embed) -> Outcome {
     let (parts, told) = found
         .transpose()?
         .unwrap_or_else(|| (Parts { text_encoders: arguments.text_encoder.clone(), ..Parts::default() }, Vec::new()));
-    if !printer::is_quiet() {
-        told.iter().for_each(|line| tell!("{line}"));
-    }
-    let mut roles = files::roles();
-    for path in &parts.text_encoders {
-        roles = roles.reads("the text encoder", path);
-    }
-    if let Some(folder) = &arguments.embeddings {
-        roles = roles.reads("the embeddings", folder);
-    }
+    told.iter().for_each(|line| tell!("{line}"));
+    let mut roles = files::roles()
+        .reads_all("the text encoder", &parts.text_encoders)
+        .reads_all("the embeddings", &arguments.embeddings);
     roles = files::reads_policy(roles, policy::of_stage(Stage::Text, &arguments.governed.policy, '=')?);
     roles = files::check_file(roles, "--record", arguments.report.record.file())?;
     roles.occupies("-o", &arguments.output).check()?;
@@ -150,8 +144,7 @@ fn report(arguments: &Embed, runs: &[EncoderRun], written: Option<(&Path, &[i64]
         printer::lines(&explained.join("\n\n"));
         let encoders = runs.iter().map(Row::new).collect();
         let written = written.map(|(path, shape)| Written { output: path.display().to_string(), shape });
-        let text = serde_json::to_string_pretty(&Report { written, encoders }).map_err(Failure::work)?;
-        return Ok(writeln!(printer::stdout(), "{text}")?);
+        return printer::json(&Report { written, encoders });
     }
     for text in &explained {
         writeln!(printer::stdout(), "{text}\n")?;

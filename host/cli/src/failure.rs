@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tilewright_policy::PolicyError;
+
 use crate::tell::tell;
 
 /// The reason why a command failed.
@@ -80,13 +82,34 @@ fn one_line(error: &anyhow::Error) -> String {
     lines.join(": ")
 }
 
-impl From<tilewright_engine::Error> for Failure {
-    fn from(error: tilewright_engine::Error) -> Self {
-        match error.is_input() {
-            true => Failure::Input(error.into()),
-            false => Failure::Work(error.into()),
+/// Errors of the crates as failures: each with the question whether the arguments are to blame.
+macro_rules! failures {
+    ($($error:ty: $is_input:expr,)*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                let is_input: fn(&$error) -> bool = $is_input;
+                match is_input(&error) {
+                    true => Failure::Input(error.into()),
+                    false => Failure::Work(error.into()),
+                }
+            }
         }
-    }
+    )*};
+}
+
+failures! {
+    tilewright_bench::Error: |error| error.is_input(),
+    tilewright_config::Error: |_| true,
+    tilewright_engine::Error: |error| error.is_input(),
+    tilewright_kit::project::ProjectError: |error| error.is_input(),
+    tilewright_media::Error: |error| error.is_input(),
+    tilewright_outputs::OutputRefused: |_| true,
+    tilewright_plot::Error: |_| true,
+    tilewright_policy::PolicyError: |error| !matches!(error, PolicyError::Sandbox { .. }),
+    tilewright_registry::Error: |error| error.is_input(),
+    tilewright_service::Error: |error| error.is_input(),
+    tilewright_signing::Error: |error| !matches!(error, tilewright_signing::Error::Unable { .. }),
+    tilewright_torch::Error: |_| false,
 }
 
 impl From<tilewright_models::Error> for Failure {
@@ -104,51 +127,6 @@ impl From<tilewright_pipeline::Error> for Failure {
             error if error.is_input() => Failure::Input(error.into()),
             error => Failure::Work(error.into()),
         }
-    }
-}
-
-impl From<tilewright_config::Error> for Failure {
-    fn from(error: tilewright_config::Error) -> Self {
-        Failure::Input(error.into())
-    }
-}
-
-impl From<tilewright_signing::Error> for Failure {
-    fn from(error: tilewright_signing::Error) -> Self {
-        match error {
-            tilewright_signing::Error::Unable { .. } => Failure::Work(error.into()),
-            _ => Failure::Input(error.into()),
-        }
-    }
-}
-
-impl From<tilewright_registry::Error> for Failure {
-    fn from(error: tilewright_registry::Error) -> Self {
-        match error.is_input() {
-            true => Failure::Input(error.into()),
-            false => Failure::Work(error.into()),
-        }
-    }
-}
-
-impl From<tilewright_torch::Error> for Failure {
-    fn from(error: tilewright_torch::Error) -> Self {
-        Failure::Work(error.into())
-    }
-}
-
-impl From<tilewright_media::Error> for Failure {
-    fn from(error: tilewright_media::Error) -> Self {
-        match error.is_input() {
-            true => Failure::Input(error.into()),
-            false => Failure::Work(error.into()),
-        }
-    }
-}
-
-impl From<tilewright_plot::Error> for Failure {
-    fn from(error: tilewright_plot::Error) -> Self {
-        Failure::Input(error.into())
     }
 }
 

@@ -1,9 +1,9 @@
 //! The inputs of a command, listed so that no output replaces one of them.
 
-use std::{env, path::Path};
+use std::{env, fmt, path::Path};
 
 use tilewright_media::STANDARD;
-use tilewright_outputs::{OutputRefused, Roles};
+use tilewright_outputs::Roles;
 use tilewright_policy::PolicyHost;
 use tilewright_signing::signature_path;
 
@@ -12,12 +12,6 @@ use crate::{
     failure::{Failure, Outcome},
     history,
 };
-
-impl From<OutputRefused> for Failure {
-    fn from(refused: OutputRefused) -> Self {
-        Failure::Input(refused.into())
-    }
-}
 
 /// The inputs of every command: the program itself, the configuration and the history.
 pub fn roles() -> Roles {
@@ -36,6 +30,16 @@ pub fn roles() -> Roles {
         }
     }
     roles
+}
+
+/// The failure of a file that can't be read.
+pub fn unreadable<E: fmt::Display>(path: &Path) -> impl Fn(E) -> Failure {
+    move |error| Failure::input(format!("{}: can't be read: {error}", path.display()))
+}
+
+/// The failure of a result that can't be written.
+pub fn unwritten<E: fmt::Display>(path: &Path) -> impl Fn(E) -> Failure {
+    move |error| Failure::work(format!("{}: can't be written: {error}", path.display()))
 }
 
 /// Adds a policy's file and its signature, if the policy is a file.

@@ -8,26 +8,27 @@ mod pictures;
 mod policies;
 mod prices;
 mod report;
+mod studio;
 
-use std::path::PathBuf;
+use std::cell::OnceCell;
 
 use tilewright_engine::{DenoiseJob, Finished, Overrides, Sampled};
 use tilewright_media::{Format, Output, Preview, Rate, STANDARD, Shape};
 use tilewright_models::{Extents, Start};
-use tilewright_outputs::{Roles, folder_of};
+use tilewright_outputs::Roles;
 use tilewright_pipeline::{
     self as pipeline, Conditioning, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts,
     Recipe, SampleModel, Size, Workflow,
 };
-use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text, words::with_noun};
+use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text};
 
 use self::{
     conditioning::Conditionings,
     image::start_of,
     like::Filled,
-    pictures::decode,
-    prices::{On, Prices},
-    report::{Memory, Report},
+    prices::Prices,
+    report::{Memory, Report, Stages},
+    studio::Studio,
 };
 use crate::{
     args::Generate,
@@ -88,9 +89,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         }
         _ => parts.find(arguments.model.as_deref(), folders, wants_clip)?,
     };
-    if !printer::is_quiet() {
-        found.iter().for_each(|line| tell!("{line}"));
-    }
+    found.iter().for_each(|line| tell!("{line}"));
     let vae_path = model::find(parts.check()?)?;
     let roles = check_files(arguments, &parts)?;
     arguments.report.record.check()?;
@@ -100,12 +99,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let mut planner: Recorder<Denoise> = policies::configure(arguments, Stage::Denoise)?;
     let mut decoding: Recorder = policies::configure(arguments, Stage::Decode)?;
     let mut encoding: Recorder = policies::configure(arguments, Stage::Encode)?;
-    let mut transformer = SampleModel::of_parts(&parts, arguments.boundary)?;
-    for lora in &arguments.lora {
-        if let Some(line) = transformer.add(lora)? {
-            tracing::warn!("{line}");
-        }
-    }
+    let transformer = sample::with_loras(SampleModel::of_parts(&parts, arguments.boundary)?, &arguments.lora)?;
     let vae = Model::open(&vae_path, Overrides::default())?;
     vae.check_weights()?;
     LatentMap::check(&transformer, (&vae, &vae_path))?;
@@ -114,8 +108,6 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let mut session = arguments.run.session(arguments.report.dry_run)?;
     let (machine, trials) = session.ready()?;
     let limit = arguments.run.limit(machine);
-    let shown = Shown { json: arguments.report.json, explain: arguments.report.explain, several: false, aside };
-
     let mut request = transformer.choose(&like::asked(arguments));
     let prompts = conditioning::read_prompts(arguments, request.cfg != 1.0)?;
     check_prompts((&["prompt", "negative prompt"], &prompts), arguments.embeddings.is_some(), request.convention)?;
@@ -123,16 +115,14 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         Some(tokens) => Some(tokens),
         None => transformer.text_tokens()?,
     };
-    let host = std::cell::OnceCell::new();
-    let wish =
-        conditioning::Wish { arguments, parts: &parts, machine, memory_limit: limit, prompts, text_tokens, host };
-    let start = arguments.image.as_ref().map(|_| start_of(&transformer, arguments)).transpose()?;
+    let start = arguments.image.as_deref().map(|path| Ok::<_, Failure>((start_of(&transformer, arguments)?, path)));
+    let start = start.transpose()?;
     let usual = request.size.unwrap_or(Size { width: 0, height: 0, frames: 1 });
-    let size = match (&arguments.image, start) {
-        (Some(_), Some(Start::Latent)) if arguments.size.is_some() => {
+    let size = match start {
+        Some((Start::Latent, _)) if arguments.size.is_some() => {
             return Err(Failure::input("--size: a picture of --image has its size: leave one of them out"));
         }
-        (Some(path), Some(Start::Latent)) => {
+        Some((Start::Latent, path)) => {
             let [width, height] = image::size(path, &vae)?;
             Size { width, height, ..usual }
         }
@@ -141,11 +131,11 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     request.size = Some(size);
     // Refused before encoders run, and by a dry run too.
     let Size { width, height, frames } = size;
-    transformer.check_size(size).map_err(|error| match (&arguments.image, start, error) {
-        (Some(path), Some(Start::Latent), pipeline::Error::Setting { reason, .. }) => {
+    transformer.check_size(size).map_err(|error| match (start, error) {
+        (Some((Start::Latent, path)), pipeline::Error::Setting { reason, .. }) => {
             Failure::input(format!("{}: {reason}", path.display()))
         }
-        (.., error) => error.into(),
+        (_, error) => error.into(),
     })?;
     transformer.check_guidance(request.guidance)?;
     let one = vae.shape_of(extents(&[1, 1, 1, 1]));
@@ -161,8 +151,9 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     }
     let rate = pictures::rate(arguments, &vae)?;
     let tokens = transformer.text_tokens_of(text_tokens, request.convention)?;
-    let on = On { text: &wish, transformer: &transformer, vae: &vae, tokens, start };
-    let prices = Prices::new(&request, &on)?;
+    let host = OnceCell::new();
+    let studio = Studio { arguments, parts: &parts, machine, vae: &vae, limit, prompts, text_tokens, start, host };
+    let prices = Prices::new(&studio, &transformer, &request, tokens)?;
     let shape = vae.shape_of(extents(&prices.outline.shape.latents));
     output.check(&shape)?;
     if !aside {
@@ -173,29 +164,25 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     arguments.image.as_deref().map_or(Ok(()), image::check)?;
     if arguments.report.dry_run {
         let planners = (&mut reading, &mut encoding, &mut planner, &mut decoding);
-        return dry_run::dry_run(&wish, &prices, &request, trials, planners);
+        return dry_run::dry_run(&studio, &prices, &request, trials, planners);
     }
     drop(prices);
     let mut memory = Memory::new(machine.device);
     memory.begins(Stage::Text)?;
-    let mut conditionings = Conditionings::make(&wish, &transformer, trials, &mut reading)?;
+    let mut conditionings = Conditionings::make(&studio, &transformer, trials, &mut reading)?;
     // Encoders whose conditioning was kept are not read again.
     let encoders = Conditioning::encoders_of(&conditionings.positive);
     let identity = ModelIdentity::of(&like::model_name(arguments, &parts), &transformer, &parts, encoders)?;
     if let (Some(before), Some(path)) = (before, &arguments.like) {
         identity.differences(before).iter().for_each(|line| note(&format!("{}: {line}", path.display())));
     }
-    let image = match (&arguments.image, start) {
-        (Some(path), Some(start)) => {
-            let size = [width, height, frames];
-            let (parts, memory_limit) = (&parts, limit);
-            let (vae, model) = (&vae, &transformer);
-            let text = &wish;
+    let image = match start {
+        Some(start) => {
             memory.begins(Stage::Encode)?;
-            let wish = image::Wish { arguments, parts, machine, vae, model, memory_limit, text, size };
-            Some(wish.encode(start, path, &mut conditionings, trials, (&mut encoding, &mut reading))?)
+            let planners = (&mut encoding, &mut reading);
+            Some(studio.encode_start(start, (&transformer, size), &mut conditionings, trials, planners)?)
         }
-        _ => None,
+        None => None,
     };
     conditionings.put_into(&mut request);
     if let Some(image) = &image {
@@ -211,6 +198,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         true => Resumption::open(&arguments.output, &work, &arguments.set)?,
         false => Resumption::default(),
     };
+    let shown = arguments.report.shown(false, aside);
     let quiet = Shown { json: false, ..shown };
     memory.begins(Stage::Denoise)?;
     let sampled = match work.run(&mut planner, &mut resumption)? {
@@ -220,18 +208,18 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     if sampled.record.resumed_frames == 0 {
         trials.keep(&sampled.record);
     }
-    keep(&arguments.report.record, &sampled.record, &mut planner)?;
+    keep(&arguments.report.record, &sampled.record, planner.take())?;
     let description = Description {
         workflow: Workflow {
             parts: &parts,
             loras: &arguments.lora,
-            prompts: &wish.prompts,
+            prompts: &studio.prompts,
             model: &transformer,
             request: &request,
             sampling: &sampling,
             size: [width, height, frames],
             rate: rate.map(Rate::per_second),
-            text_tokens: transformer.text_tokens_of(text_tokens, request.convention)?,
+            text_tokens: tokens,
             image: arguments.image.as_deref(),
             mask: arguments.mask.as_deref(),
         },
@@ -253,43 +241,16 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let latents = transformer.to_vae(&latents)?;
     drop((sampling, transformer));
     memory.begins(Stage::Decode)?;
-    let decoded = decode(
-        pictures::Wish {
-            arguments,
-            machine,
-            vae: &vae,
-            latents: &latents,
-            memory_limit: limit,
-            output: &output,
-            rate,
-            texts,
-        },
-        trials,
-        &mut decoding,
-    )?;
-    outputs.extend(decoded.files.iter().cloned());
+    let (decode, files) = studio.write_decoded(&latents, (&output, rate, texts), trials, &mut decoding)?;
+    outputs.extend(files);
     outputs.extend(arguments.preview.clone());
     resumption.remove()?;
-    let encode = image.as_ref().map(|image| &image.record);
-    let memory = &memory.ends()?;
-    Report {
-        settings: &settings,
-        memory,
-        text: &conditionings,
-        encode,
-        denoise: (&record, &candidates),
-        decode: &decoded,
-        outputs: &outputs,
-    }
-    .show(shown)
-}
-
-/// The folder for files of the run's own, beside the output.
-fn folder_beside(arguments: &Generate) -> PathBuf {
-    match arguments.output.as_os_str() == STANDARD {
-        true => std::env::temp_dir(),
-        false => folder_of(&arguments.output).to_owned(),
-    }
+    let text = std::mem::take(&mut conditionings.runs);
+    let encode = image.map(|image| image.decided);
+    // Without a run of an encoder, nothing was decided.
+    let stages = Stages { is_kept: text.is_empty(), text, encode, denoise: (record, candidates), decode };
+    let memory = Some(&memory.ends()?);
+    Report { settings: &settings, stages: &stages, memory, outputs: &outputs, limit }.show(shown)
 }
 
 /// The extents of latents [N, C, (T,) h, w].
@@ -308,48 +269,20 @@ fn extents(size: &[i64]) -> Extents {
 
 /// Refuses an output that would replace an input.
 fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
-    let mut roles = files::roles();
-    for path in &parts.transformers {
-        roles = roles.reads("the transformer", path);
-    }
-    for path in &parts.text_encoders {
-        roles = roles.reads("the text encoder", path);
-    }
-    if let Some(path) = &parts.vision_encoder {
-        roles = roles.reads("the vision encoder", path);
-    }
-    for (name, path) in
-        [("the image", &arguments.image), ("the mask", &arguments.mask), ("the picture", &arguments.like)]
-    {
-        if let Some(path) = path {
-            roles = roles.reads(name, path);
-        }
-    }
-    if let Some(path) = &parts.vae {
-        roles = roles.reads("the VAE", path);
-    }
-    if let Some(folder) = &arguments.embeddings {
-        roles = roles.reads("the embeddings", folder);
-    }
-    for lora in &arguments.lora {
-        roles = roles.reads("the LoRA", &lora.path);
-    }
+    let mut roles = files::roles()
+        .reads_all("the transformer", &parts.transformers)
+        .reads_all("the text encoder", &parts.text_encoders)
+        .reads_all("the vision encoder", &parts.vision_encoder)
+        .reads_all("the image", &arguments.image)
+        .reads_all("the mask", &arguments.mask)
+        .reads_all("the picture", &arguments.like)
+        .reads_all("the VAE", &parts.vae)
+        .reads_all("the embeddings", &arguments.embeddings)
+        .reads_all("the LoRA", arguments.lora.iter().map(|lora| &lora.path));
     for named in &arguments.policy {
         roles = files::reads_policy(roles, policies::name(named));
     }
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--keep", arguments.keep.as_deref())?;
     files::check_file(roles, "--record", arguments.report.record.file())
-}
-
-/// A note of a stage that is done.
-fn told(stage: Stage, what: &str) {
-    if !printer::is_quiet() {
-        tell!("{stage}: {what}");
-    }
-}
-
-/// A number of tokens in words.
-fn tokens(count: usize) -> String {
-    with_noun(count, "token")
 }

@@ -259,7 +259,7 @@ fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
         files::roles().writes("FILE", file).check()?;
         let temporary = tilewright_outputs::temporary(file, ".tmp").map_err(failed)?;
         let exported = write(&mut BufWriter::new(temporary.as_file())).map_err(|error| match error {
-            Error::Write(cause) => Failure::work(format!("{}: can't be written: {cause}", file.display())),
+            Error::Write(cause) => files::unwritten(file)(cause),
             error => error.into(),
         })?;
         tilewright_outputs::place(temporary, file).map_err(failed)?;

@@ -11,7 +11,10 @@ use std::{
 use tilewright_media::STANDARD;
 use tilewright_outputs::Roles;
 
-use crate::failure::{Failure, Outcome};
+use crate::{
+    failure::{Failure, Outcome},
+    files,
+};
 
 /// The size limit of standard input, in bytes.
 const MOST_BYTES: u64 = 8 << 30;
@@ -94,10 +97,10 @@ pub fn list_inputs(given: &[PathBuf], what: &str, endings: Option<&[&str]>) -> O
 }
 
 fn inside(folder: &Path, what: &str, endings: &[&str]) -> Outcome<Vec<Input>> {
-    let failed = |error: io::Error| Failure::input(format!("{}: can't be read: {error}", folder.display()));
+    let failed = files::unreadable(folder);
     let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
+    for entry in fs::read_dir(folder).map_err(&failed)? {
+        let path = entry.map_err(&failed)?.path();
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
         if !hidden && endings.contains(&ending.as_str()) && !path.is_dir() {

@@ -16,11 +16,7 @@ use tilewright_models::{Checkpoint, Inspection};
 use tilewright_pipeline::{RECORD_KEYWORD, Told};
 use tilewright_plan::{Record, bytes, terminal::shorten, words::with_noun};
 
-use crate::{
-    args::Inspect,
-    failure::{Failure, Outcome},
-    printer, table,
-};
+use crate::{args::Inspect, failure::Outcome, printer, table};
 use records::Recorded;
 use tensors::Tensor;
 
@@ -95,11 +91,10 @@ pub fn run(arguments: &Inspect) -> Outcome {
         }
     }
     if arguments.json && !reports.is_empty() {
-        let text = match (&reports[..], paths.len()) {
-            ([only], 1) => serde_json::to_string_pretty(only),
-            _ => serde_json::to_string_pretty(&reports),
-        };
-        writeln!(stdout, "{}", text.map_err(Failure::work)?)?;
+        match (&reports[..], paths.len()) {
+            ([only], 1) => printer::json(only)?,
+            _ => printer::json(&reports)?,
+        }
     }
     let more = failures.len().saturating_sub(1);
     match failures.into_iter().next() {

@@ -32,8 +32,7 @@ pub fn run(folder: Option<&Path>) -> Outcome {
     // All pages are checked before the first is written.
     pages.iter().fold(files::roles(), |roles, (path, _)| roles.writes("the page", path)).check()?;
     for (path, page) in &pages {
-        write_whole(path, page)
-            .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))?;
+        write_whole(path, page).map_err(files::unwritten(path))?;
     }
     Ok(writeln!(printer::summary(), "wrote  {}", folder.join("tilewright*.1").display())?)
 }

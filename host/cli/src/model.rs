@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use tilewright_engine::{Error, Overrides};
-use tilewright_pipeline::{Error as PipelineError, Model};
+use tilewright_media::Rate;
+use tilewright_pipeline::{Error as PipelineError, Model, published_rate};
 
 use crate::failure::{Failure, Outcome};
 
@@ -23,4 +24,13 @@ pub fn open(path: &Path, overrides: Overrides) -> Outcome<Model> {
         ),
         error => error.into(),
     })
+}
+
+/// The frame rate of a clip; none for pictures.
+pub fn rate(given: Option<Rate>, model: &Model) -> Outcome<Option<Rate>> {
+    if !model.is_video() {
+        return Ok(None);
+    }
+    let rate = given.or_else(|| Rate::new(published_rate(&model.facts().family), 1));
+    rate.ok_or_else(|| Failure::work("no frame rate")).map(Some)
 }

@@ -33,9 +33,7 @@ pub fn run(arguments: &Models) -> Outcome {
             models: &'a [LibraryModel],
             files: &'a [Item],
         }
-        let printed = Printed { places: library.places(), models: &models, files: library.items() };
-        let text = serde_json::to_string_pretty(&printed).map_err(Failure::work)?;
-        return Ok(writeln!(printer::stdout(), "{text}")?);
+        return printer::json(&Printed { places: library.places(), models: &models, files: library.items() });
     }
     let mut out = printer::stdout();
     let searched = library.places().iter().flat_map(|place| {

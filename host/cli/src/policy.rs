@@ -18,10 +18,7 @@ mod simulate;
 mod table;
 mod verify;
 
-use std::{
-    io::{Read, Write},
-    path::Path,
-};
+use std::{io::Read, path::Path};
 
 use tilewright_gate::{Admission, AdmittedPolicy, Verdict};
 use tilewright_plan::{Planner, Recorder, Stage, Work, bytes};
@@ -31,18 +28,9 @@ use crate::{
     args::{self, PolicyGrants},
     config,
     failure::{Failure, Outcome},
-    printer,
+    files,
     tell::tell,
 };
-
-impl From<PolicyError> for Failure {
-    fn from(error: PolicyError) -> Self {
-        match error {
-            PolicyError::Sandbox { .. } => Failure::Work(error.into()),
-            _ => Failure::Input(error.into()),
-        }
-    }
-}
 
 /// Loads a policy for a stage by name or file with the user's settings; the recorder keeps the
 /// exchange if a full record is wanted. Both may name the stage: `denoise=fixed`,
@@ -168,21 +156,11 @@ pub fn run(command: &args::Policy) -> Outcome {
 
 /// Reads a whole file up to a limit.
 fn read_bounded(path: &Path, most: usize) -> Outcome<Vec<u8>> {
-    let unreadable = |error| Failure::input(format!("{}: can't be read: {error}", path.display()));
     let mut text = Vec::new();
-    tilewright_files::open(path)
-        .map_err(unreadable)?
-        .take(most as u64 + 1)
-        .read_to_end(&mut text)
-        .map_err(unreadable)?;
+    let read = tilewright_files::open(path).and_then(|file| file.take(most as u64 + 1).read_to_end(&mut text));
+    read.map_err(files::unreadable(path))?;
     match text.len() > most {
         true => Err(Failure::input(format!("{}: larger than {}", path.display(), bytes::display(most as u64)))),
         false => Ok(text),
     }
-}
-
-/// Prints a report as JSON.
-fn print(report: &impl serde::Serialize) -> Outcome {
-    let text = serde_json::to_string_pretty(report).map_err(Failure::work)?;
-    Ok(writeln!(printer::stdout(), "{text}")?)
 }

@@ -13,8 +13,11 @@ use std::{
     },
 };
 
+use serde::Serialize;
 use tilewright_outputs::terminal_width;
 use tilewright_plan::terminal::{Clean, one_line};
+
+use crate::failure::{Failure, Outcome};
 
 /// Set once, from the command line.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -51,6 +54,12 @@ pub fn is_quiet() -> bool {
 /// Standard output for results: lists, reports, JSON.
 pub fn stdout() -> Clean<StdoutLock<'static>> {
     Clean::new(io::stdout().lock())
+}
+
+/// Prints a report as JSON on standard output.
+pub fn json(report: &impl Serialize) -> Outcome {
+    let text = serde_json::to_string_pretty(report).map_err(Failure::work)?;
+    Ok(writeln!(stdout(), "{text}")?)
 }
 
 /// The columns of the terminal that standard output goes to; none if it goes elsewhere.

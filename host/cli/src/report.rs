@@ -1,9 +1,6 @@
 //! Reports of decisions and outcomes: tables for people, records for programs.
 
-use std::{
-    io::{self, Write},
-    path::{Path, PathBuf},
-};
+use std::{io::Write, path::PathBuf};
 
 use serde::Serialize;
 use tilewright_engine::{Error, Unfinished};
@@ -15,25 +12,12 @@ use tilewright_plan::{Candidate, Exchange, FailedAttempt, Record, Recorder, Work
 use crate::{
     args::Recording,
     failure::{Failure, Outcome},
-    printer, table,
+    files, printer, table,
 };
-
-/// Opens a file for appending.
-pub fn open_for_append(path: &Path) -> io::Result<std::fs::File> {
-    tilewright_files::append(path)
-}
 
 /// Appends the record to the user's file, with the exchange if it was asked for, in one write, so
 /// that records of several processes don't mix.
-pub fn keep<W: Work>(recording: &Recording, record: &Record<W>, planner: &mut Recorder<W>) -> Outcome {
-    match recording.file() {
-        Some(_) => keep_with(recording, record, planner.take()),
-        None => Ok(()),
-    }
-}
-
-/// The same with the exchange, if it was asked for.
-pub fn keep_with<W: Work>(recording: &Recording, record: &Record<W>, exchange: Option<Exchange<W>>) -> Outcome {
+pub fn keep<W: Work>(recording: &Recording, record: &Record<W>, exchange: Option<Exchange<W>>) -> Outcome {
     let Some(path) = recording.file() else { return Ok(()) };
     let line = match exchange {
         // Only here: pictures, standard output and the history have the ordinary record.
@@ -42,13 +26,25 @@ pub fn keep_with<W: Work>(recording: &Recording, record: &Record<W>, exchange: O
     };
     let mut line = line.map_err(Failure::work)?;
     line.push(b'\n');
-    open_for_append(path)
-        .and_then(|mut file| file.write_all(&line))
-        .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
+    tilewright_files::append(path).and_then(|mut file| file.write_all(&line)).map_err(files::unwritten(path))
+}
+
+/// The same of work that did not end; the history learns of it unless it says nothing of the plan:
+/// of an interruption, or an unreadable source.
+pub fn keep_unfinished<W: Kept>(
+    (recording, trials): (&Recording, &mut Trials),
+    error: &Error,
+    record: &Record<W>,
+    exchange: Option<Exchange<W>>,
+) -> Outcome {
+    if !matches!(error, Error::Interrupted | Error::Source(_)) {
+        trials.keep(record);
+    }
+    keep(recording, record, exchange)
 }
 
 /// The form of a report.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Shown {
     /// The record alone on standard output, as JSON.
     pub json: bool,
@@ -88,11 +84,7 @@ pub fn fail<W: Kept>(
 ) -> Failure {
     let Unfinished { error, record } = unfinished;
     let kept = record.as_deref().map_or(Ok(()), |record| {
-        // An interruption or an unreadable source says nothing of the plan.
-        if !matches!(error, Error::Interrupted | Error::Source(_)) {
-            trials.keep(record);
-        }
-        keep(recording, record, planner)?;
+        keep_unfinished((recording, trials), &error, record, planner.take())?;
         if shown.json { print_json(shown, record, &[]) } else { Ok(()) }
     });
     kept.err().unwrap_or_else(|| error.into())
@@ -208,62 +200,67 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
 
 /// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
 pub fn explanation(record: &Record, candidates: &[Candidate]) -> String {
-    if candidates.is_empty() {
-        return format!("{} asked for no prices: it decides by rule.", record.policy.name);
-    }
-    let considered = unique_plans(candidates);
     // The column that differs: a picture's batch, a clip's chunks.
     let divided = if record.request.frames > 1 { "chunks" } else { "batch" };
     let heading = ["", "space", "precision", "layout", divided, "tiles", "rework", "memory", "time", "note"];
-    let limit = record.request.memory_limit;
-    let chosen = |candidate: &Candidate| candidate.plan.is_same_work(&record.plan);
     // Plans that look alike in the table may differ in when they release memory.
-    let releases = considered.iter().any(|one| one.plan.release != considered[0].plan.release);
-    let rows = considered.iter().map(|candidate| {
+    let releases = candidates.iter().any(|one| one.plan.release != candidates[0].plan.release);
+    considered(&record.policy.name, candidates, (&heading, &heading[4..9]), |candidate, row| {
         let plan = &candidate.plan;
-        let is_chosen = chosen(candidate);
-        let mut row = vec![
-            if is_chosen { "→" } else { "" }.to_owned(),
-            plan.space.to_string(),
-            plan.precision.to_string(),
-            plan.layout.to_string(),
-            if record.request.frames > 1 { plan.time.to_string() } else { plan.batch.to_string() },
-        ];
+        let is_chosen = plan.is_same_work(&record.plan);
+        row.extend([plan.space.to_string(), plan.precision.to_string(), plan.layout.to_string()]);
+        row.push(if record.request.frames > 1 { plan.time.to_string() } else { plan.batch.to_string() });
         let mut notes = Vec::new();
         if releases {
             notes.push(format!("release {}", plan.release));
         }
-        match &candidate.cost {
-            Ok(cost) => {
-                row.extend([
-                    cost.tiles.to_string(),
-                    format!("{:.2}", cost.rework),
-                    bytes::display(cost.peak_bytes),
-                    table::time(cost.elapsed),
-                ]);
-                match &record.outcome {
-                    Some(outcome) if is_chosen => {
-                        let (held, took) = (bytes::display(outcome.peak_bytes), table::time(outcome.elapsed));
-                        notes.push(format!("measured {held}, {took}"));
-                    }
-                    _ if cost.peak_bytes > limit => notes.push("over the limit".into()),
-                    _ => {}
+        if let Ok(cost) = &candidate.cost {
+            row.extend([cost.tiles.to_string(), format!("{:.2}", cost.rework)]);
+            row.extend([bytes::display(cost.peak_bytes), table::time(cost.elapsed)]);
+            match &record.outcome {
+                Some(outcome) if is_chosen => {
+                    let (held, took) = (bytes::display(outcome.peak_bytes), table::time(outcome.elapsed));
+                    notes.push(format!("measured {held}, {took}"));
                 }
-            }
-            Err(reason) => {
-                row.extend([const { String::new() }; 4]);
-                notes.push(reason.clone());
+                _ if cost.peak_bytes > record.request.memory_limit => notes.push(OVER.into()),
+                _ => {}
             }
         }
-        row.push(notes.join(", "));
-        row
+        (is_chosen, notes)
+    })
+}
+
+/// The note on a plan that does not fit.
+pub const OVER: &str = "over the limit";
+
+/// A table of the plans that a policy asked the price of; `row` adds the cells between mark and
+/// note, says whether the plan is the one carried out, and returns notes. The reason that a plan
+/// has no price follows them.
+pub fn considered<W: Work>(
+    policy: &str,
+    candidates: &[Candidate<W>],
+    (heading, numbers): (&[&str], &[&str]),
+    row: impl Fn(&Candidate<W>, &mut Vec<String>) -> (bool, Vec<String>),
+) -> String {
+    if candidates.is_empty() {
+        return format!("{policy} asked for no prices: it decides by rule.");
+    }
+    let considered = unique_plans(candidates);
+    let rows = considered.iter().map(|candidate| {
+        let mut cells = vec![String::new()];
+        let (is_chosen, mut notes) = row(candidate, &mut cells);
+        cells[0] = if is_chosen { "→" } else { "" }.to_owned();
+        cells.resize(heading.len() - 1, String::new());
+        notes.extend(candidate.cost.as_ref().err().cloned());
+        cells.push(notes.join(", "));
+        cells
     });
-    let heard = format!("{} considered {}:", record.policy.name, with_noun(considered.len(), "plan"));
-    format!("{heard}\n{}", table::listing(&heading, &[divided, "tiles", "rework", "memory", "time"], rows))
+    let count = with_noun(considered.len(), "plan");
+    format!("{policy} considered {count}:\n{}", table::listing(heading, numbers, rows))
 }
 
 /// Policies may ask for a price again; a plan is listed at its first request.
-pub fn unique_plans<W: Work>(candidates: &[Candidate<W>]) -> Vec<&Candidate<W>> {
+fn unique_plans<W: Work>(candidates: &[Candidate<W>]) -> Vec<&Candidate<W>> {
     let mut known = Vec::new();
     let is_new = |candidate: &&Candidate<W>| {
         let plan = W::without_reason(&candidate.plan);

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use tilewright_engine::{DenoiseJob, DenoiseQuote};
 use tilewright_media::{Preview, STANDARD};
-use tilewright_pipeline::{LatentOutput, SampleModel, SampleRequest, Size, Steps};
-use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Loss, Recorder, Stage, StepReuse, bytes, words::with_noun};
+use tilewright_pipeline::{LatentOutput, LoraRequest, SampleModel, SampleRequest, Size, Steps};
+use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Loss, Recorder, Stage, StepReuse, bytes};
 use tilewright_sampling::Span;
 
 use self::work::{Resumption, SampleWork};
@@ -16,22 +16,17 @@ use crate::{
     args::{Sample, Seed},
     failure::{Failure, Outcome},
     files, policy, printer,
-    report::{Shown, decision_rows, fail, keep, present, unique_plans},
+    report::{OVER, Shown, considered, decision_rows, fail, keep, present},
     table,
     tell::note,
 };
 
 /// Samples one batch.
 pub fn run(arguments: &Sample) -> Outcome {
-    let aside = arguments.output.as_os_str() == STANDARD;
-    if aside && arguments.resume {
+    if arguments.output.as_os_str() == STANDARD && arguments.resume {
         return Err(Failure::input("-o - and --resume: a step is kept beside a file: write into one"));
     }
-    if aside && arguments.report.json {
-        return Err(Failure::input(
-            "-o - and --json: standard output is the latent or the record: write one into a file",
-        ));
-    }
+    let aside = arguments.report.goes_aside(Some(&arguments.output), "latent")?;
     check_files(arguments)?;
     tell_drawn(&arguments.seed);
     arguments.report.record.check()?;
@@ -39,24 +34,19 @@ pub fn run(arguments: &Sample) -> Outcome {
     let output = LatentOutput::new(&arguments.output, None, arguments.no_clobber, false)?;
     let mut planner: Recorder<Denoise> = arguments.governed.configure(Stage::Denoise, &arguments.report.record)?;
     let mut session = arguments.run.session(arguments.report.dry_run)?;
-    let mut model = SampleModel::open(&arguments.transformer, arguments.boundary)?;
-    for lora in &arguments.lora {
-        if let Some(line) = model.add(lora)? {
-            tracing::warn!("{line}");
-        }
-    }
+    let model = with_loras(SampleModel::open(&arguments.transformer, arguments.boundary)?, &arguments.lora)?;
     let request = request(arguments, &model);
     let outline = model.outline(&request)?;
     let (machine, trials) = session.ready()?;
     let limit = arguments.run.limit(machine);
     // Refused before latents and noise are made.
     let quote = DenoiseQuote::new(machine, &model.denoiser, &outline.shape, limit, arguments.run.objective())?;
-    let shown = Shown { json: arguments.report.json, explain: arguments.report.explain, several: false, aside };
+    let shown = arguments.report.shown(false, aside);
     if arguments.report.dry_run {
         model.check_values(&request, &outline)?;
         let before = trials.before(Stage::Denoise, quote.request());
         let (record, candidates) = quote.with_history(&before).decide(&mut planner);
-        keep(&arguments.report.record, &record, &mut planner)?;
+        keep(&arguments.report.record, &record, planner.take())?;
         return report(shown, &record, &candidates, None);
     }
     drop(quote);
@@ -82,8 +72,18 @@ pub fn run(arguments: &Sample) -> Outcome {
         // A resumed sample takes less time than its whole, so the history leaves it out.
         trials.keep(&sampled.record);
     }
-    keep(&arguments.report.record, &sampled.record, &mut planner)?;
+    keep(&arguments.report.record, &sampled.record, planner.take())?;
     report(shown, &sampled.record, &sampled.candidates, Some(path))
+}
+
+/// The model with LoRAs; those that change it in part are warned of.
+pub fn with_loras(mut model: SampleModel, loras: &[LoraRequest]) -> Outcome<SampleModel> {
+    for lora in loras {
+        if let Some(line) = model.add(lora)? {
+            tracing::warn!("{line}");
+        }
+    }
+    Ok(model)
 }
 
 /// Says which seeds were drawn, so that the same sample can be made again.
@@ -96,30 +96,15 @@ pub fn tell_drawn(seeds: &[Seed]) {
 
 /// Refuses an output that would replace an input.
 fn check_files(arguments: &Sample) -> Outcome {
-    let reads = [
-        ("the latent", arguments.latent.as_ref()),
-        ("the mask", arguments.mask.as_ref()),
-        ("the noise", arguments.noise.as_ref()),
-        ("the VAE", arguments.vae.as_ref()),
-    ];
-    let mut roles = files::roles();
-    for path in &arguments.transformer {
-        roles = roles.reads("the transformer", path);
-    }
-    for prompt in &arguments.conditioning {
-        roles = roles.reads("the conditioning", &prompt.path);
-    }
-    for prompt in &arguments.negative {
-        roles = roles.reads("the negative conditioning", &prompt.path);
-    }
-    for lora in &arguments.lora {
-        roles = roles.reads("the LoRA", &lora.path);
-    }
-    for (name, path) in reads {
-        if let Some(path) = path {
-            roles = roles.reads(name, path);
-        }
-    }
+    let mut roles = files::roles()
+        .reads_all("the transformer", &arguments.transformer)
+        .reads_all("the conditioning", arguments.conditioning.iter().map(|prompt| &prompt.path))
+        .reads_all("the negative conditioning", arguments.negative.iter().map(|prompt| &prompt.path))
+        .reads_all("the LoRA", arguments.lora.iter().map(|lora| &lora.path))
+        .reads_all("the latent", &arguments.latent)
+        .reads_all("the mask", &arguments.mask)
+        .reads_all("the noise", &arguments.noise)
+        .reads_all("the VAE", &arguments.vae);
     roles = files::reads_policy(roles, policy::of_stage(Stage::Denoise, &arguments.governed.policy, '=')?);
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--record", arguments.report.record.file())?;
@@ -171,31 +156,17 @@ fn report(shown: Shown, record: &DenoiseRecord, candidates: &[Candidate<Denoise>
 
 /// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
 pub fn explanation(record: &DenoiseRecord, candidates: &[Candidate<Denoise>]) -> String {
-    if candidates.is_empty() {
-        return format!("{} asked for no prices: it decides by rule.", record.policy.name);
-    }
-    let considered = unique_plans(candidates);
-    let rows = considered.iter().map(|candidate| {
-        let is_chosen = candidate.plan.without_reason() == record.plan.without_reason();
-        let mut row = vec![if is_chosen { "→" } else { "" }.to_owned(), candidate.plan.to_string()];
-        match &candidate.cost {
-            Ok(cost) => {
-                let sizes = [cost.peak_bytes, cost.weights_bytes, cost.moved_bytes].map(bytes::display);
-                row.extend(sizes);
-                row.push(table::time(cost.step));
-                let held = cost.held_bytes();
-                row.push(if held > record.request.memory_limit { "over the limit" } else { "" }.into());
-            }
-            Err(reason) => {
-                row.extend([const { String::new() }; 4]);
-                row.push(reason.clone());
-            }
-        }
-        row
-    });
-    let heard = format!("{} considered {}:", record.policy.name, with_noun(considered.len(), "plan"));
     let heading = ["", "plan", "memory", "weights", "moved", "step", "note"];
-    format!("{heard}\n{}", table::listing(&heading, &["memory", "weights", "moved", "step"], rows))
+    considered(&record.policy.name, candidates, (&heading, &heading[2..6]), |candidate, row| {
+        row.push(candidate.plan.to_string());
+        let mut notes = Vec::new();
+        if let Ok(cost) = &candidate.cost {
+            row.extend([cost.peak_bytes, cost.weights_bytes, cost.moved_bytes].map(bytes::display));
+            row.push(table::time(cost.step));
+            notes.extend((cost.held_bytes() > record.request.memory_limit).then(|| OVER.to_owned()));
+        }
+        (candidate.plan.without_reason() == record.plan.without_reason(), notes)
+    })
 }
 
 /// The decision and its outcome in a few lines.

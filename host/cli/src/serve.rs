@@ -14,15 +14,6 @@ use crate::{
     tell::tell,
 };
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error.is_input() {
-            true => Failure::Input(error.into()),
-            false => Failure::Work(error.into()),
-        }
-    }
-}
-
 /// Serves until a signal ends it.
 pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
     let config = config::load()?;

@@ -27,6 +27,12 @@ pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
     trim_lines(&table)
 }
 
+/// The rows of a report's table, the heading first.
+pub fn headed(heading: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Vec<Vec<String>> {
+    let heading = heading.iter().map(|name| (*name).to_owned()).collect();
+    [heading].into_iter().chain(rows).collect()
+}
+
 /// A table with a heading; columns named in `numbers` are aligned to the right.
 pub fn listing(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     trim_lines(&build_table(heading, numbers, rows))
@@ -85,6 +91,11 @@ pub fn time(duration: Duration) -> String {
         _ if seconds < 100.0 => format!("{seconds:.2} s"),
         _ => format!("{} min {} s", duration.as_secs() / 60, duration.as_secs() % 60),
     }
+}
+
+/// [`time`] of milliseconds.
+pub fn milliseconds(value: f64) -> String {
+    time(Duration::try_from_secs_f64(value.max(0.0) / 1e3).unwrap_or(Duration::MAX))
 }
 
 /// `3 h 20 min`, `11 d 18 h`: a time of an hour or more.

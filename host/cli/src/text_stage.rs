@@ -1,15 +1,15 @@
 //! The text stage of commands: decisions about encoders are kept, shown, and explained.
 
 use serde::Serialize;
-use tilewright_engine::{Error as EngineError, Machine, Probe};
+use tilewright_engine::{Machine, Probe};
 use tilewright_pipeline::{self as pipeline, EncoderRun, Trials, UnfinishedRun};
-use tilewright_plan::{TextRecord, bytes, words::with_noun};
+use tilewright_plan::{TextPlan, TextRecord, bytes};
 use tilewright_torch::device::Choice;
 
 use crate::{
     args::Recording,
     failure::{Failure, Outcome},
-    report::{keep_with, unique_plans},
+    report::{OVER, considered, keep, keep_unfinished},
     table,
     tell::tell,
 };
@@ -35,7 +35,7 @@ pub fn keep_runs(recording: &Recording, trials: &mut Trials, runs: &mut [Encoder
         if run.record.outcome.is_some() {
             trials.keep(&run.record);
         }
-        keep_with(recording, &run.record, run.exchange.take())?;
+        keep(recording, &run.record, run.exchange.take())?;
     }
     Ok(())
 }
@@ -44,12 +44,7 @@ pub fn keep_runs(recording: &Recording, trials: &mut Trials, runs: &mut [Encoder
 pub fn fail(recording: &Recording, trials: &mut Trials, error: pipeline::Error) -> Failure {
     let pipeline::Error::Encoder(unfinished) = error else { return error.into() };
     let UnfinishedRun { error, record, exchange } = *unfinished;
-    let kept = record.map_or(Ok(()), |record| {
-        if !matches!(error, EngineError::Interrupted) {
-            trials.keep(&record);
-        }
-        keep_with(recording, &record, exchange)
-    });
+    let kept = record.map_or(Ok(()), |record| keep_unfinished((recording, trials), &error, &record, exchange));
     kept.err().unwrap_or_else(|| error.into())
 }
 
@@ -73,30 +68,18 @@ impl<'a> Row<'a> {
 /// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
 pub fn explanation(run: &EncoderRun) -> String {
     let EncoderRun { model, record, candidates, .. } = run;
-    if candidates.is_empty() {
-        return format!("{model}: {} asked for no prices: it decides by rule.", record.policy.name);
-    }
-    let considered = unique_plans(candidates);
-    let rows = considered.iter().map(|candidate| {
-        // The price of a plan is the same, whatever stays afterwards.
-        let chosen = tilewright_plan::TextPlan { kept: candidate.plan.kept, ..record.plan.without_reason() };
-        let is_chosen = candidate.plan.without_reason() == chosen;
-        let mut row = vec![if is_chosen { "→" } else { "" }.to_owned(), candidate.plan.to_string()];
-        match &candidate.cost {
-            Ok(cost) => {
-                row.extend([table::time(cost.elapsed), table::time(cost.load)]);
-                row.extend([cost.peak_bytes, cost.weights_bytes, cost.host_bytes].map(bytes::display));
-                row.push(if cost.held_bytes() > record.request.memory_limit { "over the limit" } else { "" }.into());
-            }
-            Err(reason) => {
-                row.extend([const { String::new() }; 5]);
-                row.push(reason.clone());
-            }
-        }
-        row
-    });
-    let heard = format!("{model}: {} considered {}:", record.policy.name, with_noun(considered.len(), "plan"));
     let heading = ["", "plan", "time", "load", "memory", "weights", "on the host", "note"];
-    let numbers = ["time", "load", "memory", "weights", "on the host"];
-    format!("{heard}\n{}", table::listing(&heading, &numbers, rows))
+    let policy = format!("{model}: {}", record.policy.name);
+    considered(&policy, candidates, (&heading, &heading[2..7]), |candidate, row| {
+        row.push(candidate.plan.to_string());
+        let mut notes = Vec::new();
+        if let Ok(cost) = &candidate.cost {
+            row.extend([table::time(cost.elapsed), table::time(cost.load)]);
+            row.extend([cost.peak_bytes, cost.weights_bytes, cost.host_bytes].map(bytes::display));
+            notes.extend((cost.held_bytes() > record.request.memory_limit).then(|| OVER.to_owned()));
+        }
+        // The price of a plan is the same, whatever stays afterwards.
+        let chosen = TextPlan { kept: candidate.plan.kept, ..record.plan.without_reason() };
+        (candidate.plan.without_reason() == chosen, notes)
+    })
 }

@@ -60,6 +60,12 @@ impl Roles {
         self
     }
 
+    /// Adds inputs of one kind, as [`Self::reads`].
+    #[must_use]
+    pub fn reads_all(self, what: &str, paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Self {
+        paths.into_iter().fold(self, |roles, path| roles.reads(what, path.as_ref()))
+    }
+
     /// Adds an input that is open, such as standard input. Only a plain file is compared: no output
     /// replaces a pipe, and standard input and output may be one socket.
     #[must_use]

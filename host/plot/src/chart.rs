@@ -83,6 +83,23 @@ pub enum Chart {
     },
 }
 
+impl Chart {
+    /// Rows of samples over a linear axis, each with its quartiles.
+    pub fn boxes(title: impl Into<String>, axis: &str, rows: impl Iterator<Item = (String, Vec<f64>)>) -> Self {
+        Chart::Rows { title: title.into(), axis: Axis::linear(axis), rows: rows.collect(), form: Form::Box }
+    }
+
+    /// Points over two axes, across and upwards.
+    pub fn plane(
+        title: impl Into<String>,
+        [x, y]: [Axis; 2],
+        series: impl IntoIterator<Item = Series>,
+        lines: Lines,
+    ) -> Self {
+        Chart::Plane { title: title.into(), x, y, series: series.into_iter().collect(), lines }
+    }
+}
+
 /// The form of a row of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {

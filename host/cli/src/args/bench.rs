@@ -3,11 +3,12 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Subcommand};
-use tilewright_bench::{Network, Spelling, suite::CaseName, sweep::Limit};
-use tilewright_models::Family;
+use tilewright_bench::{Entry, Network, Rounds, Spelling, suite::CaseName, sweep::Limit};
+use tilewright_engine::Machine;
+use tilewright_pipeline::default_limit;
 use tilewright_plan::bytes;
 
-use super::{AllowBlended, BenchSample, DeviceOptions, ObjectiveArgument, PolicyGrants, factor, finite};
+use super::{AllowBlended, BenchSample, DeviceOptions, ObjectiveArgument, PolicyGrants, ScalingOptions};
 
 /// `tilewright bench`
 #[derive(Args, Debug)]
@@ -22,6 +23,26 @@ pub struct Bench {
     /// The VAE's weights, as for decode
     #[arg(long, value_name = "FILE", required = true)]
     pub vae: Option<PathBuf>,
+    /// The policies, their runs and limits.
+    #[command(flatten)]
+    pub contest: ContestOptions,
+    /// Losses that are allowed.
+    #[command(flatten)]
+    pub allow: AllowBlended,
+    /// The tensor to decode, where the file holds several
+    #[arg(long, value_name = "NAME")]
+    pub tensor: Option<String>,
+    /// The scaling of the latents.
+    #[command(flatten)]
+    pub scaling: ScalingOptions,
+    /// Options of every measurement.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Policies that are measured in turns.
+#[derive(Args, Debug)]
+pub struct ContestOptions {
     /// A policy that takes part, repeatable: NAME, FILE.wasm, or either with settings as in
     /// fixed:space=blended,tile=512 or fixed:time=carried,chunk=4
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
@@ -43,27 +64,29 @@ pub struct Bench {
     /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,
-    /// Losses that are allowed.
-    #[command(flatten)]
-    pub allow: AllowBlended,
-    /// The tensor to decode, where the file holds several
-    #[arg(long, value_name = "NAME")]
-    pub tensor: Option<String>,
-    /// The latent carries the model's scaling, as diffusers saves it: undo it
-    #[arg(long)]
-    pub scaled: bool,
-    /// The model's family, where the file can't tell: sd, sdxl, sd3, flux
-    #[arg(long, value_name = "FAMILY")]
-    pub family: Option<Family>,
-    /// The scaling factor that --scaled undoes, instead of the family's
-    #[arg(long, value_name = "X", value_parser = factor)]
-    pub scaling_factor: Option<f64>,
-    /// The shift that --scaled undoes, instead of the family's
-    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
-    pub shift_factor: Option<f64>,
-    /// Options of every measurement.
-    #[command(flatten)]
-    pub common: Common,
+}
+
+impl ContestOptions {
+    /// The policies with their limit and objective.
+    pub fn entries(&self, machine: &Machine) -> Vec<Entry> {
+        let memory_limit = self.memory_limit.unwrap_or_else(|| default_limit(machine));
+        let objective = self.objective.into();
+        let entry = |spelling: &Spelling| Entry { spelling: spelling.clone(), memory_limit, objective };
+        self.policies.iter().map(entry).collect()
+    }
+
+    /// The runs of each.
+    pub fn rounds(&self) -> Rounds {
+        Rounds { first_apart: true, warmup: self.warmup, iterations: self.iterations }
+    }
+
+    /// The policy that makes the reference, if there is one.
+    pub fn against(&self) -> Option<Spelling> {
+        match &self.against {
+            Against::None => None,
+            Against::Policy(spelling) => Some(spelling.clone()),
+        }
+    }
 }
 
 /// Options of everything that is measured.
@@ -243,7 +266,7 @@ fn picture_network(text: &str) -> Result<Network, String> {
     }
 }
 
-pub(super) fn iterations(text: &str) -> Result<usize, String> {
+fn iterations(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=100_000).contains(number));
     number.ok_or_else(|| "expected a number from 1 to 100000".to_owned())
 }

@@ -3,20 +3,30 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tilewright_bench::{Spelling, sweep::Limit};
+use tilewright_bench::sweep::Limit;
 use tilewright_pipeline::{LoraRequest, PromptRequest};
-use tilewright_plan::bytes;
 use tilewright_sampling::{MOST_STEPS, Sampler, Scheduler};
 
 use super::{
-    Against, Common, ObjectiveArgument,
-    bench::iterations,
+    Common, ObjectiveArgument,
+    bench::ContestOptions,
     finite,
     sample::{lora, prompt, size},
 };
 
+/// The help of --policy, --against and --memory-limit.
+const POLICY: &str = "\
+A policy that takes part, repeatable: NAME, FILE.wasm, or either with settings as in fixed:precision=bf16,ahead=1";
+const AGAINST: &str = "\
+The reference of the latents, sampled once without the memory limit: whole (the plain plan in f32), a policy, or none";
+const LIMIT: &str = "The most to hold at once, weights included [default: 80 % of what is free]";
+
 /// `tilewright bench sample`
 #[derive(Args, Debug)]
+#[command(mut_arg("policies", |arg| arg.help(POLICY)))]
+#[command(mut_arg("warmup", |arg| arg.default_value("1")))]
+#[command(mut_arg("against", |arg| arg.help(AGAINST).default_value("none")))]
+#[command(mut_arg("memory_limit", |arg| arg.help(LIMIT)))]
 pub struct BenchSample {
     /// The transformer, as for sample
     #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]
@@ -54,26 +64,9 @@ pub struct BenchSample {
     /// Reuse that policies may make use of, as for sample
     #[arg(long, value_name = "X", value_parser = finite)]
     pub reuse: Option<f64>,
-    /// A policy that takes part, repeatable: NAME, FILE.wasm, or either with settings as in
-    /// fixed:precision=bf16,ahead=1
-    #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
-    pub policies: Vec<Spelling>,
-    /// Runs of each policy that are not counted, after its first, which is listed apart
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub warmup: usize,
-    /// Runs of each policy that are counted
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = iterations)]
-    pub iterations: usize,
-    /// The reference of the latents, sampled once without the memory limit: whole (the plain plan
-    /// in f32), a policy, or none
-    #[arg(long, value_name = "whole|P|none", default_value = "none")]
-    pub against: Against,
-    /// The most to hold at once, weights included [default: 80 % of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
-    pub memory_limit: Option<u64>,
-    /// The objective: what counts most
-    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
-    pub objective: ObjectiveArgument,
+    /// The policies, their runs and limits.
+    #[command(flatten)]
+    pub contest: ContestOptions,
     /// Measure every plan of a long list, and compare the best with what the first policy chooses
     #[arg(long, conflicts_with_all = ["against", "memory_limit", "objective", "warmup"])]
     pub sweep: bool,

@@ -3,12 +3,9 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
-use tilewright_models::Family;
 use tilewright_pipeline::LatentKind;
 
-use super::{
-    AllowBlended, JSON_OF_SEVERAL, LIMIT_ASIDE, PolicyOptions, ReportOptions, RunOptions, factor, finite, output_path,
-};
+use super::{JSON_OF_SEVERAL, ReportOptions, ScalingOptions, VaeRunOptions, output_path};
 
 /// The help of -o, with an escape sequence in `{n}` as in that of `decode`.
 const OUTPUT: &str = "\
@@ -19,8 +16,10 @@ input, a write-protected file or another user's is never replaced [default: the 
 
 /// `tilewright encode`
 #[derive(Args, Debug)]
-#[command(mut_arg("memory_limit", |arg| arg.help(LIMIT_ASIDE)))]
 #[command(mut_arg("json", |arg| arg.help(JSON_OF_SEVERAL)))]
+#[command(mut_arg("scaled", |arg| arg.help("Apply the model's scaling, as diffusers' pipelines do: only for .safetensors")))]
+#[command(mut_arg("scaling_factor", |arg| arg.help("The scaling factor that --scaled applies, instead of the family's")))]
+#[command(mut_arg("shift_factor", |arg| arg.help("The shift that --scaled applies, instead of the family's")))]
 pub struct Encode {
     /// A picture (.png, .jpg, .webp), or for video VAEs a clip: .mp4, .webm, .mkv, .mov, .avi,
     /// .gif, .webp, a folder of pictures in the order of their names, or .safetensors with the
@@ -47,30 +46,12 @@ pub struct Encode {
     /// Take only N frames of a clip, from its beginning
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub frames: Option<u32>,
-    /// The policy that decides.
+    /// Policy, device, limit, aim and what is allowed.
     #[command(flatten)]
-    pub governed: PolicyOptions,
-    /// Device, limit, aim and history.
+    pub run: VaeRunOptions,
+    /// The scaling of the latents.
     #[command(flatten)]
-    pub run: RunOptions,
-    /// The memory limit counts the weights, too; estimates and measured peaks then do as well
-    #[arg(long)]
-    pub count_weights: bool,
-    /// Losses that are allowed.
-    #[command(flatten)]
-    pub allow: AllowBlended,
-    /// Apply the model's scaling, as diffusers' pipelines do: only for .safetensors
-    #[arg(long)]
-    pub scaled: bool,
-    /// The model's family, where the file can't tell: sd, sdxl, sd3, flux
-    #[arg(long, value_name = "FAMILY")]
-    pub family: Option<Family>,
-    /// The scaling factor that --scaled applies, instead of the family's
-    #[arg(long, value_name = "X", value_parser = factor)]
-    pub scaling_factor: Option<f64>,
-    /// The shift that --scaled applies, instead of the family's
-    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
-    pub shift_factor: Option<f64>,
+    pub scaling: ScalingOptions,
     /// Options of the report, and of a dry run.
     #[command(flatten)]
     pub report: ReportOptions,

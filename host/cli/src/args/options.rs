@@ -1,17 +1,25 @@
 //! Options that commands share: each is declared here, once.
 
+use std::path::Path;
+
 use clap::Args;
-use tilewright_engine::Machine;
+use tilewright_engine::{Machine, MemoryLimit, Overrides};
+use tilewright_media::STANDARD;
+use tilewright_models::Family;
 use tilewright_pipeline::{Session, default_limit};
 use tilewright_plan::{Objective, Planner, Recorder, Stage, Work, bytes};
 use tilewright_policy::Policy;
 use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, PolicyGrants, Recording, device};
-use crate::{failure::Outcome, history, policy};
+use super::{AllowBlended, ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
+use crate::{
+    failure::{Failure, Outcome},
+    history, policy,
+    report::Shown,
+};
 
 /// The help of --memory-limit where weights are left aside unless --count-weights is given.
-pub const LIMIT_ASIDE: &str = "\
+const LIMIT_ASIDE: &str = "\
 The most to hold at once, weights aside unless --count-weights, as in 8GiB or 512MiB [default: 80 % of what is free]";
 
 /// The help of --json where several inputs may be given.
@@ -104,6 +112,55 @@ impl PolicyOptions {
     }
 }
 
+/// The decision on a VAE's stage of one input or several, and its surroundings.
+#[derive(Args, Debug)]
+#[command(mut_arg("memory_limit", |arg| arg.help(LIMIT_ASIDE)))]
+pub struct VaeRunOptions {
+    /// The policy that decides.
+    #[command(flatten)]
+    pub governed: PolicyOptions,
+    /// Device, limit, aim and history.
+    #[command(flatten)]
+    pub on: RunOptions,
+    /// The memory limit counts the weights, too; estimates and measured peaks then do as well
+    #[arg(long)]
+    pub count_weights: bool,
+    /// Losses that are allowed.
+    #[command(flatten)]
+    pub allow: AllowBlended,
+}
+
+impl VaeRunOptions {
+    /// The memory limit, as [`RunOptions::limit`].
+    pub fn limit(&self, machine: &Machine) -> MemoryLimit {
+        MemoryLimit { bytes: self.on.limit(machine), counts_weights: self.count_weights }
+    }
+}
+
+/// The scaling of an image VAE's latents.
+#[derive(Args, Debug)]
+pub struct ScalingOptions {
+    /// The latent carries the model's scaling, as diffusers saves it: undo it
+    #[arg(long)]
+    pub scaled: bool,
+    /// The model's family, where the file can't tell: sd, sdxl, sd3, flux
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<Family>,
+    /// The scaling factor that --scaled undoes, instead of the family's
+    #[arg(long, value_name = "X", value_parser = factor)]
+    pub scaling_factor: Option<f64>,
+    /// The shift that --scaled undoes, instead of the family's
+    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
+    pub shift_factor: Option<f64>,
+}
+
+impl ScalingOptions {
+    /// What goes before the facts of the VAE's file.
+    pub fn overrides(&self) -> Overrides {
+        Overrides { family: self.family, scaling: self.scaling_factor, shift: self.shift_factor }
+    }
+}
+
 /// The report of a command that decides.
 #[derive(Args, Debug)]
 pub struct ReportOptions {
@@ -119,4 +176,25 @@ pub struct ReportOptions {
     /// The record of the decision.
     #[command(flatten)]
     pub record: Recording,
+}
+
+impl ReportOptions {
+    /// The form of the report; nothing else goes to standard output if the output does.
+    pub fn shown(&self, several: bool, aside: bool) -> Shown {
+        Shown { json: self.json, explain: self.explain, several, aside }
+    }
+
+    /// True if the output, such as a picture, goes to standard output.
+    ///
+    /// # Errors
+    /// The record would go there, too.
+    pub fn goes_aside(&self, output: Option<&Path>, what: &str) -> Outcome<bool> {
+        let aside = output.is_some_and(|path| path.as_os_str() == STANDARD);
+        match aside && self.json {
+            true => Err(Failure::input(format!(
+                "-o - and --json: standard output is the {what} or the record: write one into a file"
+            ))),
+            false => Ok(aside),
+        }
+    }
 }

@@ -2,9 +2,10 @@
 
 use tilewright_bench::{Report, Row, suite::SuiteReport, sweep::SweepReport};
 use tilewright_plan::{Device, bytes, words::with_noun};
-use tilewright_plot::{Axis, Chart, Form, Lines, Page, Series};
+use tilewright_plot::{Axis, Chart, Lines, Page, Series};
 
 use super::tables;
+use crate::table::headed;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -21,8 +22,8 @@ pub fn contest(report: &Report) -> Page {
         "runs".into(),
         format!("first apart, {} warm-up, {} counted, in turns", report.warmup, report.iterations),
     ));
-    let table = [tables::HEADING.map(str::to_owned).to_vec()].into_iter().chain(report.runs.iter().map(tables::cells));
-    Page { title: "Tilewright bench".into(), facts, table: table.collect(), charts: charts(report, "") }
+    let table = headed(&tables::HEADING, report.runs.iter().map(tables::cells));
+    Page { title: "Tilewright bench".into(), facts, table, charts: charts(report, "") }
 }
 
 fn charts(report: &Report, case: &str) -> Vec<Chart> {
@@ -31,47 +32,31 @@ fn charts(report: &Report, case: &str) -> Vec<Chart> {
         name: row.policy.clone(),
         points: row.samples_ms.iter().enumerate().map(|(index, sample)| (index as f64 + 1.0, *sample)).collect(),
     };
-    let memory = |row: &Row| Series {
-        name: row.policy.clone(),
-        points: row
-            .peak_bytes
-            .zip(row.median_ms)
-            .map(|(peak, median)| (peak as f64 / MIB, median))
-            .into_iter()
-            .collect(),
-    };
+    let memory = |row: &Row| memory(&row.policy, row.peak_bytes, row.median_ms);
+    let times = labelled().map(|row| (row.policy.clone(), row.samples_ms.clone()));
+    let iterations = ["iteration", "time, ms"].map(Axis::linear);
+    let held = ["most held, MiB", "median time, ms"].map(Axis::linear);
     vec![
-        Chart::Rows {
-            title: format!("{case}Time per policy (lower is better)"),
-            axis: Axis::linear("time, ms"),
-            rows: labelled().map(|row| (row.policy.clone(), row.samples_ms.clone())).collect(),
-            form: Form::Box,
-        },
-        Chart::Plane {
-            title: format!("{case}Time over iterations"),
-            x: Axis::linear("iteration"),
-            y: Axis::linear("time, ms"),
-            series: labelled().map(drift).collect(),
-            lines: Lines::Series,
-        },
-        Chart::Plane {
-            title: format!("{case}Memory against time"),
-            x: Axis::linear("most held, MiB"),
-            y: Axis::linear("median time, ms"),
-            series: labelled().map(memory).collect(),
-            lines: Lines::None,
-        },
+        Chart::boxes(format!("{case}Time per policy (lower is better)"), "time, ms", times),
+        Chart::plane(format!("{case}Time over iterations"), iterations, labelled().map(drift), Lines::Series),
+        Chart::plane(format!("{case}Memory against time"), held, labelled().map(memory), Lines::None),
     ]
+}
+
+/// The point of a policy that held some memory for some time.
+pub fn memory(policy: &str, held: Option<u64>, ms: Option<f64>) -> Series {
+    let point = held.zip(ms).map(|(held, ms)| (held as f64 / MIB, ms));
+    Series { name: policy.to_owned(), points: point.into_iter().collect() }
 }
 
 /// The suite's report: the claims, and a chart per case.
 pub fn suite(report: &SuiteReport) -> Page {
     let mut facts = device(&report.device);
     facts.push(("weights".into(), report.weights.clone()));
-    let table = [tables::CLAIMS.map(str::to_owned).to_vec()].into_iter().chain(tables::claims(report));
+    let table = headed(&tables::CLAIMS, tables::claims(report));
     let cases = report.cases.iter().filter_map(|case| Some((case, case.report.as_ref()?)));
     let charts = cases.map(|(case, found)| charts(found, &format!("{}: ", case.what)).swap_remove(0));
-    Page { title: "Tilewright bench suite".into(), facts, table: table.collect(), charts: charts.collect() }
+    Page { title: "Tilewright bench suite".into(), facts, table, charts: charts.collect() }
 }
 
 /// A sweep's report: estimates against measurements, and time against memory per size.
@@ -79,7 +64,7 @@ pub fn sweep(report: &SweepReport) -> Page {
     let mut facts = device(&report.device);
     facts.push(("policy".into(), report.policy.clone()));
     facts.extend(tables::honesty(report).into_iter().skip(1).map(|line| ("estimates".to_owned(), line)));
-    let table = [tables::CASES.map(str::to_owned).to_vec()].into_iter().chain(tables::cases(report)).collect();
+    let table = headed(&tables::CASES, tables::cases(report));
     type Pick<'a> = &'a dyn Fn(&tilewright_bench::sweep::PlanRow) -> Option<(f64, f64)>;
     // A space's first word is its kind.
     let series = |pick: Pick<'_>| -> Vec<Series> {
@@ -96,21 +81,11 @@ pub fn sweep(report: &SweepReport) -> Page {
     };
     let time: Pick<'_> = &|row| Some((row.elapsed_ms?, row.estimate?.elapsed.as_secs_f64() * 1e3));
     let peak: Pick<'_> = &|row| Some((row.peak_bytes? as f64 / MIB, row.estimate?.peak_bytes as f64 / MIB));
+    let times = ["measured time, ms", "estimated time, ms"].map(Axis::logarithmic);
+    let peaks = ["measured peak, MiB", "estimated peak, MiB"].map(Axis::logarithmic);
     let mut charts = vec![
-        Chart::Plane {
-            title: "Time: estimated against measured".into(),
-            x: Axis::logarithmic("measured time, ms"),
-            y: Axis::logarithmic("estimated time, ms"),
-            series: series(time),
-            lines: Lines::Diagonal,
-        },
-        Chart::Plane {
-            title: "Memory: estimated against measured".into(),
-            x: Axis::logarithmic("measured peak, MiB"),
-            y: Axis::logarithmic("estimated peak, MiB"),
-            series: series(peak),
-            lines: Lines::Diagonal,
-        },
+        Chart::plane("Time: estimated against measured", times, series(time), Lines::Diagonal),
+        Chart::plane("Memory: estimated against measured", peaks, series(peak), Lines::Diagonal),
     ];
     let mut sizes: Vec<(u32, u32)> = report.plans.iter().map(|row| (row.width, row.height)).collect();
     sizes.dedup();
@@ -126,13 +101,9 @@ pub fn sweep(report: &SweepReport) -> Page {
             name: format!("chosen by {}", report.policy),
             points: chosen.map(|choice| (choice.peak_bytes as f64 / MIB, choice.elapsed_ms)).collect(),
         });
-        charts.push(Chart::Plane {
-            title: format!("{width}×{height}: memory against time, every plan"),
-            x: Axis::linear("most held, MiB"),
-            y: Axis::linear("median time, ms"),
-            series: plans,
-            lines: Lines::None,
-        });
+        let title = format!("{width}×{height}: memory against time, every plan");
+        let axes = ["most held, MiB", "median time, ms"].map(Axis::linear);
+        charts.push(Chart::plane(title, axes, plans, Lines::None));
     }
     Page { title: "Tilewright bench sweep".into(), facts, table, charts }
 }

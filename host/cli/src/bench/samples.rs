@@ -1,23 +1,28 @@
 //! `tilewright bench sample`: policies compared on one sample, and the sweep over its plans.
 
-use std::{io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 use tilewright_bench::{
-    Entry, Rounds, Spelling,
+    Spelling,
     samples::{SampleCase, SampleContest, SampleReport, SampleRow, SampleSweep, SampleSweepReport},
     suite,
 };
-use tilewright_pipeline::{Model, PromptRequest, SampleModel, SampleRequest, Size, Steps, default_limit};
+use tilewright_pipeline::{Model, PromptRequest, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{DenoisePlan, Device, bytes, words::with_noun};
-use tilewright_plot::{Axis, Chart, Form, Lines, Page, Series};
+use tilewright_plot::{Axis, Chart, Lines, Page};
 use tilewright_sampling::Span;
 
-use super::{Policies, exit_outcome, machine, tables::time, waiting::Waiting};
+use super::{
+    Policies, expect_some, machine, pages, publish,
+    tables::{or_dash, percent, ratio, size, time, verdict},
+    waiting::watched,
+};
 use crate::{
-    args::{Against, BenchSample, Suite},
+    args::{BenchSample, Suite},
     failure::{Failure, Outcome},
-    files, printer, table,
-    tell::tell,
+    files,
+    sample::with_loras,
+    table::{self, headed},
 };
 
 /// Text tokens of generated conditioning: as many as published pipelines pad to.
@@ -36,25 +41,16 @@ const CASES: [&str; 6] = ["limit", "objective", "best", "chosen", "ratio", "note
 
 /// Measures policies on a sample, or every plan of a list.
 pub fn run(arguments: &BenchSample) -> Outcome {
-    let against = match &arguments.against {
-        Against::None => None,
-        Against::Policy(spelling) if *spelling == Spelling::whole() => Some("fixed:precision=f32".parse()?),
-        Against::Policy(spelling) => Some(spelling.clone()),
+    let against = match arguments.contest.against() {
+        Some(spelling) if spelling == Spelling::whole() => Some("fixed:precision=f32".parse()?),
+        against => against,
     };
-    let mut roles = files::roles();
-    for path in &arguments.transformer {
-        roles = roles.reads("the transformer", path);
-    }
-    for prompt in arguments.conditioning.iter().chain(&arguments.negative) {
-        roles = roles.reads("the conditioning", &prompt.path);
-    }
-    let policies = Policies::check(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
-    let mut model = SampleModel::open(&arguments.transformer, None)?;
-    for lora in &arguments.lora {
-        if let Some(line) = model.add(lora)? {
-            tracing::warn!("{line}");
-        }
-    }
+    let prompts = arguments.conditioning.iter().chain(&arguments.negative);
+    let roles = files::roles()
+        .reads_all("the transformer", &arguments.transformer)
+        .reads_all("the conditioning", prompts.map(|prompt| &prompt.path));
+    let policies = Policies::check(arguments.contest.policies.iter().chain(&against), &arguments.common, roles)?;
+    let model = with_loras(SampleModel::open(&arguments.transformer, None)?, &arguments.lora)?;
     let machine = machine(&arguments.common)?;
     let [width, height] = arguments.size;
     let size = Size { width, height, frames: arguments.frames.unwrap_or_else(|| model.usual_frames()) };
@@ -66,8 +62,6 @@ pub fn run(arguments: &BenchSample) -> Outcome {
         conditioning.push(PromptRequest { path: generated, within: None });
     }
     let sampling = model.prepare(&request(arguments, conditioning, size))?;
-    let planner = policies.sampler();
-    let mut waiting = Waiting::new();
     if arguments.sweep {
         let sweep = SampleSweep {
             machine: &machine,
@@ -75,51 +69,29 @@ pub fn run(arguments: &BenchSample) -> Outcome {
             sampling: &sampling,
             limits: arguments.limits.clone(),
             objectives: arguments.objectives.iter().map(|objective| (*objective).into()).collect(),
-            iterations: arguments.iterations,
-            policy: arguments.policies[0].clone(),
+            iterations: arguments.contest.iterations,
+            policy: arguments.contest.policies[0].clone(),
             plans: arguments.plans,
             any_precision: arguments.any_precision,
         };
-        let report = sweep.run(&planner, &mut waiting)?;
-        waiting.finish();
-        publish(
-            arguments,
-            &report,
-            || sweep_table(&report),
-            || {
-                let table = headed(CASES, report.cases.iter().map(case_cells));
-                page("Tilewright bench sample: every plan", &report.device, table, &report.plans)
-            },
-        )?;
-        return exit_outcome(report.interrupted);
+        let report = watched(|waiting| sweep.run(&policies.planner(), waiting))?;
+        let table = || headed(&CASES, report.cases.iter().map(case_cells));
+        let page = || page("Tilewright bench sample: every plan", &report.device, table(), &report.plans);
+        return publish(&arguments.common, (&report, report.interrupted), || sweep_table(&report), page);
     }
-    let memory_limit = arguments.memory_limit.unwrap_or_else(|| default_limit(&machine));
-    let objective = arguments.objective.into();
-    let entry = |spelling: &Spelling| Entry { spelling: spelling.clone(), memory_limit, objective };
     let contest = SampleContest {
         machine: &machine,
         denoiser: &model.denoiser,
         sampling: &sampling,
-        entries: arguments.policies.iter().map(entry).collect(),
+        entries: arguments.contest.entries(&machine),
         against,
-        rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
+        rounds: arguments.contest.rounds(),
     };
-    let report = contest.run(&planner, &mut waiting)?;
-    waiting.finish();
-    publish(
-        arguments,
-        &report,
-        || contest_table(&report),
-        || {
-            let table = headed(HEADING, report.runs.iter().map(cells));
-            page("Tilewright bench sample", &report.device, table, &report.runs)
-        },
-    )?;
-    exit_outcome(report.interrupted)?;
-    match report.runs.iter().all(|row| row.samples_ms.is_empty()) {
-        true => Err(Failure::work("no policy was measured: the table says why of each")),
-        false => Ok(()),
-    }
+    let report = watched(|waiting| contest.run(&policies.planner(), waiting))?;
+    let table = || headed(&HEADING, report.runs.iter().map(cells));
+    let page = || page("Tilewright bench sample", &report.device, table(), &report.runs);
+    publish(&arguments.common, (&report, report.interrupted), || contest_table(&report), page)?;
+    expect_some(report.runs.iter().any(|row| !row.samples_ms.is_empty()))
 }
 
 /// The transformers of the suite's workflows: of pictures, and of clips.
@@ -174,58 +146,22 @@ fn request(arguments: &BenchSample, conditioning: Vec<PromptRequest>, size: Size
     }
 }
 
-/// Prints the table or the JSON, and writes the report.
-fn publish(
-    arguments: &BenchSample,
-    report: &impl serde::Serialize,
-    text: impl FnOnce() -> String,
-    page: impl FnOnce() -> Page,
-) -> Outcome {
-    let text = match arguments.common.json {
-        true => serde_json::to_string_pretty(report).map_err(Failure::work)?,
-        false => text(),
-    };
-    writeln!(printer::stdout(), "{text}")?;
-    if let Some(plot) = &arguments.common.plot {
-        page().write(plot)?;
-        tell!("wrote {}", plot.display());
-    }
-    Ok(())
-}
-
 /// A report: the steps of each policy or plan, and their memory.
 fn page(title: &str, device: &Device, table: Vec<Vec<String>>, rows: &[SampleRow]) -> Page {
-    const MIB: f64 = 1024.0 * 1024.0;
     let measured = || rows.iter().filter(|row| !row.samples_ms.is_empty());
-    let memory = |row: &SampleRow| Series {
-        name: row.policy.clone(),
-        points: row.held_bytes().zip(row.median_ms).map(|(held, ms)| (held as f64 / MIB, ms)).into_iter().collect(),
-    };
+    let times = measured().map(|row| (row.policy.clone(), row.samples_ms.clone()));
+    let memory = measured().map(|row| pages::memory(&row.policy, row.held_bytes(), row.median_ms));
+    let axes = ["most held, weights included, MiB", "median step, ms"].map(Axis::linear);
     let charts = vec![
-        Chart::Rows {
-            title: "Time of a step (lower is better)".into(),
-            axis: Axis::linear("time, ms"),
-            rows: measured().map(|row| (row.policy.clone(), row.samples_ms.clone())).collect(),
-            form: Form::Box,
-        },
-        Chart::Plane {
-            title: "Memory against time".into(),
-            x: Axis::linear("most held, weights included, MiB"),
-            y: Axis::linear("median step, ms"),
-            series: measured().map(memory).collect(),
-            lines: Lines::None,
-        },
+        Chart::boxes("Time of a step (lower is better)", "time, ms", times),
+        Chart::plane("Memory against time", axes, memory, Lines::None),
     ];
     let facts = vec![("device".to_owned(), device.name.clone())];
     Page { title: title.into(), facts, table, charts }
 }
 
-fn headed<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
-    [heading.map(str::to_owned).to_vec()].into_iter().chain(rows).collect()
-}
-
 fn plan(plan: Option<&DenoisePlan>) -> String {
-    plan.map_or_else(|| "–".to_owned(), |plan| plan.without_reason().to_string())
+    or_dash(plan, |plan| plan.without_reason().to_string())
 }
 
 fn contest_table(report: &SampleReport) -> String {
@@ -246,18 +182,10 @@ fn contest_table(report: &SampleReport) -> String {
 }
 
 fn cells(row: &SampleRow) -> Vec<String> {
-    let size = |bytes: Option<u64>| bytes.map_or_else(|| "–".to_owned(), bytes::display);
-    let ratio = row.ratio.map_or_else(
-        || "–".to_owned(),
-        |ratio| format!("{:.3} ({:.3}–{:.3})", ratio.of_medians, ratio.low, ratio.high),
-    );
-    let psnr = row.psnr.map_or_else(
-        || "–".to_owned(),
-        |psnr| match psnr.is_finite() {
-            true => format!("{psnr:.1} dB"),
-            false => "the same".to_owned(),
-        },
-    );
+    let psnr = or_dash(row.psnr, |psnr| match psnr.is_finite() {
+        true => format!("{psnr:.1} dB"),
+        false => "the same".to_owned(),
+    });
     vec![
         row.policy.clone(),
         plan(row.plan.as_ref()),
@@ -265,7 +193,7 @@ fn cells(row: &SampleRow) -> Vec<String> {
         time(row.mean_ms),
         time(row.std_ms),
         time(row.min_ms),
-        ratio,
+        ratio(row.ratio),
         size(row.held_bytes()),
         size(row.moved_bytes),
         psnr,
@@ -273,13 +201,12 @@ fn cells(row: &SampleRow) -> Vec<String> {
 }
 
 fn case_cells(case: &SampleCase) -> Vec<String> {
-    let verdict = if case.met { "met" } else { "not met" };
     vec![
         format!("{} ({})", case.limit, bytes::display(case.memory_limit)),
         format!("{:?}", case.objective).to_lowercase(),
         plan(case.best.as_ref()),
         plan(case.chosen.as_ref()),
-        case.ratio.map_or_else(|| verdict.to_owned(), |ratio| format!("{ratio:.3} {verdict}")),
+        verdict(case.met, case.ratio),
         case.note.clone(),
     ]
 }
@@ -288,7 +215,6 @@ fn sweep_table(report: &SampleSweepReport) -> String {
     let cases = table::listing(&CASES, &["ratio"], report.cases.iter().map(case_cells));
     let met = report.cases.iter().filter(|case| case.met).count();
     let measured = report.plans.iter().filter(|row| row.error.is_none() && !row.samples_ms.is_empty()).count();
-    let percent = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", share * 100.0));
     let [step, held] = report.errors.map(percent);
     format!(
         "{cases}\nwithin 5 % of the best plan and within the limit: {met} of {}\n\nestimates of {} against what was measured, at the 90th percentile:\nstep  off by {step}\nheld  off by {held}",

@@ -1,11 +1,9 @@
 //! Results of measurements as tables for people.
 
-use std::time::Duration;
-
 use tilewright_bench::{
-    Report, Row,
+    Ratio, Report, Row,
     suite::SuiteReport,
-    sweep::{Accuracy, Choice, SweepReport},
+    sweep::{Choice, SweepReport},
 };
 use tilewright_plan::{Plan, Time, bytes, words::with_noun};
 
@@ -54,22 +52,20 @@ pub fn cells(row: &Row) -> Vec<String> {
         }
         _ => "–".into(),
     };
-    let ratio =
-        row.ratio.map_or("–".into(), |ratio| format!("{:.3} ({:.3}–{:.3})", ratio.of_medians, ratio.low, ratio.high));
     let difference = |show: &dyn Fn(&tilewright_bench::Difference) -> Option<String>| {
         row.difference.as_ref().and_then(show).unwrap_or_else(|| "–".into())
     };
     vec![
         row.policy.clone(),
-        row.plan.as_ref().map_or("–".into(), plan),
+        or_dash(row.plan.as_ref(), plan),
         time(row.first_ms),
         time(row.mean_ms),
         spread,
         time(row.min_ms),
         time(row.median_ms),
         time(row.p99_ms),
-        ratio,
-        row.peak_bytes.map_or("–".into(), bytes::display),
+        ratio(row.ratio),
+        size(row.peak_bytes),
         difference(&|difference| Some(format!("{:.2e}", difference.max))),
         difference(&|difference| difference.psnr.map(|psnr| format!("{psnr:.1} dB"))),
         difference(&|difference| difference.border_over_inside.map(|ratio| format!("×{ratio:.2}"))),
@@ -109,7 +105,7 @@ pub fn suite(report: &SuiteReport) -> String {
     for workflow in &report.workflows {
         let heading = ["policy", "load", "sample", "step", "decode", "all", "held", ""];
         let rows = workflow.rows.iter().map(|row| {
-            let held = row.peak_bytes.map_or("–".into(), bytes::display);
+            let held = size(row.peak_bytes);
             let error = row.error.clone().unwrap_or_default();
             let times = [row.load_ms, row.sample_ms, row.step_ms, row.decode_ms, row.total_ms].map(time);
             [row.policy.clone()].into_iter().chain(times).chain([held, error]).collect()
@@ -158,8 +154,6 @@ pub fn cases(report: &SweepReport) -> Vec<Vec<String>> {
     let row = |case: &tilewright_bench::sweep::CaseRow| {
         let [best, best_cost] = choice(&case.best);
         let [chosen, chosen_cost] = choice(&case.chosen);
-        let verdict = if case.met { "met" } else { "not met" };
-        let ratio = case.ratio.map_or(verdict.into(), |ratio| format!("{ratio:.3} {verdict}"));
         let note = if case.note.is_empty() { String::new() } else { format!(" ({})", case.note) };
         vec![
             format!("{}×{}", case.width, case.height),
@@ -169,7 +163,7 @@ pub fn cases(report: &SweepReport) -> Vec<Vec<String>> {
             best_cost,
             chosen,
             chosen_cost,
-            ratio + &note,
+            verdict(case.met, case.ratio) + &note,
         ]
     };
     report.cases.iter().map(row).collect()
@@ -178,17 +172,19 @@ pub fn cases(report: &SweepReport) -> Vec<Vec<String>> {
 /// The estimates' errors beside their bounds, a line each.
 pub fn honesty(report: &SweepReport) -> Vec<String> {
     let honesty = &report.honesty;
-    let percent = |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.1} %", share * 100.0));
-    let verdict = |accuracy: &Accuracy| if accuracy.met { "met" } else { "not met" };
     vec![
         format!("estimates of {} against what was measured:", with_noun(honesty.plans, "plan")),
         format!(
             "peak  90th percentile off by {} (bar: 15 %), at worst {} (bar: −5 %): {}",
             percent(honesty.peak.p90),
             percent(honesty.peak.lowest),
-            verdict(&honesty.peak)
+            verdict(honesty.peak.met, None)
         ),
-        format!("time  90th percentile off by {} (bar: 25 %): {}", percent(honesty.time.p90), verdict(&honesty.time)),
+        format!(
+            "time  90th percentile off by {} (bar: 25 %): {}",
+            percent(honesty.time.p90),
+            verdict(honesty.time.met, None)
+        ),
     ]
 }
 
@@ -199,7 +195,33 @@ pub fn plan(plan: &Plan) -> String {
     format!("{}{time} {} {}{batch}", plan.space, plan.precision, plan.layout)
 }
 
+/// A figure in words, or a dash.
+pub fn or_dash<T>(value: Option<T>, words: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "–".to_owned(), words)
+}
+
 /// Milliseconds in the unit that fits.
 pub fn time(milliseconds: Option<f64>) -> String {
-    milliseconds.map_or("–".into(), |value| table::time(Duration::from_secs_f64(value.max(0.0) / 1e3)))
+    or_dash(milliseconds, table::milliseconds)
+}
+
+/// Bytes in the unit that fits.
+pub fn size(bytes: Option<u64>) -> String {
+    or_dash(bytes, bytes::display)
+}
+
+/// A share of one.
+pub fn percent(share: Option<f64>) -> String {
+    or_dash(share, |share| format!("{:.1} %", share * 100.0))
+}
+
+/// The ratio of times, and its likely bounds.
+pub fn ratio(ratio: Option<Ratio>) -> String {
+    or_dash(ratio, |ratio| format!("{:.3} ({:.3}–{:.3})", ratio.of_medians, ratio.low, ratio.high))
+}
+
+/// The verdict on a case, behind its ratio if that is known.
+pub fn verdict(met: bool, ratio: Option<f64>) -> String {
+    let verdict = if met { "met" } else { "not met" };
+    ratio.map_or_else(|| verdict.to_owned(), |ratio| format!("{ratio:.3} {verdict}"))
 }

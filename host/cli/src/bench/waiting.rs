@@ -7,6 +7,7 @@ use tilewright_bench::Watch;
 use tilewright_plan::terminal::one_line;
 
 use crate::{
+    failure::Outcome,
     progress::is_shown,
     signals::{self, StopMode},
     tell::tell,
@@ -16,16 +17,26 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(20);
 
 /// Shows progress, and ends the measurement when the user interrupts.
-pub struct Waiting {
+struct Waiting {
     bar: Option<ProgressBar>,
     started: Instant,
     spoken: Instant,
 }
 
+/// The results of a measurement whose progress is shown.
+pub fn watched<T>(measure: impl FnOnce(&mut dyn Watch) -> tilewright_bench::Result<T>) -> Outcome<T> {
+    let mut waiting = Waiting::new();
+    let measured = measure(&mut waiting)?;
+    if let Some(bar) = &waiting.bar {
+        bar.finish_and_clear();
+    }
+    Ok(measured)
+}
+
 impl Waiting {
     /// Starts a measurement that Ctrl-C or SIGTERM (the signal of `timeout`) ends at the next layer
     /// with the results so far; a second signal ends the program.
-    pub fn new() -> Self {
+    fn new() -> Self {
         signals::manner(StopMode::Patiently);
         let bar = is_shown().then(|| {
             let style =
@@ -34,13 +45,6 @@ impl Waiting {
         });
         let now = Instant::now();
         Self { bar, started: now, spoken: now }
-    }
-
-    /// Removes the bar.
-    pub fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }
 

@@ -1,15 +1,14 @@
 //! The decode of one latent, of pictures or of a clip.
 
-use tilewright_engine::{MemoryLimit, Overrides};
-use tilewright_media::{Format, Kind, Options, Output, Pixels, Preview, Rate};
+use tilewright_media::{Format, Kind, Options, Output, Pixels, Preview};
 use tilewright_models::Latent;
-use tilewright_pipeline::{self as pipeline, Decode, Delivery, Model, Session, Writing, published_rate};
+use tilewright_pipeline::{self as pipeline, Decode, Delivery, Model, Session, Writing};
 use tilewright_plan::{Planner, Recorder, Stage};
 
-use super::{CLIP, PICTURE, Plan};
+use super::{CLIP, PICTURE, output, writable};
 use crate::{
     args,
-    batch::Work,
+    batch::{Batch, Work},
     failure::{Failure, Outcome},
     inputs::Input,
     model, overlay,
@@ -21,7 +20,7 @@ use crate::{
 /// Decodes latents with one VAE, whose weights stay loaded.
 pub struct Decoder<'a> {
     arguments: &'a args::Decode,
-    plan: &'a Plan,
+    batch: &'a Batch,
     writing: Writing,
     progress: Progress,
     planner: Recorder,
@@ -32,44 +31,42 @@ pub struct Decoder<'a> {
 
 impl<'a> Decoder<'a> {
     /// Checks all arguments before any step that takes time.
-    pub fn open(arguments: &'a args::Decode, plan: &'a Plan, inputs: &[Input], is_clip: bool) -> Outcome<Self> {
+    pub fn open(arguments: &'a args::Decode, batch: &'a Batch, inputs: &[Input], is_clip: bool) -> Outcome<Self> {
         let writing = Writing::default();
         let progress = Progress::abandoning({
             let writing = writing.clone();
             move || writing.abandon(&mut note)
         });
-        let planner = arguments.governed.configure(Stage::Decode, &arguments.report.record)?;
+        let planner = arguments.run.governed.configure(Stage::Decode, &arguments.report.record)?;
         if !is_clip {
             arguments.clip.refuse_for_pictures()?;
-            inputs.iter().try_for_each(|input| plan.output(input, Kind::Picture, PICTURE).map(drop))?;
+            inputs.iter().try_for_each(|input| output(arguments, batch, input, Kind::Picture, PICTURE).map(drop))?;
         }
-        let drawing = drawing(arguments, plan)?;
-        let overrides =
-            Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
-        let model = model::open(&arguments.vae, overrides)?;
-        let session = arguments.run.session(arguments.report.dry_run)?;
-        Ok(Self { arguments, plan, writing, progress, planner, drawing, model, session })
+        let drawing = drawing(arguments, batch)?;
+        let model = model::open(&arguments.vae, arguments.scaling.overrides())?;
+        let session = arguments.run.on.session(arguments.report.dry_run)?;
+        Ok(Self { arguments, batch, writing, progress, planner, drawing, model, session })
     }
 }
 
 impl Work for Decoder<'_> {
     fn work(&mut self, input: &Input) -> Outcome {
-        let Self { arguments, plan, writing, progress, planner, drawing, model, session } = self;
+        let Self { arguments, batch, writing, progress, planner, drawing, model, session } = self;
         progress.resume();
         let file = model.open_latent(&input.path, arguments.tensor.as_deref())?;
         model.check_weights()?;
         let (machine, trials) = session.ready()?;
-        let bytes = arguments.run.limit(machine);
-        let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
+        let limit = arguments.run.limit(machine);
         // Refused before its values are read.
         Decode::check(machine, model, &model.latents_shape(&file), limit)?;
         let mut latent = file.read()?;
-        warn_of_doubt(&input.shown, &latent, model, arguments.scaled)?;
-        if arguments.scaled {
+        warn_of_doubt(&input.shown, &latent, model, arguments.scaling.scaled)?;
+        if arguments.scaling.scaled {
             model.unscale(&mut latent, &arguments.vae)?;
         }
         let shape = model.shape(&latent);
-        let output = plan.output(input, model.kind(), if shape.frames == 1 { PICTURE } else { CLIP })?;
+        let ending = if shape.frames == 1 { PICTURE } else { CLIP };
+        let output = output(arguments, batch, input, model.kind(), ending)?;
         if arguments.clip.resume && (output.is_standard() || output.is_numbered()) {
             let path = output.path().display();
             return Err(Failure::input(format!(
@@ -77,20 +74,22 @@ impl Work for Decoder<'_> {
             )));
         }
         let preview = arguments.clip.preview.as_deref().map(Preview::new).transpose()?;
-        plan.check(&output, &shape)?;
+        output.check(&shape)?;
+        let names = if output.is_standard() { Vec::new() } else { output.files(&shape) };
+        batch.check(&names)?;
         let latents = model.tensor(&latent)?;
-        let job = Decode::new(machine, model, &latents, limit, arguments.run.objective())?;
-        let job = job.allowing_blended(arguments.allow.blended());
+        let job = Decode::new(machine, model, &latents, limit, arguments.run.on.objective())?;
+        let job = job.allowing_blended(arguments.run.allow.blended());
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.report.dry_run {
             let (record, candidates) = job.decide(planner);
-            plan.keep_names(&output, &shape);
-            keep(&arguments.report.record, &record, planner)?;
-            return report(plan.shown, &record, &candidates, &[]);
+            batch.keep(&names);
+            keep(&arguments.report.record, &record, planner.take())?;
+            return report(batch.shown, &record, &candidates, &[]);
         }
 
-        let rate = rate(arguments, model)?;
+        let rate = model::rate(arguments.clip.fps, model)?;
         let mut delivery = Delivery::new(&output, shape, rate, pipeline::texts(&latent))
             .shared_with(writing)
             .with_preview(preview)
@@ -107,7 +106,7 @@ impl Work for Decoder<'_> {
         };
         progress.finish();
         let mut finished = finished.map_err(|unfinished| {
-            let failure = fail(&arguments.report.record, plan.shown, trials, planner, unfinished);
+            let failure = fail(&arguments.report.record, batch.shown, trials, planner, unfinished);
             describe_left_over(&mut delivery, failure)
         })?;
         // A resumed decode takes less time than its whole clip, so the history leaves it out.
@@ -117,7 +116,7 @@ impl Work for Decoder<'_> {
         }
         let files = delivery.finish(&finished.record, &mut note);
         let mut files = files.map_err(|error| describe_left_over(&mut delivery, error.into()))?;
-        plan.keep_names(&output, &shape);
+        batch.keep(&names);
         delivery.remove_journal()?;
         if let (Some(drawing), Some(first)) = (drawing, delivery.first()) {
             let mut pixels = Pixels::from(first);
@@ -126,8 +125,8 @@ impl Work for Decoder<'_> {
             files.push(drawing.path().to_owned());
         }
         files.extend(arguments.clip.preview.clone());
-        keep(&arguments.report.record, &finished.record, planner)?;
-        report(plan.shown, &finished.record, &finished.candidates, &files)
+        keep(&arguments.report.record, &finished.record, planner.take())?;
+        report(batch.shown, &finished.record, &finished.candidates, &files)
     }
 }
 
@@ -148,19 +147,10 @@ fn warn_of_doubt(shown: &str, latent: &Latent, model: &Model, scaled: bool) -> O
     Ok(())
 }
 
-/// The frame rate of a clip; none for pictures.
-fn rate(arguments: &args::Decode, model: &Model) -> Outcome<Option<Rate>> {
-    if !model.is_video() {
-        return Ok(None);
-    }
-    let rate = arguments.clip.fps.or_else(|| Rate::new(published_rate(&model.facts().family), 1));
-    rate.ok_or_else(|| Failure::work("no frame rate")).map(Some)
-}
-
 /// The picture that the tiles are drawn into, if the user asks for it.
-fn drawing(arguments: &args::Decode, plan: &Plan) -> Outcome<Option<Output>> {
+fn drawing(arguments: &args::Decode, batch: &Batch) -> Outcome<Option<Output>> {
     let path = arguments.explain_image.as_deref();
-    let drawing = path.map(|path| plan.check_output(path, Kind::Picture, Options::default())).transpose()?;
+    let drawing = path.map(|path| writable(batch, path, Kind::Picture, Options::default())).transpose()?;
     if drawing.as_ref().is_some_and(|drawing| drawing.format == Format::Safetensors) {
         return Err(Failure::input("--explain-image: a picture is drawn: expected .png, .jpg or .webp"));
     }

@@ -19,7 +19,7 @@ use tilewright_torch::{backend, device::Choice};
 use crate::{
     args::DeviceCheck,
     failure::{Failure, Outcome},
-    output, printer, signals,
+    files, output, printer, signals,
 };
 
 /// The name by which a process is asked for the back end that loads, and the longest time of that.
@@ -98,8 +98,7 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
     };
     let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
     if let Some(path) = &arguments.report {
-        tilewright_outputs::write_whole(path, text.as_bytes())
-            .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))?;
+        tilewright_outputs::write_whole(path, text.as_bytes()).map_err(files::unwritten(path))?;
     }
     if arguments.json {
         writeln!(printer::stdout(), "{text}")?;

@@ -1,6 +1,5 @@
 //! The encode of one picture or clip.
 
-use tilewright_engine::{MemoryLimit, Overrides};
 use tilewright_media::read_texts;
 use tilewright_models::Scaling;
 use tilewright_pipeline::{
@@ -8,10 +7,10 @@ use tilewright_pipeline::{
 };
 use tilewright_plan::{Recorder, Stage};
 
-use super::Plan;
+use super::output;
 use crate::{
     args,
-    batch::Work,
+    batch::{Batch, Work},
     failure::{Failure, Outcome},
     inputs::Input,
     model,
@@ -23,7 +22,7 @@ use crate::{
 /// Encodes pictures or clips with one VAE, whose weights stay loaded.
 pub struct Encoder<'a> {
     arguments: &'a args::Encode,
-    plan: &'a Plan<'a>,
+    batch: &'a Batch,
     progress: Option<Progress>,
     planner: Recorder,
     model: Model,
@@ -32,19 +31,17 @@ pub struct Encoder<'a> {
 
 impl<'a> Encoder<'a> {
     /// Checks all arguments before any step that takes time.
-    pub fn open(arguments: &'a args::Encode, plan: &'a Plan<'a>, inputs: &[Input]) -> Outcome<Self> {
-        let planner = arguments.governed.configure(Stage::Encode, &arguments.report.record)?;
-        inputs.iter().try_for_each(|input| plan.output(input).map(drop))?;
-        let overrides =
-            Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
-        let model = model::open(&arguments.vae, overrides)?;
-        let session = arguments.run.session(arguments.report.dry_run)?;
-        Ok(Self { arguments, plan, progress: None, planner, model, session })
+    pub fn open(arguments: &'a args::Encode, batch: &'a Batch, inputs: &[Input]) -> Outcome<Self> {
+        let planner = arguments.run.governed.configure(Stage::Encode, &arguments.report.record)?;
+        inputs.iter().try_for_each(|input| output(arguments, batch, input).map(drop))?;
+        let model = model::open(&arguments.vae, arguments.scaling.overrides())?;
+        let session = arguments.run.on.session(arguments.report.dry_run)?;
+        Ok(Self { arguments, batch, progress: None, planner, model, session })
     }
 
     /// The scaling to apply, if it is asked for.
     fn scaling(&self, output: &LatentOutput) -> Outcome<Option<Scaling>> {
-        if !self.arguments.scaled {
+        if !self.arguments.scaling.scaled {
             return Ok(None);
         }
         if output.kind == LatentKind::ComfyUi {
@@ -59,26 +56,25 @@ impl<'a> Encoder<'a> {
 
 impl Work for Encoder<'_> {
     fn work(&mut self, input: &Input) -> Outcome {
-        let output = self.plan.output(input)?;
+        let output = output(self.arguments, self.batch, input)?;
         let scaling = self.scaling(&output)?;
-        let Self { arguments, plan, progress, planner, model, session } = self;
+        let Self { arguments, batch, progress, planner, model, session } = self;
         let mut source = EncodeSource::open(&input.path, arguments.frames)?;
         let frames = EncodeInput::outline(model, &mut source, &input.shown, &mut note)?;
         let (machine, trials) = session.ready()?;
-        let bytes = arguments.run.limit(machine);
-        let limit = MemoryLimit { bytes, counts_weights: arguments.count_weights };
+        let limit = arguments.run.limit(machine);
         // Refused before its pixels are read.
         Encode::check(machine, model, &frames, limit)?;
         let frames = frames.read(&mut source)?;
-        let job = Encode::new(machine, model, &frames, limit, arguments.run.objective())?;
-        let job = job.allowing_blended(arguments.allow.blended());
+        let job = Encode::new(machine, model, &frames, limit, arguments.run.on.objective())?;
+        let job = job.allowing_blended(arguments.run.allow.blended());
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.report.dry_run {
             let (record, candidates) = job.decide(planner);
             source.notes().iter().for_each(|line| note(line));
-            keep(&arguments.report.record, &record, planner)?;
-            return report(plan.shown, &record, &candidates, &[]);
+            keep(&arguments.report.record, &record, planner.take())?;
+            return report(batch.shown, &record, &candidates, &[]);
         }
         let progress = progress.get_or_insert_with(Progress::new);
         progress.resume();
@@ -86,7 +82,7 @@ impl Work for Encoder<'_> {
         progress.finish();
         source.notes().iter().for_each(|line| note(line));
         let encoded =
-            encoded.map_err(|unfinished| fail(&arguments.report.record, plan.shown, trials, planner, unfinished))?;
+            encoded.map_err(|unfinished| fail(&arguments.report.record, batch.shown, trials, planner, unfinished))?;
         if encoded.output.frames < frames.frames() {
             tell!("note: the clip ended early: {} of {} frames were encoded", encoded.output.frames, frames.frames());
         } else {
@@ -98,8 +94,8 @@ impl Work for Encoder<'_> {
         };
         let texts = pipeline::without_file_texts(read_texts(&input.path));
         let path = output.write(&latents, &texts, &encoded.record)?;
-        plan.keep_name(&path);
-        keep(&arguments.report.record, &encoded.record, planner)?;
-        report(plan.shown, &encoded.record, &encoded.candidates, &[path])
+        batch.keep(std::slice::from_ref(&path));
+        keep(&arguments.report.record, &encoded.record, planner.take())?;
+        report(batch.shown, &encoded.record, &encoded.candidates, &[path])
     }
 }

@@ -1,41 +1,25 @@
 //! The text stage: prompts become conditionings, or are found where they are kept.
 
-use std::{cell::OnceCell, path::PathBuf};
+use std::path::PathBuf;
 
 use tempfile::TempDir;
-use tilewright_engine::Machine;
 use tilewright_media::STANDARD;
 use tilewright_outputs::temporary_folder;
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, FoundConditionings, KeptConditionings, Parts,
+    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, FoundConditionings, KeptConditionings,
     PlacedConditioning, PromptRequest, SampleModel, SampleRequest, TextEncoders, TextPlanning, TextRequest, Trials,
 };
 use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage, Text};
 
-use super::{folder_beside, tokens, told};
+use super::studio::{Studio, tell_run};
 use crate::{
     args::Generate,
     embed::read_prompt,
     failure::{Failure, Outcome},
     progress::Progress,
-    table,
     tell::tell,
     text_stage,
 };
-
-/// A wish of the text stage.
-pub struct Wish<'a> {
-    pub arguments: &'a Generate,
-    pub parts: &'a Parts,
-    pub machine: &'a Machine,
-    pub memory_limit: u64,
-    /// The prompts: the negative one comes second, if it counts.
-    pub prompts: Vec<String>,
-    /// The tokens of the text encoder without positions, if somebody says them.
-    pub text_tokens: Option<u32>,
-    /// The processor beside a GPU, opened when an encoder is about to run.
-    pub host: OnceCell<Option<Machine>>,
-}
 
 /// The conditionings of a sample, in files.
 pub struct Conditionings {
@@ -47,12 +31,7 @@ pub struct Conditionings {
     _folder: Option<TempDir>,
 }
 
-impl Wish<'_> {
-    /// The processor beside a GPU.
-    pub fn host(&self) -> Option<&Machine> {
-        self.host.get_or_init(|| text_stage::processor(self.machine)).as_ref()
-    }
-
+impl Studio<'_> {
     /// Calls a function with the request for prompts; without `runs`, no encoder is about to run.
     pub fn with<T>(
         &self,
@@ -66,10 +45,9 @@ impl Wish<'_> {
             convention: self.arguments.way.convention.unwrap_or_default(),
             tokens: self.text_tokens,
             embeddings: embeddings.as_ref(),
-            host: if runs { self.host() } else { None },
-            // Other stages need the memory.
-            memory_limit: self.memory_limit,
-            objective: self.arguments.run.objective(),
+            host: if runs { self.machines().1 } else { None },
+            memory_limit: self.limit,
+            objective: self.objective(),
         })
     }
 
@@ -120,35 +98,32 @@ impl Conditionings {
 
     /// Finds or makes the conditionings.
     pub fn make(
-        wish: &Wish<'_>,
+        studio: &Studio<'_>,
         transformer: &SampleModel,
         trials: &mut Trials,
         planner: &mut Recorder<Text>,
     ) -> Outcome<Self> {
-        let prompts = &wish.prompts;
+        let prompts = &studio.prompts;
         let store = store();
-        let found = wish.find(store.as_ref(), planner.identity())?;
+        let found = studio.find(store.as_ref(), planner.identity())?;
         let wanted = found.missing(prompts);
         let (mut runs, mut made) = (Vec::new(), Vec::new());
         if wanted.is_empty() {
-            told(Stage::Text, "kept from an earlier run");
+            tell!("{}: kept from an earlier run", Stage::Text);
         } else {
-            let encoders = TextEncoders::open(&wish.parts.text_encoders)?;
+            let encoders = TextEncoders::open(&studio.parts.text_encoders)?;
             encoders.check(transformer)?;
             let mut progress = Progress::new();
-            let recording = &wish.arguments.report.record;
-            let encoded = wish.with(&wanted, true, |request| {
+            let recording = &studio.arguments.report.record;
+            let encoded = studio.with(&wanted, true, |request| {
                 let mut planning = TextPlanning { planner, trials };
-                let encoded = encoders.encode_each(wish.machine, request, &mut planning, &mut progress);
+                let encoded = encoders.encode_each(studio.machine, request, &mut planning, &mut progress);
                 encoded.map_err(|error| text_stage::fail(recording, trials, error))
             });
             progress.finish();
             (made, runs) = encoded?;
             text_stage::keep_runs(recording, trials, &mut runs)?;
-            for run in &runs {
-                let time = run.outcome().map_or_else(String::new, |outcome| table::time(outcome.elapsed));
-                told(Stage::Text, &format!("{} read {} in {time}", run.model, tokens(run.tokens)));
-            }
+            runs.iter().for_each(|run| tell_run(run, "read"));
         }
         let (mut folder, mut paths) = (None, Vec::new());
         for (index, placed) in found.complete(made).into_iter().enumerate() {
@@ -158,7 +133,7 @@ impl Conditionings {
                     if let Some(error) = error {
                         tell!("warning: a conditioning is not kept: {error}");
                     }
-                    put_aside(wish, &mut folder, index, &conditioning)?
+                    put_aside(studio, &mut folder, index, &conditioning)?
                 }
             });
         }
@@ -170,14 +145,14 @@ impl Conditionings {
 
 /// Writes a conditioning into a folder that is removed at the end.
 fn put_aside(
-    wish: &Wish<'_>,
+    studio: &Studio<'_>,
     folder: &mut Option<TempDir>,
     index: usize,
     conditioning: &Conditioning,
 ) -> Outcome<PathBuf> {
     let place = match folder {
         Some(folder) => folder,
-        None => folder.insert(temporary_folder(&folder_beside(wish.arguments))?),
+        None => folder.insert(temporary_folder(&studio.folder())?),
     };
     let path = place.path().join(format!("{index}.safetensors"));
     Ok(ConditioningOutput::new(&path, false)?.write(conditioning)?)

@@ -4,27 +4,24 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 use tempfile::TempDir;
-use tilewright_engine::{Finished, Machine};
+use tilewright_engine::Finished;
 use tilewright_models::Start;
 use tilewright_outputs::temporary_folder;
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, Encode, EncodeInput, EncodeSource, LatentOutput, MASK, Model, Parts, SampleModel,
-    SampleRequest, StartImage, TextPlanning, Trials, VisionEncoder,
+    Conditioning, ConditioningOutput, EncodeInput, EncodeSource, LatentOutput, MASK, Model, Parts, SampleModel,
+    SampleRequest, Size, StartImage, TextPlanning, Trials, VisionEncoder,
 };
-use tilewright_plan::{Loss, Record, Recorder, Stage, Text};
+use tilewright_plan::{Record, Recorder, Text};
 
 use super::{
-    conditioning::{self, Conditionings},
-    folder_beside,
-    pictures::limit,
-    tokens, told,
+    conditioning::Conditionings,
+    studio::{Decided, Studio, tell_run},
 };
 use crate::{
     args::Generate,
     failure::{Failure, Outcome},
     progress::Progress,
     report::{Shown, fail, keep},
-    table,
     tell::note,
     text_stage,
 };
@@ -35,23 +32,9 @@ pub struct Image {
     pub latent: Option<PathBuf>,
     /// The part of the latent that is made again, if it is not the user's.
     pub mask: Option<PathBuf>,
-    /// The record of the encode.
-    pub record: Record,
+    /// The decision on the encode.
+    pub decided: Decided,
     _folder: TempDir,
-}
-
-/// The stage's surroundings.
-pub struct Wish<'a> {
-    pub arguments: &'a Generate,
-    pub parts: &'a Parts,
-    pub machine: &'a Machine,
-    pub vae: &'a Model,
-    pub model: &'a SampleModel,
-    pub memory_limit: u64,
-    /// The wish of the text stage, to which a picture's encoder belongs.
-    pub text: &'a conditioning::Wish<'a>,
-    /// Width, height and frames of what is made.
-    pub size: [u32; 3],
 }
 
 /// The place of a picture in what a model makes.
@@ -116,87 +99,85 @@ impl Image {
     }
 }
 
-impl Wish<'_> {
-    /// Encodes the picture, and adds it to the conditionings of a model that takes it there.
-    pub fn encode(
+impl Studio<'_> {
+    /// Encodes the picture to begin with, and adds it to the conditionings of a model that takes it
+    /// there.
+    pub fn encode_start(
         &self,
-        start: Start,
-        path: &Path,
+        (start, path): (Start, &Path),
+        (model, Size { width, height, frames }): (&SampleModel, Size),
         conditionings: &mut Conditionings,
         trials: &mut Trials,
         (planner, reading): (&mut Recorder, &mut Recorder<Text>),
     ) -> Outcome<Image> {
-        let folder = temporary_folder(&folder_beside(self.arguments))?;
-        let [width, height, frames] = self.size;
+        let folder = temporary_folder(&self.folder())?;
         if start == Start::Latent {
-            let (latents, record) = self.run(path, EncodeSource::open(path, Some(1))?, trials, planner)?;
-            let latent = write(&folder, &latents, &[], &record)?;
-            return Ok(Image { latent: Some(latent), mask: None, record, _folder: folder });
+            let (latents, decided) = self.run_encode(path, EncodeSource::open(path, Some(1))?, trials, planner)?;
+            let latent = write(&folder, &latents, &[], &decided.0)?;
+            return Ok(Image { latent: Some(latent), mask: None, decided, _folder: folder });
         }
         let image = StartImage::open(path, self.arguments.way.convention.unwrap_or_default())?;
-        let seen = if start == Start::Condition { self.look(&image, conditionings, trials, reading)? } else { None };
+        let seen =
+            if start == Start::Condition { self.look(&image, model, conditionings, trials, reading)? } else { None };
         let first = image.first_frame([width, height])?;
         let count = if start == Start::Condition { frames } else { 1 };
-        let (latents, record) = self.run(path, EncodeSource::still(path, first, count), trials, planner)?;
+        let (latents, decided) = self.run_encode(path, EncodeSource::still(path, first, count), trials, planner)?;
         if start == Start::FirstFrame {
-            let [latents, mask] = self.model.held_first(&latents, frames)?;
-            let latent = write(&folder, &latents, &[(MASK, mask)], &record)?;
-            return Ok(Image { mask: Some(latent.clone()), latent: Some(latent), record, _folder: folder });
+            let [latents, mask] = model.held_first(&latents, frames)?;
+            let latent = write(&folder, &latents, &[(MASK, mask)], &decided.0)?;
+            return Ok(Image { mask: Some(latent.clone()), latent: Some(latent), decided, _folder: folder });
         }
         let text = Conditioning::text_of(&conditionings.positive)?;
-        let condition = Some(self.model.condition_of(&latents)?);
+        let condition = Some(model.condition_of(&latents)?);
         let whole = Conditioning { image: seen, condition, ..text };
         let place = ConditioningOutput::new(&folder.path().join("conditioning.safetensors"), false)?;
         conditionings.positive = place.write(&whole)?;
-        Ok(Image { latent: None, mask: None, record, _folder: folder })
+        Ok(Image { latent: None, mask: None, decided, _folder: folder })
     }
 
     /// The states of the picture, if the transformer takes them.
     fn look(
         &self,
         image: &StartImage,
+        model: &SampleModel,
         conditionings: &mut Conditionings,
         trials: &mut Trials,
         planner: &mut Recorder<Text>,
     ) -> Outcome<Option<Tensor>> {
-        let Some(encoder) = vision_encoder(self.model, self.parts)? else { return Ok(None) };
+        let Some(encoder) = vision_encoder(model, self.parts)? else { return Ok(None) };
         let mut progress = Progress::new();
-        let (machines, objective) = ((self.machine, self.text.host()), self.arguments.run.objective());
         let mut planning = TextPlanning { planner, trials };
-        let encoded = encoder.encode(machines, (self.memory_limit, objective), image, &mut planning, &mut progress);
+        let aim = (self.limit, self.objective());
+        let encoded = encoder.encode(self.machines(), aim, image, &mut planning, &mut progress);
         progress.finish();
         let recording = &self.arguments.report.record;
         let (states, mut run) = encoded.map_err(|error| text_stage::fail(recording, trials, error))?;
         text_stage::keep_runs(recording, trials, std::slice::from_mut(&mut run))?;
-        let time = run.outcome().map_or_else(String::new, |outcome| table::time(outcome.elapsed));
-        told(Stage::Text, &format!("{} saw {} in {time}", run.model, tokens(run.tokens)));
+        tell_run(&run, "saw");
         conditionings.runs.push(run);
         Ok(Some(states))
     }
 
-    fn run(
+    fn run_encode(
         &self,
         path: &Path,
         mut source: EncodeSource,
         trials: &mut Trials,
         planner: &mut Recorder,
-    ) -> Outcome<(Tensor, Record)> {
-        let Self { arguments, machine, vae, .. } = self;
-        let shown = path.display().to_string();
-        let frames = EncodeInput::of(vae, &mut source, &shown, &mut note)?;
-        let job = Encode::new(machine, vae, &frames, limit(self.memory_limit), arguments.run.objective())?;
-        let job = job.allowing_blended(Loss::allows_blended(&arguments.allow, Stage::Encode));
+    ) -> Outcome<(Tensor, Decided)> {
+        let frames = EncodeInput::of(self.vae, &mut source, &path.display().to_string(), &mut note)?;
+        let job = self.encode(&frames)?;
         let before = trials.before(job.stage(), job.request());
         let job = job.with_history(&before);
         let mut progress = Progress::new();
         let encoded = job.run(planner, &mut progress, &mut source);
         progress.finish();
-        let quiet = Shown { json: false, explain: false, several: false, aside: false };
-        let Finished { output, record, .. } =
-            encoded.map_err(|unfinished| fail(&arguments.report.record, quiet, trials, planner, unfinished))?;
+        let recording = &self.arguments.report.record;
+        let Finished { output, record, candidates, .. } =
+            encoded.map_err(|unfinished| fail(recording, Shown::default(), trials, planner, unfinished))?;
         trials.keep(&record);
-        keep(&arguments.report.record, &record, planner)?;
-        Ok((output.latents, record))
+        keep(recording, &record, planner.take())?;
+        Ok((output.latents, (record, candidates)))
     }
 }
 

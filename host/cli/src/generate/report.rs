@@ -1,22 +1,19 @@
 //! The report of each stage.
 
-use std::{io::Write, path::PathBuf};
+use std::{io::Write, path::PathBuf, time::Duration};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use tch::Device;
-use tilewright_pipeline::Settings;
-use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Record, Stage, bytes};
+use tilewright_pipeline::{EncoderRun, Settings};
+use tilewright_plan::{Denoise, Record, Stage, bytes};
 use tilewright_torch::memory;
 
-use super::{
-    conditioning::Conditionings,
-    pictures::{Decoded, in_words},
-};
+use super::studio::Decided;
 use crate::{
     failure::{Failure, Outcome},
     printer,
-    report::{self, Shown},
+    report::{self, OVER, Shown},
     sample, table, text_stage,
 };
 
@@ -60,59 +57,122 @@ impl Memory {
     }
 }
 
-/// The stages that are done, and the files.
+/// The stages, decided, and carried out unless it is a dry run.
+pub struct Stages {
+    /// True if the conditionings are those of an earlier run.
+    pub is_kept: bool,
+    pub text: Vec<EncoderRun>,
+    pub encode: Option<Decided>,
+    pub denoise: Decided<Denoise>,
+    pub decode: Decided,
+}
+
+/// The settings, the stages, and the files.
 pub struct Report<'a> {
     pub settings: &'a Settings,
-    pub memory: &'a Memory,
-    pub text: &'a Conditionings,
-    pub encode: Option<&'a Record>,
-    pub denoise: (&'a DenoiseRecord, &'a [Candidate<Denoise>]),
-    pub decode: &'a Decoded,
+    pub stages: &'a Stages,
+    /// None of a dry run.
+    pub memory: Option<&'a Memory>,
     pub outputs: &'a [PathBuf],
+    /// The most bytes that a stage may hold.
+    pub limit: u64,
+}
+
+impl Stages {
+    /// The record of each stage.
+    fn records(&self) -> Result<Vec<Value>, serde_json::Error> {
+        let kept = self.is_kept.then(|| Ok(json!({ "stage": "text", "kept": true })));
+        let text = self.text.iter().map(|run| serde_json::to_value(text_stage::Row::new(run)));
+        let encode = self.encode.iter().map(|(record, _)| serde_json::to_value(record));
+        let last = [serde_json::to_value(&self.denoise.0), serde_json::to_value(&self.decode.0)];
+        kept.into_iter().chain(text).chain(encode).chain(last).collect()
+    }
+
+    /// The plans that the policies considered.
+    fn explanations(&self) -> Vec<String> {
+        let text = self.text.iter().map(|run| format!("text: {}", text_stage::explanation(run)));
+        let of_vae = |stage: &str, (record, candidates): &Decided| {
+            format!("{stage}: {}", report::explanation(record, candidates))
+        };
+        let encode = self.encode.iter().map(|decided| of_vae("encode", decided));
+        let denoise = format!("denoise: {}", sample::explanation(&self.denoise.0, &self.denoise.1));
+        text.chain(encode).chain([denoise, of_vae("decode", &self.decode)]).collect()
+    }
+
+    /// Stage, plan, time, memory and note of each: as measured, or else as expected.
+    fn rows(&self, limit: u64, is_dry: bool) -> Vec<Vec<String>> {
+        let mut rows = Vec::new();
+        let mut row = |stage: &str, plan: String, figures: Option<(Duration, u64)>| {
+            let (time, held) = figures.map_or((String::new(), 0), |(time, held)| (table::time(time), held));
+            let note = if is_dry && held > limit { OVER } else { "" };
+            rows.push(vec![stage.to_owned(), plan, time, bytes::display(held), note.to_owned()]);
+        };
+        if self.is_kept && is_dry {
+            row("text", "kept from an earlier run".into(), None);
+        }
+        for run in &self.text {
+            let measured = run.outcome().map(|outcome| (outcome.elapsed + outcome.load, outcome.all_bytes()));
+            let expected = run.record.estimate.map(|cost| (cost.elapsed + cost.load, cost.held_bytes()));
+            row("text", format!("{}, {}", run.model, run.record.plan), measured.or(expected));
+        }
+        let of_vae = |record: &Record| {
+            let measured = record.outcome.map(|outcome| (outcome.elapsed + outcome.load, outcome.peak_bytes));
+            let expected = record.estimate.map(|cost| (cost.elapsed, cost.peak_bytes));
+            (format!("{}, {}", record.plan.space, record.plan.precision), measured.or(expected))
+        };
+        if let Some((encode, _)) = &self.encode {
+            let (plan, figures) = of_vae(encode);
+            row("encode", plan, figures);
+        }
+        let denoise = &self.denoise.0;
+        let (plan, steps) = (&denoise.plan, denoise.request.steps);
+        match (denoise.outcome, denoise.estimate) {
+            (Some(outcome), _) => {
+                row("denoise", plan.to_string(), Some((outcome.elapsed + outcome.load, outcome.held_bytes())));
+            }
+            (None, Some(cost)) => {
+                let expected = (cost.step.saturating_mul(steps), cost.held_bytes());
+                row("denoise", format!("{steps} steps, {plan}"), Some(expected));
+            }
+            (None, None) => row("denoise", plan.to_string(), None),
+        }
+        let (plan, figures) = of_vae(&self.decode.0);
+        row("decode", plan, figures);
+        rows
+    }
 }
 
 impl Report<'_> {
     /// Prints it: a table, or one JSON object.
     pub fn show(&self, shown: Shown) -> Outcome {
-        let (record, candidates) = self.denoise;
+        let &Report { settings, stages, memory, outputs, limit } = self;
         if shown.json {
-            return self.print_json();
+            return printer::json(&Printed {
+                settings,
+                stages: stages.records().map_err(Failure::work)?,
+                memory,
+                outputs,
+            });
         }
         if shown.explain {
-            let mut parts = vec![format!("settings:\n{}", table::facts(settings(self.settings)))];
-            parts.extend(self.text.runs.iter().map(|run| format!("text: {}", text_stage::explanation(run))));
-            parts.push(format!("denoise: {}", sample::explanation(record, candidates)));
-            let decode = &self.decode;
-            parts.push(format!("decode: {}", report::explanation(&decode.record, &decode.candidates)));
+            let settings = format!("settings:\n{}", table::facts(rows_of(settings)));
+            let parts: Vec<String> = [settings].into_iter().chain(stages.explanations()).collect();
             let text = format!("{}\n", parts.join("\n\n"));
             // Standard output may be the picture.
             if shown.aside { printer::lines(&text) } else { writeln!(printer::stdout(), "{text}")? }
         }
-        let decode = &self.decode.record;
-        let mut rows = Vec::new();
-        let mut row = |stage: &str, plan: String, time: String, memory: u64| {
-            rows.push(vec![stage.to_owned(), plan, time, bytes::display(memory)]);
-        };
-        for run in &self.text.runs {
-            let Some(outcome) = run.outcome() else { continue };
-            let time = table::time(outcome.elapsed + outcome.load);
-            row("text", format!("{}, {}", run.model, run.record.plan), time, outcome.all_bytes());
+        let is_dry = memory.is_none();
+        let heading = ["stage", "plan", "time", "memory", "note"];
+        let columns = heading.len() - usize::from(!is_dry);
+        let rows = stages.rows(limit, is_dry).into_iter().map(|mut row| {
+            row.truncate(columns);
+            row
+        });
+        let mut text = table::listing(&heading[..columns], &["time", "memory"], rows);
+        if !is_dry {
+            let names: Vec<String> = outputs.iter().map(|path| path.display().to_string()).collect();
+            text += &format!("\nwrote {}", names.join(", "));
         }
-        if let Some((encode, outcome)) = self.encode.and_then(|encode| Some((encode, encode.outcome.as_ref()?))) {
-            let time = table::time(outcome.elapsed + outcome.load);
-            row("encode", in_words(&encode.plan), time, outcome.peak_bytes);
-        }
-        if let Some(outcome) = &record.outcome {
-            let held = outcome.peak_bytes + outcome.weights_bytes;
-            row("denoise", record.plan.to_string(), table::time(outcome.elapsed + outcome.load), held);
-        }
-        if let Some(outcome) = &decode.outcome {
-            let time = table::time(outcome.elapsed + outcome.load);
-            row("decode", in_words(&decode.plan), time, outcome.peak_bytes);
-        }
-        let table = table::listing(&["stage", "plan", "time", "memory"], &["time", "memory"], rows);
-        let names: Vec<String> = self.outputs.iter().map(|path| path.display().to_string()).collect();
-        let text = format!("{table}\nwrote {}", names.join(", "));
         match (shown.aside, printer::is_quiet()) {
             (true, false) => printer::lines(&text),
             (true, true) => {}
@@ -120,47 +180,21 @@ impl Report<'_> {
         }
         Ok(())
     }
-
-    fn print_json(&self) -> Outcome {
-        let mut stages = Vec::new();
-        for run in &self.text.runs {
-            stages.push(serde_json::to_value(text_stage::Row::new(run)).map_err(Failure::work)?);
-        }
-        if stages.is_empty() {
-            // The conditioning was kept, and nothing was decided.
-            stages.push(json!({ "stage": "text", "kept": true }));
-        }
-        if let Some(encode) = self.encode {
-            stages.push(serde_json::to_value(encode).map_err(Failure::work)?);
-        }
-        stages.push(serde_json::to_value(self.denoise.0).map_err(Failure::work)?);
-        stages.push(serde_json::to_value(&self.decode.record).map_err(Failure::work)?);
-        let (memory, outputs) = (Some(self.memory), self.outputs);
-        Printed { settings: self.settings, stages, memory, outputs }.print()
-    }
 }
 
 /// The object that --json prints.
 #[derive(Serialize)]
-pub struct Printed<'a> {
-    pub settings: &'a Settings,
+struct Printed<'a> {
+    settings: &'a Settings,
     /// The record of each stage in order.
-    pub stages: Vec<Value>,
-    /// None of a dry run.
+    stages: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory: Option<&'a Memory>,
-    pub outputs: &'a [PathBuf],
-}
-
-impl Printed<'_> {
-    pub fn print(&self) -> Outcome {
-        let text = serde_json::to_string_pretty(self).map_err(Failure::work)?;
-        Ok(writeln!(printer::stdout(), "{text}")?)
-    }
+    memory: Option<&'a Memory>,
+    outputs: &'a [PathBuf],
 }
 
 /// Settings row by row, the model's defaults among them.
-pub fn settings(of: &Settings) -> Vec<(&'static str, String)> {
+fn rows_of(of: &Settings) -> Vec<(&'static str, String)> {
     let seeds: Vec<String> = of.seeds.iter().map(u64::to_string).collect();
     let number = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
     let rows = [

@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, io::BufReader, path::Path};
 use serde::Serialize;
 use tilewright_plan::{Record, bytes, records, terminal::shorten};
 
-use crate::{
-    failure::{Failure, Outcome},
-    table,
-};
+use crate::{failure::Outcome, files, table};
 
 /// A summary of a file of records.
 #[derive(Default, Serialize)]
@@ -34,8 +31,7 @@ pub struct Recorded {
 impl Recorded {
     /// Reads a file of JSON; none if its first line is no record.
     pub fn of(path: &Path) -> Outcome<Option<Self>> {
-        let file = tilewright_files::open(path)
-            .map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?;
+        let file = tilewright_files::open(path).map_err(files::unreadable(path))?;
         let mut found = Self::default();
         for record in records::read(BufReader::new(file)) {
             match record {

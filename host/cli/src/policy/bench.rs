@@ -18,7 +18,7 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
     let report = measure::measure(&|host| module.load(host), set, &options)?;
     warn(&report);
     if *json {
-        return super::print(&report);
+        return printer::json(&report);
     }
     let mut stdout = printer::stdout();
     writeln!(stdout, "{}\n", table::facts(facts(&report)))?;

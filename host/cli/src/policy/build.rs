@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use tilewright_kit::project::{self, BuildOptions, Built, ProjectError};
+use tilewright_kit::project::{self, BuildOptions, Built};
 use tilewright_plan::bytes;
 use tilewright_policy::CacheDir;
 
@@ -18,15 +18,6 @@ use crate::{
 
 /// The first bytes of every WebAssembly file.
 const MAGIC: &[u8] = b"\0asm";
-
-impl From<ProjectError> for Failure {
-    fn from(error: ProjectError) -> Self {
-        match error.is_input() {
-            true => Failure::Input(error.into()),
-            false => Failure::Work(error.into()),
-        }
-    }
-}
 
 /// Builds a project and reports the result.
 pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGrants) -> Outcome {
@@ -46,7 +37,7 @@ pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGran
         tell!("{remark}");
     }
     if json {
-        return super::print(&built);
+        return printer::json(&built);
     }
     Ok(writeln!(printer::summary(), "{}", table::facts(rows(&built)))?)
 }

@@ -16,7 +16,7 @@ pub fn run(arguments: &args::Check) -> Outcome {
     let host = super::host(arguments.grants)?;
     let verdict = super::verify(&host, &arguments.policy)?.check(&host, &arguments.set, arguments.seed)?;
     if arguments.json {
-        super::print(&verdict)?;
+        printer::json(&verdict)?;
     } else {
         show(&verdict, arguments.all)?;
     }
@@ -147,7 +147,7 @@ fn figures(verdict: &Verdict) -> String {
         count(verdict.counts.warnings, "warning"),
         count(verdict.counts.notes, "note"),
         table::count(worst.fuel as f64),
-        table::time(std::time::Duration::from_secs_f64(worst.elapsed_ms / 1e3)),
+        table::milliseconds(worst.elapsed_ms),
         bytes::display(worst.memory_bytes)
     )
 }

@@ -1,6 +1,6 @@
 //! `tilewright policy diff`: the decisions in which two policies differ, and their predicted cost.
 
-use std::{io::Write, time::Duration};
+use std::io::Write;
 
 use tilewright_kit::compare::{self, CompareError, Comparison, Contender, Difference, Field};
 use tilewright_plan::{PolicyIdentity, bytes, words::with_noun};
@@ -32,7 +32,7 @@ pub fn run(arguments: &args::Diff) -> Outcome {
         Some(path) => compare::on_records(a, b, &path.display().to_string(), &compare::read(path)?)?,
     };
     if arguments.json {
-        return super::print(&comparison);
+        return printer::json(&comparison);
     }
     show(&comparison)
 }
@@ -55,13 +55,12 @@ fn show(comparison: &Comparison) -> Outcome {
         return Ok(writeln!(stdout, "{}", table::facts(facts))?);
     }
     let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), times);
-    let time = |ms: f64| table::time(Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::MAX));
     facts.push((
         "time",
         format!(
             "{} against {}, B takes {}; typically {}",
-            time(worth.a_ms),
-            time(worth.b_ms),
+            table::milliseconds(worth.a_ms),
+            table::milliseconds(worth.b_ms),
             ratio(worth.time_ratio),
             ratio(worth.typical_time_ratio)
         ),

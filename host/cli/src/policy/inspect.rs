@@ -13,7 +13,7 @@ pub fn run(name_or_file: &str, json: bool, grants: PolicyGrants) -> Outcome {
     let policy = super::verify(&host, name_or_file)?.load(&host)?;
     let inspection = policy.inspection();
     if json {
-        return super::print(inspection);
+        return printer::json(inspection);
     }
     let mut stdout = printer::stdout();
     writeln!(stdout, "{}", table::facts(rows(inspection)))?;

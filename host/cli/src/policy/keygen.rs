@@ -91,8 +91,8 @@ fn ask_password(prompt: &str) -> Outcome<String> {
 }
 
 fn first_line(path: &Path) -> Outcome<String> {
-    let unreadable = |error: io::Error| Failure::input(format!("{}: can't be read: {error}", path.display()));
-    let file = tilewright_files::open(path).map_err(unreadable)?;
+    let unreadable = files::unreadable(path);
+    let file = tilewright_files::open(path).map_err(&unreadable)?;
     let mut line = String::new();
     BufReader::new(file.take(MOST_PASSWORD)).read_line(&mut line).map_err(unreadable)?;
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())

@@ -12,7 +12,7 @@ pub fn run(json: bool) -> Outcome {
     let policies: Vec<Inspection> =
         shipped_names().map(|name| Ok(host.load_shipped(name)?.inspection().clone())).collect::<Outcome<_>>()?;
     if json {
-        return super::print(&policies);
+        return printer::json(&policies);
     }
     let rows = policies.iter().map(|policy| {
         let policy = &policy.description;

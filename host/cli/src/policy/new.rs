@@ -15,7 +15,7 @@ const FIRST: [(Language, &str); 2] =
 pub fn run(name: &str, language: Language, into: &Path, json: bool) -> Outcome {
     let created = project::create(name, language, into)?;
     if json {
-        return super::print(&created);
+        return printer::json(&created);
     }
     let mut stdout = printer::summary();
     writeln!(stdout, "{}: a policy in {}", created.path.display(), language.title())?;

@@ -80,7 +80,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         unbound,
         untrusted_key,
     };
-    if arguments.connection.json { super::print(&report) } else { print_report(&report) }
+    if arguments.connection.json { printer::json(&report) } else { print_report(&report) }
 }
 
 /// Writes both files atomically; existing ones are replaced only after both are complete. The
@@ -96,7 +96,7 @@ fn keep(path: &Path, pulled: &Pulled) -> Outcome {
         tilewright_outputs::place(policy, path)?;
         signature.map_or(Ok(()), |signature| tilewright_outputs::place(signature, &beside))
     });
-    kept.map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
+    kept.map_err(files::unwritten(path))
 }
 
 fn print_report(report: &Report) -> Outcome {

@@ -50,7 +50,7 @@ pub fn run(arguments: &Push) -> Outcome {
     let Inspection { description, digest, .. } = policy;
     let report = Report { pushed, name: description.name, version: description.version, policy: digest, key };
     if arguments.connection.json {
-        return super::print(&report);
+        return printer::json(&report);
     }
     let signed = report.key.map_or("without a signature".to_owned(), |key| format!("signed with key {key}"));
     let Report { pushed, name, version, .. } = report;

@@ -23,7 +23,7 @@ use crate::{
     args::{PolicyGrants, Rollback, ServerArguments, Swap, WasiArgument},
     config,
     failure::{Failure, Outcome},
-    printer, table,
+    files, printer, table,
     tell::tell,
 };
 
@@ -78,7 +78,7 @@ fn print_policy(policy: &Value, as_json: bool) -> Outcome {
         tell!("warning: {}", shorten(line, 2000));
     }
     if as_json {
-        return super::print(policy);
+        return printer::json(policy);
     }
     let text = |value: &Value| match value {
         Value::String(text) => shorten(text, 200),
@@ -210,10 +210,7 @@ const MOST_PEM: u64 = 1 << 20;
 
 /// TLS with ring, the system's trusted certificates and the user's.
 fn tls(arguments: &ServerArguments) -> Outcome<TlsConfig> {
-    let read = |path: &Path| {
-        tilewright_files::read(path, MOST_PEM)
-            .map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))
-    };
+    let read = |path: &Path| tilewright_files::read(path, MOST_PEM).map_err(files::unreadable(path));
     let wrong = |path: &Path, what: &str| Failure::input(format!("{}: expected {what} in PEM", path.display()));
     let system = rustls_native_certs::load_native_certs().certs;
     let mut roots: Vec<Certificate<'static>> =

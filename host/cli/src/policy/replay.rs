@@ -21,7 +21,7 @@ use tilewright_policy::{LoadedPolicy, Policy, PolicyHost, shipped_names};
 use crate::{
     args::Replay,
     failure::{Failure, Outcome},
-    printer, table,
+    files, printer, table,
     tell::tell,
 };
 
@@ -81,7 +81,7 @@ pub fn run(arguments: &Replay) -> Outcome {
         .map_err(|error| input_failure(&arguments.records, &error))?;
     policies.values().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
-        super::print(&report)?;
+        printer::json(&report)?;
     } else {
         print_report(&report, arguments.all)?;
     }
@@ -124,10 +124,7 @@ fn read(path: &Path) -> Outcome<Read> {
     let source: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        let opened = tilewright_files::open(path);
-        Box::new(BufReader::new(
-            opened.map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?,
-        ))
+        Box::new(BufReader::new(tilewright_files::open(path).map_err(files::unreadable(path))?))
     };
     let (mut samples, mut texts) = (Vec::new(), Vec::new());
     let vae = records::read_any(source).filter_map(|read| match read {
@@ -211,7 +208,7 @@ fn compare(arguments: &Replay, read: &Read, find: &dyn Fn(&PolicyIdentity) -> Ou
     let report = report.map_err(wrong)?.and(of_samples.map_err(wrong)?).and(of_texts.map_err(wrong)?);
     asked.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
-        return super::print(&report);
+        return printer::json(&report);
     }
     print_other(&report, arguments.all)
 }

@@ -50,7 +50,7 @@ pub fn run(arguments: &Sign) -> Outcome {
         comment,
     };
     if arguments.json {
-        return super::print(&report);
+        return printer::json(&report);
     }
     let Report { signature, key, name, version, digest, .. } = report;
     Ok(writeln!(printer::summary(), "signed {name} {version} ({digest}) with key {key}: {signature}")?)

@@ -2,7 +2,7 @@
 
 mod page;
 
-use std::{io::Write, path::Path, time::Duration};
+use std::{io::Write, path::Path};
 
 use tilewright_bench::Spelling;
 use tilewright_kit::simulate::{
@@ -56,7 +56,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
     let report = simulated(&device, &workload, entrants, options);
     policies.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
-        super::print(&report)?;
+        printer::json(&report)?;
     } else {
         print_report(&report)?;
     }
@@ -92,10 +92,7 @@ fn print_report(report: &Simulation) -> Outcome {
     let facts = [
         ("device", format!("{} ({}), as a table", shorten(&device.name, 80), shorten(&device.arch, 40))),
         ("measured", shorten(&report.about, 400)),
-        (
-            "workload",
-            format!("{} over {}", with_noun(report.requests, "request"), with_noun(report.cases.len(), "case")),
-        ),
+        ("workload", extent(report)),
     ];
     writeln!(stdout, "{}\n", table::facts(facts.into_iter().filter(|(_, value)| !value.is_empty())))?;
     let heading = [
@@ -111,14 +108,18 @@ fn print_report(report: &Simulation) -> Outcome {
         "mean regret",
         "worst",
     ];
-    Ok(writeln!(stdout, "{}", table::listing(&heading, &heading[1..], rows(report)))?)
+    Ok(writeln!(stdout, "{}", table::listing(&heading, &heading[1..], rows(report, 0)))?)
 }
 
-/// A row per policy, as text.
-fn rows(report: &Simulation) -> impl Iterator<Item = Vec<String>> + '_ {
-    let share = |regret: Option<f64>| regret.map(|regret| format!("{:.0} %", regret * 100.0)).unwrap_or_default();
-    let time =
-        |milliseconds: f64| table::time(Duration::try_from_secs_f64(milliseconds / 1e3).unwrap_or(Duration::MAX));
+/// The extent of the workload.
+fn extent(report: &Simulation) -> String {
+    format!("{} over {}", with_noun(report.requests, "request"), with_noun(report.cases.len(), "case"))
+}
+
+/// A row per policy, as text; `digits` stand after the point of shares.
+fn rows(report: &Simulation, digits: usize) -> impl Iterator<Item = Vec<String>> + '_ {
+    let share =
+        move |regret: Option<f64>| regret.map(|regret| format!("{:.digits$} %", regret * 100.0)).unwrap_or_default();
     report.policies.iter().map(move |row| {
         vec![
             row.label.clone(),
@@ -127,8 +128,8 @@ fn rows(report: &Simulation) -> impl Iterator<Item = Vec<String>> + '_ {
             row.failed_attempts.to_string(),
             row.not_in_table.to_string(),
             row.stood_in.to_string(),
-            time(row.elapsed_ms),
-            time(row.best_ms),
+            table::milliseconds(row.elapsed_ms),
+            table::milliseconds(row.best_ms),
             bytes::display(row.peak_bytes),
             share(row.mean_regret),
             share(row.worst_regret),

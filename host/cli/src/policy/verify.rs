@@ -55,7 +55,7 @@ pub fn run(arguments: &Verify) -> Outcome {
             Ok(signed) => Verdict::Good { verdict: "good", signed },
             Err(refusal) => Verdict::Refused(refusal),
         };
-        super::print(&Report { file: file.clone(), verdict })?;
+        printer::json(&Report { file: file.clone(), verdict })?;
     }
     match verified {
         Ok(_) if arguments.json => Ok(()),
