@@ -6,35 +6,36 @@ use tilewright_pipeline::{Error, Setting};
 
 use crate::{error::one_line, jobs::inputs::Input, models::OpenModel};
 
-/// Options of the command line in advice, with what requests and configurations call them. Others
-/// have no name there.
-const OPTIONS: [(&str, &str); 26] = [
-    ("--size", "sample.width and sample.height"),
-    ("--frames", "sample.frames"),
-    ("--batch", "sample.batch"),
-    ("--seed", "sample.seed"),
-    ("--steps", "sample.steps"),
-    ("--sigmas", "sample.sigmas"),
-    ("--sampler", "sample.sampler"),
-    ("--scheduler", "sample.scheduler"),
-    ("--shift", "sample.shift"),
-    ("--cfg", "sample.cfg"),
-    ("--guidance", "sample.guidance"),
-    ("--denoise", "sample.denoise"),
-    ("--reuse", "sample.reuse"),
-    ("--as", "sample.as"),
-    ("--start-step", "sample.start_step"),
-    ("--end-step", "sample.end_step"),
-    ("--no-add-noise", "sample.no_add_noise"),
-    ("--leftover-noise", "sample.leftover_noise"),
-    ("--text-tokens", "text_tokens"),
-    ("--fps", "fps"),
-    ("--memory-limit", "memory_limit_bytes"),
-    ("--text-encoder", "text-encoder, in the configuration,"),
-    ("--transformer", "transformer, in the configuration,"),
-    ("--vae", "vae, in the configuration,"),
-    ("--model", "model, in the configuration,"),
-    ("--models", "models, in the configuration,"),
+/// Options of the command line in advice that are fields of `sample`, by their names there.
+const OF_SAMPLE: [&str; 17] = [
+    "frames",
+    "batch",
+    "seed",
+    "steps",
+    "sigmas",
+    "sampler",
+    "scheduler",
+    "shift",
+    "cfg",
+    "guidance",
+    "denoise",
+    "reuse",
+    "as",
+    "start_step",
+    "end_step",
+    "no_add_noise",
+    "leftover_noise",
+];
+
+/// Further ones, with what requests and configurations call them. Others go by their own names.
+const OPTIONS: [(&str, &str); 7] = [
+    ("size", "sample.width and sample.height"),
+    ("memory-limit", "memory_limit_bytes"),
+    ("text-encoder", "text-encoder, in the configuration,"),
+    ("transformer", "transformer, in the configuration,"),
+    ("vae", "vae, in the configuration,"),
+    ("model", "model, in the configuration,"),
+    ("models", "models, in the configuration,"),
 ];
 
 /// The field by which a setting is given.
@@ -74,10 +75,15 @@ fn in_words(error: &Error, files: impl Iterator<Item = (PathBuf, &'static str)>)
     let first = words.next().unwrap_or_default().to_owned();
     words.fold(first, |line, rest| {
         let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').unwrap_or(rest.len());
-        let option = format!("--{}", &rest[..end]);
-        let name = OPTIONS.iter().find(|(known, _)| *known == option).map(|(_, name)| (*name).to_owned());
+        let (option, behind) = rest.split_at(end);
         // Inputs are parts of a form, of the same names.
-        format!("{line}{}{}", name.unwrap_or_else(|| rest[..end].replace('-', "_")), &rest[end..])
+        let own = option.replace('-', "_");
+        let name = match OPTIONS.iter().find(|(known, _)| *known == option) {
+            Some((_, name)) => (*name).to_owned(),
+            None if OF_SAMPLE.contains(&own.as_str()) => format!("sample.{own}"),
+            None => own,
+        };
+        format!("{line}{name}{behind}")
     })
 }
 
