@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 use tilewright_config::Role;
-use tilewright_service_api::{Job, JobState, StageAtWork};
+use tilewright_plan::Stage;
+use tilewright_service_api::{Job, JobState};
 
 use crate::form;
 use crate::frame::section;
@@ -101,7 +102,7 @@ pub(crate) fn progress(job: &Job) -> Markup {
 /// The share that is done in words, or that of the weights that is loaded before.
 pub(crate) fn stage(job: &Job, share: Option<f64>) -> String {
     let floored = |share: f64| percent((share * 100.0).floor() / 100.0);
-    if let Some(at) = job.at.filter(|at| *at != StageAtWork::Denoise) {
+    if let Some(at) = job.at.filter(|at| *at != Stage::Denoise) {
         return match job.loading.or(share) {
             Some(share) => format!("{}, {}", at.name(), floored(share)),
             None => at.name().to_owned(),

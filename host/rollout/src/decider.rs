@@ -42,11 +42,6 @@ impl<W: Served> Decider<W> {
         Self { rollout, assignment, instance, is_mixed: false, current, identity }
     }
 
-    /// The assignment of the job.
-    pub fn assignment(&self) -> &Assignment {
-        &self.assignment
-    }
-
     /// The revision that decides now.
     pub fn revision(&self) -> &Arc<Revision> {
         &self.instance.revision

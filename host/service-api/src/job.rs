@@ -1,7 +1,7 @@
 //! A job: its request, its state and its results.
 
 use serde::{Deserialize, Serialize};
-use tilewright_plan::{Loss, Objective};
+use tilewright_plan::{Loss, Objective, Stage};
 use utoipa::ToSchema;
 
 use crate::{JobSettings, SampleFields};
@@ -125,8 +125,9 @@ pub enum JobStage {
 }
 
 /// The stage at work of a job that has several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "the description of tilewright_plan::Stage, which knows nothing of OpenAPI")]
 pub enum StageAtWork {
     /// Text encoders read the prompt.
     Text,
@@ -136,18 +137,6 @@ pub enum StageAtWork {
     Denoise,
     /// The vae decodes.
     Decode,
-}
-
-impl StageAtWork {
-    /// The stage's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Encode => "encode",
-            Self::Denoise => "denoise",
-            Self::Decode => "decode",
-        }
-    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -298,7 +287,8 @@ pub struct Job {
     pub stage: JobStage,
     /// The stage at work, of a job from a prompt; null before and after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at: Option<StageAtWork>,
+    #[schema(value_type = Option<StageAtWork>)]
+    pub at: Option<Stage>,
     /// The model's name.
     pub model: String,
     /// The device's name.

@@ -34,10 +34,10 @@ pub use conditional::{Answer, Validators};
 pub use events::event_body;
 pub use extract::{PathName, QueryParams};
 pub use forms::BoundedForm;
-pub use jobs::{Submission, accept_submission, read_submission};
-pub use policies::{ReplacementBody, change_policy, largest_module, policy_body, store_module, swap_policy};
+pub use jobs::{Submission, accept_submission, cancel, job_not_found, read_submission};
+pub use policies::{ReplacementBody, largest_module, pause, policy_body, resume, roll_back, store_module, swap_policy};
 pub use results::KEPT;
-pub use routes::device_body;
+pub use routes::{device_body, promote, stop};
 pub use spool::Spool;
 
 #[derive(OpenApi)]

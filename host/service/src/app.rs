@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, watch as watched};
 
-use crate::{auth::AccessControl, inspection_slots::InspectionSlots, notices::Notices, state::ServerState};
+use crate::{
+    auth::AccessControl, inspection_slots::InspectionSlots, notices::Notices, problem::ApiResult, state::ServerState,
+};
 
 /// The state of the HTTP interface and the dashboard. Clones share it.
 #[derive(Clone)]
@@ -24,6 +26,15 @@ pub struct App {
 }
 
 impl App {
+    /// Does work that waits for the disk or computes for long, beside the threads that answer.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&App) -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
+        let (app, span) = (self.clone(), tracing::Span::current());
+        tokio::task::spawn_blocking(move || span.in_scope(|| work(&app))).await?
+    }
+
     /// Waits until the server ends.
     pub async fn wait_for_end(&self) {
         // A sender that is gone ends the server, too.

@@ -8,14 +8,14 @@ use std::{
 
 use prometheus::{
     Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    TextEncoder, core::Collector,
 };
 use tilewright_engine::{Usage, WeightStore};
-use tilewright_plan::{DenoiseRecord, FallbackReason, PoolStatistics, Record, TextRecord};
+use tilewright_plan::{FallbackReason, Record, Stage};
 use tilewright_rollout::Event;
 use tilewright_service_api::JobState;
 
-use crate::device::Devices;
+use crate::{device::Devices, work::Followed};
 
 /// Buckets in seconds: from a quarter of a microsecond, for decisions.
 const DECISION: [f64; 18] = [
@@ -61,18 +61,31 @@ const REASONS: [FallbackReason; 8] = [
     FallbackReason::Exhausted,
 ];
 
+/// The metrics of a kind of work that ended well.
+struct OfWork {
+    times: HistogramVec,
+    peaks: GaugeVec,
+}
+
+/// Makes a metric a part of what is rendered.
+fn register<M: Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: prometheus::Result<M>,
+) -> prometheus::Result<M> {
+    let metric = metric?;
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
 /// All metrics.
 pub struct Metrics {
     registry: Registry,
     decisions: HistogramVec,
     fallbacks: IntCounterVec,
-    decodes: HistogramVec,
-    peaks: GaugeVec,
-    samples: HistogramVec,
+    decodes: OfWork,
+    samples: OfWork,
     steps: HistogramVec,
-    sample_peaks: GaugeVec,
-    texts: HistogramVec,
-    text_peaks: GaugeVec,
+    texts: OfWork,
     moved: IntCounterVec,
     reused: IntCounterVec,
     waits: Histogram,
@@ -104,45 +117,22 @@ impl Metrics {
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let histogram = |name: &str, help: &str, buckets: &[f64], labels: &[&str]| {
-            let metric = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
+            register(&registry, HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
         };
-        let plain = |name: &str, help: &str, buckets: &[f64]| {
-            let metric = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
+        let plain = |name: &str, help: &str| {
+            register(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(WORK.to_vec())))
         };
         let counter = |name: &str, help: &str, labels: &[&str]| {
-            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
+            register(&registry, IntCounterVec::new(Opts::new(name, help), labels))
         };
         let gauge = |name: &str, help: &str, labels: &[&str]| {
-            let metric = IntGaugeVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
+            register(&registry, IntGaugeVec::new(Opts::new(name, help), labels))
         };
-        let peaks = GaugeVec::new(
-            Opts::new(
-                "tilewright_decode_peak_bytes",
-                "Peak memory of the last decode; with the weights if its limit counts them.",
-            ),
-            &DECIDED,
-        )?;
-        registry.register(Box::new(peaks.clone()))?;
-        let sample_peaks = GaugeVec::new(
-            Opts::new("tilewright_sample_peak_bytes", "Peak memory of the last sample, weights included."),
-            &DECIDED,
-        )?;
-        registry.register(Box::new(sample_peaks.clone()))?;
-        let text_peaks = GaugeVec::new(
-            Opts::new("tilewright_text_peak_bytes", "Peak memory of the last text encoder's run, weights included."),
-            &DECIDED,
-        )?;
-        registry.register(Box::new(text_peaks.clone()))?;
-        let followers = IntGauge::new("tilewright_followers", "Connections that follow a job or the dashboard.")?;
-        registry.register(Box::new(followers.clone()))?;
+        let of_work = |(time, of_time): (&str, &str), (peak, of_peak): (&str, &str)| {
+            let times = histogram(time, of_time, &WORK, &DECIDED)?;
+            let peaks = register(&registry, GaugeVec::new(Opts::new(peak, of_peak), &DECIDED))?;
+            Ok::<_, prometheus::Error>(OfWork { times, peaks })
+        };
         Ok(Self {
             decisions: histogram(
                 "tilewright_decision_seconds",
@@ -155,28 +145,22 @@ impl Metrics {
                 "Decisions that the native default stood in for.",
                 &["route", "policy", "revision", "reason"],
             )?,
-            decodes: histogram(
-                "tilewright_decode_seconds",
-                "Time of decodes that ended well, loading weights aside.",
-                &WORK,
-                &DECIDED,
+            decodes: of_work(
+                ("tilewright_decode_seconds", "Time of decodes that ended well, loading weights aside."),
+                (
+                    "tilewright_decode_peak_bytes",
+                    "Peak memory of the last decode; with the weights if its limit counts them.",
+                ),
             )?,
-            peaks,
-            samples: histogram(
-                "tilewright_sample_seconds",
-                "Time of samples that ended well, loading weights aside.",
-                &WORK,
-                &DECIDED,
+            samples: of_work(
+                ("tilewright_sample_seconds", "Time of samples that ended well, loading weights aside."),
+                ("tilewright_sample_peak_bytes", "Peak memory of the last sample, weights included."),
             )?,
             steps: histogram("tilewright_sample_step_seconds", "Time of a sample's step.", &WORK, &DECIDED)?,
-            sample_peaks,
-            texts: histogram(
-                "tilewright_text_seconds",
-                "Time of text encoders' runs that ended well, loading weights aside.",
-                &WORK,
-                &DECIDED,
+            texts: of_work(
+                ("tilewright_text_seconds", "Time of text encoders' runs that ended well, loading weights aside."),
+                ("tilewright_text_peak_bytes", "Peak memory of the last text encoder's run, weights included."),
             )?,
-            text_peaks,
             moved: counter(
                 "tilewright_sample_moved_bytes_total",
                 "Bytes of weights that were read again while samples ran.",
@@ -187,7 +171,7 @@ impl Metrics {
                 "Calls of a transformer that its last output or blocks served.",
                 &["device"],
             )?,
-            waits: plain("tilewright_queue_wait_seconds", "Time from a job's acceptance to its start.", &WORK)?,
+            waits: plain("tilewright_queue_wait_seconds", "Time from a job's acceptance to its start.")?,
             jobs: counter("tilewright_jobs_total", "Jobs by how they ended, and those accepted.", &["state"])?,
             refused: counter("tilewright_jobs_refused_total", "Jobs that were not accepted, by why.", &["reason"])?,
             requests: histogram(
@@ -197,7 +181,7 @@ impl Metrics {
                 &["method", "path", "status"],
             )?,
             events: counter("tilewright_policy_events_total", "What happened to policies.", &["policy", "what"])?,
-            swaps: plain("tilewright_swap_seconds", "Time from a swap's call until the revision was in force.", &WORK)?,
+            swaps: plain("tilewright_swap_seconds", "Time from a swap's call until the revision was in force.")?,
             running: gauge("tilewright_jobs_running", "Jobs at work.", &["device"])?,
             queued: gauge("tilewright_jobs_queued", "Jobs that wait.", &["device"])?,
             memory: gauge(
@@ -232,7 +216,10 @@ impl Metrics {
                 "Weights that are kept: in use by a job, and idle.",
                 &["device", "state"],
             )?,
-            followers,
+            followers: register(
+                &registry,
+                IntGauge::new("tilewright_followers", "Connections that follow a job or the dashboard."),
+            )?,
             revisions: Mutex::default(),
             registry,
         })
@@ -312,11 +299,11 @@ impl Metrics {
         {
             let labels = oldest.each_ref().map(String::as_str);
             // A series that was never counted does not exist.
-            for histogram in [&self.decisions, &self.decodes, &self.samples, &self.steps, &self.texts] {
+            for histogram in [&self.decisions, &self.steps] {
                 let _ = histogram.remove_label_values(&labels);
             }
-            for gauge in [&self.peaks, &self.sample_peaks, &self.text_peaks] {
-                let _ = gauge.remove_label_values(&labels);
+            for OfWork { times, peaks } in [&self.decodes, &self.samples, &self.texts] {
+                let _ = (times.remove_label_values(&labels), peaks.remove_label_values(&labels));
             }
             let [route, policy, revision, _] = labels;
             for reason in REASONS {
@@ -325,43 +312,30 @@ impl Metrics {
         }
     }
 
-    /// Records a decode that ended well.
-    pub fn record_decode(&self, labels: &Labels<'_>, device: &str, record: &Record) {
+    /// Records work that ended well. Encodes have no metrics.
+    pub fn record_work<W: Followed>(&self, labels: &Labels<'_>, device: &str, record: &Record<W>) {
         let Some(outcome) = &record.outcome else { return };
+        let OfWork { times, peaks } = match W::stage(record) {
+            Stage::Decode => &self.decodes,
+            Stage::Denoise => &self.samples,
+            Stage::Text => &self.texts,
+            Stage::Encode => return,
+        };
         let values = self.tracked(labels);
-        self.decodes.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
-        self.peaks.with_label_values(&values).set(outcome.peak_bytes as f64);
-        self.record_pool(device, outcome.pool);
-    }
-
-    /// Records a sample that ended well.
-    pub fn record_sample(&self, labels: &Labels<'_>, device: &str, record: &DenoiseRecord) {
-        let Some(outcome) = &record.outcome else { return };
-        let values = self.tracked(labels);
-        self.samples.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
-        self.sample_peaks.with_label_values(&values).set(outcome.held_bytes() as f64);
-        self.moved.with_label_values(&[device]).inc_by(outcome.moved_bytes);
-        self.reused.with_label_values(&[device]).inc_by(u64::from(outcome.reused));
-        self.record_pool(device, outcome.pool);
-    }
-
-    /// Records an encoder's run that ended well.
-    pub fn record_text(&self, labels: &Labels<'_>, device: &str, record: &TextRecord) {
-        let Some(outcome) = &record.outcome else { return };
-        let values = self.tracked(labels);
-        self.texts.with_label_values(&values).observe(outcome.elapsed.as_secs_f64());
-        self.text_peaks.with_label_values(&values).set(outcome.held_bytes() as f64);
-        self.record_pool(device, outcome.pool);
+        times.with_label_values(&values).observe(W::elapsed(outcome).as_secs_f64());
+        peaks.with_label_values(&values).set(W::measured_bytes(outcome) as f64);
+        if let Some((moved_bytes, reused)) = W::savings(outcome) {
+            self.moved.with_label_values(&[device]).inc_by(moved_bytes);
+            self.reused.with_label_values(&[device]).inc_by(u64::from(reused));
+        }
+        let pool = W::pool(outcome);
+        self.pool.with_label_values(&[device, "hit"]).inc_by(pool.hits);
+        self.pool.with_label_values(&[device, "miss"]).inc_by(pool.misses);
     }
 
     /// Records a finished step of a sample.
     pub fn record_step(&self, labels: &Labels<'_>, took: Duration) {
         self.steps.with_label_values(&self.tracked(labels)).observe(took.as_secs_f64());
-    }
-
-    fn record_pool(&self, device: &str, pool: PoolStatistics) {
-        self.pool.with_label_values(&[device, "hit"]).inc_by(pool.hits);
-        self.pool.with_label_values(&[device, "miss"]).inc_by(pool.misses);
     }
 
     /// Counts an accepted job.

@@ -28,10 +28,10 @@ use tilewright_dashboard::{
     status_parts, views::JobQuery,
 };
 use tilewright_service_api::JobState;
-use tokio::{sync::watch, task::spawn_blocking};
+use tokio::sync::watch;
 
 use crate::{
-    api::{PathName, QueryParams},
+    api::{PathName, QueryParams, job_not_found},
     app::App,
     problem::{ApiResult, Problem},
 };
@@ -77,9 +77,8 @@ async fn overview_page(
     QueryParams(query): QueryParams<PageQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Html<String>> {
-    let html =
-        spawn_blocking(move || views::overview(&app, &headers, query.notice.as_deref()).map(|view| overview(&view)));
-    Ok(Html(html.await??))
+    let html = app.blocking(move |app| Ok(overview(&views::overview(app, &headers, query.notice.as_deref())?)));
+    html.await.map(Html)
 }
 
 /// The query of the page for prompts.
@@ -99,8 +98,7 @@ async fn prompt_page(
 ) -> ApiResult<Html<String>> {
     let PromptQuery { notice, job, from } = query;
     let asked = views::AskedPrompt { notice, job, from };
-    let html = spawn_blocking(move || views::prompt(&app, &headers, &asked, true).map(|view| prompt(&view)));
-    Ok(Html(html.await??))
+    app.blocking(move |app| Ok(Html(prompt(&views::prompt(app, &headers, &asked, true)?)))).await
 }
 
 /// The query of the list of jobs. An empty field does not filter.
@@ -131,8 +129,7 @@ async fn jobs_page(
         text: given(q),
         before: given(before),
     };
-    let html = spawn_blocking(move || views::jobs(&app, &headers, query, notice.as_deref()).map(|view| jobs(&view)));
-    Ok(Html(html.await??))
+    app.blocking(move |app| Ok(Html(jobs(&views::jobs(app, &headers, query, notice.as_deref())?)))).await
 }
 
 async fn job_page(
@@ -141,10 +138,11 @@ async fn job_page(
     QueryParams(query): QueryParams<PageQuery>,
     headers: HeaderMap,
 ) -> Response {
-    let page = spawn_blocking(move || {
-        views::job_page(&app, &headers, &id, query.notice.as_deref()).map(|view| view.map(|view| job(&view)))
+    let page = app.blocking(move |app| {
+        let view = views::job_page(app, &headers, &id, query.notice.as_deref())?.ok_or_else(job_not_found)?;
+        Ok(Html(job(&view)).into_response())
     });
-    page_or_problem(page.await, "no job of that id: it never was, or is no longer kept")
+    page.await.unwrap_or_else(|problem| problem_page(&problem))
 }
 
 async fn policy_page(
@@ -153,20 +151,12 @@ async fn policy_page(
     QueryParams(query): QueryParams<PageQuery>,
     headers: HeaderMap,
 ) -> Response {
-    let page = spawn_blocking(move || {
-        let view = views::policy_page(&app, &headers, &name, query.notice.as_deref());
-        Ok(view.map(|view| policy(&view)))
+    let page = app.blocking(move |app| {
+        let view = views::policy_page(app, &headers, &name, query.notice.as_deref());
+        let view = view.ok_or_else(|| Problem::not_found("no policy of that name is in service"))?;
+        Ok(Html(policy(&view)).into_response())
     });
-    page_or_problem(page.await, "no policy of that name is in service")
-}
-
-fn page_or_problem(page: Result<crate::Result<Option<String>>, tokio::task::JoinError>, missing: &str) -> Response {
-    match page {
-        Ok(Ok(Some(html))) => Html(html).into_response(),
-        Ok(Ok(None)) => problem_page(&Problem::not_found(missing)),
-        Ok(Err(error)) => problem_page(&Problem::internal(&error)),
-        Err(error) => problem_page(&Problem::internal(&error)),
-    }
+    page.await.unwrap_or_else(|problem| problem_page(&problem))
 }
 
 /// A problem, as a page.
@@ -265,8 +255,8 @@ impl PageFollower {
             self.app.auth.callers.identify(&self.headers)?;
             self.looked = Some(Instant::now());
             self.changes.mark_unchanged();
-            let (app, page, headers) = (self.app.clone(), self.page.clone(), self.headers.clone());
-            let parts = spawn_blocking(move || render_parts(&app, &headers, &page)).await.ok()?.ok()?;
+            let (page, headers) = (self.page.clone(), self.headers.clone());
+            let parts = self.app.blocking(move |app| Ok(render_parts(app, &headers, &page)?)).await.ok()?;
             for (id, html) in parts.into_iter().rev() {
                 let mut hasher = DefaultHasher::new();
                 html.hash(&mut hasher);
@@ -283,14 +273,4 @@ impl PageFollower {
 pub fn with_notice(app: &App, path: &str, is_good: bool, text: &str) -> String {
     let mark = if path.contains('?') { '&' } else { '?' };
     format!("{path}{mark}notice={}", app.notices.hold(is_good, text))
-}
-
-/// True if a form comes from a page of this server.
-fn is_own_form(app: &App, token: Option<&str>) -> bool {
-    app.auth.is_form_token(token)
-}
-
-/// The answer to a form from another site, or from a page of a server that has ended since.
-fn stale_form() -> Response {
-    problem_page(&Problem::new(StatusCode::FORBIDDEN, "this form is out of date: load its page again and repeat it"))
 }

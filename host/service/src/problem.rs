@@ -41,6 +41,26 @@ impl Problem {
         Self { kind: "about:blank", title, status: status.as_u16(), detail, retry_after: None }
     }
 
+    /// The request is not as HTTP or its form has it.
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// The body is larger than is taken.
+    pub fn too_large(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    }
+
+    /// The body is of a kind that is not taken.
+    pub fn unsupported(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
+    /// A form of another site, or of a page of a server that has ended since.
+    pub fn stale_form() -> Self {
+        Self::new(StatusCode::FORBIDDEN, "this form is out of date: load its page again and repeat it")
+    }
+
     /// The resource does not exist.
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
@@ -90,10 +110,7 @@ impl From<Refusal> for Problem {
             Refusal::QueueFull(seconds) => Problem::busy("the queue is full: come again after Retry-After", seconds),
             Refusal::TooLarge(most) => {
                 let most = tilewright_plan::bytes::display(most);
-                Problem::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    format!("a latent of at most {most} is taken ([server.limits] upload)"),
-                )
+                Problem::too_large(format!("a latent of at most {most} is taken ([server.limits] upload)"))
             }
             Refusal::NotWritten(is_full) => Problem::not_written(is_full),
             Refusal::ShuttingDown => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end"),

@@ -17,28 +17,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_engine::{Machine, MemoryLimit};
+use tilewright_engine::Machine;
 use tilewright_pipeline::{HistoryFault, Trials};
 use tilewright_plan::{Denoise, Vae};
-use tilewright_rollout::{Assignment, Decider, EndedJob};
+use tilewright_rollout::{Assignment, Decider};
 use tilewright_service_api::{JobStage, JobState};
 
-pub use self::stages::split_stages;
 use self::{
-    executed::{Executed, Execution, JobOutcome},
+    executed::{Executed, Execution, JobOutcome, Turn},
     observer::{JobObserver, StopSignal},
 };
+pub use self::{observer::Followed, stages::split_stages};
 use crate::{
     clock,
     device::Worker,
     error::one_line,
-    job_traces::JobTrace,
-    jobs::{
-        StoredJob, deadline,
-        live::{JobHandle, JobUpdate},
-    },
-    metrics::Labels,
-    models::OpenModel,
+    jobs::{StoredJob, deadline, live::JobUpdate},
     state::ServerState,
 };
 
@@ -206,7 +200,6 @@ fn run_job(
             thread::sleep(ROOM_CHECK / 10);
         }
     }
-    // One model for all stages: a job goes on with the files that it began with.
     let model = match server.models.of_job(&stored) {
         Ok(model) => model,
         Err(error) => return finish(&mut stored, JobState::Failed, Some(error), None),
@@ -216,9 +209,8 @@ fn run_job(
         JobStage::Denoise => carry_out::<Denoise>,
         JobStage::Generate => generate::carry_out,
     };
-    let Some(JobEnded { state, error, record }) =
-        work(server, worker, history, &mut stored, &model, &assignment, &handle)
-    else {
+    let turn = Turn { server, worker, model: &model, handle: &handle };
+    let Some(JobEnded { state, error, record }) = work(turn, history, &mut stored, &assignment) else {
         return Ok(());
     };
     span.record("state", state.name());
@@ -234,56 +226,33 @@ struct JobEnded {
     record: Option<String>,
 }
 
-/// Carries a job out; none if it begins again after the next start.
+impl JobEnded {
+    /// The end of a job that could not begin.
+    fn failed(line: String) -> Self {
+        Self { state: JobState::Failed, error: Some(line), record: None }
+    }
+}
+
+/// Carries a job out, or a stage of one; none if it begins again after the next start.
 fn carry_out<W: Executed>(
-    server: &Arc<ServerState>,
-    worker: &Worker,
+    turn: Turn<'_>,
     history: &mut Trials,
     stored: &mut StoredJob,
-    model: &Arc<OpenModel>,
     assignment: &Assignment,
-    handle: &Arc<JobHandle>,
-) -> Option<JobEnded>
-where
-    for<'a> JobObserver<'a, W>: tilewright_engine::Observer,
-{
-    let id = stored.job.id.clone();
-    let input = match W::read(server, stored, model) {
+) -> Option<JobEnded> {
+    let input = match W::read(turn, stored) {
         Ok(input) => input,
-        Err(error) => return Some(JobEnded { state: JobState::Failed, error: Some(error), record: None }),
+        Err(error) => return Some(JobEnded::failed(error)),
     };
-    let stop = StopSignal::new(handle.clone(), stored);
-    let (JobOutcome { record, output, end }, mut trace, is_mixed, exchange) = loop {
-        let mut decider = Decider::<W>::new(server.rollout.clone(), assignment.clone());
-        let mut observer = JobObserver::new(
-            server,
-            &worker.device,
-            assignment,
-            handle.clone(),
-            stop.clone(),
-            decider.successor(),
-            decider.current(),
-        );
-        let execution = Execution { server, worker, stored };
-        let mut outcome = W::execute(execution, history, &input, &mut decider, &mut observer);
-        let JobObserver { candidates, log, .. } = observer;
-        if let Err(JobEnd::LostDevice(reason)) = &outcome.end {
-            give_back(server, worker, stored, reason);
-            return None;
-        }
-        if let Err(JobEnd::Unwritten(line)) = &outcome.end {
-            tracing::error!(error = line, "there is no room for a result: the job is done again once there is");
-            server.jobs.files.forget_results(&id);
-            match wait_for_room(server, &stop) {
-                Ok(true) => continue,
-                // The job begins anew after the next start.
-                Ok(false) => return None,
-                Err(end) => outcome.end = Err(end),
-            }
-        }
-        let trace = JobTrace { candidates, log, incumbent: None };
-        break (outcome, trace, decider.is_mixed(), decider.exchange());
-    };
+    let stop = StopSignal::new(turn.handle.clone(), stored);
+    let ((record, output, mut trace, is_mixed, exchange), end) = turn.insist(stored, &stop, W::NO_ROOM, |stored| {
+        let mut decider = Decider::<W::Work>::new(turn.server.rollout.clone(), assignment.clone());
+        let execution = Execution { turn, stored, assignment, stop: &stop };
+        let mut observer = JobObserver::new(execution, &decider);
+        let outcome = W::execute(execution, history, &input, &mut decider, &mut observer);
+        let JobOutcome { record, output, end } = outcome.unwrap_or_else(JobOutcome::<W>::from);
+        ((record, output, observer.trace, decider.is_mixed(), decider.exchange()), end)
+    })?;
     let (state, error, results) = match end {
         Ok(results) => (JobState::Done, None, results),
         Err(end) => {
@@ -291,28 +260,17 @@ where
             (state, error, Vec::new())
         }
     };
+    stored.job.results = results;
+    let execution = Execution { turn, stored, assignment, stop: &stop };
     if state == JobState::Done
         && let Some(record) = &record
     {
-        if !is_mixed {
-            let Assignment { route, revision, canary, .. } = assignment;
-            let labels = Labels { route, policy: &revision.policy, revision: revision.number, canary: *canary };
-            W::count(server, &labels, &stored.job.device, record);
-        }
-        if let Some(outcome) = &record.outcome {
-            server.traces.record_work_time(record.stage(), &assignment.route, W::elapsed(outcome).as_secs_f64());
-        }
-        // A part of the work takes less time than its whole.
-        if !is_mixed && record.resumed_frames == 0 {
-            history.keep(record);
-        }
+        execution.count(history, record, is_mixed);
     }
-    stored.job.results = results;
     // The rollout learns the outcome before the job ends: a caller who sees the end then sees both.
     let mut psnr = None;
     if let (Some(compare), JobState::Done, Some(output)) = (&assignment.compare, state, &output) {
-        let execution = Execution { server, worker, stored };
-        match W::compare(execution, &input, assignment, compare, output, &stop) {
+        match W::compare(execution, &input, compare, output) {
             Ok((record, found)) => {
                 psnr = Some(found);
                 trace.incumbent = Some((compare.number, Box::new(record), found));
@@ -321,27 +279,57 @@ where
         }
     }
     let text = record.as_ref().and_then(|record| serde_json::to_string(record).ok());
-    if let Some(mut record) = record
+    if let Some(record) = record
         && state != JobState::Cancelled
     {
-        record.exchange = exchange;
-        // A plan is to blame if the job ended without an outcome. Work that succeeded and could not
-        // be written has one.
-        let is_lost = record.outcome.is_none();
-        server.rollout.record_result(assignment, EndedJob { record: *record, is_mixed, is_lost, psnr });
+        execution.learn(*record, exchange, is_mixed, psnr);
     }
-    server.traces.insert(&id, W::trace(trace));
+    turn.server.traces.insert(&stored.job.id, Followed::any_trace(trace));
     Some(JobEnded { state, error, record: text })
 }
 
-/// Leaves a job on a lost device to the next start, where it is a suspect.
-fn give_back(server: &ServerState, worker: &Worker, stored: &mut StoredJob, reason: &str) {
-    server.lost.report(&worker.device.name, reason);
-    server.jobs.files.forget_results(&stored.job.id);
-    stored.crashes += 1;
-    let kept = server.retry_until_written("a job's end", || server.jobs.store.update(stored, None, None));
-    if let Err(error) = kept {
-        tracing::error!(error = one_line(&error), "a job on a lost device can't be written");
+impl Turn<'_> {
+    /// Carries work out again each time that there was no room for what it makes; none if the job
+    /// begins again after the next start.
+    fn insist<T, R>(
+        self,
+        stored: &mut StoredJob,
+        stop: &StopSignal,
+        no_room: &str,
+        mut work: impl FnMut(&StoredJob) -> (T, Result<R, JobEnd>),
+    ) -> Option<(T, Result<R, JobEnd>)> {
+        loop {
+            let (made, end) = work(stored);
+            match end {
+                Err(JobEnd::LostDevice(reason)) => {
+                    self.give_back(stored, &reason);
+                    return None;
+                }
+                Err(JobEnd::Unwritten(line)) => {
+                    tracing::error!(error = line, "{no_room}");
+                    self.server.jobs.files.forget_results(&stored.job.id);
+                    match wait_for_room(self.server, stop) {
+                        Ok(true) => {}
+                        // The job begins anew after the next start.
+                        Ok(false) => return None,
+                        Err(end) => return Some((made, Err(end))),
+                    }
+                }
+                end => return Some((made, end)),
+            }
+        }
+    }
+
+    /// Leaves a job on a lost device to the next start, where it is a suspect.
+    fn give_back(self, stored: &mut StoredJob, reason: &str) {
+        let Turn { server, worker, .. } = self;
+        server.lost.report(&worker.device.name, reason);
+        server.jobs.files.forget_results(&stored.job.id);
+        stored.crashes += 1;
+        let kept = server.retry_until_written("a job's end", || server.jobs.store.update(stored, None, None));
+        if let Err(error) = kept {
+            tracing::error!(error = one_line(&error), "a job on a lost device can't be written");
+        }
     }
 }
 
@@ -373,13 +361,4 @@ fn open_history(server: &ServerState, machine: &Machine) -> Trials {
             tracing::warn!(path = %path.display(), "the history was damaged and moved there; a new one has begun");
         }
     })
-}
-
-/// The most that a job may hold: the least of all limits. It counts the weights if the device's
-/// configuration or the request says so.
-pub(crate) fn memory_limit(worker: &Worker, stored: &StoredJob, assignment: &Assignment) -> MemoryLimit {
-    let (device, request) = (&worker.device, &stored.request);
-    let limits = [Some(device.memory_limit), assignment.memory_limit, request.memory_limit_bytes];
-    let bytes = limits.into_iter().flatten().min().unwrap_or(device.memory_limit);
-    MemoryLimit { bytes, counts_weights: device.counts_weights || request.count_weights }
 }

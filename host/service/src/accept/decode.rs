@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use tilewright_media::{Format, Kind};
-use tilewright_pipeline::Decode;
+use tilewright_media::{Format, Kind, Rate, Shape};
+use tilewright_pipeline::{Decode, Model};
 use tilewright_plan::{Loss, Stage};
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat};
 
@@ -47,13 +47,8 @@ pub fn inspect(
         model.known_scaling(&latent, name).map_err(|error| refused(&error))?;
     }
     let shape = model.shape(&latent);
-    let is_clip = shape.frames > 1;
     let facts = model.facts();
-    let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
-    rate(request.fps.as_deref(), &model.facts().family).map_err(Refusal::Invalid)?;
-    check_format(format, model.kind(), shape.frames)?;
-    let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
-    media.check(model.kind(), &shape).map_err(|line| invalid(format!("format: {line}")))?;
+    let (format, _) = choose_format(request, model, &shape)?;
     let latents = model.tensor(&latent).map_err(internal)?;
     let counts_weights = device.counts_weights || request.count_weights;
     let size = latents.size();
@@ -82,8 +77,19 @@ fn describe_error(error: &dyn std::error::Error, path: &Path) -> String {
     one_line(error).replace(&format!("{path}: "), "latent: ").replace(&path, "latent")
 }
 
+/// The format of pictures or a clip, which has to hold them, and the frames per second.
+pub fn choose_format(request: &JobRequest, vae: &Model, shape: &Shape) -> Result<(OutputFormat, Rate), Refusal> {
+    let is_clip = shape.frames > 1;
+    let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
+    let rate = rate(request.fps.as_deref(), &vae.facts().family).map_err(Refusal::Invalid)?;
+    check_format(format, vae.kind(), shape.frames)?;
+    let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
+    media.check(vae.kind(), shape).map_err(|line| invalid(format!("format: {line}")))?;
+    Ok((format, rate))
+}
+
 /// Refuses a format that can't hold the output, by the formats' names in requests.
-pub fn check_format(format: OutputFormat, kind: Kind, frames: usize) -> Result<(), Refusal> {
+fn check_format(format: OutputFormat, kind: Kind, frames: usize) -> Result<(), Refusal> {
     use OutputFormat::{Gif, Jpg, Latent, Mkv, Mp4, Png, Webm};
     match (kind, format) {
         (_, Latent) => Err(invalid("format: latent is a sample's: a decode makes pictures and clips")),

@@ -6,22 +6,21 @@ use std::{
     time::Duration,
 };
 
-use tilewright_engine::DenoiseQuote;
-use tilewright_media::{Format, Shape};
+use tilewright_media::Shape;
 use tilewright_pipeline::{
     Asked, Decode, Encode, EncodeInput, EncodeSource, Foreseen, LatentMap, Model, SampleModel, SampleRequest, Size,
     Steps, TextRequest, random_seed,
 };
-use tilewright_plan::{Loss, Objective, Stage};
+use tilewright_plan::{Loss, Objective};
 use tilewright_sampling::Convention;
-use tilewright_service_api::{JobRequest, JobSettings, JobStage, OutputFormat, SampleFields, Seeds};
+use tilewright_service_api::{JobRequest, JobSettings, JobStage, SampleFields, Seeds};
 
 use super::{
     Around, Inspection, Refusal, Work,
-    decode::check_format,
+    decode::choose_format,
     describe::describe,
-    internal, invalid, rate,
-    sample::{named, sample_request},
+    internal, invalid,
+    sample::{named, quote, sample_request, work_of},
     settings::settings_of,
 };
 use crate::{
@@ -228,8 +227,7 @@ pub fn inspect<'a>(
     let outline = SampleRequest { latent: None, size: Some(size), ..asked.clone() };
     let outline = transformer.outline_foreseen(&outline, foreseen).map_err(|error| refused(&error))?;
     let shape = &outline.shape.latents;
-    let quote = DenoiseQuote::new(&device.machine, &transformer.denoiser, &outline.shape, u64::MAX, Objective::Fastest);
-    let quote = quote.map_err(internal)?;
+    let quote = quote(device, transformer, &outline)?;
     let sampled = quote.least_bytes().unwrap_or_default();
     let decoded = Decode::least_bytes(&device.machine, vae, shape, true).map_err(internal)?;
     let encoded = match size_of_image {
@@ -240,44 +238,27 @@ pub fn inspect<'a>(
         }
         None => 0,
     };
-    let [frames, height, width] = transformer.extents(shape);
-    let samples = shape.first().map_or(1, |samples| *samples as u32);
-    let steps = outline.shape.steps() as u32;
+    let facts = vae.facts();
+    let around = Around {
+        quantized_text: text.quantized,
+        family: facts.family.clone(),
+        quantized_vae: facts.quantized,
+        encodes: image.is_some(),
+    };
+    let work = Work { around: Some(around), ..work_of(transformer, &outline, JobStage::Generate) };
     let mut settings = settings_of(model, transformer, request, (&asked, shape)).map_err(|error| refused(&error))?;
     settings.text_tokens = Some(tokens);
     (settings.image, settings.mask) = (image.is_some(), uploads.contains_key(&Input::Mask));
     // Encoders take little time next to the rest.
     let stages = [quote.fastest(), Decode::shortest(&device.machine, vae, shape).map_err(internal)?];
     let expected = stages.into_iter().flatten().reduce(Duration::saturating_add);
-    let is_clip = frames > 1;
-    let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
-    let rate = rate(request.fps.as_deref(), &vae.facts().family).map_err(Refusal::Invalid)?;
-    check_format(format, vae.kind(), frames as usize)?;
-    let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
-    let made = Shape { samples: samples as usize, frames: frames as usize, width, height, channels: 3 };
-    media.check(vae.kind(), &made).map_err(|line| invalid(format!("format: {line}")))?;
+    let (samples, frames) = (work.samples as usize, work.frames as usize);
+    let made = Shape { samples, frames, width: work.width, height: work.height, channels: CHANNELS };
+    let (format, rate) = choose_format(request, vae, &made)?;
     settings.fps = vae.is_video().then(|| rate.to_string());
-    let files = transformer.denoiser.files();
-    let facts = vae.facts();
     Ok(Inspection {
         settings: Some(settings),
-        work: Work {
-            stage: Stage::Denoise,
-            job: JobStage::Generate,
-            family: transformer.denoiser.config().facts().family.name().to_owned(),
-            quantized: files.iter().any(|file| file.is_quantized()),
-            samples,
-            frames,
-            height,
-            width,
-            steps: Some(steps),
-            around: Some(Around {
-                quantized_text: text.quantized,
-                family: facts.family.clone(),
-                quantized_vae: facts.quantized,
-                encodes: image.is_some(),
-            }),
-        },
+        work,
         latent: None,
         format,
         least_bytes: sampled.max(decoded).max(encoded),

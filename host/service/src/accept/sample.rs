@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use tilewright_engine::DenoiseQuote;
-use tilewright_pipeline::{LatentMap, PromptRequest, SampleModel, SampleRequest, Size, Steps};
+use tilewright_pipeline::{LatentMap, PromptRequest, SampleModel, SampleOutline, SampleRequest, Size, Steps};
 use tilewright_plan::{Objective, Stage};
 use tilewright_sampling::Span;
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
@@ -83,26 +83,12 @@ pub fn inspect<'a>(
     // Latents and noise are made when the job's turn comes.
     let outline = transformer.outline(&asked).map_err(|error| refused(&error))?;
     let shape = &outline.shape.latents;
-    let quote = DenoiseQuote::new(&device.machine, &transformer.denoiser, &outline.shape, u64::MAX, Objective::Fastest);
-    let quote = quote.map_err(internal)?;
+    let quote = quote(device, transformer, &outline)?;
     let (least_bytes, expected) = (quote.least_bytes().unwrap_or_default(), quote.fastest());
-    let [frames, height, width] = transformer.extents(shape);
     let settings = settings_of(model, transformer, request, (&asked, shape)).map_err(|error| refused(&error))?;
-    let files = transformer.denoiser.files();
     Ok(Inspection {
         settings: Some(settings),
-        work: Work {
-            stage: Stage::Denoise,
-            job: JobStage::Denoise,
-            family: transformer.denoiser.config().facts().family.name().to_owned(),
-            quantized: files.iter().any(|file| file.is_quantized()),
-            samples: shape.first().map_or(1, |samples| *samples as u32),
-            frames,
-            height,
-            width,
-            steps: Some(outline.shape.steps() as u32),
-            around: None,
-        },
+        work: work_of(transformer, &outline, JobStage::Denoise),
         latent: None,
         format,
         least_bytes,
@@ -110,6 +96,34 @@ pub fn inspect<'a>(
         expected,
         check_values: Box::new(move || transformer.check_values(&asked, &outline).map_err(|error| refused(&error))),
     })
+}
+
+/// The least memory and time of a sample.
+pub fn quote<'a>(
+    device: &'a DeviceState,
+    transformer: &'a SampleModel,
+    outline: &SampleOutline,
+) -> Result<DenoiseQuote<'a>, Refusal> {
+    let shape = &outline.shape;
+    DenoiseQuote::new(&device.machine, &transformer.denoiser, shape, u64::MAX, Objective::Fastest).map_err(internal)
+}
+
+/// The work of a job that samples.
+pub fn work_of(transformer: &SampleModel, outline: &SampleOutline, job: JobStage) -> Work {
+    let shape = &outline.shape.latents;
+    let [frames, height, width] = transformer.extents(shape);
+    Work {
+        stage: Stage::Denoise,
+        job,
+        family: transformer.denoiser.config().family().name().to_owned(),
+        quantized: transformer.denoiser.files().iter().any(|file| file.is_quantized()),
+        samples: shape.first().map_or(1, |samples| *samples as u32),
+        frames,
+        height,
+        width,
+        steps: Some(outline.shape.steps() as u32),
+        around: None,
+    }
 }
 
 /// A field that names something.

@@ -7,12 +7,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    extract::{PathName, QueryParams, check_before, check_names},
-    jobs::{check_limit, job_not_found},
+    extract::{PathName, QueryParams, check_before, check_limit, check_names},
+    jobs::job_not_found,
 };
 use crate::{
     app::App,
@@ -29,15 +28,13 @@ use crate::{
     )
 )]
 pub async fn of_job(State(app): State<App>, PathName(id): PathName) -> ApiResult<Response> {
-    let record = spawn_blocking(move || {
-        let known = app.server.jobs.store.get(&id)?.is_some();
-        Ok::<_, crate::Error>((known, app.server.jobs.store.record(&id)?))
-    });
-    match record.await?? {
-        (false, _) => Err(job_not_found()),
-        (true, None) => Err(Problem::not_found("nothing was decided for this job yet")),
-        (true, Some(record)) => Ok(([(header::CONTENT_TYPE, "application/json")], record).into_response()),
-    }
+    app.blocking(move |app| {
+        app.server.jobs.store.get(&id)?.ok_or_else(job_not_found)?;
+        let record = app.server.jobs.store.record(&id)?;
+        let record = record.ok_or_else(|| Problem::not_found("nothing was decided for this job yet"))?;
+        Ok(([(header::CONTENT_TYPE, "application/json")], record).into_response())
+    })
+    .await
 }
 
 /// The decisions to list.
@@ -105,7 +102,7 @@ pub async fn list(
     check_names(&[("policy", &policy), ("route", &route)])?;
     check_before(before.as_deref())?;
     let filter = JobFilter { policy, route, limit, before, with_record: true, ..JobFilter::default() };
-    let decisions = spawn_blocking(move || {
+    let decisions = app.blocking(move |app| {
         let found = app.server.jobs.store.list(&filter)?.into_iter().filter_map(|(stored, record)| {
             let job = stored.job;
             let record = serde_json::from_str(record.as_deref()?).ok()?;
@@ -113,9 +110,9 @@ pub async fn list(
                 (job.created, job.route, job.policy, job.revision, job.canary);
             Some(DecisionBody { job: job.id, time, route, policy, revision, canary, record })
         });
-        Ok::<Vec<DecisionBody>, crate::Error>(found.collect())
+        Ok(found.collect::<Vec<_>>())
     });
-    let decisions = decisions.await??;
+    let decisions = decisions.await?;
     let next = decisions.last().filter(|_| decisions.len() == limit as usize).map(|decision| decision.job.clone());
     Ok(Json(Decisions { decisions, next }))
 }

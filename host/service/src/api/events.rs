@@ -6,11 +6,8 @@ use tilewright_rollout::Event;
 use tilewright_service_api::EventBody;
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::QueryParams;
-use crate::{
-    app::App,
-    problem::{ApiResult, Problem},
-};
+use super::extract::{QueryParams, check_limit};
+use crate::{app::App, problem::ApiResult};
 
 /// The number of events to list.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -49,9 +46,7 @@ pub struct Events {
     )
 )]
 pub async fn list(State(app): State<App>, QueryParams(page): QueryParams<Page>) -> ApiResult<Json<Events>> {
-    if !(1..=500).contains(&page.limit) {
-        return Err(Problem::new(axum::http::StatusCode::BAD_REQUEST, "limit: expected 1 to 500"));
-    }
-    let events = app.server.rollout.events().into_iter().take(page.limit as usize).map(event_body);
+    let limit = check_limit(page.limit)?;
+    let events = app.server.rollout.events().into_iter().take(limit as usize).map(event_body);
     Ok(Json(Events { events: events.collect() }))
 }

@@ -2,7 +2,7 @@
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::{HeaderMap, StatusCode, header, request::Parts},
+    http::{HeaderMap, header, request::Parts},
 };
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -24,9 +24,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let is_json = parts.headers.get("content-type").and_then(|value| value.to_str().ok()).is_some_and(is_json);
-        if !is_json {
-            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/json"));
+        if !is_media(&parts.headers, "application/json") {
+            return Err(Problem::unsupported("expected Content-Type: application/json"));
         }
         check_length(&parts.headers, JSON as u64)?;
         let bytes = axum::body::to_bytes(body, JSON).await.map_err(|error| body_problem(&error, JSON as u64))?;
@@ -34,15 +33,16 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// True if a media type is JSON's.
-pub fn is_json(media: &str) -> bool {
-    media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
+/// True if a body is of a media type.
+pub fn is_media(headers: &HeaderMap, media: &str) -> bool {
+    let sent = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    sent.split(';').next().is_some_and(|sent| sent.trim().eq_ignore_ascii_case(media))
 }
 
 /// Parses JSON; a fault names the field that is wrong.
 pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     parse_faults::parse_object(bytes).map_err(|fault| match fault {
-        Fault::Syntax(line) => Problem::new(StatusCode::BAD_REQUEST, format!("the body: {line}")),
+        Fault::Syntax(line) => Problem::bad_request(format!("the body: {line}")),
         Fault::Data(line) => Problem::invalid(line),
     })
 }
@@ -55,7 +55,7 @@ pub fn check_length(headers: &HeaderMap, most: u64) -> Result<(), Problem> {
 
 fn too_large(most: u64) -> Problem {
     let most = tilewright_plan::bytes::display(most);
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than the {most} that are taken"))
+    Problem::too_large(format!("the body is larger than the {most} that are taken"))
 }
 
 /// The problem of a body that ended early.
@@ -67,7 +67,7 @@ pub fn body_problem(error: &axum::Error, most: u64) -> Problem {
         }
         cause = error.source();
     }
-    Problem::new(StatusCode::BAD_REQUEST, "the body was cut off, or took too long")
+    Problem::bad_request("the body was cut off, or took too long")
 }
 
 /// The parameters of a query.
@@ -79,10 +79,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T>
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let asked = Query::<T>::from_request_parts(parts, state).await;
         asked.map(|Query(asked)| QueryParams(asked)).map_err(|error| {
-            Problem::new(
-                StatusCode::BAD_REQUEST,
-                format!("the query: {}", parse_faults::describe_query_fault(&error.body_text())),
-            )
+            let fault = parse_faults::describe_query_fault(&error.body_text());
+            Problem::bad_request(format!("the query: {fault}"))
         })
     }
 }
@@ -94,9 +92,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T>
 /// A text is longer.
 pub fn check_names(names: &[(&str, &Option<String>)]) -> Result<(), Problem> {
     match names.iter().find(|(_, text)| text.as_ref().is_some_and(|text| text.chars().count() > NAME)) {
-        Some((name, _)) => {
-            Err(Problem::new(StatusCode::BAD_REQUEST, format!("{name}: expected at most {NAME} characters")))
-        }
+        Some((name, _)) => Err(Problem::bad_request(format!("{name}: expected at most {NAME} characters"))),
         None => Ok(()),
     }
 }
@@ -109,10 +105,18 @@ pub fn check_before(before: Option<&str>) -> Result<(), Problem> {
     let is_id = |text: &str| Uuid::try_parse(text).is_ok_and(|id| id.to_string() == text);
     match before.is_none_or(is_id) {
         true => Ok(()),
-        false => Err(Problem::new(
-            StatusCode::BAD_REQUEST,
-            "before: expected a job's id, such as the page before has in next",
-        )),
+        false => Err(Problem::bad_request("before: expected a job's id, such as the page before has in next")),
+    }
+}
+
+/// Checks the limit of a page.
+///
+/// # Errors
+/// It is none or too many.
+pub fn check_limit(limit: u32) -> Result<u32, Problem> {
+    match limit {
+        1..=500 => Ok(limit),
+        _ => Err(Problem::bad_request("limit: expected 1 to 500")),
     }
 }
 

@@ -12,10 +12,10 @@ use axum::{
 };
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
-use tokio::{sync::broadcast::error::RecvError, task::spawn_blocking};
+use tokio::sync::broadcast::error::RecvError;
 use utoipa::ToSchema;
 
-use super::{extract::PathName, jobs::job_not_found};
+use super::{extract::PathName, jobs::view_job};
 use crate::{
     app::App,
     jobs::live::{JobActivity, JobUpdate},
@@ -73,15 +73,10 @@ pub async fn events(
     PathName(id): PathName,
     headers: HeaderMap,
 ) -> ApiResult<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
-    let server = app.server.clone();
     // Subscribed before the job is read: no update is missed in between.
     let follow = |id: &str| app.server.jobs.live.get(id).map(|handle| handle.follow());
     let followed = follow(&id);
-    let wanted = id.clone();
-    let job = spawn_blocking(move || {
-        Ok::<_, crate::Error>(server.jobs.store.get(&wanted)?.map(|stored| server.jobs.view(stored)))
-    });
-    let job = job.await??.ok_or_else(job_not_found)?;
+    let job = view_job(&app, id.clone()).await?;
     // The job may have been accepted between the two reads.
     let followed = followed.or_else(|| follow(&id));
     let follower = app.server.metrics.track_follower();

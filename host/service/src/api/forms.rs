@@ -52,7 +52,7 @@ impl BoundedForm {
         });
         let form = Multipart::from_request(request, &()).await;
         let line = "the form: expected Content-Type: multipart/form-data with a boundary";
-        let form = form.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, line))?;
+        let form = form.map_err(|_| Problem::bad_request(line))?;
         Ok(Self { form, held })
     }
 
@@ -105,10 +105,7 @@ impl FormPart<'_> {
             bytes.extend_from_slice(&chunk);
             if bytes.len() as u64 > most {
                 let most = tilewright_plan::bytes::display(most);
-                return Err(Problem::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    format!("the form: a part of at most {most} is taken"),
-                ));
+                return Err(Problem::too_large(format!("the form: a part of at most {most} is taken")));
             }
         }
         Ok(bytes)
@@ -127,8 +124,7 @@ impl FormPart<'_> {
 fn form_problem(error: &axum::extract::multipart::MultipartError) -> Problem {
     match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::new(error.status(), "the form: larger than is taken"),
-        _ => Problem::new(
-            StatusCode::BAD_REQUEST,
+        _ => Problem::bad_request(
             "the form: its parts can't be told apart: it was cut off, took too long, or is not as RFC 7578 has it",
         ),
     }

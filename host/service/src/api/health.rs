@@ -9,7 +9,7 @@ use axum::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{app::App, problem::Problem};
+use crate::{app::App, problem::ApiResult};
 
 /// The answer of a server that is alive.
 #[derive(Serialize, ToSchema)]
@@ -63,15 +63,11 @@ pub async fn ready(State(app): State<App>) -> Response {
     get, path = "/metrics", operation_id = "getMetrics",
     responses((status = 200, body = String, content_type = "text/plain"))
 )]
-pub async fn metrics(State(app): State<App>) -> Response {
-    let text = tokio::task::spawn_blocking(move || {
+pub async fn metrics(State(app): State<App>) -> ApiResult<Response> {
+    let text = app.blocking(|app| {
         let policies = app.server.rollout.policies().into_iter();
         let in_force: Vec<(String, u64)> = policies.map(|policy| (policy.name, policy.in_force.number)).collect();
-        app.server.metrics.render(&app.server.devices, app.server.models.weights(), &in_force)
+        Ok(app.server.metrics.render(&app.server.devices, app.server.models.weights(), &in_force))
     });
-    let text = match text.await {
-        Ok(text) => text,
-        Err(error) => return Problem::internal(&error).into_response(),
-    };
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.await?).into_response())
 }

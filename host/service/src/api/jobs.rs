@@ -9,11 +9,12 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use tilewright_service_api::{Job, JobRequest, JobState, SamplePaths};
-use tokio::task::spawn_blocking;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    extract::{PathName, QueryParams, body_problem, check_before, check_length, check_names, is_json, parse_json},
+    extract::{
+        PathName, QueryParams, body_problem, check_before, check_length, check_limit, check_names, is_media, parse_json,
+    },
     form_request,
     forms::{BoundedForm, FormPart, TEXTS},
     spool::Spool,
@@ -99,13 +100,8 @@ fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
         .to_str()
         .ok()
         .filter(|key| (1..=128).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic()));
-    let wrong = || {
-        Problem::new(
-            StatusCode::BAD_REQUEST,
-            "Idempotency-Key: expected 1 to 128 printable ASCII characters without blanks",
-        )
-    };
-    sound.map(|key| Some(key.to_owned())).ok_or_else(wrong)
+    let line = "Idempotency-Key: expected 1 to 128 printable ASCII characters without blanks";
+    sound.map(|key| Some(key.to_owned())).ok_or_else(|| Problem::bad_request(line))
 }
 
 /// A submission whose body has been read.
@@ -132,13 +128,10 @@ pub async fn read_submission(
     key: Option<IdempotencyKey>,
     from_page: bool,
 ) -> ApiResult<Submission> {
-    let server = app.server.clone();
+    let server = &app.server;
     let caller = app.auth.caller_name(&request);
     let is_known = match key.clone() {
-        Some(key) => {
-            let server = server.clone();
-            spawn_blocking(move || server.jobs.store.find_by_key(&key).map(|stored| stored.is_some())).await??
-        }
+        Some(key) => app.blocking(move |app| Ok(app.server.jobs.store.find_by_key(&key)?.is_some())).await?,
         None => false,
     };
     if server.is_draining() {
@@ -152,55 +145,40 @@ pub async fn read_submission(
         server.metrics.count_refused("full");
         return Err(Refusal::QueueFull(seconds).into());
     }
-    let media = request
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default()
-        .to_owned();
-    let is_form = media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("multipart/form-data"));
-    let (job, uploads) = if is_json(&media) && !from_page {
+    let (job, uploads) = if is_media(request.headers(), "application/json") && !from_page {
         check_length(request.headers(), REQUEST)?;
         let bytes = axum::body::to_bytes(request.into_body(), REQUEST as usize)
             .await
             .map_err(|error| body_problem(&error, REQUEST))?;
         let job: JobRequest = parse_json(&bytes)?;
-        let server = server.clone();
-        spawn_blocking(move || {
-            let uploads = paths(&job).map(|(input, field, path)| Ok((input, server.copy_input(&field, path)?)));
+        app.blocking(move |app| {
+            let uploads = paths(&job).map(|(input, field, path)| Ok((input, app.server.copy_input(&field, path)?)));
             let uploads = uploads.collect::<Result<Uploads, Refusal>>()?;
-            Ok::<_, Refusal>((job, uploads))
+            Ok((job, uploads))
         })
-        .await??
-    } else if is_form {
+        .await?
+    } else if is_media(request.headers(), "multipart/form-data") {
         let Form { job, uploads, token } = read_form(app, request).await?;
         if from_page && !app.auth.is_form_token(token.as_deref()) {
-            return Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                "this form is out of date: load its page again and repeat it",
-            ));
+            return Err(Problem::stale_form());
         }
         (job, uploads)
     } else {
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "expected application/json or multipart/form-data",
-        ));
+        return Err(Problem::unsupported("expected application/json or multipart/form-data"));
     };
     Ok(Submission { job, uploads, key, caller })
 }
 
 /// Accepts a submission.
 pub async fn accept_submission(app: &App, submission: Submission) -> ApiResult<Job> {
-    let (server, Submission { job, uploads, key, caller }) = (app.server.clone(), submission);
-    let (job, uploads, bytes) = spawn_blocking(move || {
-        let bytes = inspected_bytes(&uploads);
-        bytes.map(|bytes| (job, uploads, bytes))
-    })
-    .await?
-    .map_err(|error| Problem::internal(&error))?;
+    let Submission { job, uploads, key, caller } = submission;
+    let inspected = app.blocking(move |_| {
+        let bytes = inspected_bytes(&uploads).map_err(|error| Problem::internal(&error))?;
+        Ok((uploads, bytes))
+    });
+    let (uploads, bytes) = inspected.await?;
     let turn = app.inspections.acquire(&caller, bytes).await?;
-    Ok(spawn_blocking(move || {
+    app.blocking(move |app| {
         // Held until the inspection ends, even if the caller is gone by then.
         let _turn = turn;
         let keyed = key.map(|key| {
@@ -209,9 +187,9 @@ pub async fn accept_submission(app: &App, submission: Submission) -> ApiResult<J
             let uploads = digest_uploads(&uploads, is_sent).map_err(|error| Refusal::Internal(one_line(&error)))?;
             Ok::<_, Refusal>(KeyedSubmission { key, uploads })
         });
-        server.accept(job, uploads, keyed.transpose()?.as_ref())
+        Ok(app.server.accept(job, uploads, keyed.transpose()?.as_ref())?)
     })
-    .await??)
+    .await
 }
 
 /// The files that a request names on the server, each with its field.
@@ -341,14 +319,6 @@ fn fifty() -> u32 {
     50
 }
 
-/// Checks the limit of a page.
-pub fn check_limit(limit: u32) -> ApiResult<u32> {
-    match limit {
-        1..=500 => Ok(limit),
-        _ => Err(Problem::new(StatusCode::BAD_REQUEST, "limit: expected 1 to 500")),
-    }
-}
-
 /// Jobs, newest first.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Jobs)]
@@ -381,12 +351,12 @@ pub async fn list(State(app): State<App>, QueryParams(query): QueryParams<JobLis
     check_before(before.as_deref())?;
     let filter = JobFilter { state, tag, policy, route, limit, before, ..JobFilter::default() };
     let search = JobSearch { model, device, text: q.filter(|text| !text.is_empty()), ..JobSearch::default() };
-    let found = spawn_blocking(move || {
+    app.blocking(move |app| {
         let (found, next) = app.server.jobs.store.search(&filter, &search)?;
         let jobs = found.into_iter().map(|stored| app.server.jobs.view(stored)).collect();
-        Ok::<_, crate::Error>(JobList { jobs, next })
-    });
-    Ok(Json(found.await??))
+        Ok(Json(JobList { jobs, next }))
+    })
+    .await
 }
 
 /// The problem of an unknown id.
@@ -403,11 +373,16 @@ pub fn job_not_found() -> Problem {
     )
 )]
 pub async fn get(State(app): State<App>, PathName(id): PathName) -> ApiResult<Json<Job>> {
-    let job = spawn_blocking(move || {
-        Ok::<_, crate::Error>(app.server.jobs.store.get(&id)?.map(|stored| app.server.jobs.view(stored)))
+    view_job(&app, id).await.map(Json)
+}
+
+/// A job as it is now.
+pub async fn view_job(app: &App, id: String) -> ApiResult<Job> {
+    app.blocking(move |app| {
+        let stored = app.server.jobs.store.get(&id)?.ok_or_else(job_not_found)?;
+        Ok(app.server.jobs.view(stored))
     })
-    .await??;
-    job.map(Json).ok_or_else(job_not_found)
+    .await
 }
 
 /// Cancel a job
@@ -422,9 +397,10 @@ pub async fn get(State(app): State<App>, PathName(id): PathName) -> ApiResult<Js
     )
 )]
 pub async fn cancel(State(app): State<App>, PathName(id): PathName) -> ApiResult<Json<Job>> {
-    match spawn_blocking(move || app.server.jobs.cancel(&id)).await?? {
+    app.blocking(move |app| match app.server.jobs.cancel(&id)? {
         None => Err(job_not_found()),
         Some((job, true)) => Ok(Json(job)),
         Some((job, false)) => Err(Problem::conflict(format!("the job has ended already: it is {}", job.state.name()))),
-    }
+    })
+    .await
 }

@@ -9,7 +9,7 @@ use axum::{
     Json,
     body::to_bytes,
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -22,11 +22,11 @@ use tilewright_gate::Verdict;
 use tilewright_policy::Limits;
 use tilewright_rollout::{Replacement, Revision, Rollout, SlotFacts};
 use tilewright_service_api::{PolicyBody, RefusedBody, RevisionBody};
-use tokio::{sync::SemaphorePermit, task::spawn_blocking, time::timeout};
+use tokio::{sync::SemaphorePermit, time::timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    extract::{JsonBody, PathName, QueryParams, body_problem, check_length, check_names},
+    extract::{JsonBody, PathName, QueryParams, body_problem, check_length, check_names, is_media},
     spool::Spool,
 };
 use crate::{
@@ -93,11 +93,11 @@ pub struct PolicyList {
 /// The policies in service
 #[utoipa::path(get, path = "/v1/policies", operation_id = "listPolicies", responses((status = 200, body = PolicyList)))]
 pub async fn list(State(app): State<App>) -> ApiResult<Json<PolicyList>> {
-    let policies = spawn_blocking(move || {
-        let rollout = &app.server.rollout;
-        rollout.policies().into_iter().map(|slot| policy_body(rollout, slot)).collect()
-    });
-    Ok(Json(PolicyList { policies: policies.await? }))
+    app.blocking(|App { server, .. }| {
+        let policies = server.rollout.policies().into_iter().map(|slot| policy_body(&server.rollout, slot));
+        Ok(Json(PolicyList { policies: policies.collect() }))
+    })
+    .await
 }
 
 /// One policy
@@ -109,11 +109,7 @@ pub async fn list(State(app): State<App>) -> ApiResult<Json<PolicyList>> {
     )
 )]
 pub async fn get(State(app): State<App>, PathName(name): PathName) -> ApiResult<Json<PolicyBody>> {
-    let policy = spawn_blocking(move || {
-        let rollout = &app.server.rollout;
-        rollout.policy(&name).map(|slot| policy_body(rollout, slot))
-    });
-    Ok(Json(policy.await??))
+    app.blocking(move |App { server, .. }| Ok(Json(policy_body(&server.rollout, server.rollout.policy(&name)?)))).await
 }
 
 /// A module's file.
@@ -169,9 +165,8 @@ pub async fn upload(
     request: Request,
 ) -> ApiResult<Response> {
     check_names(&[("policy", &policy)])?;
-    let media = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/wasm")) {
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/wasm"));
+    if !is_media(request.headers(), "application/wasm") {
+        return Err(Problem::unsupported("expected Content-Type: application/wasm"));
     }
     let signature = signature(request.headers())?;
     let module = receive_module(&app, request).await?;
@@ -182,9 +177,7 @@ pub async fn upload(
 /// The signature that comes with a module.
 fn signature(headers: &HeaderMap) -> ApiResult<Option<String>> {
     let Some(value) = headers.get("module-signature") else { return Ok(None) };
-    let wrong = || {
-        Problem::new(StatusCode::BAD_REQUEST, "Module-Signature: expected a .minisig file in base64, without line ends")
-    };
+    let wrong = || Problem::bad_request("Module-Signature: expected a .minisig file in base64, without line ends");
     let bytes = STANDARD.decode(value.as_bytes()).map_err(|_| wrong())?;
     let text = String::from_utf8(bytes).ok().filter(|text| text.len() <= SIGNATURE);
     text.map(Some).ok_or_else(wrong)
@@ -225,12 +218,11 @@ pub async fn store_module(
     policy: Option<String>,
 ) -> ApiResult<ModuleBody> {
     let _gate = acquire_gate(app).await?;
-    let server = app.server.clone();
-    let checked = spawn_blocking(move || {
+    let checked = app.blocking(move |app| {
         let bytes = std::fs::read(module.path()).map_err(|error| Problem::internal(&error))?;
-        Ok::<_, Problem>(server.rollout.upload(bytes, signature, policy.as_deref())?)
+        Ok(app.server.rollout.upload(bytes, signature, policy.as_deref())?)
     });
-    let checked = checked.await??;
+    let checked = checked.await?;
     let (name, version) = (checked.verdict.name.clone(), checked.verdict.version.clone());
     Ok(ModuleBody { digest: checked.digest, name, version, verdict: checked.verdict })
 }
@@ -251,15 +243,14 @@ pub async fn sign(State(app): State<App>, PathName(digest): PathName, request: R
     check_length(request.headers(), SIGNATURE as u64)?;
     let bytes =
         to_bytes(request.into_body(), SIGNATURE).await.map_err(|error| body_problem(&error, SIGNATURE as u64))?;
-    let text = String::from_utf8(bytes.to_vec())
-        .map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the signature: not UTF-8"))?;
-    let signed = spawn_blocking(move || app.server.rollout.sign(&digest, &text)).await?;
-    signed.map_err(|error| match error {
+    let text = String::from_utf8(bytes.to_vec()).map_err(|_| Problem::bad_request("the signature: not UTF-8"))?;
+    app.blocking(move |app| match app.server.rollout.sign(&digest, &text) {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
         // The address names the module.
-        tilewright_rollout::Error::UnknownModule { .. } => Problem::not_found(error.for_callers()),
-        error => error.into(),
-    })?;
-    Ok(StatusCode::NO_CONTENT)
+        Err(error @ tilewright_rollout::Error::UnknownModule { .. }) => Err(Problem::not_found(error.for_callers())),
+        Err(error) => Err(error.into()),
+    })
+    .await
 }
 
 /// The module to put in force: a stored one, or one from elsewhere.
@@ -375,9 +366,8 @@ pub async fn check(
 ) -> ApiResult<Json<Verdict>> {
     app.server.rollout.policy(&name)?;
     let (replacement, settings) = body.into_replacement()?;
-    let (_gate, server) = (acquire_gate(&app).await?, app.server.clone());
-    let verdict = spawn_blocking(move || server.rollout.check(&name, &replacement, settings.as_deref()));
-    Ok(Json(verdict.await??))
+    let _gate = acquire_gate(&app).await?;
+    app.blocking(move |app| Ok(Json(app.server.rollout.check(&name, &replacement, settings.as_deref())?))).await
 }
 
 /// Put another revision in force
@@ -425,12 +415,12 @@ pub async fn change_policy(
     name: &str,
     change: impl FnOnce(&ServerState, &str) -> tilewright_rollout::Result<()> + Send + 'static,
 ) -> ApiResult<PolicyBody> {
-    let (server, name) = (app.server.clone(), name.to_owned());
-    let policy = spawn_blocking(move || {
-        change(&server, &name)?;
-        server.rollout.policy(&name).map(|slot| policy_body(&server.rollout, slot))
-    });
-    Ok(policy.await??)
+    let name = name.to_owned();
+    app.blocking(move |App { server, .. }| {
+        change(server, &name)?;
+        Ok(policy_body(&server.rollout, server.rollout.policy(&name)?))
+    })
+    .await
 }
 
 /// Put the previous revision in force again

@@ -10,7 +10,6 @@ use axum::{
 };
 use serde::Deserialize;
 use tilewright_service_api::JobState;
-use tokio::task::spawn_blocking;
 use tower::ServiceExt;
 use tower_http::services::ServeFile;
 use utoipa::IntoParams;
@@ -71,9 +70,7 @@ pub async fn result(
     method: Method,
     asked: HeaderMap,
 ) -> ApiResult<Response> {
-    let server = app.server.clone();
-    let stored = spawn_blocking(move || server.jobs.store.get(&id)).await??;
-    let job = stored.map(|stored| stored.job).ok_or_else(job_not_found)?;
+    let job = app.blocking(move |app| Ok(app.server.jobs.store.get(&id)?.ok_or_else(job_not_found)?.job)).await?;
     if job.state != JobState::Done {
         let why = job.error.map_or_else(String::new, |error| format!(": {error}"));
         return Err(Problem::conflict(format!("there is no result: the job is {}{why}", job.state.name())));
@@ -129,22 +126,18 @@ pub async fn result(
     )
 )]
 pub async fn preview(State(app): State<App>, PathName(id): PathName) -> ApiResult<Response> {
-    let server = app.server.clone();
-    let picture = spawn_blocking(move || {
+    app.blocking(move |app| {
         // The id is a job's, and so no path of anybody's making.
-        let Some(stored) = server.jobs.store.get(&id)? else { return Ok::<_, crate::Error>(None) };
+        let stored = app.server.jobs.store.get(&id)?.ok_or_else(job_not_found)?;
         // That of a job that has just ended may not be removed yet.
         let is_under_way = !stored.job.state.is_end();
-        Ok(Some(is_under_way.then(|| std::fs::read(server.jobs.files.preview(&id)).ok()).flatten()))
-    });
-    match picture.await?? {
-        None => Err(job_not_found()),
-        Some(None) => Err(Problem::not_found("no preview: the job does not sample now, or was not asked for one")),
-        Some(Some(picture)) => {
-            let headers = [(header::CONTENT_TYPE, "image/png"), (header::CACHE_CONTROL, "no-store")];
-            Ok((headers, picture).into_response())
-        }
-    }
+        let picture = is_under_way.then(|| std::fs::read(app.server.jobs.files.preview(&id)).ok()).flatten();
+        let none = "no preview: the job does not sample now, or was not asked for one";
+        let picture = picture.ok_or_else(|| Problem::not_found(none))?;
+        let headers = [(header::CONTENT_TYPE, "image/png"), (header::CACHE_CONTROL, "no-store")];
+        Ok((headers, picture).into_response())
+    })
+    .await
 }
 
 /// A file, or a part of it; another status if there is none. It is read as the caller takes it,

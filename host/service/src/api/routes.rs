@@ -7,7 +7,6 @@ use tilewright_engine::{Budget, WeightStore};
 use tilewright_plan::DenoiserModel;
 use tilewright_rollout::{CanaryFacts, CanaryState, ShadowFacts};
 use tilewright_service_api::{DeviceBody, JobSettings, JobStage};
-use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use super::extract::PathName;
@@ -185,7 +184,7 @@ pub struct TrialBody {
 )]
 pub async fn promote(State(app): State<App>, PathName(route): PathName) -> ApiResult<Json<TrialBody>> {
     let name = route.clone();
-    let change = spawn_blocking(move || app.server.rollout.promote(&name)).await??;
+    let change = app.blocking(move |app| Ok(app.server.rollout.promote(&name)?)).await?;
     Ok(Json(TrialBody { route, state: CanaryState::Promoted, revision: Some(change.in_force.number) }))
 }
 
@@ -200,6 +199,6 @@ pub async fn promote(State(app): State<App>, PathName(route): PathName) -> ApiRe
 )]
 pub async fn stop(State(app): State<App>, PathName(route): PathName) -> ApiResult<Json<TrialBody>> {
     let name = route.clone();
-    spawn_blocking(move || app.server.rollout.stop(&name)).await??;
+    app.blocking(move |app| Ok(app.server.rollout.stop(&name)?)).await?;
     Ok(Json(TrialBody { route, state: CanaryState::Stopped, revision: None }))
 }

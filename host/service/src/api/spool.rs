@@ -2,10 +2,9 @@
 
 use std::{io, sync::Arc};
 
-use axum::http::StatusCode;
 use tempfile::NamedTempFile;
 use tilewright_rollout::is_full;
-use tokio::{io::AsyncWriteExt, task::spawn_blocking};
+use tokio::io::AsyncWriteExt;
 
 use crate::{
     app::App,
@@ -28,8 +27,7 @@ impl Spool {
     /// # Errors
     /// The disk does not take it.
     pub async fn new(app: &App) -> ApiResult<Self> {
-        let server = app.server.clone();
-        let file = spawn_blocking(move || server.create_upload()).await??;
+        let file = app.blocking(|app| Ok(app.server.create_upload()?)).await?;
         let server = app.server.clone();
         server.disk.step().map_err(|error| unwritten(&server, &error))?;
         let again = file.reopen().map_err(|error| Problem::internal(&error))?;
@@ -60,10 +58,7 @@ impl Spool {
 fn unwritten(server: &ServerState, error: &io::Error) -> Problem {
     if error.kind() == io::ErrorKind::FileTooLarge {
         // Nothing is wrong with the disk, and a later try would end the same.
-        return Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "no file may be that large on the server: send less at once",
-        );
+        return Problem::too_large("no file may be that large on the server: send less at once");
     }
     server.disk.note(is_full(error), error.to_string());
     Problem::not_written(is_full(error))

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use tilewright_plan::words;
-use tilewright_service_api::{JobStage, StageAtWork};
+use tilewright_plan::{Stage, words};
+use tilewright_service_api::JobStage;
 
 use super::StoredJob;
 
@@ -61,7 +61,7 @@ fn place(stored: &StoredJob, steps: Option<u32>) -> String {
     let job = &stored.job;
     match (job.stage, job.at) {
         (JobStage::Decode, _) => "during the decode".into(),
-        (_, Some(at)) if at != StageAtWork::Denoise => format!("during the {}", at.name()),
+        (_, Some(at)) if at != Stage::Denoise => format!("during the {}", at.name()),
         (JobStage::Generate, None) => "before its first stage".into(),
         _ => match (steps, job.steps) {
             (Some(done), Some(all)) => format!("after step {done} of {all}"),

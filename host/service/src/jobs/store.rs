@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, OptionalExtension, ffi, params, params_from_iter, types::Value};
+use rusqlite::{Connection, OptionalExtension, Params, Row, ffi, params, params_from_iter, types::Value};
 use rustix::process::{FlockType, Pid, fcntl_getlk};
 use tilewright_rollout::Disk;
 use tilewright_service_api::{JobStage, JobState};
@@ -183,6 +183,20 @@ impl JobStore {
         work(&mut self.lock()).map_err(|source| Error::Store { path: self.path.clone(), source })
     }
 
+    /// The rows of a query.
+    fn rows<T>(&self, query: &str, values: impl Params) -> Result<Vec<T>>
+    where
+        T: for<'row> TryFrom<&'row Row<'row>, Error = rusqlite::Error>,
+    {
+        self.with(|connection| connection.prepare_cached(query)?.query_map(values, |row| T::try_from(row))?.collect())
+    }
+
+    /// The texts of a query for one column.
+    fn texts(&self, query: &str, values: impl Params) -> Result<Vec<String>> {
+        let rows: Vec<(String,)> = self.rows(query, values)?;
+        Ok(rows.into_iter().map(|(text,)| text).collect())
+    }
+
     /// Like `with`, for a change: a failed write is reported to the disk.
     fn write<T>(&self, work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> Result<T> {
         let written = self.with(|connection| {
@@ -218,11 +232,8 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn revisions(&self) -> Result<BTreeMap<String, u64>> {
-        self.with(|connection| {
-            let mut statement = connection.prepare("SELECT policy, max(revision) FROM job GROUP BY policy")?;
-            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.max(0) as u64)))?;
-            rows.collect()
-        })
+        let rows: Vec<(String, i64)> = self.rows("SELECT policy, max(revision) FROM job GROUP BY policy", [])?;
+        Ok(rows.into_iter().map(|(policy, revision)| (policy, revision.max(0) as u64)).collect())
     }
 
     /// Stores an accepted job: from now on it outlives the server.
@@ -254,11 +265,8 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn find_by_key(&self, key: &IdempotencyKey) -> Result<Option<StoredJob>> {
-        let select = "SELECT kept FROM job WHERE idempotency = ?1";
-        let found = self.with(|connection| {
-            connection.prepare_cached(select)?.query_row([key.as_str()], |row| row.get::<_, String>(0)).optional()
-        })?;
-        Ok(found.as_deref().and_then(from_json))
+        let found = self.texts("SELECT kept FROM job WHERE idempotency = ?1", [key.as_str()])?;
+        Ok(found.first().and_then(|kept| from_json(kept)))
     }
 
     /// Writes the state of a job that has not ended before. Returns true if it was written.
@@ -278,11 +286,8 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn get(&self, id: &str) -> Result<Option<StoredJob>> {
-        let select = "SELECT kept FROM job WHERE id = ?1";
-        let found = self.with(|connection| {
-            connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, String>(0)).optional()
-        })?;
-        Ok(found.as_deref().and_then(from_json))
+        let found = self.texts("SELECT kept FROM job WHERE id = ?1", [id])?;
+        Ok(found.first().and_then(|kept| from_json(kept)))
     }
 
     /// A job's record, as JSON.
@@ -290,11 +295,7 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn record(&self, id: &str) -> Result<Option<String>> {
-        let select = "SELECT record FROM job WHERE id = ?1";
-        let found = self.with(|connection| {
-            connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, Option<String>>(0)).optional()
-        })?;
-        Ok(found.flatten())
+        Ok(self.texts("SELECT record FROM job WHERE id = ?1 AND record IS NOT NULL", [id])?.pop())
     }
 
     /// The selected jobs, newest first, with their records if those are asked for.
@@ -323,13 +324,7 @@ impl JobStore {
         }
         query.push_str(" ORDER BY id DESC LIMIT ?");
         values.push(i64::from(filter.limit).into());
-        let rows = self.with(|connection| {
-            let mut statement = connection.prepare_cached(&query)?;
-            let rows = statement.query_map(params_from_iter(values), |row| {
-                Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?))
-            })?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()
-        })?;
+        let rows: Vec<(String, Option<String>)> = self.rows(&query, params_from_iter(values))?;
         Ok(rows.into_iter().filter_map(|(stored, record)| Some((from_json(&stored)?, record))).collect())
     }
 
@@ -370,12 +365,8 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn unfinished_jobs(&self) -> Result<Vec<(StoredJob, bool)>> {
-        let rows = self.with(|connection| {
-            let mut statement =
-                connection.prepare("SELECT kept, is_cancelled FROM job WHERE ended_ms IS NULL ORDER BY id")?;
-            let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?)))?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()
-        })?;
+        let select = "SELECT kept, is_cancelled FROM job WHERE ended_ms IS NULL ORDER BY id";
+        let rows: Vec<(String, bool)> = self.rows(select, [])?;
         Ok(rows.iter().filter_map(|(text, is_cancelled)| Some((from_json(text)?, *is_cancelled))).collect())
     }
 
@@ -385,11 +376,9 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn last_ms(&self) -> Result<u64> {
-        let (id, ended) = self.with(|connection| {
-            connection.query_row("SELECT max(id), max(ended_ms) FROM job", [], |row| {
-                Ok((row.get::<_, Option<String>>(0)?, row.get::<_, Option<i64>>(1)?))
-            })
-        })?;
+        let last: Option<(Option<String>, Option<i64>)> =
+            self.rows("SELECT max(id), max(ended_ms) FROM job", [])?.pop();
+        let (id, ended) = last.unwrap_or_default();
         let accepted = id.and_then(|id| clock::accepted_ms(&id)).unwrap_or(0);
         Ok(accepted.max(ended.map_or(0, |ended| u64::try_from(ended).unwrap_or(0))).min(LATEST_MS))
     }
@@ -400,9 +389,7 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn kept_clock(&self) -> Result<Option<KeptClock>> {
-        let kept = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
-        let read = "SELECT wall_ms, steady_ms FROM clock";
-        let found = self.with(|connection| connection.query_row(read, [], kept).optional())?;
+        let found: Option<(i64, i64)> = self.rows("SELECT wall_ms, steady_ms FROM clock", [])?.pop();
         let ms = |ms: i64| u64::try_from(ms).unwrap_or(0).min(LATEST_MS);
         Ok(found.map(|(wall, steady)| KeptClock { wall_ms: ms(wall), steady_ms: ms(steady) }))
     }
@@ -422,11 +409,7 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn ended_before(&self, ended_ms: u64) -> Result<Vec<String>> {
-        self.with(|connection| {
-            let mut statement = connection.prepare_cached("SELECT id FROM job WHERE ended_ms < ?1 LIMIT 500")?;
-            let rows = statement.query_map([ended_ms as i64], |row| row.get::<_, String>(0))?;
-            rows.collect()
-        })
+        self.texts("SELECT id FROM job WHERE ended_ms < ?1 LIMIT 500", [ended_ms as i64])
     }
 
     /// Forgets jobs.
@@ -451,11 +434,7 @@ impl JobStore {
     /// # Errors
     /// [`Error::Store`]
     pub fn ids(&self) -> Result<Vec<String>> {
-        self.with(|connection| {
-            let mut statement = connection.prepare("SELECT id FROM job")?;
-            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-            rows.collect()
-        })
+        self.texts("SELECT id FROM job", [])
     }
 }
 

@@ -10,9 +10,8 @@ use axum::{
 use serde::Deserialize;
 use tempfile::NamedTempFile;
 use tilewright_service_api::{Draw, Job, JobRequest, JobStage, PolicyBody, Seeds};
-use tokio::task::spawn_blocking;
 
-use super::{is_own_form, problem_page, stale_form, views, with_notice};
+use super::{problem_page, views, with_notice};
 use crate::{
     api,
     api::PathName,
@@ -58,11 +57,19 @@ fn attach_outcome(mut response: Response, status: u16, made: Option<String>) -> 
     response
 }
 
-async fn read_action_form(request: Request) -> Option<ActionForm> {
-    let (parts, body) = request.into_parts();
-    let bytes = to_bytes(body, FORM).await.ok()?;
-    let request = Request::from_parts(parts, bytes.into());
-    Form::<ActionForm>::from_request(request, &()).await.ok().map(|Form(form)| form)
+impl FromRequest<App> for ActionForm {
+    type Rejection = Response;
+
+    /// Reads a form, which comes from a page of this server.
+    async fn from_request(request: Request, app: &App) -> Result<Self, Response> {
+        let read = async {
+            let (parts, body) = request.into_parts();
+            let request = Request::from_parts(parts, to_bytes(body, FORM).await.ok()?.into());
+            Form::<Self>::from_request(request, &()).await.ok()
+        };
+        let own = read.await.map(|Form(sent)| sent).filter(|sent| app.auth.is_form_token(sent.form.as_deref()));
+        own.ok_or_else(|| problem_page(&Problem::stale_form()))
+    }
 }
 
 /// The path to go on to; `/` if the one sent is not of this server.
@@ -76,11 +83,7 @@ fn local_path(next: Option<&str>) -> &str {
 }
 
 /// Signs in with the token.
-pub async fn sign_in(State(app): State<App>, request: Request) -> Response {
-    let Some(ActionForm { form, token, next }) = read_action_form(request).await else { return stale_form() };
-    if !is_own_form(&app, form.as_deref()) {
-        return stale_form();
-    }
+pub async fn sign_in(State(app): State<App>, ActionForm { token, next, .. }: ActionForm) -> Response {
     let Some((_, cookie)) = token.and_then(|token| app.auth.callers.sign_in(token.trim().as_bytes())) else {
         app.server.metrics.count_rejected("token");
         let page = tilewright_dashboard::login(&views::login_page(
@@ -98,10 +101,7 @@ pub async fn sign_in(State(app): State<App>, request: Request) -> Response {
 }
 
 /// Signs out.
-pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Request) -> Response {
-    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
-        return stale_form();
-    }
+pub async fn sign_out(State(app): State<App>, headers: HeaderMap, _: ActionForm) -> Response {
     let mut response = attach_outcome(redirect_to("/login"), StatusCode::OK.as_u16(), None);
     if let Ok(cookie) = HeaderValue::from_str(&app.auth.callers.sign_out(&headers)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
@@ -147,19 +147,14 @@ fn respond_to_job(app: &App, accepted: ApiResult<Job>, asked: JobRequest) -> Res
 /// Submits a prompt's job again, with another seed.
 pub async fn again(State(app): State<App>, PathName(id): PathName, request: Request) -> Response {
     let caller = app.auth.caller_name(&request);
-    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
-        return stale_form();
+    if let Err(refused) = ActionForm::from_request(request, &app).await {
+        return refused;
     }
-    let server = app.server.clone();
-    let found = async {
-        let found = spawn_blocking(move || {
-            let found = server.jobs.store.get(&id)?.filter(|stored| stored.job.stage == JobStage::Generate);
-            let stored = found.ok_or_else(|| Problem::not_found("no prompt's job of that id is kept"))?;
-            let uploads = server.copy_beginning(&id)?;
-            Ok::<_, Problem>((stored.request, uploads))
-        });
-        found.await?
-    };
+    let found = app.blocking(move |app| {
+        let found = app.server.jobs.store.get(&id)?.filter(|stored| stored.job.stage == JobStage::Generate);
+        let stored = found.ok_or_else(|| Problem::not_found("no prompt's job of that id is kept"))?;
+        Ok((stored.request, app.server.copy_beginning(&id)?))
+    });
     let (mut asked, uploads) = match found.await {
         Ok(found) => found,
         Err(problem) => return redirect_with_problem(&app, "/prompt", &problem),
@@ -170,23 +165,10 @@ pub async fn again(State(app): State<App>, PathName(id): PathName, request: Requ
 }
 
 /// Cancels a job.
-pub async fn cancel(State(app): State<App>, PathName(id): PathName, request: Request) -> Response {
-    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
-        return stale_form();
-    }
-    let (of, server) = (id.clone(), app.server.clone());
-    let outcome = async {
-        match spawn_blocking(move || server.jobs.cancel(&of)).await?? {
-            None => Err(Problem::not_found("no job of that id")),
-            Some((_, true)) => Ok("the job ends"),
-            Some((job, false)) => {
-                Err(Problem::conflict(format!("the job has ended already: it is {}", job.state.name())))
-            }
-        }
-    };
-    let outcome = outcome.await;
+pub async fn cancel(State(app): State<App>, PathName(id): PathName, _: ActionForm) -> Response {
+    let outcome = api::cancel(State(app.clone()), PathName(id.clone())).await;
     let path = if outcome.is_ok() { format!("/jobs/{}", strip_name(&id)) } else { "/".to_owned() };
-    respond(&app, &path, outcome, str::to_owned)
+    respond(&app, &path, outcome, |_| "the job ends".into())
 }
 
 /// The letters of a name that can stand in an address. Names of policies and routes have no others.
@@ -200,8 +182,8 @@ pub async fn swap(State(app): State<App>, PathName(name): PathName, request: Req
         Ok(form) => form,
         Err(problem) => return problem_page(&problem),
     };
-    if !is_own_form(&app, token.as_deref()) {
-        return stale_form();
+    if !app.auth.is_form_token(token.as_deref()) {
+        return problem_page(&Problem::stale_form());
     }
     let outcome = async {
         let in_force = app.server.rollout.policy(&name)?.in_force;
@@ -268,56 +250,29 @@ async fn swap_form(app: &App, request: Request) -> ApiResult<Swap> {
     Ok(swap)
 }
 
-/// A change to a policy that needs nothing but its name.
-enum Change {
-    RollBack,
-    Pause,
-    Resume,
-}
-
 /// Rolls a policy back, pauses or resumes it.
-pub async fn policy(State(app): State<App>, Path((name, what)): Path<(String, String)>, request: Request) -> Response {
-    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
-        return stale_form();
-    }
-    let (change, said) = match what.as_str() {
-        "rollback" => (Change::RollBack, "was rolled back"),
-        "pause" => (Change::Pause, "is paused"),
-        "resume" => (Change::Resume, "is asked again"),
+pub async fn policy(State(app): State<App>, Path((name, what)): Path<(String, String)>, _: ActionForm) -> Response {
+    let (state, of) = (State(app.clone()), PathName(name.clone()));
+    let (outcome, said) = match what.as_str() {
+        "rollback" => (api::roll_back(state, of).await, "was rolled back"),
+        "pause" => (api::pause(state, of).await, "is paused"),
+        "resume" => (api::resume(state, of).await, "is asked again"),
         _ => {
             return problem_page(&Problem::not_found(
                 "a policy is swapped, rolled back, paused or resumed, nothing else",
             ));
         }
     };
-    let said = format!("{} {said}", strip_name(&name));
-    let outcome = api::change_policy(&app, &name, move |server, name| match change {
-        Change::RollBack => server.rollout.roll_back(name).map(drop),
-        Change::Pause => server.rollout.pause(name, true),
-        Change::Resume => server.rollout.pause(name, false),
-    });
-    respond(&app, "/", outcome.await.map(drop), |()| said)
+    respond(&app, "/", outcome, |_| format!("{} {said}", strip_name(&name)))
 }
 
 /// Promotes or stops a canary.
-pub async fn route(State(app): State<App>, Path((name, what)): Path<(String, String)>, request: Request) -> Response {
-    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
-        return stale_form();
-    }
-    let (promotes, said) = match what.as_str() {
-        "promote" => (true, "promoted"),
-        "stop" => (false, "stopped"),
+pub async fn route(State(app): State<App>, Path((name, what)): Path<(String, String)>, _: ActionForm) -> Response {
+    let (state, of) = (State(app.clone()), PathName(name.clone()));
+    let (outcome, said) = match what.as_str() {
+        "promote" => (api::promote(state, of).await, "promoted"),
+        "stop" => (api::stop(state, of).await, "stopped"),
         _ => return problem_page(&Problem::not_found("a canary is promoted or stopped, nothing else")),
     };
-    let said = format!("the canary of {} was {said}", strip_name(&name));
-    let server = app.server.clone();
-    let outcome = async {
-        spawn_blocking(move || match promotes {
-            true => server.rollout.promote(&name).map(drop),
-            false => server.rollout.stop(&name),
-        })
-        .await??;
-        Ok(())
-    };
-    respond(&app, "/", outcome.await, |()| said)
+    respond(&app, "/", outcome, |_| format!("the canary of {} was {said}", strip_name(&name)))
 }

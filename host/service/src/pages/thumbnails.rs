@@ -16,7 +16,6 @@ use axum::{
 };
 use tilewright_media::{Filter, Preview, picture_bytes, read_picture, resize};
 use tilewright_service_api::JobState;
-use tokio::task::spawn_blocking;
 
 use crate::{
     api::{Answer, KEPT, PathName, Validators},
@@ -42,9 +41,8 @@ pub async fn get(
     method: Method,
     asked: HeaderMap,
 ) -> ApiResult<Response> {
-    let server = app.server.clone();
     let name = format!("{id}.thumbnail");
-    let found = spawn_blocking(move || find(&server, &id)).await??;
+    let found = app.blocking(move |app| find(&app.server, &id)).await?;
     let Thumbnail { picture, modified } = found.ok_or_else(|| Problem::not_found("no picture to show"))?;
     let validators = Validators::new(&name, modified);
     let headers = (validators.headers(), [(header::CACHE_CONTROL, KEPT)]);

@@ -15,7 +15,7 @@ use tilewright_dashboard::views::{
 use tilewright_pipeline::Kept;
 use tilewright_plan::{AnyPlan, Backend, Record, Stage, records::AnyRecord};
 use tilewright_rollout::{CanaryFacts, CanaryState, RULE, ShadowFacts, SlotFacts};
-use tilewright_service_api::{JobStage, JobState, PlanGrid, StageAtWork};
+use tilewright_service_api::{JobStage, JobState, PlanGrid};
 
 use crate::{
     api::{device_body, event_body, policy_body},
@@ -226,11 +226,11 @@ fn seeds_of(stored: &StoredJob) -> Vec<u64> {
     settings.map_or_else(Vec::new, |settings| settings.seeds.clone())
 }
 
-fn is_of(plan: &AnyPlan, stage: StageAtWork) -> bool {
+fn is_of(plan: &AnyPlan, stage: Stage) -> bool {
     match plan {
-        AnyPlan::Text(_) => stage == StageAtWork::Text,
-        AnyPlan::Denoise(_) => stage == StageAtWork::Denoise,
-        AnyPlan::Vae(_) => matches!(stage, StageAtWork::Encode | StageAtWork::Decode),
+        AnyPlan::Text(_) => stage == Stage::Text,
+        AnyPlan::Denoise(_) => stage == Stage::Denoise,
+        AnyPlan::Vae(_) => matches!(stage, Stage::Encode | Stage::Decode),
     }
 }
 

@@ -8,58 +8,44 @@ use tilewright_media::Output;
 use tilewright_models::Latent;
 use tilewright_pipeline::{Decode, Delivery, FrameStore, Trials, texts};
 use tilewright_plan::{Record, Vae};
-use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
+use tilewright_rollout::{Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::JobResult;
 use tilewright_torch::{psnr, scalar};
 
 use super::{
     JobEnd,
-    executed::{Executed, Execution, JobOutcome},
-    memory_limit,
-    observer::{CancelOnly, JobObserver, StopSignal},
+    executed::{Executed, Execution, JobOutcome, Turn},
+    observer::{CancelOnly, JobObserver},
 };
 use crate::{
     accept::rate,
     error::one_line,
-    job_traces::{AnyJobTrace, JobTrace},
     jobs::{StoredJob, inputs::Input},
-    metrics::Labels,
-    models::{OpenModel, OpenVae},
-    state::ServerState,
+    models::OpenVae,
 };
 
 /// The most bytes of frames that are held to compare; larger clips are not compared.
 const MOST_HELD: u64 = 2 << 30;
 
-/// The model and latent of a decode.
+/// The autoencoder and latent of a decode.
 pub struct DecodeInput {
-    model: Arc<OpenModel>,
+    vae: Arc<OpenVae>,
     latent: Latent,
     /// The latent's values, unscaled, in the shape that the model takes.
     tensor: Tensor,
 }
 
-impl DecodeInput {
-    /// The autoencoder. A model may have lost it by a reload.
-    fn vae(&self) -> Result<&OpenVae, JobEnd> {
-        vae_of(&self.model).map_err(JobEnd::Failed)
-    }
-}
-
-fn vae_of(model: &OpenModel) -> Result<&OpenVae, String> {
-    model.vae.as_deref().ok_or_else(|| format!("model {} no longer has a vae", model.name))
-}
-
 impl Executed for Vae {
+    type Work = Self;
     type Input = DecodeInput;
     type Output = FrameStore;
 
     const NAME: &'static str = "decode";
 
     /// The latent of a job in its model's own space: as it was read when the job was accepted, or
-    /// read again after a restart.
-    fn read(server: &ServerState, stored: &StoredJob, model: &Arc<OpenModel>) -> Result<DecodeInput, String> {
-        let vae = vae_of(model)?;
+    /// read again after a restart. A model may have lost its autoencoder by a reload.
+    fn read(Turn { server, model, .. }: Turn<'_>, stored: &StoredJob) -> Result<DecodeInput, String> {
+        let vae = model.vae.clone().ok_or_else(|| format!("model {} no longer has a vae", model.name))?;
         let read = || -> tilewright_pipeline::Result<(Latent, Tensor)> {
             let path = server.jobs.files.input(&stored.job.id, Input::Latent);
             let waiting = server.jobs.latents.take(&stored.job.id);
@@ -76,7 +62,7 @@ impl Executed for Vae {
             Ok((latent, tensor))
         };
         let (latent, tensor) = read().map_err(|error| one_line(&error))?;
-        Ok(DecodeInput { model: model.clone(), latent, tensor })
+        Ok(DecodeInput { vae, latent, tensor })
     }
 
     fn execute<'a>(
@@ -85,54 +71,34 @@ impl Executed for Vae {
         input: &'a DecodeInput,
         decider: &mut Decider,
         observer: &mut JobObserver<'a, Vae>,
-    ) -> JobOutcome<Vae> {
-        let failed = |end| JobOutcome { record: None, output: None, end: Err(end) };
-        let Execution { worker, stored, .. } = execution;
-        let vae = match input.vae() {
-            Ok(vae) => vae,
-            Err(end) => return failed(end),
-        };
-        let assignment = decider.assignment();
-        let compares = assignment.compare.is_some() && fits_buffer(stored);
-        let (limit, objective) = (memory_limit(worker, stored, assignment), execution.objective(assignment));
-        let job = match Decode::new(&worker.device.machine, &vae.model, &input.tensor, limit, objective) {
-            Ok(job) => job.allowing_blended(execution.allows_blended(assignment)),
-            Err(error) => return failed(JobEnd::Failed(one_line(&error))),
-        };
+    ) -> Result<JobOutcome<Vae>, JobEnd> {
+        let compares = execution.assignment.compare.is_some() && fits_buffer(execution.stored);
+        let job = execution.decode_job(input).map_err(JobEnd::Failed)?;
         let before = history.before(job.stage(), job.request());
         let job = job.with_history(&before);
         observer.request = Some(job.request().clone());
-        let mut delivery = match execution.begin(vae, input, compares) {
-            Ok(delivery) => delivery,
-            Err(end) => return failed(end),
-        };
+        let mut delivery = execution.begin(input, compares)?;
         let done = delivery.done().to_vec();
         let decoded = tracing::info_span!("decode").in_scope(|| job.run(decider, observer, &mut delivery, &done));
         let Finished { record, .. } = match decoded {
             Ok(finished) => finished,
-            Err(unfinished) => return execution.describe_unfinished(unfinished, observer),
+            Err(unfinished) => return Ok(execution.describe_unfinished(unfinished)),
         };
         let end = tracing::info_span!("write").in_scope(|| execution.finish(&mut delivery, &record));
-        JobOutcome { record: Some(Box::new(record)), output: delivery.into_store(), end }
+        Ok(JobOutcome { record: Some(Box::new(record)), output: delivery.into_store(), end })
     }
 
     fn compare(
         execution: Execution<'_>,
         input: &DecodeInput,
-        assignment: &Assignment,
         incumbent: &Arc<Revision>,
         canarys: &FrameStore,
-        stop: &StopSignal,
     ) -> Result<(Record, f64), String> {
-        let Execution { worker, stored, .. } = execution;
-        let (limit, objective) = (memory_limit(worker, stored, assignment), execution.objective(assignment));
-        let vae = vae_of(&input.model)?;
-        let job = Decode::new(&worker.device.machine, &vae.model, &input.tensor, limit, objective);
-        let job = job.map_err(|error| one_line(&error))?.allowing_blended(execution.allows_blended(assignment));
+        let job = execution.decode_job(input)?;
         let mut incumbents = FrameStore::new(true);
-        let done = vec![0; stored.job.batch as usize];
+        let done = vec![0; execution.stored.job.batch as usize];
         let mut planner = UntrackedPlanner::new(incumbent);
-        let finished = job.run(&mut planner, &mut CancelOnly(stop), &mut incumbents, &done);
+        let finished = job.run(&mut planner, &mut CancelOnly(execution.stop), &mut incumbents, &done);
         let record = finished.map_err(|unfinished| one_line(&unfinished.error))?.record;
         let compared = || -> tilewright_pipeline::Result<f64> {
             let shown = |store: &FrameStore| scalar::clamp(&store.tensor()?, -1.0, 1.0).map_err(Into::into);
@@ -141,14 +107,6 @@ impl Executed for Vae {
             Ok(psnr::over(&canarys?, &incumbents?, 2.0)?)
         };
         Ok((record, compared().map_err(|error| one_line(&error))?))
-    }
-
-    fn count(server: &ServerState, labels: &Labels<'_>, device: &str, record: &Record) {
-        server.metrics.record_decode(labels, device, record);
-    }
-
-    fn trace(trace: JobTrace) -> AnyJobTrace {
-        AnyJobTrace::Vae(Box::new(trace))
     }
 }
 
@@ -160,9 +118,16 @@ fn fits_buffer(stored: &StoredJob) -> bool {
     sides.iter().product::<u64>().saturating_mul(2 * 4 * 4) <= MOST_HELD
 }
 
-impl Execution<'_> {
+impl<'a> Execution<'a> {
+    /// The decode that the job asks for.
+    fn decode_job(&self, input: &'a DecodeInput) -> Result<Decode<'a>, String> {
+        let (machine, limit) = (&self.turn.worker.device.machine, self.memory_limit());
+        let job = Decode::new(machine, &input.vae.model, &input.tensor, limit, self.objective());
+        Ok(job.map_err(|error| one_line(&error))?.allowing_blended(self.allows_blended()))
+    }
+
     /// Begins the output of a decode.
-    fn begin(&self, vae: &OpenVae, input: &DecodeInput, compares: bool) -> Result<Delivery, JobEnd> {
+    fn begin(&self, DecodeInput { vae, latent, .. }: &DecodeInput, compares: bool) -> Result<Delivery, JobEnd> {
         let path = self.output()?;
         let model = &vae.model;
         let output = Output::new(&path, model.kind()).map_err(|error| match error {
@@ -171,7 +136,6 @@ impl Execution<'_> {
         })?;
         let rate = rate(self.stored.request.fps.as_deref(), &model.facts().family).map_err(JobEnd::Failed)?;
         let rate = model.is_video().then_some(rate);
-        let latent = &input.latent;
         let mut delivery = Delivery::new(&output, model.shape(latent), rate, texts(latent)).with_store(compares);
         delivery.begin(&mut |_| {}).map_err(|error| self.classify_write_error(&error))?;
         Ok(delivery)

@@ -5,161 +5,121 @@
 mod image;
 mod text;
 
-use std::sync::Arc;
-
 use tilewright_pipeline::Trials;
 use tilewright_plan::{Denoise, Stage, Vae, of_any, records::AnyRecord};
 use tilewright_rollout::Assignment;
-use tilewright_service_api::{JobState, StageAtWork};
+use tilewright_service_api::JobState;
 
+use self::image::ImageEncode;
 use super::{
-    JobEnd, JobEnded,
-    executed::Execution,
-    give_back,
-    observer::StopSignal,
+    JobEnded,
+    executed::{Executed, Turn},
     stages::{join_stages, split_stages},
-    wait_for_room,
 };
 use crate::{
-    device::Worker,
     error::one_line,
-    jobs::{
-        StoredJob,
-        inputs::Input,
-        live::{JobHandle, JobUpdate},
-    },
-    models::OpenModel,
-    state::ServerState,
+    jobs::{StoredJob, inputs::Input, live::JobUpdate},
 };
 
 /// Carries a job out, stage by stage; none if it begins again after the next start.
 pub fn carry_out(
-    server: &Arc<ServerState>,
-    worker: &Worker,
+    turn: Turn<'_>,
     history: &mut Trials,
     stored: &mut StoredJob,
-    model: &Arc<OpenModel>,
     assignment: &Assignment,
-    handle: &Arc<JobHandle>,
 ) -> Option<JobEnded> {
-    let id = stored.job.id.clone();
-    let input = |input: Input| server.jobs.files.input(&id, input);
+    let id = &stored.job.id;
+    let before = turn.server.retry_until_written("a job's records", || turn.server.jobs.store.record(id));
     // The records of stages that were done before the server ended are kept, too.
-    let mut records: Vec<String> = match server.retry_until_written("a job's records", || server.jobs.store.record(&id))
-    {
+    let records = match before {
         Ok(before) => before.as_deref().map(split_stages).unwrap_or_default().into_iter().map(str::to_owned).collect(),
-        Err(error) => return Some(failed(one_line(&error))),
+        Err(error) => return Some(JobEnded::failed(one_line(&error))),
     };
-    if !input(Input::Latent).is_file() {
-        if !input(Input::Conditioning).is_file() {
-            records.clear();
-            let ended = text::carry_out(server, worker, history, stored, model, handle, &mut records)?;
-            if ended.state != JobState::Done {
-                return Some(ended);
+    Prompted { turn, history, stored, records }.carry_out(assignment).unwrap_or_else(|early| early)
+}
+
+/// A job from a prompt at work, and the records of the stages that are done.
+struct Prompted<'a> {
+    turn: Turn<'a>,
+    history: &'a mut Trials,
+    stored: &'a mut StoredJob,
+    records: Vec<String>,
+}
+
+/// The end of a job in a stage that is not its last; none if it begins again after the next start.
+type Early = Option<JobEnded>;
+
+impl Prompted<'_> {
+    fn carry_out(mut self, sampled: &Assignment) -> Result<Option<JobEnded>, Early> {
+        let (files, id) = (&self.turn.server.jobs.files, self.stored.job.id.clone());
+        let is_there = |input: Input| files.input(&id, input).is_file();
+        if !is_there(Input::Latent) {
+            if !is_there(Input::Conditioning) {
+                self.records.clear();
+                let assignment = self.begin(Stage::Text)?;
+                go_on(self.encode_prompts(&assignment))?;
             }
-        }
-        if input(Input::Image).is_file() && !server.jobs.files.start(&id).is_file() {
-            records.retain(|record| is_of(record, Stage::Text));
-            let ended = image::carry_out(server, worker, history, stored, model, handle, &mut records)?;
-            if ended.state != JobState::Done {
-                return Some(ended);
+            if is_there(Input::Image) && !files.start(&id).is_file() {
+                self.keep_records(&[Stage::Text]);
+                let assignment = self.begin(Stage::Encode)?;
+                go_on(self.work::<ImageEncode>(&assignment))?;
             }
+            self.keep_records(&[Stage::Text, Stage::Encode]);
+            self.show(Stage::Denoise);
+            go_on(self.work::<Denoise>(sampled))?;
         }
-        records.retain(|record| is_of(record, Stage::Text) || is_of(record, Stage::Encode));
-        begin(server, stored, handle, StageAtWork::Denoise, &records);
-        let ended = super::carry_out::<Denoise>(server, worker, history, stored, model, assignment, handle)?;
-        let ended = ended.after(&mut records);
-        if ended.state != JobState::Done {
-            return Some(ended);
-        }
+        let assignment = self.begin(Stage::Decode)?;
+        let decoded = self.work::<Vae>(&assignment);
+        self.stored.job.at = None;
+        Ok(decoded)
     }
-    begin(server, stored, handle, StageAtWork::Decode, &records);
-    let decode = match server.rollout.revive_assignment(stored.pinned_of(Stage::Decode)) {
-        Ok(decode) => decode,
-        Err(error) => return Some(failed(error.for_callers())),
-    };
-    let ended = super::carry_out::<Vae>(server, worker, history, stored, model, &decode, handle)?;
-    stored.job.at = None;
-    Some(ended.after(&mut records))
-}
 
-/// A stage before the sample, whose outcome is kept in the job's folder.
-struct Preparation {
-    stage: Stage,
-    at_work: StageAtWork,
-    /// The stage's name in the job's error.
-    name: &'static str,
-    /// The line of the log if there is no room for what the stage makes.
-    no_room: &'static str,
-}
-
-impl Preparation {
-    /// Carries the stage out, again each time that there was no room for what it makes; adds its
-    /// records. None if the job begins again after the next start.
-    fn carry_out(
-        &self,
-        server: &ServerState,
-        worker: &Worker,
-        stored: &mut StoredJob,
-        handle: &Arc<JobHandle>,
-        records: &mut Vec<String>,
-        mut make: impl FnMut(Execution<'_>, &Assignment, &StopSignal, &mut Vec<String>) -> Result<(), JobEnd>,
-    ) -> Option<JobEnded> {
-        begin(server, stored, handle, self.at_work, records);
-        let assignment = match server.rollout.revive_assignment(stored.pinned_of(self.stage)) {
-            Ok(assignment) => assignment,
-            Err(error) => return Some(failed(error.for_callers())),
-        };
-        let stop = StopSignal::new(handle.clone(), stored);
-        let before = records.len();
-        let made = loop {
-            records.truncate(before);
-            let made = make(Execution { server, worker, stored }, &assignment, &stop, records);
-            let Err(JobEnd::Unwritten(line)) = made else { break made };
-            tracing::error!(error = line, "{}", self.no_room);
-            match wait_for_room(server, &stop) {
-                Ok(true) => {}
-                // The job begins anew after the next start.
-                Ok(false) => return None,
-                Err(end) => break Err(end),
-            }
-        };
-        let (state, error) = match made {
-            Ok(()) => (JobState::Done, None),
-            Err(JobEnd::LostDevice(reason)) => {
-                give_back(server, worker, stored, &reason);
-                return None;
-            }
-            Err(end) => end.state(self.name),
-        };
-        Some(JobEnded { state, error, record: None }.after(records))
+    /// Keeps the records of these stages alone.
+    fn keep_records(&mut self, stages: &[Stage]) {
+        self.records.retain(|record| {
+            AnyRecord::from_json(record).is_some_and(|record| match record {
+                AnyRecord::Text(_) => stages.contains(&Stage::Text),
+                AnyRecord::Denoise(_) => stages.contains(&Stage::Denoise),
+                AnyRecord::Vae(record) => stages.contains(&record.stage()),
+            })
+        });
     }
-}
 
-fn failed(line: String) -> JobEnded {
-    JobEnded { state: JobState::Failed, error: Some(line), record: None }
-}
+    /// Begins a stage, on which the revision decides that is given.
+    fn begin(&mut self, stage: Stage) -> Result<Assignment, Early> {
+        self.show(stage);
+        let assignment = self.turn.server.rollout.revive_assignment(self.stored.pinned_of(stage));
+        assignment.map_err(|error| Some(JobEnded::failed(error.for_callers())))
+    }
 
-fn is_of(record: &str, stage: Stage) -> bool {
-    AnyRecord::from_json(record).is_some_and(|record| of_any!(record, record => record.stage() == stage))
-}
+    /// Shows followers the stage that begins, and keeps the records of those before.
+    fn show(&mut self, stage: Stage) {
+        let Turn { server, handle, .. } = self.turn;
+        self.stored.job.at = Some(stage);
+        let record = (!self.records.is_empty()).then(|| join_stages(&self.records));
+        let update = || server.jobs.store.update(self.stored, record.as_deref(), None);
+        if let Err(error) = server.retry_until_written("a job's stage", update) {
+            tracing::error!(error = one_line(&error), "the stage of a job can't be written");
+        }
+        handle.send(JobUpdate::Job(Box::new(self.stored.job.clone())));
+    }
 
-impl JobEnded {
+    fn work<W: Executed>(&mut self, assignment: &Assignment) -> Option<JobEnded> {
+        let ended = super::carry_out::<W>(self.turn, self.history, self.stored, assignment)?;
+        Some(self.end(ended))
+    }
+
     /// The end of a job whose last stage this was; its record comes after those before.
-    fn after(self, records: &mut Vec<String>) -> Self {
-        records.extend(self.record);
-        Self { record: Some(join_stages(records)), ..self }
+    fn end(&mut self, ended: JobEnded) -> JobEnded {
+        self.records.extend(ended.record);
+        JobEnded { record: Some(join_stages(&self.records)), ..ended }
     }
 }
 
-/// Tells followers of the stage that begins, and keeps the records of those before.
-fn begin(server: &ServerState, stored: &mut StoredJob, handle: &JobHandle, stage: StageAtWork, records: &[String]) {
-    stored.job.at = Some(stage);
-    let record = (!records.is_empty()).then(|| join_stages(records));
-    let update = || server.jobs.store.update(stored, record.as_deref(), None);
-    let kept = server.retry_until_written("a job's stage", update);
-    if let Err(error) = kept {
-        tracing::error!(error = one_line(&error), "the stage of a job can't be written");
+/// Goes on with the next stage if one is done.
+fn go_on(ended: Option<JobEnded>) -> Result<(), Early> {
+    match ended {
+        Some(JobEnded { state: JobState::Done, .. }) => Ok(()),
+        early => Err(early),
     }
-    handle.send(JobUpdate::Job(Box::new(stored.job.clone())));
 }

@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use tilewright_service_api::{JobStage, StageAtWork};
+use tilewright_plan::Stage;
+use tilewright_service_api::JobStage;
 
 use crate::jobs::StoredJob;
 
@@ -30,8 +31,8 @@ impl Held {
     /// The looks of the stage that a job is about to begin.
     pub fn of(stored: &StoredJob) -> Self {
         let of_one = match stored.job.stage {
-            JobStage::Decode => Some(StageAtWork::Decode),
-            JobStage::Denoise => Some(StageAtWork::Denoise),
+            JobStage::Decode => Some(Stage::Decode),
+            JobStage::Denoise => Some(Stage::Denoise),
             JobStage::Generate => None,
         };
         let stage = stored.job.at.or(of_one).map(|at| at.name());

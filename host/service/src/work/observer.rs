@@ -15,15 +15,18 @@ use tilewright_engine::{
 };
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentMap};
-use tilewright_plan::{Candidate, Decision, Denoise, DenoiseCost, DenoiseRequest, LogLine, Request, Text, Vae, Work};
-use tilewright_rollout::Assignment;
+use tilewright_plan::{
+    Decision, Denoise, DenoiseCost, DenoiseOutcome, DenoiseRequest, PoolStatistics, Request, Text, Vae, Work,
+};
+use tilewright_rollout::{Assignment, Decider, Served};
 use tilewright_service_api::{PlanGrid, SamplingProgress};
 
-use super::{JobEnd, held::Held};
+use super::{JobEnd, executed::Execution, held::Held};
 use crate::{
     clock,
     device::DeviceState,
     error::one_line,
+    job_traces::{AnyJobTrace, JobTrace},
     jobs::{
         StoredJob,
         live::{JobHandle, plan_grid, step_grid},
@@ -95,10 +98,8 @@ pub struct JobObserver<'a, W: Work> {
     goes_on: bool,
     /// The request, when it is known.
     pub request: Option<W::Request>,
-    /// The plans that the last decision considered.
-    pub candidates: Vec<Candidate<W>>,
-    /// The lines that the policy logged.
-    pub log: Vec<LogLine>,
+    /// The plans that the last decision considered, and the lines that the policy logged.
+    pub trace: JobTrace<W>,
     /// The place where the steps of a sample are kept.
     pub kept: Option<KeptSample>,
     /// The preview of a sample.
@@ -171,37 +172,26 @@ impl StepPace {
 
 impl<'a, W: Work> JobObserver<'a, W> {
     /// An observer that has seen nothing.
-    pub fn new(
-        server: &'a ServerState,
-        device: &'a DeviceState,
-        assignment: &'a Assignment,
-        handle: Arc<JobHandle>,
-        stop: StopSignal,
-        successor: impl Fn() -> bool + 'static,
-        current: Arc<AtomicU64>,
-    ) -> Self {
-        let (candidates, log) = (Vec::new(), Vec::new());
+    pub fn new(execution: Execution<'a>, decider: &Decider<W>) -> Self
+    where
+        W: Served,
+    {
+        let Execution { turn, assignment, stop, .. } = execution;
         Self {
-            server,
-            device,
+            server: turn.server,
+            device: &turn.worker.device,
             assignment,
-            handle,
-            stop,
-            successor: Box::new(successor),
-            current,
+            handle: turn.handle.clone(),
+            stop: stop.clone(),
+            successor: Box::new(decider.successor()),
+            current: decider.current(),
             goes_on: false,
             request: None,
-            candidates,
-            log,
+            trace: JobTrace::default(),
             kept: None,
             previewing: None,
             pace: StepPace::default(),
         }
-    }
-
-    /// The signal that stops the job.
-    pub fn stop(&self) -> &StopSignal {
-        &self.stop
     }
 
     fn labels(&self) -> Labels<'a> {
@@ -216,8 +206,8 @@ impl<'a, W: Work> JobObserver<'a, W> {
         let reason = decision.fallback.as_ref().map(|fallback| fallback.reason);
         self.server.metrics.record_decision(&labels, decision.elapsed, reason);
         self.server.traces.record_decision_time(labels.policy, labels.revision, decision.elapsed.as_secs_f64());
-        self.candidates.clone_from(&decision.candidates);
-        self.log.extend(decision.log.iter().cloned());
+        self.trace.candidates.clone_from(&decision.candidates);
+        self.trace.log.extend(decision.log.iter().cloned());
         let goes_on = std::mem::take(&mut self.goes_on);
         if let Some(grid) = grid {
             let decided = (labels.policy, labels.revision);
@@ -251,10 +241,21 @@ pub trait Followed: Work {
     fn step(_cost: &Self::Cost) -> Option<Duration> {
         None
     }
+
+    /// Bytes of weights that a sample read again, and its calls that earlier outputs served.
+    fn savings(_outcome: &Self::Outcome) -> Option<(u64, u32)> {
+        None
+    }
+
+    /// The memory pool's work.
+    fn pool(outcome: &Self::Outcome) -> PoolStatistics;
+
+    /// A trace among those of all kinds.
+    fn any_trace(trace: JobTrace<Self>) -> AnyJobTrace;
 }
 
 macro_rules! followed {
-    ($work:ident, $grid:expr $(, $step:expr)?) => {
+    ($work:ident, $grid:expr $(, $step:expr, $savings:expr)?) => {
         impl Followed for $work {
             fn decided(any: AnyDecided<'_>) -> Option<Decided<'_, Self>> {
                 if let AnyDecided::$work(decided) = any { Some(decided) } else { None }
@@ -268,11 +269,23 @@ macro_rules! followed {
                 $grid(request, plan)
             }
 
+            fn pool(outcome: &Self::Outcome) -> PoolStatistics {
+                outcome.pool
+            }
+
+            fn any_trace(trace: JobTrace<Self>) -> AnyJobTrace {
+                AnyJobTrace::$work(Box::new(trace))
+            }
+
             $(
                 const HAS_STEPS: bool = true;
 
                 fn step(cost: &Self::Cost) -> Option<Duration> {
                     Some($step(cost))
+                }
+
+                fn savings(outcome: &Self::Outcome) -> Option<(u64, u32)> {
+                    Some($savings(outcome))
                 }
             )?
         }
@@ -284,7 +297,8 @@ followed!(Text, |_, _| Some(step_grid(1)));
 followed!(
     Denoise,
     |request: Option<&DenoiseRequest>, _| Some(step_grid(request.map_or(0, |request| request.steps))),
-    |cost: &DenoiseCost| cost.step
+    |cost: &DenoiseCost| cost.step,
+    |outcome: &DenoiseOutcome| (outcome.moved_bytes, outcome.reused)
 );
 
 impl<W: Followed> Observer for JobObserver<'_, W> {

@@ -21,7 +21,7 @@ impl Execution<'_> {
         let is_any =
             |is: fn(&io::Error) -> bool| causes().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is));
         if is_any(is_full) {
-            self.server.disk.note(true, line.clone());
+            self.turn.server.disk.note(true, line.clone());
             return JobEnd::Unwritten(line);
         }
         if is_any(|error: &io::Error| error.kind() == io::ErrorKind::FileTooLarge) {
@@ -30,7 +30,7 @@ impl Execution<'_> {
         }
         // An encoder in another process reports a full disk in its own words, so the disk is
         // probed.
-        match self.server.disk.probe(&self.server.jobs.files.job_folder(&self.stored.job.id)) {
+        match self.turn.server.disk.probe(&self.turn.server.jobs.files.job_folder(&self.stored.job.id)) {
             Err(error) if is_full(&error) => JobEnd::Unwritten(line),
             _ => JobEnd::Failed(line),
         }
@@ -41,9 +41,9 @@ impl Execution<'_> {
     /// # Errors
     /// The disk takes no writes.
     pub fn output(&self) -> Result<PathBuf, JobEnd> {
-        self.server.disk.step().map_err(|error| self.classify_write_error(&error))?;
+        self.turn.server.disk.step().map_err(|error| self.classify_write_error(&error))?;
         let name = format!("result.{}", self.stored.job.format.ending());
-        Ok(self.server.jobs.files.job_folder(&self.stored.job.id).join(name))
+        Ok(self.turn.server.jobs.files.job_folder(&self.stored.job.id).join(name))
     }
 
     /// Syncs the results before any caller sees them, so that they survive a power failure.
@@ -51,7 +51,8 @@ impl Execution<'_> {
     /// # Errors
     /// They can't be written.
     pub fn sync_results(&self, files: &[PathBuf]) -> Result<Vec<JobResult>, JobEnd> {
-        self.server
+        self.turn
+            .server
             .jobs
             .files
             .sync_results(&self.stored.job.id, files)

@@ -10,39 +10,36 @@ use std::{
 use tilewright_engine::{Begun, DenoiseJob, Finished, SampleState, Sampled, Sampling};
 use tilewright_media::{Preview, Rate, Texts};
 use tilewright_pipeline::{
-    Description, KeptSample, LatentKind, LatentOutput, LoraRequest, SampleModel, SampleRequest, Trials, Workflow,
+    Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials, Workflow,
 };
 use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
-use tilewright_rollout::{Assignment, Decider, Revision, UntrackedPlanner};
+use tilewright_rollout::{Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::{JobResult, JobStage};
 use tilewright_torch::psnr;
 
 use super::{
     JobEnd,
-    executed::{Executed, Execution, JobOutcome},
-    memory_limit,
-    observer::{CancelOnly, JobObserver, Previewing, StopSignal},
+    executed::{Executed, Execution, JobOutcome, Turn},
+    observer::{CancelOnly, JobObserver, Previewing},
 };
 use crate::{
     accept,
     error::one_line,
-    job_traces::{AnyJobTrace, JobTrace},
     jobs::{StoredJob, inputs::Input},
-    metrics::Labels,
-    models::OpenModel,
     state::ServerState,
 };
 
-/// The model of a sample, and its files, read.
+/// The files of a sample, read, and the request that they were prepared from.
 pub struct SampleInput {
-    model: Arc<OpenModel>,
-    /// The request that the sampling was prepared from.
     request: SampleRequest,
     sampling: Sampling,
 }
 
-fn transformer_of(model: &OpenModel) -> Result<&SampleModel, String> {
-    model.transformer.as_ref().ok_or_else(|| format!("model {} no longer has a transformer", model.name))
+impl<'a> Turn<'a> {
+    fn transformer(self) -> Result<&'a SampleModel, String> {
+        let Turn { model, .. } = self;
+        model.transformer.as_ref().ok_or_else(|| format!("model {} no longer has a transformer", model.name))
+    }
 }
 
 /// The file that a sample reads. The latent of a prompt's is that of its picture.
@@ -54,21 +51,22 @@ fn place_of(server: &ServerState, stored: &StoredJob, input: Input) -> PathBuf {
 }
 
 impl Executed for Denoise {
+    type Work = Self;
     type Input = SampleInput;
     type Output = tch::Tensor;
 
     const NAME: &'static str = "sampling";
 
-    fn read(server: &ServerState, stored: &StoredJob, model: &Arc<OpenModel>) -> Result<SampleInput, String> {
-        let transformer = transformer_of(model)?;
-        let path = |input: Input| Some(place_of(server, stored, input)).filter(|path| path.is_file());
+    fn read(turn: Turn<'_>, stored: &StoredJob) -> Result<SampleInput, String> {
+        let transformer = turn.transformer()?;
+        let path = |input: Input| Some(place_of(turn.server, stored, input)).filter(|path| path.is_file());
         let mut fields = accept::fields_of(&stored.request, stored.job.request.as_deref(), transformer)?;
         if stored.job.stage == JobStage::Generate && path(Input::Latent).is_some() {
             fields = accept::from_latent(fields);
         }
         let request = accept::sample_request(transformer, &fields, path)?;
-        let sampling = transformer.prepare(&request).map_err(|error| accept::describe(&error, model, path))?;
-        Ok(SampleInput { model: model.clone(), request, sampling })
+        let sampling = transformer.prepare(&request).map_err(|error| accept::describe(&error, turn.model, path))?;
+        Ok(SampleInput { request, sampling })
     }
 
     fn execute<'a>(
@@ -77,75 +75,54 @@ impl Executed for Denoise {
         input: &'a SampleInput,
         decider: &mut Decider<Self>,
         observer: &mut JobObserver<'a, Self>,
-    ) -> JobOutcome<Self> {
-        let failed = |end| JobOutcome { record: None, output: None, end: Err(end) };
-        let Execution { worker, stored, .. } = execution;
-        let assignment = decider.assignment();
-        let compares = assignment.compare.is_some();
-        let (limit, objective) = (memory_limit(worker, stored, assignment).bytes, execution.objective(assignment));
-        let transformer = match transformer_of(&input.model) {
-            Ok(transformer) => transformer,
-            Err(line) => return failed(JobEnd::Failed(line)),
-        };
-        let machine = &worker.device.machine;
-        let job = match DenoiseJob::new(machine, &transformer.denoiser, &input.sampling, limit, objective) {
-            Ok(job) => job,
-            Err(error) => return failed(JobEnd::Failed(one_line(&error))),
-        };
+    ) -> Result<JobOutcome<Self>, JobEnd> {
+        let transformer = execution.turn.transformer().map_err(JobEnd::Failed)?;
+        let job = execution.sample_job(input).map_err(JobEnd::Failed)?;
         let before = history.before(Stage::Denoise, job.request());
         let job = job.with_history(&before);
         observer.request = Some(job.request().clone());
-        let (output, kept, begun) = match execution.begin_sample(transformer, &input.sampling) {
-            Ok(begun) => begun,
-            Err(end) => return failed(end),
-        };
+        let (output, kept, begun) = execution.begin_sample(transformer, &input.sampling)?;
         observer.kept = kept;
-        observer.previewing = execution.preview(&input.model);
+        observer.previewing = execution.preview();
         let begun = begun.map(|(state, plan)| Begun { state, plan });
         let sampled = tracing::info_span!("sample").in_scope(|| job.run(decider, begun, observer));
         let sampled = match sampled {
             Ok(sampled) => sampled,
-            Err(unfinished) => return execution.describe_unfinished(unfinished, observer),
+            Err(unfinished) => return Ok(execution.describe_unfinished(unfinished)),
         };
         let end =
             tracing::info_span!("write").in_scope(|| execution.finish_sample(transformer, input, &output, &sampled));
         let Finished { output, record, .. } = sampled;
-        JobOutcome { record: Some(Box::new(record)), output: compares.then_some(output.latents), end }
+        let compares = execution.assignment.compare.is_some();
+        Ok(JobOutcome { record: Some(Box::new(record)), output: compares.then_some(output.latents), end })
     }
 
     fn compare(
         execution: Execution<'_>,
         input: &SampleInput,
-        assignment: &Assignment,
         incumbent: &Arc<Revision>,
         canarys: &tch::Tensor,
-        stop: &StopSignal,
     ) -> Result<(Record<Self>, f64), String> {
-        let Execution { worker, stored, .. } = execution;
-        let (limit, objective) = (memory_limit(worker, stored, assignment).bytes, execution.objective(assignment));
-        let transformer = transformer_of(&input.model)?;
-        let machine = &worker.device.machine;
-        let job = DenoiseJob::new(machine, &transformer.denoiser, &input.sampling, limit, objective);
-        let job = job.map_err(|error| one_line(&error))?;
+        let job = execution.sample_job(input)?;
         let mut planner = UntrackedPlanner::new(incumbent);
-        let sampled = job.run(&mut planner, None, &mut CancelOnly(stop));
+        let sampled = job.run(&mut planner, None, &mut CancelOnly(execution.stop));
         let Finished { output, record, .. } = sampled.map_err(|unfinished| one_line(&unfinished.error))?;
         Ok((record, psnr::over_span(canarys, &output.latents).map_err(|error| one_line(&error))?))
-    }
-
-    fn count(server: &ServerState, labels: &Labels<'_>, device: &str, record: &Record<Self>) {
-        server.metrics.record_sample(labels, device, record);
-    }
-
-    fn trace(trace: JobTrace<Self>) -> AnyJobTrace {
-        AnyJobTrace::Denoise(Box::new(trace))
     }
 }
 
 /// The place of a sample's result, that of its steps, and the step that was kept there.
 type BegunSample = (LatentOutput, Option<KeptSample>, Option<(SampleState, DenoisePlan)>);
 
-impl Execution<'_> {
+impl<'a> Execution<'a> {
+    /// The sample that the job asks for.
+    fn sample_job(&self, input: &'a SampleInput) -> Result<DenoiseJob<'a>, String> {
+        let (machine, limit) = (&self.turn.worker.device.machine, self.memory_limit().bytes);
+        let denoiser = &self.turn.transformer()?.denoiser;
+        let job = DenoiseJob::new(machine, denoiser, &input.sampling, limit, self.objective());
+        job.map_err(|error| one_line(&error))
+    }
+
     /// Finds the places of a sample's result and steps. A kept step of other weights or files is
     /// dropped: a reload may have changed the model.
     fn begin_sample(&self, transformer: &SampleModel, sampling: &Sampling) -> Result<BegunSample, JobEnd> {
@@ -153,7 +130,7 @@ impl Execution<'_> {
         // The latent of a prompt is the input of its decode.
         let (path, kind) = match self.stored.job.stage {
             JobStage::Generate => {
-                (self.server.jobs.files.input(&self.stored.job.id, Input::Latent), Some(LatentKind::Safetensors))
+                (self.turn.server.jobs.files.input(&self.stored.job.id, Input::Latent), Some(LatentKind::Safetensors))
             }
             JobStage::Decode | JobStage::Denoise => (self.output()?, None),
         };
@@ -173,10 +150,11 @@ impl Execution<'_> {
     }
 
     /// The preview of a sample that asks for one.
-    fn preview<'a>(&self, model: &'a OpenModel) -> Option<Previewing<'a>> {
+    fn preview(&self) -> Option<Previewing<'a>> {
         self.stored.request.sample.as_ref().filter(|fields| fields.preview)?;
-        let colours = model.colours(&self.worker.device.machine, self.worker.device.memory_limit)?;
-        let preview = Preview::new(&self.server.jobs.files.preview(&self.stored.job.id)).ok()?;
+        let colours =
+            self.turn.model.colours(&self.turn.worker.device.machine, self.turn.worker.device.memory_limit)?;
+        let preview = Preview::new(&self.turn.server.jobs.files.preview(&self.stored.job.id)).ok()?;
         Some(Previewing { colours, preview })
     }
 
@@ -204,10 +182,10 @@ impl Execution<'_> {
     fn describe_prompted(
         &self,
         transformer: &SampleModel,
-        SampleInput { model, request, sampling }: &SampleInput,
+        SampleInput { request, sampling }: &SampleInput,
         sampled: &Finished<Sampled, Denoise>,
     ) -> tilewright_pipeline::Result<Texts> {
-        let stored = &self.stored.request;
+        let (model, stored) = (self.turn.model, &self.stored.request);
         let fields = accept::fields_of(stored, self.stored.job.request.as_deref(), transformer).unwrap_or_default();
         let vae = model.vae.as_ref().map(|vae| &vae.model).filter(|vae| vae.is_video());
         let rate = vae.and_then(|vae| accept::rate(stored.fps.as_deref(), &vae.facts().family).ok());
@@ -219,7 +197,7 @@ impl Execution<'_> {
         let description = Description {
             workflow: Workflow {
                 parts: model.parts(),
-                loras: &requests_of(model),
+                loras: &model.loras.iter().map(|lora| lora.request.clone()).collect::<Vec<_>>(),
                 prompts: &accept::prompts_of(stored, &fields),
                 model: transformer,
                 request,
@@ -242,9 +220,4 @@ impl Execution<'_> {
         };
         description.texts()
     }
-}
-
-/// The LoRAs of a model, as they were asked for.
-fn requests_of(model: &OpenModel) -> Vec<LoraRequest> {
-    model.loras.iter().map(|lora| lora.request.clone()).collect()
 }
