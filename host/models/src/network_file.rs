@@ -7,7 +7,7 @@ mod loaded;
 use std::{fmt::Debug, ops::Deref};
 
 use tilewright_checkpoint::Stored;
-use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, Listing, TokenOps, TokenScope};
+use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Needed, TokenOps, TokenScope};
 
 #[cfg(feature = "torch")]
 pub use self::loaded::LoadedNetwork;
