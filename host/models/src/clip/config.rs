@@ -38,7 +38,7 @@ pub struct Picture {
 }
 
 /// The architecture of a CLIP encoder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Config {
     /// Width of tokens.
     pub hidden: i64,
@@ -80,14 +80,14 @@ impl Config {
         let (vocabulary, hidden) = (file.extent("tokens.weight", 0)?, file.extent("tokens.weight", 1)?);
         let heads = hidden / HEAD;
         let quick_gelu = file.layout != Layout::Original && !OPEN_CLIP.contains(&hidden);
-        Self::read_blocks(file, Self { heads, quick_gelu, vocabulary, ..Self::of_width(hidden) })
+        Self::read_blocks(file, Self { heads, quick_gelu, vocabulary, hidden, ..Self::default() })
     }
 
     fn read_picture(file: &TransformerFile) -> Result<Self> {
         let hidden = file.extent("patches.weight", 0)?;
         let heads = if hidden == BASE { HEADS[0] } else { HEADS[1] };
         let quick_gelu = file.layout != Layout::Original && !OPEN_CLIP_PICTURES.contains(&hidden);
-        let config = Self::read_blocks(file, Self { heads, quick_gelu, ..Self::of_width(hidden) })?;
+        let config = Self::read_blocks(file, Self { heads, quick_gelu, hidden, ..Self::default() })?;
         let patch = file.extent("patches.weight", 2)?;
         let along = (1..=MOST_ALONG).find(|along| along * along + 1 == config.positions);
         match (along, patch) {
@@ -96,19 +96,6 @@ impl Config {
                 "CLIP encoder",
                 format!("{} positions are no square of patches and a class", config.positions),
             )),
-        }
-    }
-
-    fn of_width(hidden: i64) -> Self {
-        Self {
-            hidden,
-            heads: 0,
-            blocks: 0,
-            feed_forward: 0,
-            vocabulary: 0,
-            positions: 0,
-            quick_gelu: false,
-            picture: None,
         }
     }
 

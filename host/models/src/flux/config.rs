@@ -64,13 +64,15 @@ impl Config {
             Layout::Diffusers => (file.blocks("transformer_blocks")?, file.blocks("single_transformer_blocks")?),
         };
         let refused = |reason| file.refuse("Flux.1 transformer", reason);
-        let each = match double_blocks {
-            0 => file.extent("single_blocks.0.norm.query_norm.scale", 0)?,
-            _ => file.extent("double_blocks.0.img_attn.norm.query_norm.scale", 0)?,
-        };
-        let feed_forward = match double_blocks {
-            0 => file.extent("single_blocks.0.linear2.weight", 1)? - hidden,
-            _ => file.extent("double_blocks.0.img_mlp.0.bias", 0)?,
+        let (each, feed_forward) = match double_blocks {
+            0 => (
+                file.extent("single_blocks.0.norm.query_norm.scale", 0)?,
+                file.extent("single_blocks.0.linear2.weight", 1)? - hidden,
+            ),
+            _ => (
+                file.extent("double_blocks.0.img_attn.norm.query_norm.scale", 0)?,
+                file.extent("double_blocks.0.img_mlp.0.bias", 0)?,
+            ),
         };
         let token = file.extent("img_in.weight", 1)?;
         let written: ConfigFile = config_json::beside(file.file(), &["FluxTransformer2DModel"])?;

@@ -90,7 +90,7 @@ fn shares(meter: &Meter, forward: impl FnOnce(&mut Track<'_>) -> Result<MeterTen
     Ok(metered::shares(&ends))
 }
 
-/// What a decode needs to know of its network.
+/// The facts that a decode needs of its architecture.
 #[derive(Clone, Debug, Default)]
 pub struct Course {
     /// Each layer's share of the work, in the order that they run; they add up to 1.

@@ -51,7 +51,7 @@ pub(crate) struct LoadProgress<'s> {
 }
 
 impl LoadProgress<'_> {
-    /// Tells how far the load is, before a weight of these bytes is loaded.
+    /// Reports the share that is done, before a weight of these bytes is loaded.
     pub fn step(&mut self, bytes: u64) -> Result<()> {
         let share = (self.done as f64 / self.all.max(1) as f64).min(1.0);
         self.done += bytes;

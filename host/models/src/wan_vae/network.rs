@@ -7,7 +7,7 @@ use super::{
     Config, Spread,
     clip::Piece,
     layers::{Past, SquareOrder, UnitNorm, pointwise},
-    steps::{Attention, Begin, Double, End, Stem, Step, Still, residual},
+    steps::{Attention, Begin, Convolve, Double, End, Step, Still},
 };
 use crate::{Family, Result};
 
@@ -62,9 +62,7 @@ impl<O: CausalOps> Line<O> {
     }
 
     fn add_residual(&mut self, scope: &Scope<'_, O>, into: i64, out: i64) -> Result<()> {
-        let (hide, sum) = residual(scope, into, out)?;
-        self.add(hide);
-        self.add(sum);
+        Convolve::residual(scope, into, out)?.into_iter().for_each(|half| self.add(half));
         Ok(())
     }
 }
@@ -79,7 +77,7 @@ impl<O: CausalOps> Network<O> {
         let (latent, middle) = (config.latent_channels as i64, config.middle_channels as i64);
         let decoder = root.at("decoder");
         line.add(Still(pointwise(&root.at("post_quant_conv"), latent, latent, 1)?));
-        line.add(Stem::build(&decoder.at("conv_in"), None, latent, middle)?);
+        line.add(Convolve::alone(&decoder.at("conv_in"), None, latent, middle)?);
         let scope = decoder.at("mid_block");
         line.add_residual(&scope.at("resnets").at(0), middle, middle)?;
         line.add(Attention::build(&scope.at("attentions").at(0), middle)?);
@@ -109,7 +107,7 @@ impl<O: CausalOps> Network<O> {
         }
         let norm = UnitNorm::build(&decoder.at("norm_out"), last)?;
         let out = config.out_channels as i64;
-        line.add(Stem::build(&decoder.at("conv_out"), Some(norm), last, out)?);
+        line.add(Convolve::alone(&decoder.at("conv_out"), Some(norm), last, out)?);
         let (scale, patch) = (config.temporal_scale().max(1), config.patch as i64);
         let order = SquareOrder::of(config.family == Family::Wan22);
         Ok(Self { steps: line.steps, scale, patch, order })
