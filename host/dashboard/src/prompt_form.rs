@@ -30,6 +30,11 @@ impl Number {
     const fn any(name: &'static str, label: &'static str, most: u64) -> Self {
         Self { step: "any", ..Self::whole(name, label, 0, most) }
     }
+
+    /// The same with the model's own and the value of a request.
+    const fn of(self, usual: fn(&PromptModel) -> Option<String>, given: fn(&JobRequest) -> Option<String>) -> Self {
+        Self { usual, given, ..self }
+    }
 }
 
 fn sample(request: &JobRequest) -> Option<&SampleFields> {
@@ -41,62 +46,32 @@ fn words(value: Option<impl ToString>) -> Option<String> {
 }
 
 const SIZE: [Number; 4] = [
-    Number {
-        usual: |model| words(Some(model.usual.width)),
-        given: |request| words(sample(request)?.width),
-        ..Number::whole("width", "Width", 16, 32_768)
-    },
-    Number {
-        usual: |model| words(Some(model.usual.height)),
-        given: |request| words(sample(request)?.height),
-        ..Number::whole("height", "Height", 16, 32_768)
-    },
-    Number {
-        usual: |model| words(Some(model.usual.frames).filter(|frames| *frames > 1)),
-        given: |request| words(sample(request)?.frames),
-        ..Number::whole("frames", "Frames", 1, 4096)
-    },
-    Number {
-        usual: |_| Some("1".into()),
-        given: |request| words(sample(request)?.batch),
-        ..Number::whole("batch", "How many", 1, 64)
-    },
+    Number::whole("width", "Width", 16, 32_768)
+        .of(|model| words(Some(model.usual.width)), |request| words(sample(request)?.width)),
+    Number::whole("height", "Height", 16, 32_768)
+        .of(|model| words(Some(model.usual.height)), |request| words(sample(request)?.height)),
+    Number::whole("frames", "Frames", 1, 4096).of(
+        |model| words(Some(model.usual.frames).filter(|frames| *frames > 1)),
+        |request| words(sample(request)?.frames),
+    ),
+    Number::whole("batch", "How many", 1, 64).of(|_| Some("1".into()), |request| words(sample(request)?.batch)),
 ];
 
 const SAMPLING: [Number; 5] = [
-    Number {
-        usual: |model| words(Some(model.usual.steps)),
-        given: |request| words(sample(request)?.steps),
-        ..Number::whole("steps", "Steps", 1, 10_000)
-    },
-    Number {
-        usual: |model| words(Some(model.usual.cfg)),
-        given: |request| words(sample(request)?.cfg),
-        ..Number::any("cfg", "Guidance (cfg)", 100)
-    },
-    Number {
-        usual: |model| words(model.usual.guidance),
-        given: |request| words(sample(request)?.guidance),
-        ..Number::any("guidance", "Guidance of the network", 100)
-    },
-    Number {
-        usual: |model| words(model.usual.shift),
-        given: |request| words(sample(request)?.shift),
-        ..Number::any("shift", "Shift", 1000)
-    },
-    Number {
-        usual: |model| words(model.usual.text_tokens),
-        given: |request| words(request.text_tokens),
-        ..Number::whole("text_tokens", "Tokens of T5", 3, 512)
-    },
+    Number::whole("steps", "Steps", 1, 10_000)
+        .of(|model| words(Some(model.usual.steps)), |request| words(sample(request)?.steps)),
+    Number::any("cfg", "Guidance (cfg)", 100)
+        .of(|model| words(Some(model.usual.cfg)), |request| words(sample(request)?.cfg)),
+    Number::any("guidance", "Guidance of the network", 100)
+        .of(|model| words(model.usual.guidance), |request| words(sample(request)?.guidance)),
+    Number::any("shift", "Shift", 1000).of(|model| words(model.usual.shift), |request| words(sample(request)?.shift)),
+    Number::whole("text_tokens", "Tokens of T5", 3, 512)
+        .of(|model| words(model.usual.text_tokens), |request| words(request.text_tokens)),
 ];
 
 /// The share of the way from noise to a picture that is gone again.
-const DENOISE: Number = Number {
-    usual: |_| Some("1".into()),
-    given: |request| words(sample(request)?.denoise),
-    ..Number::any("denoise", "Made anew (denoise)", 1)
-};
+const DENOISE: Number = Number::any("denoise", "Made anew (denoise)", 1)
+    .of(|_| Some("1".into()), |request| words(sample(request)?.denoise));
 
 /// Seeds as the service reads them: numbers of 64 bits, which a field for numbers would round.
 const SEEDS: &str = "random|-1|[0-9]{1,20}( *, *[0-9]{1,20})*";

@@ -60,6 +60,13 @@ fn names(dtypes: &[Dtype]) -> String {
     dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")
 }
 
+/// Names and values of capabilities, after the types.
+macro_rules! facts {
+    ($of:ident: $($fact:ident),*) => {
+        vec![("dtypes", names(&$of.dtypes)), $((stringify!($fact), $of.$fact.to_string())),*]
+    };
+}
+
 impl Shown for Vae {
     const TIME: &'static str = "Time";
 
@@ -80,16 +87,7 @@ impl Shown for Vae {
     }
 
     fn capabilities(of: &Capabilities) -> Vec<(&'static str, String)> {
-        vec![
-            ("dtypes", names(&of.dtypes)),
-            ("tile_unit", of.tile_unit.to_string()),
-            ("tile_least", of.tile_least.to_string()),
-            ("batch_most", of.batch_most.to_string()),
-            ("exact", of.exact.to_string()),
-            ("carried", of.carried.to_string()),
-            ("offload", of.offload.to_string()),
-            ("prefetch_most", of.prefetch_most.to_string()),
-        ]
+        facts!(of: tile_unit, tile_least, batch_most, exact, carried, offload, prefetch_most)
     }
 
     fn plan(plan: &Plan) -> String {
@@ -135,16 +133,7 @@ impl Shown for Denoise {
     }
 
     fn capabilities(of: &DenoiseCapabilities) -> Vec<(&'static str, String)> {
-        vec![
-            ("dtypes", names(&of.dtypes)),
-            ("fp8_products", of.fp8_products.to_string()),
-            ("int8_products", of.int8_products.to_string()),
-            ("fused_attention", of.fused_attention.to_string()),
-            ("queries_least", of.queries_least.to_string()),
-            ("ahead_most", of.ahead_most.to_string()),
-            ("parts_most", of.parts_most.to_string()),
-            ("reuse_most", of.reuse_most.to_string()),
-        ]
+        facts!(of: fp8_products, int8_products, fused_attention, queries_least, ahead_most, parts_most, reuse_most)
     }
 
     fn plan(plan: &DenoisePlan) -> String {
