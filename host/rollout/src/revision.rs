@@ -71,7 +71,7 @@ impl Revision {
     }
 
     fn warm(&self) -> MutexGuard<'_, Warm> {
-        self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.warm)
     }
 
     /// A warm instance; a new one if all are in use.

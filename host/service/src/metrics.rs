@@ -315,7 +315,7 @@ impl Metrics {
     /// Records work that ended well. Encodes have no metrics.
     pub fn record_work<W: Followed>(&self, labels: &Labels<'_>, device: &str, record: &Record<W>) {
         let Some(outcome) = &record.outcome else { return };
-        let OfWork { times, peaks } = match W::stage(record) {
+        let OfWork { times, peaks } = match record.stage() {
             Stage::Decode => &self.decodes,
             Stage::Denoise => &self.samples,
             Stage::Text => &self.texts,

@@ -115,7 +115,7 @@ pub fn work_of(transformer: &SampleModel, outline: &SampleOutline, job: JobStage
     Work {
         stage: Stage::Denoise,
         job,
-        family: transformer.denoiser.config().family().name().to_owned(),
+        family: transformer.denoiser.config().facts().family.name().to_owned(),
         quantized: transformer.denoiser.files().iter().any(|file| file.is_quantized()),
         samples: shape.first().map_or(1, |samples| *samples as u32),
         frames,

@@ -77,11 +77,8 @@ impl Prompted<'_> {
     /// Keeps the records of these stages alone.
     fn keep_records(&mut self, stages: &[Stage]) {
         self.records.retain(|record| {
-            AnyRecord::from_json(record).is_some_and(|record| match record {
-                AnyRecord::Text(_) => stages.contains(&Stage::Text),
-                AnyRecord::Denoise(_) => stages.contains(&Stage::Denoise),
-                AnyRecord::Vae(record) => stages.contains(&record.stage()),
-            })
+            let record = AnyRecord::from_json(record);
+            record.is_some_and(|record| of_any!(record, record => stages.contains(&record.stage())))
         });
     }
 
