@@ -13,7 +13,7 @@ use self::costs::{PlanCost, VaePrices};
 use crate::{
     Error, Job, Machine, Result,
     run::is_hopeless,
-    work::{AnyDecided, AnyFailed, Attempts, Decided, Failed, Runnable},
+    work::{Attempts, Runnable},
 };
 
 /// The share by which a peak may lie above its estimate: what is called enough has to be enough.
@@ -28,14 +28,6 @@ impl Runnable for Vae {
 
     fn after(outcome: Outcome, Attempts { count, load, cold }: Attempts) -> Outcome {
         Outcome { attempts: count, load, cold, ..outcome }
-    }
-
-    fn decided<'a>(decided: Decided<'a, Self>) -> AnyDecided<'a> {
-        AnyDecided::Vae(decided)
-    }
-
-    fn failed<'a>(failed: Failed<'a, Self>) -> AnyFailed<'a> {
-        AnyFailed::Vae(failed)
     }
 }
 

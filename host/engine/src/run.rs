@@ -110,7 +110,7 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
         run.attempts.push(Attempt { plan: run.decision.plan.clone(), failure });
         let next = run.decide_again(task, failure);
         let attempt = FailedAttempt { step: task.steps_done(), ..FailedAttempt::new(run.decision.clone(), failure) };
-        observer.failed(W::failed(Failed { attempt: &attempt, next: next.as_ref().map(|next| &next.plan) }));
+        observer.failed(W::any(Failed { attempt: &attempt, next: next.as_ref().map(|next| &next.plan) }));
         run.failed.push(attempt);
         let Some(next) = next else {
             let advice = task.advice(&run.decision.plan, failure);
@@ -128,7 +128,7 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
         let Self { job, decision, .. } = self;
         let expected = predict_cost(&*job.costs, &decision.plan).or_else(|| job.estimate(&decision.plan).ok());
         let steps_done = task.steps_done().unwrap_or(0);
-        observer.decided(W::decided(Decided { decision, expected: expected.as_ref(), steps_done }));
+        observer.decided(W::any(Decided { decision, expected: expected.as_ref(), steps_done }));
     }
 
     /// The result, and the record with its outcome.

@@ -149,7 +149,6 @@ pub(crate) fn measure<T>(
     let misses = after.system - before.system;
     let outcome = Outcome {
         elapsed,
-        load: Duration::ZERO,
         peak_bytes: (after.peak + held).saturating_sub(before.in_use).saturating_add(weights),
         weights_bytes: weights,
         attempts: 1,
@@ -159,7 +158,7 @@ pub(crate) fn measure<T>(
             held_bytes: after.held,
             fragmentation: after.fragmentation,
         },
-        cold: false,
+        ..Outcome::default()
     };
     Ok((output, outcome))
 }
@@ -193,15 +192,7 @@ pub(crate) fn trim_between(device: Device, release: Release) -> Result<()> {
 /// the peak, in bytes.
 pub(crate) fn likely(spent: Duration, share: f64, [peak_bytes, weights_bytes]: [u64; 2]) -> Outcome {
     let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);
-    Outcome {
-        elapsed,
-        load: Duration::ZERO,
-        peak_bytes,
-        weights_bytes,
-        attempts: 1,
-        pool: PoolStatistics::default(),
-        cold: false,
-    }
+    Outcome { elapsed, peak_bytes, weights_bytes, attempts: 1, ..Outcome::default() }
 }
 
 /// Checks a peak in the middle of a clip. A limit is a cap, but for rounding; past what a GPU's

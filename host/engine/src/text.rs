@@ -16,7 +16,7 @@ use crate::{
     Finished, Job, Machine, Observer, Result, Unfinished, WeightStore,
     run::{is_hopeless, run},
     task::{AttemptContext, AttemptError, Task, load, measure, settle},
-    work::{AnyDecided, AnyFailed, Attempts, Decided, Failed, Runnable},
+    work::{Attempts, Runnable},
 };
 
 /// The most tokens of a text that models are trained with.
@@ -44,14 +44,6 @@ impl Runnable for Text {
 
     fn after(outcome: TextOutcome, Attempts { count, load, .. }: Attempts) -> TextOutcome {
         TextOutcome { attempts: count, load, ..outcome }
-    }
-
-    fn decided<'a>(decided: Decided<'a, Self>) -> AnyDecided<'a> {
-        AnyDecided::Text(decided)
-    }
-
-    fn failed<'a>(failed: Failed<'a, Self>) -> AnyFailed<'a> {
-        AnyFailed::Text(failed)
     }
 }
 

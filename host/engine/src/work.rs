@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use tilewright_plan::{Decision, Denoise, FailedAttempt, Layout, Text, Vae, Work};
+use tilewright_plan::{Any, Decision, Denoise, FailedAttempt, Layout, Text, Vae, VariantOf, Work};
 
 use crate::costs::Prices;
 
 /// A kind of work that the engine carries out.
-pub trait Runnable: Work {
+pub trait Runnable:
+    Work
+    + for<'a> VariantOf<AnyDecided<'a>, Variant = Decided<'a, Self>>
+    + for<'a> VariantOf<AnyFailed<'a>, Variant = Failed<'a, Self>>
+{
     /// The prices of its plans for one job.
     type Prices: Prices<Self>;
 
@@ -18,12 +22,6 @@ pub trait Runnable: Work {
 
     /// An outcome with what the attempts before it add.
     fn after(outcome: Self::Outcome, attempts: Attempts) -> Self::Outcome;
-
-    /// A decision, as an observer of any kind of work gets it.
-    fn decided<'a>(decided: Decided<'a, Self>) -> AnyDecided<'a>;
-
-    /// A failure, as an observer of any kind of work gets it.
-    fn failed<'a>(failed: Failed<'a, Self>) -> AnyFailed<'a>;
 }
 
 /// All attempts of a job, the last one included.
@@ -58,23 +56,7 @@ pub struct Failed<'a, W: Work> {
 }
 
 /// [`Decided`] of any kind of work.
-#[derive(Debug)]
-pub enum AnyDecided<'a> {
-    /// A decode or an encode.
-    Vae(Decided<'a, Vae>),
-    /// A sample.
-    Denoise(Decided<'a, Denoise>),
-    /// A text encoder's run.
-    Text(Decided<'a, Text>),
-}
+pub type AnyDecided<'a> = Any<Decided<'a, Vae>, Decided<'a, Denoise>, Decided<'a, Text>>;
 
 /// [`Failed`] of any kind of work.
-#[derive(Debug)]
-pub enum AnyFailed<'a> {
-    /// A decode or an encode.
-    Vae(Failed<'a, Vae>),
-    /// A sample.
-    Denoise(Failed<'a, Denoise>),
-    /// A text encoder's run.
-    Text(Failed<'a, Text>),
-}
+pub type AnyFailed<'a> = Any<Failed<'a, Vae>, Failed<'a, Denoise>, Failed<'a, Text>>;

@@ -1,17 +1,11 @@
 //! The golden set: the requests that every policy is asked before it is put to work. Some are rows
 //! of the table in `rows`, the others are drawn from a seed.
 
-mod draw;
-mod play;
-mod rows;
-mod samples;
-mod texts;
-
 use std::sync::Arc;
 
 use tilewright_plan::{
     Backend, Capabilities, CostModel, Device, Dtype, Hint, HostMemory, LEAST_TILE, Layout, MOST_AHEAD, MOST_BATCH,
-    Objective, Plan, PlanOption, Precision, Question, Record, Request, Space, Stage, Tile, Time, UnderWay, Vae,
+    Objective, Plan, PlanOption, Precision, Question, Record, Request, Space, Stage, Tile, Time, UnderWay, Vae, Work,
 };
 
 use crate::{
@@ -20,10 +14,75 @@ use crate::{
     work::Judged,
 };
 
-pub use draw::{any_seed, draw, is_drawn, shuffle};
+pub use draw::{any_seed, is_drawn, shuffle};
 pub use play::CallResult;
-pub use samples::{draw_samples, sample_prices, samples};
-pub use texts::{draw_texts, text_prices, texts};
+
+/// A published denoiser or text encoder.
+#[derive(Debug)]
+struct Network {
+    label: &'static str,
+    family: &'static str,
+    stored: &'static str,
+    /// Bits of a stored weight.
+    bits: u64,
+    /// Weights in 10⁶, of one expert.
+    parameters: u64,
+    blocks: u32,
+    width: u32,
+    experts: u32,
+}
+
+impl Network {
+    /// Bytes of the stored weights.
+    fn bytes(&self) -> u64 {
+        self.parameters * 1_000_000 * self.bits / 8
+    }
+
+    /// The network whose size is nearest to a wanted one.
+    fn nearest(list: &[&'static Self], size: impl Fn(&Self) -> u64, wanted: u64) -> &'static Self {
+        let distance = |network: &&&Self| ((size(network) as f64 / wanted.max(1) as f64).ln().abs() * 1e6) as u64;
+        list.iter().min_by_key(distance).copied().unwrap_or(list[0])
+    }
+}
+
+macro_rules! networks {
+    ($list:ident: $($id:ident: $label:literal $family:literal $stored:literal $bits:literal bits, $parameters:literal M, $blocks:literal x $width:literal, $experts:literal;)+) => {
+        $(static $id: Network = Network {
+            label: $label, family: $family, stored: $stored, bits: $bits, parameters: $parameters, blocks: $blocks,
+            width: $width, experts: $experts,
+        };)+
+        static $list: &[&Network] = &[$(&$id),+];
+    };
+}
+
+mod draw;
+mod play;
+mod rows;
+mod samples;
+mod texts;
+
+/// Work that the golden set has requests of.
+pub trait Golden: Work {
+    /// The fixed part of the set, the same for every policy.
+    fn golden() -> Vec<GoldenRequest<Self>>;
+
+    /// The part that is drawn from a seed, the same everywhere.
+    fn draw(seed: u32) -> Vec<GoldenRequest<Self>>;
+
+    /// Prices by formula for any request: for records that carry none. They differ between plans
+    /// and say little about a device.
+    fn formula(
+        stage: Stage,
+        request: &Self::Request,
+        device: &Device,
+        capabilities: &Self::Capabilities,
+    ) -> Arc<dyn CostModel<Self>>;
+
+    /// The capabilities of a record; the least if it has none.
+    fn capabilities_of(record: &Record<Self>) -> Self::Capabilities {
+        record.capabilities.clone().unwrap_or_default()
+    }
+}
 
 /// The memory limit of a request.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +93,29 @@ enum MemoryLimit {
     Percent(u64),
     /// 1 MiB, which nothing fits into.
     Hopeless,
+}
+
+impl MemoryLimit {
+    /// The limit in bytes, of a request with this one if there is plenty.
+    fn bytes<W: Work>(self, plenty: u64, prices: &dyn CostModel<W>, whole: &W::Plan) -> u64 {
+        match self {
+            MemoryLimit::Plenty => plenty,
+            MemoryLimit::Hopeless => 1 << 20,
+            MemoryLimit::Percent(percent) => {
+                prices.estimate_one(whole).map_or(1 << 30, |cost| W::held_bytes(&cost) / 100 * percent)
+            }
+        }
+    }
+
+    /// The limit and an objective, as names of requests have them.
+    fn words(self, objective: Objective) -> String {
+        let room = match self {
+            MemoryLimit::Plenty => "plenty".to_owned(),
+            MemoryLimit::Percent(percent) => format!("{percent}%"),
+            MemoryLimit::Hopeless => "hopeless".to_owned(),
+        };
+        format!(" {room} {}", format!("{objective:?}").to_lowercase())
+    }
 }
 
 /// The main properties of a plan.
@@ -62,25 +144,28 @@ enum FailureKind {
 
 /// The events after the first decision.
 #[derive(Clone, Copy, Debug)]
-enum FollowUp {
+enum Events {
     Nothing,
     /// The policy's plans fail in these ways, one after the other.
     Fail(&'static [FailureKind]),
-    /// A clip is under way in this shape, with this many frames delivered; then it fails in these
-    /// ways.
-    UnderWay(Shape, u32, &'static [FailureKind]),
+    /// The work goes on; then it fails in these ways.
+    UnderWay(&'static [FailureKind]),
     /// The policy learns from an outcome of this plan and of one that it did not answer, and
     /// decides again.
     Learn,
 }
 
-/// The events after the first decision, without a row's shapes.
-#[derive(Clone, Copy, Debug)]
-enum Events {
-    Nothing,
-    Fail(&'static [FailureKind]),
-    UnderWay(&'static [FailureKind]),
-    Learn,
+impl Events {
+    /// The end of a request's name; `form` is that of the plan under way.
+    fn words(self, form: &str) -> String {
+        let list = |fails: &[FailureKind]| fails.iter().map(|fails| fails.name()).collect::<Vec<_>>().join(" and ");
+        match self {
+            Events::Nothing => String::new(),
+            Events::Fail(fails) => format!(", after {}", list(fails)),
+            Events::UnderWay(fails) => format!(", under way{form}, after {}", list(fails)),
+            Events::Learn => ", learns".to_owned(),
+        }
+    }
 }
 
 /// One request of the set: a row of the table.
@@ -101,12 +186,14 @@ struct Row {
     may_blend: bool,
     /// Earlier measurements: the plan, and the ratios of its time and memory to its price.
     tried: &'static [(Shape, f64, f64)],
-    then: FollowUp,
+    then: Events,
+    /// The shape of the clip that is under way, if one is, and its frames that are delivered.
+    begun: Option<(Shape, u32)>,
 }
 
 /// A request that policies are tried with, and the events after it.
 #[derive(Clone)]
-pub struct GoldenRequest<W: Judged = Vae> {
+pub struct GoldenRequest<W: Work = Vae> {
     /// A unique name of a few words.
     pub name: String,
     /// The stage.
@@ -122,39 +209,42 @@ pub struct GoldenRequest<W: Judged = Vae> {
     under_way: Option<UnderWay<W>>,
 }
 
-/// The fixed part of the set, the same for every policy.
-pub fn set() -> Vec<GoldenRequest> {
-    rows::ROWS.iter().map(GoldenRequest::new).collect()
-}
-
-/// Prices by formula for any request: for records that carry none. They differ between plans and
-/// say little about a device.
-pub fn prices(stage: Stage, request: &Request, device: &Device, capabilities: &Capabilities) -> Arc<dyn CostModel> {
-    Arc::new(Prices::new(stage, request, device, capabilities))
-}
-
-/// The capabilities in a record's field or hints; the engine's if it has neither.
-pub fn capabilities_of(record: &Record) -> Capabilities {
-    if let Some(capabilities) = &record.capabilities {
-        return capabilities.clone();
+impl Golden for Vae {
+    fn golden() -> Vec<GoldenRequest> {
+        rows::ROWS.iter().map(GoldenRequest::new).collect()
     }
-    let request = &record.request;
-    let hint = |name: &str| request.hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
-    let number = |name: &str, otherwise: u32| hint(name).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
-    let flag = |name: &str, otherwise: bool| hint(name).map_or(otherwise, |text| text == "true");
-    let is_clip = request.frames > 1;
-    let scale = request.model.spatial_scale.max(1);
-    let dtypes = hint("offer.dtypes").map(|names| names.split(',').filter_map(|name| name.parse().ok()).collect());
-    Capabilities {
-        dtypes: dtypes.unwrap_or_else(|| vec![Dtype::F32]),
-        tile_unit: number("offer.tile-unit", scale),
-        tile_least: number("offer.tile-least", scale * LEAST_TILE),
-        batch_most: number("offer.batch-most", if is_clip { 1 } else { MOST_BATCH }),
-        exact: flag("offer.exact", true),
-        carried: flag("offer.carried", is_clip),
-        offload: flag("offer.offload", false),
-        prefetch_most: number("offer.prefetch-most", 0),
-        options: Vec::new(),
+
+    fn draw(seed: u32) -> Vec<GoldenRequest> {
+        draw::drawn(u64::from(seed), draw::DRAWN, "", |numbers| GoldenRequest::new(&draw::row(numbers)))
+    }
+
+    fn formula(stage: Stage, request: &Request, device: &Device, of: &Capabilities) -> Arc<dyn CostModel> {
+        Arc::new(Prices::new(stage, request, device, of))
+    }
+
+    /// The capabilities in a record's field or hints; the engine's if it has neither.
+    fn capabilities_of(record: &Record) -> Capabilities {
+        if let Some(capabilities) = &record.capabilities {
+            return capabilities.clone();
+        }
+        let request = &record.request;
+        let hint = |name: &str| request.hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
+        let number = |name: &str, otherwise: u32| hint(name).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
+        let flag = |name: &str, otherwise: bool| hint(name).map_or(otherwise, |text| text == "true");
+        let is_clip = request.frames > 1;
+        let scale = request.model.spatial_scale.max(1);
+        let dtypes = hint("offer.dtypes").map(|names| names.split(',').filter_map(|name| name.parse().ok()).collect());
+        Capabilities {
+            dtypes: dtypes.unwrap_or_else(|| vec![Dtype::F32]),
+            tile_unit: number("offer.tile-unit", scale),
+            tile_least: number("offer.tile-least", scale * LEAST_TILE),
+            batch_most: number("offer.batch-most", if is_clip { 1 } else { MOST_BATCH }),
+            exact: flag("offer.exact", true),
+            carried: flag("offer.carried", is_clip),
+            offload: flag("offer.offload", false),
+            prefetch_most: number("offer.prefetch-most", 0),
+            options: Vec::new(),
+        }
     }
 }
 
@@ -208,30 +298,15 @@ impl GoldenRequest {
             host: HostMemory::default(),
         };
         let prices = Prices::new(row.stage, &request, &device, &capabilities);
-        request.memory_limit = match row.room {
-            MemoryLimit::Plenty => request.memory_limit,
-            MemoryLimit::Hopeless => 1 << 20,
-            MemoryLimit::Percent(percent) => {
-                let whole = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 0 };
-                prices.estimate_one(&whole.plan(row)).map_or(1 << 30, |cost| cost.peak_bytes / 100 * percent)
-            }
-        };
+        let whole = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 0 };
+        request.memory_limit = row.room.bytes(request.memory_limit, &prices, &whole.plan(row));
         if !is_bare && weights.sample_size > 0 {
             request.hints.push(Hint { name: "sample-size".into(), value: weights.sample_size.to_string() });
         }
         let tried: Vec<_> = row.tried.iter().map(|(shape, time, memory)| (shape.plan(row), *time, *memory)).collect();
         let costs = Arc::new(Prices::new(row.stage, &request, &device, &capabilities).with_trials(&tried));
-        let under_way = match row.then {
-            FollowUp::UnderWay(shape, frames_done, _) => Some(UnderWay { done: frames_done, plan: shape.plan(row) }),
-            _ => None,
-        };
-        let then = match row.then {
-            FollowUp::Nothing => Events::Nothing,
-            FollowUp::Fail(fails) => Events::Fail(fails),
-            FollowUp::UnderWay(_, _, fails) => Events::UnderWay(fails),
-            FollowUp::Learn => Events::Learn,
-        };
-        Self { name: row.name(), stage: row.stage, request, device, capabilities, costs, then, under_way }
+        let under_way = row.begun.map(|(shape, done)| UnderWay { done, plan: shape.plan(row) });
+        Self { name: row.name(), stage: row.stage, request, device, capabilities, costs, then: row.then, under_way }
     }
 
     pub(crate) fn plain(&self) -> Plan {
@@ -265,16 +340,7 @@ impl Row {
         if *batch > 1 {
             name += &format!(" ×{batch}");
         }
-        name += &match self.room {
-            MemoryLimit::Plenty => " plenty".to_owned(),
-            MemoryLimit::Percent(percent) => format!(" {percent}%"),
-            MemoryLimit::Hopeless => " hopeless".to_owned(),
-        };
-        name += match self.objective {
-            Objective::Fastest => " fastest",
-            Objective::Balanced => " balanced",
-            Objective::Leanest => " leanest",
-        };
+        name += &self.room.words(self.objective);
         if self.stage == Stage::Encode {
             name += ", encode";
         }
@@ -287,21 +353,13 @@ impl Row {
         if !self.tried.is_empty() {
             name += ", measured";
         }
-        let list = |fails: &[FailureKind]| fails.iter().map(|fails| fails.name()).collect::<Vec<_>>().join(" and ");
-        match self.then {
-            FollowUp::Nothing => {}
-            FollowUp::Fail(fails) => name += &format!(", after {}", list(fails)),
-            FollowUp::UnderWay(shape, _, fails) => {
-                let form = match shape.form {
-                    Form::Whole => "whole",
-                    Form::Bands(_) => "in bands",
-                    Form::Tiles(_) => "in tiles",
-                };
-                name += &format!(", under way {form}, after {}", list(fails));
-            }
-            FollowUp::Learn => name += ", learns",
-        }
-        name
+        let form = match self.begun.map(|(shape, _)| shape.form) {
+            None => "",
+            Some(Form::Whole) => " whole",
+            Some(Form::Bands(_)) => " in bands",
+            Some(Form::Tiles(_)) => " in tiles",
+        };
+        name + &self.then.words(form)
     }
 }
 
@@ -323,7 +381,7 @@ mod tests {
 
     #[test]
     fn the_set_is_as_wide_as_it_claims() {
-        let set = set();
+        let set = Vae::golden();
         assert!(set.len() >= 60, "{}", set.len());
         let all = |of: fn(&GoldenRequest) -> String| set.iter().map(of).collect::<BTreeSet<_>>();
         assert_eq!(all(|golden| golden.name.clone()).len(), set.len(), "no two are called the same");
@@ -364,7 +422,7 @@ mod tests {
             prefetch_most: 3,
             options: Vec::new(),
         };
-        for golden in set() {
+        for golden in Vae::golden() {
             let mut record: Record = serde_json::from_value(serde_json::json!({
                 "tilewright": "0.1.0", "time": "", "request": golden.request, "device": golden.device,
                 "policy": {"name": "p", "version": "1", "digest": "", "settings": {}},
@@ -374,10 +432,10 @@ mod tests {
             .unwrap();
             let hint = |(name, value): (&str, &str)| Hint { name: format!("offer.{name}"), value: value.into() };
             record.request.hints.extend(hints.map(hint));
-            assert_eq!(capabilities_of(&record), told, "{}", golden.name);
+            assert_eq!(Vae::capabilities_of(&record), told, "{}", golden.name);
             assert_eq!(record.capabilities().unwrap(), told, "{}", golden.name);
             record.capabilities = Some(golden.capabilities.clone());
-            assert_eq!(capabilities_of(&record), golden.capabilities, "{}", golden.name);
+            assert_eq!(Vae::capabilities_of(&record), golden.capabilities, "{}", golden.name);
         }
     }
 }

@@ -197,7 +197,7 @@ mod tests {
     use tilewright_plan::{CostModel, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question, Space, Vae};
 
     use super::*;
-    use crate::golden;
+    use crate::golden::Golden;
 
     /// Always the same answer, and what the host would make of it.
     struct Always(Plan, u64);
@@ -226,14 +226,14 @@ mod tests {
     }
 
     fn play(policy: &mut Always, name: &str) -> (GoldenRequest, Vec<CallResult>) {
-        let golden = golden::set().into_iter().find(|golden| golden.name.starts_with(name)).unwrap();
+        let golden = Vae::golden().into_iter().find(|golden| golden.name.starts_with(name)).unwrap();
         let mut calls = Vec::new();
         golden.play(policy, |_, turn| calls.push(turn));
         (golden, calls)
     }
 
     fn whole() -> Plan {
-        Vae::leanest(&golden::set()[0]).remove(0)
+        Vae::leanest(&Vae::golden()[0]).remove(0)
     }
 
     #[test]

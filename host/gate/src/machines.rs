@@ -1,7 +1,7 @@
 //! The devices and weights of the golden set, one row each. Speeds are rounded figures for
 //! convolutions, good enough to tell plans apart; they promise nothing about a device.
 
-use tilewright_plan::{Backend, Device, Dtype, Model};
+use tilewright_plan::{Backend, Device, Dtype, HostMemory, Model, Precision};
 
 use Dtype::{Bf16, F8E4m3, F16, F32, I4, I8, Tf32};
 
@@ -42,6 +42,28 @@ impl Machine {
             unified: self.unified,
             fast_dtypes: self.fast.to_vec(),
         }
+    }
+
+    /// The memory beside the device, from which weights come at this rate if it is a GPU.
+    pub fn host(&self, transfer: f64) -> HostMemory {
+        let transfer_rate = if self.backend == Backend::Cpu { 0 } else { transfer as u64 };
+        HostMemory { total_bytes: 64 << 30, free_bytes: 48 << 30, transfer_rate }
+    }
+
+    /// The types that products of matrices run in.
+    pub fn product_dtypes(&self) -> Vec<Dtype> {
+        self.dtypes.iter().copied().filter(|dtype| *dtype != Tf32).collect()
+    }
+
+    /// Operations per second of products in a type.
+    pub fn speed(&self, precision: Precision) -> f64 {
+        let by_type = match precision.dtype() {
+            F32 => 1.0,
+            dtype if self.fast.contains(&dtype) => self.gain,
+            _ => 0.5,
+        };
+        let mixed = if matches!(precision, Precision::Mixed(_)) { 0.95 } else { 1.0 };
+        self.tera * 1e12 * by_type * mixed
     }
 
     /// The row nearest to a device: of its architecture, else of its backend.

@@ -25,8 +25,8 @@
 use std::time::Duration;
 
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Device, Dtype, Layout, Outcome, Plan, PoolStatistics, Precision, Request,
-    Space, Stage, Time, Trial,
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, Layout, Outcome, Plan, Precision, Request, Space, Stage,
+    Time, Trial,
 };
 
 use crate::machines::Machine;
@@ -93,12 +93,9 @@ impl Prices {
             let cost = self.estimate_one(plan).ok()?;
             let outcome = Outcome {
                 elapsed: cost.elapsed.mul_f64(*time),
-                load: Duration::ZERO,
                 peak_bytes: (cost.peak_bytes as f64 * memory) as u64,
                 attempts: 1,
-                pool: PoolStatistics::default(),
-                cold: false,
-                weights_bytes: 0,
+                ..Outcome::default()
             };
             Some(Trial { plan: plan.clone(), outcome })
         };
@@ -213,13 +210,13 @@ impl CostModel for Prices {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::Tile;
+    use tilewright_plan::{Tile, Vae};
 
     use super::*;
-    use crate::golden;
+    use crate::golden::{self, Golden};
 
     fn of(name: &str) -> golden::GoldenRequest {
-        golden::set().into_iter().find(|golden| golden.name.starts_with(name)).unwrap()
+        Vae::golden().into_iter().find(|golden| golden.name.starts_with(name)).unwrap()
     }
 
     fn whole() -> Plan {

@@ -4,12 +4,12 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{Denoise, FallbackReason, Planner, Stage, Text, Vae, words::with_noun};
+use tilewright_plan::{Any, Denoise, FallbackReason, Planner, Stage, Text, Vae, VariantOf, of_any, words::with_noun};
 use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{
     finding::{Call, Finding, Problem, Severity, Step},
-    golden::{self, CallResult, GoldenRequest},
+    golden::{self, CallResult, Golden, GoldenRequest},
     judge,
     verdict::{GoldenSet, StageSet, Worst},
     work::Judged,
@@ -56,38 +56,19 @@ pub(crate) struct Trial {
 }
 
 /// A request of any kind of work.
-enum AnyRequest {
-    Vae(Box<GoldenRequest>),
-    Denoise(Box<GoldenRequest<Denoise>>),
-    Text(Box<GoldenRequest<Text>>),
-}
+type AnyRequest = Any<Box<GoldenRequest>, Box<GoldenRequest<Denoise>>, Box<GoldenRequest<Text>>>;
 
-impl AnyRequest {
-    fn name(&self) -> &str {
-        match self {
-            AnyRequest::Vae(golden) => &golden.name,
-            AnyRequest::Denoise(golden) => &golden.name,
-            AnyRequest::Text(golden) => &golden.name,
-        }
-    }
-
-    fn stage(&self) -> Stage {
-        match self {
-            AnyRequest::Vae(golden) => golden.stage,
-            AnyRequest::Denoise(golden) => golden.stage,
-            AnyRequest::Text(golden) => golden.stage,
-        }
-    }
+/// The stage and the name of a request.
+fn stage_and_name(golden: &AnyRequest) -> (Stage, &str) {
+    of_any!(golden, golden => (golden.stage, &golden.name))
 }
 
 /// All requests, in an order drawn from the seed.
 fn all_requests(seed: u32) -> Vec<AnyRequest> {
-    let vae = golden::set().into_iter().chain(golden::draw(seed)).map(|golden| AnyRequest::Vae(Box::new(golden)));
-    let samples = golden::samples().into_iter().chain(golden::draw_samples(seed));
-    let samples = samples.map(|golden| AnyRequest::Denoise(Box::new(golden)));
-    let texts = golden::texts().into_iter().chain(golden::draw_texts(seed));
-    let texts = texts.map(|golden| AnyRequest::Text(Box::new(golden)));
-    golden::shuffle(vae.chain(samples).chain(texts).collect(), seed)
+    fn both<W: Golden + VariantOf<AnyRequest, Variant = Box<GoldenRequest<W>>>>(seed: u32) -> Vec<AnyRequest> {
+        W::golden().into_iter().chain(W::draw(seed)).map(|golden| W::any(Box::new(golden))).collect()
+    }
+    golden::shuffle([both::<Vae>(seed), both::<Denoise>(seed), both::<Text>(seed)].concat(), seed)
 }
 
 /// The state of a run through the set.
@@ -110,8 +91,8 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     let limits = policy.inspection().limits;
     let answered = &policy.description().stages;
     let mut requests = all_requests(seed);
-    requests.retain(|golden| answered.contains(&golden.stage()));
-    let drawn = requests.iter().filter(|golden| golden::is_drawn(golden.name())).count();
+    requests.retain(|golden| answered.contains(&stage_and_name(golden).0));
+    let drawn = requests.iter().filter(|golden| golden::is_drawn(stage_and_name(golden).1)).count();
     let time_budget = limits.time_budget(requests.len());
     let policy = &policy.clone().with_time_budget(time_budget);
     let mut set = GoldenSet { requests: requests.len() as u32, seed, tried: 0, failing: 0 };
@@ -119,17 +100,13 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     let most_spent = limits.fuel.saturating_mul(MOST_CALLS);
     let mut run = Run { policy, settings, worst: Worst::default(), exhausted: 0, spent: 0, resident: None };
     let of_stage = |stage| {
-        let requests = requests.iter().filter(|golden| golden.stage() == stage).count() as u32;
+        let requests = requests.iter().filter(|golden| stage_and_name(golden).0 == stage).count() as u32;
         StageSet { stage, requests, tried: 0, failing: 0 }
     };
     let mut stages: Vec<StageSet> = answered.iter().map(|stage| of_stage(*stage)).collect();
     for golden in &requests {
         set.tried += 1;
-        let found = match golden {
-            AnyRequest::Vae(golden) => run.try_request::<Vae>(golden)?,
-            AnyRequest::Denoise(golden) => run.try_request::<Denoise>(golden)?,
-            AnyRequest::Text(golden) => run.try_request::<Text>(golden)?,
-        };
+        let found = of_any!(golden, golden => run.try_request(golden)?);
         if policy.check_time_budget().is_err() {
             // Some answers were the host's.
             set.tried -= 1;
@@ -162,9 +139,10 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     let failing: BTreeSet<&str> = errors.filter_map(|finding| finding.request.as_deref()).collect();
     set.failing = failing.len() as u32;
     for (index, golden) in requests.iter().enumerate() {
-        if let Some(of_stage) = stages.iter_mut().find(|of_stage| of_stage.stage == golden.stage()) {
+        let (stage, name) = stage_and_name(golden);
+        if let Some(of_stage) = stages.iter_mut().find(|of_stage| of_stage.stage == stage) {
             of_stage.tried += u32::from(index < set.tried as usize);
-            of_stage.failing += u32::from(failing.contains(golden.name()));
+            of_stage.failing += u32::from(failing.contains(name));
         }
     }
     findings.extend(near_limits(&worst, &limits));
@@ -364,8 +342,10 @@ mod tests {
         let page = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap().replace('\n', " ");
         let all = all_requests(7);
         let count = |stages: &[Stage], drawn: bool| {
-            let is_counted =
-                |golden: &&AnyRequest| stages.contains(&golden.stage()) && golden::is_drawn(golden.name()) == drawn;
+            let is_counted = |golden: &&AnyRequest| {
+                let (stage, name) = stage_and_name(golden);
+                stages.contains(&stage) && golden::is_drawn(name) == drawn
+            };
             all.iter().filter(is_counted).count()
         };
         let [decode, encode, denoise, text] = [Stage::Decode, Stage::Encode, Stage::Denoise, Stage::Text];

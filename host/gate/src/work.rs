@@ -4,23 +4,22 @@ use std::time::Duration;
 
 use tilewright_plan::{
     Cost, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, Dtype, GuidanceOrder, Layout, Options, Outcome, Place,
-    Plan, PoolStatistics, Precision, Products, Release, Space, Text, TextCost, TextOutcome, TextPlan, Tile, Time,
-    UnderWay, Vae, WeightForm,
+    Plan, Precision, Products, Release, Space, Text, TextCost, TextOutcome, TextPlan, Tile, Time, UnderWay, Vae,
+    WeightForm,
 };
 use tilewright_policy::{Governed, oracle};
 
-use crate::golden::{CallResult, GoldenRequest};
+use crate::golden::{CallResult, Golden, GoldenRequest};
 
 /// Work whose plans are judged.
-pub trait Judged: Governed {
+pub trait Judged: Golden + Governed {
     /// The same plan in another type.
     fn in_type(plan: Self::Plan, dtype: Dtype) -> Self::Plan;
 
-    /// The types that are offered.
-    fn dtypes(capabilities: &Self::Capabilities) -> &[Dtype];
-
     /// A plan in a few words.
-    fn show(plan: &Self::Plan) -> String;
+    fn show(plan: &Self::Plan) -> String {
+        plan.to_string()
+    }
 
     /// A plan that a policy is unlikely to answer.
     fn odd(golden: &GoldenRequest<Self>) -> Self::Plan;
@@ -57,10 +56,6 @@ fn more(bytes: u64) -> u64 {
 impl Judged for Vae {
     fn in_type(plan: Plan, dtype: Dtype) -> Plan {
         Plan { precision: Precision::Uniform(dtype), ..plan }
-    }
-
-    fn dtypes(capabilities: &tilewright_plan::Capabilities) -> &[Dtype] {
-        &capabilities.dtypes
     }
 
     /// `blended 512×512/64, carried 4, bf16`.
@@ -116,12 +111,9 @@ impl Judged for Vae {
     fn outcome(cost: Option<Cost>) -> Outcome {
         Outcome {
             elapsed: cost.map(|cost| cost.elapsed.mul_f64(SLOWER)).unwrap_or_default(),
-            load: Duration::ZERO,
             peak_bytes: cost.map_or(1 << 30, |cost| more(cost.peak_bytes)),
             attempts: 1,
-            pool: PoolStatistics::default(),
-            cold: false,
-            weights_bytes: 0,
+            ..Outcome::default()
         }
     }
 }
@@ -129,14 +121,6 @@ impl Judged for Vae {
 impl Judged for Denoise {
     fn in_type(plan: DenoisePlan, dtype: Dtype) -> DenoisePlan {
         DenoisePlan { precision: Precision::Uniform(dtype), products: Products::Precision, ..plan }
-    }
-
-    fn dtypes(capabilities: &tilewright_plan::DenoiseCapabilities) -> &[Dtype] {
-        &capabilities.dtypes
-    }
-
-    fn show(plan: &DenoisePlan) -> String {
-        plan.to_string()
     }
 
     fn odd(_golden: &GoldenRequest<Self>) -> DenoisePlan {
@@ -160,15 +144,12 @@ impl Judged for Denoise {
         let step = cost.map(|cost| cost.step.mul_f64(SLOWER)).unwrap_or_default();
         DenoiseOutcome {
             elapsed: step * 20,
-            load: Duration::ZERO,
             step,
             peak_bytes: cost.map_or(1 << 30, |cost| more(cost.peak_bytes)),
             weights_bytes: cost.map_or(1 << 30, |cost| cost.weights_bytes),
             moved_bytes: cost.map_or(0, |cost| 20 * cost.moved_bytes),
             attempts: 1,
-            reused: 0,
-            reuse_deviation: 0.0,
-            pool: PoolStatistics::default(),
+            ..DenoiseOutcome::default()
         }
     }
 }
@@ -176,14 +157,6 @@ impl Judged for Denoise {
 impl Judged for Text {
     fn in_type(plan: TextPlan, dtype: Dtype) -> TextPlan {
         TextPlan { precision: Precision::Uniform(dtype), ..plan }
-    }
-
-    fn dtypes(capabilities: &tilewright_plan::TextCapabilities) -> &[Dtype] {
-        &capabilities.dtypes
-    }
-
-    fn show(plan: &TextPlan) -> String {
-        plan.to_string()
     }
 
     fn odd(_golden: &GoldenRequest<Self>) -> TextPlan {
@@ -216,7 +189,7 @@ impl Judged for Text {
             weights_bytes: cost.map_or(1 << 30, |cost| cost.weights_bytes),
             host_bytes: cost.map_or(0, |cost| cost.host_bytes),
             attempts: 1,
-            pool: PoolStatistics::default(),
+            ..TextOutcome::default()
         }
     }
 }

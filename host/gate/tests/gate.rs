@@ -3,9 +3,10 @@
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use tilewright_gate::{
-    Admission, AdmittedPolicy, Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict, admit, golden,
+    Admission, AdmittedPolicy, Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict, admit,
+    golden::{self, Golden},
 };
-use tilewright_plan::Planner;
+use tilewright_plan::{Planner, Vae};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_names};
 
 #[path = "../../policy/tests/hostile/clock.rs"]
@@ -258,7 +259,7 @@ fn instances_that_are_slow_to_begin_are_cut_short_as_well() {
 fn a_trap_on_clips_is_told_of_clips() {
     let verdict = check(Guest { decide: "(if IS_CLIP (then (unreachable)))", ..HEALTHY });
     let traps = found(&verdict, Problem::Trap, Severity::Error, Step::Golden);
-    let set = [golden::set(), golden::draw(verdict.golden.seed)].concat();
+    let set = [Vae::golden(), Vae::draw(verdict.golden.seed)].concat();
     for finding in &traps {
         let golden = set.iter().find(|golden| Some(&golden.name) == finding.request.as_ref()).unwrap();
         assert!(golden.request.frames > 1, "{finding:?}");
@@ -355,7 +356,7 @@ fn state_that_leaks_between_decisions_is_an_error_and_at_work_there_is_none() {
     // Every answer is the same as the first.
     let (_place, path) = Place::with(&leaks);
     let mut policy = host().find(&path).unwrap().configure(&[]).unwrap();
-    let golden = golden::set().remove(0);
+    let golden = Vae::golden().remove(0);
     let mut ask = || policy.decide(&golden.question(), golden.costs());
     let first = ask();
     for _ in 0..10 {
@@ -387,7 +388,7 @@ fn what_is_learnt_outlives_the_instance_and_nothing_else_does() {
     };
     let (_place, path) = Place::with(&guest);
     let mut policy = host().find(&path).unwrap().configure(&[]).unwrap();
-    let golden = golden::set().remove(0);
+    let golden = Vae::golden().remove(0);
     let outcome: tilewright_plan::Outcome = serde_json::from_value(serde_json::json!({
         "elapsed_ms": 1.0, "load_ms": 0.0, "peak_bytes": 1, "attempts": 1,
         "pool": {"hits": 0, "misses": 0, "held_bytes": 0, "fragmentation": 0.0},
@@ -415,7 +416,7 @@ fn a_seed_draws_requests_that_can_be_asked_again() {
         ..HEALTHY
     };
     let (_place, path) = Place::with(&rare);
-    let seed = (0..200).find(|seed| golden::draw(*seed).iter().any(|golden| golden.request.frames == 37)).unwrap();
+    let seed = (0..200).find(|seed| Vae::draw(*seed).iter().any(|golden| golden.request.frames == 37)).unwrap();
     let check = |seed| tilewright_gate::check(&host(), &path, &[], Some(seed)).unwrap();
     let verdict = check(seed);
     only(&verdict, Problem::Trap);

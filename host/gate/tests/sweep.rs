@@ -1,7 +1,7 @@
 //! The choices of `adaptive` for samples, against every plan of a long list, by the prices of the
 //! golden set.
 
-use tilewright_gate::golden;
+use tilewright_gate::golden::Golden;
 use tilewright_plan::{
     Attention, Backend, Denoise, DenoiseCost, DenoisePlan, DenoiseRequest, Dtype, GuidanceOrder, Objective, Planner,
     Precision, Question, StepReuse, WeightForm,
@@ -57,7 +57,7 @@ fn adaptive_takes_nearly_the_best_of_every_plan_for_a_sample() {
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
     let mut policy = host.load_shipped("adaptive").unwrap().configure(&[]).unwrap();
     let (mut cases, mut tight, mut worst) = (0, 0, 1.0_f64);
-    for golden in golden::samples() {
+    for golden in Denoise::golden() {
         for objective in [Objective::Fastest, Objective::Leanest] {
             let request = DenoiseRequest { objective, ..golden.request.clone() };
             let question = Question::denoise(&request, &golden.device, &golden.capabilities);

@@ -127,7 +127,7 @@ impl History {
             ":device_name": record.device.name,
             ":model": W::model(request),
             ":family": W::family(request),
-            ":stage": W::stage(record).name(),
+            ":stage": record.stage().name(),
             ":height": height,
             ":width": width,
             ":frames": frames,

@@ -12,9 +12,12 @@ use std::{io, path::PathBuf, sync::Arc};
 
 use serde::Serialize;
 use thiserror::Error;
-use tilewright_gate::{Call, golden};
+use tilewright_gate::{
+    Call,
+    golden::{self, Golden},
+};
 use tilewright_plan::{
-    AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, Planner, PolicyIdentity, Text, TextCost, Vae,
+    Any, AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, Planner, PolicyIdentity, Text, TextCost, Vae, Work,
     records::Damage,
 };
 use tilewright_policy::{LoadedPolicy, Policy, PolicyError};
@@ -74,37 +77,18 @@ pub struct Field {
     pub b: String,
 }
 
-/// The cost of a plan of any kind of work.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum AnyCost {
-    /// The cost of a decode or an encode.
-    Vae(Cost),
-    /// The cost of a step of a sample.
-    Denoise(DenoiseCost),
-    /// The cost of a text encoder's run.
-    Text(TextCost),
-}
+/// The cost of a plan of any kind of work: of a sample that of a step.
+pub type AnyCost = Any<Cost, DenoiseCost, TextCost>;
 
-impl AnyCost {
-    /// Milliseconds; of a sample those of a step, and of a text encoder with loading.
-    pub fn milliseconds(&self) -> f64 {
-        let time = match self {
-            Self::Vae(cost) => cost.elapsed,
-            Self::Denoise(cost) => cost.step,
-            Self::Text(cost) => cost.elapsed.saturating_add(cost.load),
-        };
-        time.as_secs_f64() * 1e3
-    }
-
-    /// The bytes that a limit is compared with.
-    pub fn held_bytes(&self) -> u64 {
-        match self {
-            Self::Vae(cost) => cost.peak_bytes,
-            Self::Denoise(cost) => cost.held_bytes(),
-            Self::Text(cost) => cost.held_bytes(),
-        }
-    }
+/// Milliseconds of a price, of a text encoder with loading, and the bytes that a limit is compared
+/// with.
+fn figures(cost: &AnyCost) -> (f64, u64) {
+    let (time, held_bytes) = match cost {
+        AnyCost::Vae(cost) => (cost.elapsed, Vae::held_bytes(cost)),
+        AnyCost::Denoise(cost) => (cost.step, Denoise::held_bytes(cost)),
+        AnyCost::Text(cost) => (cost.elapsed.saturating_add(cost.load), Text::held_bytes(cost)),
+    };
+    (time.as_secs_f64() * 1e3, held_bytes)
 }
 
 /// A policy's decision.
@@ -211,15 +195,9 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
     let both = [a, b].map(|contender| contender.limit_time(decodes.len() + samples.len() + texts.len()));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, "golden".into())?;
-    if comparison.is_of::<Vae>([a, b]) {
-        comparison.play(&decodes, [a, b])?;
-    }
-    if comparison.is_of::<Denoise>([a, b]) {
-        comparison.play(&samples, [a, b])?;
-    }
-    if comparison.is_of::<Text>([a, b]) {
-        comparison.play(&texts, [a, b])?;
-    }
+    comparison.play(&decodes, [a, b])?;
+    comparison.play(&samples, [a, b])?;
+    comparison.play(&texts, [a, b])?;
     Ok(comparison.sum_up())
 }
 
@@ -233,13 +211,13 @@ pub fn on_records(
     from: &str,
     requests: &RecordedRequests,
 ) -> Result<Comparison, CompareError> {
-    let RecordedRequests { vae, samples, texts } = requests;
-    let both = [a, b].map(|contender| contender.limit_time(vae.len() + samples.len() + texts.len()));
+    let RecordedRequests { vae, denoise, text } = requests;
+    let both = [a, b].map(|contender| contender.limit_time(vae.len() + denoise.len() + text.len()));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, from.into())?;
     comparison.ask(vae, [a, b])?;
-    comparison.ask(samples, [a, b])?;
-    comparison.ask(texts, [a, b])?;
+    comparison.ask(denoise, [a, b])?;
+    comparison.ask(text, [a, b])?;
     Ok(comparison.sum_up())
 }
 
@@ -268,20 +246,19 @@ impl Comparison {
         })
     }
 
-    /// True if both policies answer a kind of work: the host's own plans need no comparison.
-    fn is_of<W: Compared>(&self, both: [Contender<'_>; 2]) -> bool {
-        let answers = |contender: &Contender<'_>| {
-            contender.policy.description().stages.iter().any(|stage| W::STAGES.contains(stage))
-        };
-        both.iter().all(answers)
-    }
-
-    /// Compares the policies on golden requests.
+    /// Compares the policies on golden requests, if both answer their kind: the host's own plans
+    /// need no comparison.
     fn play<W: Compared>(
         &mut self,
         requests: &[golden::GoldenRequest<W>],
         both: [Contender<'_>; 2],
     ) -> Result<(), CompareError> {
+        let answers = |contender: &Contender<'_>| {
+            contender.policy.description().stages.iter().any(|stage| W::STAGES.contains(stage))
+        };
+        if !both.iter().all(answers) {
+            return Ok(());
+        }
         for golden in requests {
             self.requests += 1;
             let [first, second] = both.map(|contender| {
@@ -350,16 +327,16 @@ impl Comparison {
                 Pricing::Scaled => self.prices.scaled += 1,
                 Pricing::Formula => self.prices.formula += 1,
             }
-            let estimate = estimate.map(W::any_cost);
-            let fits = estimate.map(|cost| cost.held_bytes() <= limit);
+            let estimate = estimate.map(|cost| W::any(cost));
+            let fits = estimate.map(|cost| figures(&cost).1 <= limit);
             Side { plan: decision.plan.into(), fallback: decision.fallback, estimate, fits, pricing }
         });
         let ratio = |of: fn(&AnyCost) -> f64| {
             let (one, other) = (of(a.estimate.as_ref()?), of(b.estimate.as_ref()?));
             (one > 0.0).then(|| other / one)
         };
-        let time_ratio = ratio(AnyCost::milliseconds);
-        let memory_ratio = ratio(|cost| cost.held_bytes() as f64);
+        let time_ratio = ratio(|cost| figures(cost).0);
+        let memory_ratio = ratio(|cost| figures(cost).1 as f64);
         self.differences.push(Difference { request: request.into(), call, fields, a, b, time_ratio, memory_ratio });
     }
 
@@ -367,11 +344,12 @@ impl Comparison {
         let mut worth = DifferenceTotals::default();
         for Difference { a, b, .. } in &self.differences {
             if let (Some(one), Some(other)) = (&a.estimate, &b.estimate) {
+                let ((a_ms, a_bytes), (b_ms, b_bytes)) = (figures(one), figures(other));
                 worth.priced += 1;
-                worth.a_ms += one.milliseconds();
-                worth.b_ms += other.milliseconds();
-                worth.a_bytes = worth.a_bytes.saturating_add(one.held_bytes());
-                worth.b_bytes = worth.b_bytes.saturating_add(other.held_bytes());
+                worth.a_ms += a_ms;
+                worth.b_ms += b_ms;
+                worth.a_bytes = worth.a_bytes.saturating_add(a_bytes);
+                worth.b_bytes = worth.b_bytes.saturating_add(b_bytes);
             }
             worth.only_a_over_limit += u32::from((a.fits, b.fits) == (Some(false), Some(true)));
             worth.only_b_over_limit += u32::from((a.fits, b.fits) == (Some(true), Some(false)));

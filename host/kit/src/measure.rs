@@ -4,7 +4,6 @@
 //! including the check of its answer. The clock's own time is subtracted.
 
 mod report;
-mod requests;
 mod spread;
 
 use std::{
@@ -16,15 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_gate::work::Judged;
+use tilewright_gate::{golden::GoldenRequest, work::Judged};
 use tilewright_plan::{
-    Attempt, CostModel, Denoise, Failure, FallbackReason, LearnReport, Planner, Stage, Text, Trial, Vae,
+    Attempt, CostModel, Decision, Denoise, Failure, FallbackReason, LearnReport, Planner, Stage, Text, Trial, Vae,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost, TimeBudget};
 
 pub use self::{
     report::{Call, Cold, Decisions, Estimates, Function, Lasting, Memory, Report},
-    requests::{BenchRequest, requests},
     spread::Spread,
 };
 
@@ -52,17 +50,12 @@ impl Default for Options {
     }
 }
 
-/// Loads a policy and measures it, on the requests of the stages that it answers.
+/// Loads a policy and measures it, on the golden requests of the stages that it answers.
 ///
 /// # Errors
 /// Any [`PolicyError`] of a policy that can't be loaded or refuses its settings. Later failures are
 /// part of the measurement.
-pub fn measure(
-    load: &Load<'_>,
-    settings: &[(String, String)],
-    asked: &[BenchRequest],
-    options: &Options,
-) -> Result<Report, PolicyError> {
+pub fn measure(load: &Load<'_>, settings: &[(String, String)], options: &Options) -> Result<Report, PolicyError> {
     let clock = clock();
     let (loaded, load_ns, cached_ns) = loads(load, options.limits)?;
     // A module that is costly to compile has used its time already.
@@ -73,37 +66,20 @@ pub fn measure(
     let runs = 12 * options.iterations.unwrap_or(0) as usize;
     let time_budget = loaded.time_budget(budget + options.limits.time_budget(runs));
     let stages = &loaded.description().stages;
-    let asked: &[BenchRequest] =
-        &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
-    let samples = if stages.contains(&Stage::Denoise) { requests::samples() } else { Vec::new() };
-    let texts = if stages.contains(&Stage::Text) { requests::texts() } else { Vec::new() };
+    let (asked, samples, texts) = (requests::<Vae>(stages), requests::<Denoise>(stages), requests::<Text>(stages));
     let cold = TimeBudget::count(Some(&time_budget), || {
-        first(&loaded, settings, (asked, &samples, &texts), load_ns, cached_ns)
+        first(&loaded, settings, (&asked, &samples, &texts), load_ns, cached_ns)
     })?;
     // All kinds of work share the budget.
     let kinds = [asked.is_empty(), samples.is_empty(), texts.is_empty()].map(|is_none| u32::from(!is_none));
     let kinds: u32 = kinds.iter().sum();
     let options = &Options { budget: budget / kinds.max(1), ..*options };
-    let bench = Bench::<Vae> { loaded: &loaded, settings, asked, options, time_budget: &time_budget, clock };
+    let bench = Bench::<Vae> { loaded: &loaded, settings, asked: &asked, options, time_budget: &time_budget, clock };
     let mut calls = vec![bench.describe()?, bench.configure()?];
     let mut policy = loaded.configure(settings)?;
-    let vae = if asked.is_empty() { None } else { Some(bench.decisions(&mut policy)?) };
-    let bench =
-        Bench::<Denoise> { loaded: &loaded, settings, asked: &samples, options, time_budget: &time_budget, clock };
-    let denoise = if samples.is_empty() {
-        None
-    } else {
-        // The first one has learned from outcomes, of which each new instance would hear again.
-        policy = loaded.configure(settings)?;
-        Some(bench.decisions(&mut policy)?)
-    };
-    let bench = Bench::<Text> { loaded: &loaded, settings, asked: &texts, options, time_budget: &time_budget, clock };
-    let text = if texts.is_empty() {
-        None
-    } else {
-        policy = loaded.configure(settings)?;
-        Some(bench.decisions(&mut policy)?)
-    };
+    let vae = bench.decisions(&mut policy)?;
+    let denoise = bench.on(&samples).decisions(&mut policy)?;
+    let text = bench.on(&texts).decisions(&mut policy)?;
     let inspection = loaded.inspection();
     let identity = policy.identity();
     // A policy for one kind of work alone has its figures in the place of the others.
@@ -130,6 +106,18 @@ pub fn measure(
         samples,
         texts,
     })
+}
+
+/// The golden requests of these stages.
+fn requests<W: Judged>(stages: &[Stage]) -> Vec<GoldenRequest<W>> {
+    W::golden().into_iter().filter(|golden| stages.contains(&golden.stage)).collect()
+}
+
+fn decide<W: Judged>(asked: &GoldenRequest<W>, policy: &mut Policy) -> Decision<W>
+where
+    Policy: Planner<W>,
+{
+    policy.decide(&asked.question(), asked.costs())
 }
 
 /// Loads a policy in two ways, compiled and from a cache of its own, and returns the nanoseconds of
@@ -163,7 +151,7 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
 fn first(
     loaded: &LoadedPolicy,
     settings: &[(String, String)],
-    (asked, samples, texts): (&[BenchRequest], &[BenchRequest<Denoise>], &[BenchRequest<Text>]),
+    (asked, samples, texts): (&[GoldenRequest], &[GoldenRequest<Denoise>], &[GoldenRequest<Text>]),
     load_ns: f64,
     cached_ns: f64,
 ) -> Result<Cold, PolicyError> {
@@ -177,9 +165,9 @@ fn first(
     let mut policy = loaded.configure(settings)?;
     let started = Instant::now();
     match (asked.first(), samples.first(), texts.first()) {
-        (Some(asked), ..) => drop(black_box(asked.decide(&mut policy))),
-        (None, Some(asked), _) => drop(black_box(asked.decide(&mut policy))),
-        (None, None, Some(asked)) => drop(black_box(asked.decide(&mut policy))),
+        (Some(asked), ..) => drop(black_box(decide(asked, &mut policy))),
+        (None, Some(asked), _) => drop(black_box(decide(asked, &mut policy))),
+        (None, None, Some(asked)) => drop(black_box(decide(asked, &mut policy))),
         (None, None, None) => {}
     }
     let decide_ns = timed(started);
@@ -205,7 +193,7 @@ fn nanoseconds(elapsed: Duration) -> f64 {
 struct Bench<'a, W: Judged> {
     loaded: &'a LoadedPolicy,
     settings: &'a [(String, String)],
-    asked: &'a [BenchRequest<W>],
+    asked: &'a [GoldenRequest<W>],
     options: &'a Options,
     /// For all runs together. Counted around a run: a budget of the policy's own would read a slow
     /// clock within each call.
@@ -233,10 +221,16 @@ const LASTING: u32 = 10;
 const RECOVER: u32 = 20;
 const LEARN: u32 = 15;
 
-impl<W: Judged> Bench<'_, W>
+impl<'a, W: Judged> Bench<'a, W>
 where
     Policy: Planner<W>,
 {
+    /// The same on other requests.
+    fn on<V: Judged>(&self, asked: &'a [GoldenRequest<V>]) -> Bench<'a, V> {
+        let &Self { loaded, settings, options, time_budget, clock, .. } = self;
+        Bench { loaded, settings, asked, options, time_budget, clock }
+    }
+
     /// Runs a function as often as asked for, or as its share of the budget allows; the function
     /// gets the run's number.
     fn runs(
@@ -315,20 +309,26 @@ where
         })
     }
 
-    /// The functions that decide and learn.
-    fn decisions(&self, policy: &mut Policy) -> Result<Decisions, PolicyError> {
+    /// The functions that decide and learn, in a new policy in place of this one; none without
+    /// requests.
+    fn decisions(&self, policy: &mut Policy) -> Result<Option<Decisions>, PolicyError> {
+        if self.asked.is_empty() {
+            return Ok(None);
+        }
+        // One that has learned from outcomes would pass them to each new instance.
+        *policy = self.loaded.configure(self.settings)?;
         let decide = self.run_decisions(policy, DECIDE, |bench| bench.loaded.configure(bench.settings))?;
         let estimates = TimeBudget::count(Some(self.time_budget), || self.estimates(policy, decide.typical_ns));
         let lasting = self.measure_lasting(estimates.as_ref())?;
         let recover = self.recover(policy)?;
         let learn = self.learn(policy)?;
-        Ok(Decisions {
+        Ok(Some(Decisions {
             requests: self.asked.len(),
             decisions_per_second: decide.per_second,
             estimates,
             lasting,
             calls: vec![decide, recover, learn],
-        })
+        }))
     }
 
     /// Decisions in one instance: without making a new one, only the question and its answer are
@@ -353,7 +353,7 @@ where
             }
             let asked = &self.asked[index % self.asked.len()];
             let started = Instant::now();
-            let decision = black_box(asked.decide(policy));
+            let decision = black_box(decide(asked, policy));
             let elapsed = started.elapsed();
             Ok(Run { elapsed, fuel: decision.fuel, fallback: decision.fallback.map(|fallback| fallback.reason) })
         })
@@ -367,7 +367,7 @@ where
             let attempts = [Attempt { plan: plans.at(place)?, failure: Failure::OutOfMemory { bytes: 256 << 20 } }];
             let asked = &self.asked[place];
             let started = Instant::now();
-            let decision = black_box(policy.decide(&asked.question().after(&attempts), asked.costs.clone()));
+            let decision = black_box(policy.decide(&asked.question().after(&attempts), asked.costs()));
             let elapsed = started.elapsed();
             Ok(Run { elapsed, fuel: decision.fuel, fallback: decision.fallback.map(|fallback| fallback.reason) })
         })
@@ -381,7 +381,7 @@ where
             let place = index % self.asked.len();
             let plan = plans.at(place)?;
             let question = self.asked[place].question();
-            let outcome = W::outcome(self.asked[place].costs.estimate_one(&plan).ok());
+            let outcome = W::outcome(self.asked[place].costs().estimate_one(&plan).ok());
             let started = Instant::now();
             let LearnReport { fuel, failure } = policy.learn(&question, &plan, &outcome);
             let elapsed = started.elapsed();
@@ -414,7 +414,7 @@ where
                     break;
                 }
                 self.in_service(policy).ok()?;
-                let costs = asked.costs.clone();
+                let costs = asked.costs();
                 let timed = Arc::new(TimedCostModel { costs, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
                 let decision = policy.decide(&asked.question(), timed.clone());
                 if decision.fallback.is_some() {
@@ -461,7 +461,7 @@ where
             return Ok(plan.clone());
         }
         self.bench.in_service(&mut self.policy)?;
-        let plan = self.bench.asked[place].decide(&mut self.policy).plan;
+        let plan = decide(&self.bench.asked[place], &mut self.policy).plan;
         Ok(self.decided[place].insert(plan).clone())
     }
 }

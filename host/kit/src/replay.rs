@@ -21,7 +21,7 @@ pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, 
 
 use tilewright_plan::{
     AnyPlan, Denoise, DenoisePlan, DenoiseRequest, Device, Plan, Planner, PolicyIdentity, Request, Stage, Text,
-    TextPlan, TextRequest, UnderWay, Vae, exchange::Call,
+    TextPlan, TextRequest, Time, Vae,
 };
 
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
@@ -29,14 +29,10 @@ pub type MakePlanner<'a, W = Vae> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn
 
 /// Work whose decisions can be made again.
 pub trait Replayed: tilewright_plan::Work {
-    /// The stage of a call.
-    fn stage_of_call(call: &Call<Self>) -> Stage;
-
-    /// The work that was under way.
-    fn under_way(call: &Call<Self>) -> Option<UnderWay<Self>>;
-
     /// A plan in a few words.
-    fn describe(plan: &Self::Plan) -> String;
+    fn describe(plan: &Self::Plan) -> String {
+        plan.to_string()
+    }
 
     /// Every part of a plan that may differ, the reason included.
     fn describe_fully(plan: &Self::Plan) -> String;
@@ -46,21 +42,21 @@ pub trait Replayed: tilewright_plan::Work {
 }
 
 impl Replayed for Vae {
-    fn stage_of_call(call: &Call) -> Stage {
-        call.stage()
-    }
-
-    fn under_way(call: &Call) -> Option<UnderWay> {
-        call.under_way()
-    }
-
     fn describe(plan: &Plan) -> String {
-        describe_plan(plan)
+        let mut words = format!("{} {} {}", plan.space, plan.precision, plan.layout);
+        if plan.time != Time::Whole {
+            words.push_str(&format!(", time {}", plan.time));
+        }
+        if plan.batch > 1 {
+            words.push_str(&format!(", batch {}", plan.batch));
+        }
+        words.push_str(&plan.options.to_string());
+        words
     }
 
     fn describe_fully(plan: &Plan) -> String {
         let Plan { batch, release, offload, prefetch, reason, .. } = plan;
-        let words = describe_plan(&Plan { batch: 1, ..plan.clone() });
+        let words = Self::describe(&Plan { batch: 1, ..plan.clone() });
         format!("{words}, batch {batch}, release {release}, offload {offload}, prefetch {prefetch}, \"{reason}\"")
     }
 
@@ -70,20 +66,6 @@ impl Replayed for Vae {
 }
 
 impl Replayed for Denoise {
-    fn stage_of_call(call: &Call<Self>) -> Stage {
-        call.stage.unwrap_or(Stage::Denoise)
-    }
-
-    fn under_way(call: &Call<Self>) -> Option<UnderWay<Self>> {
-        let offer = call.question.offer()?;
-        let done = offer.done.unwrap_or(0);
-        offer.running.clone().map(|plan| UnderWay { done, plan })
-    }
-
-    fn describe(plan: &DenoisePlan) -> String {
-        plan.to_string()
-    }
-
     fn describe_fully(plan: &DenoisePlan) -> String {
         format!("{plan}, release {}, \"{}\"", plan.release, plan.reason)
     }
@@ -96,19 +78,6 @@ impl Replayed for Denoise {
 }
 
 impl Replayed for Text {
-    fn stage_of_call(call: &Call<Self>) -> Stage {
-        call.stage.unwrap_or(Stage::Text)
-    }
-
-    /// Nothing is: after a failure all texts run again.
-    fn under_way(_: &Call<Self>) -> Option<UnderWay<Self>> {
-        None
-    }
-
-    fn describe(plan: &TextPlan) -> String {
-        plan.to_string()
-    }
-
     fn describe_fully(plan: &TextPlan) -> String {
         format!("{plan}, \"{}\"", plan.reason)
     }
@@ -143,17 +112,4 @@ pub fn describe_any(plan: &AnyPlan) -> String {
         AnyPlan::Denoise(plan) => Denoise::describe(plan),
         AnyPlan::Text(plan) => Text::describe(plan),
     }
-}
-
-/// A plan in a few words.
-pub fn describe_plan(plan: &Plan) -> String {
-    let mut words = format!("{} {} {}", plan.space, plan.precision, plan.layout);
-    if plan.time != tilewright_plan::Time::Whole {
-        words.push_str(&format!(", time {}", plan.time));
-    }
-    if plan.batch > 1 {
-        words.push_str(&format!(", batch {}", plan.batch));
-    }
-    words.push_str(&plan.options.to_string());
-    words
 }

@@ -138,6 +138,12 @@ pub struct Fallback {
     pub detail: String,
 }
 
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.detail)
+    }
+}
+
 /// A planner's decision, and what led to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision<W: Work = Vae> {

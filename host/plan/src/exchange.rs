@@ -390,16 +390,16 @@ impl<W: Work> ExactTrial<W> {
     }
 }
 
-impl Call {
+impl<W: Work> Call<W> {
     /// The stage of the call.
     pub fn stage(&self) -> Stage {
-        self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
+        self.stage.unwrap_or_else(|| Stage::of_request::<W>(&self.request))
     }
 
-    /// The clip that was under way.
-    pub fn under_way(&self) -> Option<UnderWay> {
+    /// The clip or sample that was under way.
+    pub fn under_way(&self) -> Option<UnderWay<W>> {
         let offer = self.question.offer()?;
-        let told = || self.request.hints.iter().find(|hint| hint.name == FRAMES_DONE)?.value.parse().ok();
+        let told = || W::hints(&self.request).iter().find(|hint| hint.name == FRAMES_DONE)?.value.parse().ok();
         let done = offer.done.or_else(told).unwrap_or(0);
         offer.running.clone().map(|plan| UnderWay { done, plan })
     }

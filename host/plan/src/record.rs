@@ -7,8 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Capabilities, Decision, Denoise, Device, Exchange, Failure, Fallback, PolicyIdentity, Stage, Text, Vae, Work,
-    milliseconds,
+    Decision, Denoise, Device, Exchange, Failure, Fallback, PolicyIdentity, Stage, Text, Vae, Work, milliseconds,
 };
 
 /// A decision, its outcome, and everything needed to make the decision again. Sizes are bytes,
@@ -67,6 +66,16 @@ pub struct Record<W: Work = Vae> {
 }
 
 impl<W: Work> Record<W> {
+    /// The stage of the work.
+    pub fn stage(&self) -> Stage {
+        self.stage.unwrap_or_else(|| Stage::of_request::<W>(&self.request))
+    }
+
+    /// The plans that could be carried out, if the record holds all of it.
+    pub fn capabilities(&self) -> Option<W::Capabilities> {
+        self.capabilities.clone().or_else(|| W::capabilities_of_hints(W::hints(&self.request)))
+    }
+
     /// The expected cost of the plan: corrected by earlier measurements if there were any, else its
     /// price.
     pub fn expectation(&self) -> Option<&W::Cost> {
@@ -78,18 +87,6 @@ impl<W: Work> Record<W> {
     pub fn own_outcome(&self) -> Option<&W::Outcome> {
         let is_shared = W::is_continued(&self.request) && !self.attempts.is_empty();
         self.outcome.as_ref().filter(|_| self.resumed_frames == 0 && !is_shared)
-    }
-}
-
-impl Record {
-    /// The stage of the work.
-    pub fn stage(&self) -> Stage {
-        self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
-    }
-
-    /// The plans that could be carried out, if the record holds all of it.
-    pub fn capabilities(&self) -> Option<Capabilities> {
-        self.capabilities.clone().or_else(|| Capabilities::of_hints(&self.request.hints))
     }
 }
 

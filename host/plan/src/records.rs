@@ -3,11 +3,11 @@
 
 use std::{io, io::BufRead};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
 
 use crate::{
-    Capabilities, Denoise, DenoiseCapabilities, DenoiseRecord, DenoiseRequest, Device, Exchange, Record, Request,
+    Any, Capabilities, Denoise, DenoiseCapabilities, DenoiseRecord, DenoiseRequest, Device, Exchange, Record, Request,
     Stage, Text, TextCapabilities, TextRecord, TextRequest, Vae, Work, exchange::RecordedQuestion,
 };
 
@@ -65,16 +65,7 @@ pub enum Damage {
 }
 
 /// A record of any kind of work.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum AnyRecord {
-    /// The record of a decode or an encode.
-    Vae(Box<Record>),
-    /// The record of a sample.
-    Denoise(Box<DenoiseRecord>),
-    /// The record of a text encoder's run.
-    Text(Box<TextRecord>),
-}
+pub type AnyRecord = Any<Box<Record>, Box<DenoiseRecord>, Box<TextRecord>>;
 
 /// Records with the numbers of their lines, as they are read. Ends after a failure to read; goes on
 /// after a line that is not a record.
@@ -139,14 +130,6 @@ impl AnyRecord {
             Some(Stage::Denoise) => Some(Self::Denoise(Box::new(serde_json::from_str(text).ok()?))),
             Some(Stage::Text) => Some(Self::Text(Box::new(serde_json::from_str(text).ok()?))),
             Some(Stage::Decode | Stage::Encode) | None => Some(Self::Vae(Box::new(serde_json::from_str(text).ok()?))),
-        }
-    }
-
-    /// The record, if it is of a decode or an encode.
-    pub fn as_vae(&self) -> Option<&Record> {
-        match self {
-            AnyRecord::Vae(record) => Some(record),
-            AnyRecord::Denoise(_) | AnyRecord::Text(_) => None,
         }
     }
 }
@@ -222,26 +205,46 @@ impl<R: BufRead> Iterator for Records<R> {
 }
 
 /// Work whose facts are looked at before they are used.
-trait Sensible: Work {
+pub trait Sensible: Work {
     /// The part of a request that makes no sense, if any.
-    fn of_request(request: &Self::Request) -> Option<String>;
+    fn fault_of_request(request: &Self::Request) -> Option<String>;
 
     /// The part of an offer that makes no sense, if any.
-    fn of_capabilities(capabilities: &Self::Capabilities) -> Option<String>;
+    fn fault_of_capabilities(capabilities: &Self::Capabilities) -> Option<String>;
+
+    /// The part of both that makes no sense, if any.
+    fn fault(request: &Self::Request, capabilities: &Self::Capabilities) -> Option<String> {
+        Self::fault_of_request(request).or_else(|| Self::fault_of_capabilities(capabilities))
+    }
 }
 
 impl Sensible for Vae {
-    fn of_request(request: &Request) -> Option<String> {
-        sense_of_request(request)
+    fn fault_of_request(request: &Request) -> Option<String> {
+        let extents = [
+            ("samples", request.batch),
+            ("frames", request.frames),
+            ("rows of pixels", request.height),
+            ("columns of pixels", request.width),
+            ("pixels per latent pixel", request.model.spatial_scale),
+            ("frames per latent frame", request.model.temporal_scale),
+        ];
+        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+        let hints = request.hints.len();
+        odd.map(|(what, extent)| format!("{extent} {what}"))
+            .or_else(|| (hints > MOST_HINTS).then(|| format!("{hints} hints")))
     }
 
-    fn of_capabilities(capabilities: &Capabilities) -> Option<String> {
-        sense_of_capabilities(capabilities)
+    fn fault_of_capabilities(capabilities: &Capabilities) -> Option<String> {
+        let extents = [("tile_unit", capabilities.tile_unit), ("tile_least", capabilities.tile_least)];
+        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+        odd.map(|(what, extent)| format!("{what} {extent}")).or_else(|| {
+            (capabilities.dtypes.len() > MOST_HINTS).then(|| format!("{} types", capabilities.dtypes.len()))
+        })
     }
 }
 
 impl Sensible for Denoise {
-    fn of_request(request: &DenoiseRequest) -> Option<String> {
+    fn fault_of_request(request: &DenoiseRequest) -> Option<String> {
         let extents = [
             ("samples", request.batch),
             ("frames", request.frames),
@@ -257,14 +260,14 @@ impl Sensible for Denoise {
         odd.map(|(what, extent)| format!("{extent} {what}")).or(long)
     }
 
-    fn of_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
+    fn fault_of_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
         let types = capabilities.dtypes.len();
         (types > MOST_HINTS).then(|| format!("{types} types"))
     }
 }
 
 impl Sensible for Text {
-    fn of_request(request: &TextRequest) -> Option<String> {
+    fn fault_of_request(request: &TextRequest) -> Option<String> {
         let texts = request.tokens.len();
         let odd = request.tokens.iter().find(|tokens| !(1..=MOST_EXTENT).contains(tokens));
         let blocks = request.model.blocks;
@@ -276,7 +279,7 @@ impl Sensible for Text {
             .or_else(|| long.map(|(what, length)| format!("{length} {what}")))
     }
 
-    fn of_capabilities(capabilities: &TextCapabilities) -> Option<String> {
+    fn fault_of_capabilities(capabilities: &TextCapabilities) -> Option<String> {
         let TextCapabilities { dtypes, places, weights, .. } = capabilities;
         let lists = [("types", dtypes.len()), ("places", places.len()), ("forms of weights", weights.len())];
         let long = lists.into_iter().find(|(_, length)| *length > MOST_HINTS);
@@ -284,29 +287,9 @@ impl Sensible for Text {
     }
 }
 
-/// The fault of a text encoder's request that makes no sense, if it has one.
-pub fn sense_of_text(request: &TextRequest) -> Option<String> {
-    Text::of_request(request)
-}
-
-/// The fault of a text encoder's capabilities that make no sense, if they have one.
-pub fn sense_of_text_capabilities(capabilities: &TextCapabilities) -> Option<String> {
-    Text::of_capabilities(capabilities)
-}
-
-/// The fault of a sample's request that makes no sense, if it has one.
-pub fn sense_of_sample(request: &DenoiseRequest) -> Option<String> {
-    Denoise::of_request(request)
-}
-
-/// The fault of capabilities that make no sense, if they have one.
-pub fn sense_of_sample_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
-    Denoise::of_capabilities(capabilities)
-}
-
 /// The part of a record that makes no sense, if any.
 fn senseless<W: Sensible>(record: &Record<W>) -> Option<String> {
-    let request = W::of_request(&record.request).or_else(|| sense_of_device(&record.device));
+    let request = W::fault_of_request(&record.request).or_else(|| sense_of_device(&record.device));
     request.or_else(|| record.exchange.as_ref().and_then(sense_of_exchange))
 }
 
@@ -328,39 +311,15 @@ fn sense_of_exchange<W: Sensible>(exchange: &Exchange<W>) -> Option<String> {
         let learns = matches!(call.question, RecordedQuestion::Learn { .. });
         let reply = (learns == call.reply.plan.is_some()).then(|| format!("a {} and its plan", call.question.name()));
         (order.or(attempts).or(reply))
-            .or_else(|| W::of_request(&call.request))
+            .or_else(|| W::fault_of_request(&call.request))
             .or_else(|| sense_of_device(&call.device))
-            .or_else(|| call.question.offer().and_then(|offer| W::of_capabilities(&offer.capabilities)))
+            .or_else(|| call.question.offer().and_then(|offer| W::fault_of_capabilities(&offer.capabilities)))
     })
-}
-
-/// The part of a request that makes no sense, if any.
-pub fn sense_of_request(request: &Request) -> Option<String> {
-    let extents = [
-        ("samples", request.batch),
-        ("frames", request.frames),
-        ("rows of pixels", request.height),
-        ("columns of pixels", request.width),
-        ("pixels per latent pixel", request.model.spatial_scale),
-        ("frames per latent frame", request.model.temporal_scale),
-    ];
-    let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
-    let hints = request.hints.len();
-    odd.map(|(what, extent)| format!("{extent} {what}"))
-        .or_else(|| (hints > MOST_HINTS).then(|| format!("{hints} hints")))
 }
 
 fn sense_of_device(device: &Device) -> Option<String> {
     let types = device.fast_dtypes.len();
     (types > MOST_HINTS).then(|| format!("{types} fast types"))
-}
-
-/// The part of an offer that makes no sense, if any.
-pub fn sense_of_capabilities(capabilities: &Capabilities) -> Option<String> {
-    let extents = [("tile_unit", capabilities.tile_unit), ("tile_least", capabilities.tile_least)];
-    let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
-    odd.map(|(what, extent)| format!("{what} {extent}"))
-        .or_else(|| (capabilities.dtypes.len() > MOST_HINTS).then(|| format!("{} types", capabilities.dtypes.len())))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Hint;
+use crate::{Hint, Work};
 
 crate::names! {
     /// A stage of generation.
@@ -32,5 +32,13 @@ impl Stage {
     pub fn of_hints(hints: &[Hint]) -> Self {
         let hint = hints.iter().find(|hint| hint.name == Self::HINT);
         hint.and_then(|hint| hint.value.parse().ok()).unwrap_or_default()
+    }
+
+    /// The stage of a request whose program did not write it down.
+    pub fn of_request<W: Work>(request: &W::Request) -> Self {
+        match W::hints(request) {
+            [] => W::STAGES[0],
+            hints => Self::of_hints(hints),
+        }
     }
 }

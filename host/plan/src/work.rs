@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    Capabilities, Cost, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Objective,
-    Options, Outcome, Plan, PlanOption, Precision, Record, Request, Stage, TextCapabilities, TextCost, TextOutcome,
-    TextPlan, TextRequest,
+    Capabilities, Cost, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, Hint,
+    Objective, Options, Outcome, Plan, PlanOption, Precision, Record, Request, Stage, TextCapabilities, TextCost,
+    TextOutcome, TextPlan, TextRequest,
     exchange::{DenoiseMeasured, ExactCost, ExactDenoiseCost, ExactTextCost, Measured, TextMeasured},
     records::AnyRecord,
 };
@@ -26,7 +26,10 @@ impl<T> Data for T where
 }
 
 /// A kind of work.
-pub trait Work: Data + Copy + Default + Eq + Hash {
+pub trait Work: Data + Copy + Default + Eq + Hash + VariantOf<AnyRecord, Variant = Box<Record<Self>>> {
+    /// The stages that it is done in, the usual one first.
+    const STAGES: &'static [Stage];
+
     /// The work itself.
     type Request: Data;
     /// The plans that can be carried out.
@@ -75,11 +78,21 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
     /// True if an attempt goes on where a failed one ended, so that the result is of both plans.
     fn is_continued(request: &Self::Request) -> bool;
 
-    /// The stage of a record.
-    fn stage(record: &Record<Self>) -> Stage;
+    /// The hints of a request, in which earlier programs wrote what has fields now.
+    fn hints(_request: &Self::Request) -> &[Hint] {
+        &[]
+    }
 
-    /// A record among those of all kinds.
-    fn any(record: Record<Self>) -> AnyRecord;
+    /// The capabilities in a request's hints, if all of them are there.
+    fn capabilities_of_hints(_hints: &[Hint]) -> Option<Self::Capabilities> {
+        None
+    }
+
+    /// The types that are offered.
+    fn dtypes(capabilities: &Self::Capabilities) -> &[Dtype];
+
+    /// True if two requests are of one model.
+    fn is_same_model(one: &Self::Request, other: &Self::Request) -> bool;
 
     /// The model's family.
     fn family(request: &Self::Request) -> &str;
@@ -120,6 +133,9 @@ pub trait Work: Data + Copy + Default + Eq + Hash {
     /// Time in seconds and memory in bytes of an outcome, as [`Self::priced`].
     fn measured(outcome: &Self::Outcome) -> [f64; 2];
 
+    /// The outcome with other time and memory, as [`Self::priced`]. `None` if that is no time.
+    fn remeasured(outcome: Self::Outcome, figures: [f64; 2]) -> Option<Self::Outcome>;
+
     /// Attempts until an outcome.
     fn attempts(outcome: &Self::Outcome) -> u32;
 }
@@ -136,17 +152,64 @@ pub struct Denoise;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Text;
 
-/// A plan of any kind of work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum AnyPlan {
-    /// The plan of a decode or an encode.
-    Vae(Plan),
-    /// The plan of a sample.
-    Denoise(DenoisePlan),
-    /// The plan of a text encoder's run.
-    Text(TextPlan),
+/// Something that there is of every kind of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Each<V, D, T> {
+    /// The one of decodes and encodes.
+    pub vae: V,
+    /// The one of samples.
+    pub denoise: D,
+    /// The one of text encoders' runs.
+    pub text: T,
 }
+
+/// Something of any kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Any<V, D, T> {
+    /// Of a decode or an encode.
+    Vae(V),
+    /// Of a sample.
+    Denoise(D),
+    /// Of a text encoder's run.
+    Text(T),
+}
+
+/// A kind of work that has one field of an [`Each`].
+pub trait FieldOf<E> {
+    /// The field's type.
+    type Field;
+
+    /// The kind's own field.
+    fn of(each: &E) -> &Self::Field;
+
+    /// The same, to be changed.
+    fn of_mut(each: &mut E) -> &mut Self::Field;
+}
+
+/// A kind of work that has one variant of an [`Any`].
+pub trait VariantOf<A> {
+    /// The variant's type.
+    type Variant;
+
+    /// The kind's own variant.
+    fn any(variant: Self::Variant) -> A;
+}
+
+/// An expression for whatever kind of work something is of: `of_any!(any, one => one.words())`.
+#[macro_export]
+macro_rules! of_any {
+    ($any:expr, $one:pat => $words:expr) => {
+        match $any {
+            $crate::Any::Vae($one) => $words,
+            $crate::Any::Denoise($one) => $words,
+            $crate::Any::Text($one) => $words,
+        }
+    };
+}
+
+/// A plan of any kind of work.
+pub type AnyPlan = Any<Plan, DenoisePlan, TextPlan>;
 
 impl AnyPlan {
     /// True if both are carried out in the same way: they differ in their reasons at most.
@@ -160,28 +223,47 @@ impl AnyPlan {
     }
 }
 
-impl From<Plan> for AnyPlan {
-    fn from(plan: Plan) -> Self {
-        Self::Vae(plan)
-    }
+/// The places of the kinds of work.
+macro_rules! places {
+    ($($work:ident $field:ident $own:ident $plan:ident;)+) => {$(
+        impl<V, D, T> FieldOf<Each<V, D, T>> for $work {
+            type Field = $own;
+
+            fn of(each: &Each<V, D, T>) -> &$own {
+                &each.$field
+            }
+
+            fn of_mut(each: &mut Each<V, D, T>) -> &mut $own {
+                &mut each.$field
+            }
+        }
+
+        impl<V, D, T> VariantOf<Any<V, D, T>> for $work {
+            type Variant = $own;
+
+            fn any(variant: $own) -> Any<V, D, T> {
+                Any::$work(variant)
+            }
+        }
+
+        impl From<$plan> for AnyPlan {
+            fn from(plan: $plan) -> Self {
+                Self::$work(plan)
+            }
+        }
+    )+};
 }
 
-impl From<DenoisePlan> for AnyPlan {
-    fn from(plan: DenoisePlan) -> Self {
-        Self::Denoise(plan)
-    }
-}
-
-impl From<TextPlan> for AnyPlan {
-    fn from(plan: TextPlan) -> Self {
-        Self::Text(plan)
-    }
+places! {
+    Vae vae V Plan;
+    Denoise denoise D DenoisePlan;
+    Text text T TextPlan;
 }
 
 /// The facts of a kind of work that all types have under the same names. `$time` is the time of
 /// costs and outcomes that plans are compared by.
 macro_rules! named_alike {
-    ($work:ident, $time:ident) => {
+    ($time:ident) => {
         fn precision(plan: &Self::Plan) -> Precision {
             plan.precision
         }
@@ -206,8 +288,12 @@ macro_rules! named_alike {
             &capabilities.options
         }
 
-        fn any(record: Record<Self>) -> AnyRecord {
-            AnyRecord::$work(Box::new(record))
+        fn dtypes(capabilities: &Self::Capabilities) -> &[Dtype] {
+            &capabilities.dtypes
+        }
+
+        fn is_same_model(one: &Self::Request, other: &Self::Request) -> bool {
+            one.model == other.model
         }
 
         fn memory_limit(request: &Self::Request) -> u64 {
@@ -246,6 +332,12 @@ macro_rules! named_alike {
             [outcome.$time.as_secs_f64(), outcome.peak_bytes as f64]
         }
 
+        fn remeasured(mut outcome: Self::Outcome, [seconds, bytes]: [f64; 2]) -> Option<Self::Outcome> {
+            outcome.$time = Duration::try_from_secs_f64(seconds).ok()?;
+            outcome.peak_bytes = bytes as u64;
+            Some(outcome)
+        }
+
         fn attempts(outcome: &Self::Outcome) -> u32 {
             outcome.attempts
         }
@@ -253,6 +345,8 @@ macro_rules! named_alike {
 }
 
 impl Work for Vae {
+    const STAGES: &'static [Stage] = &[Stage::Decode, Stage::Encode];
+
     type Request = Request;
     type Capabilities = Capabilities;
     type Plan = Plan;
@@ -261,14 +355,18 @@ impl Work for Vae {
     type ExactCost = ExactCost;
     type Measured = Measured;
 
-    named_alike!(Vae, elapsed);
+    named_alike!(elapsed);
 
     fn is_continued(request: &Request) -> bool {
         request.frames > 1
     }
 
-    fn stage(record: &Record<Self>) -> Stage {
-        record.stage()
+    fn hints(request: &Request) -> &[Hint] {
+        &request.hints
+    }
+
+    fn capabilities_of_hints(hints: &[Hint]) -> Option<Capabilities> {
+        Capabilities::of_hints(hints)
     }
 
     fn family(request: &Request) -> &str {
@@ -289,6 +387,8 @@ impl Work for Vae {
 }
 
 impl Work for Denoise {
+    const STAGES: &'static [Stage] = &[Stage::Denoise];
+
     type Request = DenoiseRequest;
     type Capabilities = DenoiseCapabilities;
     type Plan = DenoisePlan;
@@ -297,14 +397,10 @@ impl Work for Denoise {
     type ExactCost = ExactDenoiseCost;
     type Measured = DenoiseMeasured;
 
-    named_alike!(Denoise, step);
+    named_alike!(step);
 
     fn is_continued(_: &DenoiseRequest) -> bool {
         true
-    }
-
-    fn stage(record: &Record<Self>) -> Stage {
-        record.stage.unwrap_or(Stage::Denoise)
     }
 
     fn family(request: &DenoiseRequest) -> &str {
@@ -325,6 +421,8 @@ impl Work for Denoise {
 }
 
 impl Work for Text {
+    const STAGES: &'static [Stage] = &[Stage::Text];
+
     type Request = TextRequest;
     type Capabilities = TextCapabilities;
     type Plan = TextPlan;
@@ -333,14 +431,10 @@ impl Work for Text {
     type ExactCost = ExactTextCost;
     type Measured = TextMeasured;
 
-    named_alike!(Text, elapsed);
+    named_alike!(elapsed);
 
     fn is_continued(_: &TextRequest) -> bool {
         false
-    }
-
-    fn stage(record: &Record<Self>) -> Stage {
-        record.stage.unwrap_or(Stage::Text)
     }
 
     fn family(request: &TextRequest) -> &str {

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 pub(crate) use tilewright_plan::terminal::blank_unprintable as clean;
-use tilewright_plan::{Candidate, CostModel, Denoise, LogLevel, LogLine, Text, Trial, Vae, Work};
+use tilewright_plan::{Candidate, CostModel, Denoise, Each, FieldOf, LogLevel, LogLine, Text, Trial, Vae, Work};
 use wasmtime::{ResourceLimiter, Result, Trap};
 
 use crate::{
@@ -120,36 +120,18 @@ impl<W: Bounded> Default for Questions<W> {
     }
 }
 
+/// The questions about every kind of work in the current call.
+pub(crate) type AllQuestions = Each<Questions<Vae>, Questions<Denoise>, Questions<Text>>;
+
 /// Work that guests may ask about.
-pub(crate) trait Asked: Bounded {
-    /// The questions about it.
-    fn questions(guest: &mut Guest) -> &mut Questions<Self>;
-}
+pub(crate) trait Asked: Bounded + FieldOf<AllQuestions, Field = Questions<Self>> {}
 
-impl Asked for Vae {
-    fn questions(guest: &mut Guest) -> &mut Questions<Self> {
-        &mut guest.vae
-    }
-}
-
-impl Asked for Denoise {
-    fn questions(guest: &mut Guest) -> &mut Questions<Self> {
-        &mut guest.denoise
-    }
-}
-
-impl Asked for Text {
-    fn questions(guest: &mut Guest) -> &mut Questions<Self> {
-        &mut guest.text
-    }
-}
+impl<W: Bounded + FieldOf<AllQuestions, Field = Questions<W>>> Asked for W {}
 
 /// The state of a store.
 pub(crate) struct Guest {
     pub usage: Usage,
-    vae: Questions<Vae>,
-    denoise: Questions<Denoise>,
-    text: Questions<Text>,
+    pub questions: AllQuestions,
     pub log: Vec<LogLine>,
     copied_bytes: usize,
     calls: usize,
@@ -172,9 +154,7 @@ impl Guest {
         let usage = Usage { limits, memory_bytes: 0, table_elements: 0, granted: (0, 0) };
         Self {
             usage,
-            vae: Questions::default(),
-            denoise: Questions::default(),
-            text: Questions::default(),
+            questions: AllQuestions::default(),
             log: Vec::new(),
             copied_bytes: 0,
             calls: 0,
@@ -190,9 +170,10 @@ impl Guest {
 
     /// Forgets the state of the previous call.
     pub fn begin(&mut self) {
-        self.vae.candidates.clear();
-        self.denoise.candidates.clear();
-        self.text.candidates.clear();
+        let Each { vae, denoise, text } = &mut self.questions;
+        vae.candidates.clear();
+        denoise.candidates.clear();
+        text.candidates.clear();
         self.log.clear();
         self.copied_bytes = 0;
         self.calls = 0;
@@ -323,7 +304,7 @@ impl Guest {
 
     fn price<W: Asked>(&mut self, mut plan: W::Plan, known: Option<&mut Vec<(W::Plan, Price<W>)>>) -> Price<W> {
         let limits = self.limits;
-        let Questions { prices, candidates } = W::questions(self);
+        let Questions { prices, candidates } = W::of_mut(&mut self.questions);
         let Some(prices) = prices else {
             return Err("a price can be asked for only in decide and learn, and for the stage at hand".into());
         };
@@ -358,7 +339,7 @@ impl Guest {
     /// Earlier measurements, newest first, at most `most`.
     pub fn trials<W: Asked>(&mut self, most: u32) -> Result<Vec<Trial<W>>> {
         self.count_question(0)?;
-        let prices = W::questions(self).prices.as_ref();
+        let prices = W::of(&self.questions).prices.as_ref();
         let mut trials = prices.map(|prices| prices.costs.trials(most.min(TRIALS))).unwrap_or_default();
         trials.truncate(most as usize);
         Ok(trials)

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tilewright_plan::{CostModel, Denoise, Device, Question, Stage, Text, Trial, Vae, Work};
+use tilewright_plan::{Any, CostModel, Denoise, Device, Question, Stage, Text, Trial, Vae, Work, of_any};
 
 use crate::{check::Bounded, guest::Prices};
 
@@ -37,28 +37,14 @@ impl<W: Bounded> PastOutcome<W> {
 }
 
 /// An outcome of any kind of work.
-pub(crate) enum AnyOutcome {
-    Vae(PastOutcome<Vae>),
-    Denoise(PastOutcome<Denoise>),
-    Text(PastOutcome<Text>),
-}
+pub(crate) type AnyOutcome = Any<PastOutcome<Vae>, PastOutcome<Denoise>, PastOutcome<Text>>;
 
-impl AnyOutcome {
-    fn fuel(&self) -> u64 {
-        match self {
-            AnyOutcome::Vae(outcome) => outcome.fuel,
-            AnyOutcome::Denoise(outcome) => outcome.fuel,
-            AnyOutcome::Text(outcome) => outcome.fuel,
-        }
-    }
-
-    fn is_alike(&self, other: &Self) -> bool {
-        match (self, other) {
-            (AnyOutcome::Vae(one), AnyOutcome::Vae(other)) => one.is_alike(other),
-            (AnyOutcome::Denoise(one), AnyOutcome::Denoise(other)) => one.is_alike(other),
-            (AnyOutcome::Text(one), AnyOutcome::Text(other)) => one.is_alike(other),
-            (AnyOutcome::Vae(_) | AnyOutcome::Denoise(_) | AnyOutcome::Text(_), _) => false,
-        }
+fn is_alike(one: &AnyOutcome, other: &AnyOutcome) -> bool {
+    match (one, other) {
+        (Any::Vae(one), Any::Vae(other)) => one.is_alike(other),
+        (Any::Denoise(one), Any::Denoise(other)) => one.is_alike(other),
+        (Any::Text(one), Any::Text(other)) => one.is_alike(other),
+        (Any::Vae(_) | Any::Denoise(_) | Any::Text(_), _) => false,
     }
 }
 
@@ -72,11 +58,12 @@ impl OutcomeMemory {
     pub fn add(&mut self, past_outcome: AnyOutcome, fuel: u64) {
         self.0.push_back(past_outcome);
         let Some(newest) = self.0.back() else { return };
-        let alike: Vec<usize> = (0..self.0.len()).filter(|index| self.0[*index].is_alike(newest)).collect();
+        let alike: Vec<usize> = (0..self.0.len()).filter(|index| is_alike(&self.0[*index], newest)).collect();
         if alike.len() > PER_PLAN {
             self.0.remove(alike[0]);
         }
-        let all = |past_outcomes: &VecDeque<AnyOutcome>| past_outcomes.iter().map(AnyOutcome::fuel).sum::<u64>();
+        let fuel_of = |past_outcome: &AnyOutcome| of_any!(past_outcome, past_outcome => past_outcome.fuel);
+        let all = |past_outcomes: &VecDeque<AnyOutcome>| past_outcomes.iter().map(fuel_of).sum::<u64>();
         while self.0.len() > MOST || self.0.len() > 1 && all(&self.0) > fuel {
             self.0.pop_front();
         }
@@ -182,11 +169,7 @@ mod tests {
             past_outcomes.add(past_outcome(64, ms, 1), 1000);
         }
         let told = |past_outcomes: &OutcomeMemory| {
-            let elapsed = |past_outcome: &AnyOutcome| match past_outcome {
-                AnyOutcome::Vae(past_outcome) => past_outcome.outcome.elapsed.as_millis(),
-                AnyOutcome::Denoise(past_outcome) => past_outcome.outcome.elapsed.as_millis(),
-                AnyOutcome::Text(past_outcome) => past_outcome.outcome.elapsed.as_millis(),
-            };
+            let elapsed = |past_outcome: &AnyOutcome| of_any!(past_outcome, past => past.outcome.elapsed.as_millis());
             past_outcomes.iter().map(elapsed).collect::<Vec<_>>()
         };
         assert_eq!(told(&past_outcomes), (4..20).collect::<Vec<u128>>());

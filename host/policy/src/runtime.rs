@@ -173,10 +173,10 @@ impl Policy {
             Ok(live) => live,
             Err(failure) => return GuestReply::from_failure(failure),
         };
-        W::questions(live.state()).prices = Some(prices.clone());
+        W::of_mut(&mut live.state().questions).prices = Some(prices.clone());
         let (answer, fuel) = live.call(&self.loaded, |guest, store| W::part_of(guest).decide(store, question));
         let state = live.state();
-        let questions = W::questions(state);
+        let questions = W::of_mut(&mut state.questions);
         questions.prices = None;
         let (candidates, log) = (std::mem::take(&mut questions.candidates), std::mem::take(&mut state.log));
         let text_chars = self.loaded.limits.text_chars;
@@ -264,7 +264,7 @@ impl Policy {
         // The price is asked for here, so that it is recorded: a policy that learns gets no new
         // prices.
         let cost = costs.estimate_one(&plan).ok();
-        *W::pending(&mut self.pending) = cost.map(|cost| PendingDecision::new(request, &plan, cost, prices));
+        *W::of_mut(&mut self.pending) = cost.map(|cost| PendingDecision::new(request, &plan, cost, prices));
         Decision { answer: answered, plan, adjusted, fallback, elapsed: started.elapsed(), fuel, candidates, log }
     }
 }
@@ -288,7 +288,7 @@ impl Policy {
             capabilities: capabilities.clone(),
             plan: plan.clone(),
             outcome: *outcome,
-            prices: W::pending(&mut self.pending).as_ref().and_then(|decided| decided.prices(request, plan)),
+            prices: W::of(&self.pending).as_ref().and_then(|decided| decided.prices(request, plan)),
             fuel: 0,
         };
         self.memory_bytes = 0;
@@ -304,7 +304,7 @@ impl Policy {
         let Err(CallFailure { reason, detail, is_starved }) = told else {
             self.failures.count(false, limits.failures);
             // The instance has learned from outcomes only, so it is ready for the next question.
-            self.past_outcomes.add(W::remembered(past_outcome), limits.fuel);
+            self.past_outcomes.add(W::any(past_outcome), limits.fuel);
             return report;
         };
         self.live = None;

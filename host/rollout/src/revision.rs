@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage, Vae};
+use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage};
 use tilewright_policy::{FallbackPlanner, LoadedPolicy};
 
 use crate::{
@@ -29,7 +29,7 @@ pub struct Revision {
     pub(crate) settings: Vec<(String, String)>,
     pub(crate) grants: Grants,
     loaded: LoadedPolicy,
-    warm: Warm,
+    warm: Mutex<Warm>,
     pub(crate) performance: Mutex<Performance>,
 }
 
@@ -47,9 +47,8 @@ impl Revision {
     pub(crate) fn new(policy: &str, number: u64, since: String, prepared: PreparedPolicy) -> Self {
         let PreparedPolicy { loaded, policy: warm, settings, grants, origin, digest, .. } = prepared;
         let identity = warm.identity().clone();
-        let first = Recorder::<Vae>::new(Box::new(warm), true);
-        let warm = Warm::default();
-        Vae::idle(&warm).push(first);
+        let first = Recorder::new(Box::new(warm), true);
+        let warm = Mutex::new(Warm { vae: vec![first], ..Warm::default() });
         let policy = policy.to_owned();
         Self {
             policy,
@@ -85,9 +84,13 @@ impl Revision {
         self.performance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn warm(&self) -> MutexGuard<'_, Warm> {
+        self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A warm instance; a new one if all are in use.
     pub(crate) fn instance<W: Served>(self: &Arc<Self>) -> Instance<W> {
-        let warm = W::idle(&self.warm).pop();
+        let warm = W::of_mut(&mut *self.warm()).pop();
         if let Some(recorder) = warm {
             return Instance { revision: self.clone(), recorder: Some(recorder), is_sound: true };
         }
@@ -102,7 +105,7 @@ impl Revision {
 
     /// Resets its counts, and its instances, which may have failed.
     pub(crate) fn reset(&self) {
-        self.warm.clear();
+        *self.warm() = Warm::default();
         let mut performance = self.performance();
         let facts = performance.tally.facts;
         *performance = Performance::default();
@@ -141,7 +144,7 @@ impl<W: Served> Drop for Instance<W> {
             // be again.
             let is_failing = self.revision.performance().tally.in_a_row > 0;
             if self.is_sound && !is_failing {
-                W::idle(&self.revision.warm).push(recorder);
+                W::of_mut(&mut *self.revision.warm()).push(recorder);
             }
         }
     }

@@ -1,54 +1,22 @@
 //! The kinds of work that jobs are: what differs between them when policies are in service.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use tilewright_plan::{Denoise, DenoiseRequest, Device, Recorder, Request, Text, TextRequest, Vae};
+use tilewright_plan::{Denoise, DenoiseRequest, Device, Each, FieldOf, Recorder, Request, Text, TextRequest, Vae};
 use tilewright_policy::Governed;
 
 use crate::tally::Kind;
 
 /// A kind of work that jobs are.
-pub trait Served: Governed {
+pub trait Served: Governed + FieldOf<Warm, Field = Vec<Recorder<Self>>> {
     /// The kind of a request: work that can be compared is the same, on the same device, with the
     /// same objective.
     fn kind(request: &Self::Request, device: &Device) -> Kind;
-
-    /// The warm instances for such work.
-    fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder<Self>>>;
 }
 
 /// Warm instances of a revision that no worker holds. An instance learns of one kind of work.
-#[derive(Default)]
-pub struct Warm {
-    vae: Mutex<Vec<Recorder>>,
-    denoise: Mutex<Vec<Recorder<Denoise>>>,
-    text: Mutex<Vec<Recorder<Text>>>,
-}
-
-impl Warm {
-    /// Drops all of them.
-    pub fn clear(&self) {
-        Vae::idle(self).clear();
-        Denoise::idle(self).clear();
-        Text::idle(self).clear();
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub type Warm = Each<Vec<Recorder>, Vec<Recorder<Denoise>>, Vec<Recorder<Text>>>;
 
 fn suffix(counts_weights: bool) -> &'static str {
     if counts_weights { " with weights" } else { "" }
-}
-
-/// The warm instances of a kind of work.
-macro_rules! has_warm {
-    ($warm:ident) => {
-        fn idle(warm: &Warm) -> MutexGuard<'_, Vec<Recorder<Self>>> {
-            lock(&warm.$warm)
-        }
-    };
 }
 
 impl Served for Vae {
@@ -61,8 +29,6 @@ impl Served for Vae {
             device.name, device.arch
         )
     }
-
-    has_warm!(vae);
 }
 
 impl Served for Denoise {
@@ -74,8 +40,6 @@ impl Served for Denoise {
             device.name, device.arch
         )
     }
-
-    has_warm!(denoise);
 }
 
 impl Served for Text {
@@ -83,6 +47,4 @@ impl Served for Text {
         let TextRequest { model, tokens, memory_limit, objective, .. } = request;
         format!("{model:?} {tokens:?} {memory_limit} {objective:?} {} {}", device.name, device.arch)
     }
-
-    has_warm!(text);
 }

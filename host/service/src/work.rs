@@ -300,7 +300,7 @@ where
             W::count(server, &labels, &stored.job.device, record);
         }
         if let Some(outcome) = &record.outcome {
-            server.traces.record_work_time(W::stage(record), &assignment.route, W::elapsed(outcome).as_secs_f64());
+            server.traces.record_work_time(record.stage(), &assignment.route, W::elapsed(outcome).as_secs_f64());
         }
         // A part of the work takes less time than its whole.
         if !is_mixed && record.resumed_frames == 0 {

@@ -15,7 +15,7 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
     let BenchPolicy { policy, set, iterations, json, grants } = arguments;
     let options = Options { iterations: *iterations, limits: grants.limits(), ..Options::default() };
     let module = super::verify(&super::host(*grants)?, policy)?;
-    let report = measure::measure(&|host| module.load(host), set, &measure::requests(), &options)?;
+    let report = measure::measure(&|host| module.load(host), set, &options)?;
     warn(&report);
     if *json {
         return super::print(&report);

@@ -3,10 +3,7 @@
 use std::path::Path;
 
 use tilewright_kit::simulate::{Builder, MOST_TABLE_BYTES};
-use tilewright_plan::{
-    records::{self, AnyRecord},
-    words::with_noun,
-};
+use tilewright_plan::{records, words::with_noun};
 
 use crate::{
     args::Table,
@@ -64,11 +61,7 @@ fn take(builder: &mut Builder, path: &Path) -> Outcome {
         return of_sample.or_else(|_| builder.sweep(&text)).map_err(|error| wrong(&error));
     }
     for read in records::read_any(&text[..]) {
-        match read.map_err(|damage| wrong(&damage))? {
-            (_, AnyRecord::Vae(record)) => builder.record(&record),
-            (_, AnyRecord::Denoise(record)) => builder.sample(&record),
-            (_, AnyRecord::Text(record)) => builder.text(&record),
-        }
+        builder.record(&read.map_err(|damage| wrong(&damage))?.1);
     }
     Ok(())
 }

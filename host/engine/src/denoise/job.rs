@@ -19,7 +19,7 @@ use crate::{
     run::{is_hopeless, run},
     task::{AttemptContext, AttemptError, Task, measure, settle},
     text::USUAL_TOKENS,
-    work::{AnyDecided, AnyFailed, Attempts, Decided, Failed, Runnable},
+    work::{Attempts, Runnable},
 };
 
 /// The parts of a feed-forward layer in the plan that holds least: with more, attention holds the
@@ -61,14 +61,6 @@ impl Runnable for Denoise {
 
     fn after(outcome: DenoiseOutcome, Attempts { count, load, .. }: Attempts) -> DenoiseOutcome {
         DenoiseOutcome { attempts: count, load, ..outcome }
-    }
-
-    fn decided<'a>(decided: Decided<'a, Self>) -> AnyDecided<'a> {
-        AnyDecided::Denoise(decided)
-    }
-
-    fn failed<'a>(failed: Failed<'a, Self>) -> AnyFailed<'a> {
-        AnyFailed::Denoise(failed)
     }
 }
 

@@ -3,24 +3,24 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use tilewright_plan::{Dtype, Objective, Precision, Stage};
+use tilewright_plan::{Dtype, Objective, Precision, Stage, Work};
 
 use super::{
-    FailureKind, FollowUp, Form, GoldenRequest, MemoryLimit, Row, Shape,
+    Events, FailureKind, Form, GoldenRequest, MemoryLimit, Row, Shape,
     rows::{CHUNKS, DEARER, SLOW_WHOLE},
 };
 use crate::machines::{MACHINES, WEIGHTS};
 
 /// The prefix of the names of drawn requests.
-pub(super) const PREFIX: &str = "drawn ";
+const PREFIX: &str = "drawn ";
 
 /// True if the request of this name was drawn.
 pub fn is_drawn(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// The number of drawn requests.
-const DRAWN: u32 = 33;
+/// The number of drawn decodes and encodes.
+pub(super) const DRAWN: u32 = 33;
 
 /// The failures that may follow a decision. One each: a policy that has nothing smaller to offer
 /// may give up.
@@ -33,14 +33,35 @@ pub fn any_seed() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
-/// The requests drawn from a seed, the same everywhere.
-pub fn draw(seed: u32) -> Vec<GoldenRequest> {
-    let mut numbers = Numbers(u64::from(seed));
+/// Requests of a kind drawn from a seed, as many as wanted.
+pub(super) fn drawn<W: Work>(
+    seed: u64,
+    wanted: u32,
+    kind: &str,
+    draw: impl Fn(&mut Numbers) -> GoldenRequest<W>,
+) -> Vec<GoldenRequest<W>> {
+    let mut numbers = Numbers(seed);
     let request = |index| {
-        let golden = GoldenRequest::new(&row(&mut numbers));
-        GoldenRequest { name: format!("{PREFIX}{index}: {}", golden.name), ..golden }
+        let golden = draw(&mut numbers);
+        GoldenRequest { name: format!("{PREFIX}{kind}{index}: {}", golden.name), ..golden }
     };
-    (1..=DRAWN).map(request).collect()
+    (1..=wanted).map(request).collect()
+}
+
+/// The room of a sample or a text, and the events after its first decision.
+pub(super) fn room_and_events(numbers: &mut Numbers) -> (MemoryLimit, Events) {
+    let room = match numbers.below(20) {
+        0 => MemoryLimit::Hopeless,
+        1..=9 => MemoryLimit::Plenty,
+        _ => MemoryLimit::Percent(15 + numbers.below(120)),
+    };
+    let then = match numbers.below(8) {
+        0 => Events::Learn,
+        1 if matches!(room, MemoryLimit::Plenty) => Events::Fail(&[FailureKind::OutOfMemory]),
+        2 if matches!(room, MemoryLimit::Plenty) => Events::Fail(&[FailureKind::NonFinite]),
+        _ => Events::Nothing,
+    };
+    (room, then)
 }
 
 /// Shuffles a list by a seed, so that the order of requests is unpredictable too.
@@ -52,7 +73,7 @@ pub fn shuffle<T>(mut list: Vec<T>, seed: u32) -> Vec<T> {
     list
 }
 
-fn row(numbers: &mut Numbers) -> Row {
+pub(super) fn row(numbers: &mut Numbers) -> Row {
     let weights = numbers.of(WEIGHTS);
     let scale = weights.scale;
     // From 64 to 4096 pixels, every doubling equally likely.
@@ -74,22 +95,21 @@ fn row(numbers: &mut Numbers) -> Row {
         _ => (Stage::Decode, false),
     };
     let then = match numbers.below(10) {
-        0..=1 => FollowUp::Nothing,
-        2..=3 => FollowUp::Learn,
-        6 if frames > 9 && stage == Stage::Decode && !is_bare => {
-            let shape = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 4 };
-            FollowUp::UnderWay(shape, 5, &[FailureKind::OutOfMemory])
-        }
+        0..=1 => Events::Nothing,
+        2..=3 => Events::Learn,
+        6 if frames > 9 && stage == Stage::Decode && !is_bare => Events::UnderWay(&[FailureKind::OutOfMemory]),
         _ if matches!(room, MemoryLimit::Plenty) => {
-            FollowUp::Fail(FAILURES[numbers.below(FAILURES.len() as u64) as usize])
+            Events::Fail(FAILURES[numbers.below(FAILURES.len() as u64) as usize])
         }
-        _ => FollowUp::Nothing,
+        _ => Events::Nothing,
     };
     let then = match then {
         // A picture hardly larger than the least tile can't be divided much further.
-        FollowUp::Fail(_) if width.min(height) < 512 => FollowUp::Nothing,
+        Events::Fail(_) if width.min(height) < 512 => Events::Nothing,
         then => then,
     };
+    let begun = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 4 };
+    let begun = matches!(then, Events::UnderWay(_)).then_some((begun, 5));
     let tried: &[_] = match numbers.below(3) {
         0 if frames > 1 => CHUNKS,
         0 => SLOW_WHOLE,
@@ -98,7 +118,22 @@ fn row(numbers: &mut Numbers) -> Row {
     };
     let objective = *numbers.of(&[Objective::Fastest, Objective::Balanced, Objective::Leanest]);
     let (machine, may_blend) = (numbers.of(MACHINES), numbers.below(4) == 0);
-    Row { machine, weights, width, height, frames, batch, room, objective, stage, is_bare, may_blend, tried, then }
+    Row {
+        machine,
+        weights,
+        width,
+        height,
+        frames,
+        batch,
+        room,
+        objective,
+        stage,
+        is_bare,
+        may_blend,
+        tried,
+        then,
+        begun,
+    }
 }
 
 /// A random number generator that is the same everywhere: splitmix64.
@@ -121,11 +156,13 @@ impl Numbers {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::*;
+    use tilewright_plan::Vae;
+
+    use super::{super::Golden, *};
 
     #[test]
     fn a_seed_gives_the_same_requests_and_another_gives_others() {
-        let asked = |seed| draw(seed).into_iter().map(|golden| (golden.name, golden.request)).collect::<Vec<_>>();
+        let asked = |seed| Vae::draw(seed).into_iter().map(|golden| (golden.name, golden.request)).collect::<Vec<_>>();
         assert_eq!(asked(7), asked(7));
         assert!(asked(7).iter().zip(asked(8)).filter(|(one, other)| **one == *other).count() < 3);
         let names: BTreeSet<String> = asked(7).into_iter().map(|(name, _)| name).collect();
@@ -138,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_drawn_can_be_asked() {
-        for golden in (0..200).flat_map(draw) {
+        for golden in (0..200).flat_map(Vae::draw) {
             let request = &golden.request;
             let scale = request.model.spatial_scale;
             assert!(request.width.is_multiple_of(scale) && request.height.is_multiple_of(scale), "{}", golden.name);

@@ -2,12 +2,13 @@
 
 use tilewright_plan::{Dtype, Objective, Precision, Stage};
 
+use Events::{Fail, Learn};
 use FailureKind::{NonFinite, OutOfMemory, OverLimit};
 use Form::{Bands, Tiles, Whole};
 use MemoryLimit::{Hopeless, Percent, Plenty};
 use Objective::{Balanced, Fastest, Leanest};
 
-use super::{FailureKind, FollowUp, Form, MemoryLimit, Row, Shape};
+use super::{Events, FailureKind, Form, MemoryLimit, Row, Shape};
 use crate::machines::*;
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
@@ -23,7 +24,7 @@ const fn ask(
     room: MemoryLimit,
     objective: Objective,
 ) -> Row {
-    let (stage, then) = (Stage::Decode, FollowUp::Nothing);
+    let (stage, then) = (Stage::Decode, Events::Nothing);
     Row {
         machine,
         weights,
@@ -38,6 +39,7 @@ const fn ask(
         may_blend: false,
         tried: &[],
         then,
+        begun: None,
     }
 }
 
@@ -66,8 +68,12 @@ impl Row {
         Self { tried, ..self }
     }
 
-    const fn then(self, then: FollowUp) -> Self {
+    const fn then(self, then: Events) -> Self {
         Self { then, ..self }
+    }
+
+    const fn under_way(self, shape: Shape, done: u32, fails: &'static [FailureKind]) -> Self {
+        Self { then: Events::UnderWay(fails), begun: Some((shape, done)), ..self }
     }
 }
 
@@ -210,24 +216,24 @@ pub(super) static ROWS: &[Row] = &[
     ask(&X86_V4,  &FLUX_F32,   K1,   Percent(95), Fastest).trials(DEARER),
     ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(81).trials(CHUNKS),
     // After failures of the policy's own plans.
-    ask(&GFX1151, &FLUX_BF16,  HD,         Plenty,      Balanced).then(FollowUp::Fail(&[OutOfMemory, OutOfMemory, OutOfMemory])),
-    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Fastest).then(FollowUp::Fail(&[OverLimit, OutOfMemory])),
-    ask(&SM_89,   &SDXL_F16,   K1,         Plenty,      Balanced).then(FollowUp::Fail(&[NonFinite, NonFinite])),
-    ask(&GFX1030, &SD_F16,     (512, 512), Plenty,      Balanced).then(FollowUp::Fail(&[NonFinite, OverLimit])),
-    ask(&X86_V4,  &FLUX_F32,   K1,         Percent(60), Balanced).then(FollowUp::Fail(&[OverLimit, OverLimit, OverLimit])),
-    ask(&ARM,     &SD_F16,     (256, 256), Plenty,      Balanced).then(FollowUp::Fail(&[OutOfMemory])),
-    ask(&GFX1100, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(FollowUp::Fail(&[OutOfMemory, OutOfMemory])),
-    ask(&SM_90,   &WAN22_BF16, W720,       Plenty,      Fastest).frames(121).then(FollowUp::Fail(&[NonFinite])),
-    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Balanced).encode().then(FollowUp::Fail(&[OutOfMemory])),
-    ask(&X86_V4,  &FLUX_F32,   HD,         Plenty,      Balanced).encode().then(FollowUp::Fail(&[OverLimit])),
+    ask(&GFX1151, &FLUX_BF16,  HD,         Plenty,      Balanced).then(Fail(&[OutOfMemory, OutOfMemory, OutOfMemory])),
+    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Fastest).then(Fail(&[OverLimit, OutOfMemory])),
+    ask(&SM_89,   &SDXL_F16,   K1,         Plenty,      Balanced).then(Fail(&[NonFinite, NonFinite])),
+    ask(&GFX1030, &SD_F16,     (512, 512), Plenty,      Balanced).then(Fail(&[NonFinite, OverLimit])),
+    ask(&X86_V4,  &FLUX_F32,   K1,         Percent(60), Balanced).then(Fail(&[OverLimit, OverLimit, OverLimit])),
+    ask(&ARM,     &SD_F16,     (256, 256), Plenty,      Balanced).then(Fail(&[OutOfMemory])),
+    ask(&GFX1100, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(Fail(&[OutOfMemory, OutOfMemory])),
+    ask(&SM_90,   &WAN22_BF16, W720,       Plenty,      Fastest).frames(121).then(Fail(&[NonFinite])),
+    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Balanced).encode().then(Fail(&[OutOfMemory])),
+    ask(&X86_V4,  &FLUX_F32,   HD,         Plenty,      Balanced).encode().then(Fail(&[OverLimit])),
     // Clips under way.
-    ask(&GFX1151, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(FollowUp::UnderWay(shape(Whole, BF16, 16), 17, &[OutOfMemory, OverLimit])),
-    ask(&X86_V4,  &WAN21_F32,  W480,       Percent(60), Balanced).frames(33).then(FollowUp::UnderWay(shape(Bands(128), F32, 4), 5, &[OutOfMemory])),
-    ask(&SM_89,   &WAN21_BF16, W720,       Plenty,      Fastest).frames(81).then(FollowUp::UnderWay(shape(Tiles(256), MIXED, 8), 9, &[OverLimit])),
-    ask(&GFX1030, &WAN21_F16,  (320, 320), Plenty,      Balanced).frames(17).then(FollowUp::UnderWay(shape(Whole, F16, 4), 5, &[NonFinite])),
+    ask(&GFX1151, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).under_way(shape(Whole, BF16, 16), 17, &[OutOfMemory, OverLimit]),
+    ask(&X86_V4,  &WAN21_F32,  W480,       Percent(60), Balanced).frames(33).under_way(shape(Bands(128), F32, 4), 5, &[OutOfMemory]),
+    ask(&SM_89,   &WAN21_BF16, W720,       Plenty,      Fastest).frames(81).under_way(shape(Tiles(256), MIXED, 8), 9, &[OverLimit]),
+    ask(&GFX1030, &WAN21_F16,  (320, 320), Plenty,      Balanced).frames(17).under_way(shape(Whole, F16, 4), 5, &[NonFinite]),
     // Outcomes to learn from.
-    ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).then(FollowUp::Learn),
-    ask(&X86_V4,  &FLUX_F32,   HD,   Percent(50), Leanest).then(FollowUp::Learn),
-    ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(33).then(FollowUp::Learn),
-    ask(&X86_V4,  &FLUX_F32,   K1,   Plenty,      Balanced).encode().then(FollowUp::Learn),
+    ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).then(Learn),
+    ask(&X86_V4,  &FLUX_F32,   HD,   Percent(50), Leanest).then(Learn),
+    ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(33).then(Learn),
+    ask(&X86_V4,  &FLUX_F32,   K1,   Plenty,      Balanced).encode().then(Learn),
 ];

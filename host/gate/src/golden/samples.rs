@@ -15,45 +15,21 @@ use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Attention, Backend, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest,
-    DenoiserModel, Device, Dtype, GuidanceOrder, HostMemory, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Objective,
-    Precision, Stage, StepReuse, StoredType, Trial, UnderWay, WeightForm,
+    DenoiserModel, Device, Dtype, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Objective, Stage,
+    StepReuse, StoredType, Trial, UnderWay, WeightForm,
 };
 
 use super::{
-    Events, FailureKind, GoldenRequest, MemoryLimit,
-    draw::{Numbers, PREFIX},
+    Events, FailureKind, Golden, GoldenRequest, MemoryLimit, Network,
+    draw::{Numbers, drawn, room_and_events},
 };
 use crate::machines::{
     ARM, GFX942, GFX1030, GFX1100, GFX1151, GFX1201, MACHINES, Machine, SM_75, SM_89, SM_90, X86_AMX, X86_V3, X86_V4,
 };
 
-/// A published denoiser.
-#[derive(Debug)]
-struct Network {
-    label: &'static str,
-    family: &'static str,
-    stored: &'static str,
-    /// Bits of a stored weight.
-    bits: u64,
-    /// Weights in 10⁶, of one expert.
-    parameters: u64,
-    blocks: u32,
-    width: u32,
-    experts: u32,
-}
-
-macro_rules! networks {
-    ($($id:ident: $label:literal $family:literal $stored:literal $bits:literal bits, $parameters:literal M, $blocks:literal x $width:literal, $experts:literal;)+) => {
-        $(static $id: Network = Network {
-            label: $label, family: $family, stored: $stored, bits: $bits, parameters: $parameters, blocks: $blocks,
-            width: $width, experts: $experts,
-        };)+
-        static NETWORKS: &[&Network] = &[$(&$id),+];
-    };
-}
-
 // Label, family, stored as; bits; weights; blocks and their width; experts.
 networks! {
+    NETWORKS:
     FLUX_BF16:  "flux-bf16"     "flux"    "bf16"    16 bits, 11900 M, 57 x 3072, 1;
     FLUX_F8:    "flux-f8"       "flux"    "f8_e4m3"  8 bits, 11900 M, 57 x 3072, 1;
     FLUX_Q4:    "flux-q4_k"     "flux"    "q4_k"     5 bits, 11900 M, 57 x 3072, 1;
@@ -121,23 +97,11 @@ impl Row {
         if *passes > 1 {
             name += " guided";
         }
-        name += &match self.room {
-            MemoryLimit::Plenty => " plenty".to_owned(),
-            MemoryLimit::Percent(percent) => format!(" {percent}%"),
-            MemoryLimit::Hopeless => " hopeless".to_owned(),
-        };
-        name += &format!(" {:?}", self.objective).to_lowercase();
+        name += &self.room.words(self.objective);
         if self.reuse > 0.0 {
             name += ", reuses";
         }
-        let list = |fails: &[FailureKind]| fails.iter().map(|fails| fails.name()).collect::<Vec<_>>().join(" and ");
-        match self.then {
-            Events::Nothing => {}
-            Events::Fail(fails) => name += &format!(", after {}", list(fails)),
-            Events::UnderWay(fails) => name += &format!(", under way, after {}", list(fails)),
-            Events::Learn => name += ", learns",
-        }
-        name
+        name + &self.then.words("")
     }
 }
 
@@ -181,39 +145,14 @@ static ROWS: &[Row] = &[
     ask(&SM_89,   &FLUX_F8,   128, Percent(35), Balanced).reusing(0.1).guided(3),
 ];
 
-/// The fixed samples of the set, the same for every policy.
-pub fn samples() -> Vec<GoldenRequest<Denoise>> {
-    ROWS.iter().map(GoldenRequest::sample).collect()
-}
-
 /// The number of drawn samples.
 const DRAWN: u32 = 15;
-
-/// Samples drawn from a seed, the same everywhere.
-pub fn draw_samples(seed: u32) -> Vec<GoldenRequest<Denoise>> {
-    let mut numbers = Numbers(u64::from(seed) ^ 0x5a5a_5a5a_5a5a);
-    let request = |index| {
-        let golden = GoldenRequest::sample(&row(&mut numbers));
-        GoldenRequest { name: format!("{PREFIX}sample {index}: {}", golden.name), ..golden }
-    };
-    (1..=DRAWN).map(request).collect()
-}
 
 fn row(numbers: &mut Numbers) -> Row {
     let network = *numbers.of(NETWORKS);
     let side = 16 + 2 * numbers.below(120) as u32;
     let frames = if network.family.starts_with("wan") { 1 + numbers.below(24) as u32 } else { 1 };
-    let room = match numbers.below(20) {
-        0 => Hopeless,
-        1..=9 => Plenty,
-        _ => Percent(15 + numbers.below(120)),
-    };
-    let then = match numbers.below(8) {
-        0 => Learn,
-        1 if matches!(room, Plenty) => Fail(&[OutOfMemory]),
-        2 if matches!(room, Plenty) => Fail(&[NonFinite]),
-        _ => Events::Nothing,
-    };
+    let (room, then) = room_and_events(numbers);
     let batch = if numbers.below(3) == 0 { 2 + numbers.below(3) as u32 } else { 1 };
     let passes = 1 + numbers.below(2) as u32;
     let reuse = if numbers.below(5) == 0 { 0.15 } else { 0.0 };
@@ -226,9 +165,8 @@ impl GoldenRequest<Denoise> {
     fn sample(row: &Row) -> Self {
         let Row { machine, network, side, frames, batch, passes, .. } = *row;
         let device = machine.device();
-        let stored_bytes = network.parameters * 1_000_000 * network.bits / 8;
+        let stored_bytes = network.bytes();
         let is_gpu = machine.backend != Backend::Cpu;
-        let dtypes = machine.dtypes.iter().copied().filter(|dtype| *dtype != Dtype::Tf32).collect();
         let mut request = DenoiseRequest {
             model: DenoiserModel {
                 family: network.family.into(),
@@ -253,14 +191,10 @@ impl GoldenRequest<Denoise> {
             reuse: Some(row.reuse).filter(|reuse| *reuse > 0.0),
             memory_limit: device.free_bytes / 10 * 8,
             objective: row.objective,
-            host: HostMemory {
-                total_bytes: 64 << 30,
-                free_bytes: 48 << 30,
-                transfer_rate: if is_gpu { TRANSFER as u64 } else { 0 },
-            },
+            host: machine.host(TRANSFER),
         };
         let capabilities = DenoiseCapabilities {
-            dtypes,
+            dtypes: machine.product_dtypes(),
             fp8_products: machine.arch == "sm_90" && network.stored.starts_with("f8"),
             int8_products: !is_gpu && network.stored.starts_with('q'),
             fused_attention: machine.arch != "gfx1030",
@@ -272,11 +206,7 @@ impl GoldenRequest<Denoise> {
         };
         let prices = SamplePrices { request: request.clone(), network, machine, capabilities: capabilities.clone() };
         let plain = DenoisePlan::plain();
-        request.memory_limit = match row.room {
-            Plenty => request.memory_limit,
-            Hopeless => 1 << 20,
-            Percent(percent) => prices.estimate_one(&plain).map_or(1 << 30, |cost| cost.held_bytes() / 100 * percent),
-        };
+        request.memory_limit = row.room.bytes(request.memory_limit, &prices, &plain);
         let costs = Arc::new(SamplePrices { request: request.clone(), ..prices });
         let under_way = match row.then {
             Begun(_) => Some(UnderWay { done: 7, plan: plain }),
@@ -287,20 +217,27 @@ impl GoldenRequest<Denoise> {
     }
 }
 
-/// Prices by formula for any sample: for records that carry none. They differ between plans and say
-/// little about a device.
-pub fn sample_prices(
-    request: &DenoiseRequest,
-    device: &Device,
-    capabilities: &DenoiseCapabilities,
-) -> Arc<dyn CostModel<Denoise>> {
-    let distance = |network: &&&Network| {
-        let ratio = network.parameters as f64 * 1e6 / request.model.parameters.max(1) as f64;
-        (ratio.ln().abs() * 1e6) as u64
-    };
-    let network: &'static Network = NETWORKS.iter().min_by_key(distance).copied().unwrap_or(&FLUX_BF16);
-    let machine = Machine::near(device);
-    Arc::new(SamplePrices { request: request.clone(), network, machine, capabilities: capabilities.clone() })
+impl Golden for Denoise {
+    fn golden() -> Vec<GoldenRequest<Self>> {
+        ROWS.iter().map(GoldenRequest::sample).collect()
+    }
+
+    fn draw(seed: u32) -> Vec<GoldenRequest<Self>> {
+        let seed = u64::from(seed) ^ 0x5a5a_5a5a_5a5a;
+        drawn(seed, DRAWN, "sample ", |numbers| GoldenRequest::sample(&row(numbers)))
+    }
+
+    fn formula(
+        _: Stage,
+        request: &DenoiseRequest,
+        device: &Device,
+        capabilities: &DenoiseCapabilities,
+    ) -> Arc<dyn CostModel<Self>> {
+        let size = |network: &Network| network.parameters * 1_000_000;
+        let network = Network::nearest(NETWORKS, size, request.model.parameters);
+        let machine = Machine::near(device);
+        Arc::new(SamplePrices { request: request.clone(), network, machine, capabilities: capabilities.clone() })
+    }
 }
 
 /// Values of the network's width that a token takes: the feed-forward layer's, and the others.
@@ -319,19 +256,6 @@ struct SamplePrices {
     network: &'static Network,
     machine: &'static Machine,
     capabilities: DenoiseCapabilities,
-}
-
-impl SamplePrices {
-    /// Operations per second in a type.
-    fn speed(&self, precision: Precision) -> f64 {
-        let by_type = match precision.dtype() {
-            Dtype::F32 => 1.0,
-            dtype if self.machine.fast.contains(&dtype) => self.machine.gain,
-            _ => 0.5,
-        };
-        let mixed = if matches!(precision, Precision::Mixed(_)) { 0.95 } else { 1.0 };
-        self.machine.tera * 1e12 * by_type * mixed
-    }
 }
 
 impl CostModel<Denoise> for SamplePrices {
@@ -377,7 +301,8 @@ impl CostModel<Denoise> for SamplePrices {
         let is_expanded = plan.weights == WeightForm::Packed && self.network.stored != plan.precision.to_string();
         // A batch fills a device better, and a divided layer less.
         let filling = 1.0 + 0.05 / at_once + 0.01 * f64::from(plan.feed_forward);
-        let seconds = work / self.speed(plan.precision) * filling * if is_expanded { 1.0 + EXPANSION } else { 1.0 };
+        let seconds =
+            work / self.machine.speed(plan.precision) * filling * if is_expanded { 1.0 + EXPANSION } else { 1.0 };
         let copying = if is_gpu { moved / TRANSFER } else { moved / 100e9 };
         let seconds = if plan.ahead == Some(0) { seconds + copying } else { seconds.max(copying) };
         let seconds = if plan.reuse == StepReuse::Off { seconds } else { seconds * 0.7 };
@@ -398,7 +323,7 @@ mod tests {
 
     #[test]
     fn samples_have_names_of_their_own_and_prices() {
-        let all = [samples(), draw_samples(7), draw_samples(8)].concat();
+        let all = [Denoise::golden(), Denoise::draw(7), Denoise::draw(8)].concat();
         let names: BTreeSet<&str> = all.iter().map(|golden| golden.name.as_str()).collect();
         assert!(names.len() >= all.len() - 1 && all.len() >= 50, "{}", all.len());
         for golden in &all {

@@ -10,57 +10,35 @@
 use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Backend, CostModel, Device, Dtype, EncoderModel, HostMemory, Objective, Place, Precision, Stage, StoredType, Text,
-    TextCapabilities, TextCost, TextPlan, TextRequest, Trial, WeightForm,
+    Backend, CostModel, Device, Dtype, EncoderModel, Objective, Place, Stage, StoredType, Text, TextCapabilities,
+    TextCost, TextPlan, TextRequest, Trial, WeightForm,
 };
 
 use super::{
-    Events, FailureKind, GoldenRequest, MemoryLimit,
-    draw::{Numbers, PREFIX},
+    Events, FailureKind, Golden, GoldenRequest, MemoryLimit, Network,
+    draw::{Numbers, drawn, room_and_events},
 };
 use crate::machines::{
     ARM, GFX942, GFX1030, GFX1100, GFX1151, GFX1201, MACHINES, Machine, SM_75, SM_89, SM_90, X86_AMX, X86_V3, X86_V4,
 };
 
-/// A published encoder.
-#[derive(Debug)]
-struct Encoder {
-    label: &'static str,
-    kind: &'static str,
-    stored: &'static str,
-    /// Bits of a stored weight.
-    bits: u64,
-    /// Weights in 10⁶.
-    parameters: u64,
-    blocks: u32,
-    width: u32,
-}
-
-macro_rules! encoders {
-    ($($id:ident: $label:literal $kind:literal $stored:literal $bits:literal bits, $parameters:literal M, $blocks:literal x $width:literal;)+) => {
-        $(static $id: Encoder = Encoder {
-            label: $label, kind: $kind, stored: $stored, bits: $bits, parameters: $parameters, blocks: $blocks, width: $width,
-        };)+
-        static ENCODERS: &[&Encoder] = &[$(&$id),+];
-    };
-}
-
-// Label, kind, stored as; bits; weights; blocks and their width.
-encoders! {
-    CLIP_L:    "clip-l-f16"     "clip-l"        "f16"     16 bits,   85 M, 12 x 768;
-    CLIP_G:    "clip-bigg-f16"  "openclip-bigg" "f16"     16 bits,  633 M, 32 x 1280;
-    T5_F16:    "t5-xxl-f16"     "t5-xxl"        "f16"     16 bits, 4630 M, 24 x 4096;
-    T5_F8:     "t5-xxl-f8"      "t5-xxl"        "f8_e4m3"  8 bits, 4630 M, 24 x 4096;
-    T5_Q5:     "t5-xxl-q5_k"    "t5-xxl"        "q5_k"     6 bits, 4630 M, 24 x 4096;
-    UMT5_BF16: "umt5-xxl-bf16"  "umt5-xxl"      "bf16"    16 bits, 4630 M, 24 x 4096;
-    UMT5_F8:   "umt5-xxl-f8"    "umt5-xxl"      "f8_e4m3"  8 bits, 4630 M, 24 x 4096;
+// Label, kind, stored as; bits; weights; blocks and their width; one expert.
+networks! {
+    ENCODERS:
+    CLIP_L:    "clip-l-f16"     "clip-l"        "f16"     16 bits,   85 M, 12 x 768, 1;
+    CLIP_G:    "clip-bigg-f16"  "openclip-bigg" "f16"     16 bits,  633 M, 32 x 1280, 1;
+    T5_F16:    "t5-xxl-f16"     "t5-xxl"        "f16"     16 bits, 4630 M, 24 x 4096, 1;
+    T5_F8:     "t5-xxl-f8"      "t5-xxl"        "f8_e4m3"  8 bits, 4630 M, 24 x 4096, 1;
+    T5_Q5:     "t5-xxl-q5_k"    "t5-xxl"        "q5_k"     6 bits, 4630 M, 24 x 4096, 1;
+    UMT5_BF16: "umt5-xxl-bf16"  "umt5-xxl"      "bf16"    16 bits, 4630 M, 24 x 4096, 1;
+    UMT5_F8:   "umt5-xxl-f8"    "umt5-xxl"      "f8_e4m3"  8 bits, 4630 M, 24 x 4096, 1;
 }
 
 /// One request: a row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     machine: &'static Machine,
-    encoder: &'static Encoder,
+    encoder: &'static Network,
     /// The tokens of each text.
     tokens: u32,
     texts: u32,
@@ -73,7 +51,7 @@ struct Row {
 
 const fn ask(
     machine: &'static Machine,
-    encoder: &'static Encoder,
+    encoder: &'static Network,
     tokens: u32,
     room: MemoryLimit,
     objective: Objective,
@@ -97,24 +75,11 @@ impl Row {
     fn name(&self) -> String {
         let Row { machine, encoder, tokens, texts, .. } = self;
         let mut name = format!("{} {} {texts}×{tokens} tokens", machine.label.to_lowercase(), encoder.label);
-        name += &match self.room {
-            MemoryLimit::Plenty => " plenty".to_owned(),
-            MemoryLimit::Percent(percent) => format!(" {percent}%"),
-            MemoryLimit::Hopeless => " hopeless".to_owned(),
-        };
-        name += &format!(" {:?}", self.objective).to_lowercase();
+        name += &self.room.words(self.objective);
         if self.kept {
             name += ", may stay";
         }
-        match self.then {
-            Events::Nothing => {}
-            Events::Fail(fails) | Events::UnderWay(fails) => {
-                let names: Vec<&str> = fails.iter().map(|fails| fails.name()).collect();
-                name += &format!(", after {}", names.join(" and "));
-            }
-            Events::Learn => name += ", learns",
-        }
-        name
+        name + &self.then.words("")
     }
 }
 
@@ -152,37 +117,12 @@ static ROWS: &[Row] = &[
     ask(&GFX1151, &UMT5_F8,   512, Plenty,      Balanced).then(Fail(&[NonFinite, NonFinite])),
 ];
 
-/// The fixed text encoders of the set, the same for every policy.
-pub fn texts() -> Vec<GoldenRequest<Text>> {
-    ROWS.iter().map(GoldenRequest::text).collect()
-}
-
 /// The number of drawn text encoders.
 const DRAWN: u32 = 10;
 
-/// Text encoders drawn from a seed, the same everywhere.
-pub fn draw_texts(seed: u32) -> Vec<GoldenRequest<Text>> {
-    let mut numbers = Numbers(u64::from(seed) ^ 0x7e57_7e57_7e57);
-    let request = |index| {
-        let golden = GoldenRequest::text(&row(&mut numbers));
-        GoldenRequest { name: format!("{PREFIX}text {index}: {}", golden.name), ..golden }
-    };
-    (1..=DRAWN).map(request).collect()
-}
-
 fn row(numbers: &mut Numbers) -> Row {
     let encoder = *numbers.of(ENCODERS);
-    let room = match numbers.below(20) {
-        0 => Hopeless,
-        1..=9 => Plenty,
-        _ => Percent(15 + numbers.below(120)),
-    };
-    let then = match numbers.below(8) {
-        0 => Learn,
-        1 if matches!(room, Plenty) => Fail(&[OutOfMemory]),
-        2 if matches!(room, Plenty) => Fail(&[NonFinite]),
-        _ => Events::Nothing,
-    };
+    let (room, then) = room_and_events(numbers);
     let tokens = 8 + numbers.below(505) as u32;
     let texts = 1 + numbers.below(4) as u32;
     let kept = numbers.below(3) == 0;
@@ -195,11 +135,11 @@ impl GoldenRequest<Text> {
     fn text(row: &Row) -> Self {
         let Row { machine, encoder, tokens, texts, .. } = *row;
         let device = machine.device();
-        let parameter_bytes = encoder.parameters * 1_000_000 * encoder.bits / 8;
+        let parameter_bytes = encoder.bytes();
         let is_gpu = machine.backend != Backend::Cpu;
         let mut request = TextRequest {
             model: EncoderModel {
-                kind: encoder.kind.into(),
+                kind: encoder.family.into(),
                 stored_types: vec![StoredType { name: encoder.stored.into(), bytes: parameter_bytes }],
                 parameter_bytes,
                 blocks: encoder.blocks,
@@ -209,14 +149,10 @@ impl GoldenRequest<Text> {
             tokens: vec![tokens; texts as usize],
             memory_limit: device.free_bytes / 10 * 8,
             objective: row.objective,
-            host: HostMemory {
-                total_bytes: 64 << 30,
-                free_bytes: 48 << 30,
-                transfer_rate: if is_gpu { TRANSFER as u64 } else { 0 },
-            },
+            host: machine.host(TRANSFER),
         };
         let capabilities = TextCapabilities {
-            dtypes: machine.dtypes.iter().copied().filter(|dtype| *dtype != Dtype::Tf32).collect(),
+            dtypes: machine.product_dtypes(),
             places: if is_gpu { vec![Place::Device, Place::Host] } else { vec![Place::Host] },
             weights: vec![WeightForm::Packed, WeightForm::Expanded],
             kept: row.kept,
@@ -224,31 +160,33 @@ impl GoldenRequest<Text> {
         };
         let prices = TextPrices { request: request.clone(), encoder, machine, capabilities: capabilities.clone() };
         let plain = TextPlan::plain(capabilities.usual_place());
-        request.memory_limit = match row.room {
-            Plenty => request.memory_limit,
-            Hopeless => 1 << 20,
-            Percent(percent) => prices.estimate_one(&plain).map_or(1 << 30, |cost| cost.held_bytes() / 100 * percent),
-        };
+        request.memory_limit = row.room.bytes(request.memory_limit, &prices, &plain);
         let costs = Arc::new(TextPrices { request: request.clone(), ..prices });
         let (stage, then) = (Stage::Text, row.then);
         Self { name: row.name(), stage, request, device, capabilities, costs, then, under_way: None }
     }
 }
 
-/// Prices by formula for any text encoder: for records that carry none. They differ between plans
-/// and say little about a device.
-pub fn text_prices(
-    request: &TextRequest,
-    device: &Device,
-    capabilities: &TextCapabilities,
-) -> Arc<dyn CostModel<Text>> {
-    let distance = |encoder: &&&Encoder| {
-        let bytes = encoder.parameters as f64 * 1e6 * encoder.bits as f64 / 8.0;
-        ((bytes / request.model.parameter_bytes.max(1) as f64).ln().abs() * 1e6) as u64
-    };
-    let encoder: &'static Encoder = ENCODERS.iter().min_by_key(distance).copied().unwrap_or(&T5_F16);
-    let machine = Machine::near(device);
-    Arc::new(TextPrices { request: request.clone(), encoder, machine, capabilities: capabilities.clone() })
+impl Golden for Text {
+    fn golden() -> Vec<GoldenRequest<Self>> {
+        ROWS.iter().map(GoldenRequest::text).collect()
+    }
+
+    fn draw(seed: u32) -> Vec<GoldenRequest<Self>> {
+        let seed = u64::from(seed) ^ 0x7e57_7e57_7e57;
+        drawn(seed, DRAWN, "text ", |numbers| GoldenRequest::text(&row(numbers)))
+    }
+
+    fn formula(
+        _: Stage,
+        request: &TextRequest,
+        device: &Device,
+        capabilities: &TextCapabilities,
+    ) -> Arc<dyn CostModel<Self>> {
+        let encoder = Network::nearest(ENCODERS, Network::bytes, request.model.parameter_bytes);
+        let machine = Machine::near(device);
+        Arc::new(TextPrices { request: request.clone(), encoder, machine, capabilities: capabilities.clone() })
+    }
 }
 
 /// Bytes a second from a disk, and from host memory to a GPU.
@@ -265,22 +203,9 @@ const IN_TYPE: f64 = 8.0;
 /// Prices for one encoder on one device.
 struct TextPrices {
     request: TextRequest,
-    encoder: &'static Encoder,
+    encoder: &'static Network,
     machine: &'static Machine,
     capabilities: TextCapabilities,
-}
-
-impl TextPrices {
-    /// Operations per second in a type, on a machine.
-    fn speed(machine: &Machine, precision: Precision) -> f64 {
-        let by_type = match precision.dtype() {
-            Dtype::F32 => 1.0,
-            dtype if machine.fast.contains(&dtype) => machine.gain,
-            _ => 0.5,
-        };
-        let mixed = if matches!(precision, Precision::Mixed(_)) { 0.95 } else { 1.0 };
-        machine.tera * 1e12 * by_type * mixed
-    }
 }
 
 impl CostModel<Text> for TextPrices {
@@ -307,7 +232,7 @@ impl CostModel<Text> for TextPrices {
         let machine = if is_beside { &X86_V3 } else { self.machine };
         let work = 2.0 * parameters * self.request.all_tokens() as f64;
         let each = if plan.weights == WeightForm::Packed { 1.0 + EXPANSION } else { 1.0 };
-        let elapsed = work / Self::speed(machine, plan.precision) * each;
+        let elapsed = work / machine.speed(plan.precision) * each;
         let expansion = if plan.weights == WeightForm::Expanded { 1.0 + EXPANSION } else { 1.0 };
         let moving = if is_gpu && !is_beside { weights / TRANSFER } else { 0.0 };
         let load = (model.parameter_bytes as f64 / DISK + moving) * expansion;
@@ -333,7 +258,7 @@ mod tests {
 
     #[test]
     fn text_encoders_have_names_of_their_own_and_prices() {
-        let all = [texts(), draw_texts(7), draw_texts(8)].concat();
+        let all = [Text::golden(), Text::draw(7), Text::draw(8)].concat();
         let names: BTreeSet<&str> = all.iter().map(|golden| golden.name.as_str()).collect();
         assert!(names.len() >= all.len() - 1 && all.len() >= 40, "{}", all.len());
         for golden in &all {

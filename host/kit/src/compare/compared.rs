@@ -1,14 +1,9 @@
 //! The kinds of work whose decisions are compared.
 
-use std::sync::Arc;
-
-use tilewright_gate::{
-    golden::{self, GoldenRequest},
-    work::Judged,
-};
+use tilewright_gate::work::Judged;
 use tilewright_plan::{
-    Attention, Capabilities, CostModel, Denoise, DenoiseCapabilities, DenoisePlan, DenoiseRequest, Device, Plan,
-    Record, Release, Request, Stage, Text, TextCapabilities, TextPlan, TextRequest, Vae, Work, records,
+    Attention, Denoise, DenoisePlan, DenoiseRequest, Plan, Release, Request, Text, TextPlan, TextRequest, Vae,
+    VariantOf, Work, records::Sensible,
 };
 use tilewright_policy::Governed;
 
@@ -16,32 +11,11 @@ use super::{AnyCost, Field};
 use crate::{replay::Replayed, simulate::text_in_words};
 
 /// A kind of work whose decisions are compared.
-pub trait Compared: Judged + Replayed + Governed {
-    /// The stages that a policy answers if it answers this kind.
-    const STAGES: &'static [Stage];
-
-    /// The fixed part of the golden set.
-    fn golden() -> Vec<GoldenRequest<Self>>;
-
+pub trait Compared:
+    Judged + Replayed + Governed + Sensible + VariantOf<AnyCost, Variant = <Self as Work>::Cost>
+{
     /// The parts of two plans that differ; the reason is none.
     fn fields(a: &Self::Plan, b: &Self::Plan) -> Vec<Field>;
-
-    /// A price among those of all kinds.
-    fn any_cost(cost: Self::Cost) -> AnyCost;
-
-    /// Prices by formula.
-    fn formula(
-        stage: Stage,
-        request: &Self::Request,
-        device: &Device,
-        capabilities: &Self::Capabilities,
-    ) -> Arc<dyn CostModel<Self>>;
-
-    /// The plans that could be carried out, by a record.
-    fn capabilities(record: &Record<Self>) -> Self::Capabilities;
-
-    /// The fault of capabilities that make no sense.
-    fn sense(capabilities: &Self::Capabilities) -> Option<String>;
 
     /// A request in a few words.
     fn name(request: &Self::Request) -> String;
@@ -79,12 +53,6 @@ fn extents([width, height, frames, batch]: [u32; 4]) -> String {
 }
 
 impl Compared for Vae {
-    const STAGES: &'static [Stage] = &[Stage::Decode, Stage::Encode];
-
-    fn golden() -> Vec<GoldenRequest> {
-        golden::set()
-    }
-
     fn fields(a: &Plan, b: &Plan) -> Vec<Field> {
         differing([
             ("space", a.space.to_string(), b.space.to_string()),
@@ -98,34 +66,12 @@ impl Compared for Vae {
         ])
     }
 
-    fn any_cost(cost: Self::Cost) -> AnyCost {
-        AnyCost::Vae(cost)
-    }
-
-    fn formula(stage: Stage, request: &Request, device: &Device, of: &Capabilities) -> Arc<dyn CostModel> {
-        golden::prices(stage, request, device, of)
-    }
-
-    fn capabilities(record: &Record) -> Capabilities {
-        golden::capabilities_of(record)
-    }
-
-    fn sense(capabilities: &Capabilities) -> Option<String> {
-        records::sense_of_capabilities(capabilities)
-    }
-
     fn name(Request { model, batch, frames, height, width, .. }: &Request) -> String {
         format!("{} {}", model.family, extents([*width, *height, *frames, *batch]))
     }
 }
 
 impl Compared for Denoise {
-    const STAGES: &'static [Stage] = &[Stage::Denoise];
-
-    fn golden() -> Vec<GoldenRequest<Self>> {
-        golden::samples()
-    }
-
     fn fields(a: &DenoisePlan, b: &DenoisePlan) -> Vec<Field> {
         let all = |number: Option<u32>| number.map_or_else(|| "all".to_owned(), |number| number.to_string());
         let attention = |attention: Attention| match attention {
@@ -146,39 +92,12 @@ impl Compared for Denoise {
         ])
     }
 
-    fn any_cost(cost: Self::Cost) -> AnyCost {
-        AnyCost::Denoise(cost)
-    }
-
-    fn formula(
-        _: Stage,
-        request: &DenoiseRequest,
-        device: &Device,
-        capabilities: &DenoiseCapabilities,
-    ) -> Arc<dyn CostModel<Self>> {
-        golden::sample_prices(request, device, capabilities)
-    }
-
-    fn capabilities(record: &Record<Self>) -> DenoiseCapabilities {
-        record.capabilities.clone().unwrap_or_default()
-    }
-
-    fn sense(capabilities: &DenoiseCapabilities) -> Option<String> {
-        records::sense_of_sample_capabilities(capabilities)
-    }
-
     fn name(DenoiseRequest { model, batch, frames, height, width, .. }: &DenoiseRequest) -> String {
         format!("{} latent {}", model.family, extents([*width, *height, *frames, *batch]))
     }
 }
 
 impl Compared for Text {
-    const STAGES: &'static [Stage] = &[Stage::Text];
-
-    fn golden() -> Vec<GoldenRequest<Self>> {
-        golden::texts()
-    }
-
     fn fields(a: &TextPlan, b: &TextPlan) -> Vec<Field> {
         differing([
             ("precision", a.precision.to_string(), b.precision.to_string()),
@@ -186,27 +105,6 @@ impl Compared for Text {
             ("weights", a.weights.to_string(), b.weights.to_string()),
             ("kept", a.kept.to_string(), b.kept.to_string()),
         ])
-    }
-
-    fn any_cost(cost: Self::Cost) -> AnyCost {
-        AnyCost::Text(cost)
-    }
-
-    fn formula(
-        _: Stage,
-        request: &TextRequest,
-        device: &Device,
-        capabilities: &TextCapabilities,
-    ) -> Arc<dyn CostModel<Self>> {
-        golden::text_prices(request, device, capabilities)
-    }
-
-    fn capabilities(record: &Record<Self>) -> TextCapabilities {
-        record.capabilities.clone().unwrap_or_default()
-    }
-
-    fn sense(capabilities: &TextCapabilities) -> Option<String> {
-        records::sense_of_text_capabilities(capabilities)
     }
 
     fn name(request: &TextRequest) -> String {

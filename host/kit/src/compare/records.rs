@@ -3,7 +3,7 @@
 use std::{io::BufReader, path::Path};
 
 use tilewright_plan::{
-    Attempt, Denoise, Device, Question, Record, Stage, Text, Trial, UnderWay, Vae,
+    Attempt, Denoise, Device, Each, Question, Record, Stage, Text, Trial, UnderWay, Vae,
     exchange::{ExactTrial, RecordedQuestion},
     records::{self, AnyRecord, Damage},
 };
@@ -37,15 +37,7 @@ pub struct RecordedRequest<W: Compared = Vae> {
 }
 
 /// The requests of a file of records.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RecordedRequests {
-    /// Requests of decodes and encodes.
-    pub vae: Vec<RecordedRequest>,
-    /// Requests of samples.
-    pub samples: Vec<RecordedRequest<Denoise>>,
-    /// Requests of text encoders.
-    pub texts: Vec<RecordedRequest<Text>>,
-}
+pub type RecordedRequests = Each<Vec<RecordedRequest>, Vec<RecordedRequest<Denoise>>, Vec<RecordedRequest<Text>>>;
 
 /// Reads the requests of records, one JSON object per line. Empty lines are ignored.
 ///
@@ -59,11 +51,11 @@ pub fn read(path: &Path) -> Result<RecordedRequests, CompareError> {
     for read in records::read_any(BufReader::new(file)) {
         match read.map_err(damaged)? {
             (line, AnyRecord::Vae(record)) => requests.vae.extend(of(&record, line).map_err(damaged)?),
-            (line, AnyRecord::Denoise(record)) => requests.samples.extend(of(&record, line).map_err(damaged)?),
-            (line, AnyRecord::Text(record)) => requests.texts.extend(of(&record, line).map_err(damaged)?),
+            (line, AnyRecord::Denoise(record)) => requests.denoise.extend(of(&record, line).map_err(damaged)?),
+            (line, AnyRecord::Text(record)) => requests.text.extend(of(&record, line).map_err(damaged)?),
         }
     }
-    if requests.vae.is_empty() && requests.samples.is_empty() && requests.texts.is_empty() {
+    if requests.vae.is_empty() && requests.denoise.is_empty() && requests.text.is_empty() {
         return Err(CompareError::NoRecords { path: path.into() });
     }
     Ok(requests)
@@ -83,11 +75,11 @@ fn of<W: Compared>(record: &Record<W>, line: u64) -> Result<Vec<RecordedRequest<
         let most = call.heard.trials.iter().max_by_key(|trials| trials.trials.len());
         RecordedRequest {
             name: name::<W>(line, &call.request) + &nth,
-            stage: W::stage_of_call(call),
+            stage: call.stage(),
             request: call.request.clone(),
             device: call.device.clone(),
             capabilities: offer.capabilities.clone(),
-            under_way: W::under_way(call),
+            under_way: call.under_way(),
             attempts: call.question.attempts().to_vec(),
             prices: prices.collect(),
             trials: most.map_or(Vec::new(), |trials| trials.trials.iter().map(ExactTrial::trial).collect()),
@@ -97,13 +89,13 @@ fn of<W: Compared>(record: &Record<W>, line: u64) -> Result<Vec<RecordedRequest<
 }
 
 fn of_ordinary<W: Compared>(record: &Record<W>, line: u64) -> Result<Vec<RecordedRequest<W>>, Damage> {
-    let capabilities = W::capabilities(record);
-    if let Some(what) = W::sense(&capabilities) {
+    let capabilities = W::capabilities_of(record);
+    if let Some(what) = W::fault_of_capabilities(&capabilities) {
         return Err(Damage::Senseless { line, what });
     }
     let first = RecordedRequest {
         name: name::<W>(line, &record.request),
-        stage: W::stage(record),
+        stage: record.stage(),
         request: record.request.clone(),
         device: record.device.clone(),
         capabilities,

@@ -3,7 +3,6 @@
 use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
-use tilewright_gate::golden;
 use tilewright_plan::{Layout, Plan};
 use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
@@ -97,7 +96,7 @@ fn record() -> Value {
         reason: "as it was".into(),
         ..Plan::plain()
     };
-    let set = golden::set();
+    let set = Vae::golden();
     let golden = set.iter().find(|golden| golden.name == "x86_v4 flux-f32 1024×1024 plenty balanced").unwrap();
     json!({
         "tilewright": "0.1.0", "time": "2026-11-21T12:00:00Z", "request": golden.request, "device": golden.device,
@@ -120,13 +119,13 @@ fn a_record_s_own_price_stands_and_scales_the_others() {
     let comparison = compared(&path);
     let [difference] = comparison.differences.as_slice() else { panic!("{comparison:?}") };
     assert_eq!((difference.a.pricing, difference.b.pricing), (Pricing::Recorded, Pricing::Scaled));
-    assert_eq!(difference.a.estimate.unwrap().held_bytes(), 3_000_000_000);
+    assert_eq!(figures(&difference.a.estimate.unwrap()).1, 3_000_000_000);
     assert_eq!(difference.request, "line 1: flux 1024×1024");
-    let set = golden::set();
+    let set = Vae::golden();
     let golden = set.iter().find(|golden| golden.name == "x86_v4 flux-f32 1024×1024 plenty balanced").unwrap();
     let formula = |plan: &Plan| golden.costs().estimate_one(plan).unwrap().elapsed.as_secs_f64();
     let expected = formula(vae(&difference.b.plan)) * 9.0 / formula(vae(&difference.a.plan));
-    assert!((difference.b.estimate.unwrap().milliseconds() / 1e3 / expected - 1.0).abs() < 1e-6);
+    assert!((figures(&difference.b.estimate.unwrap()).0 / 1e3 / expected - 1.0).abs() < 1e-6);
 }
 
 #[test]
@@ -137,7 +136,7 @@ fn a_full_record_s_prices_are_taken() {
             "precision": {"kind": "uniform", "dtype": precision}, "layout": "channels-last", "release": "keep", "offload": false,
             "prefetch": 0, "reason": "priced"})
     };
-    let offer = golden::capabilities_of(&serde_json::from_value(full.clone()).unwrap());
+    let offer = Vae::capabilities_of(&serde_json::from_value(full.clone()).unwrap());
     let reply = |plan: &Value| json!({"answer": plan, "plan": plan, "adjusted": [], "fallback": null, "fuel": 1});
     let measured = json!({"elapsed_ns": 1, "peak_bytes": 1, "attempts": 1});
     full["exchange"] = json!({"session": "s", "calls": [

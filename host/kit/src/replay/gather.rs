@@ -92,7 +92,7 @@ pub struct MeasuredPlan<W: Replayed = Vae> {
 impl<W: Replayed> MeasuredPlan<W> {
     /// The outcome of a record, if it is its plan's alone.
     fn of(record: &Record<W>) -> Option<Self> {
-        let stage = W::stage(record);
+        let stage = record.stage();
         let outcome = *record.own_outcome()?;
         let work = Work::of::<W>(stage, &record.request, &record.device);
         Some(Self { work, plan: W::without_reason(&record.plan), outcome })

@@ -161,8 +161,7 @@ pub fn replay_other_policy<W: Replayed>(
         let mut planner = make_planner(&session.policy).map_err(ReplayError::Policy)?;
         for RecordedCall { line, call } in &session.calls {
             let nothing = WorkCosts::default();
-            let known =
-                known.about(&Work::of::<W>(W::stage_of_call(call), &call.request, &call.device)).unwrap_or(&nothing);
+            let known = known.about(&Work::of::<W>(call.stage(), &call.request, &call.device)).unwrap_or(&nothing);
             let (reply, missing) = call_again(planner.as_mut(), call, known.prices.clone());
             let (Some(now), Some(then)) = (reply.plan.clone(), call.reply.plan.clone()) else {
                 failed_to_learn += usize::from(reply.fallback.is_some());
@@ -191,7 +190,7 @@ pub fn replay_other_policy<W: Replayed>(
                 verdict,
                 recorded: then.into(),
                 other: now.into(),
-                fallback: reply.fallback.map(|fallback| format!("{}: {}", fallback.reason, fallback.detail)),
+                fallback: reply.fallback.map(|fallback| fallback.to_string()),
                 basis: worth.map(|(basis, _)| basis),
                 recorded_worth: worth.map(|(_, (recorded, _))| recorded),
                 other_worth: worth.map(|(_, (_, other))| other),
@@ -240,7 +239,7 @@ impl<W: Replayed> KnownWork<W> {
             known.measured.entry(found.plan.clone()).or_default().push(found.outcome);
         }
         for RecordedCall { call, .. } in recorded.sessions.iter().flat_map(|session| &session.calls) {
-            let known = known_work.entry(&Work::of::<W>(W::stage_of_call(call), &call.request, &call.device));
+            let known = known_work.entry(&Work::of::<W>(call.stage(), &call.request, &call.device));
             let prices = Arc::make_mut(&mut known.prices);
             // A device that was measured again has new prices: the latest count.
             let heard = call.heard.estimates.iter();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tilewright_plan::{
-    FallbackReason, Planner, Question,
+    Fallback, FallbackReason, Planner, Question,
     exchange::{Call, RecordedQuestion, Reply},
 };
 
@@ -208,10 +208,10 @@ pub(super) fn call_again<W: Replayed>(
     elsewhere: Arc<Prices<W>>,
 ) -> (Reply<W>, Missing<W>) {
     let costs = RecordedAnswers::new(&call.heard, elsewhere);
-    let (Call { request, device, question: recorded, .. }, under_way) = (call, W::under_way(call));
+    let (Call { request, device, question: recorded, .. }, under_way) = (call, call.under_way());
     // The default, for an outcome in an old record, adds nothing to the request's hints.
     let capabilities = recorded.offer().map(|offer| offer.capabilities.clone()).unwrap_or_default();
-    let question = Question::first(W::stage_of_call(call), request, device, &capabilities)
+    let question = Question::first(call.stage(), request, device, &capabilities)
         .going_on(under_way.as_ref())
         .after(recorded.attempts());
     let reply = match recorded {
@@ -249,10 +249,7 @@ fn note<W: Replayed>(missing: &Missing<W>) -> Option<String> {
 fn differences<W: Replayed>(recorded: &Reply<W>, replayed: &Reply<W>) -> Vec<Difference> {
     let plan = |plan: &Option<W::Plan>| plan.as_ref().map_or("none".to_owned(), W::describe_fully);
     let lines = |lines: &[String]| if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") };
-    let fallback = |reply: &Reply<W>| match &reply.fallback {
-        Some(fallback) => format!("{}: {}", fallback.reason, fallback.detail),
-        None => "none".into(),
-    };
+    let fallback = |reply: &Reply<W>| reply.fallback.as_ref().map_or("none".to_owned(), Fallback::to_string);
     let each = |what, recorded: String, replayed: String| Difference { what, recorded, replayed };
     let mut found = Vec::new();
     if recorded.answer != replayed.answer {

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{
-    Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest, Device, Dtype, Failure,
-    Objective, Plan, Precision, Record, Request, Stage, Text, Vae,
+    Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest, Device, Dtype, Each,
+    Failure, FieldOf, Objective, Plan, Precision, Record, Request, Stage, Text, Vae, of_any,
+    records::{AnyRecord, Sensible},
 };
 use tilewright_statistics::median;
 
@@ -34,9 +35,7 @@ pub struct Builder {
     device: Option<String>,
     /// Adds plans that were only priced.
     priced: bool,
-    groups: Vec<Group<Vae>>,
-    samples: Vec<Group<Denoise>>,
-    texts: Vec<Group<Text>>,
+    groups: Groups,
     /// The entries that no table got.
     pub left: SkippedEntries,
 }
@@ -61,28 +60,12 @@ struct PlanMeasurements<W: Simulated> {
     failure: Option<Failure>,
 }
 
+type Groups = Each<Vec<Group<Vae>>, Vec<Group<Denoise>>, Vec<Group<Text>>>;
+
 /// Work whose groups a builder has.
-trait Grouped: Simulated {
-    fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>>;
-}
+trait Grouped: Simulated + FieldOf<Groups, Field = Vec<Group<Self>>> {}
 
-impl Grouped for Vae {
-    fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>> {
-        &mut builder.groups
-    }
-}
-
-impl Grouped for Denoise {
-    fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>> {
-        &mut builder.samples
-    }
-}
-
-impl Grouped for Text {
-    fn groups(builder: &mut Builder) -> &mut Vec<Group<Self>> {
-        &mut builder.texts
-    }
-}
+impl<W: Simulated + FieldOf<Groups, Field = Vec<Group<W>>>> Grouped for W {}
 
 /// The parts of `tilewright bench sweep --json` that a table is made from.
 #[derive(Debug, Deserialize)]
@@ -136,20 +119,10 @@ impl Builder {
         Self { device, priced, ..Self::default() }
     }
 
-    /// Adds the plan and outcome of a decode's or an encode's record; with `priced` also the plans
-    /// that its policy asked the price of.
-    pub fn record(&mut self, record: &Record) {
-        self.add(record);
-    }
-
-    /// The same of a sample's record.
-    pub fn sample(&mut self, record: &Record<Denoise>) {
-        self.add(record);
-    }
-
-    /// The same of a text encoder's record.
-    pub fn text(&mut self, record: &Record<Text>) {
-        self.add(record);
+    /// Adds the plan and outcome of a record; with `priced` also the plans that its policy asked the
+    /// price of.
+    pub fn record(&mut self, record: &AnyRecord) {
+        of_any!(record, record => self.add(record));
     }
 
     fn add<W: Grouped>(&mut self, record: &Record<W>) {
@@ -157,13 +130,13 @@ impl Builder {
             self.left.other_devices += 1;
             return;
         }
-        let is_sound = |capabilities: &W::Capabilities| W::sense(&record.request, capabilities).is_none();
-        let Some(capabilities) = W::offered(record).filter(is_sound) else {
+        let is_sound = |capabilities: &W::Capabilities| W::fault(&record.request, capabilities).is_none();
+        let Some(capabilities) = record.capabilities().filter(is_sound) else {
             self.left.without_offer += 1;
             return;
         };
         let priced = self.priced;
-        let stage = W::stage(record);
+        let stage = record.stage();
         let group = self.group::<W>(stage, &record.request, &record.device, capabilities);
         for attempt in &record.attempts {
             // Out of memory is tied to that limit. Values that are not finite are tied to the type,
@@ -199,7 +172,7 @@ impl Builder {
             self.left.other_devices += sweep.plans.len();
             return Ok(());
         }
-        if Denoise::sense(&sweep.request, &sweep.capabilities).is_some() {
+        if Denoise::fault(&sweep.request, &sweep.capabilities).is_some() {
             self.left.without_offer += sweep.plans.len();
             return Ok(());
         }
@@ -233,7 +206,7 @@ impl Builder {
             let swept = sweep.requests.iter().find(of_size).and_then(|of| {
                 let hints = &of.request.hints;
                 let capabilities = of.capabilities.clone().or_else(|| Capabilities::of_hints(hints));
-                let capabilities = capabilities.filter(|found| Vae::sense(&of.request, found).is_none())?;
+                let capabilities = capabilities.filter(|found| Vae::fault(&of.request, found).is_none())?;
                 Some((of.stage.unwrap_or_else(|| Stage::of_hints(hints)), &of.request, capabilities))
             });
             let Some((stage, request, capabilities)) = swept else {
@@ -257,9 +230,10 @@ impl Builder {
     /// [`TableError::Devices`] and [`TableError::Empty`].
     pub fn finish(self, name: String, about: String) -> Result<Table, TableError> {
         let mut devices: Vec<&Device> = Vec::new();
-        let of_groups = self.groups.iter().map(|group| &group.device);
-        let of_texts = self.texts.iter().map(|group| &group.device);
-        for device in of_groups.chain(self.samples.iter().map(|group| &group.device)).chain(of_texts) {
+        let Each { vae, denoise, text } = &self.groups;
+        let of_vae = vae.iter().map(|group| &group.device);
+        let of_samples = denoise.iter().map(|group| &group.device);
+        for device in of_vae.chain(of_samples).chain(text.iter().map(|group| &group.device)) {
             if !devices.iter().any(|known| known.identity() == device.identity()) {
                 devices.push(device);
             }
@@ -272,7 +246,8 @@ impl Builder {
                 return Err(TableError::Devices { found });
             }
         };
-        let (cases, samples, texts) = (finished(self.groups), finished(self.samples), finished(self.texts));
+        let Each { vae, denoise, text } = self.groups;
+        let (cases, samples, texts) = (finished(vae), finished(denoise), finished(text));
         if cases.is_empty() && samples.is_empty() && texts.is_empty() {
             return Err(TableError::Empty);
         }
@@ -292,7 +267,7 @@ impl Builder {
         capabilities: W::Capabilities,
     ) -> &mut Group<W> {
         let work = Work::of::<W>(stage, request, device);
-        let groups = W::groups(self);
+        let groups = W::of_mut(&mut self.groups);
         let place = groups.iter().position(|group| group.work == work).unwrap_or_else(|| {
             let request = W::limited(request, W::memory_limit(request), Objective::Balanced);
             let (plans, places) = (Vec::new(), HashMap::new());

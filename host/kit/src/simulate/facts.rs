@@ -42,7 +42,7 @@ impl<W: Simulated> PastRun<W> {
         let ([measured, held], [priced, priced_held]) = (W::measured(&self.outcome), W::priced(&self.estimate));
         let ratio = |measured: f64, priced: f64| (priced > 0.0).then(|| measured / priced);
         let figures = [time * ratio(measured, priced)?, memory * ratio(held, priced_held)?];
-        Some(Trial { plan: self.plan.clone(), outcome: W::corrected_outcome(self.outcome, figures)? })
+        Some(Trial { plan: self.plan.clone(), outcome: W::remeasured(self.outcome, figures)? })
     }
 }
 

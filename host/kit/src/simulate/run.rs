@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tilewright_plan::{Attempt, Decision, Denoise, Device, Dtype, Failure, Planner, Question, Text};
+use tilewright_plan::{Attempt, Denoise, Device, Dtype, Failure, Fallback, Planner, Question, Text};
 
 use super::{
     Case, Choice, Entry, Item, PolicyRow, RequestResult, RequestRow, Simulation, Table,
@@ -110,7 +110,7 @@ impl<'a, W: Simulated> PolicyRun<'a, W> {
         let mut fallback = None;
         let (what, done, stands_in) = loop {
             self.fuel += decision.fuel;
-            fallback = fallback.or_else(|| fallback_of(&decision));
+            fallback = fallback.or_else(|| decision.fallback.as_ref().map(Fallback::to_string));
             let unknown_before = std::mem::replace(&mut unknown, costs.count_questions().1);
             if decision.fallback.is_some() && unknown > unknown_before {
                 // The fallback is chosen by price: the plan of the real host is unknown.
@@ -218,8 +218,4 @@ impl<'a, W: Simulated> PolicyRun<'a, W> {
             });
         }
     }
-}
-
-fn fallback_of<W: Simulated>(decision: &Decision<W>) -> Option<String> {
-    decision.fallback.as_ref().map(|fallback| format!("{}: {}", fallback.reason, fallback.detail))
 }

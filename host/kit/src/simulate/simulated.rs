@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tilewright_gate::work::Judged;
 use tilewright_plan::{
-    Capabilities, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, Outcome, Plan,
-    PoolStatistics, Precision, Question, Record, Request, Space, Stage, Text, TextCapabilities, TextOutcome, TextPlan,
-    TextRequest, Vae, WeightForm, Work, records,
+    Denoise, DenoiseOutcome, DenoisePlan, DenoiseRequest, Dtype, Outcome, Plan, Precision, Question, Request, Space,
+    Text, TextOutcome, TextPlan, TextRequest, Vae, WeightForm, Work, records::Sensible,
 };
 use tilewright_policy::oracle;
 
+use super::{Case, Table};
 use crate::replay::Replayed;
 
 /// The smallest side of a blended tile that counts as best while anything else fits: smaller ones
@@ -25,7 +25,10 @@ const WITHIN: u32 = 4;
 pub type Distance = (u64, u32, bool);
 
 /// A kind of work that a device's table can hold.
-pub trait Simulated: Judged + Replayed + DeserializeOwned {
+pub trait Simulated: Judged + Replayed + Sensible + DeserializeOwned {
+    /// A table's cases of this kind.
+    fn cases(table: &Table) -> &[Case<Self>];
+
     /// The same request, with blended plans allowed where exact ones fit, or not.
     fn allowing_blended(request: Self::Request, _allows: bool) -> Self::Request {
         request
@@ -37,28 +40,24 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned {
         true
     }
 
-    /// The stage that a request of an earlier program was for.
-    fn stage_of_request(request: &Self::Request) -> Stage;
-
-    /// The fault of a request or of capabilities that make no sense.
-    fn sense(request: &Self::Request, capabilities: &Self::Capabilities) -> Option<String>;
-
-    /// The plans that could be carried out, by a record.
-    fn offered(record: &Record<Self>) -> Option<Self::Capabilities>;
-
     /// True if a plan is one that the host could carry out.
     fn is_legal(plan: &Self::Plan, question: &Question<'_, Self>) -> bool {
         oracle::find_breaches(plan, &question.going_on(None)).is_empty()
     }
 
     /// False of a plan whose output suffers, which counts as best only if nothing else fits.
-    fn is_sound(plan: &Self::Plan) -> bool;
+    fn is_sound(_plan: &Self::Plan) -> bool {
+        true
+    }
 
     /// True of the plan in f32 whose memory limits are shares of.
     fn is_whole(plan: &Self::Plan) -> bool;
 
-    /// The distance to a measured plan that may stand in; none if it may not.
-    fn distance(measured: &Self::Plan, plan: &Self::Plan) -> Option<Distance>;
+    /// The distance to a measured plan that may stand in; none if it may not. Nothing may differ
+    /// that changes what is computed or held.
+    fn distance(measured: &Self::Plan, plan: &Self::Plan) -> Option<Distance> {
+        Self::is_priced_alike(measured, plan).then_some((0, 0, !Self::is_same_work(measured, plan)))
+    }
 
     /// True if two plans have the same price.
     fn is_priced_alike(one: &Self::Plan, other: &Self::Plan) -> bool;
@@ -69,9 +68,6 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned {
     /// Width, height, frames and samples, and the model's family; of texts the tokens of all of
     /// them, 1, 1 and their number, and the encoder's kind.
     fn size(request: &Self::Request) -> ([u32; 4], &str);
-
-    /// True if two requests are of one model.
-    fn is_same_model(one: &Self::Request, other: &Self::Request) -> bool;
 
     /// Milliseconds and bytes held of an outcome, as a table has them: of a sample those of a step,
     /// and with the weights; of a text encoder with loading, and of the device's memory.
@@ -85,9 +81,6 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned {
         held_bytes: u64,
         attempts: u32,
     ) -> Self::Outcome;
-
-    /// An outcome with other time and memory: seconds and bytes as prices have them.
-    fn corrected_outcome(outcome: Self::Outcome, figures: [f64; 2]) -> Option<Self::Outcome>;
 }
 
 fn milliseconds(ms: f64) -> Duration {
@@ -101,24 +94,16 @@ fn in_words([width, height, frames, batch]: [u32; 4], family: &str) -> String {
 }
 
 impl Simulated for Vae {
+    fn cases(table: &Table) -> &[Case] {
+        &table.cases
+    }
+
     fn allowing_blended(request: Request, allows: bool) -> Request {
         Request { allows_blended: allows, ..request }
     }
 
     fn is_exact(plan: &Plan) -> bool {
         !plan.is_blended()
-    }
-
-    fn stage_of_request(request: &Request) -> Stage {
-        Stage::of_hints(&request.hints)
-    }
-
-    fn sense(request: &Request, capabilities: &Capabilities) -> Option<String> {
-        records::sense_of_request(request).or_else(|| records::sense_of_capabilities(capabilities))
-    }
-
-    fn offered(record: &Record) -> Option<Capabilities> {
-        record.capabilities()
     }
 
     fn is_sound(plan: &Plan) -> bool {
@@ -167,55 +152,22 @@ impl Simulated for Vae {
         ([request.width, request.height, request.frames, request.batch], &request.model.family)
     }
 
-    fn is_same_model(one: &Request, other: &Request) -> bool {
-        one.model == other.model
-    }
-
     fn table_figures(outcome: &Outcome) -> (f64, u64) {
         (outcome.elapsed.as_secs_f64() * 1e3, outcome.peak_bytes)
     }
 
     fn table_outcome(_: &Request, _: Option<Self::Cost>, elapsed_ms: f64, held_bytes: u64, attempts: u32) -> Outcome {
-        Outcome {
-            elapsed: milliseconds(elapsed_ms),
-            load: Duration::ZERO,
-            peak_bytes: held_bytes,
-            attempts,
-            pool: PoolStatistics::default(),
-            cold: false,
-            weights_bytes: 0,
-        }
-    }
-
-    fn corrected_outcome(outcome: Outcome, [seconds, bytes]: [f64; 2]) -> Option<Outcome> {
-        Some(Outcome { elapsed: Duration::try_from_secs_f64(seconds).ok()?, peak_bytes: bytes as u64, ..outcome })
+        Outcome { elapsed: milliseconds(elapsed_ms), peak_bytes: held_bytes, attempts, ..Outcome::default() }
     }
 }
 
 impl Simulated for Denoise {
-    fn stage_of_request(_: &DenoiseRequest) -> Stage {
-        Stage::Denoise
-    }
-
-    fn sense(request: &DenoiseRequest, capabilities: &DenoiseCapabilities) -> Option<String> {
-        records::sense_of_sample(request).or_else(|| records::sense_of_sample_capabilities(capabilities))
-    }
-
-    fn offered(record: &Record<Self>) -> Option<DenoiseCapabilities> {
-        record.capabilities.clone()
-    }
-
-    fn is_sound(_: &DenoisePlan) -> bool {
-        true
+    fn cases(table: &Table) -> &[Case<Self>] {
+        &table.samples
     }
 
     fn is_whole(plan: &DenoisePlan) -> bool {
         Self::is_same_work(plan, &DenoisePlan::plain())
-    }
-
-    /// Nothing but the release may differ: each other part changes what is computed or held.
-    fn distance(measured: &DenoisePlan, plan: &DenoisePlan) -> Option<Distance> {
-        Self::is_priced_alike(measured, plan).then_some((0, 0, measured.release != plan.release))
     }
 
     fn is_priced_alike(one: &DenoisePlan, other: &DenoisePlan) -> bool {
@@ -230,10 +182,6 @@ impl Simulated for Denoise {
 
     fn size(request: &DenoiseRequest) -> ([u32; 4], &str) {
         ([request.width, request.height, request.frames, request.batch], &request.model.family)
-    }
-
-    fn is_same_model(one: &DenoiseRequest, other: &DenoiseRequest) -> bool {
-        one.model == other.model
     }
 
     fn table_figures(outcome: &DenoiseOutcome) -> (f64, u64) {
@@ -251,20 +199,13 @@ impl Simulated for Denoise {
         let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes).min(held_bytes);
         DenoiseOutcome {
             elapsed: step.saturating_mul(request.steps),
-            load: Duration::ZERO,
             step,
             peak_bytes: held_bytes - weights_bytes,
             weights_bytes,
             moved_bytes: cost.map_or(0, |cost| cost.moved_bytes.saturating_mul(u64::from(request.steps))),
             attempts,
-            reused: 0,
-            reuse_deviation: 0.0,
-            pool: PoolStatistics::default(),
+            ..DenoiseOutcome::default()
         }
-    }
-
-    fn corrected_outcome(outcome: DenoiseOutcome, [seconds, bytes]: [f64; 2]) -> Option<DenoiseOutcome> {
-        Some(DenoiseOutcome { step: Duration::try_from_secs_f64(seconds).ok()?, peak_bytes: bytes as u64, ..outcome })
     }
 }
 
@@ -276,30 +217,12 @@ pub(crate) fn text_in_words(request: &TextRequest) -> String {
 }
 
 impl Simulated for Text {
-    fn stage_of_request(_: &TextRequest) -> Stage {
-        Stage::Text
-    }
-
-    fn sense(request: &TextRequest, capabilities: &TextCapabilities) -> Option<String> {
-        records::sense_of_text(request).or_else(|| records::sense_of_text_capabilities(capabilities))
-    }
-
-    fn offered(record: &Record<Self>) -> Option<TextCapabilities> {
-        record.capabilities.clone()
-    }
-
-    fn is_sound(_: &TextPlan) -> bool {
-        true
+    fn cases(table: &Table) -> &[Case<Self>] {
+        &table.texts
     }
 
     fn is_whole(plan: &TextPlan) -> bool {
         (plan.precision, plan.weights) == (Precision::Uniform(Dtype::F32), WeightForm::Packed)
-    }
-
-    /// Nothing but what stays afterwards may differ: each other part changes what is computed or
-    /// held.
-    fn distance(measured: &TextPlan, plan: &TextPlan) -> Option<Distance> {
-        Self::is_priced_alike(measured, plan).then_some((0, 0, measured.kept != plan.kept))
     }
 
     fn is_priced_alike(one: &TextPlan, other: &TextPlan) -> bool {
@@ -313,10 +236,6 @@ impl Simulated for Text {
     fn size(request: &TextRequest) -> ([u32; 4], &str) {
         let tokens = u32::try_from(request.all_tokens()).unwrap_or(u32::MAX);
         ([tokens, 1, 1, request.tokens.len() as u32], &request.model.kind)
-    }
-
-    fn is_same_model(one: &TextRequest, other: &TextRequest) -> bool {
-        one.model == other.model
     }
 
     fn table_figures(outcome: &TextOutcome) -> (f64, u64) {
@@ -340,11 +259,7 @@ impl Simulated for Text {
             weights_bytes,
             host_bytes: cost.map_or(0, |cost| cost.host_bytes),
             attempts,
-            pool: PoolStatistics::default(),
+            ..TextOutcome::default()
         }
-    }
-
-    fn corrected_outcome(outcome: TextOutcome, [seconds, bytes]: [f64; 2]) -> Option<TextOutcome> {
-        Some(TextOutcome { elapsed: Duration::try_from_secs_f64(seconds).ok()?, peak_bytes: bytes as u64, ..outcome })
     }
 }

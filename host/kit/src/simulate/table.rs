@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::to_string as json;
 use thiserror::Error;
 use tilewright_plan::{
-    AnyPlan, Backend, Denoise, Device, Dtype, Failure, Objective, Precision, Question, Stage, Text, Vae,
+    Any, AnyPlan, Backend, Denoise, Device, Dtype, Failure, Objective, Precision, Question, Stage, Text, Vae,
 };
 
 use super::simulated::Simulated;
@@ -154,7 +154,7 @@ impl Choice {
 impl<W: Simulated> Case<W> {
     /// The stage.
     pub fn stage(&self) -> Stage {
-        self.stage.unwrap_or_else(|| W::stage_of_request(&self.request))
+        self.stage.unwrap_or_else(|| Stage::of_request::<W>(&self.request))
     }
 
     /// The best measured plan within a limit, by the rules of `tilewright bench sweep`:
@@ -212,7 +212,7 @@ impl<W: Simulated> Case<W> {
     fn fault(&self) -> Option<String> {
         let number =
             |entry: &Entry<W>| entry.elapsed_ms.is_none_or(|time| time.is_finite() && (0.0..1e12).contains(&time));
-        W::sense(&self.request, &self.capabilities)
+        W::fault(&self.request, &self.capabilities)
             .or_else(|| (self.plans.len() > MOST_PLANS).then(|| format!("{} plans", self.plans.len())))
             .or_else(|| (!self.plans.iter().all(number)).then(|| "an invalid time".to_owned()))
     }
@@ -235,16 +235,8 @@ impl<W: Simulated> Case<W> {
     }
 }
 
-/// The place of a kind of work in a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CaseIndex {
-    /// Among decodes and encodes.
-    Vae(usize),
-    /// Among samples.
-    Denoise(usize),
-    /// Among text encoders.
-    Text(usize),
-}
+/// The place of a case in a table, among those of its kind of work.
+pub type CaseIndex = Any<usize, usize, usize>;
 
 impl Table {
     /// Reads a table, which may come from anywhere.
@@ -314,9 +306,9 @@ impl Table {
         self.cases.iter().map(Case::words).chain(samples).chain(self.texts.iter().map(Case::words)).collect()
     }
 
-    /// The case of a decode's or an encode's kind, on any device.
-    pub(crate) fn case_of<W: Simulated>(&self, cases: &[Case<W>], stage: Stage, request: &W::Request) -> Option<usize> {
+    /// The case of a request's kind, on any device.
+    pub(crate) fn case_of<W: Simulated>(&self, stage: Stage, request: &W::Request) -> Option<usize> {
         let work = Work::of::<W>(stage, request, &self.device);
-        cases.iter().position(|case| Work::of::<W>(case.stage(), &case.request, &self.device) == work)
+        W::cases(self).iter().position(|case| Work::of::<W>(case.stage(), &case.request, &self.device) == work)
     }
 }

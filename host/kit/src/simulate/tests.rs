@@ -276,11 +276,11 @@ fn workloads_are_the_same_every_time_and_wrong_ones_are_told() {
 
 #[test]
 fn a_policy_is_simulated_on_a_table_of_samples() {
-    use tilewright_gate::golden;
+    use tilewright_gate::golden::Golden;
     use tilewright_plan::{Attention, Denoise, DenoisePlan, GuidanceOrder, WeightForm};
     use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
-    let golden = golden::samples().into_iter().find(|golden| golden.device.backend == Backend::Cuda).unwrap();
+    let golden = Denoise::golden().into_iter().find(|golden| golden.device.backend == Backend::Cuda).unwrap();
     let costs = golden.costs();
     let mut plans = Vec::new();
     for (weights, ahead) in [(WeightForm::Packed, None), (WeightForm::Packed, Some(1)), (WeightForm::Expanded, None)] {
@@ -325,11 +325,11 @@ fn a_policy_is_simulated_on_a_table_of_samples() {
 
 #[test]
 fn a_policy_is_simulated_on_a_table_of_text_encoders() {
-    use tilewright_gate::golden;
+    use tilewright_gate::golden::Golden;
     use tilewright_plan::{Place, Text, TextPlan, WeightForm};
     use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
-    let golden = golden::texts().into_iter().find(|golden| golden.name.contains("t5-xxl-f16")).unwrap();
+    let golden = Text::golden().into_iter().find(|golden| golden.name.contains("t5-xxl-f16")).unwrap();
     let costs = golden.costs();
     let mut plans = Vec::new();
     for place in [Place::Device, Place::Host] {

@@ -3,9 +3,9 @@
 
 use serde::Deserialize;
 use thiserror::Error;
-use tilewright_plan::{Denoise, Objective, Stage, Text, Vae, bytes, records::AnyRecord};
+use tilewright_plan::{Denoise, Objective, Record, Stage, Text, Vae, VariantOf, bytes, of_any, records::AnyRecord};
 
-use super::{Case, Table, simulated::Simulated, table::CaseIndex};
+use super::{Table, simulated::Simulated, table::CaseIndex};
 
 /// The most requests of a workload.
 const MOST_REQUESTS: usize = 100_000;
@@ -65,6 +65,11 @@ pub struct Item {
     pub objective: Objective,
 }
 
+/// Work that items are of.
+trait Workload: Simulated + VariantOf<CaseIndex, Variant = usize> {}
+
+impl<W: Simulated + VariantOf<CaseIndex, Variant = usize>> Workload for W {}
+
 /// A workload's file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,23 +120,22 @@ pub fn builtin(table: &Table) -> Vec<Item> {
     let mut items = Vec::new();
     for _ in 0..ROUNDS {
         let begun = items.len();
-        for (case, known) in table.cases.iter().enumerate() {
-            items.extend(under_each_limit(table, known, CaseIndex::Vae(case)));
-        }
-        for (case, known) in table.samples.iter().enumerate() {
-            items.extend(under_each_limit(table, known, CaseIndex::Denoise(case)));
-        }
-        for (case, known) in table.texts.iter().enumerate() {
-            items.extend(under_each_limit(table, known, CaseIndex::Text(case)));
-        }
+        items.extend(under_each_limit::<Vae>(table));
+        items.extend(under_each_limit::<Denoise>(table));
+        items.extend(under_each_limit::<Text>(table));
         mix(&mut items[begun..], begun as u64);
     }
     items
 }
 
-fn under_each_limit<W: Simulated>(table: &Table, known: &Case<W>, case: CaseIndex) -> Vec<Item> {
-    let limits = LIMITS.iter().map(|(_, share)| limit(table, known, *share));
-    limits.flat_map(|memory_limit| OBJECTIVES.map(|objective| Item { case, memory_limit, objective })).collect()
+fn under_each_limit<W: Workload>(table: &Table) -> impl Iterator<Item = Item> {
+    W::cases(table).iter().enumerate().flat_map(|(index, case)| {
+        let limits = LIMITS.map(|(_, share)| limit(table, case.whole_bytes(), share));
+        let case = W::any(index);
+        limits
+            .into_iter()
+            .flat_map(move |memory_limit| OBJECTIVES.map(|objective| Item { case, memory_limit, objective }))
+    })
 }
 
 /// Fisher and Yates's shuffle, by Knuth's linear congruential generator: the same on every machine.
@@ -143,9 +147,10 @@ fn mix(items: &mut [Item], seed: u64) {
     }
 }
 
-fn limit<W: Simulated>(table: &Table, case: &Case<W>, share: Option<f64>) -> u64 {
+/// A limit in bytes, of a case whose whole plan takes this much.
+fn limit(table: &Table, whole_bytes: Option<u64>, share: Option<f64>) -> u64 {
     let free = (table.device.free_bytes as f64 * AMPLE) as u64;
-    match (share, case.whole_bytes()) {
+    match (share, whole_bytes) {
         (Some(share), Some(whole)) => (whole as f64 * share) as u64,
         _ => free,
     }
@@ -164,12 +169,12 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
         let request = index + 1;
         let extents = [wanted.width, wanted.height, wanted.frames, wanted.batch];
         let family = wanted.family.as_deref();
-        let case = match wanted.stage {
-            Some(Stage::Decode | Stage::Encode) | None => find(&table.cases, extents, family).map(CaseIndex::Vae),
-            Some(Stage::Denoise) => find(&table.samples, extents, family).map(CaseIndex::Denoise),
-            Some(Stage::Text) => find(&table.texts, extents, family).map(CaseIndex::Text),
+        let found = match wanted.stage {
+            Some(Stage::Decode | Stage::Encode) | None => find::<Vae>(table, extents, family),
+            Some(Stage::Denoise) => find::<Denoise>(table, extents, family),
+            Some(Stage::Text) => find::<Text>(table, extents, family),
         };
-        let case = case.ok_or_else(|| WorkloadError::NoCase {
+        let (case, whole_bytes) = found.ok_or_else(|| WorkloadError::NoCase {
             request,
             wanted: format!(
                 "{} × {}×{}, {} frames{}",
@@ -181,15 +186,10 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
             ),
             known: table.words().join("; "),
         })?;
-        let share_of = |share: Option<f64>| match case {
-            CaseIndex::Vae(case) => limit(table, &table.cases[case], share),
-            CaseIndex::Denoise(case) => limit(table, &table.samples[case], share),
-            CaseIndex::Text(case) => limit(table, &table.texts[case], share),
-        };
         let memory_limit = match &wanted.memory_limit {
             Limit::Bytes(bytes) => *bytes,
             Limit::Text(text) => match LIMITS.iter().find(|(name, _)| name == text) {
-                Some((_, share)) => share_of(*share),
+                Some((_, share)) => limit(table, whole_bytes, *share),
                 None => bytes::parse(text).map_err(|_| WorkloadError::Limit { request, given: text.clone() })?,
             },
         };
@@ -202,12 +202,13 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
     if items.is_empty() { Err(WorkloadError::Empty) } else { Ok(items) }
 }
 
-/// The case of these extents and family.
-fn find<W: Simulated>(cases: &[Case<W>], extents: [u32; 4], family: Option<&str>) -> Option<usize> {
-    cases.iter().position(|case| {
+/// The case of these extents and family, and the bytes of its whole plan.
+fn find<W: Workload>(table: &Table, extents: [u32; 4], family: Option<&str>) -> Option<(CaseIndex, Option<u64>)> {
+    let (index, case) = W::cases(table).iter().enumerate().find(|(_, case)| {
         let (known, known_family) = W::size(&case.request);
         known == extents && family.is_none_or(|family| family == known_family)
-    })
+    })?;
+    Some((W::any(index), case.whole_bytes()))
 }
 
 /// The requests of records, in order, as far as the table has them; and how many it has not.
@@ -220,20 +221,7 @@ pub fn from_records<'a>(
 ) -> Result<(Vec<Item>, usize), WorkloadError> {
     let (mut items, mut left) = (Vec::new(), 0);
     for record in records {
-        let item = match record {
-            AnyRecord::Vae(record) => {
-                let case = table.case_of(&table.cases, record.stage(), &record.request).map(CaseIndex::Vae);
-                case.map(|case| item::<Vae>(case, &record.request))
-            }
-            AnyRecord::Denoise(record) => {
-                let case = table.case_of(&table.samples, Stage::Denoise, &record.request).map(CaseIndex::Denoise);
-                case.map(|case| item::<Denoise>(case, &record.request))
-            }
-            AnyRecord::Text(record) => {
-                let case = table.case_of(&table.texts, Stage::Text, &record.request).map(CaseIndex::Text);
-                case.map(|case| item::<Text>(case, &record.request))
-            }
-        };
+        let item = of_any!(record, record => item(table, record));
         match item {
             Some(item) => items.push(item),
             None => left += 1,
@@ -245,6 +233,8 @@ pub fn from_records<'a>(
     if items.is_empty() { Err(WorkloadError::Empty) } else { Ok((items, left)) }
 }
 
-fn item<W: Simulated>(case: CaseIndex, request: &W::Request) -> Item {
-    Item { case, memory_limit: W::memory_limit(request), objective: W::objective(request) }
+fn item<W: Workload>(table: &Table, record: &Record<W>) -> Option<Item> {
+    let Record { request, .. } = record;
+    let case = W::any(table.case_of::<W>(record.stage(), request)?);
+    Some(Item { case, memory_limit: W::memory_limit(request), objective: W::objective(request) })
 }

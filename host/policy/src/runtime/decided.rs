@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tilewright_plan::{CostModel, Denoise, Text, Vae};
+use tilewright_plan::{CostModel, Denoise, Each, FieldOf, Text, Vae, VariantOf};
 
 use crate::{
     contract::Answered,
@@ -12,12 +12,8 @@ use crate::{
 };
 
 /// The last decisions, until their outcomes are known.
-#[derive(Default)]
-pub(crate) struct Pending {
-    vae: Option<PendingDecision<Vae>>,
-    denoise: Option<PendingDecision<Denoise>>,
-    text: Option<PendingDecision<Text>>,
-}
+pub(crate) type Pending =
+    Each<Option<PendingDecision<Vae>>, Option<PendingDecision<Denoise>>, Option<PendingDecision<Text>>>;
 
 /// The last decision, until its outcome is known.
 pub(crate) struct PendingDecision<W: Decided> {
@@ -43,13 +39,13 @@ impl<W: Decided> PendingDecision<W> {
 }
 
 /// Work that a policy decides.
-pub(crate) trait Decided: Answered + Asked + HostPlans {
-    /// The last decision about it.
-    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>>;
-
-    /// An outcome to learn from again.
-    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome;
-
+pub(crate) trait Decided:
+    Answered
+    + Asked
+    + HostPlans
+    + FieldOf<Pending, Field = Option<PendingDecision<Self>>>
+    + VariantOf<AnyOutcome, Variant = PastOutcome<Self>>
+{
     /// True if an outcome of one request shows the price of the other.
     fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool;
 }
@@ -61,14 +57,6 @@ pub trait Governed: Decided {}
 impl<W: Decided> Governed for W {}
 
 impl Decided for Vae {
-    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {
-        &mut pending.vae
-    }
-
-    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome {
-        AnyOutcome::Vae(past_outcome)
-    }
-
     fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
         let size = |request: &Self::Request| (request.batch, request.frames, request.height, request.width);
         one.model == other.model && size(one) == size(other)
@@ -76,14 +64,6 @@ impl Decided for Vae {
 }
 
 impl Decided for Denoise {
-    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {
-        &mut pending.denoise
-    }
-
-    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome {
-        AnyOutcome::Denoise(past_outcome)
-    }
-
     fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
         let size = |request: &Self::Request| {
             let tokens = (request.text_tokens, request.image_tokens);
@@ -94,14 +74,6 @@ impl Decided for Denoise {
 }
 
 impl Decided for Text {
-    fn pending(pending: &mut Pending) -> &mut Option<PendingDecision<Self>> {
-        &mut pending.text
-    }
-
-    fn remembered(past_outcome: PastOutcome<Self>) -> AnyOutcome {
-        AnyOutcome::Text(past_outcome)
-    }
-
     fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
         one.model == other.model && one.tokens == other.tokens
     }

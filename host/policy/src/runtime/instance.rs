@@ -1,6 +1,6 @@
 //! An instance of a policy's module, and its calls.
 
-use tilewright_plan::{FallbackReason, Value};
+use tilewright_plan::{FallbackReason, Value, of_any};
 use wasmtime::{Store, Trap};
 
 use super::decided::Decided;
@@ -10,7 +10,7 @@ use crate::{
     host::PolicyParts,
     limits::Limits,
     load::one_line,
-    outcome_memory::{AnyOutcome, OutcomeMemory, PastOutcome},
+    outcome_memory::{OutcomeMemory, PastOutcome},
 };
 
 /// An instance with its store. After a failed call it is dropped: wasmtime promises nothing about
@@ -64,11 +64,9 @@ impl RunningInstance {
             return Ok(live);
         }
         let mut live = Self::new_configured(loaded, settings)?;
-        let told = past_outcomes.iter().try_for_each(|past_outcome| match past_outcome {
-            AnyOutcome::Vae(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
-            AnyOutcome::Denoise(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
-            AnyOutcome::Text(past_outcome) => live.pass_outcome(loaded, past_outcome).0,
-        });
+        let told = past_outcomes
+            .iter()
+            .try_for_each(|past_outcome| of_any!(past_outcome, one => live.pass_outcome(loaded, one).0));
         if let Err(failure) = told {
             // The policy took each of them before, but after others that are gone: without all of
             // them it begins anew.
@@ -95,10 +93,10 @@ impl RunningInstance {
         past_outcome: &PastOutcome<W>,
     ) -> (Result<(), CallFailure>, u64) {
         let PastOutcome { plan, outcome, prices, .. } = past_outcome;
-        W::questions(self.store.data_mut()).prices.clone_from(prices);
+        W::of_mut(&mut self.store.data_mut().questions).prices.clone_from(prices);
         let question = past_outcome.question();
         let report = self.call(loaded, |guest, store| W::part_of(guest).learn(store, &question, plan, outcome));
-        W::questions(self.store.data_mut()).prices = None;
+        W::of_mut(&mut self.store.data_mut().questions).prices = None;
         report
     }
 

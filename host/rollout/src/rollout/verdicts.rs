@@ -41,7 +41,7 @@ impl Rollout {
             let mut performance = revision.performance();
             performance.tally.facts.jobs += 1;
             if record.exchange.is_some() && !is_mixed {
-                performance.ring.push(W::any(record));
+                performance.ring.push(W::any(Box::new(record)));
             }
             if let Some(sample) = sample {
                 performance.tally.record_job(&kind, sample);

@@ -354,7 +354,7 @@ fn decision_trace<W: Kept>(
     trace: JobTrace<W>,
     json: &str,
 ) -> DecisionTrace<W> {
-    let pinned = stored.pinned_of(W::stage(&record));
+    let pinned = stored.pinned_of(record.stage());
     let (policy, revision) = pinned.revision();
     let routes = server.rollout.routes();
     let route = routes.iter().find(|(route, ..)| route.name == pinned.route()).map(|(route, ..)| route);

@@ -8,7 +8,7 @@ mod text;
 use std::sync::Arc;
 
 use tilewright_pipeline::Trials;
-use tilewright_plan::{Denoise, Stage, Vae, records::AnyRecord};
+use tilewright_plan::{Denoise, Stage, Vae, of_any, records::AnyRecord};
 use tilewright_rollout::Assignment;
 use tilewright_service_api::{JobState, StageAtWork};
 
@@ -141,11 +141,7 @@ fn failed(line: String) -> JobEnded {
 }
 
 fn is_of(record: &str, stage: Stage) -> bool {
-    AnyRecord::from_json(record).is_some_and(|record| match record {
-        AnyRecord::Text(_) => stage == Stage::Text,
-        AnyRecord::Denoise(_) => stage == Stage::Denoise,
-        AnyRecord::Vae(record) => stage == record.stage(),
-    })
+    AnyRecord::from_json(record).is_some_and(|record| of_any!(record, record => record.stage() == stage))
 }
 
 impl JobEnded {
